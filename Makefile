@@ -1,0 +1,50 @@
+# Every target sets up what it needs: a virtual environment in .venv with the versions of
+# constraints.txt. The stamp makes that a matter of once, until one of its files changes.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# The tests run in two processes; a second thread in each would only get in the way.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types bench format clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(STAMP)  ## run the main job from end to end on embedded data
+	@$(BIN)/python -m dissensus demo
+
+test: $(STAMP)  ## run the tests, with doctests and README blocks
+	$(BIN)/python -m pytest -q -n 2
+
+check: lint types test  ## all that CI runs: lint, types, test
+
+lint: $(STAMP)  ## check style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)  ## check types
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## time against the baselines; ARGS="--only scores --quick" for less
+	$(BIN)/python -m benchmarks $(ARGS)
+
+format: $(STAMP)  ## put the code into its format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove the environment and all caches
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Dissensus needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -e ".[dev,plots,tables,search]"
+	@touch $@

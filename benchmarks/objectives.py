@@ -1,0 +1,122 @@
+"""What each objective costs: forward and backward, against plain cross-entropy of the same outputs.
+
+The baseline is one ``F.cross_entropy`` over all members' outputs at once. An objective that also
+reads unlabelled outputs (A2D, DivDis) is compared with cross-entropy over both tensors, one that
+draws members (LDR) with cross-entropy over the drawn ones, and a regression objective with the
+squared error of the same outputs. The checks of a call are part of what is timed.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from benchmarks.timing import Contender, Result, compare
+from dissensus.objectives import OBJECTIVES, Objective, parse
+
+MEMBERS, BATCH, CLASSES = 5, 128, (10, 1000)
+ADP_LIMIT, LDR_LIMIT, LIMIT = 6.0, 3.0, 2.5
+
+#: Objectives as ``parse`` reads them, with the ratio that is good enough. DivDis at 1,000 classes
+#: needs the joint distribution of every pair, classes² numbers each, and is shown without a limit.
+ON_LABELS = {
+    "independent": LIMIT,
+    "joint": LIMIT,
+    "joint:combine=score": LIMIT,
+    "augmented": LIMIT,
+    "gncl": LIMIT,
+    "gncl:combine=probability": LIMIT,
+    "jsd": LIMIT,
+    "adp": ADP_LIMIT,
+    "learner_dropout/joint": LIMIT,
+}
+
+
+def run(quick: bool) -> list[Result]:
+    """Time every objective at both sizes."""
+    repeats = 5 if quick else 40
+    results = []
+    for classes in CLASSES:
+        results += [
+            _labelled(classes, repeats),
+            _drawn(classes, repeats),
+            _unlabelled(classes, repeats),
+        ]
+    return [*results, _regression(repeats)]
+
+
+def _title(name: str, members: int, classes: int) -> str:
+    return f"{name} on [{members}, {BATCH}, {classes}]: forward + backward, ratio to cross-entropy"
+
+
+def _labelled(classes: int, repeats: int) -> Result:
+    logits, labels = _batch(MEMBERS, classes)
+    contenders = [
+        Contender(spec, partial(_step, parse(spec), logits, labels), limit)
+        for spec, limit in ON_LABELS.items()
+    ]
+    title = _title("Objectives", MEMBERS, classes)
+    return compare(title, _plain(logits, labels), contenders, repeats=repeats)
+
+
+def _drawn(classes: int, repeats: int) -> Result:
+    logits, labels = _batch(2, classes)
+    objective = OBJECTIVES["ldr"]()
+    contenders = [Contender("ldr (2 active)", lambda: _step(objective, logits, labels), LDR_LIMIT)]
+    return compare(_title("LDR", 2, classes), _plain(logits, labels), contenders, repeats=repeats)
+
+
+def _unlabelled(classes: int, repeats: int) -> Result:
+    logits, labels = _batch(MEMBERS, classes)
+    unlabelled = _batch(MEMBERS, classes)[0]
+
+    def both() -> None:
+        loss = cross_entropy(logits.flatten(0, 1), labels.repeat(MEMBERS))
+        loss = loss + cross_entropy(unlabelled.flatten(0, 1), labels.repeat(MEMBERS))
+        torch.autograd.grad(loss, (logits, unlabelled))
+
+    def step(objective: Objective) -> None:
+        loss = objective(logits, labels, disagreement=unlabelled).loss
+        torch.autograd.grad(loss, (logits, unlabelled))
+
+    contenders = [
+        Contender("a2d", partial(step, parse("a2d")), LIMIT),
+        Contender("divdis", partial(step, parse("divdis")), LIMIT if classes <= 10 else None),
+    ]
+    title = _title("Disagreement on unlabelled data", MEMBERS, classes)
+    return compare(title, Contender("cross-entropy of both", both), contenders, repeats=repeats)
+
+
+def _regression(repeats: int) -> Result:
+    outputs = torch.randn(MEMBERS, BATCH, 10, requires_grad=True)
+    targets = torch.randn(BATCH, 10)
+
+    def plain() -> None:
+        torch.autograd.grad((outputs - targets).square().sum(-1).mean(), outputs)
+
+    specs = ("independent:loss=mse", "joint:loss=mse", "augmented:loss=mse", "gat", "ncl")
+    contenders = [
+        Contender(spec, partial(_step, parse(spec), outputs, targets), LIMIT) for spec in specs
+    ]
+    title = f"Regression on [{MEMBERS}, {BATCH}, 10]: forward + backward, ratio to squared error"
+    return compare(title, Contender("squared error", plain), contenders, repeats=repeats)
+
+
+def _batch(members: int, classes: int) -> tuple[Tensor, Tensor]:
+    logits = torch.randn(members, BATCH, classes, requires_grad=True)
+    return logits, torch.randint(classes, (BATCH,))
+
+
+def _plain(logits: Tensor, labels: Tensor) -> Contender:
+    members = logits.shape[0]
+
+    def run() -> None:
+        loss = cross_entropy(logits.flatten(0, 1), labels.repeat(members))
+        torch.autograd.grad(loss, logits)
+
+    return Contender("cross-entropy", run)
+
+
+def _step(objective: Objective, outputs: Tensor, targets: Tensor) -> None:
+    torch.autograd.grad(objective(outputs, targets).loss, outputs)

@@ -1,0 +1,82 @@
+"""Deep ensembles whose members disagree where it helps.
+
+Public names load on first use, so that ``import dissensus`` is quick and ``dissensus --help``
+answers without importing torch:
+
+>>> import dissensus as ds
+>>> sorted(set(ds.__all__) & {"decompose", "scores"})
+['decompose', 'scores']
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from dissensus._version import __version__
+
+if TYPE_CHECKING:
+    from dissensus import (
+        calibration,
+        decomposition,
+        detection,
+        diversity,
+        losses,
+        objectives,
+        outputs,
+        scores,
+    )
+    from dissensus.decomposition import decompose
+    from dissensus.detection import Detector
+    from dissensus.outputs import Predictions, combine
+
+__all__ = [
+    "Detector",
+    "Predictions",
+    "__version__",
+    "calibration",
+    "combine",
+    "decompose",
+    "decomposition",
+    "detection",
+    "diversity",
+    "losses",
+    "objectives",
+    "outputs",
+    "scores",
+]
+
+# Each public name and the module that defines it.
+_EXPORTS = {
+    "Detector": "detection",
+    "Predictions": "outputs",
+    "combine": "outputs",
+    "decompose": "decomposition",
+}
+
+_SUBMODULES = {
+    "calibration",
+    "decomposition",
+    "detection",
+    "diversity",
+    "losses",
+    "objectives",
+    "outputs",
+    "scores",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import ``name`` when it is first asked for; afterwards it is an ordinary attribute."""
+    value: object
+    if name in _EXPORTS:
+        value = getattr(import_module(f"dissensus.{_EXPORTS[name]}"), name)
+    elif name in _SUBMODULES:
+        value = import_module(f"dissensus.{name}")
+    else:
+        raise AttributeError(f"module 'dissensus' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names whether they are loaded yet or not."""
+    return sorted(set(globals()) | set(__all__))

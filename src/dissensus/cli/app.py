@@ -1,0 +1,148 @@
+"""The commands, and how their errors are shown.
+
+Nothing heavy is imported at the top of this module: help and version must answer at once, so
+each command imports what it needs when it runs.
+"""
+
+import dataclasses
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dissensus._version import __version__
+
+DEBUG_VARIABLE = "DISSENSUS_DEBUG"
+
+HELP = """
+Deep ensembles whose members disagree where it helps.
+
+Train them, find out whether their disagreement is real, and put it to work.
+
+[bold]Examples[/bold]
+
+  [cyan]dissensus demo[/cyan]         the whole idea, from end to end, on a small data set
+
+  [cyan]dissensus objectives[/cyan]   what an ensemble can be trained with
+
+  [cyan]dissensus scores[/cyan]       what tells an out-of-distribution input
+
+[dim]An error is shown as one sentence; with DISSENSUS_DEBUG=1 its traceback is shown.[/dim]
+"""
+
+app = typer.Typer(
+    name="dissensus",
+    help=HELP,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dissensus {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Take the options that belong to no command; the help text is ``HELP``."""
+
+
+@app.command()
+def demo() -> None:
+    """Run the main job from end to end on data that comes with the package."""
+    from dissensus.demo import run
+
+    run()
+
+
+@app.command()
+def objectives() -> None:
+    """List every training objective with its settings and their defaults."""
+    from dissensus.objectives import OBJECTIVES
+
+    rows = ((name, _field_settings(kind), kind) for name, kind in OBJECTIVES.items())
+    Console().print(_catalogue("Objectives", rows))
+
+
+@app.command()
+def scores() -> None:
+    """List every uncertainty and out-of-distribution score with its settings."""
+    from dissensus.scores import SCORES
+
+    rows = ((name, _keyword_settings(score), score) for name, score in SCORES.items())
+    Console().print(_catalogue("Scores (higher means more out of distribution)", rows))
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user ends in one sentence and exit status 2."""
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
+            raise
+        print(f"dissensus: {_sentence(error)}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _sentence(error: Exception) -> str:
+    """Return the error's message on one line, a file error without its ``[Errno n]``."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.strerror}: {error.filename}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _catalogue(title: str, rows: Iterable[tuple[str, Iterable[str], object]]) -> Table:
+    """Return the table of a registry: each entry's name, settings and first docstring line."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("name", style="cyan", no_wrap=True)
+    table.add_column("settings")
+    table.add_column("what it is")
+    for name, settings, entry in rows:
+        # Text, not str: a shape such as [members, batch] would be taken for markup and vanish.
+        table.add_row(name, Text("\n".join(settings)), Text(_summary(entry)))
+    return table
+
+
+def _field_settings(kind: type[Any]) -> Iterator[str]:
+    """Yield ``name=default`` for each field, the bare name for a field without a default."""
+    for field in dataclasses.fields(kind):
+        if not field.init:
+            continue
+        if field.default is not dataclasses.MISSING:
+            yield f"{field.name}={field.default!r}"
+        elif field.default_factory is not dataclasses.MISSING:
+            yield f"{field.name}={field.default_factory()!r}"
+        else:
+            yield field.name
+
+
+def _keyword_settings(function: Callable[..., Any]) -> Iterator[str]:
+    """Yield ``name=default`` for each parameter after the first, which is the outputs."""
+    for parameter in list(inspect.signature(function).parameters.values())[1:]:
+        required = parameter.default is inspect.Parameter.empty
+        yield parameter.name if required else f"{parameter.name}={parameter.default!r}"
+
+
+def _summary(entry: object) -> str:
+    """Return the first line of the entry's docstring, of the wrapped function for a partial."""
+    while isinstance(entry, partial):
+        entry = entry.func
+    return (inspect.getdoc(entry) or "").partition("\n")[0]

@@ -1,0 +1,58 @@
+"""ERR, mean ERR and their difference, diversity: what an ensemble gains by being one.
+
+The paper is *collusion* (Jeffares et al., "Joint Training of Deep Ensembles Fails Due to Learner
+Collusion"). Its Definition 4.2, ``DIV = mean ERR − ERR``, is :func:`decompose`. For some losses DIV
+has a closed form that shows it to be a spread of the members around their combination
+(:data:`CLOSED_FORMS`), for every twice differentiable loss it is a variance weighted by the loss's
+curvature (:func:`hessian_diversity`), and the part of it that constant offsets of the members make
+up can be removed (:func:`debias`).
+
+:func:`decompose`, :func:`closed_form_diversity`, :func:`hessian_diversity` and :func:`debias` check
+the values they are given. All other functions are pure and look at shapes only, so that they run
+under ``torch.func.vmap`` over a leading axis.
+"""
+
+from __future__ import annotations
+
+from dissensus.decomposition.closed_forms import (
+    CLOSED_FORMS,
+    LOG_PARTITIONS,
+    ClosedForm,
+    ambiguity,
+    brier_diversity,
+    closed_form_diversity,
+    exponential_family_diversity,
+    kl_diversity,
+    log_ratio_diversity,
+    vote_diversity,
+)
+from dissensus.decomposition.debiasing import debias, optimal_offsets
+from dissensus.decomposition.hessian import HessianDiversity, hessian_diversity, hessian_terms
+from dissensus.decomposition.identity import (
+    Decomposition,
+    DecompositionTerms,
+    decompose,
+    decomposition_terms,
+)
+
+__all__ = [
+    "CLOSED_FORMS",
+    "LOG_PARTITIONS",
+    "ClosedForm",
+    "Decomposition",
+    "DecompositionTerms",
+    "HessianDiversity",
+    "ambiguity",
+    "brier_diversity",
+    "closed_form_diversity",
+    "debias",
+    "decompose",
+    "decomposition_terms",
+    "exponential_family_diversity",
+    "hessian_diversity",
+    "hessian_terms",
+    "kl_diversity",
+    "log_ratio_diversity",
+    "optimal_offsets",
+    "vote_diversity",
+]

@@ -1,0 +1,155 @@
+"""Definitions 4.1 and 4.2 of *collusion*: ERR, mean ERR, and DIV as their difference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from dissensus.losses import (
+    LossLike,
+    check_loss,
+    check_loss_inputs,
+    errors,
+    natural_combination,
+)
+from dissensus.outputs import (
+    check_finite,
+    check_outputs,
+    check_weights,
+    weighted_mean,
+)
+
+__all__ = [
+    "Decomposition",
+    "DecompositionTerms",
+    "check_callable_targets",
+    "decompose",
+    "decomposition_terms",
+]
+
+
+class DecompositionTerms(NamedTuple):
+    """One decomposition an example: ``[batch]`` each, and ``per_member`` ``[members, batch]``."""
+
+    ensemble_error: Tensor
+    member_error: Tensor
+    diversity: Tensor
+    per_member: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Decomposition:
+    """What :func:`decompose` returns: averages over the batch, as scalar tensors.
+
+    ``diversity = member_error − ensemble_error``, exactly. ``per_member`` ``[members]`` holds each
+    member's error, ``examples`` the same decomposition for every example.
+    """
+
+    ensemble_error: Tensor
+    member_error: Tensor
+    diversity: Tensor
+    per_member: Tensor
+    examples: DecompositionTerms
+    loss: str
+    combine: str
+
+    def summary(self) -> str:
+        """Say the decomposition in one plain sentence."""
+        gain = self.diversity.item()
+        effect = f"takes {gain:.4g} off" if gain >= 0 else f"adds {-gain:.4g} to"
+        return (
+            f"Combining {len(self.per_member)} members by {self.combine} {effect} their mean "
+            f"{self.loss} of {self.member_error.item():.4g}, so the ensemble's is "
+            f"{self.ensemble_error.item():.4g}."
+        )
+
+
+def decompose(
+    outputs: Tensor,
+    targets: Tensor,
+    loss: LossLike = "cross_entropy",
+    combine: str | None = None,
+    weights: Tensor | None = None,
+) -> Decomposition:
+    """Split the members' mean error into the ensemble's error and diversity.
+
+    ``ERR = L(f̄, y)``, ``mean ERR = Σ_j w_j L(f_j, y)`` (collusion, Definition 4.1) and
+    ``DIV = mean ERR − ERR`` (Definition 4.2), each averaged over the examples.
+
+    ``outputs`` is ``[members, batch, outputs]``: logits, or predictions in regression. ``targets``
+    are labels ``[batch]``, probabilities ``[batch, classes]``, or ``[batch, outputs]`` for mse.
+    ``loss`` is ``"mse"``, ``"cross_entropy"``, ``"brier"``, ``"zero_one"`` or a callable
+    ``(prediction, target) -> [batch]``, which receives logits with ``combine="score"``,
+    probabilities with ``"probability"`` and the outputs as they are with ``"mean"``. ``combine`` is
+    ``"probability"``, ``"score"``, ``"mean"``, for the 0-1 loss also ``"vote"``; None takes the
+    loss's own: the mean for mse and callables, else ``"probability"``.
+
+    DIV is never negative where the loss is convex in what is averaged: mse, cross-entropy in both
+    ways, Brier with ``"probability"``. Elsewhere (Brier with ``"score"``, the 0-1 loss) Definition
+    4.2 still applies, but DIV may be negative: combining can then make things worse.
+
+    >>> import torch
+    >>> outputs = torch.tensor([[[1.0]], [[3.0]]])                    # two members say 1 and 3
+    >>> result = decompose(outputs, torch.tensor([[0.0]]), loss="mse")
+    >>> float(result.member_error), float(result.ensemble_error), float(result.diversity)
+    (5.0, 4.0, 1.0)
+    >>> result.summary()
+    "Combining 2 members by mean takes 1 off their mean mse of 5, so the ensemble's is 4."
+    """
+    chosen = check_loss(loss, combine)
+    check_loss_inputs(outputs, targets, loss)
+    check_weights(weights, outputs.shape[0])
+    if callable(loss):
+        check_callable_targets(targets, outputs.shape[1])
+    terms = decomposition_terms(outputs, targets, loss, chosen, weights)
+    ensemble_error, member_error = terms.ensemble_error.mean(), terms.member_error.mean()
+    return Decomposition(
+        ensemble_error=ensemble_error,
+        member_error=member_error,
+        diversity=member_error - ensemble_error,
+        per_member=terms.per_member.mean(-1),
+        examples=terms,
+        loss=getattr(loss, "__name__", "loss") if callable(loss) else loss,
+        combine=chosen,
+    )
+
+
+def decomposition_terms(
+    outputs: Tensor,
+    targets: Tensor,
+    loss: LossLike = "cross_entropy",
+    combine: str | None = None,
+    weights: Tensor | None = None,
+) -> DecompositionTerms:
+    """The core of :func:`decompose`: every example's terms, no values checked, vmap welcome.
+
+    >>> import torch
+    >>> outputs = torch.tensor([[[1.0], [0.0]], [[3.0], [0.0]]])
+    >>> decomposition_terms(outputs, torch.zeros(2, 1), "mse").diversity
+    tensor([1., 0.])
+    """
+    check_outputs(outputs, finite=False)
+    values = errors(outputs, targets, loss, combine or natural_combination(loss), weights)
+    per_member = values.member.to(outputs.dtype)
+    ensemble_error = values.ensemble.to(outputs.dtype)
+    member_error = weighted_mean(per_member, weights)  # Definition 4.1 (b)
+    diversity = member_error - ensemble_error  # Definition 4.2
+    return DecompositionTerms(ensemble_error, member_error, diversity, per_member)
+
+
+def check_callable_targets(targets: Tensor, batch: int) -> None:
+    """Raise unless ``targets`` hold one finite entry an example; the callable knows the rest."""
+    if not isinstance(targets, Tensor):
+        raise ValueError(
+            f"targets must be a torch.Tensor, got {type(targets).__name__}; "
+            "convert them with torch.as_tensor"
+        )
+    if tuple(targets.shape[:1]) != (batch,):
+        raise ValueError(
+            f"targets must have one entry an example, a batch of {batch}, got "
+            f"{tuple(targets.shape)}"
+        )
+    if targets.is_floating_point():
+        check_finite(targets, name="targets")

@@ -1,0 +1,186 @@
+"""The demo: what collusion looks like, and which ensemble notices strange inputs, on real digits.
+
+Ensembles of five small networks learn the digits 0 to 7 of scikit-learn's set under different
+objectives. The digits 8 and 9 are kept from them and shown at the end. Every number printed comes
+from this run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from dissensus.decomposition import ambiguity, debias, decompose
+from dissensus.detection import Estimate, evaluate
+from dissensus.objectives import Objective, parse
+from dissensus.scores import SCORES
+
+__all__ = ["run"]
+
+MEMBERS, HIDDEN, EPOCHS, BATCH = 5, 64, 60, 64
+KNOWN = 8  # classes that are trained on
+
+#: What is compared: a short name, the objective, and what it does.
+CONTENDERS = {
+    "independent": ("independent", "each member learns on its own"),
+    "joint": ("joint:combine=score", "trains the averaged score, as if it were one network"),
+    "beta = 0.5": ("augmented:beta=0.5,combine=score", "half-way between the two"),
+    "ADP": ("adp", "members agree on the digit and differ on the others"),
+    "LDR": ("ldr:strength=0.1", "two members a batch, pushed apart on hard examples"),
+}
+
+
+class StackedMLP(nn.Module):
+    """Five two-layer networks as batched matrix products: ``[batch, in]`` to the one tensor."""
+
+    def __init__(self, members: int, inputs: int, hidden: int, outputs: int, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        sizes = [(inputs, hidden), (hidden, hidden), (hidden, outputs)]
+        self.weights = nn.ParameterList(
+            torch.randn(members, a, b, generator=generator) * math.sqrt(2 / a) for a, b in sizes
+        )
+        self.biases = nn.ParameterList(torch.zeros(members, 1, b) for _, b in sizes)
+
+    def forward(self, x: Tensor, members: list[int] | None = None) -> Tensor:
+        """Outputs of all members, or of the chosen ones: ``[members, batch, outputs]``."""
+        chosen = slice(None) if members is None else members
+        hidden = x.expand(len(self.weights[0][chosen]), *x.shape)
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            hidden = torch.baddbmm(bias[chosen], hidden, weight[chosen])
+            hidden = hidden if layer == 2 else hidden.relu()
+        return hidden
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the demo tells about one ensemble."""
+
+    accuracy: float
+    member_accuracy: float
+    error: float
+    diversity: float
+    offset_share: float
+    auroc_pds: Estimate
+    auroc_bma: Estimate
+
+
+def run(epochs: int = EPOCHS, seed: int = 0) -> dict[str, Outcome]:
+    """Train every contender, print the comparison, and return what it shows."""
+    console = Console()
+    train, test, strange = _digits(seed)
+    console.print(
+        f"[bold]Dissensus[/]: {MEMBERS} members each, {len(train[0])} training digits of "
+        f"{KNOWN} classes, {len(test[0])} test digits, {len(strange)} digits never seen (8 and 9)"
+    )
+    outcomes = {}
+    columns = (TextColumn("{task.description:26}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        for name, (spec, _) in CONTENDERS.items():
+            task = progress.add_task(name, total=epochs)
+            net = StackedMLP(MEMBERS, 64, HIDDEN, KNOWN, seed)
+            _train(net, parse(spec), *train, epochs, seed, lambda t=task: progress.advance(t))
+            with torch.no_grad():
+                outcomes[name] = _judge(net(test[0]), test[1], net(strange))
+    console.print(_table(outcomes))
+    console.print(_lesson(outcomes))
+    return outcomes
+
+
+def _digits(seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor]:
+    images, labels = load_digits(return_X_y=True)
+    x = torch.as_tensor(images, dtype=torch.float32) / 16
+    y = torch.as_tensor(labels)
+    known = torch.nonzero(y < KNOWN).squeeze(1)
+    order = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))]
+    cut = int(0.6 * len(order))
+    fit, rest = order[:cut], order[cut:]
+    return (x[fit], y[fit]), (x[rest], y[rest]), x[y >= KNOWN]
+
+
+def _train(
+    net: StackedMLP,
+    objective: Objective,
+    x: Tensor,
+    y: Tensor,
+    epochs: int,
+    seed: int,
+    advance: object,
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)
+    for _ in range(epochs):
+        for batch in torch.randperm(len(x), generator=generator).split(BATCH):
+            drawn = objective.sample_members(MEMBERS, generator)
+            outputs = net(x[batch], None if drawn is None else list(drawn))
+            optimizer.zero_grad()
+            objective(outputs, y[batch]).loss.backward()
+            optimizer.step()
+        if callable(advance):
+            advance()
+
+
+def _judge(logits: Tensor, labels: Tensor, strange: Tensor) -> Outcome:
+    terms = decompose(logits, labels)
+    hits = decompose(logits, labels, loss="zero_one")
+    # A constant on all scores of a member changes no prediction, so it is taken out first.
+    scores = logits - logits.mean(-1, keepdim=True)
+    genuine = ambiguity(debias(scores)).sum() / ambiguity(scores).sum()
+    pds, bma = SCORES["pds"], SCORES["bma"]
+    return Outcome(
+        accuracy=1 - float(hits.ensemble_error),
+        member_accuracy=1 - float(hits.member_error),
+        error=float(terms.ensemble_error),
+        diversity=float(terms.diversity),
+        offset_share=1 - float(genuine),
+        auroc_pds=evaluate(pds(logits), pds(strange)).auroc,
+        auroc_bma=evaluate(bma(logits), bma(strange)).auroc,
+    )
+
+
+def _table(outcomes: dict[str, Outcome]) -> Table:
+    table = Table(
+        title="On test digits; the last column on digits never seen", title_justify="left"
+    )
+    table.add_column("objective")
+    for heading in ("accuracy", "member", "ERR", "DIV", "offsets", "AUROC of PDS"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, outcome in outcomes.items():
+        table.add_row(
+            name,
+            f"{outcome.accuracy:.1%}",
+            f"{outcome.member_accuracy:.1%}",
+            f"{outcome.error:.3f}",
+            f"{outcome.diversity:.3f}",
+            f"{outcome.offset_share:.0%}",
+            f"{outcome.auroc_pds}",
+        )
+    return table
+
+
+def _lesson(outcomes: dict[str, Outcome]) -> str:
+    """Plain words about the run, built from its numbers."""
+    alone, joint = outcomes["independent"], outcomes["joint"]
+    best = max(outcomes, key=lambda name: outcomes[name].auroc_pds)
+    points = 100 * (joint.member_accuracy - alone.member_accuracy)
+    change = f"{abs(points):.1f} points {'less' if points < 0 else 'more'} accurate"
+    return "\n".join(
+        [
+            *(f"- {name}: {what}." for name, (_, what) in CONTENDERS.items()),
+            "",
+            "ERR is the ensemble's loss; DIV what it gains over its members' mean loss; offsets "
+            "the share of the members' spread that constant shifts explain.",
+            f"Training the average left a single member {change} than independent training, and "
+            f"made DIV {joint.diversity / alone.diversity:.1f} times as large: disagreement that "
+            f"cancels in the average, {joint.offset_share:.0%} of it plain shifts.",
+            f"The digits 8 and 9 were told from the others best by {best}: AUROC "
+            f"{outcomes[best].auroc_pds}.",
+        ]
+    )

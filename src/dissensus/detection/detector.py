@@ -1,0 +1,239 @@
+"""A score and a threshold on top of an ensemble: the part to deploy."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from dissensus.detection.measures import threshold_at
+from dissensus.files import replace_atomically
+from dissensus.outputs import check_outputs
+from dissensus.scores import SCORES
+
+__all__ = ["Detector"]
+
+_FORMAT = "dissensus.detector/1"
+_FIELDS: dict[str, Any] = {
+    "score": str | None,
+    "threshold": float,
+    "tpr": float,
+    "count": int,
+    "quantiles": dict,
+}
+_QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
+
+
+class Detector:
+    """Flags inputs whose score is above a threshold set on validation data.
+
+    ``ens`` is any callable from inputs ``[batch, …]`` to logits ``[members, batch, classes]``. A
+    module runs in eval mode and without gradients, and gets its training mode back. ``score`` is a
+    name in ``SCORES`` or a function from logits to ``[batch]`` that rises with "more out of
+    distribution". At most ``batch_size`` examples run at once.
+
+    After :meth:`fit`: ``threshold``, ``tpr``, ``count`` (how many validation examples) and
+    ``quantiles`` of their scores, by which a later user can see whether scores have drifted.
+
+    >>> ens = lambda x: torch.stack([x, x.flip(1)])     # two members that agree near x[0] = x[1]
+    >>> detector = Detector(ens, score="pds").fit(torch.tensor([[0.0, 0.0], [0.2, 0.0]]), tpr=1.0)
+    >>> detector.is_ood(torch.tensor([[0.1, 0.0], [3.0, 0.0]]))
+    tensor([False,  True])
+    """
+
+    def __init__(
+        self,
+        ens: Callable[[Tensor], Tensor],
+        score: str | Callable[[Tensor], Tensor] = "pds",
+        *,
+        batch_size: int = 1024,
+    ) -> None:
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size must be a whole number above 0, got {batch_size!r}")
+        self.ens = ens
+        self.batch_size = batch_size
+        self.score_name = score if isinstance(score, str) else None
+        self._score = _score_named(score) if isinstance(score, str) else score
+        self.threshold: float | None = None
+        self.tpr: float | None = None
+        self.count = 0
+        self.quantiles: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        score = self.score_name or getattr(self._score, "__name__", repr(self._score))
+        return f"Detector(score={score!r}, threshold={self.threshold}, tpr={self.tpr})"
+
+    def fit(self, val: Tensor | Iterable[Any], tpr: float = 0.95) -> Self:
+        """Set the threshold so that at least ``tpr`` of the validation data are accepted.
+
+        ``val`` is in-distribution data that did not train the ensemble: inputs, a tuple
+        ``(x, y)`` of tensors, or a DataLoader or other iterable of batches ``x`` or ``(x, y)``;
+        labels are not used. Here ``tpr`` speaks of ID examples accepted, as is usual for
+        thresholds, while :func:`evaluate` takes OOD as positive.
+        """
+        scores = self.score(val)
+        self.threshold, self.tpr, self.count = threshold_at(scores, tpr), float(tpr), len(scores)
+        points = np.quantile(scores.double().cpu().numpy(), _QUANTILES)
+        self.quantiles = {f"{q:g}": float(v) for q, v in zip(_QUANTILES, points, strict=True)}
+        return self
+
+    def score(self, x: Tensor | Iterable[Any]) -> Tensor:
+        """The score of each example, ``[batch]``, of anything ``fit`` takes; needs no threshold."""
+        device = _device_of(self.ens)
+        with torch.no_grad(), _eval_mode(self.ens):
+            parts = [
+                self._score_part(part if device is None else part.to(device))
+                for batch in _batches(x)
+                for part in batch.split(self.batch_size)
+            ]
+        if not parts:
+            raise ValueError("there is nothing to score: the data held no batches")
+        return torch.cat(parts)
+
+    def is_ood(self, x: Tensor | Iterable[Any]) -> Tensor:
+        """Whether each example's score is above the threshold, bool ``[batch]``."""
+        threshold = self._fitted_threshold()
+        return self.score(x).double() > threshold
+
+    def save(self, path: str | Path) -> None:
+        """Write score name, threshold and validation statistics as JSON, replacing atomically.
+
+        The ensemble is not part of it. A function of your own is not either: pass it to ``load``.
+        """
+        record = {
+            "format": _FORMAT,
+            "score": self.score_name,
+            "threshold": self._fitted_threshold(),
+            "tpr": self.tpr,
+            "count": self.count,
+            "quantiles": self.quantiles,
+        }
+        text = json.dumps(record, indent=2, allow_nan=False) + "\n"
+
+        def write(part: Path) -> None:
+            part.write_text(text, encoding="utf-8")
+
+        replace_atomically(path, write)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        ens: Callable[[Tensor], Tensor],
+        *,
+        score: Callable[[Tensor], Tensor] | None = None,
+        batch_size: int = 1024,
+    ) -> Self:
+        """Read a saved detector; ``ens`` must be the ensemble that it was fitted with.
+
+        ``score`` is the function that a detector with a score of your own was fitted with.
+        """
+        record = _read_record(Path(path))
+        if (record["score"] is None) == (score is None):
+            what = "a function: pass it as" if score is None else "a named score: leave out"
+            raise ValueError(f"{path} was fitted with {what} score=")
+        detector = cls(ens, score or record["score"], batch_size=batch_size)
+        detector.threshold, detector.tpr = float(record["threshold"]), float(record["tpr"])
+        detector.count, detector.quantiles = record["count"], record["quantiles"]
+        return detector
+
+    def _fitted_threshold(self) -> float:
+        if self.threshold is None:
+            raise RuntimeError("this Detector has no threshold yet; call .fit(val) first")
+        return self.threshold
+
+    def _score_part(self, x: Tensor) -> Tensor:
+        outputs = self.ens(x)
+        check_outputs(outputs)
+        if outputs.shape[1] != len(x):
+            raise ValueError(
+                f"ens must return [members, batch, outputs] with a batch of {len(x)}, got "
+                f"{tuple(outputs.shape)}; members come first"
+            )
+        scores = self._score(outputs)
+        if not isinstance(scores, Tensor) or tuple(scores.shape) != (len(x),):
+            got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            raise ValueError(f"a score must return [batch] = ({len(x)},), got {got}")
+        return scores
+
+
+def _score_named(name: str) -> Callable[..., Tensor]:
+    if name not in SCORES:
+        near = difflib.get_close_matches(name, SCORES, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"score must be one of {', '.join(SCORES)}, got {name!r}{hint}")
+    return SCORES[name]
+
+
+def _batches(data: Tensor | Iterable[Any]) -> Iterator[Tensor]:
+    """Yield the inputs of a tensor, an ``(x, y)`` tuple, a DataLoader or an iterable of batches."""
+    if isinstance(data, Dataset):
+        raise ValueError(
+            f"data must come in batches, got the Dataset {type(data).__name__}; pass "
+            "DataLoader(data, batch_size=256)"
+        )
+    whole = isinstance(data, Tensor) or (
+        isinstance(data, tuple) and len(data) == 2 and all(isinstance(d, Tensor) for d in data)
+    )
+    for batch in [data] if whole else data:
+        x = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
+        if not isinstance(x, Tensor) or x.ndim == 0:
+            raise ValueError(
+                "data must be a tensor [batch, …], a tuple (x, y) of tensors, or batches of x or "
+                f"(x, y); got a batch whose x is {type(x).__name__}"
+            )
+        yield x
+
+
+def _device_of(ens: object) -> torch.device | None:
+    """The device of a module's first parameter; None where there is none."""
+    parameter = next(ens.parameters(), None) if isinstance(ens, nn.Module) else None
+    return None if parameter is None else parameter.device
+
+
+@contextmanager
+def _eval_mode(ens: object) -> Iterator[None]:
+    """Put a module in eval mode; afterwards give each submodule its own mode back."""
+    if not isinstance(ens, nn.Module):
+        yield
+        return
+    modes = [(module, module.training) for module in ens.modules()]
+    try:
+        ens.eval()
+        yield
+    finally:
+        ens.train(modes[0][1])  # first through the module, which may do more than set a flag
+        for module, training in modes:
+            module.training = training
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ValueError(f"no detector at {path}: there is no such file")
+    try:
+        record: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} cannot be read as JSON; it is damaged or cut short ({error})"
+        ) from error
+    fields: dict[str, Any] = record if isinstance(record, dict) else {}
+    if fields.get("format") != _FORMAT:
+        raise ValueError(
+            f"{path} is not a detector of a known format: expected {_FORMAT!r}, got "
+            f"{fields.get('format')!r}"
+        )
+    wrong = [key for key, kind in _FIELDS.items() if not isinstance(fields.get(key, ...), kind)]
+    if not wrong and not math.isfinite(fields["threshold"]):
+        wrong = ["threshold"]
+    if wrong:
+        raise ValueError(f"{path} is not a whole detector: bad or missing {', '.join(wrong)}")
+    return fields

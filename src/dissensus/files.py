@@ -1,0 +1,51 @@
+"""Files that are either whole or not there.
+
+Every file that Dissensus writes goes through :func:`replace_atomically`: the content is written to
+a neighbour, flushed to the disk, and renamed over the target. A kill at any moment leaves the old
+file or the new one, never half of one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["replace_atomically"]
+
+
+def replace_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
+    """Let ``write`` fill a temporary neighbour of ``path``, then rename it over ``path``.
+
+    >>> import tempfile, pathlib
+    >>> target = pathlib.Path(tempfile.mkdtemp()) / "note.txt"
+    >>> replace_atomically(target, lambda file: file.write_text("whole") and None)
+    >>> target.read_text(), len(list(target.parent.iterdir()))
+    ('whole', 1)
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    # Made here, not by ``write``, so that two writers can never share it; mode as the umask says.
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    try:
+        write(part)
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
+        _sync_folder(path.parent)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut, where the system allows it."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

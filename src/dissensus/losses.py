@@ -1,0 +1,233 @@
+"""Per-example losses, for one prediction and for a whole ensemble.
+
+Each loss is a pure function of a prediction whose name says its space (``outputs``, ``log_probs``,
+``probs``) and of targets that are integer labels ``[batch]`` or soft labels ``[batch, classes]``.
+Leading axes of the prediction (members) pass through: ``[…, batch, outputs]`` gives ``[…, batch]``.
+
+:func:`errors` applies a loss to every member and to their combination; everything that speaks of
+ERR and mean ERR (collusion, Definition 4.1) is built on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+from dissensus.outputs import (
+    check_combination,
+    check_logits,
+    check_outputs,
+    check_regression_targets,
+    check_targets,
+    combined_log_probs,
+    log_mean_exp,
+    majority_vote,
+    weighted_mean,
+)
+
+__all__ = [
+    "LOSSES",
+    "Errors",
+    "Loss",
+    "LossLike",
+    "brier",
+    "check_loss",
+    "check_loss_inputs",
+    "cross_entropy",
+    "errors",
+    "mse",
+    "natural_combination",
+    "zero_one",
+]
+
+LossLike = str | Callable[[Tensor, Tensor], Tensor]
+
+
+def mse(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Squared Euclidean distance ``‖f − y‖²``, summed over outputs (not torch's mean)."""
+    return (outputs - targets).square().sum(-1)
+
+
+def cross_entropy(log_probs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """``−Σ_k y_k log p_k`` from log-probabilities, for hard or soft labels.
+
+    ``label_smoothing`` s replaces y by ``(1 − s) y + s / classes``, as torch does.
+    """
+    if targets.is_floating_point():
+        loss = -(targets * log_probs).sum(-1)
+    else:
+        loss = -_pick(log_probs, targets)
+    if label_smoothing:
+        loss = (1 - label_smoothing) * loss - label_smoothing * log_probs.mean(-1)
+    return loss
+
+
+def brier(probs: Tensor, targets: Tensor) -> Tensor:
+    """``‖p − y‖²`` for hard or soft labels (the Brier score of collusion, Section 4.2)."""
+    if targets.is_floating_point():
+        return (probs - targets).square().sum(-1)
+    # Subtracting the one-hot vector first keeps full precision where p is close to it.
+    index = targets.long().expand(probs.shape[:-1])[..., None]
+    return (probs - torch.zeros_like(probs).scatter(-1, index, 1.0)).square().sum(-1)
+
+
+def zero_one(labels: Tensor, targets: Tensor) -> Tensor:
+    """1 where the predicted label is wrong. Soft targets count by their probability elsewhere."""
+    if targets.is_floating_point():
+        return 1 - targets.expand(*labels.shape, -1).gather(-1, labels[..., None]).squeeze(-1)
+    return (labels != targets).to(torch.get_default_dtype())
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A named loss: its function, the space its predictions live in, and how members combine."""
+
+    function: Callable[..., Tensor]
+    space: str
+    combinations: tuple[str, ...]
+
+    @property
+    def classification(self) -> bool:
+        """Whether targets are class labels."""
+        return self.space != "outputs"
+
+
+#: The losses by name. The first combination listed is the one used where none is asked for.
+LOSSES: dict[str, Loss] = {
+    "mse": Loss(mse, "outputs", ("mean",)),
+    "cross_entropy": Loss(cross_entropy, "log_probs", ("probability", "score")),
+    "brier": Loss(brier, "probs", ("probability", "score")),
+    "zero_one": Loss(zero_one, "labels", ("probability", "score", "vote")),
+}
+
+
+def natural_combination(loss: LossLike) -> str:
+    """The combination a loss is used with where none is named: the mean for a callable.
+
+    >>> natural_combination("mse"), natural_combination("cross_entropy")
+    ('mean', 'probability')
+    """
+    return "mean" if callable(loss) else LOSSES[loss].combinations[0]
+
+
+def check_loss(loss: LossLike, combine: str | None = None, *, trainable: bool = False) -> str:
+    """Raise unless loss and combination fit each other; return the combination to use.
+
+    ``trainable`` refuses the 0-1 loss, which has no gradient.
+    """
+    if callable(loss):
+        chosen = combine or natural_combination(loss)
+        check_combination(chosen)
+        return chosen
+    names = [name for name in LOSSES if not (trainable and name == "zero_one")]
+    if loss not in names:
+        why = " has no gradient to train on" if loss == "zero_one" else ""
+        known = ", ".join(repr(name) for name in names)
+        raise ValueError(f"loss must be one of {known} or a callable, got {loss!r}{why}")
+    chosen = combine or natural_combination(loss)
+    allowed = LOSSES[loss].combinations
+    if chosen not in allowed:
+        known = " or ".join(repr(name) for name in allowed)
+        raise ValueError(f"loss={loss!r} goes with combine={known}, got {combine!r}")
+    return chosen
+
+
+def check_loss_inputs(
+    outputs: Tensor, targets: Tensor, loss: LossLike, *, finite: bool = True
+) -> None:
+    """Raise unless ``outputs`` and ``targets`` have the shapes and values that ``loss`` needs."""
+    if callable(loss):
+        check_outputs(outputs, finite=finite)
+    elif LOSSES[loss].classification:
+        check_logits(outputs, finite=finite)
+        check_targets(targets, outputs.shape[1], outputs.shape[2])
+    else:
+        check_outputs(outputs, finite=finite)
+        check_regression_targets(targets, outputs)
+
+
+class Errors(NamedTuple):
+    """Per-example losses: ``member`` is ``[members, batch]``, ``ensemble`` is ``[batch]``."""
+
+    member: Tensor
+    ensemble: Tensor
+
+
+def errors(
+    outputs: Tensor,
+    targets: Tensor,
+    loss: LossLike = "cross_entropy",
+    combine: str = "probability",
+    weights: Tensor | None = None,
+    label_smoothing: float = 0.0,
+) -> Errors:
+    """The loss of every member and of their combination (collusion, Definition 4.1), unchecked.
+
+    A callable loss receives predictions in the space where members are averaged: outputs for
+    ``"mean"``, logits for ``"score"``, probabilities for ``"probability"``.
+    """
+    if callable(loss):
+        return _callable_errors(outputs, targets, loss, combine, weights)
+    if loss == "mse":
+        return Errors(mse(outputs, targets), mse(weighted_mean(outputs, weights), targets))
+    if loss == "cross_entropy":
+        return _cross_entropy_errors(outputs, targets, combine, weights, label_smoothing)
+    if loss == "brier":
+        ensemble = combined_log_probs(outputs, combine, weights).exp()
+        return Errors(brier(outputs.softmax(-1), targets), brier(ensemble, targets))
+    labels = _combined_labels(outputs, combine, weights)
+    member, ensemble = zero_one(outputs.argmax(-1), targets), zero_one(labels, targets)
+    return Errors(member.to(outputs.dtype), ensemble.to(outputs.dtype))
+
+
+def _cross_entropy_errors(
+    logits: Tensor, targets: Tensor, combine: str, weights: Tensor | None, label_smoothing: float
+) -> Errors:
+    log_probs = log_softmax(logits, -1)
+    member = cross_entropy(log_probs, targets, label_smoothing)
+    if combine == "score":
+        mixed = combined_log_probs(logits, combine, weights)
+        return Errors(member, cross_entropy(mixed, targets, label_smoothing))
+    if targets.is_floating_point() or label_smoothing:
+        mixed = log_mean_exp(log_probs, weights)
+        return Errors(member, cross_entropy(mixed, targets, label_smoothing))
+    # With hard labels log p̄(y) needs only the true class: [members, batch], not […, classes].
+    return Errors(member, -log_mean_exp(-member, weights))
+
+
+def _callable_errors(
+    outputs: Tensor,
+    targets: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    combine: str,
+    weights: Tensor | None,
+) -> Errors:
+    if combine == "probability":
+        members = outputs.softmax(-1)
+        ensemble = combined_log_probs(outputs, combine, weights).exp()
+    else:
+        members, ensemble = outputs, weighted_mean(outputs, weights)
+    values = torch.stack([loss(member, targets) for member in members])
+    ensemble_values = loss(ensemble, targets)
+    if ensemble_values.shape != outputs.shape[1:2]:
+        raise ValueError(
+            f"a loss must return one value an example, [batch] = ({outputs.shape[1]},), got "
+            f"{tuple(ensemble_values.shape)}; drop its reduction"
+        )
+    return Errors(values, ensemble_values)
+
+
+def _combined_labels(logits: Tensor, combine: str, weights: Tensor | None) -> Tensor:
+    if combine == "vote":
+        return majority_vote(logits, weights)
+    return combined_log_probs(logits, combine, weights).argmax(-1)
+
+
+def _pick(values: Tensor, labels: Tensor) -> Tensor:
+    """``values[…, n, labels[n]]``: one entry an example from the last axis."""
+    return values.gather(-1, labels.long().expand(values.shape[:-1])[..., None]).squeeze(-1)

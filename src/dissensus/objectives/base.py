@@ -1,0 +1,177 @@
+"""What every objective is: a frozen dataclass around a pure function of the one tensor.
+
+An objective has two doors. Calling it checks shapes, labels and weights and says what is wrong in
+words. Its :meth:`Objective.core` checks nothing, takes its hyperparameters as arguments (floats or
+tensors), has no branch that depends on data, and so runs under ``torch.func.vmap``: the way to
+train many ensembles at once, each with hyperparameters of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dissensus.outputs import check_labels, check_logits, check_weights
+
+__all__ = ["Objective", "Terms", "check_hard_labels", "number", "sample_without_replacement"]
+
+
+class Terms(NamedTuple):
+    """What an objective returns: the scalar to minimise, and the parts it is made of, by name."""
+
+    loss: Tensor
+    parts: dict[str, Tensor]
+
+
+def number(
+    default: float,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    above: float = -math.inf,
+    why: str = "",
+) -> Any:
+    """A dataclass field that must be finite, in ``[low, high]`` and greater than ``above``."""
+    limits = {"low": low, "high": high, "above": above, "why": why}
+    return field(default=default, metadata=limits)
+
+
+@dataclass(frozen=True)
+class Objective(ABC):
+    """The base of all objectives; see ``Independent`` for the smallest example.
+
+    A subclass is a frozen dataclass whose numbers are declared with :func:`number` and whose
+    :meth:`core` computes the terms. To add one: one class, one line in ``OBJECTIVES``, one test.
+    """
+
+    #: Fields that :meth:`core` takes as arguments, so that they may be tensors that differ by run.
+    hyperparameters: ClassVar[tuple[str, ...]] = ()
+    #: Whether a call needs ``disagreement``: outputs on unlabelled data to disagree on.
+    needs_disagreement: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            if "low" in item.metadata:
+                _check_number(type(self).__name__, item.name, getattr(self, item.name), item)
+
+    def __call__(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        *,
+        disagreement: Tensor | None = None,
+        weights: Tensor | None = None,
+    ) -> Terms:
+        """The loss and its parts for ``outputs`` ``[members, batch, outputs]`` and their targets.
+
+        ``disagreement`` are the same members' outputs ``[members, batch', classes]`` on unlabelled
+        data, for objectives with ``needs_disagreement``. ``weights`` ``[members]`` sum to 1.
+        """
+        self.check(outputs, targets)
+        self._check_disagreement(outputs, disagreement)
+        check_weights(weights, outputs.shape[0])
+        return self.core(
+            outputs, targets, disagreement=disagreement, weights=weights, **self.values()
+        )
+
+    @abstractmethod
+    def core(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        *,
+        disagreement: Tensor | None = None,
+        weights: Tensor | None = None,
+        **hyperparameters: Any,
+    ) -> Terms:
+        """The terms, unchecked and pure; ``hyperparameters`` as in :meth:`values`."""
+
+    @abstractmethod
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """Raise a ``ValueError`` that says what arrived and what to do, or return."""
+
+    def values(self) -> dict[str, Any]:
+        """The hyperparameters by name, to pass to :meth:`core` as they are or changed."""
+        return {name: getattr(self, name) for name in self.hyperparameters}
+
+    def sample_members(
+        self, members: int, generator: torch.Generator | None = None
+    ) -> Sequence[int] | None:
+        """Which members a batch uses: sorted indices, or None for all of them.
+
+        Only these are run forward, and ``outputs`` then holds only them, in this order.
+        """
+        return None
+
+    def trained_members(self, drawn: Sequence[int]) -> Sequence[int]:
+        """Which of the members drawn for a batch it updates; all of them unless overridden."""
+        return drawn
+
+    def spec(self) -> str:
+        """The string that ``objectives.parse`` turns back into this objective."""
+        from dissensus.objectives import spec
+
+        return spec(self)
+
+    def _check_disagreement(self, outputs: Tensor, disagreement: Tensor | None) -> None:
+        name = type(self).__name__
+        if disagreement is None:
+            if self.needs_disagreement:
+                raise ValueError(
+                    f"{name} needs disagreement=, the members' outputs on unlabelled data, "
+                    "[members, batch, classes]; LDR does without such data"
+                )
+            return
+        if not self.needs_disagreement:
+            raise ValueError(f"{name} takes no disagreement data; leave disagreement=None")
+        check_logits(disagreement, finite=False)
+        members, _, classes = outputs.shape
+        if disagreement.shape[0] != members or disagreement.shape[2] != classes:
+            raise ValueError(
+                f"disagreement must be [{members}, batch, {classes}], like the outputs, got "
+                f"{tuple(disagreement.shape)}"
+            )
+
+
+def check_hard_labels(name: str, logits: Tensor, targets: Tensor) -> None:
+    """Raise unless ``logits`` come with integer labels, for objectives that need a true class."""
+    check_logits(logits, finite=False)
+    if not isinstance(targets, Tensor) or targets.is_floating_point():
+        got = targets.dtype if isinstance(targets, Tensor) else type(targets).__name__
+        raise ValueError(f"{name} needs integer class labels, got {got}")
+    check_labels(targets, logits.shape[1], logits.shape[2])
+
+
+def sample_without_replacement(
+    members: int, count: int, generator: torch.Generator | None
+) -> list[int]:
+    """``count`` of ``members`` indices, each subset equally likely, sorted."""
+    return sorted(torch.randperm(members, generator=generator)[:count].tolist())
+
+
+def _check_number(owner: str, name: str, value: Any, item: Any) -> None:
+    low, high, above = (item.metadata[key] for key in ("low", "high", "above"))
+    integer = isinstance(item.default, int) and not isinstance(item.default, bool)
+    kinds = int if integer else (int, float)
+    good = isinstance(value, kinds) and not isinstance(value, bool)
+    if good and math.isfinite(value) and low <= value <= high and value > above:
+        return
+    kind = "an integer" if integer else "a finite number"
+    limits = []
+    if above > -math.inf:
+        limits.append(f"greater than {above:g}")
+    if low > -math.inf and high < math.inf:
+        limits.append(f"in [{low:g}, {high:g}]")
+    elif low > -math.inf:
+        limits.append(f"at least {low:g}")
+    elif high < math.inf:
+        limits.append(f"at most {high:g}")
+    why = f"; {item.metadata['why']}" if item.metadata["why"] else ""
+    wanted = " ".join([kind, " and ".join(limits)]).strip()
+    raise ValueError(f"{owner}: {name} must be {wanted}, got {value!r}{why}")

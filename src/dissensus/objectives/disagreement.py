@@ -1,0 +1,267 @@
+"""Training members to disagree on data without labels: A2D and DivDis.
+
+Both add to the members' cross-entropy a term over every pair of members, on outputs for unlabelled
+data that should be unlike the training data (ldr, Eq. 1 and 2). ``LDR`` uses the same pair terms on
+hard *training* examples instead, so each is a function that can weigh examples.
+
+Differs from the paper: Equation 2 of ldr divides a sum over pairs m < l by M (M − 1), which is half
+their mean; its Appendix A.13 uses the mean. Here it is always the **mean over pairs**.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+from dissensus.diversity import jensen_shannon
+from dissensus.losses import cross_entropy
+from dissensus.objectives.base import Objective, Terms, number
+from dissensus.outputs import check_logits, check_targets, weighted_mean
+
+__all__ = [
+    "A2D",
+    "PAIR_TERMS",
+    "DivDis",
+    "a2d_pair",
+    "a2d_pairs",
+    "divdis_pairs",
+    "jsd_pairs",
+    "mean_over_pairs",
+]
+
+
+def a2d_pair(log_probs: Tensor, other_log_probs: Tensor) -> Tensor:
+    """``−log(p_ŷ (1 − q_ŷ) + q_ŷ (1 − p_ŷ))`` with ŷ the class that p predicts (ldr, Eq. 3).
+
+    For two members' log-probabilities ``[batch, classes]``; both get gradient. It is 0 where one is
+    sure of a class that the other excludes. Where p_ŷ < ½ its gradient pulls the two *together*:
+    ∂/∂q_ŷ has the sign of 2 p_ŷ − 1, so unsure members first have to become sure.
+
+    >>> sure, unlike = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.25, 0.75]])
+    >>> a2d_pair(sure.log().clamp_min(-99), unlike.log())          # −log ¾
+    tensor([0.2877])
+    """
+    both = torch.stack([log_probs, other_log_probs])
+    return a2d_pairs(both)[0, 1]
+
+
+def a2d_pairs(log_probs: Tensor) -> Tensor:
+    """Eq. 3 of ldr for every ordered pair, ``[members, members, batch]``; ``[m, l]`` is at ŷ of m.
+
+    Stable: where ŷ is also the other member's top class, log(1 − q_ŷ) is the log-sum-exp of its
+    remaining log-probabilities; elsewhere q_ŷ ≤ ½ and log1p(−q_ŷ) loses nothing. No epsilon.
+    """
+    top = log_probs.argmax(-1)  # ŷ of every member, [members, batch]
+    rest = log_probs.scatter(-1, top[..., None], -math.inf).logsumexp(
+        -1
+    )  # log(1 − p_ŷ) at its own ŷ
+    index = top.T.expand(
+        top.shape[0], *top.T.shape
+    )  # [l, batch, m]: the classes that l is asked for
+    at = log_probs.gather(-1, index)  # log q_ŷ of member l at ŷ of member m
+    own = top[..., None] == index
+    not_at = torch.where(own, rest[..., None], torch.log1p(-torch.where(own, -1.0, at).exp()))
+    sure = at.diagonal(dim1=0, dim2=2)  # log p_ŷ of m at its own ŷ, [batch, m]
+    pair = -torch.logaddexp(sure + not_at, at + rest.T)  # Eq. 3, [l, batch, m]
+    return pair.permute(2, 0, 1)
+
+
+def divdis_pairs(log_probs: Tensor, example_weights: Tensor | None = None) -> Tensor:
+    """Mutual information of every pair's predictions over the batch, ``[members, members]``.
+
+    ``KL(joint ‖ product of marginals)`` of DivDis (Lee et al., 2023), where joint is the batch mean
+    of p^m ⊗ p^l; the diagonal is left at 0. ``example_weights`` sum to 1 and make it a weighted
+    mean. Costs pairs × classes² numbers: for many classes prefer A2D.
+    """
+    members, batch, _ = log_probs.shape
+    probs = log_probs.exp()
+    if example_weights is None:
+        example_weights = log_probs.new_full((batch,), 1 / batch)
+    weighted = probs * example_weights[:, None]
+    negative_entropy = _x_log_x(weighted.sum(1)).sum(-1)
+    rows = []
+    for m in range(members):
+        row = [log_probs.new_zeros(())] * (m + 1)
+        for l in range(m + 1, members):  # noqa: E741 - the paper's letter
+            joint = weighted[m].T @ probs[l]
+            information = _x_log_x(joint).sum() - negative_entropy[m] - negative_entropy[l]
+            row.append(information)
+        rows.append(torch.stack(row))
+    upper = torch.stack(rows)
+    return upper + upper.T
+
+
+def jsd_pairs(log_probs: Tensor) -> Tensor:
+    """Minus the Jensen–Shannon divergence of every pair, ``[members, members, batch]``."""
+    left, right = torch.broadcast_tensors(log_probs[:, None], log_probs[None, :])
+    return -jensen_shannon(torch.stack([left, right]))
+
+
+def _x_log_x(values: Tensor) -> Tensor:
+    """``x log x``, 0 at 0, with a gradient of 0 there: its limit once multiplied by x."""
+    return values * torch.where(values > 0, values, 1.0).log()
+
+
+def _weighted_a2d(log_probs: Tensor, example_weights: Tensor) -> Tensor:
+    return a2d_pairs(log_probs) @ example_weights / example_weights.shape[0]
+
+
+def _weighted_jsd(log_probs: Tensor, example_weights: Tensor) -> Tensor:
+    return jsd_pairs(log_probs) @ example_weights / example_weights.shape[0]
+
+
+def _weighted_divdis(log_probs: Tensor, example_weights: Tensor) -> Tensor:
+    # The information under the weighted batch, times the mean weight: with all weights 1 it is the
+    # plain one, and doubling the weights doubles it, as for terms that are sums over examples.
+    total = example_weights.sum()
+    share = example_weights / torch.where(total > 0, total, 1.0)
+    return divdis_pairs(log_probs, share) * total / example_weights.shape[0]
+
+
+#: Pair terms by name: (log_probs, example_weights ``[batch]``) to ``[members, members]``.
+PAIR_TERMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "a2d": _weighted_a2d,
+    "divdis": _weighted_divdis,
+    "jsd": _weighted_jsd,
+}
+
+
+def mean_over_pairs(pairs: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The mean of ``pairs`` ``[members, members]`` over ordered pairs of unlike members; 0 for one.
+
+    With ``weights`` a pair counts w_m w_l. For ``a2d_pairs`` the two orders of a pair differ (ŷ is
+    the first one's class); the paper leaves the order open, and taking both makes the objective
+    independent of the order of members.
+    """
+    members = pairs.shape[0]
+    if members == 1:
+        return pairs.sum() * 0
+    off = 1 - torch.eye(members, dtype=pairs.dtype, device=pairs.device)
+    if weights is not None:
+        off = off * torch.outer(weights, weights).to(pairs.dtype)
+        total = off.sum()  # 0 where one member has all the weight: no pair, as for one member
+        return (pairs * off).sum() / torch.where(total > 0, total, 1.0)
+    return (pairs * off).sum() / (members * (members - 1))
+
+
+@dataclass(frozen=True)
+class _Disagreement(Objective):
+    """What A2D and DivDis share: cross-entropy on labelled data plus a term on unlabelled data."""
+
+    needs_disagreement = True
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        check_logits(outputs, finite=False)
+        check_targets(targets, outputs.shape[1], outputs.shape[2])
+
+    def pair_terms(self, disagreement: Tensor) -> Tensor:
+        """The pair term on unlabelled logits, ``[members, members]``."""
+        log_probs = log_softmax(disagreement, -1)
+        return PAIR_TERMS[self.name](log_probs, log_probs.new_ones(log_probs.shape[1]))
+
+    @property
+    def name(self) -> str:
+        """The key of the pair term in ``PAIR_TERMS``."""
+        return type(self).__name__.lower()
+
+
+@dataclass(frozen=True)
+class A2D(_Disagreement):
+    """Agree to disagree (Pagliardini et al., 2023), all members at once: ldr, Eq. 1 to 3.
+
+    ``mean CE + λ · mean over pairs of −log(p_ŷ(1 − q_ŷ) + q_ŷ(1 − p_ŷ))`` on unlabelled data. For
+    members trained one after the other wrap it: ``Sequential(A2D(strength), stage)``.
+    """
+
+    hyperparameters = ("strength",)
+
+    strength: float = number(1.0, low=0.0)
+    label_smoothing: float = number(0.0, low=0.0, high=1.0)
+
+    def core(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        *,
+        disagreement: Tensor | None = None,
+        weights: Tensor | None = None,
+        **hyperparameters: Any,
+    ) -> Terms:
+        assert disagreement is not None  # checked by the shell
+        ce = cross_entropy(log_softmax(outputs, -1), targets, self.label_smoothing)
+        parts = {
+            "cross_entropy": weighted_mean(ce, weights).mean(),
+            "disagreement": mean_over_pairs(self.pair_terms(disagreement), weights),
+        }
+        loss = parts["cross_entropy"] + hyperparameters["strength"] * parts["disagreement"]
+        return Terms(loss, parts)
+
+
+@dataclass(frozen=True)
+class DivDis(_Disagreement):
+    """Diversify and disambiguate (Lee et al., 2023), its diversifying stage.
+
+    ``mean CE + λ₁ · mean over pairs of the mutual information + λ₂ · mean_m KL(mean prediction ‖
+    prior)`` on unlabelled data. The last term (``balance``) keeps members from disagreeing by
+    predicting one class for everything; ``prior`` is the class distribution expected there, uniform
+    unless given.
+    """
+
+    hyperparameters = ("strength", "balance")
+
+    strength: float = number(1.0, low=0.0)
+    balance: float = number(1.0, low=0.0)
+    prior: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        prior = self.prior
+        if prior is not None and not (
+            all(type(share) in (int, float) and share > 0 for share in prior)
+            and abs(sum(prior) - 1) <= 1e-6
+        ):
+            raise ValueError(
+                f"DivDis: prior must be greater than 0 for every class and sum to 1, got {prior}"
+            )
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        super().check(outputs, targets)
+        if self.prior is not None and len(self.prior) != outputs.shape[2]:
+            raise ValueError(
+                f"DivDis: prior has {len(self.prior)} classes, the outputs have {outputs.shape[2]}"
+            )
+
+    def core(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        *,
+        disagreement: Tensor | None = None,
+        weights: Tensor | None = None,
+        **hyperparameters: Any,
+    ) -> Terms:
+        assert disagreement is not None  # checked by the shell
+        ce = cross_entropy(log_softmax(outputs, -1), targets)
+        mean_probs = log_softmax(disagreement, -1).exp().mean(1)
+        if self.prior is None:
+            log_prior = mean_probs.new_full(mean_probs.shape[-1:], -math.log(mean_probs.shape[-1]))
+        else:
+            log_prior = mean_probs.new_tensor(self.prior).log()
+        imbalance = (_x_log_x(mean_probs) - mean_probs * log_prior).sum(-1)  # KL for each member
+        parts = {
+            "cross_entropy": weighted_mean(ce, weights).mean(),
+            "mutual_information": mean_over_pairs(self.pair_terms(disagreement), weights),
+            "imbalance": weighted_mean(imbalance, weights),
+        }
+        loss = (
+            parts["cross_entropy"]
+            + hyperparameters["strength"] * parts["mutual_information"]
+            + hyperparameters["balance"] * parts["imbalance"]
+        )
+        return Terms(loss, parts)

@@ -1,0 +1,114 @@
+"""LDR: disagree on the hard part of the training data itself (*ldr*)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+from dissensus.losses import cross_entropy
+from dissensus.objectives.base import (
+    Objective,
+    Terms,
+    check_hard_labels,
+    number,
+    sample_without_replacement,
+)
+from dissensus.objectives.disagreement import PAIR_TERMS, mean_over_pairs
+from dissensus.outputs import weighted_mean
+
+__all__ = ["LDR", "hardness_weights"]
+
+
+def hardness_weights(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """``α_n = CE_n / (mean CE)²`` of the logit-averaged prediction, ``[batch]`` (ldr, Eq. 4).
+
+    High-loss examples weigh more, and their mean is 1 / mean CE (Eq. 5): the whole batch weighs
+    little until the ensemble is trained. A constant for the gradient. A batch with a loss of
+    exactly 0 has no hard example: its weights are 0.
+
+    >>> probs = torch.tensor([[[0.5, 0.5], [0.25, 0.75]]])
+    >>> hardness_weights(probs.log(), torch.tensor([0, 0]))
+    tensor([0.6412, 1.2824])
+    """
+    with torch.no_grad():
+        ensemble = log_softmax(weighted_mean(logits, weights), -1)
+        ce = cross_entropy(ensemble, labels)
+        mean = ce.mean()
+        safe = torch.where(mean > 0, mean, 1.0)
+        return ce / safe / safe  # Eq. 4; dividing twice keeps a small mean from underflowing
+
+
+@dataclass(frozen=True)
+class LDR(Objective):
+    """Loss-guided diversification: ``mean CE + λ mean_n α_n · mean over pairs of G`` (ldr, Eq. 6).
+
+    ``strength`` is λ, ``active`` the number of members |I| drawn for each batch (the stochastic sum
+    of Appendix A.5.1; None uses all), ``regularizer`` the pair term G: ``"a2d"`` (Eq. 3),
+    ``"divdis"`` or ``"jsd"``. α_n are :func:`hardness_weights`, from the drawn members.
+
+    Differs from the paper: G is averaged over pairs (its Appendix A.13), where Equation 6 divides a
+    sum over m < l by M (M − 1), half as much; λ here is half of Equation 6's λ and equals that of
+    the published code. Both members of a pair take the part of "the first" in Eq. 3, half each.
+
+    >>> LDR(active=2).sample_members(5, torch.Generator().manual_seed(0))
+    [0, 4]
+    """
+
+    hyperparameters = ("strength",)
+
+    strength: float = number(1.0, low=0.0)
+    active: int | None = 2
+    regularizer: str = "a2d"
+    label_smoothing: float = number(0.0, low=0.0, high=1.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        active = self.active
+        integer = isinstance(active, int) and not isinstance(active, bool)
+        if active is not None and (not integer or active < 1):
+            raise ValueError(
+                f"LDR: active must be None or an integer of at least 1, got {active!r}"
+            )
+        if self.regularizer not in PAIR_TERMS:
+            known = ", ".join(repr(name) for name in PAIR_TERMS)
+            raise ValueError(f"LDR: regularizer must be one of {known}, got {self.regularizer!r}")
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        check_hard_labels("LDR", outputs, targets)
+
+    def sample_members(
+        self, members: int, generator: torch.Generator | None = None
+    ) -> Sequence[int] | None:
+        if self.active is None or self.active == members:
+            return None
+        if self.active > members:
+            raise ValueError(
+                f"LDR: active={self.active} members a batch cannot be drawn from {members}; "
+                "lower active or raise members"
+            )
+        return sample_without_replacement(members, self.active, generator)
+
+    def core(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        *,
+        disagreement: Tensor | None = None,
+        weights: Tensor | None = None,
+        **hyperparameters: Any,
+    ) -> Terms:
+        log_probs = log_softmax(outputs, -1)
+        ce = cross_entropy(log_probs, targets, self.label_smoothing)
+        alpha = hardness_weights(outputs, targets, weights)
+        pairs = PAIR_TERMS[self.regularizer](log_probs, alpha)
+        parts = {
+            "cross_entropy": weighted_mean(ce, weights).mean(),  # L_main, Eq. 1
+            "disagreement": mean_over_pairs(pairs, weights),
+        }
+        loss = parts["cross_entropy"] + hyperparameters["strength"] * parts["disagreement"]
+        return Terms(loss, parts)

@@ -1,0 +1,397 @@
+"""The one tensor: every member's output for a batch, ``[members, batch, outputs]``.
+
+It is called ``logits`` for classification and ``outputs`` where regression is meant too. This
+module holds the checks that the public functions run on it, the ways to combine it into one
+prediction, and :class:`Predictions`, the same tensor on disk.
+
+The functions whose names begin with ``check_`` look at shapes and values and raise; everything else
+is pure and has no branch that depends on data. Inside ``torch.func.vmap`` values cannot be read, so
+there only shapes are checked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax
+
+from dissensus.files import replace_atomically
+
+__all__ = [
+    "COMBINATIONS",
+    "Predictions",
+    "check_combination",
+    "check_finite",
+    "check_labels",
+    "check_logits",
+    "check_outputs",
+    "check_regression_targets",
+    "check_targets",
+    "check_weights",
+    "combine",
+    "combined_log_probs",
+    "log_mean_exp",
+    "majority_vote",
+    "weighted_mean",
+]
+
+#: How members become one prediction. ``decompose`` also knows ``"vote"`` for the 0-1 loss.
+COMBINATIONS: dict[str, str] = {
+    "probability": "mean of the members' softmax probabilities",
+    "score": "softmax of the members' mean logits",
+    "mean": "mean of the members' outputs (regression)",
+}
+
+
+# ---- checks -------------------------------------------------------------------------------------
+
+
+def check_outputs(outputs: Tensor, *, name: str = "outputs", finite: bool = True) -> None:
+    """Raise unless ``outputs`` is a non-empty floating ``[members, batch, outputs]`` tensor."""
+    last = "classes" if name == "logits" else "outputs"
+    if not isinstance(outputs, Tensor):
+        raise ValueError(
+            f"{name} must be a torch.Tensor [members, batch, {last}], got "
+            f"{type(outputs).__name__}; convert it with torch.as_tensor"
+        )
+    shape = tuple(outputs.shape)
+    if outputs.ndim != 3:
+        hint = f"; for one model pass {name}[None]" if outputs.ndim == 2 else ""
+        raise ValueError(f"{name} must be [members, batch, {last}], got {shape}{hint}")
+    if 0 in shape:
+        raise ValueError(
+            f"{name} must hold at least one member, one example and one output, got {shape}"
+        )
+    if not outputs.is_floating_point():
+        raise ValueError(
+            f"{name} must be floating point, got {outputs.dtype}; convert it with {name}.float()"
+        )
+    if finite:
+        check_finite(outputs, name=name)
+
+
+def check_logits(logits: Tensor, *, finite: bool = True) -> None:
+    """Raise unless ``logits`` is a ``[members, batch, classes]`` tensor of two or more classes."""
+    check_outputs(logits, name="logits", finite=finite)
+    if logits.shape[-1] < 2:
+        raise ValueError(
+            f"logits must have at least two classes, got {tuple(logits.shape)}; a single-logit "
+            "binary classifier is stacked as torch.cat([torch.zeros_like(z), z], -1)"
+        )
+
+
+def check_finite(values: Tensor, *, name: str) -> None:
+    """Raise with a count if ``values`` holds a NaN or an infinity."""
+    if _hidden(values):
+        return
+    # A sum is finite if its terms are (short of overflow), and costs a thirtieth of isfinite.
+    if bool(torch.isfinite(values.detach().sum())):
+        return
+    bad = int((~torch.isfinite(values)).sum())
+    if bad:
+        raise ValueError(
+            f"{name} must be finite, got {bad} NaN or infinite of {values.numel()} values; "
+            "find the member or example that produced them before going on"
+        )
+
+
+def check_labels(targets: Tensor, batch: int, classes: int) -> None:
+    """Raise unless ``targets`` are integer labels ``[batch]`` in ``[0, classes)``."""
+    if tuple(targets.shape) != (batch,):
+        raise ValueError(
+            f"integer targets must be [batch] = ({batch},), got {tuple(targets.shape)}"
+        )
+    if targets.dtype == torch.bool:
+        raise ValueError(
+            "integer targets must be class labels, got torch.bool; pass targets.long()"
+        )
+    if _hidden(targets):
+        return
+    low, high = (int(value) for value in torch.aminmax(targets))
+    if low < 0 or high >= classes:
+        raise ValueError(
+            f"labels must lie in [0, {classes}) for {classes} classes, got values from {low} to "
+            f"{high}; renumber the labels from 0"
+        )
+
+
+def check_targets(targets: Tensor, batch: int, classes: int) -> None:
+    """Raise unless ``targets`` are labels ``[batch]`` or probabilities ``[batch, classes]``."""
+    _check_tensor(targets)
+    if not targets.is_floating_point():
+        check_labels(targets, batch, classes)
+        return
+    if tuple(targets.shape) != (batch, classes):
+        raise ValueError(
+            f"soft targets must be [batch, classes] = ({batch}, {classes}), got "
+            f"{tuple(targets.shape)}; integer class labels must have an integer dtype"
+        )
+    if _hidden(targets):
+        return
+    check_finite(targets, name="soft targets")
+    sums = targets.sum(-1)
+    tolerance = 1e-3 if targets.dtype in (torch.float16, torch.bfloat16) else 1e-5
+    off = float((sums - 1).abs().max())
+    if bool((targets < 0).any()) or off > tolerance * max(1.0, math.sqrt(classes)):
+        raise ValueError(
+            "soft targets must be probabilities: not negative, summing to 1 for each example; got "
+            f"a smallest value of {float(targets.min()):.4g} and sums from "
+            f"{float(sums.min()):.6g} to {float(sums.max()):.6g}"
+        )
+
+
+def check_regression_targets(targets: Tensor, outputs: Tensor) -> None:
+    """Raise unless ``targets`` are finite floats of the shape of one member's outputs."""
+    _check_tensor(targets)
+    wanted = tuple(outputs.shape[1:])
+    if tuple(targets.shape) != wanted:
+        hint = "; pass targets[:, None]" if tuple(targets.shape) == wanted[:1] else ""
+        raise ValueError(
+            f"regression targets must be [batch, outputs] = {wanted}, got "
+            f"{tuple(targets.shape)}{hint}"
+        )
+    if not targets.is_floating_point():
+        raise ValueError(
+            f"regression targets must be floating point, got {targets.dtype}; "
+            "pass targets.float(), or choose a classification loss"
+        )
+    check_finite(targets, name="targets")
+
+
+def check_weights(weights: Tensor | None, members: int) -> None:
+    """Raise unless ``weights`` is None or ``[members]``, not negative, summing to 1."""
+    if weights is None:
+        return
+    if not isinstance(weights, Tensor) or tuple(weights.shape) != (members,):
+        got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+        raise ValueError(f"weights must be a tensor [members] = ({members},), got {got}")
+    if not weights.is_floating_point():
+        raise ValueError(f"weights must be floating point, got {weights.dtype}")
+    if _hidden(weights):
+        return
+    check_finite(weights, name="weights")
+    weights = weights.detach()
+    total = float(weights.double().sum())
+    if bool((weights < 0).any()) or abs(total - 1) > 1e-5:
+        raise ValueError(
+            "weights must not be negative and must sum to 1, got a smallest of "
+            f"{float(weights.min()):.4g} and a sum of {total:.6g}; pass weights / weights.sum()"
+        )
+
+
+def check_combination(combine: str) -> None:
+    """Raise unless ``combine`` is one of :data:`COMBINATIONS`."""
+    if combine not in COMBINATIONS:
+        known = ", ".join(repr(name) for name in COMBINATIONS)
+        raise ValueError(f"combine must be one of {known}, got {combine!r}")
+
+
+def _hidden(values: Tensor) -> bool:
+    """Whether ``values`` stand inside a ``torch.func`` transform, where they cannot be read."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(values))
+
+
+def _check_tensor(targets: Tensor) -> None:
+    if not isinstance(targets, Tensor):
+        raise ValueError(
+            f"targets must be a torch.Tensor, got {type(targets).__name__}; "
+            "convert them with torch.as_tensor"
+        )
+
+
+# ---- members into one prediction ----------------------------------------------------------------
+
+
+def weighted_mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
+    """``Σ_j w_j values_j`` over the first axis; equal weights where none are given."""
+    if weights is None:
+        return values.mean(0)
+    mean: Tensor = torch.tensordot(weights.to(values.dtype), values, dims=1)
+    return mean
+
+
+def combined_log_probs(
+    logits: Tensor, combine: str = "probability", weights: Tensor | None = None
+) -> Tensor:
+    """The ensemble's log-probabilities ``[batch, classes]``, computed in log space.
+
+    ``probability``: ``log Σ_j w_j softmax(f_j) = logsumexp_j(log_softmax(f_j) + log w_j)``
+    (collusion, Section 4.2 ②). ``score``: ``log_softmax(Σ_j w_j f_j)`` (Section 4.2 ①). Never the
+    log of a mean of softmaxes, which is −∞ with NaN gradients once the members are confident.
+    """
+    if combine == "score":
+        return log_softmax(weighted_mean(logits, weights), -1)
+    if combine == "probability":
+        return log_mean_exp(log_softmax(logits, -1), weights)
+    raise ValueError(f"combine={combine!r} has no probabilities; use 'probability' or 'score'")
+
+
+def log_mean_exp(log_values: Tensor, weights: Tensor | None = None) -> Tensor:
+    """``log Σ_j w_j exp(log_values_j)`` over the first axis, in log space."""
+    if weights is None:
+        return log_values.logsumexp(0) - math.log(log_values.shape[0])
+    log_weights = weights.to(log_values.dtype).log()
+    return (log_values + log_weights.reshape(-1, *[1] * (log_values.ndim - 1))).logsumexp(0)
+
+
+def combine(outputs: Tensor, how: str = "probability", weights: Tensor | None = None) -> Tensor:
+    """One prediction from all members: ``[members, batch, outputs]`` to ``[batch, outputs]``.
+
+    ``how`` is ``"probability"`` or ``"score"`` (both return probabilities) or ``"mean"`` (returns
+    the mean output, for regression). ``weights`` ``[members]`` are not negative and sum to 1.
+
+    >>> logits = torch.tensor([[[0.0, 0.0]], [[0.0, math.log(3.0)]]])
+    >>> combine(logits)                                   # mean of (½, ½) and (¼, ¾)
+    tensor([[0.3750, 0.6250]])
+    >>> combine(logits, "score").round(decimals=4)        # softmax of the mean logit ½ log 3
+    tensor([[0.3660, 0.6340]])
+    """
+    check_combination(how)
+    if how == "mean":
+        check_outputs(outputs)
+        check_weights(weights, outputs.shape[0])
+        return weighted_mean(outputs, weights)
+    check_logits(outputs)
+    check_weights(weights, outputs.shape[0])
+    return combined_log_probs(outputs, how, weights).exp()
+
+
+def majority_vote(logits: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The class that most members predict, ``[batch]``; ties go to the lowest class number.
+
+    >>> majority_vote(torch.eye(3)[[0, 1, 1]][:, None])   # votes 0, 1, 1
+    tensor([1])
+    """
+    labels = logits.argmax(-1)
+    votes = (
+        torch.ones_like(labels) if weights is None else weights.double()[:, None].expand_as(labels)
+    )
+    counts = votes.new_zeros(logits.shape[1:]).scatter_add(-1, labels.T, votes.T)
+    return counts.argmax(-1)
+
+
+# ---- the tensor on disk -------------------------------------------------------------------------
+
+_FORMAT = "dissensus.predictions/1"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Member outputs, their targets, and what is known about them; saved as safetensors.
+
+    ``outputs`` is ``[members, batch, outputs]``; ``targets`` is ``[batch]`` integer labels,
+    ``[batch, outputs]`` floats, or None where the truth is not known; ``meta`` is a JSON mapping.
+    A file never holds code: safetensors, or an ``.npz`` read with ``allow_pickle=False``.
+    """
+
+    outputs: Tensor
+    targets: Tensor | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_outputs(self.outputs, finite=False)
+        if self.targets is not None:
+            _check_tensor(self.targets)
+        if self.targets is not None and (
+            self.targets.ndim not in (1, 2) or self.targets.shape[0] != self.outputs.shape[1]
+        ):
+            raise ValueError(
+                f"targets must be [batch] or [batch, outputs] with a batch of "
+                f"{self.outputs.shape[1]}, got {tuple(self.targets.shape)}"
+            )
+
+    @property
+    def members(self) -> int:
+        """How many members there are."""
+        return self.outputs.shape[0]
+
+    def __len__(self) -> int:
+        return self.outputs.shape[1]
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file, replacing ``path`` atomically."""
+        from safetensors.torch import save_file
+
+        tensors = {"outputs": self.outputs.detach().cpu().contiguous()}
+        if self.targets is not None:
+            # A copy, as safetensors refuses two names for the same memory.
+            tensors["targets"] = self.targets.detach().cpu().clone().contiguous()
+        try:
+            meta = json.dumps(dict(self.meta), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"meta must be plain JSON values: {error}") from error
+        header = {"format": _FORMAT, "meta": meta}
+        replace_atomically(path, lambda part: save_file(tensors, part, metadata=header))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Predictions:
+        """Read safetensors, or an ``.npz`` with ``outputs`` and ``targets``."""
+        path = Path(path)
+        if not path.is_file():
+            raise ValueError(f"no predictions at {path}: there is no such file")
+        tensors, meta = _read_npz(path) if path.suffix == ".npz" else _read_safetensors(path)
+        if "outputs" not in tensors:
+            found = ", ".join(sorted(tensors)) or "nothing"
+            raise ValueError(
+                f"{path} is not a predictions file: it must hold 'outputs' "
+                f"[members, batch, outputs] and may hold 'targets', got {found}"
+            )
+        try:
+            return cls(tensors["outputs"], tensors.get("targets"), meta)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(
+            f"{path} cannot be read as safetensors; it is damaged, cut short or of another kind "
+            f"({error})"
+        ) from error
+    try:
+        meta = json.loads(header.get("meta", "{}"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: its metadata is not JSON ({error})") from error
+    return tensors, meta if isinstance(meta, dict) else {"meta": meta}
+
+
+#: What a damaged archive makes NumPy, zipfile and zlib raise.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    TypeError,
+    EOFError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+def _read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    import numpy as np
+
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+            tensors = {name: torch.as_tensor(array) for name, array in arrays.items()}
+    except _UNREADABLE as error:
+        raise ValueError(
+            f"{path} cannot be read as .npz; it is damaged, cut short, or holds Python objects, "
+            f"which are never loaded ({error})"
+        ) from error
+    return tensors, {}

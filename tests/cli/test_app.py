@@ -1,0 +1,163 @@
+"""The command line: help, version, the catalogues, and errors as one sentence."""
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+
+import pytest
+from typer.testing import CliRunner
+
+import dissensus
+from dissensus.cli import app, main
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal wide enough that tables do not wrap, without colours."""
+    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.fixture
+def command_line(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Run ``main`` with the given arguments and return its exit status."""
+
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["dissensus", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return int(stop.value.code or 0)
+
+    return run
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, module: str, **names: object) -> None:
+    """Put a small module in the place of ``dissensus.<module>``."""
+    planted = ModuleType(f"dissensus.{module}")
+    vars(planted).update(names)
+    monkeypatch.setitem(sys.modules, planted.__name__, planted)
+
+
+def failing_demo(error: Exception) -> Callable[[], None]:
+    def run() -> None:
+        raise error
+
+    return run
+
+
+def test_version() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"dissensus {dissensus.__version__}\n")
+
+
+@pytest.mark.usefixtures("wide")
+def test_help_names_every_command_and_shows_examples() -> None:
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    for text in ("Examples", "dissensus demo", "objectives", "scores", "DISSENSUS_DEBUG"):
+        assert text in result.output
+
+
+def test_unknown_command_exits_with_2(
+    command_line: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line("objectivs") == 2
+    assert "No such command 'objectivs'" in capsys.readouterr().err
+
+
+def test_demo_calls_the_demo(
+    monkeypatch: pytest.MonkeyPatch, command_line: Callable[..., int]
+) -> None:
+    calls: list[str] = []
+    plant(monkeypatch, "demo", run=lambda: calls.append("run"))
+    assert command_line("demo") == 0
+    assert calls == ["run"]
+
+
+@pytest.mark.usefixtures("wide")
+def test_objectives_shows_fields_defaults_and_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Planted:
+        """Of [members, batch, outputs], the loss.
+
+        More that is not shown.
+        """
+
+        inner: str
+        beta: float = 0.5
+        parts: dict[str, int] = dataclasses.field(default_factory=dict)
+        derived: float = dataclasses.field(init=False, default=0.0)
+
+    plant(monkeypatch, "objectives", OBJECTIVES={"planted": Planted})
+    output = CliRunner().invoke(app, ["objectives"]).output
+    assert "planted" in output
+    assert "beta=0.5" in output
+    assert "parts={}" in output
+    assert "inner=" not in output  # it has no default
+    assert "Of [members, batch, outputs], the loss." in output
+    assert "derived" not in output
+    assert "More" not in output
+
+
+@pytest.mark.usefixtures("wide")
+def test_scores_shows_keywords_and_summary(monkeypatch: pytest.MonkeyPatch) -> None:
+    def energy(logits: object, temperature: float = 1.0) -> None:
+        """Free energy of the mean member."""
+
+    plant(monkeypatch, "scores", SCORES={"energy": energy, "hot": partial(energy, temperature=9.0)})
+    output = CliRunner().invoke(app, ["scores"]).output
+    assert "temperature=1.0" in output
+    assert "temperature=9.0" in output
+    assert output.count("Free energy of the mean member.") == 2
+    assert "logits" not in output
+
+
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize(
+    ("module", "registry"), [("objectives", "OBJECTIVES"), ("scores", "SCORES")]
+)
+def test_every_entry_of_the_registry_is_listed(module: str, registry: str) -> None:
+    result = CliRunner().invoke(app, [module], catch_exceptions=False)
+    rows = [line.split("│")[1].strip() for line in result.output.splitlines() if "│" in line]
+    entries = getattr(getattr(dissensus, module), registry)
+    assert [row for row in rows if row] == list(entries)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (ValueError("beta must be in [0, 1],\n  got 2"), "beta must be in [0, 1], got 2"),
+        (FileNotFoundError(2, "No such file", "a.csv"), "No such file: a.csv"),
+        (OSError("disk full"), "disk full"),
+        (ValueError(), "ValueError"),
+    ],
+)
+def test_errors_are_one_sentence(
+    error: Exception,
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    command_line: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plant(monkeypatch, "demo", run=failing_demo(error))
+    monkeypatch.delenv("DISSENSUS_DEBUG", raising=False)
+    assert command_line("demo") == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"dissensus: {sentence}\n")
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, "demo", run=failing_demo(ValueError("beta is 2")))
+    monkeypatch.setenv("DISSENSUS_DEBUG", "1")
+    monkeypatch.setattr(sys, "argv", ["dissensus", "demo"])
+    with pytest.raises(ValueError, match="beta is 2"):
+        main()
+
+
+def test_a_bug_is_not_disguised_as_a_mistake_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, "demo", run=failing_demo(TypeError("a bug")))
+    monkeypatch.setattr(sys, "argv", ["dissensus", "demo"])
+    with pytest.raises(TypeError, match="a bug"):
+        main()

@@ -1,0 +1,37 @@
+"""What every test stands on: one thread, fixed seeds, reproducible examples, optional data."""
+
+import os
+import random
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+# Tests run in parallel processes; more threads in each would only make them wait for each other.
+torch.set_num_threads(1)
+
+# A failure must come back on the next run and on every machine, and a busy machine is no failure.
+hypothesis.settings.register_profile("dissensus", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("dissensus")
+
+
+@pytest.fixture(autouse=True)
+def _seeds() -> None:
+    """Start each test from the same random state, so that order and parallel runs cannot matter."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 (libraries under test may still draw from it)
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """The folder of real data sets, for tests that want more than what the package carries."""
+    folder = os.environ.get("DISSENSUS_DATA")
+    if not folder:
+        pytest.skip("DISSENSUS_DATA is not set: it names the folder of downloaded data sets")
+    path = Path(folder).resolve()
+    if not path.is_dir():
+        pytest.fail(f"DISSENSUS_DATA names {folder}, which is not a folder")
+    return path

@@ -1,0 +1,64 @@
+"""The public names: exactly these, each resolvable, and none paid for before it is used."""
+
+import subprocess
+import sys
+
+import pytest
+
+import dissensus
+
+PUBLIC = [
+    "Detector",
+    "Predictions",
+    "__version__",
+    "calibration",
+    "combine",
+    "decompose",
+    "decomposition",
+    "detection",
+    "diversity",
+    "losses",
+    "objectives",
+    "outputs",
+    "scores",
+]
+
+HEAVY = ("torch", "numpy", "scipy", "sklearn", "safetensors", "matplotlib", "pandas")
+
+COMMAND = "import sys; sys.argv = ['dissensus', {!r}]; from dissensus.cli import main; main()"
+
+
+def test_exported_names_are_exactly_these() -> None:
+    assert dissensus.__all__ == PUBLIC
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_name_resolves(name: str) -> None:
+    assert getattr(dissensus, name) is not None
+    assert name in dir(dissensus)
+
+
+def test_every_lazy_name_is_exported() -> None:
+    lazy = set(dissensus._EXPORTS) | set(dissensus._SUBMODULES)
+    assert lazy | {"__version__"} == set(PUBLIC)
+
+
+def test_unknown_name_raises_as_any_module_does() -> None:
+    with pytest.raises(AttributeError, match="module 'dissensus' has no attribute 'ensembel'"):
+        _ = dissensus.ensembel
+
+
+@pytest.mark.parametrize(
+    "statement", ["import dissensus", COMMAND.format("--help"), COMMAND.format("--version")]
+)
+def test_nothing_heavy_is_imported(statement: str) -> None:
+    """Run in a fresh interpreter, for this one has imported everything already."""
+    program = (
+        "import atexit, sys\n"
+        f"atexit.register(lambda: print('loaded:', sorted(set(sys.modules) & set({HEAVY!r}))))\n"
+        f"{statement}\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert run.stdout.splitlines()[-1] == "loaded: []"
