@@ -63,9 +63,7 @@ def slow_score(name: str, outputs: np.ndarray, weights: np.ndarray) -> np.ndarra
             others = [np.delete(p[m], int(np.argmax(mean))) for m in present]
             unit = np.array([v / np.linalg.norm(v) for v in others])
             gram = unit @ unit.T + DETERMINANT_FLOOR * np.eye(len(unit))
-            # members left out count as orthogonal ones, each with the floor on its diagonal
-            left_out = (members - len(present)) * math.log1p(DETERMINANT_FLOOR)
-            result[n] = -np.linalg.slogdet(gram)[1] - left_out
+            result[n] = -np.linalg.slogdet(gram)[1]
         else:
             centre = sum(weights[m] * z[m] for m in range(members))
             result[n] = sum(weights[m] * ((z[m] - centre) ** 2).sum() for m in range(members))
