@@ -1,0 +1,233 @@
+"""A user's own ``.npz`` arrays, among them frozen features with sets of unknown inputs.
+
+The file holds ``x`` and ``y``, or ``train_x`` and ``train_y`` with ``val_x``/``val_y`` and
+``test_x``/``test_y`` as far as they exist. Every further ``name_x`` is an extra set, labelled if
+there is a ``name_y``. Arrays of Python objects are never loaded.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dissensus.data.base import Data, Request, Split, split_rows
+from dissensus.data.table import Scaler
+
+__all__ = ["load_features", "load_npz", "read_npz"]
+
+Array = NDArray[Any]
+_FEATURES = ("features-effnetlite0", "tinyimagenet_effnetlite0_pca256.npz")
+_PARTS = ("train", "val", "test")
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """All arrays of an ``.npz``; never pickle."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"{path} cannot be read as .npz: it is damaged, cut short, or holds Python objects, "
+            f"which are never loaded ({error})"
+        ) from error
+
+
+def load_npz(
+    path: Path,
+    request: Request,
+    *,
+    task: str | None = None,
+    standardize: bool = False,
+    val_as: str = "val",
+) -> Data:
+    """Arrays of an ``.npz`` as a :class:`~dissensus.data.base.Data`.
+
+    Unsigned bytes of three axes or more are images: divided by 255, channels moved to the second
+    axis. Whole-number, text or yes/no targets are classes, others regression, unless ``task`` says
+    otherwise. ``standardize`` scales flat features by the statistics of train. A file with
+    ``val_x`` and no ``test_x`` leaves open what results are reported on: ``val_as="val"`` takes it
+    for validation and cuts test from train, ``val_as="test"`` keeps it as the test set and cuts
+    validation from train.
+    """
+    return _from_arrays(path.name, read_npz(path), request, task, standardize, val_as, str(path))
+
+
+def load_features(request: Request, *, standardize: bool = False) -> Data:
+    """EfficientNet-lite0 features of Tiny ImageNet: 256 dimensions, 200 classes, 10,000 rows.
+
+    A small stand-in for ldr's setting, shallow heads on a frozen backbone. The 4,000 validation
+    images are the test set here; validation is cut from train. ``extra`` holds ``corrupt1`` and
+    ``corrupt5`` (the first 2,000 test images at severity 1 and 5, with their labels), ``svhn`` and
+    ``cifar10``. The file is made, not official: it has no download.
+    """
+    folder, name = _FEATURES
+    for place in request.places:
+        path = place / folder / name
+        if path.is_file():
+            arrays = read_npz(path)
+            for corrupted in ("corrupt1", "corrupt5"):
+                if f"{corrupted}_x" in arrays:
+                    count = len(arrays[f"{corrupted}_x"])
+                    arrays[f"{corrupted}_y"] = arrays["val_y"][:count]
+            title = "features_effnetlite0"
+            return _from_arrays(title, arrays, request, None, standardize, "test", str(path))
+    tried = ", ".join(str(place / folder) for place in request.places)
+    raise ValueError(
+        f"features_effnetlite0 has no download: put {name} into {tried}, or give any .npz with "
+        "train_x, train_y, val_x and val_y by its path"
+    )
+
+
+def _from_arrays(
+    name: str,
+    arrays: dict[str, Array],
+    request: Request,
+    task: str | None,
+    standardize: bool,
+    val_as: str,
+    source: str,
+) -> Data:
+    if val_as not in ("val", "test"):
+        raise ValueError(f"val_as must be 'val' or 'test', got {val_as!r}")
+    if "x" in arrays and "train_x" not in arrays:
+        arrays = {{"x": "train_x", "y": "train_y"}.get(k, k): v for k, v in arrays.items()}
+    if "train_x" not in arrays or "train_y" not in arrays:
+        found = ", ".join(arrays) or "nothing"
+        raise ValueError(
+            f"{source} must hold x and y, or train_x and train_y (and val_x, val_y, test_x, "
+            f"test_y, name_x as they exist), got {found}"
+        )
+    if val_as == "test" and "val_x" in arrays and "test_x" not in arrays:
+        renamed = {"val_x": "test_x", "val_y": "test_y"}
+        arrays = {renamed.get(key, key): value for key, value in arrays.items()}
+    for part in ("val", "test"):
+        if f"{part}_x" in arrays and f"{part}_y" not in arrays:
+            raise ValueError(f"{source} holds {part}_x without {part}_y")
+
+    x = {key[:-2]: _inputs(a, key) for key, a in arrays.items() if key.endswith("_x")}
+    y, task, classes = _targets({k[:-2]: a for k, a in arrays.items() if k.endswith("_y")}, task)
+    parts, rows = _divide(x, y, request, source)
+    notes: dict[str, Any] = {"split_seed": request.seed}
+    notes["ignored"] = [key for key in arrays if not key.endswith(("_x", "_y"))]
+    extra_x = {key: value for key, value in x.items() if key not in _PARTS}
+    if standardize:
+        parts, extra_x, notes = _standardized(parts, extra_x, notes, task)
+    return Data(
+        name,
+        task,
+        parts["train"],
+        parts["val"],
+        parts["test"],
+        classes=classes,
+        extra={key: (value, y.get(key)) for key, value in extra_x.items()},
+        rows=rows,
+        preprocessing=notes,
+        source=source,
+    )
+
+
+def _inputs(array: Array, key: str) -> Tensor:
+    if array.dtype.kind not in "fiub" or array.ndim < 2:
+        raise ValueError(
+            f"{key} must be numbers [rows, …] of two axes or more, got {array.dtype} {array.shape}"
+        )
+    x = torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+    if array.dtype == np.uint8 and array.ndim >= 3:
+        x = x / 255
+        if x.ndim == 3:
+            x = x[:, None]
+        elif x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):
+            x = x.permute(0, 3, 1, 2).contiguous()
+    if not bool(torch.isfinite(x).all()):
+        bad = int((~torch.isfinite(x)).sum())
+        raise ValueError(
+            f"{key} holds {bad} NaN or infinite of {x.numel()} values; fill them first"
+        )
+    return x
+
+
+def _targets(
+    arrays: Mapping[str, Array], task: str | None
+) -> tuple[dict[str, Tensor], str, tuple[str, ...]]:
+    kinds = {array.dtype.kind for array in arrays.values()}
+    if task is None:
+        task = "classification" if kinds <= set("iubU") else "regression"
+    if task == "regression":
+        if not kinds <= set("iubf"):
+            raise ValueError("regression targets must be numbers, got text")
+        floats = {k: torch.from_numpy(a.astype(np.float32)) for k, a in arrays.items()}
+        return {k: y if y.ndim > 1 else y[:, None] for k, y in floats.items()}, task, ()
+    if task != "classification":
+        raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")
+    for key, array in arrays.items():
+        if array.ndim != 1:
+            raise ValueError(f"{key}_y must be labels [rows], got {array.shape}")
+    # The labels of the three parts are the classes; an extra set may have labels of its own.
+    known = np.unique(np.concatenate([a for k, a in arrays.items() if k in _PARTS]))
+    labels = {}
+    for key, array in arrays.items():
+        if not np.isin(array, known).all():
+            continue
+        labels[key] = torch.from_numpy(np.searchsorted(known, array).astype(np.int64))
+    return labels, task, tuple(str(value) for value in known.tolist())
+
+
+def _divide(
+    x: Mapping[str, Tensor], y: Mapping[str, Tensor], request: Request, source: str
+) -> tuple[dict[str, Split], dict[str, Tensor]]:
+    """Keep the parts that the file has; cut the others from train."""
+    given = [part for part in ("val", "test") if part in x]
+    if "test" in given and request.test is not None:
+        raise ValueError(f"{source} has its own test set, which is kept; leave test out")
+    kept, val, test = split_rows(
+        len(x["train"]),
+        val=0 if "val" in given else request.val,
+        test=0 if "test" in given else request.test_share,
+        seed=request.seed,
+    )
+    parts: dict[str, Split] = {}
+    rows: dict[str, Tensor] = {}
+    offset = len(x["train"])
+    for part, chosen in zip(_PARTS, (kept, val, test), strict=True):
+        if part in given:
+            parts[part] = (x[part], y[part])
+            rows[part] = torch.arange(len(x[part])) + offset
+            offset += len(x[part])
+        else:
+            index = torch.from_numpy(chosen)
+            parts[part] = (x["train"][index], y["train"][index])
+            rows[part] = index
+    return parts, rows
+
+
+def _standardized(
+    parts: dict[str, Split], extra: dict[str, Tensor], notes: dict[str, Any], task: str
+) -> tuple[dict[str, Split], dict[str, Tensor], dict[str, Any]]:
+    train = parts["train"][0]
+    if train.ndim != 2:
+        raise ValueError(
+            f"standardize is for flat features [rows, features], got {tuple(train.shape)}; for "
+            "images put an InputNormalize into the model"
+        )
+    scaler = Scaler.fit(train.double().numpy(), np.ones(train.shape[1], dtype=bool))
+
+    def scale(x: Tensor) -> Tensor:
+        return torch.from_numpy(scaler(x.double().numpy())).float()
+
+    notes = notes | {"feature_mean": scaler.mean.tolist(), "feature_std": scaler.scale.tolist()}
+    scaled = {part: (scale(x), y) for part, (x, y) in parts.items()}
+    if task == "regression":
+        mean, std = scaled["train"][1].mean(0), scaled["train"][1].std(0, correction=0)
+        std = torch.where(std > 0, std, torch.ones_like(std))
+        scaled = {part: (x, (y - mean) / std) for part, (x, y) in scaled.items()}
+        notes |= {"target_mean": mean.tolist(), "target_std": std.tolist()}
+    return scaled, {key: scale(x) for key, x in extra.items()}, notes

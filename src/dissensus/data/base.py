@@ -1,0 +1,191 @@
+"""What every loader returns, and how rows are divided: seeded, and never twice."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["Data", "Request", "Split", "data_places", "missing_extra", "split_rows"]
+
+Split = tuple[Tensor, Tensor]
+Rows = NDArray[np.int64]
+
+TASKS = ("classification", "regression")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Data:
+    """A data set divided into train, validation and test, each a pair ``(x, y)`` of tensors.
+
+    ``x`` is float32 ``[rows, *input_shape]``; ``y`` is int64 labels ``[rows]`` for classification
+    and float32 ``[rows, outputs]`` for regression. A split that was not asked for has 0 rows.
+    ``rows`` says for each split which rows of the source it holds; no row is in two. ``extra``
+    holds further sets, such as shifted or out-of-distribution inputs, with labels where known.
+    ``preprocessing`` is plain JSON: what was done, with the statistics that it used.
+    """
+
+    name: str
+    task: str
+    train: Split
+    val: Split
+    test: Split
+    classes: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    extra: Mapping[str, tuple[Tensor, Tensor | None]] = field(default_factory=dict)
+    rows: Mapping[str, Tensor] = field(default_factory=dict)
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.task not in TASKS:
+            raise ValueError(f"task must be 'classification' or 'regression', got {self.task!r}")
+        for part, (x, y) in self.splits().items():
+            if len(x) != len(y):
+                raise ValueError(
+                    f"{self.name}: {part} must have as many targets as inputs, got "
+                    f"{tuple(x.shape)} and {tuple(y.shape)}"
+                )
+            if not bool(torch.isfinite(x).all()):
+                bad = int((~torch.isfinite(x)).sum())
+                raise ValueError(f"{self.name}: {part} inputs hold {bad} NaN or infinite values")
+        if len(self.train[0]) == 0:
+            raise ValueError(f"{self.name}: no rows are left for training; lower val and test")
+        taken = torch.cat([*self.rows.values()]) if self.rows else torch.empty(0)
+        if len(taken.unique()) != len(taken):
+            raise ValueError(f"{self.name}: a row is in more than one split")
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        return tuple(self.train[0].shape[1:])
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs a member needs: the classes, or the regression targets."""
+        if self.task == "classification":
+            return len(self.classes)
+        return self.train[1].shape[1]
+
+    def splits(self) -> dict[str, Split]:
+        """The three splits by name."""
+        return {"train": self.train, "val": self.val, "test": self.test}
+
+    def original(self, y: Tensor) -> Tensor:
+        """Regression targets or predictions in the units of the source."""
+        scale = self.preprocessing.get("target_std", 1.0)
+        mean = self.preprocessing.get("target_mean", 0.0)
+        return y * torch.as_tensor(scale).to(y) + torch.as_tensor(mean).to(y)
+
+    def __repr__(self) -> str:
+        """Return one line: the tensors themselves would fill screens."""
+        sizes = ", ".join(f"{part} {len(x)}" for part, (x, _) in self.splits().items())
+        ends = f"{len(self.classes)} classes" if self.classes else f"{self.outputs} outputs"
+        extra = f", extra {', '.join(self.extra)}" if self.extra else ""
+        return f"Data({self.name!r}: {self.task}, {self.input_shape}, {ends}; {sizes}{extra})"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What :func:`dissensus.data.load` was asked for, passed to each loader."""
+
+    places: tuple[Path, ...] = ()
+    seed: int = 0
+    val: float | int = 0.2
+    test: float | int | None = None
+    download: bool = True
+
+    @property
+    def test_share(self) -> float | int:
+        """What is held out where the set has no test part of its own."""
+        return 0.2 if self.test is None else self.test
+
+    def split(self, count: int) -> tuple[Rows, Rows, Rows]:
+        """Divide ``count`` rows into train, validation and test."""
+        return split_rows(count, val=self.val, test=self.test_share, seed=self.seed)
+
+    def split_train(self, count: int, name: str) -> tuple[Rows, Rows]:
+        """Divide the official training rows of a set whose test part is official too."""
+        if self.test is not None:
+            raise ValueError(
+                f"{name} has an official test set, which is kept; leave test out "
+                f"(got test={self.test!r}) and set val for the validation part of train"
+            )
+        train, val, _ = split_rows(count, val=self.val, test=0, seed=self.seed)
+        return train, val
+
+
+def split_rows(
+    count: int, *, val: float | int = 0.2, test: float | int = 0.2, seed: int = 0
+) -> tuple[Rows, Rows, Rows]:
+    """Draw disjoint row numbers for train, validation and test; the same for the same seed.
+
+    ``test`` is a share of all rows, ``val`` a share of those that remain (collusion, Appendix B:
+    20% test, the rest 80/20); a whole number is a number of rows; 0 leaves the part empty.
+
+    >>> [len(part) for part in split_rows(100)]
+    [64, 16, 20]
+    >>> [len(part) for part in split_rows(100, val=10, test=0)]
+    [90, 10, 0]
+    """
+    order = np.random.default_rng(seed).permutation(count).astype(np.int64)
+    tested = _size("test", test, count)
+    validated = _size("val", val, count - tested)
+    if tested + validated >= count:
+        raise ValueError(
+            f"test={test!r} and val={val!r} of {count} rows leave none for training; lower them"
+        )
+    held = tested + validated
+    return order[held:], order[tested:held], order[:tested]
+
+
+def _size(name: str, part: float | int, count: int) -> int:
+    if isinstance(part, bool) or not isinstance(part, int | float) or not 0 <= part < math.inf:
+        raise ValueError(f"{name} must be a share below 1 or a number of rows, got {part!r}")
+    if isinstance(part, int):
+        return part
+    if part >= 1:
+        raise ValueError(
+            f"{name} must be a share below 1 or a whole number of rows, got {part!r}; "
+            f"for rows write {name}={int(part)}"
+        )
+    size = math.floor(part * count + 0.5)
+    if part > 0 and size == 0:
+        raise ValueError(f"{name}={part!r} of {count} rows is none; raise it, or set it to 0")
+    return size
+
+
+def data_places(data_dir: str | Path | None = None) -> tuple[Path, ...]:
+    """The folders in which data sets are looked for, in order.
+
+    ``data_dir`` alone where it is given; else the folder that ``DISSENSUS_DATA`` names, then the
+    user's cache. Downloads go to the first of them that can be written.
+    """
+    if data_dir is not None:
+        return (Path(data_dir).expanduser(),)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    named = os.environ.get("DISSENSUS_DATA")
+    own = cache.expanduser() / "dissensus" / "data"
+    return (Path(named).expanduser(), own) if named else (own,)
+
+
+def tensors(x: NDArray[Any], y: NDArray[Any], rows: Sequence[int] | Rows, task: str) -> Split:
+    """The rows of ``x`` and ``y`` as the pair that :class:`Data` wants."""
+    inputs = torch.from_numpy(np.ascontiguousarray(x[rows], dtype=np.float32))
+    if task == "classification":
+        return inputs, torch.from_numpy(np.ascontiguousarray(y[rows], dtype=np.int64))
+    targets = np.ascontiguousarray(y[rows], dtype=np.float32)
+    return inputs, torch.from_numpy(targets[:, None] if targets.ndim == 1 else targets)
+
+
+def missing_extra(what: str, package: str, install: str) -> ValueError:
+    """The error for an optional package that is not there."""
+    return ValueError(f"{what} needs {package}, which is not installed: pip install {install}")

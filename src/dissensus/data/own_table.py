@@ -1,0 +1,284 @@
+"""A user's own ``.csv``, ``.tsv`` or ``.parquet``: numbers standardised, text one-hot.
+
+>>> import tempfile, pathlib
+>>> file = pathlib.Path(tempfile.mkdtemp()) / "flats.csv"
+>>> _ = file.write_text("rooms,town,price\\n" + "3,Bonn,250.5\\n4,Köln,310.0\\n2,Bonn,190.0\\n" * 5)
+>>> own_table(file, target="price")
+Table('flats.csv': regression, 15 rows, 3 columns)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dissensus.data.base import Data, Request, missing_extra
+from dissensus.data.columns import is_missing, missing_counts, parse_separated
+from dissensus.data.table import Floats, Table, one_hot
+
+__all__ = ["load_own_table", "own_table"]
+
+#: An integer target with at most this many values is taken for class labels.
+FEW_VALUES = 20
+_HANDLINGS = ("error", "drop", "fill")
+
+
+def load_own_table(
+    path: Path,
+    request: Request,
+    *,
+    target: str | int | None = None,
+    task: str | None = None,
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    missing: str = "error",
+    max_levels: int = 50,
+    log_skew: float | None = None,
+    standardize: bool = True,
+    header: bool = True,
+) -> Data:
+    """:func:`own_table`, split for the request's seed."""
+    table = own_table(
+        path,
+        target=target,
+        task=task,
+        drop=drop,
+        categorical=categorical,
+        missing=missing,
+        max_levels=max_levels,
+        log_skew=log_skew,
+        header=header,
+    )
+    return table.split(
+        request.seed, val=request.val, test=request.test_share, standardize=standardize
+    )
+
+
+def own_table(
+    path: str | Path,
+    *,
+    target: str | int | None = None,
+    task: str | None = None,
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    missing: str = "error",
+    max_levels: int = 50,
+    log_skew: float | None = None,
+    header: bool = True,
+) -> Table:
+    """Read a table whose column ``target`` (a name, or a position: −1 is the last) is to be learnt.
+
+    A column is numeric if all its values are numbers, else one-hot; ``categorical`` names numeric
+    columns that are labels too. Levels are those of the whole table, so that every split has the
+    same columns. The task is classification if the target is text or yes/no, or whole numbers of
+    at most 20 different values; ``task=`` decides otherwise. ``missing`` says what happens to
+    gaps: ``"error"`` reports them, ``"drop"`` leaves out their rows, ``"fill"`` takes the mean of
+    the training rows for numbers and a level of its own for text. ``log_skew`` is that of
+    :class:`~dissensus.data.table.Table`.
+    """
+    path = Path(path)
+    columns = _read(path, header)
+    for name in drop:
+        _known(name, columns, "drop")
+    goal = _target(target, columns, path)
+    kept = {name: values for name, values in columns.items() if name not in set(drop)}
+    if goal not in kept:
+        raise ValueError(f"target {goal!r} is also in drop; it cannot be both")
+    for name in categorical:
+        _known(name, kept, "categorical")
+    ids = _without_gaps(kept, goal, missing, path)
+    if len(ids) == 0:
+        raise ValueError(f"{path}: every row lacks a value; try missing='fill', or drop columns")
+    kept = {name: [values[i] for i in ids] for name, values in kept.items()}
+    goal_values = kept.pop(goal)
+    if not kept:
+        raise ValueError(f"{path} has no column besides the target {goal!r}")
+    task = _task(goal_values, task, goal)
+    y, classes = _labels(goal_values) if task == "classification" else _targets(goal_values, goal)
+    x, features, scaled = _encode(kept, set(categorical), max_levels)
+    notes = (f"target {goal}", *(f"dropped {name}" for name in drop), f"missing={missing}")
+    return Table(
+        path.name,
+        task,
+        x,
+        y,
+        features,
+        scaled,
+        ids,
+        classes=classes,
+        log_skew=log_skew,
+        source=str(path),
+        notes=notes,
+    )
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+def _read(path: Path, header: bool) -> dict[str, list[str]]:
+    if not path.is_file():
+        raise ValueError(f"there is no table {path}")
+    if path.suffix == ".parquet":
+        return _read_parquet(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
+    return parse_separated(text, str(path), header=header)
+
+
+def _read_parquet(path: Path) -> dict[str, list[str]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise missing_extra("a .parquet table", "pyarrow", '"dissensus[tables]"') from error
+    try:
+        read = pyarrow.parquet.read_table(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ValueError(f"{path} cannot be read as Parquet ({error})") from error
+    return {
+        str(name): ["" if value is None else str(value) for value in read.column(name).to_pylist()]
+        for name in read.column_names
+    }
+
+
+def _known(name: str, columns: dict[str, list[str]], what: str) -> None:
+    if name not in columns:
+        raise ValueError(f"{what}: there is no column {name!r}; there are {_listing(columns)}")
+
+
+def _listing(columns: dict[str, list[str]]) -> str:
+    names = list(columns)
+    more = f" and {len(names) - 30} more" if len(names) > 30 else ""
+    return ", ".join(names[:30]) + more
+
+
+def _target(target: str | int | None, columns: dict[str, list[str]], path: Path) -> str:
+    names = list(columns)
+    if target is None:
+        raise ValueError(
+            f"say which column of {path} is to be learnt with target=; there are "
+            f"{_listing(columns)}"
+        )
+    if isinstance(target, str):
+        _known(target, columns, "target")
+        return target
+    if not -len(names) <= target < len(names):
+        raise ValueError(f"target={target} is no position among {len(names)} columns")
+    return names[target]
+
+
+# ---- gaps ---------------------------------------------------------------------------------------
+
+
+def _without_gaps(
+    columns: dict[str, list[str]], target: str, missing: str, path: Path
+) -> np.ndarray:
+    """The rows to keep; raise if there are gaps and nothing was said about them."""
+    if missing not in _HANDLINGS:
+        raise ValueError(f"missing must be 'error', 'drop' or 'fill', got {missing!r}")
+    count = len(columns[target])
+    counts = missing_counts(columns)
+    if not counts:
+        return np.arange(count, dtype=np.int64)
+    if missing == "error":
+        per_column = ", ".join(f"{name}: {number}" for name, number in counts.items())
+        raise ValueError(
+            f"{path} lacks values in {len(counts)} of {len(columns)} columns ({per_column}, of "
+            f"{count} rows); pass missing='drop' to leave those rows out, missing='fill' to fill "
+            "them (means of the training rows; text gets a level of its own), or drop=[…] for "
+            "whole columns"
+        )
+    if missing == "fill" and target in counts:
+        raise ValueError(
+            f"{path}: the target {target!r} is missing in {counts[target]} of {count} rows and "
+            "cannot be filled; remove those rows, or pass missing='drop'"
+        )
+    relevant = counts if missing == "drop" else {}
+    gaps = np.zeros(count, dtype=bool)
+    for name in relevant:
+        gaps |= np.array([is_missing(value) for value in columns[name]])
+    return np.flatnonzero(~gaps).astype(np.int64)
+
+
+# ---- columns into numbers -----------------------------------------------------------------------
+
+
+def _numeric(values: Sequence[str]) -> Floats | None:
+    """The column as floats with NaN for gaps, or None if it is text or wholly empty."""
+    try:
+        numbers = np.array([math.nan if is_missing(v) else float(v) for v in values])
+    except ValueError:
+        return None
+    return None if bool(np.isnan(numbers).all()) else numbers
+
+
+def _task(values: Sequence[str], task: str | None, name: str) -> str:
+    if task is not None:
+        if task not in ("classification", "regression"):
+            raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")
+        return task
+    numbers = _numeric(values)
+    if numbers is None:
+        return "classification"
+    whole = bool(np.isfinite(numbers).all()) and bool((numbers == np.round(numbers)).all())
+    few = len(np.unique(numbers)) <= FEW_VALUES
+    return "classification" if whole and few else "regression"
+
+
+def _labels(values: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    hot, names = one_hot(values, "")
+    if hot.shape[1] < 2:
+        raise ValueError(f"the target has one value only, {values[0]!r}: there is nothing to learn")
+    return hot.argmax(1).astype(np.int64), tuple(name.removeprefix("=") for name in names)
+
+
+def _targets(values: Sequence[str], name: str) -> tuple[Floats, tuple[str, ...]]:
+    numbers = _numeric(values)
+    if numbers is None:
+        raise ValueError(
+            f"the target {name!r} holds text such as {values[0]!r}; regression needs numbers: "
+            "leave task out, or pass task='classification'"
+        )
+    _check_infinite(numbers, name)
+    return numbers, ()
+
+
+def _check_infinite(numbers: Floats, name: str) -> None:
+    bad = int(np.isinf(numbers).sum())
+    if bad:
+        raise ValueError(f"column {name!r} holds {bad} infinite values; remove or replace them")
+
+
+def _encode(
+    columns: dict[str, list[str]], categorical: set[str], max_levels: int
+) -> tuple[Floats, tuple[str, ...], np.ndarray]:
+    """Each column in its place: one if numeric, one for each level if not."""
+    blocks: list[Floats] = []
+    features: list[str] = []
+    scaled: list[bool] = []
+    for name, values in columns.items():
+        numbers = None if name in categorical else _numeric(values)
+        if numbers is not None:
+            _check_infinite(numbers, name)
+            blocks.append(numbers[:, None])
+            features.append(name)
+            scaled.append(True)
+            continue
+        levels = ["missing" if is_missing(value) else value for value in values]
+        distinct = len(set(levels))
+        if distinct > max_levels:
+            raise ValueError(
+                f"column {name!r} is text with {distinct} different values, such as "
+                f"{levels[0]!r}; leave it out with drop=[{name!r}], or raise max_levels "
+                f"(now {max_levels})"
+            )
+        hot, names = one_hot(levels, name)
+        blocks.append(hot)
+        features += names
+        scaled += [False] * len(names)
+    return np.concatenate(blocks, 1), tuple(features), np.array(scaled)

@@ -1,0 +1,200 @@
+"""A table as numbers, and its standardised splits: many of them, one for each seed.
+
+Experiments on tables split the same rows again and again; so a :class:`Table` is read once and
+:meth:`Table.split` makes the :class:`~dissensus.data.base.Data` of one seed. Whatever is estimated
+from data (means, deviations, which columns are skewed, what fills a gap) is estimated on the
+training rows of that split alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dissensus.data.base import TASKS, Data, Request, tensors
+
+__all__ = ["Scaler", "Table", "one_hot"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Scaler:
+    """``(t(x) − mean) / scale`` by column, with ``t`` a signed log where ``log`` says so.
+
+    Columns that are not scaled (one-hot) keep mean 0 and scale 1; a column that is constant in the
+    training rows gets scale 1, because dividing by a deviation near 0 turns the first other value
+    into one of 1e5 and more. ``fill`` stands in for missing values.
+    """
+
+    log: NDArray[np.bool_]
+    fill: Floats
+    mean: Floats
+    scale: Floats
+
+    @classmethod
+    def fit(cls, x: Floats, scaled: NDArray[np.bool_], log_skew: float | None = None) -> Scaler:
+        """Estimate everything on ``x``, the training rows ``[rows, columns]``."""
+        fill = _column_means(x)
+        x = np.where(np.isnan(x), fill, x)
+        log = np.zeros(x.shape[1], dtype=bool)
+        if log_skew is not None:
+            log = scaled & (x.min(0) >= 0) & (_skewness(x) > log_skew)
+        x = np.where(log, _signed_log(x), x)
+        mean, scale = x.mean(0), x.std(0)
+        constant = scale <= 1e-8 * np.maximum(1.0, np.abs(mean))
+        return cls(
+            log,
+            fill,
+            np.where(scaled, mean, 0.0),
+            np.where(scaled & ~constant, scale, 1.0),
+        )
+
+    def __call__(self, x: Floats) -> Floats:
+        """Transform rows ``[rows, columns]``; training rows or others."""
+        x = np.where(np.isnan(x), self.fill, x)
+        scaled: Floats = (np.where(self.log, _signed_log(x), x) - self.mean) / self.scale
+        return scaled
+
+
+def _column_means(x: Floats) -> Floats:
+    known = ~np.isnan(x)
+    total = np.where(known, x, 0.0).sum(0)
+    means: Floats = total / np.maximum(known.sum(0), 1)
+    return means
+
+
+def _skewness(x: Floats) -> Floats:
+    """Third standardised moment; 0 for a constant column."""
+    centred = x - x.mean(0)
+    variance = (centred**2).mean(0)
+    cubed = (centred**3).mean(0)
+    safe = np.where(variance > 0, variance, 1.0)
+    skewness: Floats = np.where(variance > 0, cubed / safe**1.5, 0.0)
+    return skewness
+
+
+def _signed_log(x: Floats) -> Floats:
+    """``sign(x) log(1 + |x|)``: log1p where it is meant, finite for a negative test value too."""
+    logged: Floats = np.sign(x) * np.log1p(np.abs(x))
+    return logged
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Table:
+    """A table in raw units: ``x`` ``[rows, columns]``, ``y`` labels or numbers.
+
+    ``scaled`` marks the columns to standardise (the numeric ones; one-hot columns stay 0 and 1).
+    ``ids`` are the row numbers in the source file. ``log_skew`` is the skewness above which a
+    column that is not negative on the training rows is replaced by its log1p; None: never.
+    """
+
+    name: str
+    task: str
+    x: Floats
+    y: NDArray[Any]
+    features: tuple[str, ...]
+    scaled: NDArray[np.bool_]
+    ids: NDArray[np.int64]
+    classes: tuple[str, ...] = ()
+    log_skew: float | None = None
+    source: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        rows, columns = self.x.shape
+        if self.task not in TASKS:
+            raise ValueError(f"task must be 'classification' or 'regression', got {self.task!r}")
+        if not (len(self.y) == len(self.ids) == rows):
+            raise ValueError(f"{self.name}: x, y and ids differ in their number of rows")
+        if not (len(self.features) == len(self.scaled) == columns):
+            raise ValueError(f"{self.name}: x, features and scaled differ in their columns")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __repr__(self) -> str:
+        """Return one line without the numbers."""
+        return f"Table({self.name!r}: {self.task}, {len(self)} rows, {self.x.shape[1]} columns)"
+
+    def split(
+        self,
+        seed: int = 0,
+        *,
+        val: float | int = 0.2,
+        test: float | int = 0.2,
+        standardize: bool = True,
+    ) -> Data:
+        """Standardised train, validation and test splits for one seed.
+
+        >>> x = np.array([[1.0, 0], [2, 1], [3, 0], [4, 1], [5, 0]])
+        >>> table = Table("toy", "regression", x, x[:, 0] * 10, ("size", "is=yes"),
+        ...               np.array([True, False]), np.arange(5))
+        >>> data = table.split(seed=1)
+        >>> data.train[0][:, 0].mean().abs().item() < 1e-6, data.train[0][:, 1].unique().tolist()
+        (True, [0.0, 1.0])
+        """
+        parts = Request(seed=seed, val=val, test=test).split(len(self))
+        train = parts[0]
+        notes: dict[str, Any] = {"split_seed": seed, "notes": list(self.notes)}
+        x, y = self.x, self.y
+        if standardize:
+            scaler = Scaler.fit(x[train], self.scaled, self.log_skew)
+            x = scaler(x)
+            notes |= {
+                "feature_mean": scaler.mean.tolist(),
+                "feature_std": scaler.scale.tolist(),
+                "log_features": [
+                    f for f, log in zip(self.features, scaler.log, strict=True) if log
+                ],
+            }
+        else:
+            x = np.where(np.isnan(x), _column_means(x[train]), x)
+        if self.task == "regression":
+            y = y.astype(np.float64).reshape(len(y), -1)
+            if standardize:
+                mean, std = y[train].mean(0), y[train].std(0)
+                std = np.where(std > 0, std, 1.0)
+                y = (y - mean) / std
+                notes |= {"target_mean": mean.tolist(), "target_std": std.tolist()}
+        made = [tensors(x, y, rows, self.task) for rows in parts]
+        names = ("train", "val", "test")
+        return Data(
+            self.name,
+            self.task,
+            *(made[0], made[1], made[2]),
+            classes=self.classes,
+            features=self.features,
+            rows={n: torch.from_numpy(self.ids[r]) for n, r in zip(names, parts, strict=True)},
+            preprocessing=notes,
+            source=self.source,
+        )
+
+
+def one_hot(
+    values: Sequence[str], name: str, *, drop_first: bool = False
+) -> tuple[Floats, list[str]]:
+    """0/1 columns for the levels of ``values``, in numeric order where all levels are numbers.
+
+    >>> one_hot(["b", "a", "b"], "kind")
+    (array([[0., 1.],
+            [1., 0.],
+            [0., 1.]]), ['kind=a', 'kind=b'])
+    """
+    levels = sorted(set(values), key=_level_order)
+    kept = levels[1:] if drop_first else levels
+    column = np.asarray(values, dtype=object)
+    hot = np.stack([column == level for level in kept], 1) if kept else np.empty((len(column), 0))
+    return hot.astype(np.float64), [f"{name}={level}" for level in kept]
+
+
+def _level_order(level: str) -> tuple[int, float, str]:
+    try:
+        return 0, float(level), level
+    except ValueError:
+        return 1, 0.0, level

@@ -1,0 +1,199 @@
+"""The papers' architectures, small ones for two cores, and any other by import path.
+
+Every entry of :data:`MODELS` is ``builder(input_shape, outputs, **options) -> nn.Module``, where
+``input_shape`` is the shape of one example, without the batch. :func:`make_factory` binds these
+into the function without arguments that an ensemble calls once for each member; seeding happens
+outside.
+
+>>> make = make_factory("mlp", (64,), 10, hidden=(32,))
+>>> make()
+Sequential(
+  (0): Linear(in_features=64, out_features=32, bias=True)
+  (1): ReLU()
+  (2): Linear(in_features=32, out_features=10, bias=True)
+)
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dissensus.models.cnn import cnn, small_cnn
+from dissensus.models.head import LDRHead, ldr_head, ldr_linear_head
+from dissensus.models.layers import NORMS, InputNormalize
+from dissensus.models.mlp import linear, mlp
+from dissensus.models.resnet import BasicBlock, ResNet, resnet18, resnet20, resnet34
+from dissensus.models.resolve import resolve
+from dissensus.models.vgg import vgg
+
+__all__ = [
+    "MODELS",
+    "NORMS",
+    "BasicBlock",
+    "InputNormalize",
+    "LDRHead",
+    "MemberFactory",
+    "ResNet",
+    "cnn",
+    "ldr_head",
+    "ldr_linear_head",
+    "linear",
+    "make_factory",
+    "mlp",
+    "resnet18",
+    "resnet20",
+    "resnet34",
+    "resolve",
+    "small_cnn",
+    "vgg",
+]
+
+#: Every architecture by name: ``builder(input_shape, outputs, **options) -> nn.Module``.
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "linear": linear,
+    "mlp": mlp,
+    "small_cnn": small_cnn,
+    "cnn": cnn,
+    "vgg": vgg,
+    "resnet20": resnet20,
+    "resnet18": resnet18,
+    "resnet34": resnet34,
+    "ldr_head": ldr_head,
+    "ldr_linear_head": ldr_linear_head,
+}
+
+
+@dataclass(frozen=True)
+class MemberFactory:
+    """Makes a new member at each call; what :func:`make_factory` returns.
+
+    It is plain data (names, numbers), so it can be compared, printed and sent to other processes.
+    """
+
+    model: str
+    input_shape: tuple[int, ...]
+    outputs: int
+    normalize: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> nn.Module:
+        """Build one member with whatever random state torch is in."""
+        if self.model in MODELS:
+            member = MODELS[self.model](self.input_shape, self.outputs, **self.options)
+        else:
+            member = self._foreign()
+        if self.normalize is None:
+            return member
+        parts = OrderedDict(normalize=InputNormalize(*self.normalize), model=member)
+        return nn.Sequential(parts)
+
+    def _foreign(self) -> nn.Module:
+        build = resolve(self.model)
+        given = {"input_shape": self.input_shape, "outputs": self.outputs}
+        names = _parameters(build) or {}
+        arguments = {key: value for key, value in given.items() if key in names} | dict(
+            self.options
+        )
+        try:
+            member = build(**arguments)
+        except TypeError as error:
+            raise ValueError(
+                f"{self.model} was called with {', '.join(arguments) or 'no arguments'} and "
+                f"failed: {error}; pass its arguments as options of the model"
+            ) from error
+        if not isinstance(member, nn.Module):
+            raise ValueError(f"{self.model} must return an nn.Module, got {type(member).__name__}")
+        _check_outputs(self.model, member, self.input_shape, self.outputs)
+        return member
+
+
+def make_factory(
+    model: str,
+    input_shape: Sequence[int],
+    outputs: int,
+    *,
+    normalize: tuple[Sequence[float] | float, Sequence[float] | float] | None = None,
+    **options: Any,
+) -> MemberFactory:
+    """Bind a model's name, input shape and options into a function that makes one member a call.
+
+    ``model`` is a name of :data:`MODELS` or an import path for :func:`resolve`. A callable found
+    by path receives ``input_shape`` and ``outputs`` if it has parameters of these names, and
+    ``options``; what it returns must map ``[batch, *input_shape]`` to ``[batch, outputs]``.
+    ``normalize=(mean, std)`` puts an :class:`InputNormalize` before the model.
+
+    >>> make_factory("mpl", (4,), 2)
+    Traceback (most recent call last):
+    ...
+    ValueError: there is no model 'mpl' (did you mean mlp?); known are linear, ...
+    """
+    shape = tuple(int(size) for size in input_shape)
+    if model in MODELS:
+        _check_options(model, MODELS[model], options)
+    elif ":" in model:
+        resolve(model)  # a wrong path is reported now, not when the first member is made
+    else:
+        raise ValueError(_unknown_model(model))
+    stats = None
+    if normalize is not None:
+        layer = InputNormalize(*normalize)
+        stats = (tuple(layer.mean.tolist()), tuple(layer.std.tolist()))
+    if model in MODELS:
+        with torch.device("meta"):  # wrong settings are reported now, at no cost
+            MODELS[model](shape, outputs, **options)
+    return MemberFactory(model, shape, outputs, stats, options)
+
+
+def _unknown_model(model: str) -> str:
+    near = difflib.get_close_matches(model, MODELS, n=3)
+    hint = f" (did you mean {', '.join(near)}?)" if near else ""
+    return (
+        f"there is no model {model!r}{hint}; known are {', '.join(MODELS)}, and any other by "
+        "module:name or file.py:name"
+    )
+
+
+def _parameters(build: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    try:
+        return inspect.signature(build).parameters
+    except (TypeError, ValueError):  # some built-in callables have no signature
+        return None
+
+
+def _check_options(model: str, build: Callable[..., nn.Module], options: Mapping[str, Any]) -> None:
+    known = [name for name in _parameters(build) or () if name not in ("input_shape", "outputs")]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            takes = ", ".join(known) or "none"
+            raise ValueError(f"model {model!r} has no option {name!r}{hint}; its options: {takes}")
+
+
+def _check_outputs(model: str, member: nn.Module, input_shape: Sequence[int], outputs: int) -> None:
+    """Run two examples in evaluation mode, which changes neither weights nor random state."""
+    training = member.training
+    member.eval()
+    try:
+        with torch.no_grad():
+            result = member(torch.zeros(2, *input_shape))
+    except RuntimeError as error:
+        raise ValueError(
+            f"{model} cannot take a batch of shape {(2, *input_shape)}: {error}"
+        ) from error
+    finally:
+        member.train(training)
+    got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
+    if got != (2, outputs):
+        raise ValueError(
+            f"{model} must give [batch, outputs] = {(2, outputs)} for two examples, got {got}; "
+            f"pass its own option for the number of outputs, such as num_classes={outputs}"
+        )

@@ -1,0 +1,95 @@
+"""The heads that ldr trains on a frozen backbone's features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dissensus.models.layers import check_count, check_rate
+
+__all__ = ["LDRHead", "ldr_head", "ldr_linear_head"]
+
+
+class LDRHead(nn.Module):
+    """``out(norm₂(h))`` with ``h = x + γ ⊙ MLP(norm₁(x))``; see :func:`ldr_head`."""
+
+    def __init__(
+        self, features: int, outputs: int, *, expansion: int, layer_scale: float, dropout: float
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(features, eps=1e-6)
+        self.mlp = nn.Sequential(
+            nn.Linear(features, expansion * features),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(expansion * features, features),
+        )
+        self.scale = nn.Parameter(torch.full((features,), layer_scale))
+        self.norm2 = nn.LayerNorm(features, eps=1e-6)
+        self.out = nn.Linear(features, outputs)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[batch, features]`` to ``[batch, outputs]``."""
+        logits: Tensor = self.out(self.norm2(x + self.scale * self.mlp(self.norm1(x))))
+        return logits
+
+
+def ldr_head(
+    input_shape: Sequence[int],
+    outputs: int,
+    *,
+    expansion: int = 4,
+    layer_scale: float = 1e-6,
+    dropout: float = 0.0,
+) -> nn.Module:
+    """The last two layers of DeiT-III that ldr trains for each member (Appendix A.5.1).
+
+    Layer norm, MLP d → 4d → d with GELU, residual and layer scale, final norm, linear; all of it
+    randomly initialised. ``layer_scale`` is where the scale γ starts: 1e-6 in DeiT-III, so that
+    training begins from the linear head and an adaptive optimizer opens the MLP. Under plain SGD
+    that takes long; start it at 0.1 there.
+
+    >>> head = ldr_head((768,), 1000)
+    >>> [tuple(layer.weight.shape) for layer in (head.mlp[0], head.mlp[3], head.out)]
+    [(3072, 768), (768, 3072), (1000, 768)]
+    """
+    features = _features(input_shape, "ldr_head")
+    check_count("outputs", outputs)
+    check_count("expansion", expansion)
+    check_rate("dropout", dropout)
+    return LDRHead(features, outputs, expansion=expansion, layer_scale=layer_scale, dropout=dropout)
+
+
+def ldr_linear_head(input_shape: Sequence[int], outputs: int) -> nn.Module:
+    """The one-layer variant (ldr, Appendix A.6): the final norm and the linear layer alone.
+
+    The paper finds it weaker: with cross-entropy its problem is convex, and members end alike.
+
+    >>> list(dict(ldr_linear_head((8,), 3).named_children()))
+    ['norm', 'out']
+    """
+    features = _features(input_shape, "ldr_linear_head")
+    check_count("outputs", outputs)
+    head = nn.Sequential()
+    head.add_module("norm", nn.LayerNorm(features, eps=1e-6))
+    out = nn.Linear(features, outputs)
+    nn.init.trunc_normal_(out.weight, std=0.02)
+    nn.init.zeros_(out.bias)
+    head.add_module("out", out)
+    return head
+
+
+def _features(input_shape: Sequence[int], model: str) -> int:
+    shape = tuple(input_shape)
+    if len(shape) != 1 or shape[0] < 1:
+        raise ValueError(
+            f"{model} takes feature vectors: input_shape must be (features,), got {shape}; "
+            "for images run a backbone first, or use an image model"
+        )
+    return int(shape[0])

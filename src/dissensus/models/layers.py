@@ -1,0 +1,123 @@
+"""What several architectures share: normalisation of inputs, choice of norm layer, checks.
+
+Everything here runs under ``torch.func.vmap`` over stacked parameters: standard modules, no
+operation that writes into its input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+__all__ = [
+    "NORMS",
+    "InputNormalize",
+    "check_count",
+    "check_image_shape",
+    "check_rate",
+    "conv_size",
+    "norm_layer",
+]
+
+#: The layers that may stand where the papers have batch normalisation.
+NORMS: dict[str, str] = {
+    "batch": "BatchNorm2d: statistics of the batch in training, running ones in evaluation",
+    "group": "GroupNorm with at most 8 groups: no statistics to keep, any batch size",
+    "none": "no normalisation",
+}
+
+
+class InputNormalize(nn.Module):
+    """``(x − mean) / std`` for each channel (or feature), as the first layer of a member.
+
+    With it inside the model, attacks, corruptions and users all see inputs in [0, 1]. ``mean`` and
+    ``std`` are buffers: they are saved with the model and never trained. Inputs are
+    ``[batch, channels, …]``; one number serves all channels.
+
+    >>> layer = InputNormalize(mean=[0.5], std=[0.25])
+    >>> layer(torch.ones(1, 1, 2, 2)).flatten().tolist()
+    [2.0, 2.0, 2.0, 2.0]
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float] | float, std: Sequence[float] | float) -> None:
+        super().__init__()
+        means = torch.as_tensor(mean, dtype=torch.float32).reshape(-1)
+        stds = torch.as_tensor(std, dtype=torch.float32).reshape(-1)
+        if len(means) != len(stds) or len(means) == 0:
+            raise ValueError(
+                f"mean and std must have one value a channel, got {len(means)} and {len(stds)}"
+            )
+        if not bool(torch.isfinite(means).all()) or not bool(torch.isfinite(stds).all()):
+            raise ValueError(f"mean and std must be finite, got {means.tolist()}, {stds.tolist()}")
+        if bool((stds <= 0).any()):
+            raise ValueError(
+                f"std must be positive, got {stds.tolist()}; give a constant channel a std of 1"
+            )
+        self.register_buffer("mean", means)
+        self.register_buffer("std", stds)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x`` normalised; the shape stays as it is."""
+        shape = (-1,) + (1,) * (x.ndim - 2)
+        return (x - self.mean.view(shape)) / self.std.view(shape)
+
+    def extra_repr(self) -> str:
+        """Show the channels in ``print(model)``."""
+        return f"channels={len(self.mean)}"
+
+
+def norm_layer(norm: str, channels: int) -> nn.Module:
+    """The layer of :data:`NORMS` called ``norm`` for ``channels`` channels.
+
+    >>> norm_layer("group", 16).num_groups, norm_layer("group", 6).num_groups
+    (8, 2)
+    """
+    if norm == "batch":
+        return nn.BatchNorm2d(channels)
+    if norm == "group":
+        return nn.GroupNorm(math.gcd(8, channels), channels)
+    if norm == "none":
+        return nn.Identity()
+    raise ValueError(f"norm must be one of {', '.join(map(repr, NORMS))}, got {norm!r}")
+
+
+def conv_size(size: int, kernel: int, stride: int = 1, padding: int = 0) -> int:
+    """Side length after a convolution or pooling: ``⌊(size + 2·padding − kernel)/stride⌋ + 1``.
+
+    >>> conv_size(conv_size(32, 5, 2), 5, 2)   # Table 3 without padding: 20 · 5 · 5 = 500
+    5
+    """
+    return (size + 2 * padding - kernel) // stride + 1
+
+
+def check_image_shape(input_shape: Sequence[int], model: str, smallest: int = 1) -> None:
+    """Raise unless ``input_shape`` is ``(channels, height, width)`` of at least ``smallest``."""
+    shape = tuple(input_shape)
+    if len(shape) != 3 or min(shape) < 1:
+        raise ValueError(
+            f"{model} is for images: input_shape must be (channels, height, width), got {shape}; "
+            "for a table use 'mlp', for features 'ldr_head' or 'linear'"
+        )
+    if min(shape[1:]) < smallest:
+        raise ValueError(
+            f"{model} needs images of at least {smallest} × {smallest}, got {shape[1]} × "
+            f"{shape[2]}; pad or enlarge them, or use 'small_cnn'"
+        )
+
+
+def check_count(name: str, value: int, least: int = 1) -> None:
+    """Raise unless ``value`` is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def check_rate(name: str, value: float) -> None:
+    """Raise unless ``value`` is a dropout rate: at least 0 and below 1."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {value!r}")

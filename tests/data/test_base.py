@@ -1,0 +1,138 @@
+"""Splits: seeded, disjoint, complete; Data refuses what does not fit together."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dissensus.data import data_places, load, split_rows
+from dissensus.data.base import Data
+
+OFFLINE = ["digits", "breast_cancer", "wine", "diabetes"]
+
+
+@given(
+    count=st.integers(10, 300),
+    val=st.one_of(st.just(0), st.floats(0.1, 0.45), st.integers(1, 3)),
+    test=st.one_of(st.just(0), st.floats(0.1, 0.45), st.integers(1, 3)),
+    seed=st.integers(0, 2**31),
+)
+def test_every_row_is_in_exactly_one_part(count: int, val: float, test: float, seed: int) -> None:
+    parts = split_rows(count, val=val, test=test, seed=seed)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(count))
+    again = split_rows(count, val=val, test=test, seed=seed)
+    assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
+
+
+def test_the_protocol_of_appendix_b() -> None:
+    assert [len(part) for part in split_rows(1000)] == [640, 160, 200]
+
+
+def test_another_seed_gives_other_rows() -> None:
+    assert not np.array_equal(split_rows(100, seed=0)[2], split_rows(100, seed=1)[2])
+
+
+@pytest.mark.parametrize(
+    ("count", "val", "test", "message"),
+    [
+        (10, 0.2, 1.5, r"test must be a share below 1 or a whole number .*write test=1"),
+        (10, -0.1, 0.2, "val must be a share below 1 or a number of rows, got -0.1"),
+        (10, True, 0.2, "val must be a share below 1 or a number of rows, got True"),
+        (10, float("nan"), 0.2, "val must be a share"),
+        (10, 5, 5, "test=5 and val=5 of 10 rows leave none for training"),
+        (3, 0.1, 0.2, "val=0.1 of 2 rows is none; raise it, or set it to 0"),
+    ],
+)
+def test_impossible_splits(count: int, val: float, test: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        split_rows(count, val=val, test=test)
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_loaded_splits_are_disjoint_and_seeded(name: str) -> None:
+    one, same, other = load(name, seed=3), load(name, seed=3), load(name, seed=4)
+    rows = torch.cat([one.rows[part] for part in ("train", "val", "test")])
+    assert len(rows.unique()) == len(rows) == sum(len(x) for x, _ in one.splits().values())
+    for part, (x, y) in one.splits().items():
+        assert len(x) == len(one.rows[part])
+        assert torch.equal(x, same.splits()[part][0])
+        assert torch.equal(y, same.splits()[part][1])
+    assert not torch.equal(one.rows["train"], other.rows["train"])
+    assert one.train[0].dtype == torch.float32
+    assert one.input_shape == tuple(one.train[0].shape[1:])
+
+
+def test_digits_are_the_pixels_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    data = load("digits", seed=5)
+    for part, (x, y) in data.splits().items():
+        rows = data.rows[part].numpy()
+        torch.testing.assert_close(x[:, 0] * 16, torch.tensor(bunch.images[rows]).float())
+        assert np.array_equal(y.numpy(), bunch.target[rows])
+    assert data.outputs == 10
+    assert data.classes == tuple("0123456789")
+
+
+def test_diabetes_can_be_read_in_its_own_units() -> None:
+    from sklearn.datasets import load_diabetes
+
+    data = load("diabetes")
+    truth = load_diabetes().target[data.rows["test"].numpy()]
+    assert data.test[1].shape == (88, 1)
+    assert np.allclose(data.original(data.test[1])[:, 0], truth, rtol=1e-5)
+    assert float(data.train[1].mean()) == pytest.approx(0, abs=1e-6)
+    assert float(data.train[1].std(correction=0)) == pytest.approx(1, rel=1e-5)
+
+
+def test_a_part_that_is_not_wanted_is_empty() -> None:
+    data = load("wine", val=0, test=0)
+    assert [len(x) for x, _ in data.splits().values()] == [178, 0, 0]
+    assert data.val[0].shape == (0, 13)
+
+
+def test_data_refuses_what_does_not_fit() -> None:
+    x, y = torch.zeros(3, 2), torch.zeros(3, dtype=torch.long)
+    empty = (x[:0], y[:0])
+    rows = {"train": torch.tensor([0, 1, 2]), "test": torch.tensor([2])}
+    with pytest.raises(ValueError, match="a row is in more than one split"):
+        Data("toy", "classification", (x, y), empty, (x[:1], y[:1]), rows=rows)
+    with pytest.raises(ValueError, match="as many targets as inputs"):
+        Data("toy", "classification", (x, y[:2]), empty, empty)
+    with pytest.raises(ValueError, match="no rows are left for training"):
+        Data("toy", "classification", empty, empty, empty)
+    with pytest.raises(ValueError, match="train inputs hold 6 NaN"):
+        Data("toy", "classification", (x * float("nan"), y), empty, empty)
+    with pytest.raises(ValueError, match="task must be"):
+        Data("toy", "ranking", (x, y), empty, empty)
+
+
+def test_where_data_sets_are_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    own = tmp_path / "cache" / "dissensus" / "data"
+    monkeypatch.delenv("DISSENSUS_DATA", raising=False)
+    assert data_places() == (own,)
+    monkeypatch.setenv("DISSENSUS_DATA", str(tmp_path))
+    assert data_places() == (tmp_path, own)
+    assert data_places(tmp_path / "mine") == (tmp_path / "mine",)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("digit", {}, r"no data set 'digit' \(did you mean digits\?\); known are digits,"),
+        ("wine", {"target": "y"}, "'wine' has no option 'target'; its options: standardize"),
+        ("digits", {"limit": 3}, "'digits' has no option 'limit'; its options: none"),
+        ("abalone", {"limits": 3}, r"no option 'limits' \(did you mean limit\?\)"),
+    ],
+)
+def test_unknown_names_and_options(name: str, options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load(name, **options)
+
+
+def test_names_may_have_hyphens() -> None:
+    assert load("breast-cancer").name == "breast_cancer"

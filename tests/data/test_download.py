@@ -1,0 +1,252 @@
+"""Official files: checked, atomic, never outside their folder; errors that say what to get."""
+
+import gzip
+import hashlib
+import io
+import os
+import tarfile
+import urllib.request
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dissensus.data.archives import extract
+from dissensus.data.base import Request
+from dissensus.data.download import RemoteFile, content, locate
+
+BODY = b"the official content"
+MD5 = "md5:" + hashlib.md5(BODY, usedforsecurity=False).hexdigest()
+SHA = "sha256:" + hashlib.sha256(BODY).hexdigest()
+
+
+class Answer(io.BytesIO):
+    """What urlopen returns."""
+
+    def __init__(self, body: bytes, length: int | None = None) -> None:
+        super().__init__(body)
+        self.headers = {"Content-Length": str(len(body) if length is None else length)}
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Answer]], list[str]]:
+    def start(answers: dict[str, Answer]) -> list[str]:
+        asked: list[str] = []
+
+        def urlopen(request: urllib.request.Request, timeout: float) -> Answer:
+            asked.append(request.full_url)
+            return answers[request.full_url]
+
+        monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+        return asked
+
+    return start
+
+
+def zipped(**members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def get(file: RemoteFile, place: Path, download: bool = True) -> Path:
+    return locate([file], ["set"], Request((place,), download=download), what="toy")[file.name]
+
+
+def test_a_download_is_checked_and_kept(serve: Callable, tmp_path: Path) -> None:
+    asked = serve({"https://host/a.bin": Answer(BODY)})
+    file = RemoteFile("a.bin", "https://host/a.bin", SHA)
+    path = get(file, tmp_path)
+    assert path == tmp_path / "set" / "a.bin"
+    assert content(path, file) == BODY
+    assert get(file, tmp_path) == path
+    assert asked == ["https://host/a.bin"]
+
+
+def test_a_checksum_is_of_the_content_not_of_its_compression(
+    serve: Callable, tmp_path: Path
+) -> None:
+    file = RemoteFile("a.gz", "https://host/a.gz", MD5)
+    for level in (1, 9):
+        serve({"https://host/a.gz": Answer(gzip.compress(BODY, level, mtime=level))})
+        place = tmp_path / str(level)
+        assert content(get(file, place), file) == BODY
+    (tmp_path / "plain" / "set").mkdir(parents=True)
+    (tmp_path / "plain" / "set" / "a").write_bytes(BODY)
+    assert content(get(file, tmp_path / "plain"), file) == BODY
+
+
+@pytest.mark.parametrize("body", [BODY + b"!", b"", BODY[:-1]])
+def test_a_wrong_download_is_not_kept(serve: Callable, tmp_path: Path, body: bytes) -> None:
+    serve({"https://host/a.bin": Answer(body)})
+    message = "https://host/a.bin is not the official file: its sha256 is .* expected"
+    with pytest.raises(ValueError, match=message):
+        get(RemoteFile("a.bin", "https://host/a.bin", SHA), tmp_path)
+    assert not list(tmp_path.rglob("*.bin"))
+
+
+def test_a_broken_connection_is_not_kept(serve: Callable, tmp_path: Path) -> None:
+    serve({"https://host/a.bin": Answer(BODY[:5], length=len(BODY))})
+    with pytest.raises(ValueError, match=r"could not be downloaded .*ended after 5 of 20 bytes"):
+        get(RemoteFile("a.bin", "https://host/a.bin", SHA), tmp_path)
+    assert not list(tmp_path.rglob("*.bin"))
+
+
+def test_a_wrong_file_on_disk_is_refused_unless_told_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a.bin").write_bytes(b"mine")
+    file = RemoteFile("a.bin", "https://host/a.bin", MD5)
+    path = get(file, tmp_path)
+    with pytest.raises(ValueError, match=r"a.bin is not the official file: its md5 is .*verify=Fa"):
+        content(path, file)
+    assert content(path, file, verify=False) == b"mine"
+
+
+def test_without_network_the_error_names_the_file_and_its_place(tmp_path: Path) -> None:
+    file = RemoteFile("a.bin", "https://host/a.bin", MD5)
+    place = tmp_path / "set" / "a.bin"
+    message = (
+        rf"toy could not be downloaded \(.*no network in tests.*\): get https://host/a.bin and put "
+        rf"it at {place}; or name the folder .* data_dir= or DISSENSUS_DATA"
+    )
+    with pytest.raises(ValueError, match=message):
+        get(file, tmp_path)
+    with pytest.raises(ValueError, match=f"toy is not on this machine: get https.*{place}"):
+        get(file, tmp_path, download=False)
+    inside = RemoteFile("b.csv", "https://host/b.zip", MD5)
+    with pytest.raises(ValueError, match=r"get https://host/b.zip and put it at .*set/b.zip"):
+        get(inside, tmp_path)
+
+
+def test_a_file_inside_an_archive(serve: Callable, tmp_path: Path) -> None:
+    """One level of nesting too, as some of UCI's archives have."""
+    plain = zipped(**{"folder/b.csv": BODY, "readme": b"-"})
+    nested = zipped(**{"original.zip": plain})
+    for number, body in enumerate((plain, nested)):
+        serve({"https://host/b.zip": Answer(body)})
+        file = RemoteFile("b.csv", "https://host/b.zip", SHA)
+        place = tmp_path / str(number)
+        assert content(get(file, place), file) == BODY
+        assert [path.name for path in (place / "set").iterdir()] == ["b.csv"]
+
+
+def test_an_archive_that_lies_there_is_used(tmp_path: Path) -> None:
+    (tmp_path / "b.zip").write_bytes(zipped(**{"b.csv": BODY}))
+    file = RemoteFile("b.csv", "https://host/b.zip", SHA)
+    assert content(get(file, tmp_path), file) == BODY
+
+
+def test_several_files_of_one_archive_come_with_one_download(
+    serve: Callable, tmp_path: Path
+) -> None:
+    asked = serve({"https://host/b.zip": Answer(zipped(one=BODY, two=BODY))})
+    files = [RemoteFile(name, "https://host/b.zip", SHA) for name in ("one", "two")]
+    assert len(locate(files, ["set"], Request((tmp_path,)), what="toy")) == 2
+    assert len(asked) == 1
+
+
+def test_the_archive_and_its_members_are_checked(serve: Callable, tmp_path: Path) -> None:
+    serve({"https://host/b.zip": Answer(zipped(**{"b.csv": b"other"}))})
+    with pytest.raises(ValueError, match=r"b.csv in https://host/b.zip is not the official file"):
+        get(RemoteFile("b.csv", "https://host/b.zip", SHA), tmp_path)
+    serve({"https://host/b.zip": Answer(zipped(**{"b.csv": BODY}))})
+    file = RemoteFile("b.csv", "https://host/b.zip", SHA, archive_checksum=MD5)
+    with pytest.raises(ValueError, match=r"https://host/b.zip is not the official file"):
+        get(file, tmp_path)
+
+
+def tar_of(*members: tarfile.TarInfo) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for info in members:
+            info.size = 3 if info.isreg() else 0
+            archive.addfile(info, io.BytesIO(b"bad"))
+    return buffer.getvalue()
+
+
+def link(name: str, kind: bytes, target: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [tarfile.TarInfo("../a.bin")],
+        [tarfile.TarInfo("folder/../../a.bin")],
+        [tarfile.TarInfo("/tmp/a.bin")],
+        [tarfile.TarInfo("..\\a.bin")],
+        [tarfile.TarInfo("C:/a.bin")],
+        [link("a.bin", tarfile.SYMTYPE, "/etc/passwd")],
+        [link("a.bin", tarfile.LNKTYPE, "../secret")],
+        [link("a.bin", tarfile.FIFOTYPE, "")],
+        [tarfile.TarInfo("a.bin"), tarfile.TarInfo("../other")],
+    ],
+)
+def test_a_malicious_tar_writes_nothing(tmp_path: Path, members: list[tarfile.TarInfo]) -> None:
+    archive = tmp_path / "x.tar.gz"
+    archive.write_bytes(tar_of(*members))
+    with pytest.raises(ValueError, match="is not safe to unpack: its member"):
+        extract(archive, tmp_path / "inner" / "folder", ["a.bin"])
+    assert [path.name for path in tmp_path.rglob("*")] == ["x.tar.gz"]
+
+
+def test_a_malicious_zip_writes_nothing(tmp_path: Path) -> None:
+    archive = tmp_path / "x.zip"
+    symlink = zipfile.ZipInfo("a.bin")
+    symlink.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr(symlink, "/etc/passwd")
+    with pytest.raises(ValueError, match=r"'a.bin' is a link or device"):
+        extract(archive, tmp_path / "folder", ["a.bin"])
+    for name in ("../a.bin", "/a.bin", "x/../../a.bin"):
+        archive.write_bytes(zipped(**{name: b"bad"}))
+        with pytest.raises(ValueError, match="would be written outside its folder"):
+            extract(archive, tmp_path / "folder", ["a.bin"])
+    assert [path.name for path in tmp_path.rglob("*")] == ["x.zip"]
+
+
+def test_damaged_archives(tmp_path: Path) -> None:
+    good = tar_of(tarfile.TarInfo("a.bin"))
+    for name, data in {
+        "cut.tar.gz": good[: len(good) // 2],
+        "text.tar.gz": b"<html>not found</html>",
+        "text.zip": b"<html>not found</html>",
+    }.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ValueError, match=f"{name} cannot be unpacked: it is damaged"):
+            extract(tmp_path / name, tmp_path / "folder", ["a.bin"])
+    (tmp_path / "good.tar.gz").write_bytes(good)
+    with pytest.raises(ValueError, match=r"does not hold b.bin"):
+        extract(tmp_path / "good.tar.gz", tmp_path / "folder", ["b.bin"])
+    (tmp_path / "bad.gz").write_bytes(gzip.compress(BODY)[:-4])
+    with pytest.raises(ValueError, match=r"bad.gz cannot be unpacked: it is damaged or cut short"):
+        content(tmp_path / "bad.gz")
+
+
+def test_downloads_go_to_the_first_folder_that_can_be_written(
+    serve: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve({"https://host/a.bin": Answer(BODY)})
+    shut, open_ = tmp_path / "shut", tmp_path / "open"
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != shut and allowed(path, mode))
+    file = RemoteFile("a.bin", "https://host/a.bin", SHA)
+    request = Request((shut, open_))
+    assert locate([file], ["set"], request, what="toy")["a.bin"] == open_ / "set" / "a.bin"
+    with pytest.raises(ValueError, match=r"no folder to download into .*shut"):
+        get(file, shut)
+
+
+def test_a_file_without_a_checksum_must_say_why() -> None:
+    with pytest.raises(ValueError, match=r"a.bin has no checksum: say why"):
+        RemoteFile("a.bin", "https://host/a.bin")
+
+
+def test_only_the_web_is_downloaded(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="only http and https"):
+        get(RemoteFile("passwd", "file:///etc/passwd", SHA), tmp_path)

@@ -1,0 +1,350 @@
+"""Image sets: small files in the official layouts, and the real ones where they are at hand."""
+
+import builtins
+import gzip
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.io import savemat
+
+from dissensus.data import ImageFolder, fit_images, load, load_ood
+from dissensus.data.cifar import CIFAR, read_cifar
+from dissensus.data.mnist import FAMILY, read_idx
+
+RNG = np.random.default_rng(0)
+
+
+def pixels(*shape: int) -> np.ndarray:
+    return RNG.integers(0, 256, size=shape, dtype=np.uint8)
+
+
+def idx(array: np.ndarray) -> bytes:
+    sizes = b"".join(int(n).to_bytes(4, "big") for n in array.shape)
+    return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
+
+
+def check_parts(data: Any, train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> None:
+    """Pixels and labels are those of the files; the test part is the official one, in order."""
+    rows = torch.cat([data.rows["train"], data.rows["val"]]).numpy()
+    assert sorted(rows) == list(range(len(train)))
+    both = torch.cat([data.train[0], data.val[0]])
+    assert np.allclose(both, train[rows] / 255, atol=1e-6)
+    assert np.array_equal(torch.cat([data.train[1], data.val[1]]), labels[rows])
+    assert np.allclose(data.test[0], test / 255, atol=1e-6)
+    assert data.rows["test"].tolist() == [len(train) + i for i in range(len(test))]
+    assert data.train[0].dtype == torch.float32
+
+
+# ---- idx ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_idx_files(tmp_path: Path, name: str, packed: bool) -> None:
+    train, test = pixels(20, 28, 28), pixels(6, 28, 28)
+    labels, truth = np.arange(20) % 10, np.arange(6)
+    folder = tmp_path / FAMILY[name].folders[0]
+    folder.mkdir()
+    arrays = {"train_x": train, "train_y": labels, "test_x": test, "test_y": truth}
+    for part, file in FAMILY[name].files.items():
+        raw = idx(arrays[part])
+        path = folder / (file.name if packed else file.name.removesuffix(".gz"))
+        path.write_bytes(gzip.compress(raw) if packed else raw)
+    data = load(name, data_dir=tmp_path, verify=False, val=0.25)
+    assert len(data.val[0]) == 5
+    assert data.input_shape == (1, 28, 28)
+    check_parts(data, train[:, None], labels, test[:, None])
+    assert load(name, data_dir=folder, verify=False).outputs == 10
+    with pytest.raises(ValueError, match="is not the official file"):
+        load(name, data_dir=tmp_path)
+    with pytest.raises(ValueError, match="has an official test set, which is kept; leave test out"):
+        load(name, data_dir=tmp_path, verify=False, test=0.2)
+
+
+def test_a_part_of_the_rows_can_be_drawn(tmp_path: Path) -> None:
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    arrays = {"train_x": pixels(20, 28, 28), "train_y": np.arange(20) % 10}
+    arrays |= {"test_x": pixels(9, 28, 28), "test_y": np.arange(9)}
+    for part, file in FAMILY["mnist"].files.items():
+        (folder / file.name).write_bytes(gzip.compress(idx(arrays[part])))
+    ask = {"data_dir": tmp_path, "verify": False, "limit": 10, "test_limit": 4}
+    one, same, other = (load("mnist", seed=seed, **ask) for seed in (0, 0, 1))
+    assert [len(x) for x, _ in one.splits().values()] == [8, 2, 4]
+    assert all(torch.equal(one.rows[part], same.rows[part]) for part in one.rows)
+    assert not torch.equal(one.rows["test"], other.rows["test"])
+    with pytest.raises(ValueError, match="limit must be a number of rows from 1 to 20, got 21"):
+        load("mnist", **ask | {"limit": 21})
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"<html>", "is not an idx file of bytes: it starts with"),
+        (b"", "is not an idx file"),
+        (idx(np.zeros((3, 2)))[:-1], r"cut short or damaged: it states the shape \(3, 2\) and"),
+        (bytes([0, 0, 8, 9, 0, 0]), "cut short"),
+    ],
+)
+def test_damaged_idx(raw: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_idx(raw, "toy")
+
+
+def test_labels_must_be_classes(tmp_path: Path) -> None:
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    arrays = {"train_x": pixels(4, 28, 28), "train_y": np.array([0, 1, 2, 11])}
+    arrays |= {"test_x": pixels(2, 28, 28), "test_y": np.arange(2)}
+    for part, file in FAMILY["mnist"].files.items():
+        (folder / file.name).write_bytes(gzip.compress(idx(arrays[part])))
+    with pytest.raises(ValueError, match="train labels run from 0 to 11, there are 10 classes"):
+        load("mnist", data_dir=tmp_path, verify=False)
+
+
+@pytest.mark.parametrize(("name", "mean"), [("mnist", 0.1307), ("fashion_mnist", 0.2860)])
+def test_the_real_sets(shared_data: Path, name: str, mean: float) -> None:
+    """The known mean of all 60,000 training pixels."""
+    data = load(name, data_dir=shared_data, val=0)
+    assert float(data.train[0].mean(dtype=torch.float64)) == pytest.approx(mean, abs=5e-5)
+    assert [len(x) for x, _ in data.splits().values()] == [60_000, 0, 10_000]
+    assert data.test[1].bincount().tolist() == (
+        [1000] * 10
+        if name == "fashion_mnist"
+        else [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    )
+
+
+# ---- KMNIST -------------------------------------------------------------------------------------
+
+
+def test_kmnist_in_its_npz_layout(tmp_path: Path) -> None:
+    train, test = pixels(10, 28, 28), pixels(4, 28, 28)
+    arrays = {"train_x": train, "train_y": np.arange(10), "test_x": test, "test_y": np.arange(4)}
+    (tmp_path / "kmnist").mkdir()
+    for part, file in FAMILY["kmnist"].files.items():
+        np.savez_compressed(tmp_path / "kmnist" / file.name, arrays[part].astype(np.uint8))
+    data = load("kmnist", data_dir=tmp_path, verify=False)
+    check_parts(data, train[:, None], np.arange(10), test[:, None])
+    path = tmp_path / "kmnist" / "kmnist-test-imgs.npz"
+    np.savez(path, other=test)
+    with pytest.raises(ValueError, match=r"must be an .npz with one array, 'arr_0'"):
+        load("kmnist", data_dir=tmp_path, verify=False)
+
+
+def test_the_test_part_alone_serves_as_unknown_inputs(shared_data: Path) -> None:
+    x = load_ood("kmnist", data_dir=shared_data, input_shape=(3, 32, 32), limit=50, seed=1)
+    assert x.shape == (50, 3, 32, 32)
+    assert 0 <= float(x.min()) < float(x.max()) <= 1
+    with pytest.raises(ValueError, match=r"kmnist could not be downloaded .*kmnist-train-imgs.npz"):
+        load("kmnist", data_dir=shared_data)
+
+
+# ---- CIFAR --------------------------------------------------------------------------------------
+
+
+def cifar_files(name: str, rows: int) -> tuple[dict[str, bytes], np.ndarray, np.ndarray]:
+    which = CIFAR[name]
+    files, images, labels = {}, [], []
+    for file in (*which.train, which.test):
+        x = pixels(rows, 3, 32, 32)
+        y = RNG.integers(0, len(which.classes), size=(rows, which.label_bytes), dtype=np.uint8)
+        files[file.name] = np.concatenate([y, x.reshape(rows, -1)], 1).tobytes()
+        images.append(x)
+        labels.append(y[:, -1])
+    return files, np.concatenate(images), np.concatenate(labels)
+
+
+@pytest.mark.parametrize("name", CIFAR)
+@pytest.mark.parametrize("layout", ["folder", "nested", "archive"])
+def test_cifar_binary_batches(tmp_path: Path, name: str, layout: str) -> None:
+    files, images, labels = cifar_files(name, rows=3)
+    which = CIFAR[name]
+    if layout == "archive":
+        with tarfile.open(tmp_path / which.test.archive, "w:gz") as archive:
+            for file, raw in files.items():
+                info = tarfile.TarInfo(f"{which.folders[0]}/{file}")
+                info.size = len(raw)
+                archive.addfile(info, io.BytesIO(raw))
+    else:
+        folder = tmp_path / which.folders[0 if layout == "folder" else 1]
+        folder.mkdir(parents=True)
+        for file, raw in files.items():
+            (folder / file).write_bytes(raw)
+    data = load(name, data_dir=tmp_path, verify=False)
+    check_parts(data, images[:-3], labels[:-3], images[-3:])
+    assert data.outputs == {"cifar10": 10, "cifar100": 100}[name]
+    assert len(set(data.classes)) == data.outputs
+
+
+def test_cifar_test_images_alone_as_unknown_inputs(tmp_path: Path) -> None:
+    files, images, _ = cifar_files("cifar10", rows=3)
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    (folder / "test_batch.bin").write_bytes(files["test_batch.bin"])
+    x = load_ood("cifar10", data_dir=tmp_path, verify=False)
+    assert np.allclose(x, images[-3:] / 255, atol=1e-6)
+
+
+def test_the_python_version_of_cifar_is_not_read(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"not a CIFAR binary file.*\(pickle\) is not read"):
+        read_cifar(b"\x80\x02}q\x01" * 1000, "data_batch_1")
+    with pytest.raises(ValueError, match=r"cifar-100-binary.tar.gz and put it at"):
+        load("cifar100", data_dir=tmp_path)
+
+
+def test_cifar100_counts_its_images(tmp_path: Path) -> None:
+    files, _, _ = cifar_files("cifar100", rows=3)
+    (tmp_path / "cifar-100-binary").mkdir()
+    for file, raw in files.items():
+        (tmp_path / "cifar-100-binary" / file).write_bytes(raw)
+    with pytest.raises(ValueError, match=r"train.bin must hold 50000 images, got 3"):
+        load("cifar100", data_dir=tmp_path)
+
+
+# ---- SVHN ---------------------------------------------------------------------------------------
+
+
+def test_svhn_mat_files(tmp_path: Path) -> None:
+    (tmp_path / "svhn").mkdir()
+    arrays = {}
+    for part, rows in (("train", 7), ("test", 3)):
+        x = pixels(rows, 3, 32, 32)
+        y = np.arange(rows) % 10 + 4  # 10 stands for the digit 0
+        savemat(
+            tmp_path / "svhn" / f"{part}_32x32.mat",
+            {"X": x.transpose(2, 3, 1, 0), "y": y[:, None].astype(np.uint8)},
+        )
+        arrays[part] = (x, y % 10)
+    data = load("svhn", data_dir=tmp_path, verify=False)
+    check_parts(data, *arrays["train"], arrays["test"][0])
+    assert load_ood("svhn", data_dir=tmp_path, verify=False).shape == (3, 3, 32, 32)
+    (tmp_path / "svhn" / "test_32x32.mat").write_bytes(b"MATLAB nothing")
+    with pytest.raises(ValueError, match=r"must be a .mat file with X and y"):
+        load("svhn", data_dir=tmp_path, verify=False)
+
+
+def test_the_recut_strip_of_svhn(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "svhn").mkdir()
+    strip = pixels(4 * 32, 32, 3)
+    image.fromarray(strip).save(tmp_path / "svhn" / "svhn_test_5k_reconstructed.png")
+    np.savez(tmp_path / "svhn" / "svhn_test_5k_labels.npz", y=np.arange(4, dtype=np.uint8))
+    x = load_ood("svhn", data_dir=tmp_path)
+    expected = strip.reshape(4, 32, 32, 3).transpose(0, 3, 1, 2) / 255
+    assert np.allclose(x, expected, atol=1e-6)
+
+
+def test_the_real_strip_of_svhn(shared_data: Path) -> None:
+    pytest.importorskip("PIL")
+    assert load_ood("svhn", data_dir=shared_data, limit=20).shape == (20, 3, 32, 32)
+    with pytest.raises(ValueError, match=r"svhn could not be downloaded .*train_32x32.mat"):
+        load("svhn", data_dir=shared_data)
+
+
+# ---- folders ------------------------------------------------------------------------------------
+
+
+def fill(root: Path, counts: dict[str, int], size: tuple[int, int] = (20, 16)) -> None:
+    """Images of one colour a class, so that a label can be read off the pixels."""
+    image = pytest.importorskip("PIL.Image")
+    for number, (name, count) in enumerate(counts.items()):
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            picture = image.new("RGB", size, (50 * number, 100, 200))
+            picture.save(root / name / f"{i}.png")
+
+
+def test_a_folder_of_classes(tmp_path: Path) -> None:
+    root = tmp_path / "pets"
+    fill(root, {"cat": 6, "dog": 4})
+    (root / "cat" / "notes.txt").write_text("not a picture")
+    data = load(root, size=8, seed=1)
+    assert data.classes == ("cat", "dog")
+    assert data.input_shape == (3, 8, 8)
+    assert [len(x) for x, _ in data.splits().values()] == [6, 2, 2]
+    rows = torch.cat([*data.rows.values()])
+    assert sorted(rows.tolist()) == list(range(10))
+    for part, (x, y) in data.splits().items():
+        assert torch.allclose(x[:, 0, 0, 0] * 255, 50.0 * y, atol=1e-3)
+        assert ((data.rows[part] >= 6).long() == y).all()
+
+
+def test_a_folder_with_official_parts(tmp_path: Path) -> None:
+    fill(tmp_path / "train", {"cat": 6, "dog": 4})
+    fill(tmp_path / "val", {"cat": 1, "dog": 2})
+    data = load(tmp_path, size=8)
+    assert [len(x) for x, _ in data.splits().values()] == [8, 2, 3]
+    assert data.test[1].tolist() == [0, 1, 1]
+    fill(tmp_path / "test", {"owl": 1})
+    with pytest.raises(ValueError, match="has classes that train has not: owl"):
+        load(tmp_path, size=8)
+
+
+def test_image_folder_one_at_a_time(tmp_path: Path) -> None:
+    fill(tmp_path, {"cat": 2, "dog": 1}, size=(40, 30))
+    images = ImageFolder(tmp_path, size=16)
+    assert len(images) == 3
+    x, y = images[2]
+    assert (tuple(x.shape), y) == ((3, 16, 16), 1)
+    batches = torch.utils.data.DataLoader(images, batch_size=2)
+    assert [tuple(x.shape) for x, _ in batches] == [(2, 3, 16, 16), (1, 3, 16, 16)]
+    large = ImageFolder(tmp_path, size=30_000)
+    with pytest.raises(ValueError, match="GiB of memory; lower size, or give a DataLoader over Im"):
+        large.all_pixels()
+
+
+def test_refusals_of_folders(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"holds no images: the layout is class/picture.jpg"):
+        load(tmp_path / "empty")
+    with pytest.raises(ValueError, match="there is no folder"):
+        ImageFolder(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="size must be a positive number of pixels, got 0"):
+        ImageFolder(tmp_path, size=0)
+    pytest.importorskip("PIL")
+    (tmp_path / "bad" / "cat").mkdir(parents=True)
+    (tmp_path / "bad" / "cat" / "x.jpg").write_bytes(b"no picture")
+    with pytest.raises(ValueError, match=r"x.jpg cannot be read as an image"):
+        load(tmp_path / "bad")
+
+
+def test_without_pillow_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, {"cat": 1})
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("PIL"):
+            raise ModuleNotFoundError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ValueError, match=r"reading images needs Pillow.*pip install pillow"):
+        ImageFolder(tmp_path)[0]
+
+
+# ---- unknown inputs -----------------------------------------------------------------------------
+
+
+def test_fit_images() -> None:
+    x = torch.rand(2, 3, 4, 4)
+    small = fit_images(x, (1, 2, 2))
+    torch.testing.assert_close(small[0, 0, 0, 0], x[0, :, :2, :2].mean())
+    grey = fit_images(x[:, :1], (3, 4, 4))
+    assert torch.equal(grey[:, 0], grey[:, 2])
+    assert fit_images(x, (3, 8, 8)).shape == (2, 3, 8, 8)
+    assert torch.equal(fit_images(x, (3, 4, 4)), x)
+    with pytest.raises(ValueError, match="images must be"):
+        fit_images(x[0], (1, 2, 2))
+
+
+def test_unknown_image_sets() -> None:
+    with pytest.raises(ValueError, match=r"no image set 'kmist' \(did you mean kmnist\?\)"):
+        load_ood("kmist")

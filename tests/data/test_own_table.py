@@ -1,0 +1,205 @@
+"""A user's own table: numbers, text, gaps, targets of either task, and plain refusals."""
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dissensus.data import load, load_table
+
+FLATS = """rooms,town,floor,price
+3,Bonn,1,250.5
+4,Köln,2,310.0
+2,Bonn,1,190.25
+5,Köln,3,420.0
+1,Aachen,2,120.0
+3,Bonn,2,260.0
+"""
+
+GAPS = FLATS.replace("4,Köln,2", "NA,Köln,?").replace("1,Aachen", "1,")
+
+
+@pytest.fixture
+def csv(tmp_path: Path) -> Path:
+    path = tmp_path / "flats.csv"
+    path.write_text(FLATS)
+    return path
+
+
+def test_numbers_are_scaled_and_text_is_one_hot(csv: Path) -> None:
+    table = load_table(csv, target="price")
+    assert table.features == ("rooms", "town=Aachen", "town=Bonn", "town=Köln", "floor")
+    assert table.scaled.tolist() == [True, False, False, False, True]
+    assert table.x[1].tolist() == [4, 0, 0, 1, 2]
+    data = load(csv, target="price", test=2, val=1, seed=1)
+    assert data.task == "regression"
+    assert data.outputs == 1
+    train = data.rows["train"].numpy()
+    rooms = table.x[train, 0]
+    expected = (rooms - rooms.mean()) / rooms.std()
+    assert np.allclose(data.train[0][:, 0], expected, atol=1e-6)
+    assert np.allclose(data.original(data.test[1])[:, 0], table.y[data.rows["test"].numpy()])
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "task", "classes"),
+    [
+        ("town", {}, "classification", ("Aachen", "Bonn", "Köln")),
+        ("floor", {}, "classification", ("1", "2", "3")),
+        ("floor", {"task": "regression"}, "regression", ()),
+        ("price", {}, "regression", ()),
+        (-1, {}, "regression", ()),
+        (1, {}, "classification", ("Aachen", "Bonn", "Köln")),
+    ],
+)
+def test_the_task_follows_the_target(
+    csv: Path, target: str | int, options: dict[str, str], task: str, classes: tuple[str, ...]
+) -> None:
+    table = load_table(csv, target=target, **options)
+    assert (table.task, table.classes) == (task, classes)
+    if classes:
+        column = [line.split(",") for line in FLATS.splitlines()[1:]]
+        index = 1 if classes[0] == "Aachen" else 2
+        assert [classes[i] for i in table.y] == [row[index] for row in column]
+
+
+def test_many_whole_numbers_are_a_regression_and_yes_no_a_class(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("x,n,sold\n" + "\n".join(f"{i},{i},{i % 2 == 0}" for i in range(21)) + "\n")
+    assert load_table(path, target="n").task == "regression"
+    table = load_table(path, target="sold", drop=["n"])
+    assert table.classes == ("False", "True")
+    assert table.features == ("x",)
+
+
+def test_columns_can_be_dropped_or_taken_for_labels(csv: Path) -> None:
+    table = load_table(csv, target="price", drop=["town"], categorical=["floor"])
+    assert table.features == ("rooms", "floor=1", "floor=2", "floor=3")
+
+
+def test_gaps_are_counted_and_the_ways_out_named(csv: Path) -> None:
+    csv.write_text(GAPS)
+    message = (
+        r"lacks values in 3 of 4 columns \(rooms: 1, town: 1, floor: 1, of 6 rows\); pass "
+        r"missing='drop' .*missing='fill' .*drop="
+    )
+    with pytest.raises(ValueError, match=message):
+        load(csv, target="price")
+
+
+def test_rows_with_gaps_can_be_dropped(csv: Path) -> None:
+    csv.write_text(GAPS)
+    table = load_table(csv, target="price", missing="drop")
+    assert table.ids.tolist() == [0, 2, 3, 5]
+    assert len(load_table(csv, target="price", missing="drop", drop=["town"])) == 5
+
+
+def test_gaps_can_be_filled_from_the_training_rows(csv: Path) -> None:
+    csv.write_text(GAPS)
+    table = load_table(csv, target="price", missing="fill")
+    assert table.features == ("rooms", "town=Bonn", "town=Köln", "town=missing", "floor")
+    assert np.isnan(table.x[1]).tolist() == [True, False, False, False, True]
+    for seed in range(6):
+        data = table.split(seed, val=0, test=2)
+        for part, (x, _) in data.splits().items():
+            where = (data.rows[part] == 1).nonzero()
+            assert torch.isfinite(x).all()
+            if len(where):  # the mean of the training rows, standardised, is 0
+                assert float(x[where[0, 0], 0]) == pytest.approx(0, abs=1e-6)
+        raw = table.split(seed, val=0, test=2, standardize=False)
+        assert torch.isfinite(raw.test[0]).all()
+
+
+def test_a_target_cannot_be_filled(csv: Path) -> None:
+    csv.write_text(FLATS.replace("310.0", ""))
+    with pytest.raises(ValueError, match="target 'price' is missing in 1 of 6 rows and cannot"):
+        load(csv, target="price", missing="fill")
+    assert len(load_table(csv, target="price", missing="drop")) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (FLATS, {}, "say which column .* with target=; there are rooms, town, floor, price"),
+        (FLATS, {"target": "prize"}, "target: there is no column 'prize'; there are rooms"),
+        (FLATS, {"target": 9}, "target=9 is no position among 4 columns"),
+        (FLATS, {"target": "price", "drop": ["price"]}, "target 'price' is also in drop"),
+        (FLATS, {"target": "price", "drop": ["roof"]}, "drop: there is no column 'roof'"),
+        (FLATS, {"target": "price", "missing": "guess"}, "missing must be 'error', 'drop' or"),
+        (FLATS, {"target": "price", "task": "rank"}, "task must be 'classification' or"),
+        (FLATS, {"target": "town", "task": "regression"}, "holds text such as 'Bonn'; regress"),
+        (FLATS, {"target": "price", "max_levels": 2}, "'town' is text with 3 different values"),
+        (FLATS, {"target": "price", "nan": "drop"}, "no option 'nan'; its options: target,"),
+        ("a,a\n1,2\n", {"target": "a"}, "names columns twice: a"),
+        ("a,b\n1\n", {"target": "b"}, "data row 1 has 1 values, the header 2; the separator"),
+        ("a,b\n", {"target": "b"}, "has a header and no rows"),
+        ("", {"target": "b"}, "is empty"),
+        ("a,b\n1,inf\n2,3\n4,5\n", {"target": "a"}, "column 'b' holds 1 infinite values"),
+        ("a\n1\n2\n", {"target": "a"}, "has no column besides the target 'a'"),
+        ("a,b\n1,x\n2,x\n", {"target": "b"}, "the target has one value only, 'x'"),
+        ("a,b\n,1\n,2\n", {"target": "b", "missing": "drop"}, "every row lacks a value"),
+    ],
+)
+def test_refusals(csv: Path, text: str, options: dict[str, Any], message: str) -> None:
+    csv.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        load(csv, **options)
+
+
+def test_a_table_that_is_not_text_or_not_there(csv: Path) -> None:
+    csv.write_bytes(b"a,b\n1,\xff\xfe\n")
+    with pytest.raises(ValueError, match="is not UTF-8 text"):
+        load(csv, target="a")
+    with pytest.raises(ValueError, match=r"there is no table .*nowhere.csv"):
+        load(csv.parent / "nowhere.csv", target="a")
+
+
+def test_a_table_without_a_header(csv: Path) -> None:
+    csv.write_text("1,x,3.5\n2,y,4.5\n3,x,5.5\n")
+    table = load_table(csv, target=-1, header=False)
+    assert table.features == ("column_0", "column_1=x", "column_1=y")
+
+
+def test_parquet_gives_the_same_as_csv(csv: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [line.split(",") for line in FLATS.splitlines()[1:]]
+    columns = {
+        "rooms": [int(row[0]) for row in rows],
+        "town": [row[1] for row in rows],
+        "floor": [int(row[2]) for row in rows],
+        "price": [float(row[3]) for row in rows],
+    }
+    path = csv.with_suffix(".parquet")
+    parquet.write_table(pyarrow.table(columns), path)
+    one, other = load_table(csv, target="price"), load_table(path, target="price")
+    assert one.features == other.features
+    assert np.array_equal(one.x, other.x)
+    assert np.array_equal(one.y, other.y)
+    columns["rooms"][1] = None
+    parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(ValueError, match="rooms: 1, of 6 rows"):
+        load(path, target="price")
+    path.write_bytes(b"PAR1 no")
+    with pytest.raises(ValueError, match="cannot be read as Parquet"):
+        load(path, target="price")
+
+
+def test_parquet_without_pyarrow_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.parquet"
+    path.write_bytes(b"PAR1")
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("pyarrow"):
+            raise ModuleNotFoundError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ValueError, match=r'needs pyarrow.*pip install "dissensus\[tables\]"'):
+        load(path, target="a")
