@@ -12,15 +12,15 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["replace_atomically"]
+__all__ = ["replace_atomically", "write_text"]
 
 
-def replace_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
+def replace_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary neighbour of ``path``, then rename it over ``path``.
 
     >>> import tempfile, pathlib
     >>> target = pathlib.Path(tempfile.mkdtemp()) / "note.txt"
-    >>> replace_atomically(target, lambda file: file.write_text("whole") and None)
+    >>> replace_atomically(target, lambda file: file.write_text("whole"))
     >>> target.read_text(), len(list(target.parent.iterdir()))
     ('whole', 1)
     """
@@ -38,6 +38,11 @@ def replace_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write ``text`` to ``path``, whole or not at all."""
+    replace_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,0 +1,62 @@
+"""Which execution to use: a rule on the layers and the device, or a measurement on request.
+
+The rule (``execution="auto"``) never times anything, so results do not depend on the load of the
+machine: **stacked** on a GPU, where small kernels of many members are better launched as one, and
+on a CPU for networks without convolutions; **looped** for convolutions on a CPU, where a stack of
+them becomes a grouped convolution that is slower than the members one by one.
+``benchmarks/training.py`` measures both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["EXECUTIONS", "check_execution", "choose", "measure"]
+
+EXECUTIONS = ("auto", "stacked", "looped", "tune")
+
+_CONVOLUTIONS = (
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+)
+
+
+def check_execution(execution: str) -> None:
+    """Raise unless ``execution`` is one of ``EXECUTIONS``."""
+    if execution not in EXECUTIONS:
+        known = ", ".join(repr(name) for name in EXECUTIONS)
+        raise ValueError(f"execution must be one of {known}, got {execution!r}")
+
+
+def choose(stack: nn.Module, device: torch.device) -> str:
+    """The rule of ``execution="auto"``.
+
+    >>> cpu = torch.device("cpu")
+    >>> choose(nn.Linear(2, 2), cpu), choose(nn.Conv2d(1, 1, 3), cpu)
+    ('stacked', 'looped')
+    """
+    if device.type != "cpu":
+        return "stacked"
+    convolutional = any(isinstance(module, _CONVOLUTIONS) for module in stack.modules())
+    return "looped" if convolutional else "stacked"
+
+
+def measure(run: Callable[[str], Tensor], repeats: int = 5) -> dict[str, float]:
+    """Seconds of a forward and backward pass in both executions: the least of some turns each."""
+    best = {"stacked": float("inf"), "looped": float("inf")}
+    for _ in range(repeats):
+        for name in best:
+            start = time.perf_counter()
+            run(name).sum().backward()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best

@@ -1,0 +1,350 @@
+"""The ensemble: members as one ``nn.Module`` that gives ``[members, batch, outputs]``."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dissensus.ensemble.execution import check_execution, choose, measure
+from dissensus.ensemble.looped import looped_outputs
+from dissensus.ensemble.stack import alike, put_tensors, stack_modules, tensors_of, unstack
+from dissensus.ensemble.stacked import stacked_outputs
+from dissensus.outputs import check_combination, check_weights, combine, majority_vote
+
+__all__ = ["Ensemble", "SharedInstanceWarning", "member_seed"]
+
+
+class SharedInstanceWarning(UserWarning):
+    """An ensemble was given one module instead of a function that makes modules."""
+
+
+def member_seed(seed: int, member: int) -> int:
+    """The seed of one member: the same whatever the number of members, unlike for unlike seeds."""
+    return int(np.random.SeedSequence([seed, member]).generate_state(1, np.uint64)[0] >> 1)
+
+
+class Ensemble(nn.Module):
+    """``members`` networks from ``make_member()``, each with a seed of its own.
+
+    ``ens(x)`` is every member's output, ``[members, batch, outputs]``; ``ens.predict(x)`` combines
+    them: ``combine`` is ``"probability"``, ``"score"`` or ``"mean"`` (regression). ``execution`` is
+    ``"auto"``, ``"stacked"``, ``"looped"`` or ``"tune"`` (see ``ensemble.execution``).
+
+    >>> ens = Ensemble(lambda: nn.Linear(4, 3), members=5, seed=0)
+    >>> ens(torch.zeros(2, 4)).shape, ens(torch.zeros(2, 4), members=[0, 3]).shape
+    (torch.Size([5, 2, 3]), torch.Size([2, 2, 3]))
+    >>> ens.predict(torch.zeros(2, 4)).sum(-1)
+    tensor([1., 1.])
+    """
+
+    weights: Tensor | None
+
+    def __init__(
+        self,
+        make_member: Callable[[], nn.Module] | nn.Module,
+        members: int = 5,
+        seed: int = 0,
+        combine: str = "probability",
+        execution: str = "auto",
+    ) -> None:
+        super().__init__()
+        if not isinstance(members, int) or members < 1:
+            raise ValueError(f"members must be an integer of at least 1, got {members!r}")
+        self._settle(_make_members(make_member, members, seed), combine, execution)
+
+    @classmethod
+    def from_members(
+        cls, members: Sequence[nn.Module], combine: str = "probability", execution: str = "auto"
+    ) -> Self:
+        """An ensemble of modules that exist, even unlike ones; their weights are copied."""
+        modules = list(members)
+        if not modules or not all(isinstance(module, nn.Module) for module in modules):
+            got = [type(module).__name__ for module in modules]
+            raise ValueError(f"members must be one or more nn.Module, got {got}")
+        ens = cls.__new__(cls)
+        nn.Module.__init__(ens)
+        ens._settle([copy.deepcopy(module) for module in modules], combine, execution)
+        return ens
+
+    @classmethod
+    def on_features(
+        cls,
+        backbone: nn.Module,
+        make_head: Callable[[], nn.Module],
+        members: int = 5,
+        seed: int = 0,
+        combine: str = "probability",
+        execution: str = "auto",
+    ) -> Self:
+        """Member heads on a shared, frozen ``backbone``, which runs once for each batch."""
+        ens = cls(make_head, members, seed, combine, execution)
+        ens.backbone = backbone.requires_grad_(False).eval()
+        return ens
+
+    def _settle(self, modules: list[nn.Module], combine: str, execution: str) -> None:
+        check_combination(combine)
+        check_execution(execution)
+        self.combine, self.execution = combine, execution
+        self.members = len(modules)
+        self.backbone: nn.Module | None = None
+        self.register_buffer("weights", None)
+        self.stack: nn.Module | None = None
+        self.unlike: nn.ModuleList | None = None
+        if alike(modules):
+            self.stack = stack_modules(modules)
+            if not any(True for _ in self.stack.parameters()):
+                raise ValueError("members must have parameters, got modules without any")
+        elif execution == "stacked":
+            raise ValueError(
+                "members of unlike structure cannot be stacked; use execution='looped' or 'auto'"
+            )
+        else:
+            self.unlike = nn.ModuleList(modules)
+
+    # ---- outputs --------------------------------------------------------------------------------
+
+    def forward(self, x: Tensor, members: Sequence[int] | None = None) -> Tensor:
+        """``[members, batch, outputs]``; with ``members`` only of these, in this order."""
+        x = self.features(x)
+        if self.stack is None:
+            assert self.unlike is not None
+            chosen = range(self.members) if members is None else self._indices(members)
+            return _same_shape([self.unlike[j](x) for j in chosen])
+        parameters, buffers = tensors_of(self.stack)
+        if members is None:
+            return self.run(parameters, buffers, x)
+        index = torch.tensor(self._indices(members), device=self.device)
+        drawn = {name: tensor.index_select(0, index) for name, tensor in parameters.items()}
+        return self.run_drawn(drawn, buffers, x, index)
+
+    def run(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
+        """Outputs from stacked tensors that are passed in: what training and vmap build on."""
+        assert self.stack is not None
+        outputs = stacked_outputs if self.resolved_execution() == "stacked" else looped_outputs
+        return _three_axes(outputs(self.stack, parameters, buffers, x))
+
+    def run_drawn(
+        self,
+        parameters: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        x: Tensor,
+        index: Tensor,
+    ) -> Tensor:
+        """As :meth:`run` for some members: ``parameters`` are theirs, ``buffers`` are everyone's.
+
+        Running statistics of the drawn members are written back; those of others are not touched.
+        """
+        own = {name: tensor.index_select(0, index) for name, tensor in buffers.items()}
+        outputs = self.run(parameters, own, x)
+        if self.training:
+            for name, tensor in buffers.items():
+                tensor.index_copy_(0, index, own[name])
+        return outputs
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the members see: ``x``, or the frozen backbone's features of it."""
+        if self.backbone is None:
+            return x
+        with torch.no_grad():
+            features: Tensor = self.backbone(x)
+        return features
+
+    def predict(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The combined prediction in evaluation mode: probabilities, or the mean in regression."""
+        with self.evaluating():
+            chosen = self.weights if weights is None else weights
+            return combine(self(x), self.combine, chosen)
+
+    def vote(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The class that most members predict, ``[batch]``; ties go to the lowest class."""
+        with self.evaluating():
+            return majority_vote(self(x), self.weights if weights is None else weights)
+
+    def set_weights(self, weights: Tensor | None) -> Self:
+        """Weigh the members in ``predict`` and ``vote``; None weighs them equally."""
+        check_weights(weights, self.members)
+        self.weights = None if weights is None else weights.detach().clone().to(self.device)
+        return self
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Evaluation mode without gradients, for a while."""
+        training = self.training
+        self.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.train(training)
+
+    # ---- members --------------------------------------------------------------------------------
+
+    def member(self, index: int) -> nn.Module:
+        """A copy of one member as an ordinary module, behind the backbone if there is one."""
+        (chosen,) = self._indices([index])
+        if self.stack is None:
+            assert self.unlike is not None
+            module: nn.Module = copy.deepcopy(self.unlike[chosen])
+        else:
+            module = unstack(self.stack, lambda tensor: tensor[chosen])
+        return self._with_backbone(module)
+
+    def select(self, members: Sequence[int]) -> Ensemble:
+        """A new ensemble of some members (pruning), in the order given."""
+        chosen = self._indices(members)
+        ens = copy.deepcopy(self)
+        ens.members = len(chosen)
+        if ens.stack is None:
+            assert ens.unlike is not None
+            ens.unlike = nn.ModuleList(ens.unlike[j] for j in chosen)
+        else:
+            put_tensors(ens.stack, lambda name, tensor: _like(tensor, tensor.detach()[chosen]))
+        if self.weights is not None:
+            kept = self.weights[chosen]
+            ens.set_weights(kept / kept.sum() if kept.sum() > 0 else None)
+        return ens
+
+    def soup(self, loader: Any = None, members: Sequence[int] | None = None) -> nn.Module:
+        """One module with the mean of the members' weights; see ``ensemble.soups``."""
+        from dissensus.ensemble.soups import soup
+
+        return soup(self, loader, members)
+
+    def _with_backbone(self, module: nn.Module) -> nn.Module:
+        module.train(self.training)
+        if self.backbone is None:
+            return module
+        return nn.Sequential(copy.deepcopy(self.backbone), module)
+
+    def _indices(self, members: Sequence[int]) -> list[int]:
+        chosen = [int(member) for member in members]
+        if not chosen or not all(-self.members <= member < self.members for member in chosen):
+            raise ValueError(
+                f"members must be one or more of 0 to {self.members - 1}, got {list(members)}"
+            )
+        chosen = [member % self.members for member in chosen]
+        if len(set(chosen)) != len(chosen):
+            raise ValueError(f"members must not repeat, got {list(members)}")
+        return chosen
+
+    # ---- execution and modes --------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where the members' parameters are."""
+        return next(self._member_parameters()).device
+
+    def resolved_execution(self) -> str:
+        """``"stacked"`` or ``"looped"``: what runs now."""
+        if self.stack is None:
+            return "looped"
+        if self.execution in ("auto", "tune"):
+            return choose(self.stack, self.device)
+        return self.execution
+
+    def tune(self, x: Tensor) -> dict[str, float]:
+        """Time both executions on ``x``, keep the faster one, and return the seconds of each."""
+        if self.stack is None:
+            return {}
+        trial = copy.deepcopy(self)
+
+        def run(execution: str) -> Tensor:
+            trial.execution = execution
+            outputs: Tensor = trial(x)
+            return outputs
+
+        seconds = measure(run)
+        self.execution = min(seconds, key=lambda name: seconds[name])
+        return seconds
+
+    def train(self, mode: bool = True) -> Self:
+        """Training or evaluation mode; a shared backbone always evaluates."""
+        super().train(mode)
+        if self.backbone is not None:
+            self.backbone.eval()
+        return self
+
+    def _member_parameters(self) -> Iterator[nn.Parameter]:
+        holder = self.stack if self.stack is not None else self.unlike
+        assert holder is not None
+        return holder.parameters()
+
+    def extra_repr(self) -> str:
+        return f"members={self.members}, combine={self.combine!r}, execution={self.execution!r}"
+
+
+def _make_members(
+    make_member: Callable[[], nn.Module] | nn.Module, members: int, seed: int
+) -> list[nn.Module]:
+    if isinstance(make_member, nn.Module):
+        warnings.warn(
+            "Ensemble was given a module, not a function that makes one; its copies are "
+            "re-initialised, as identical members would learn the same thing. Pass "
+            "lambda: MyNetwork(…) instead",
+            SharedInstanceWarning,
+            stacklevel=3,
+        )
+        make_member = _remaker(make_member)
+    made: list[nn.Module] = []
+    for j in range(members):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(member_seed(seed, j))
+            module = make_member()
+        if not isinstance(module, nn.Module):
+            raise ValueError(f"make_member must return an nn.Module, got {type(module).__name__}")
+        if any(module is other for other in made):
+            raise ValueError(
+                "make_member returned the same module twice; it must make a new one at each call"
+            )
+        made.append(module)
+    return made
+
+
+def _remaker(instance: nn.Module) -> Callable[[], nn.Module]:
+    """A function that copies ``instance`` and draws its parameters anew."""
+    for name, module in instance.named_modules():
+        own = any(True for _ in module.parameters(recurse=False))
+        if own and not callable(getattr(module, "reset_parameters", None)):
+            raise ValueError(
+                f"cannot re-initialise {name or 'the module'} ({type(module).__name__} has no "
+                "reset_parameters); pass a function that makes a new network"
+            )
+
+    def make() -> nn.Module:
+        fresh = copy.deepcopy(instance)
+        for module in fresh.modules():
+            reset = getattr(module, "reset_parameters", None)
+            if callable(reset):
+                reset()
+        return fresh
+
+    return make
+
+
+def _like(tensor: Tensor, values: Tensor) -> Tensor:
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(values.clone(), requires_grad=tensor.requires_grad)
+    return values.clone()
+
+
+def _three_axes(outputs: Tensor) -> Tensor:
+    if outputs.ndim != 3:
+        raise ValueError(
+            "a member must return [batch, outputs], got "
+            f"{tuple(outputs.shape[1:])}; for one output a row return [batch, 1]"
+        )
+    return outputs
+
+
+def _same_shape(outputs: list[Tensor]) -> Tensor:
+    shapes = {tuple(output.shape) for output in outputs}
+    if len(shapes) > 1:
+        raise ValueError(f"members must return outputs of one shape, got {sorted(shapes)}")
+    return _three_axes(torch.stack(outputs))

@@ -1,0 +1,83 @@
+"""Members as one module whose parameters and buffers have a leading axis: ``[members, …]``.
+
+The stack keeps the structure and the names of a member, so ``state_dict`` reads as a member's does.
+Both executions run from it; which one is used never changes what is stored.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["alike", "put_tensors", "stack_modules", "tensors_of", "unstack"]
+
+
+def alike(modules: Sequence[nn.Module]) -> bool:
+    """Whether all modules have the same layers with the same settings and can be stacked."""
+
+    def signature(module: nn.Module) -> list[tuple[str, torch.Size, torch.dtype]]:
+        return [(name, t.shape, t.dtype) for name, t in module.state_dict().items()]
+
+    first = modules[0]
+    return all(
+        type(module) is type(first)
+        and repr(module) == repr(first)
+        and signature(module) == signature(first)
+        for module in modules[1:]
+    )
+
+
+def stack_modules(modules: Sequence[nn.Module]) -> nn.Module:
+    """One module with every parameter and buffer of ``modules`` stacked along a new first axis."""
+    parameters = [dict(module.named_parameters()) for module in modules]
+    buffers = [dict(module.named_buffers()) for module in modules]
+
+    def stacked(name: str, tensor: Tensor) -> Tensor:
+        group = parameters if isinstance(tensor, nn.Parameter) else buffers
+        values = torch.stack([member[name].detach() for member in group])
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(values, requires_grad=tensor.requires_grad)
+        return values
+
+    return _rebuilt(modules[0], stacked)
+
+
+def unstack(stack: nn.Module, pick: Callable[[Tensor], Tensor]) -> nn.Module:
+    """An ordinary module with ``pick(stacked tensor)`` in place of every parameter and buffer."""
+
+    def picked(name: str, tensor: Tensor) -> Tensor:
+        values = pick(tensor.detach()).clone()
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(values, requires_grad=tensor.requires_grad)
+        return values
+
+    return _rebuilt(stack, picked)
+
+
+def tensors_of(stack: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The stacked parameters and buffers by name; a tensor with two names is listed once."""
+    return dict(stack.named_parameters()), dict(stack.named_buffers())
+
+
+def put_tensors(stack: nn.Module, change: Callable[[str, Tensor], Tensor]) -> None:
+    """Replace every parameter and buffer by ``change(name, tensor)``; tied tensors stay tied."""
+    done: dict[int, Tensor] = {}
+    for prefix, module in stack.named_modules():
+        for registry in (module._parameters, module._buffers):
+            for key, tensor in registry.items():
+                if tensor is None:
+                    continue
+                if id(tensor) not in done:
+                    done[id(tensor)] = change(f"{prefix}.{key}" if prefix else key, tensor)
+                registry[key] = done[id(tensor)]
+
+
+def _rebuilt(module: nn.Module, change: Callable[[str, Tensor], Tensor]) -> nn.Module:
+    # Copied without its tensors: the copy would hold as much memory again for a moment.
+    memo = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    rebuilt = copy.deepcopy(module, memo)
+    put_tensors(rebuilt, change)
+    return rebuilt

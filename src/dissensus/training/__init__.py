@@ -1,0 +1,24 @@
+"""Training: the loop, optimisers for some of the members, checkpoints that survive a kill."""
+
+from __future__ import annotations
+
+from dissensus.training.fit import NonFiniteLoss, fit
+from dissensus.training.interruption import Stopped
+from dissensus.training.optim import MemberOptimizer, Optimizer
+from dissensus.training.predict import predict
+from dissensus.training.recipe import Recipe
+from dissensus.training.schedules import Schedule, parse_schedule
+from dissensus.training.state import History
+
+__all__ = [
+    "History",
+    "MemberOptimizer",
+    "NonFiniteLoss",
+    "Optimizer",
+    "Recipe",
+    "Schedule",
+    "Stopped",
+    "fit",
+    "parse_schedule",
+    "predict",
+]

@@ -1,0 +1,123 @@
+"""Batches of ``(x, y)`` from tensors in memory or from a DataLoader, the same in every epoch anew.
+
+What an epoch shows, and in which order, follows from a seed and the epoch's number alone, so that a
+training run that was stopped goes on with exactly the batches that were left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["Batches", "as_batches", "derived_seed"]
+
+Augmentation = Callable[[Tensor, torch.Generator], Tensor]
+
+
+def derived_seed(seed: int, *path: int) -> int:
+    """A seed for one purpose, from the run's seed and numbers that name the purpose."""
+    return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0] >> 1)
+
+
+class Batches(Protocol):
+    """A source of batches."""
+
+    def __len__(self) -> int: ...
+
+    def epoch(self, seed: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """The batches of one epoch from number ``start`` on."""
+
+
+class TensorBatches:
+    """Tensors that are in memory already: batches are index selections, without workers."""
+
+    def __init__(self, x: Tensor, y: Tensor | None, batch_size: int, *, shuffle: bool) -> None:
+        self.x, self.y, self.batch_size, self.shuffle = x, y, batch_size, shuffle
+
+    def __len__(self) -> int:
+        return -(-len(self.x) // self.batch_size)
+
+    def epoch(self, seed: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:
+        if not self.shuffle:
+            pairs = zip(
+                self.x.split(self.batch_size),
+                [None] * len(self) if self.y is None else self.y.split(self.batch_size),
+                strict=True,
+            )
+            yield from list(pairs)[start:]
+            return
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(self.x), generator=generator).to(self.x.device)
+        for index in order.split(self.batch_size)[start:]:
+            yield self.x[index], None if self.y is None else self.y[index]
+
+
+class LoaderBatches:
+    """A DataLoader, or any sized iterable of ``(x, y)`` or ``x``."""
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        if isinstance(self.loader, Sized):
+            return len(self.loader)
+        raise ValueError("the loader must have a length; wrap its data in a DataLoader or a list")
+
+    def epoch(self, seed: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:
+        # A DataLoader draws its order and its workers' seeds from its own generator or torch's.
+        torch.manual_seed(seed)
+        own = getattr(self.loader, "generator", None)
+        if own is not None:
+            own.manual_seed(seed)
+        for number, batch in enumerate(self.loader):
+            if number >= start:
+                yield _pair(batch)
+
+
+def as_batches(
+    data: Any, batch_size: int, *, shuffle: bool, device: torch.device, labelled: bool = True
+) -> Batches:
+    """Batches from ``(x, y)`` tensors (moved to ``device`` once), ``x`` alone, or a DataLoader."""
+    if isinstance(data, Tensor):
+        data = (data, None)
+    if _tensors(data):
+        x, y = data
+        if labelled and y is None:
+            raise ValueError("training data must be (x, y), got x alone")
+        if y is not None and len(x) != len(y):
+            raise ValueError(f"x and y must have one length, got {len(x)} and {len(y)}")
+        if len(x) == 0:
+            raise ValueError("the data are empty, got 0 examples")
+        moved = None if y is None else y.to(device)
+        return TensorBatches(x.to(device), moved, batch_size, shuffle=shuffle)
+    if isinstance(data, tuple | list) and len(data) == 2 and not _tensors(data[0]):
+        kinds = " and ".join(type(item).__name__ for item in data)
+        if not all(isinstance(item, tuple | list) for item in data):
+            raise ValueError(
+                f"data must be (x, y) tensors or a DataLoader, got a pair of {kinds}; "
+                "convert arrays with torch.as_tensor"
+            )
+    if not isinstance(data, Iterable):
+        raise ValueError(f"data must be (x, y) tensors or a DataLoader, got {type(data).__name__}")
+    return LoaderBatches(data)
+
+
+def _tensors(data: Any) -> bool:
+    return (
+        isinstance(data, tuple | list)
+        and len(data) == 2
+        and isinstance(data[0], Tensor)
+        and (data[1] is None or isinstance(data[1], Tensor))
+    )
+
+
+def _pair(batch: Any) -> tuple[Tensor, Tensor | None]:
+    if isinstance(batch, Tensor):
+        return batch, None
+    if isinstance(batch, tuple | list) and batch and isinstance(batch[0], Tensor):
+        return batch[0], batch[1] if len(batch) > 1 else None
+    raise ValueError(f"a batch must be (x, y) or x, got {type(batch).__name__}")

@@ -1,0 +1,199 @@
+"""The training loop: batch, outputs, objective, step, log; whichever the objective."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dissensus.ensemble import Ensemble
+from dissensus.objectives import Independent, Objective, Terms, parse
+from dissensus.training.batches import Augmentation, Batches, as_batches
+from dissensus.training.interruption import Interruption, Stopped
+from dissensus.training.meters import Meter
+from dissensus.training.predict import predict
+from dissensus.training.progress import TrainingProgress
+from dissensus.training.recipe import Recipe
+from dissensus.training.run_folder import RunFolder
+from dissensus.training.saving import Saver
+from dissensus.training.state import History, RunState, select
+from dissensus.training.steps import Trainer, make_trainer
+from dissensus.training.stream import Batch, Stream
+
+__all__ = ["NonFiniteLoss", "fit"]
+
+Callback = Callable[[dict[str, Any], Ensemble], bool | None]
+
+
+class NonFiniteLoss(ValueError):
+    """The loss became NaN or infinite."""
+
+
+def fit(
+    ens: Ensemble,
+    train: Any,
+    objective: Objective | str | None = None,
+    *,
+    val: Any = None,
+    disagreement: Any = None,
+    augment: Augmentation | None = None,
+    callbacks: Sequence[Callback] = (),
+    out: str | Path | None = None,
+    resume: bool = False,
+    config: dict[str, Any] | None = None,
+    progress: bool = True,
+    recipe: Recipe | None = None,
+    **settings: Any,
+) -> History:
+    """Train ``ens`` on ``(x, y)`` tensors or a DataLoader; the settings are those of ``Recipe``.
+
+    ``val`` chooses the best epoch, whose weights the ensemble has at the end. ``disagreement`` are
+    unlabelled data for objectives that need them (A2D, DivDis). ``augment(x, generator)`` changes
+    each batch. A callback gets each epoch's record and the ensemble, and ends training by returning
+    True. With ``out`` the run is kept in a folder (``config`` is added to its config.toml) and can
+    go on from there after any interruption, with ``resume=True``, to the same bits as if nothing
+    had happened.
+
+    >>> from torch import nn
+    >>> ens = Ensemble(lambda: nn.Linear(2, 2), members=3)
+    >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+    >>> history = fit(ens, (x, (x[:, 0] > 0).long()), epochs=3, progress=False)
+    >>> len(history.epochs), history.column("train/accuracy")[-1] > 0.5
+    (3, True)
+    """
+    if recipe is not None and settings:
+        raise ValueError(f"give recipe= or settings, not both; got {sorted(settings)}")
+    chosen = Recipe.of(settings) if recipe is None else recipe
+    parsed = parse(objective) if isinstance(objective, str) else objective or Independent()
+    stream = _stream(ens, train, parsed, disagreement, augment, chosen)
+    if val is None and (chosen.patience or chosen.freeze_patience):
+        raise ValueError("patience and freeze_patience need validation data, val=")
+    folder = None if out is None else RunFolder(out)
+    with torch.random.fork_rng(), Interruption() as interruption:
+        saver = Saver(ens, parsed, chosen, folder, stream)
+        saver.start(config or {}, resume=resume)
+        if not resume or saver.fresh:
+            _tune(ens, stream, saver.state)
+        trainer = make_trainer(ens, parsed, chosen)
+        saver.restore_trainer(trainer)
+        with TrainingProgress(
+            type(parsed).__name__, chosen.epochs, len(stream), show=progress
+        ) as shown:
+            _loop(ens, stream, trainer, saver, interruption, shown, train, val, callbacks)
+    return saver.finish()
+
+
+def _loop(
+    ens: Ensemble,
+    stream: Stream,
+    trainer: Trainer,
+    saver: Saver,
+    interruption: Interruption,
+    shown: TrainingProgress,
+    train: Any,
+    val: Any,
+    callbacks: Sequence[Callback],
+) -> None:
+    """All epochs that are left."""
+    state, recipe = saver.state, trainer.recipe
+    while not state.over(recipe):
+        started = time.perf_counter()
+        ens.train()
+        meter = saver.restore_meter()
+        for batch in stream.epoch(state.epoch, state.batch, saver.saved_randomness()):
+            outputs, terms = _step(trainer, batch, state, len(stream))
+            meter.add(outputs, batch.y, terms.parts, batch.drawn)
+            state.batch += 1
+            shown.at(state.epoch * len(stream) + state.batch)
+            if interruption.wanted:
+                state.seconds += time.perf_counter() - started
+                saver.save_amid(trainer, meter)
+                raise _stopped(saver, len(stream), shown)
+        state.epoch, state.batch = state.epoch + 1, 0
+        record: dict[str, Any] = {"epoch": state.epoch, "train": meter.record()}
+        if recipe.exact_train:
+            record["train_exact"] = evaluate(ens, train, recipe.batch_size)
+        if val is not None:
+            record["val"] = evaluate(ens, val, recipe.batch_size)
+        if select(state, record, recipe):
+            saver.keep_best()
+        state.seconds += time.perf_counter() - started
+        state.epochs.append(record)
+        shown.epoch(record)
+        answers = [callback(record, ens) for callback in callbacks]
+        if any(answers):
+            state.ended = "callback"
+        saver.save(trainer, record)
+
+
+def _step(trainer: Trainer, batch: Batch, state: RunState, batches: int) -> tuple[Any, Terms]:
+    recipe = trainer.recipe
+    scale = recipe.schedule(state.epoch + state.batch / batches, recipe.epochs)  # type: ignore[operator]
+    # In the first epoch every example passes the objective's checks, later ones go without.
+    outputs, terms = trainer.step(batch, set(state.frozen), scale, check=state.epoch == 0)
+    if not math.isfinite(terms.loss.detach()):
+        raise _non_finite(trainer.objective, terms, state)
+    return outputs, terms
+
+
+def evaluate(ens: Ensemble, data: Any, batch_size: int) -> dict[str, Any]:
+    """The figures of a data set in evaluation mode, as in an epoch's record."""
+    predictions = predict(ens, data, batch_size=max(batch_size, 1024))
+    if predictions.targets is None:
+        raise ValueError("validation data must be (x, y), got x alone")
+    meter = Meter(ens.members, ens.combine)
+    meter.add(predictions.outputs, predictions.targets, {}, None)
+    return meter.record()
+
+
+def _stream(
+    ens: Ensemble,
+    train: Any,
+    objective: Objective,
+    disagreement: Any,
+    augment: Augmentation | None,
+    recipe: Recipe,
+) -> Stream:
+    """The batches to train on; says before any work what does not fit together."""
+    name, size, device = type(objective).__name__, recipe.batch_size, ens.device
+    if objective.needs_disagreement and disagreement is None:
+        raise ValueError(f"{name} needs disagreement=, unlabelled data to disagree on")
+    if disagreement is not None and not objective.needs_disagreement:
+        raise ValueError(f"{name} takes no disagreement data; leave disagreement=None")
+    objective.sample_members(ens.members, torch.Generator())  # raises if it cannot draw that many
+    batches = as_batches(train, size, shuffle=True, device=device)
+    extra: Batches | None = None
+    if disagreement is not None:
+        extra = as_batches(disagreement, size, shuffle=True, device=device, labelled=False)
+    return Stream(batches, extra, objective, ens.members, device, augment, recipe.seed)
+
+
+def _tune(ens: Ensemble, stream: Stream, state: RunState) -> None:
+    if ens.execution == "tune":
+        ens.tune(stream.first_inputs())
+        state.execution = ens.execution
+
+
+def _non_finite(objective: Objective, terms: Terms, state: RunState) -> NonFiniteLoss:
+    bad = [name for name, part in terms.parts.items() if not math.isfinite(part.detach())]
+    cause = f" (not finite: {', '.join(bad)})" if bad else ""
+    return NonFiniteLoss(
+        f"the loss of {type(objective).__name__} is {float(terms.loss.detach())} at epoch "
+        f"{state.epoch + 1}, batch {state.batch + 1}{cause}; the last checkpoint is from before "
+        "it. Lower the learning rate, clip gradients (clip=1.0), or look at the batch"
+    )
+
+
+def _stopped(saver: Saver, batches: int, shown: TrainingProgress) -> Stopped:
+    state = saver.state
+    text = f"stopped in epoch {state.epoch + 1} after {state.batch} of {batches} batches"
+    if saver.folder is None:
+        text += "; nothing was saved, as there is no run folder (out=…)"
+    else:
+        text += f"; saved, go on with resume=True (--resume) and out={saver.folder.path}"
+    shown.say(text[0].upper() + text[1:])
+    return Stopped(text)

@@ -1,0 +1,145 @@
+"""What an epoch was like, from the outputs that training computes anyway.
+
+Outputs are kept for a while and judged many batches at a time: far cheaper than batch by batch, and
+no second pass over the data. When they are judged depends on their number alone, so a run that was
+stopped in between ends with the same figures to the last bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dissensus.losses import errors
+
+__all__ = ["Meter", "judge"]
+
+_KEPT = 1 << 20  # numbers kept before they are judged
+
+
+def judge(outputs: Tensor, targets: Tensor, combine: str) -> dict[str, Tensor]:
+    """Sums over examples: ERR, each member's error, and hits of both for a classifier."""
+    classifier = combine != "mean"
+    loss = "cross_entropy" if classifier else "mse"
+    outputs = outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
+    found = errors(outputs, targets, loss, combine)
+    sums = {"ensemble_error": found.ensemble.double().sum(), "member": found.member.double().sum(1)}
+    if classifier:
+        labels = targets.argmax(-1) if targets.is_floating_point() else targets
+        wrong = errors(outputs, labels, "zero_one", combine)
+        sums["hits"] = (1 - wrong.ensemble.double()).sum()
+        sums["member_hits"] = (1 - wrong.member.double()).sum(1)
+    return sums
+
+
+class Meter:
+    """Collects an epoch's outputs and objective parts and turns them into one record."""
+
+    def __init__(self, members: int, combine: str) -> None:
+        self.members, self.combine = members, combine
+        self.outputs: list[Tensor] = []
+        self.targets: list[Tensor] = []
+        self.drawn: list[list[int]] = []
+        self.parts: list[tuple[int, dict[str, Tensor]]] = []
+        self.sums: dict[str, Any] = {
+            "examples": 0,
+            "ensemble_error": 0.0,
+            "hits": 0.0,
+            "member": torch.zeros(members, dtype=torch.float64),
+            "member_hits": torch.zeros(members, dtype=torch.float64),
+            "member_examples": torch.zeros(members, dtype=torch.float64),
+            "parts": {},
+        }
+
+    def add(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        parts: dict[str, Tensor],
+        drawn: list[int] | None,
+    ) -> None:
+        """Remember one batch."""
+        self.outputs.append(outputs.detach())
+        self.targets.append(targets)
+        self.drawn.append(list(range(self.members)) if drawn is None else drawn)
+        self.parts.append((len(targets), {name: part.detach() for name, part in parts.items()}))
+        if len(self.outputs) * self.outputs[0].numel() >= _KEPT:
+            self.flush()
+
+    def flush(self) -> None:
+        """Judge what is kept: at once where all batches have the same members."""
+        if not self.outputs:
+            return
+        same = all(drawn == self.drawn[0] for drawn in self.drawn)
+        if same:
+            groups = [(torch.cat(self.outputs, 1), torch.cat(self.targets), self.drawn[0])]
+        else:
+            groups = list(zip(self.outputs, self.targets, self.drawn, strict=True))
+        for outputs, targets, drawn in groups:
+            self._judge(outputs, targets, drawn)
+        totals = self.sums["parts"]
+        for name in self.parts[0][1]:
+            values = torch.stack([parts[name] for _, parts in self.parts]).double().cpu()
+            sizes = torch.tensor([size for size, _ in self.parts], dtype=torch.float64)
+            totals[name] = totals.get(name, 0.0) + float(values @ sizes)
+        self.outputs, self.targets, self.drawn, self.parts = [], [], [], []
+
+    def _judge(self, outputs: Tensor, targets: Tensor, drawn: list[int]) -> None:
+        found = {name: value.cpu() for name, value in judge(outputs, targets, self.combine).items()}
+        sums = self.sums
+        sums["examples"] += len(targets)
+        sums["ensemble_error"] += float(found["ensemble_error"])
+        sums["member"][drawn] += found["member"]
+        sums["member_examples"][drawn] += len(targets)
+        if "hits" in found:
+            sums["hits"] += float(found["hits"])
+            sums["member_hits"][drawn] += found["member_hits"]
+
+    def record(self) -> dict[str, Any]:
+        """The epoch in numbers: means over its examples."""
+        self.flush()
+        sums, count = self.sums, self.sums["examples"]
+        seen = sums["member_examples"].clamp_min(1)
+        per_member = (sums["member"] / seen).tolist()
+        trained = [
+            e for e, n in zip(per_member, sums["member_examples"].tolist(), strict=True) if n
+        ]
+        member_error = sum(trained) / len(trained)
+        record: dict[str, Any] = {
+            "examples": count,
+            **{f"part/{name}": value / count for name, value in sums["parts"].items()},
+            "ensemble_error": sums["ensemble_error"] / count,
+            "member_error": member_error,
+            "diversity": member_error - sums["ensemble_error"] / count,
+            "per_member_error": per_member,
+        }
+        if self.combine != "mean":
+            record["accuracy"] = sums["hits"] / count
+            record["per_member_accuracy"] = (sums["member_hits"] / seen).tolist()
+        return record
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and plain values from which :meth:`load` goes on, in the middle of an epoch."""
+        tensors = {name: self.sums[name] for name in ("member", "member_hits", "member_examples")}
+        for number, (outputs, targets) in enumerate(zip(self.outputs, self.targets, strict=True)):
+            tensors |= {f"outputs.{number}": outputs, f"targets.{number}": targets}
+        for number, (_, parts) in enumerate(self.parts):
+            tensors |= {f"part.{number}.{name}": value for name, value in parts.items()}
+        plain = {name: self.sums[name] for name in ("examples", "ensemble_error", "hits", "parts")}
+        return tensors, {**plain, "drawn": self.drawn, "sizes": [size for size, _ in self.parts]}
+
+    def load(self, tensors: dict[str, Tensor], plain: dict[str, Any], device: torch.device) -> None:
+        """Go on from what :meth:`state` returned."""
+        for name in ("member", "member_hits", "member_examples"):
+            self.sums[name] = tensors[name]
+        for name in ("examples", "ensemble_error", "hits", "parts"):
+            self.sums[name] = plain[name]
+        self.drawn = [list(drawn) for drawn in plain["drawn"]]
+        for number, size in enumerate(plain["sizes"]):
+            self.outputs.append(tensors[f"outputs.{number}"].to(device))
+            self.targets.append(tensors[f"targets.{number}"].to(device))
+            prefix = f"part.{number}."
+            parts = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+            self.parts.append((size, parts))

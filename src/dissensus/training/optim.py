@@ -1,0 +1,244 @@
+"""Optimisers that step some members and leave the others as they are, bit for bit.
+
+The arithmetic is torch's own (the fused kernels of SGD, Adam and AdamW); what is ours is to apply
+it to rows of a stack. A member that a batch does not train keeps its parameters, its moments and
+its step count, gets no weight decay, and costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
+
+__all__ = ["OPTIMIZERS", "MemberOptimizer", "Optimizer", "clip_by_member"]
+
+#: Optimisers by name, with the learning rate each starts from where none is given.
+OPTIMIZERS: dict[str, float] = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
+
+PerMember = float | tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """What to step with. ``lr`` and ``weight_decay`` may be tuples, one value a member.
+
+    ``weight_decay`` is added to the gradient for ``sgd`` and ``adam``, and decoupled for ``adamw``,
+    as in torch. ``momentum`` and ``nesterov`` belong to ``sgd``, the betas and ``eps`` to the
+    others.
+
+    >>> Optimizer.parse("sgd:lr=0.1,momentum=0.9,weight_decay=5e-4").momentum
+    0.9
+    >>> Optimizer.parse("adam:lr=1e-3/1e-2").lr                       # two members, unlike
+    (0.001, 0.01)
+    """
+
+    name: str = "adam"
+    lr: PerMember | None = None
+    weight_decay: PerMember = 0.0
+    momentum: float = 0.9
+    nesterov: bool = False
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        if self.name not in OPTIMIZERS:
+            known = ", ".join(OPTIMIZERS)
+            raise ValueError(f"optimizer must be one of {known}, got {self.name!r}")
+        if self.lr is None:
+            object.__setattr__(self, "lr", OPTIMIZERS[self.name])
+        for key in ("lr", "weight_decay"):
+            value = getattr(self, key)
+            values = value if isinstance(value, tuple) else (value,)
+            if not values or not all(math.isfinite(v) and v >= 0 for v in values):
+                raise ValueError(f"{self.name}: {key} must be finite and at least 0, got {value}")
+        for key in ("momentum", "beta1", "beta2"):
+            value = getattr(self, key)
+            if not 0 <= value < 1:
+                raise ValueError(f"{self.name}: {key} must lie in [0, 1), got {value}")
+        if not (math.isfinite(self.eps) and self.eps > 0):
+            raise ValueError(f"{self.name}: eps must be greater than 0, got {self.eps}")
+
+    @classmethod
+    def parse(cls, text: str) -> Optimizer:
+        """Build one from ``name:key=value,…``; several values, one a member, with slashes."""
+        name, _, arguments = text.strip().partition(":")
+        values: dict[str, object] = {}
+        for pair in filter(None, (part.strip() for part in arguments.split(","))):
+            key, equals, raw = (piece.strip() for piece in pair.partition("="))
+            if not equals or key not in _KEYS:
+                known = ", ".join(_KEYS)
+                raise ValueError(f"{name}: expected key=value with a key of {known}, got {pair!r}")
+            values |= _parsed(name, key, raw)
+        return cls(name.strip().lower(), **values)  # type: ignore[arg-type]
+
+    def spec(self) -> str:
+        """The string that :meth:`parse` turns back into this optimiser."""
+        shown = {"lr": self.lr, "weight_decay": self.weight_decay}
+        if self.name == "sgd":
+            shown |= {"momentum": self.momentum, "nesterov": self.nesterov}
+        else:
+            shown |= {"beta1": self.beta1, "beta2": self.beta2, "eps": self.eps}
+        return self.name + ":" + ",".join(f"{key}={_shown(v)}" for key, v in shown.items())
+
+    def for_members(self, members: int) -> tuple[list[float], list[float]]:
+        """Learning rate and weight decay of each member."""
+        assert self.lr is not None
+        lists = []
+        for key, value in (("lr", self.lr), ("weight_decay", self.weight_decay)):
+            values = list(value) if isinstance(value, tuple) else [value] * members
+            if len(values) != members:
+                raise ValueError(f"{key} has {len(values)} values for {members} members")
+            lists.append(values)
+        return lists[0], lists[1]
+
+
+_KEYS = ("lr", "weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps")
+
+
+def _parsed(name: str, key: str, raw: str) -> dict[str, object]:
+    try:
+        if key == "nesterov":
+            return {"nesterov": {"true": True, "false": False}[raw.lower()]}
+        numbers = tuple(float(value) for value in raw.split("/"))
+    except (ValueError, KeyError):
+        raise ValueError(f"{name}: {key} cannot be {raw!r}") from None
+    if len(numbers) > 1 and key not in ("lr", "weight_decay"):
+        raise ValueError(f"{name}: {key} takes one number, got {raw!r}")
+    return {key: numbers[0] if len(numbers) == 1 else numbers}
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return "/".join(repr(item) for item in value)
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+class MemberOptimizer:
+    """The state of an :class:`Optimizer` for stacked parameters ``[members, …]``.
+
+    ``step`` takes gradients of the rows that were trained. While every member has taken the same
+    steps with the same settings, a whole stack is stepped at once; else row by row.
+    """
+
+    def __init__(self, settings: Optimizer, parameters: Sequence[Tensor], members: int) -> None:
+        self.settings, self.members = settings, members
+        self.lr, self.weight_decay = settings.for_members(members)
+        self.parameters = [parameter.detach() for parameter in parameters]
+        slots = 1 if settings.name == "sgd" else 2
+        self.moments = [[torch.zeros_like(p) for p in self.parameters] for _ in range(slots)]
+        self.counts = [0] * members
+
+    def step(
+        self, gradients: Sequence[Tensor], rows: Sequence[int] | None = None, scale: float = 1.0
+    ) -> None:
+        """One step; ``rows`` are the members of ``gradients`` ``[rows, …]``, None for all.
+
+        ``scale`` multiplies every learning rate: where a schedule stands.
+        """
+        if rows is None and self._uniform():
+            self._apply(self.parameters, gradients, self.moments, [self.counts[0]], 0, scale)
+            self.counts = [count + 1 for count in self.counts]
+            return
+        chosen = list(range(self.members)) if rows is None else list(rows)
+        for group in self._groups(chosen):
+            members = [member for _, member in group]
+            parameters = [p[m] for m in members for p in self.parameters]
+            grads = [g[position] for position, _ in group for g in gradients]
+            moments = [[s[m] for m in members for s in slot] for slot in self.moments]
+            counts = [self.counts[m] for m in members]
+            self._apply(parameters, grads, moments, counts, members[0], scale)
+        for member in chosen:
+            self.counts[member] += 1
+
+    def _uniform(self) -> bool:
+        return all(len(set(values)) == 1 for values in (self.counts, self.lr, self.weight_decay))
+
+    def _groups(self, rows: list[int]) -> list[list[tuple[int, int]]]:
+        """(position, member) pairs of ``rows``, together where learning rate and decay agree."""
+        groups: dict[tuple[float, float], list[tuple[int, int]]] = {}
+        for position, member in enumerate(rows):
+            key = (self.lr[member], self.weight_decay[member])
+            groups.setdefault(key, []).append((position, member))
+        return list(groups.values())
+
+    def _apply(
+        self,
+        parameters: list[Tensor],
+        gradients: Sequence[Tensor],
+        moments: list[list[Tensor]],
+        counts: list[int],
+        member: int,
+        scale: float,
+    ) -> None:
+        settings = self.settings
+        lr, decay = self.lr[member] * scale, self.weight_decay[member]
+        grads = [g.contiguous() for g in gradients]
+        if settings.name == "sgd":
+            buffers: list[Tensor | None] = list(moments[0]) if settings.momentum else []
+            sgd(
+                parameters,
+                grads,
+                buffers or [None] * len(parameters),
+                fused=True,
+                lr=lr,
+                weight_decay=decay,
+                momentum=settings.momentum,
+                dampening=0.0,
+                nesterov=settings.nesterov,
+                maximize=False,
+            )
+            return
+        each = len(parameters) // len(counts)
+        device = parameters[0].device
+        steps = [torch.tensor(float(c), device=device) for c in counts for _ in range(each)]
+        function = adamw if settings.name == "adamw" else adam
+        function(
+            parameters,
+            grads,
+            moments[0],
+            moments[1],
+            [],
+            steps,
+            fused=True,
+            amsgrad=False,
+            beta1=settings.beta1,
+            beta2=settings.beta2,
+            lr=lr,
+            weight_decay=decay,
+            eps=settings.eps,
+            maximize=False,
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """All that a checkpoint needs."""
+        tensors = {
+            f"moment{slot}.{index}": tensor
+            for slot, moments in enumerate(self.moments)
+            for index, tensor in enumerate(moments)
+        }
+        return {**tensors, "counts": torch.tensor(self.counts)}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from what :meth:`state` returned."""
+        for slot, moments in enumerate(self.moments):
+            for index, tensor in enumerate(moments):
+                tensor.copy_(state[f"moment{slot}.{index}"])
+        self.counts = [int(count) for count in state["counts"].tolist()]
+
+
+def clip_by_member(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
+    """Scale each member's gradient to a norm of at most ``limit``; members do not share a norm.
+
+    So a member that trains with others takes the steps it would take alone.
+    """
+    squares = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0)
+    factor = (limit / squares.sqrt()).clamp_max(1.0).nan_to_num(1.0)
+    return [g * factor.reshape(-1, *[1] * (g.ndim - 1)) for g in gradients]

@@ -1,0 +1,93 @@
+"""What people see while training: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+__all__ = ["TrainingProgress"]
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+class TrainingProgress:
+    """A bar over the batches of all epochs with the key figures of the last one."""
+
+    def __init__(self, title: str, epochs: int, batches: int, *, show: bool) -> None:
+        self.epochs, self.batches, self.show = epochs, batches, show
+        self.console = Console(stderr=True)
+        self.title, self.last_line = title, 0.0
+        self.bar: Progress | None = None
+
+    def __enter__(self) -> Self:
+        if self.show and self.console.is_terminal:
+            self.bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[figures]}"),
+                console=self.console,
+                transient=True,
+            )
+            self.bar.start()
+            total = self.epochs * self.batches
+            self.task = self.bar.add_task(self.title, total=total, figures="")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def at(self, batches: int) -> None:
+        """Show that so many batches of all epochs are done."""
+        if self.bar is not None:
+            self.bar.update(self.task, completed=batches)
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        """Show the figures of an epoch that ended."""
+        if not self.show:
+            return
+        if self.bar is not None:
+            self.bar.update(self.task, figures=_figures(record))
+            return
+        now, last = time.monotonic(), record["epoch"] == self.epochs
+        if last or now - self.last_line >= _SECONDS_BETWEEN_LINES:
+            self.last_line = now
+            text = f"{self.title}: epoch {record['epoch']}/{self.epochs}, {_figures(record)}"
+            self.console.print(text, soft_wrap=True, highlight=False)
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self.show:
+            self.console.print(text, soft_wrap=True, highlight=False)
+
+
+def _figures(record: dict[str, Any]) -> str:
+    parts = []
+    for name in ("train", "val"):
+        figures = record.get(name)
+        if figures is None:
+            continue
+        text = f"{name} error {figures['ensemble_error']:.4f}"
+        if "accuracy" in figures:
+            text += f", accuracy {figures['accuracy']:.1%}"
+        parts.append(text)
+    return "; ".join(parts)

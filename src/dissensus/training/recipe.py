@@ -1,0 +1,95 @@
+"""How to train: the settings of :func:`dissensus.fit` in one checked place."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+from dissensus.training.optim import Optimizer
+from dissensus.training.schedules import Schedule, parse_schedule
+
+__all__ = ["SELECTIONS", "Recipe"]
+
+#: What the best epoch is chosen by on validation data, and whether higher is better.
+SELECTIONS: dict[str, bool] = {
+    "ensemble_error": False,
+    "member_error": False,
+    "accuracy": True,
+    "last": True,
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The settings of a training run.
+
+    ``optimizer`` and ``schedule`` are objects or strings (``"adam:lr=1e-3"``,
+    ``"multistep:at=30/50,factor=0.2"``). With validation data the best epoch by ``select_by`` is
+    kept, and training stops once it has not improved for ``patience`` epochs. A member whose own
+    validation error has not improved for ``freeze_patience`` epochs is frozen while the others go
+    on (adp, Algorithm 1). ``clip`` limits the norm of each member's gradient. ``exact_train`` adds
+    an evaluation of the training data after each epoch. ``amp`` trains in bfloat16.
+    """
+
+    epochs: int = 20
+    batch_size: int = 128
+    optimizer: Optimizer | str = "adam"
+    schedule: Schedule | str = "constant"
+    patience: int | None = None
+    select_by: str = "ensemble_error"
+    freeze_patience: int | None = None
+    clip: float | None = None
+    seed: int = 0
+    exact_train: bool = False
+    amp: bool = False
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.optimizer, str):
+            object.__setattr__(self, "optimizer", Optimizer.parse(self.optimizer))
+        if isinstance(self.schedule, str):
+            object.__setattr__(self, "schedule", parse_schedule(self.schedule))
+        for name in ("epochs", "batch_size"):
+            _check_count(name, getattr(self, name))
+        for name in ("patience", "freeze_patience"):
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name))
+        if self.select_by not in SELECTIONS:
+            known = ", ".join(repr(name) for name in SELECTIONS)
+            raise ValueError(f"select_by must be one of {known}, got {self.select_by!r}")
+        if self.clip is not None and not (math.isfinite(self.clip) and self.clip > 0):
+            raise ValueError(f"clip must be a finite number greater than 0, got {self.clip!r}")
+        if not isinstance(self.seed, int) or self.seed < 0:
+            raise ValueError(f"seed must be an integer of at least 0, got {self.seed!r}")
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> Recipe:
+        """A recipe from keyword arguments; an unknown one names the nearest known one.
+
+        >>> Recipe.of({"epoch": 3})
+        Traceback (most recent call last):
+        ...
+        ValueError: there is no setting 'epoch' of training; did you mean 'epochs'?
+        """
+        known = [item.name for item in fields(cls)]
+        for name in settings:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else "known are " + ", ".join(known)
+                raise ValueError(f"there is no setting {name!r} of training; {hint}")
+        return cls(**settings)
+
+    def plain(self) -> dict[str, Any]:
+        """The settings as values that fit into TOML and JSON; those that are None are left out."""
+        assert isinstance(self.optimizer, Optimizer)
+        assert isinstance(self.schedule, Schedule)
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values |= {"optimizer": self.optimizer.spec(), "schedule": self.schedule.spec()}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")

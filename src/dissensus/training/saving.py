@@ -1,0 +1,153 @@
+"""What a run keeps and how it goes on: weights, the best ones, moments, random numbers, figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from dissensus.ensemble import Ensemble
+from dissensus.objectives import Objective
+from dissensus.training.meters import Meter
+from dissensus.training.recipe import Recipe
+from dissensus.training.run_folder import RunFolder
+from dissensus.training.state import History, RunState
+from dissensus.training.steps import Trainer
+from dissensus.training.stream import Stream
+
+__all__ = ["Saver"]
+
+
+class Saver:
+    """The state of a run, in memory and, where there is a folder, on disk."""
+
+    def __init__(
+        self,
+        ens: Ensemble,
+        objective: Objective,
+        recipe: Recipe,
+        folder: RunFolder | None,
+        stream: Stream,
+    ) -> None:
+        self.ens, self.objective, self.recipe = ens, objective, recipe
+        self.folder, self.stream = folder, stream
+        self.state = RunState()
+        self.best: dict[str, Tensor] = {}
+        self.restored: dict[str, Tensor] = {}
+        self.fresh = True
+
+    # ---- starting and going on ------------------------------------------------------------------
+
+    def start(self, config: dict[str, Any], *, resume: bool) -> None:
+        """Open the folder; with ``resume``, bring back what its checkpoint holds."""
+        if self.folder is None:
+            if resume:
+                raise ValueError("resume=True needs out=, the folder of the run to go on with")
+            return
+        self.folder.start(self._config(config), self._bytes_needed(), resume=resume)
+        found = self.folder.load() if resume else None
+        if found is None:
+            self.folder.keep_epochs(0)
+            return
+        self.restored, values = found
+        self.state, self.fresh = RunState(**values), False
+        self.folder.keep_epochs(self.state.epoch)
+        self.ens.load_state_dict(_part(self.restored, "model."))
+        self.best = _part(self.restored, "best.")
+        if self.state.execution:
+            self.ens.execution = self.state.execution
+        if self.state.ended == "epochs":  # there may be more of them now
+            self.state.ended = ""
+
+    def restore_trainer(self, trainer: Trainer) -> None:
+        """Bring back moments and step counts."""
+        if self.restored:
+            trainer.load(_part(self.restored, "optimizer."))
+
+    def restore_meter(self) -> Meter:
+        """The meter of the epoch that begins, or of the one that was interrupted."""
+        meter = Meter(self.ens.members, self.ens.combine)
+        if self.state.meter is not None:
+            meter.load(_part(self.restored, "meter."), self.state.meter, self.ens.device)
+            self.state.meter = None
+        return meter
+
+    def saved_randomness(self) -> dict[str, Tensor] | None:
+        """The random numbers of the epoch that was interrupted; None at the start of one."""
+        saved = _part(self.restored, "random.") if self.state.batch else {}
+        self.restored = {}  # used once
+        return saved or None
+
+    # ---- saving ---------------------------------------------------------------------------------
+
+    def keep_best(self) -> None:
+        """Remember the weights of now."""
+        self.best = {name: t.detach().clone() for name, t in self.ens.state_dict().items()}
+
+    def save(self, trainer: Trainer, record: dict[str, Any]) -> None:
+        """Save after an epoch."""
+        state = self.state
+        if state.epoch >= self.recipe.epochs and not state.ended:
+            state.ended = "epochs"
+        if self.folder is not None:
+            self.folder.append(record)
+            self.folder.save(self._tensors(trainer), vars(state))
+
+    def save_amid(self, trainer: Trainer, meter: Meter) -> None:
+        """Save in the middle of an epoch, with its figures and random numbers so far."""
+        if self.folder is None:
+            return
+        kept, self.state.meter = meter.state()
+        tensors = self._tensors(trainer)
+        tensors |= {f"meter.{name}": tensor for name, tensor in kept.items()}
+        tensors |= {f"random.{name}": tensor for name, tensor in self.stream.randomness().items()}
+        self.folder.save(tensors, vars(self.state))
+
+    def finish(self) -> History:
+        """Put the best weights in place and write what came out."""
+        state = self.state
+        if self.best:
+            self.ens.load_state_dict(self.best)
+        self.ens.eval()
+        history = state.history(self.ens.resolved_execution())
+        if self.folder is not None:
+            self.folder.finish(
+                {
+                    "kind": "run",
+                    "objective": self.objective.spec(),
+                    "members": self.ens.members,
+                    "seed": self.recipe.seed,
+                    "epochs": state.epoch,
+                    "best_epoch": state.best_epoch,
+                    "ended": history.ended,
+                    "seconds": state.seconds,
+                    "execution": history.execution,
+                    "best": state.epochs[state.best_epoch - 1] if state.epochs else {},
+                }
+            )
+        return history
+
+    def _tensors(self, trainer: Trainer) -> dict[str, Tensor]:
+        tensors = {f"model.{name}": tensor for name, tensor in self.ens.state_dict().items()}
+        tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
+        return tensors | {f"optimizer.{name}": t for name, t in trainer.tensors().items()}
+
+    def _config(self, extra: dict[str, Any]) -> dict[str, Any]:
+        """What was asked, for ``config.toml``."""
+        ensemble = {
+            **extra.get("ensemble", {}),
+            "members": self.ens.members,
+            "combine": self.ens.combine,
+            "execution": self.ens.execution,
+        }
+        training = {"objective": self.objective.spec(), **self.recipe.plain()}
+        return {**extra, "ensemble": ensemble, "training": training}
+
+    def _bytes_needed(self) -> int:
+        """About what two checkpoints take: weights, best weights and two moments, twice."""
+        sizes = [int(t.numel()) * int(t.element_size()) for t in self.ens.state_dict().values()]
+        return 8 * sum(sizes) + 2**20
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

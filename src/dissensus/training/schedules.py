@@ -1,0 +1,95 @@
+"""Learning-rate schedules: a factor for every moment of training, in epochs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["SCHEDULES", "Schedule", "parse_schedule"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A shape after a linear warm-up of ``warmup`` epochs. Call it with (time, epochs).
+
+    ``constant``; ``multistep``: times ``factor`` at each epoch of ``at``; ``cosine``: from 1 down
+    to ``factor`` along half a cosine.
+
+    >>> steps = parse_schedule("multistep:at=30/50/70,factor=0.2")
+    >>> [round(steps(t, 80), 4) for t in (0, 30, 69.5, 70)]
+    [1.0, 0.2, 0.04, 0.008]
+    """
+
+    name: str = "constant"
+    at: tuple[float, ...] = ()
+    factor: float | None = None
+    warmup: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.name not in SCHEDULES:
+            known = ", ".join(SCHEDULES)
+            raise ValueError(f"schedule must be one of {known}, got {self.name!r}")
+        if self.factor is None:
+            object.__setattr__(self, "factor", 0.1 if self.name == "multistep" else 0.0)
+        if self.name == "multistep" and not self.at:
+            raise ValueError("a multistep schedule needs at=, such as multistep:at=30/50/70")
+        if self.warmup < 0 or not math.isfinite(self.warmup):
+            raise ValueError(f"warmup must be at least 0 epochs, got {self.warmup}")
+
+    def __call__(self, time: float, epochs: int) -> float:
+        """The factor on the learning rate at ``time``, in epochs since the start."""
+        if time < self.warmup:
+            # Counted to the end of the step, so that the first one is not lost.
+            return max(time, 1e-3 * self.warmup) / self.warmup
+        return SCHEDULES[self.name](self, time, epochs)
+
+    def spec(self) -> str:
+        """The string that :func:`parse_schedule` turns back into this schedule."""
+        parts = []
+        if self.at:
+            parts.append("at=" + "/".join(f"{value:g}" for value in self.at))
+        if self.name != "constant":
+            parts.append(f"factor={self.factor!r}")
+        if self.warmup:
+            parts.append(f"warmup={self.warmup!r}")
+        return self.name + (":" + ",".join(parts) if parts else "")
+
+
+def _constant(schedule: Schedule, time: float, epochs: int) -> float:
+    return 1.0
+
+
+def _multistep(schedule: Schedule, time: float, epochs: int) -> float:
+    assert schedule.factor is not None
+    return float(schedule.factor ** sum(time >= moment for moment in schedule.at))
+
+
+def _cosine(schedule: Schedule, time: float, epochs: int) -> float:
+    assert schedule.factor is not None
+    share = min(1.0, (time - schedule.warmup) / max(epochs - schedule.warmup, 1e-12))
+    return schedule.factor + (1 - schedule.factor) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+#: Schedules by name.
+SCHEDULES: dict[str, Callable[[Schedule, float, int], float]] = {
+    "constant": _constant,
+    "multistep": _multistep,
+    "cosine": _cosine,
+}
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Build a schedule from ``name:key=value,…`` with keys ``at``, ``factor`` and ``warmup``."""
+    name, _, arguments = text.strip().partition(":")
+    values: dict[str, object] = {}
+    for pair in filter(None, (part.strip() for part in arguments.split(","))):
+        key, equals, raw = (piece.strip() for piece in pair.partition("="))
+        if not equals or key not in ("at", "factor", "warmup"):
+            raise ValueError(f"{name}: expected at=, factor= or warmup=, got {pair!r}")
+        try:
+            numbers = tuple(float(value) for value in raw.split("/"))
+        except ValueError:
+            raise ValueError(f"{name}: {key} cannot be {raw!r}") from None
+        values[key] = numbers if key == "at" else numbers[0]
+    return Schedule(name.strip().lower(), **values)  # type: ignore[arg-type]

@@ -1,0 +1,90 @@
+"""Where a training run stands: everything a checkpoint holds beside weights and moments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from dissensus.training.recipe import SELECTIONS, Recipe
+
+__all__ = ["History", "RunState", "select"]
+
+
+@dataclass
+class History:
+    """What happened: one record an epoch, the best of them, and how it ended."""
+
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    best_epoch: int = 0
+    ended: str = "epochs"
+    seconds: float = 0.0
+    execution: str = ""
+
+    def column(self, name: str) -> list[Any]:
+        """One figure over all epochs, such as ``"val/accuracy"`` or ``"train/diversity"``."""
+        part, _, key = name.partition("/")
+        return [record[part][key] for record in self.epochs]
+
+
+@dataclass
+class RunState:
+    """Plain values only, so that it fits into JSON; ``RunState(**vars(state))`` is a copy."""
+
+    epoch: int = 0  # epochs that are done
+    batch: int = 0  # batches of the next one that are done
+    best_epoch: int = 0
+    best_value: float | None = None
+    member_best: list[float] = field(default_factory=list)
+    member_best_epoch: list[int] = field(default_factory=list)
+    frozen: list[int] = field(default_factory=list)
+    ended: str = ""  # "epochs", "patience" or "callback" once it is over
+    seconds: float = 0.0
+    execution: str = ""  # what "tune" chose
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    meter: dict[str, Any] | None = None  # of an epoch that was interrupted
+
+    def over(self, recipe: Recipe) -> bool:
+        """Whether there is nothing left to train."""
+        return self.epoch >= recipe.epochs or self.ended in ("patience", "callback")
+
+    def history(self, execution: str) -> History:
+        """The run as its caller sees it."""
+        return History(
+            self.epochs, self.best_epoch, self.ended or "epochs", self.seconds, execution
+        )
+
+
+def select(state: RunState, record: dict[str, Any], recipe: Recipe) -> bool:
+    """Whether the epoch that ended is the best so far; sees who stopped improving."""
+    figures = record.get("val")
+    if figures is None or recipe.select_by == "last":
+        state.best_epoch = state.epoch
+        return False  # the last weights are the ones to keep, and they are there already
+    if recipe.select_by not in figures:
+        raise ValueError(f"select_by={recipe.select_by!r} is not known in regression")
+    _freeze(state, figures["per_member_error"], recipe)
+    value, best = figures[recipe.select_by], state.best_value
+    if best is None or (value > best if SELECTIONS[recipe.select_by] else value < best):
+        state.best_value, state.best_epoch = value, state.epoch
+        return True
+    if recipe.patience and state.epoch - state.best_epoch >= recipe.patience:
+        state.ended = "patience"
+    return False
+
+
+def _freeze(state: RunState, errors: list[float], recipe: Recipe) -> None:
+    """Freeze members whose own error stopped falling, for good (adp, Algorithm 1)."""
+    state.member_best = state.member_best or [math.inf] * len(errors)
+    state.member_best_epoch = state.member_best_epoch or [0] * len(errors)
+    for member, error in enumerate(errors):
+        if error < state.member_best[member]:
+            state.member_best[member], state.member_best_epoch[member] = error, state.epoch
+        elif (
+            recipe.freeze_patience
+            and member not in state.frozen
+            and state.epoch - state.member_best_epoch[member] >= recipe.freeze_patience
+        ):
+            state.frozen.append(member)
+    if len(state.frozen) == len(errors):
+        state.ended = "patience"

@@ -1,0 +1,173 @@
+"""One training step: outputs, objective, gradients, update, for all members or for some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dissensus.ensemble import Ensemble
+from dissensus.ensemble.stack import tensors_of
+from dissensus.objectives import Objective, Terms
+from dissensus.training.optim import MemberOptimizer, clip_by_member
+from dissensus.training.recipe import Recipe
+from dissensus.training.stream import Batch
+
+__all__ = ["StackTrainer", "Trainer", "UnlikeTrainer", "make_trainer"]
+
+
+class StackTrainer:
+    """Steps an ensemble whose members are stacked.
+
+    Where a batch uses some members only, their rows are copied out, run, differentiated and stepped
+    in place: the cost does not depend on how many members there are.
+    """
+
+    def __init__(self, ens: Ensemble, objective: Objective, recipe: Recipe) -> None:
+        assert ens.stack is not None
+        self.ens, self.objective, self.recipe = ens, objective, recipe
+        parameters, self.buffers = tensors_of(ens.stack)
+        self.trained = {name: p for name, p in parameters.items() if p.requires_grad}
+        self.fixed = {name: p for name, p in parameters.items() if not p.requires_grad}
+        if not self.trained:
+            raise ValueError("no parameter requires a gradient: there is nothing to train")
+        values = list(self.trained.values())
+        self.optimizer = MemberOptimizer(recipe.optimizer, values, ens.members)  # type: ignore[arg-type]
+        self.run = torch.compile(ens.run) if recipe.compile else ens.run
+        self.run_drawn = torch.compile(ens.run_drawn) if recipe.compile else ens.run_drawn
+
+    def step(
+        self, batch: Batch, frozen: set[int], scale: float, *, check: bool
+    ) -> tuple[Tensor, Terms]:
+        """Train on one batch; returns the outputs and the objective's terms."""
+        x, y, extra, drawn = batch
+        leaves, index = self._leaves(drawn)
+        with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self.recipe.amp):
+            outputs = self._outputs(leaves, x, index)
+            unlabelled = None if extra is None else self._outputs(leaves, extra, index)
+        terms = evaluate_objective(self.objective, outputs, y, unlabelled, check=check)
+        gradients = torch.autograd.grad(terms.loss, list(leaves.values()))
+        rows = list(range(self.ens.members)) if drawn is None else drawn
+        keep = [p for p, m in enumerate(rows) if m in set(self.objective.trained_members(rows))]
+        keep = [position for position in keep if rows[position] not in frozen]
+        self._update(gradients, rows, keep, drawn is None, scale)
+        return outputs, terms
+
+    def _leaves(self, drawn: list[int] | None) -> tuple[dict[str, Tensor], Tensor | None]:
+        if drawn is None:
+            return dict(self.trained), None
+        index = torch.tensor(drawn, device=self.ens.device)
+        leaves = {
+            name: p.detach().index_select(0, index).requires_grad_()
+            for name, p in self.trained.items()
+        }
+        return leaves, index
+
+    def _outputs(self, leaves: dict[str, Tensor], x: Tensor, index: Tensor | None) -> Tensor:
+        features = self.ens.features(x)
+        if index is None:
+            return self.run({**leaves, **self.fixed}, self.buffers, features)
+        fixed = {name: p.index_select(0, index) for name, p in self.fixed.items()}
+        return self.run_drawn({**leaves, **fixed}, self.buffers, features, index)
+
+    def _update(
+        self,
+        gradients: Sequence[Tensor],
+        rows: list[int],
+        keep: list[int],
+        everyone: bool,
+        scale: float,
+    ) -> None:
+        if not keep:
+            return
+        if self.recipe.clip is not None:
+            gradients = clip_by_member(gradients, self.recipe.clip)
+        if len(keep) == len(rows):
+            self.optimizer.step(gradients, None if everyone else rows, scale)
+            return
+        kept = [g[keep] for g in gradients]
+        self.optimizer.step(kept, [rows[position] for position in keep], scale)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What has to be saved of the optimiser."""
+        return self.optimizer.state()
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Go on from what :meth:`tensors` returned."""
+        self.optimizer.load(tensors)
+
+
+class UnlikeTrainer:
+    """Steps an ensemble of unlike members: one optimiser each, on stacks of one."""
+
+    def __init__(self, ens: Ensemble, objective: Objective, recipe: Recipe) -> None:
+        assert ens.unlike is not None
+        self.ens, self.objective, self.recipe = ens, objective, recipe
+        self.parameters: list[list[nn.Parameter]] = []
+        self.optimizers: list[MemberOptimizer] = []
+        rates, decays = recipe.optimizer.for_members(ens.members)  # type: ignore[union-attr]
+        for member, module in enumerate(ens.unlike):
+            own = [p for p in module.parameters() if p.requires_grad]
+            settings = type(recipe.optimizer)(
+                **{**vars(recipe.optimizer), "lr": rates[member], "weight_decay": decays[member]}
+            )
+            self.parameters.append(own)
+            stacks = [p.detach()[None] for p in own]  # views: stepping them steps the parameters
+            self.optimizers.append(MemberOptimizer(settings, stacks, 1))  # type: ignore[arg-type]
+
+    def step(
+        self, batch: Batch, frozen: set[int], scale: float, *, check: bool
+    ) -> tuple[Tensor, Terms]:
+        """Train on one batch; returns the outputs and the objective's terms."""
+        x, y, extra, drawn = batch
+        rows = list(range(self.ens.members)) if drawn is None else drawn
+        with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self.recipe.amp):
+            outputs = self.ens(x, rows)
+            unlabelled = None if extra is None else self.ens(extra, rows)
+        terms = evaluate_objective(self.objective, outputs, y, unlabelled, check=check)
+        update = [m for m in self.objective.trained_members(rows) if m not in frozen]
+        leaves = [p for member in update for p in self.parameters[member]]
+        gradients = iter(torch.autograd.grad(terms.loss, leaves) if leaves else ())
+        for member in update:
+            own = [next(gradients)[None] for _ in self.parameters[member]]
+            if self.recipe.clip is not None:
+                own = clip_by_member(own, self.recipe.clip)
+            self.optimizers[member].step(own, None, scale)
+        return outputs, terms
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What has to be saved of the optimisers."""
+        return {
+            f"{member}.{name}": tensor
+            for member, optimizer in enumerate(self.optimizers)
+            for name, tensor in optimizer.state().items()
+        }
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Go on from what :meth:`tensors` returned."""
+        for member, optimizer in enumerate(self.optimizers):
+            prefix = f"{member}."
+            own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+            optimizer.load(own)
+
+
+Trainer = StackTrainer | UnlikeTrainer
+
+
+def make_trainer(ens: Ensemble, objective: Objective, recipe: Recipe) -> Trainer:
+    """The trainer that suits how the ensemble keeps its members."""
+    kind = UnlikeTrainer if ens.stack is None else StackTrainer
+    return kind(ens, objective, recipe)
+
+
+def evaluate_objective(
+    objective: Objective, outputs: Tensor, y: Tensor, unlabelled: Tensor | None, *, check: bool
+) -> Terms:
+    """The objective's terms; with ``check`` through its checked door, which reads the labels."""
+    if outputs.dtype in (torch.float16, torch.bfloat16):
+        outputs = outputs.float()
+        unlabelled = None if unlabelled is None else unlabelled.float()
+    if check:
+        return objective(outputs, y, disagreement=unlabelled)
+    return objective.core(outputs, y, disagreement=unlabelled, **objective.values())

@@ -1,0 +1,111 @@
+"""The batches of an epoch with all that chance decides about them.
+
+Order, drawn members, augmentation and dropout each have random numbers of their own, seeded by the
+run's seed and the epoch. In the middle of an epoch their state can be saved and restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dissensus.objectives import Objective
+from dissensus.training.batches import Augmentation, Batches, derived_seed
+
+__all__ = ["Batch", "Stream"]
+
+# What random numbers are drawn for, each with a stream of its own.
+_ORDER, _DRAWS, _LAYERS, _AUGMENT, _EXTRA = range(5)
+
+_Pair = tuple[Tensor, Tensor | None]
+
+
+class Batch(NamedTuple):
+    """One training batch: inputs, targets, unlabelled inputs if any, members (None: all)."""
+
+    x: Tensor
+    y: Tensor
+    extra: Tensor | None
+    drawn: list[int] | None
+
+
+class Stream:
+    """Training batches, epoch by epoch."""
+
+    def __init__(
+        self,
+        train: Batches,
+        extra: Batches | None,
+        objective: Objective,
+        members: int,
+        device: torch.device,
+        augment: Augmentation | None,
+        seed: int,
+    ) -> None:
+        self.train, self.extra, self.objective = train, extra, objective
+        self.members, self.device, self.augment, self.seed = members, device, augment, seed
+        self.draws, self.changes = torch.Generator(), torch.Generator()
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    def first_inputs(self) -> Tensor:
+        """The inputs of the very first batch."""
+        x, _ = next(self.train.epoch(derived_seed(self.seed, 0, _ORDER)))
+        return x.to(self.device)
+
+    def epoch(
+        self, epoch: int, start: int = 0, saved: dict[str, Tensor] | None = None
+    ) -> Iterator[Batch]:
+        """The batches of an epoch from ``start`` on; ``saved`` is the :meth:`randomness` there."""
+        source = self.train.epoch(derived_seed(self.seed, epoch, _ORDER), start)
+        extras = self._extras(epoch, start)
+        pair = next(source, None)  # a DataLoader uses torch's random numbers up to here
+        torch.manual_seed(derived_seed(self.seed, epoch, _LAYERS))
+        self.draws.manual_seed(derived_seed(self.seed, epoch, _DRAWS))
+        self.changes.manual_seed(derived_seed(self.seed, epoch, _AUGMENT))
+        if saved:
+            self._restore(saved)
+        while pair is not None:
+            x, y = pair
+            if y is None:
+                raise ValueError("a training batch must be (x, y), got x alone")
+            x = x.to(self.device)
+            x = x if self.augment is None else self.augment(x, self.changes)
+            extra = None if extras is None else next(extras)[0].to(self.device)
+            drawn = self.objective.sample_members(self.members, self.draws)
+            yield Batch(x, y.to(self.device), extra, None if drawn is None else list(drawn))
+            pair = next(source, None)
+
+    def randomness(self) -> dict[str, Tensor]:
+        """The state of all random numbers, between two batches."""
+        return {
+            "layers": torch.get_rng_state(),
+            "draws": self.draws.get_state(),
+            "changes": self.changes.get_state(),
+        }
+
+    def _restore(self, saved: dict[str, Tensor]) -> None:
+        torch.set_rng_state(saved["layers"])
+        self.draws.set_state(saved["draws"])
+        self.changes.set_state(saved["changes"])
+
+    def _extras(self, epoch: int, start: int) -> Iterator[_Pair] | None:
+        """Unlabelled batches without end, beginning anew where they run out."""
+        if self.extra is None:
+            return None
+        extra = self.extra
+
+        def forever() -> Iterator[_Pair]:
+            turn = 0
+            while True:
+                yield from extra.epoch(derived_seed(self.seed, epoch, _EXTRA, turn))
+                turn += 1
+
+        batches = forever()
+        for _ in range(start):
+            next(batches)
+        return batches
