@@ -14,6 +14,7 @@ from benchmarks.timing import Result, table, write_record
 BENCHMARKS = {
     "objectives": "benchmarks.objectives",
     "scores": "benchmarks.scores",
+    "training": "benchmarks.training",
 }
 
 RECORDS = Path(__file__).parents[1] / "results" / "bench"

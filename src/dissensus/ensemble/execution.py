@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-__all__ = ["EXECUTIONS", "check_execution", "choose", "measure"]
+__all__ = ["EXECUTIONS", "check_execution", "choose", "convolutional", "measure"]
 
 EXECUTIONS = ("auto", "stacked", "looped", "tune")
 
@@ -36,17 +36,18 @@ def check_execution(execution: str) -> None:
         raise ValueError(f"execution must be one of {known}, got {execution!r}")
 
 
-def choose(stack: nn.Module, device: torch.device) -> str:
+def convolutional(module: nn.Module) -> bool:
+    """Whether any layer is a convolution."""
+    return any(isinstance(layer, _CONVOLUTIONS) for layer in module.modules())
+
+
+def choose(convolutions: bool, device: torch.device) -> str:
     """The rule of ``execution="auto"``.
 
-    >>> cpu = torch.device("cpu")
-    >>> choose(nn.Linear(2, 2), cpu), choose(nn.Conv2d(1, 1, 3), cpu)
+    >>> choose(False, torch.device("cpu")), choose(True, torch.device("cpu"))
     ('stacked', 'looped')
     """
-    if device.type != "cpu":
-        return "stacked"
-    convolutional = any(isinstance(module, _CONVOLUTIONS) for module in stack.modules())
-    return "looped" if convolutional else "stacked"
+    return "looped" if convolutions and device.type == "cpu" else "stacked"
 
 
 def measure(run: Callable[[str], Tensor], repeats: int = 5) -> dict[str, float]:

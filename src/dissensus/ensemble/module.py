@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dissensus.ensemble.execution import check_execution, choose, measure
+from dissensus.ensemble.execution import check_execution, choose, convolutional, measure
 from dissensus.ensemble.looped import looped_outputs
 from dissensus.ensemble.stack import alike, put_tensors, stack_modules, tensors_of, unstack
 from dissensus.ensemble.stacked import stacked_outputs
@@ -99,6 +99,7 @@ class Ensemble(nn.Module):
         self.unlike: nn.ModuleList | None = None
         if alike(modules):
             self.stack = stack_modules(modules)
+            self._convolutional = convolutional(self.stack)  # looked up at every step
             if not any(True for _ in self.stack.parameters()):
                 raise ValueError("members must have parameters, got modules without any")
         elif execution == "stacked":
@@ -246,7 +247,7 @@ class Ensemble(nn.Module):
         if self.stack is None:
             return "looped"
         if self.execution in ("auto", "tune"):
-            return choose(self.stack, self.device)
+            return choose(self._convolutional, self.device)
         return self.execution
 
     def tune(self, x: Tensor) -> dict[str, float]:

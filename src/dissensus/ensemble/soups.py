@@ -37,9 +37,10 @@ def soup(
             return tensor[chosen[0]]
         return tensor[chosen].mean(0)
 
-    module = ens._with_backbone(unstack(ens.stack, mean))
+    mixed = unstack(ens.stack, mean)
+    module = ens._with_backbone(mixed)
     if loader is not None:
-        _estimate_statistics(module, loader, ens.device)
+        _estimate_statistics(module, _norms(mixed), loader, ens.device)
     return module
 
 
@@ -53,10 +54,13 @@ def greedy_soup(
     accuracies = member_accuracies(ens, x, y)
     order = accuracies.argsort(descending=True, stable=True).tolist()
     kept = [order[0]]
-    best, best_accuracy = soup(ens, loader, kept), float(accuracies[order[0]])
+    # A single member keeps its own statistics, so that the soup starts as good as the best one.
+    best, best_accuracy = soup(ens, members=kept), float(accuracies[order[0]])
     for member in order[1:]:
-        candidate = soup(ens, loader, [*kept, member])
-        accuracy = _accuracy(candidate, x, y)
+        candidate = soup(ens, loader, [*kept, member]).eval()
+        with torch.no_grad():
+            outputs: Tensor = candidate(x)
+        accuracy = float(_accuracies(outputs[None], y, ens.combine))
         if accuracy >= best_accuracy:
             kept, best, best_accuracy = [*kept, member], candidate, accuracy
     return best, kept
@@ -70,23 +74,24 @@ def best_member(ens: Ensemble, x: Tensor, y: Tensor) -> int:
 def member_accuracies(ens: Ensemble, x: Tensor, y: Tensor) -> Tensor:
     """Each member's accuracy on ``(x, y)``; minus its squared error in regression."""
     with ens.evaluating():
-        outputs: Tensor = ens(x)
-    if ens.combine == "mean":
-        return -(outputs - y).square().sum(-1).mean(-1)
-    return (outputs.argmax(-1) == y).double().mean(-1)
+        return _accuracies(ens(x), y, ens.combine)
 
 
-def _accuracy(module: nn.Module, x: Tensor, y: Tensor) -> float:
-    module.eval()
-    with torch.no_grad():
-        outputs = module(x)
-    if y.is_floating_point():
-        return -float((outputs - y).square().sum(-1).mean())
-    return float((outputs.argmax(-1) == y).double().mean())
+def _accuracies(outputs: Tensor, y: Tensor, combine: str) -> Tensor:
+    if combine == "mean":
+        return -(outputs - y).square().sum(-1).double().mean(-1)
+    labels = y.argmax(-1) if y.is_floating_point() else y
+    return (outputs.argmax(-1) == labels).double().mean(-1)
 
 
-def _estimate_statistics(module: nn.Module, loader: Iterable[Any], device: torch.device) -> None:
-    norms = [layer for layer in module.modules() if isinstance(layer, _NORMS)]
+def _norms(module: nn.Module) -> list[Any]:
+    return [layer for layer in module.modules() if isinstance(layer, _NORMS)]
+
+
+def _estimate_statistics(
+    module: nn.Module, norms: list[Any], loader: Iterable[Any], device: torch.device
+) -> None:
+    """Run ``module`` over the loader and let ``norms`` take the mean of the batches' statistics."""
     momenta = [layer.momentum for layer in norms]
     for layer in norms:
         layer.reset_running_stats()
@@ -94,10 +99,14 @@ def _estimate_statistics(module: nn.Module, loader: Iterable[Any], device: torch
     module.eval()
     for layer in norms:
         layer.train()
+    batches = 0
     with torch.no_grad():
         for batch in loader:
             x = batch[0] if isinstance(batch, tuple | list) else batch
             module(x.to(device))
+            batches += 1
+    if not batches:
+        raise ValueError("the loader gave no batch; pass a list or a DataLoader, not an iterator")
     for layer, momentum in zip(norms, momenta, strict=True):
         layer.momentum = momentum
     module.eval()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,17 +19,48 @@ __all__ = ["alike", "put_tensors", "stack_modules", "tensors_of", "unstack"]
 
 def alike(modules: Sequence[nn.Module]) -> bool:
     """Whether all modules have the same layers with the same settings and can be stacked."""
-
-    def signature(module: nn.Module) -> list[tuple[str, torch.Size, torch.dtype]]:
-        return [(name, t.shape, t.dtype) for name, t in module.state_dict().items()]
-
     first = modules[0]
     return all(
         type(module) is type(first)
         and repr(module) == repr(first)
-        and signature(module) == signature(first)
+        and _signature(module) == _signature(first)
+        and _same(_settings(module), _settings(first))
         for module in modules[1:]
     )
+
+
+def _signature(module: nn.Module) -> list[tuple[str, torch.Size, torch.dtype, bool]]:
+    """Names, shapes and kinds of all tensors; of a tied one the first name."""
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    return [(name, t.shape, t.dtype, t.requires_grad) for name, t in tensors]
+
+
+def _settings(module: nn.Module) -> list[dict[str, Any]]:
+    """The attributes of all layers that are not torch's own; ``repr`` need not show them."""
+    return [
+        {key: value for key, value in vars(layer).items() if key not in _OF_EVERY_MODULE}
+        for layer in module.modules()
+    ]
+
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two attributes are the same; of objects unknown here only the type is compared."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Tensor):
+        return a.shape == b.shape and bool(torch.equal(a, b))
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, FunctionType):
+        return bool(a.__code__ == b.__code__)
+    if isinstance(a, bool | int | float | str | bytes | type | BuiltinFunctionType | torch.dtype):
+        return bool(a == b)
+    return True
 
 
 def stack_modules(modules: Sequence[nn.Module]) -> nn.Module:

@@ -7,12 +7,13 @@ operation: the same numbers, a little more overhead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.functional import layer_norm, linear
+from torch.nn.functional import layer_norm
 
 __all__ = ["BATCHED", "stacked_outputs", "supported"]
 
@@ -23,9 +24,13 @@ def stacked_outputs(
     stack: nn.Module, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor
 ) -> Tensor:
     """``[members, batch, outputs]`` from stacked tensors; buffers are updated in place."""
-    if supported(stack):
+    layers = _plan(stack)
+    if layers is not None:
+        tensors = {**parameters, **buffers}
         hidden = _Hidden(x, next(iter(parameters.values())).shape[0], batched=False)
-        return _sequential(stack, {**parameters, **buffers}, "", hidden).all_members()
+        for batched, module, prefix in layers:
+            hidden = batched(module, tensors, prefix, hidden)
+        return hidden.all_members()
 
     def member(own: dict[str, Tensor], state: dict[str, Tensor]) -> Tensor:
         outputs: Tensor = functional_call(stack, {**own, **state}, (x,))
@@ -37,11 +42,37 @@ def stacked_outputs(
 
 def supported(module: nn.Module) -> bool:
     """Whether ``module`` is one batched layer, or a plain ``nn.Sequential`` of nothing else."""
-    if type(module) is nn.Sequential:
-        return all(supported(child) for child in module)
+    return _plan(module) is not None
+
+
+_Layer = tuple["_Batched", nn.Module, str]
+_PLANS: WeakKeyDictionary[nn.Module, list[_Layer] | None] = WeakKeyDictionary()
+
+
+def _plan(module: nn.Module) -> list[_Layer] | None:
+    """The batched layers to run in turn, or None; found once for each module."""
+    if module not in _PLANS:
+        layers = list(_layers(module, ""))
+        known = all(_known(layer) for _, layer in layers)
+        _PLANS[module] = (
+            [(BATCHED[type(layer)], layer, prefix) for prefix, layer in layers] if known else None
+        )
+    return _PLANS[module]
+
+
+def _layers(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    if type(module) is not nn.Sequential:
+        yield prefix, module
+        return
+    for name, child in module.named_children():
+        yield from _layers(child, f"{prefix}{name}.")
+
+
+def _known(module: nn.Module) -> bool:
     if type(module) is nn.Flatten:
         return module.start_dim == 1 and module.end_dim == -1
-    return type(module) in BATCHED
+    hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+    return type(module) in BATCHED and not hooked
 
 
 class _Hidden:
@@ -59,23 +90,9 @@ class _Hidden:
         return self.values.expand(self.members, *self.values.shape)
 
 
-def _sequential(module: nn.Module, tensors: Tensors, prefix: str, hidden: _Hidden) -> _Hidden:
-    if type(module) is nn.Sequential:
-        for name, child in module.named_children():
-            hidden = _sequential(child, tensors, f"{prefix}{name}.", hidden)
-        return hidden
-    return BATCHED[type(module)](module, tensors, prefix, hidden)
-
-
 def _linear(module: nn.Module, tensors: Tensors, prefix: str, hidden: _Hidden) -> _Hidden:
     weight, bias = tensors[prefix + "weight"], tensors.get(prefix + "bias")
-    members, outputs, inputs = weight.shape
-    if not hidden.batched:
-        # One matrix product for all members: the weights side by side, the input read once.
-        side_by_side = None if bias is None else bias.reshape(-1)
-        product = linear(hidden.values, weight.reshape(-1, inputs), side_by_side)
-        split = product.unflatten(-1, (members, outputs))
-        return hidden.next(split.movedim(-2, 0))
+    hidden = hidden.next(hidden.all_members())
     if hidden.values.ndim > 3:  # [members, batch, …, inputs]
         flat = hidden.next(hidden.values.flatten(1, -2))
         values = _linear(module, tensors, prefix, flat).values
@@ -113,6 +130,8 @@ def _layer_norm(module: nn.Module, tensors: Tensors, prefix: str, hidden: _Hidde
     return hidden.next(values)
 
 
+_Batched = Callable[[nn.Module, Tensors, str, _Hidden], _Hidden]
+
 _ACTIVATIONS = (
     nn.CELU,
     nn.ELU,
@@ -133,7 +152,7 @@ _ACTIVATIONS = (
 )
 
 #: Layers written as one batched operation; to add one: a function, a line here, a test.
-BATCHED: dict[type[nn.Module], Callable[[nn.Module, Tensors, str, _Hidden], _Hidden]] = {
+BATCHED: dict[type[nn.Module], _Batched] = {
     nn.Linear: _linear,
     nn.Dropout: _dropout,
     nn.Flatten: _flatten,

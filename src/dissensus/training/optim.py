@@ -135,6 +135,8 @@ class MemberOptimizer:
         slots = 1 if settings.name == "sgd" else 2
         self.moments = [[torch.zeros_like(p) for p in self.parameters] for _ in range(slots)]
         self.counts = [0] * members
+        # The step count as the kernels want it, one tensor for each stacked parameter.
+        self._together = [torch.zeros((), device=p.device) for p in self.parameters]
 
     def step(
         self, gradients: Sequence[Tensor], rows: Sequence[int] | None = None, scale: float = 1.0
@@ -144,7 +146,9 @@ class MemberOptimizer:
         ``scale`` multiplies every learning rate: where a schedule stands.
         """
         if rows is None and self._uniform():
-            self._apply(self.parameters, gradients, self.moments, [self.counts[0]], 0, scale)
+            for count in self._together if self._together[0] != self.counts[0] else ():
+                count.fill_(self.counts[0])
+            self._apply(self.parameters, gradients, self.moments, self._together, 0, scale)
             self.counts = [count + 1 for count in self.counts]
             return
         chosen = list(range(self.members)) if rows is None else list(rows)
@@ -153,8 +157,10 @@ class MemberOptimizer:
             parameters = [p[m] for m in members for p in self.parameters]
             grads = [g[position] for position, _ in group for g in gradients]
             moments = [[s[m] for m in members for s in slot] for slot in self.moments]
-            counts = [self.counts[m] for m in members]
-            self._apply(parameters, grads, moments, counts, members[0], scale)
+            device, each = parameters[0].device, len(self.parameters)
+            counts = [torch.tensor(float(self.counts[m]), device=device) for m in members]
+            steps = [count.clone() for count in counts for _ in range(each)]
+            self._apply(parameters, grads, moments, steps, members[0], scale)
         for member in chosen:
             self.counts[member] += 1
 
@@ -174,7 +180,7 @@ class MemberOptimizer:
         parameters: list[Tensor],
         gradients: Sequence[Tensor],
         moments: list[list[Tensor]],
-        counts: list[int],
+        steps: list[Tensor],
         member: int,
         scale: float,
     ) -> None:
@@ -196,9 +202,6 @@ class MemberOptimizer:
                 maximize=False,
             )
             return
-        each = len(parameters) // len(counts)
-        device = parameters[0].device
-        steps = [torch.tensor(float(c), device=device) for c in counts for _ in range(each)]
         function = adamw if settings.name == "adamw" else adam
         function(
             parameters,

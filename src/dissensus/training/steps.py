@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
+from dissensus.ensemble.dense import dense_backward, dense_forward, dense_plan
 from dissensus.ensemble.stack import tensors_of
 from dissensus.objectives import Objective, Terms
 from dissensus.training.optim import MemberOptimizer, clip_by_member
@@ -34,6 +36,9 @@ class StackTrainer:
             raise ValueError("no parameter requires a gradient: there is nothing to train")
         values = list(self.trained.values())
         self.optimizer = MemberOptimizer(recipe.optimizer, values, ens.members)  # type: ignore[arg-type]
+        plain = not (self.fixed or self.buffers or recipe.amp or recipe.compile)
+        stacked = ens.resolved_execution() == "stacked"
+        self.dense = dense_plan(ens.stack) if plain and stacked else None
         self.run = torch.compile(ens.run) if recipe.compile else ens.run
         self.run_drawn = torch.compile(ens.run_drawn) if recipe.compile else ens.run_drawn
 
@@ -43,16 +48,38 @@ class StackTrainer:
         """Train on one batch; returns the outputs and the objective's terms."""
         x, y, extra, drawn = batch
         leaves, index = self._leaves(drawn)
-        with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self.recipe.amp):
-            outputs = self._outputs(leaves, x, index)
-            unlabelled = None if extra is None else self._outputs(leaves, extra, index)
-        terms = evaluate_objective(self.objective, outputs, y, unlabelled, check=check)
-        gradients = torch.autograd.grad(terms.loss, list(leaves.values()))
+        if self.dense is not None and self.dense.fits(x):
+            outputs, terms, gradients = self._dense_step(leaves, x, y, extra, check)
+        else:
+            with _precision(x, self.recipe):
+                outputs = self._outputs(leaves, x, index)
+                unlabelled = None if extra is None else self._outputs(leaves, extra, index)
+            terms = evaluate_objective(self.objective, outputs, y, unlabelled, check=check)
+            gradients = torch.autograd.grad(terms.loss, list(leaves.values()))
         rows = list(range(self.ens.members)) if drawn is None else drawn
         keep = [p for p, m in enumerate(rows) if m in set(self.objective.trained_members(rows))]
         keep = [position for position in keep if rows[position] not in frozen]
         self._update(gradients, rows, keep, drawn is None, scale)
         return outputs, terms
+
+    def _dense_step(
+        self, leaves: dict[str, Tensor], x: Tensor, y: Tensor, extra: Tensor | None, check: bool
+    ) -> tuple[Tensor, Terms, Sequence[Tensor]]:
+        """The same through ``ensemble.dense``: only the objective is differentiated by torch."""
+        assert self.dense is not None
+        batches = [x] if extra is None else [x, extra]
+        runs = [dense_forward(self.dense, leaves, self.ens.features(b)) for b in batches]
+        ends = [outputs.requires_grad_() for outputs, _ in runs]
+        unlabelled = None if extra is None else ends[1]
+        terms = evaluate_objective(self.objective, ends[0], y, unlabelled, check=check)
+        at_ends = torch.autograd.grad(terms.loss, ends)
+        found = [
+            dense_backward(self.dense, leaves, activations, gradient)
+            for (_, activations), gradient in zip(runs, at_ends, strict=True)
+        ]
+        if extra is None:
+            return ends[0], terms, [found[0][name] for name in leaves]
+        return ends[0], terms, [found[0][name] + found[1][name] for name in leaves]
 
     def _leaves(self, drawn: list[int] | None) -> tuple[dict[str, Tensor], Tensor | None]:
         if drawn is None:
@@ -122,7 +149,7 @@ class UnlikeTrainer:
         """Train on one batch; returns the outputs and the objective's terms."""
         x, y, extra, drawn = batch
         rows = list(range(self.ens.members)) if drawn is None else drawn
-        with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self.recipe.amp):
+        with _precision(x, self.recipe):
             outputs = self.ens(x, rows)
             unlabelled = None if extra is None else self.ens(extra, rows)
         terms = evaluate_objective(self.objective, outputs, y, unlabelled, check=check)
@@ -153,6 +180,12 @@ class UnlikeTrainer:
 
 
 Trainer = StackTrainer | UnlikeTrainer
+
+
+def _precision(x: Tensor, recipe: Recipe) -> AbstractContextManager[object]:
+    if not recipe.amp:
+        return nullcontext()
+    return torch.autocast(x.device.type, dtype=torch.bfloat16)
 
 
 def make_trainer(ens: Ensemble, objective: Objective, recipe: Recipe) -> Trainer:

@@ -1,0 +1,159 @@
+"""Training steps against the plain loop over members that published scripts use.
+
+A limit is a ratio of times: 0.25 means four times as fast as the baseline.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.timing import Contender, Result, compare
+from dissensus.ensemble import Ensemble
+from dissensus.models import make_factory
+from dissensus.objectives import Objective, parse
+from dissensus.training import Recipe, fit
+from dissensus.training.steps import make_trainer
+from dissensus.training.stream import Batch
+
+
+def run(quick: bool) -> list[Result]:
+    """All comparisons; one thread unless ``--threads`` says otherwise."""
+    repeats = 3 if quick else 15
+    small = partial(_dense, repeats=repeats)
+    return [
+        small((16, 30, 30, 1), batch=32, members=5, limit=1 / 4),
+        small((16, 30, 30, 1), batch=32, members=20, limit=1 / 10),
+        small((64, 128, 128, 10), batch=128, members=5, limit=1 / 1.6),
+        small((64, 128, 128, 10), batch=128, members=20, limit=1 / 1.6),
+        _convolutional("small_cnn", (1, 28, 28), 64, repeats),
+        _convolutional("resnet20", (3, 32, 32), 32, max(3, repeats // 3)),
+        _drawn(repeats),
+        _loop(repeats),
+        _adp(3, max(5, repeats // 2)),
+        _adp(5, max(5, repeats // 2)),
+    ]
+
+
+# ---- contenders ---------------------------------------------------------------------------------
+
+
+def plain_loop(
+    make: Callable[[], nn.Module], members: int, x: Tensor, y: Tensor, lr: float = 1e-3
+) -> Callable[[], None]:
+    """A step as scripts write it: members one after the other, one optimiser over all of them."""
+    nets = [make() for _ in range(members)]
+    optimizer = torch.optim.Adam([p for net in nets for p in net.parameters()], lr=lr)
+    loss_of = nn.functional.mse_loss if y.is_floating_point() else nn.functional.cross_entropy
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss = sum(loss_of(net(x), y) for net in nets) / members
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def ours(
+    make: Callable[[], nn.Module],
+    members: int,
+    x: Tensor,
+    y: Tensor,
+    objective: Objective | None = None,
+    execution: str = "auto",
+) -> Callable[[], object]:
+    """A step of the library."""
+    combine = "mean" if y.is_floating_point() else "probability"
+    ens = Ensemble(make, members, combine=combine, execution=execution).train()
+    chosen = objective or parse("independent:loss=mse" if combine == "mean" else "independent")
+    trainer = make_trainer(ens, chosen, Recipe())
+    return partial(trainer.step, Batch(x, y, None, None), set(), 1.0, check=False)
+
+
+# ---- comparisons --------------------------------------------------------------------------------
+
+
+def _dense(
+    sizes: tuple[int, ...], *, batch: int, members: int, limit: float, repeats: int
+) -> Result:
+    *hidden, outputs = sizes[1:]
+    make = make_factory("mlp", sizes[:1], outputs, hidden=tuple(hidden))
+    x = torch.randn(batch, sizes[0])
+    y = torch.randn(batch, 1) if outputs == 1 else torch.randint(outputs, (batch,))
+    name = "-".join(map(str, sizes))
+    return compare(
+        f"MLP {name}, {members} members, batch {batch}: one step, ratio to the plain loop",
+        Contender("plain loop", plain_loop(make, members, x, y)),
+        [
+            Contender("dissensus", ours(make, members, x, y), limit),
+            Contender("dissensus, looped", ours(make, members, x, y, execution="looped")),
+        ],
+        repeats=repeats,
+    )
+
+
+def _convolutional(name: str, shape: tuple[int, ...], batch: int, repeats: int) -> Result:
+    members = 3
+    make = make_factory(name, shape, 10)
+    x, y = torch.randn(batch, *shape), torch.randint(10, (batch,))
+    return compare(
+        f"{name} on {list(shape)}, {members} members, batch {batch}: one step, ratio to the loop",
+        Contender("plain loop", plain_loop(make, members, x, y)),
+        [
+            Contender("dissensus", ours(make, members, x, y), 1.0),
+            Contender("dissensus, stacked", ours(make, members, x, y, execution="stacked")),
+        ],
+        repeats=repeats,
+    )
+
+
+def _drawn(repeats: int) -> Result:
+    """LDR draws two members a batch: an epoch should cost the same however many there are."""
+    make = make_factory("mlp", (64,), 10, hidden=(128, 128))
+    x, y = torch.randn(1280, 64), torch.randint(10, (1280,))
+
+    def epoch(members: int) -> Callable[[], object]:
+        ens = Ensemble(make, members)
+        return lambda: fit(ens, (x, y), "ldr", epochs=1, progress=False)
+
+    return compare(
+        "LDR with 2 active members: one epoch, ratio to 5 members",
+        Contender("5 members", epoch(5)),
+        [Contender("50 members", epoch(50), 1.1)],
+        repeats=repeats,
+    )
+
+
+def _loop(repeats: int) -> Result:
+    """What batching, history and checks add to the bare steps."""
+    make = make_factory("mlp", (64,), 10, hidden=(128, 128))
+    x, y = torch.randn(1408, 64), torch.randint(10, (1408,))
+    ens = Ensemble(make, 5).train()
+    trainer = make_trainer(ens, parse("independent"), Recipe())
+    other = Ensemble(make, 5)
+    batches = list(zip(x.split(128), y.split(128), strict=True))
+
+    def bare() -> None:
+        for _ in range(5):
+            for a, b in batches:
+                trainer.step(Batch(a, b, None, None), set(), 1.0, check=False)
+
+    return compare(
+        "fit, 5 epochs of an MLP on 1,408 digits, 5 members: ratio to the bare steps",
+        Contender("bare steps", bare),
+        [Contender("fit", lambda: fit(other, (x, y), epochs=5, progress=False), 1.1)],
+        repeats=repeats,
+    )
+
+
+def _adp(members: int, repeats: int) -> Result:
+    make = make_factory("resnet20", (3, 32, 32), 10)
+    x, y = torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
+    return compare(
+        f"ADP on ResNet-20, {members} members, batch 32: one step, ratio to cross-entropy",
+        Contender("independent", ours(make, members, x, y)),
+        [Contender("adp", ours(make, members, x, y, parse("adp")), 1.03)],
+        repeats=repeats,
+    )
