@@ -28,10 +28,6 @@ __all__ = [
 #: logarithm of diversity: with K members, log((K + floor) · floor^(K−1)) instead of −∞.
 DETERMINANT_FLOOR = 1e-6
 
-# Above any negative eigenvalue that float32 rounding gives a Gram matrix: −6e-6 for 50 members on
-# 20,000 classes.
-_ROUNDING = 2e-5
-
 
 def entropy(log_probs: Tensor) -> Tensor:
     """Shannon entropy in nats over the last axis: ``−Σ_c p_c log p_c``, from log-probabilities."""
@@ -66,8 +62,8 @@ def log_ensemble_diversity(logits: Tensor, labels: Tensor, weights: Tensor | Non
     index = labels.long().expand(logits.shape[:-1])[..., None]
     others = logits.scatter(-1, index, -math.inf)
     directions = (others - others.amax(-1, keepdim=True).detach()).exp().transpose(0, 1)
-    # float64 for the K × K part only: a floor of 1e-6 is a few float32 roundings away from 0.
-    gram = (directions @ directions.transpose(1, 2)).double()
+    directions = directions.double()  # a floor of 1e-6 is a few float32 roundings away from 0
+    gram = directions @ directions.transpose(1, 2)
     return log_determinant(gram, weights).to(logits.dtype)
 
 
@@ -81,7 +77,8 @@ def log_determinant(gram: Tensor, weights: Tensor | None = None) -> Tensor:
     gram = gram * length[..., None] * length[..., None, :]
     if weights is not None:
         gram = leave_out(gram, weights)
-    factor = torch.linalg.cholesky_ex(add_floor_(gram))[0]
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    factor = torch.linalg.cholesky_ex(gram + DETERMINANT_FLOOR * identity)[0]
     log_det: Tensor = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return log_det
 
@@ -91,19 +88,3 @@ def leave_out(gram: Tensor, weights: Tensor) -> Tensor:
     present = weights > 0
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     return torch.where(present[:, None] & present, gram, (1 - DETERMINANT_FLOOR) * identity)
-
-
-def add_floor_(gram: Tensor) -> Tensor:
-    """Add ``DETERMINANT_FLOOR`` to the diagonal of Gram matrices of unit vectors, in place.
-
-    In exact arithmetic no pivot is then smaller than the floor. Where one is, rounding of a float32
-    Gram matrix (many members that all but agree, or thousands of classes) has made it indefinite;
-    there the floor is raised above that rounding, so that logarithm and gradient stay finite.
-    """
-    diagonal = gram.diagonal(dim1=-2, dim2=-1)
-    diagonal.add_(DETERMINANT_FLOOR)
-    factor, failed = torch.linalg.cholesky_ex(gram.detach())
-    root = factor.diagonal(dim1=-2, dim2=-1).amin(-1)
-    rounded = (failed > 0) | (root < math.sqrt(DETERMINANT_FLOOR / 2))
-    diagonal.add_(rounded[..., None], alpha=_ROUNDING)
-    return gram

@@ -166,8 +166,9 @@ def _ensemble_diversity_from_probs(view: _View) -> Tensor:
     predicted = view.mean_probs.argmax(-1)
     others = view.probs.scatter(-1, predicted.expand(view.probs.shape[:-1])[..., None], 0.0)
     by_example = others.transpose(0, 1)
-    gram = by_example.bmm(by_example.transpose(1, 2))
-    scored = -log_determinant(gram.double(), view.weights).to(view.logits.dtype)
+    wide = by_example.double()
+    gram = wide.bmm(wide.transpose(1, 2))
+    scored = -log_determinant(gram, view.weights).to(view.logits.dtype)
     small = gram.diagonal(dim1=-2, dim2=-1).amin(-1) < _SAFE_SQUARE
     if bool(small.any()):
         scored[small] = -log_ensemble_diversity(

@@ -9,17 +9,18 @@ one member is less likely to fool the next; the entropy leaves probability there
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax, softplus
+from torch.nn.functional import softplus
 
-from dissensus.diversity import add_floor_, jensen_shannon, leave_out
-from dissensus.losses import cross_entropy
+from dissensus.diversity import DETERMINANT_FLOOR, leave_out
 from dissensus.objectives.base import Objective, Terms, check_hard_labels, number
-from dissensus.outputs import check_logits, check_targets, weighted_mean
+from dissensus.objectives.fused import jensen_shannon_parts
+from dissensus.outputs import check_logits, check_targets, mean_over_members
 
 __all__ = ["ADP", "JSD", "adp_parts", "alpha_for", "target_probability"]
 
@@ -72,7 +73,7 @@ class ADP(Objective):
             outputs = outputs / temperature
         ce, entropy, log_diversity = adp_parts(outputs, targets, weights)
         parts = {
-            "cross_entropy": members * weighted_mean(ce, weights).mean(),  # L_ECE, Eq. 2
+            "cross_entropy": members * mean_over_members(ce, weights),  # L_ECE, Eq. 2
             "ensemble_entropy": entropy.mean(),
             "log_diversity": log_diversity.mean(),
         }
@@ -96,8 +97,9 @@ def adp_parts(
     weighted = weights is not None
     if weights is None:
         weights = logits.new_full(logits.shape[:1], 1 / logits.shape[0])
-    result: tuple[Tensor, ...] = _AdpParts.apply(logits, labels, weights.to(logits.dtype), weighted)
-    return result[0], result[1], result[2]
+    apply: Callable[..., tuple[Tensor, ...]] = _AdpParts.apply
+    ce, entropy, log_diversity, *_ = apply(logits, labels, weights.to(logits.dtype), weighted)
+    return ce, entropy, log_diversity
 
 
 class _AdpParts(torch.autograd.Function):
@@ -127,12 +129,14 @@ class _AdpParts(torch.autograd.Function):
         mean_true = weights @ (-gap.squeeze(-1)).sigmoid_()
         mean = mean.scatter(-1, labels[:, None], mean_true[:, None])
         entropy = torch.special.entr(mean).sum(-1)
-        gram = by_example.bmm(by_example.transpose(1, 2)).double()
+        wide = by_example.double()  # the floor is a few float32 roundings away from 0
+        gram = wide.bmm(wide.transpose(1, 2))
         length = gram.diagonal(dim1=-2, dim2=-1).rsqrt()  # 1 / ‖e‖
         gram = gram * length[:, None] * length[..., None]  # M̃ᵀ M̃, Eq. 3
         if weighted:
             gram = leave_out(gram, weights)
-        factor = torch.linalg.cholesky_ex(add_floor_(gram))[0]
+        gram.diagonal(dim1=-2, dim2=-1).add_(DETERMINANT_FLOOR)
+        factor = torch.linalg.cholesky_ex(gram)[0]
         log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).mul_(2).to(logits.dtype)
         return ce.squeeze(-1), entropy, log_det, wrong, gap, scale, mean, length, gram
 
@@ -246,11 +250,10 @@ class JSD(Objective):
         weights: Tensor | None = None,
         **hyperparameters: Any,
     ) -> Terms:
-        log_probs = log_softmax(outputs, -1)
-        ce = weighted_mean(cross_entropy(log_probs, targets), weights).mean()
+        ce, divergence = jensen_shannon_parts(outputs, targets, weights)
         parts = {
-            "cross_entropy": outputs.shape[0] * ce,
-            "jensen_shannon": jensen_shannon(log_probs, weights).mean(),
+            "cross_entropy": outputs.shape[0] * mean_over_members(ce, weights),
+            "jensen_shannon": divergence.mean(),
         }
         loss = parts["cross_entropy"] - hyperparameters["strength"] * parts["jensen_shannon"]
         return Terms(loss, parts)

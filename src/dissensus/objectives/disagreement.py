@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ from torch.nn.functional import log_softmax
 from dissensus.diversity import jensen_shannon
 from dissensus.losses import cross_entropy
 from dissensus.objectives.base import Objective, Terms, number
-from dissensus.outputs import check_logits, check_targets, weighted_mean
+from dissensus.objectives.fused import a2d_term
+from dissensus.outputs import check_logits, check_targets, mean_over_members, weighted_mean
 
 __all__ = [
     "A2D",
@@ -30,9 +32,11 @@ __all__ = [
     "DivDis",
     "a2d_pair",
     "a2d_pairs",
+    "disagreement_term",
     "divdis_pairs",
     "jsd_pairs",
     "mean_over_pairs",
+    "pair_weights",
 ]
 
 
@@ -79,20 +83,34 @@ def divdis_pairs(log_probs: Tensor, example_weights: Tensor | None = None) -> Te
     of p^m ⊗ p^l; the diagonal is left at 0. ``example_weights`` sum to 1 and make it a weighted
     mean. Costs pairs × classes² numbers: for many classes prefer A2D.
     """
-    members, batch, _ = log_probs.shape
+    members, batch, classes = log_probs.shape
     probs = log_probs.exp()
     if example_weights is None:
         example_weights = log_probs.new_full((batch,), 1 / batch)
     weighted = probs * example_weights[:, None]
     negative_entropy = _x_log_x(weighted.sum(1)).sum(-1)
+    if (members * classes) ** 2 <= _AT_ONCE:
+        by_example = probs.transpose(0, 1).flatten(1)  # [batch, members · classes]
+        joint = weighted.transpose(0, 1).flatten(1).T @ by_example  # all pairs in one product
+        joints = joint.unflatten(0, (members, classes)).unflatten(2, (members, classes))
+        negative_joint = _x_log_x(joints).sum((1, 3))
+    else:
+        negative_joint = _negative_joint_entropies(weighted, probs)
+    information = negative_joint - negative_entropy[:, None] - negative_entropy
+    return information * (1 - torch.eye(members, dtype=probs.dtype, device=probs.device))
+
+
+#: Entries of all pairs' joint distributions that may be held at once.
+_AT_ONCE = 1 << 20
+
+
+def _negative_joint_entropies(weighted: Tensor, probs: Tensor) -> Tensor:
+    """``Σ J log J`` of every pair m < l in turn, mirrored, so that one joint is held at a time."""
+    members = probs.shape[0]
     rows = []
     for m in range(members):
-        row = [log_probs.new_zeros(())] * (m + 1)
-        for l in range(m + 1, members):  # noqa: E741 - the paper's letter
-            joint = weighted[m].T @ probs[l]
-            information = _x_log_x(joint).sum() - negative_entropy[m] - negative_entropy[l]
-            row.append(information)
-        rows.append(torch.stack(row))
+        later = [_x_log_x(weighted[m].T @ probs[other]).sum() for other in range(m + 1, members)]
+        rows.append(torch.stack([probs.new_zeros(())] * (m + 1) + later))
     upper = torch.stack(rows)
     return upper + upper.T
 
@@ -132,22 +150,39 @@ PAIR_TERMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def mean_over_pairs(pairs: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The mean of ``pairs`` ``[members, members]`` over ordered pairs of unlike members; 0 for one.
+def pair_weights(like: Tensor, members: int, weights: Tensor | None = None) -> Tensor:
+    """How much each ordered pair of unlike members counts, ``[members, members]``, summing to 1.
 
-    With ``weights`` a pair counts w_m w_l. For ``a2d_pairs`` the two orders of a pair differ (ŷ is
-    the first one's class); the paper leaves the order open, and taking both makes the objective
-    independent of the order of members.
+    With ``weights`` a pair counts w_m w_l. All 0 where there is no pair: for one member, or where
+    one member has all the weight. For ``a2d_pairs`` the two orders of a pair differ (ŷ is the first
+    one's class); the paper leaves the order open, and taking both makes the objective independent
+    of the order of members.
     """
-    members = pairs.shape[0]
-    if members == 1:
-        return pairs.sum() * 0
-    off = 1 - torch.eye(members, dtype=pairs.dtype, device=pairs.device)
-    if weights is not None:
-        off = off * torch.outer(weights, weights).to(pairs.dtype)
-        total = off.sum()  # 0 where one member has all the weight: no pair, as for one member
-        return (pairs * off).sum() / torch.where(total > 0, total, 1.0)
-    return (pairs * off).sum() / (members * (members - 1))
+    off = _off_diagonal(members, like.dtype, like.device)
+    if weights is None:
+        return off / max(members * (members - 1), 1)
+    off = off * torch.outer(weights, weights).to(like.dtype)
+    total = off.sum()
+    return off / torch.where(total > 0, total, 1.0)
+
+
+@lru_cache
+def _off_diagonal(members: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return 1 - torch.eye(members, dtype=dtype, device=device)
+
+
+def mean_over_pairs(pairs: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The mean of ``pairs`` ``[members, members]`` over ordered pairs of unlike members."""
+    return (pairs * pair_weights(pairs, pairs.shape[0], weights)).sum()
+
+
+def disagreement_term(
+    name: str, logits: Tensor, example_weights: Tensor, weights: Tensor | None = None
+) -> Tensor:
+    """The mean over pairs of a pair term of ``PAIR_TERMS``, each example weighed; a scalar."""
+    if name == "a2d":
+        return a2d_term(logits, example_weights, pair_weights(logits, logits.shape[0], weights))
+    return mean_over_pairs(PAIR_TERMS[name](log_softmax(logits, -1), example_weights), weights)
 
 
 @dataclass(frozen=True)
@@ -160,15 +195,10 @@ class _Disagreement(Objective):
         check_logits(outputs, finite=False)
         check_targets(targets, outputs.shape[1], outputs.shape[2])
 
-    def pair_terms(self, disagreement: Tensor) -> Tensor:
-        """The pair term on unlabelled logits, ``[members, members]``."""
-        log_probs = log_softmax(disagreement, -1)
-        return PAIR_TERMS[self.name](log_probs, log_probs.new_ones(log_probs.shape[1]))
-
-    @property
-    def name(self) -> str:
-        """The key of the pair term in ``PAIR_TERMS``."""
-        return type(self).__name__.lower()
+    def term(self, disagreement: Tensor, weights: Tensor | None) -> Tensor:
+        """The mean over pairs on unlabelled logits, every example counting the same."""
+        ones = disagreement.new_ones(disagreement.shape[1])
+        return disagreement_term(type(self).__name__.lower(), disagreement, ones, weights)
 
 
 @dataclass(frozen=True)
@@ -196,8 +226,8 @@ class A2D(_Disagreement):
         assert disagreement is not None  # checked by the shell
         ce = cross_entropy(log_softmax(outputs, -1), targets, self.label_smoothing)
         parts = {
-            "cross_entropy": weighted_mean(ce, weights).mean(),
-            "disagreement": mean_over_pairs(self.pair_terms(disagreement), weights),
+            "cross_entropy": mean_over_members(ce, weights),
+            "disagreement": self.term(disagreement, weights),
         }
         loss = parts["cross_entropy"] + hyperparameters["strength"] * parts["disagreement"]
         return Terms(loss, parts)
@@ -255,8 +285,8 @@ class DivDis(_Disagreement):
             log_prior = mean_probs.new_tensor(self.prior).log()
         imbalance = (_x_log_x(mean_probs) - mean_probs * log_prior).sum(-1)  # KL for each member
         parts = {
-            "cross_entropy": weighted_mean(ce, weights).mean(),
-            "mutual_information": mean_over_pairs(self.pair_terms(disagreement), weights),
+            "cross_entropy": mean_over_members(ce, weights),
+            "mutual_information": self.term(disagreement, weights),
             "imbalance": weighted_mean(imbalance, weights),
         }
         loss = (

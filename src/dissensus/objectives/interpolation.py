@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.losses import LOSSES, check_loss, check_loss_inputs, errors, mse
+from dissensus.losses import LOSSES, check_loss, check_loss_inputs, cross_entropy, errors, mse
 from dissensus.objectives.base import Objective, Terms, number
-from dissensus.outputs import combined_log_probs, log_mean_exp, weighted_mean
+from dissensus.objectives.fused import score_curvature_parts
+from dissensus.outputs import log_mean_exp, mean_over_members, weighted_mean
 
 __all__ = [
     "GNCL",
@@ -53,19 +54,24 @@ class Interpolation(Objective):
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         check_loss_inputs(outputs, targets, self.loss, finite=False)
 
-    def _errors(self, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Terms:
-        """Mean ERR, ERR and DIV of the batch; the loss is left to the caller."""
+    def _parts(
+        self, outputs: Tensor, targets: Tensor, weights: Tensor | None, trained: tuple[str, ...]
+    ) -> dict[str, Tensor]:
+        """Mean ERR, ERR and DIV of the batch; those not ``trained`` carry no gradient."""
         assert self.combine is not None  # set in __post_init__
         member, ensemble = errors(
             outputs, targets, self.loss, self.combine, weights, self.label_smoothing
         )
-        mean_error, error = weighted_mean(member, weights).mean(), ensemble.mean()
-        parts = {
+        if "member_error" not in trained:
+            member = member.detach()
+        if "ensemble_error" not in trained:
+            ensemble = ensemble.detach()
+        mean_error, error = mean_over_members(member, weights), ensemble.mean()
+        return {
             "member_error": mean_error,
             "ensemble_error": error,
-            "diversity": mean_error - error,
+            "diversity": mean_error.detach() - error.detach(),
         }
-        return Terms(mean_error, parts)
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ class Independent(Interpolation):
         weights: Tensor | None = None,
         **hyperparameters: Any,
     ) -> Terms:
-        parts = self._errors(outputs, targets, weights).parts
+        parts = self._parts(outputs, targets, weights, ("member_error",))
         return Terms(parts["member_error"], parts)
 
 
@@ -109,7 +115,7 @@ class Joint(Interpolation):
         weights: Tensor | None = None,
         **hyperparameters: Any,
     ) -> Terms:
-        parts = self._errors(outputs, targets, weights).parts
+        parts = self._parts(outputs, targets, weights, ("ensemble_error",))
         return Terms(parts["ensemble_error"], parts)
 
 
@@ -137,9 +143,9 @@ class Augmented(Interpolation):
         **hyperparameters: Any,
     ) -> Terms:
         beta = hyperparameters["beta"]
-        parts = self._errors(outputs, targets, weights).parts
-        # Eq. 2. The second form: it keeps β = 1 free of mean ERR, and is exact where DIV is small.
-        loss = (1 - beta) * parts["member_error"] + beta * parts["ensemble_error"]
+        parts = self._parts(outputs, targets, weights, ("member_error", "ensemble_error"))
+        # Eq. 2, its second form: (1 − β) mean ERR + β ERR, exact at both ends.
+        loss = torch.lerp(parts["member_error"], parts["ensemble_error"], beta)
         return Terms(loss, parts)
 
 
@@ -191,9 +197,10 @@ class GradientAdjustedTargets(Objective):
         adjusted = targets - alpha * (seen - targets)  # ỹ = y − α g, below Eq. 7
         if self.detach:
             adjusted = adjusted.detach()
-        loss = weighted_mean(mse(outputs, adjusted), weights).mean()
-        mean_error = weighted_mean(mse(outputs, targets), weights).mean()
-        error = mse(mean, targets).mean()
+        loss = mean_over_members(mse(outputs, adjusted), weights)
+        with torch.no_grad():
+            mean_error = mean_over_members(mse(outputs, targets), weights)
+            error = mse(mean, targets).mean()
         parts = {
             "member_error": mean_error,
             "ensemble_error": error,
@@ -295,8 +302,8 @@ class NCL(Objective):
         away = (predictions - mean).detach()  # −Σ_{l≠j} (f_l − f̄), a constant for member j
         penalty = -((predictions - mean.detach()) * away).sum(-1)
         loss = LOSSES[self.loss].function(predictions, targets)
-        mean_error = weighted_mean(loss, weights).mean()
-        mean_penalty = weighted_mean(penalty, weights).mean()
+        mean_error = mean_over_members(loss, weights)
+        mean_penalty = mean_over_members(penalty, weights)
         parts = {"member_error": mean_error, "correlation_penalty": mean_penalty}
         return Terms(mean_error + 2 * hyperparameters["strength"] * mean_penalty, parts)
 
@@ -339,36 +346,32 @@ class GNCL(Objective):
         weights: Tensor | None = None,
         **hyperparameters: Any,
     ) -> Terms:
-        member = errors(outputs, targets, self.loss, self.combine or "score", weights).member
         if self.loss == "mse":
-            curvature = (outputs - weighted_mean(outputs, weights)).square().sum(-1)
+            member = mse(outputs, targets)
+            away = (outputs - weighted_mean(outputs, weights)).square().sum(-1)
+            curvature = weighted_mean(away, weights)
         elif self.combine == "score":
-            curvature = _score_curvature(outputs, weights)
+            member, curvature = score_curvature_parts(outputs, targets, weights)
         else:
-            curvature = _probability_curvature(outputs, targets, weights)
-        mean_error = weighted_mean(member, weights).mean()
-        diversity = weighted_mean(curvature, weights).mean()
+            member = cross_entropy(log_softmax(outputs, -1), targets)
+            curvature = _probability_curvature(member, outputs, targets, weights)
+        mean_error = mean_over_members(member, weights)
+        diversity = curvature.mean()
         parts = {"member_error": mean_error, "second_order_diversity": diversity}
         return Terms(mean_error - hyperparameters["strength"] * diversity, parts)
 
 
-def _score_curvature(logits: Tensor, weights: Tensor | None) -> Tensor:
-    """``½ dᵀ (diag q̄ − q̄ q̄ᵀ) d`` for d = f_j − f̄, ``[members, batch]``: half the variance of d."""
-    distance = logits - weighted_mean(logits, weights)
-    probs = combined_log_probs(logits, "score", weights).exp()
-    centred = distance - (probs * distance).sum(-1, keepdim=True)
-    return 0.5 * (probs * centred.square()).sum(-1)
-
-
-def _probability_curvature(logits: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
-    """``½ Σ_k y_k (p_j(k) − p̄(k))² / p̄(k)²``, ``[members, batch]``, by ratios in log space."""
-    log_probs = log_softmax(logits, -1)
-    if not targets.is_floating_point():
-        index = targets.long().expand(logits.shape[:-1])[..., None]
-        log_probs = log_probs.gather(-1, index)
-        targets = log_probs.new_ones(log_probs.shape[1:])
-    log_ratio = log_probs - log_mean_exp(log_probs, weights)
-    if weights is not None:  # a member of weight 0 has no part in p̄, and no bound on its ratio
-        log_ratio = torch.where((weights > 0)[:, None, None], log_ratio, 0.0)
-    ratio = log_ratio.expm1()  # p_j / p̄ − 1, at most 1 / w_j − 1
-    return 0.5 * (targets * ratio.square()).sum(-1)
+def _probability_curvature(
+    member_error: Tensor, logits: Tensor, targets: Tensor, weights: Tensor | None
+) -> Tensor:
+    """``½ Σ_j w_j Σ_k y_k (p_j(k) − p̄(k))² / p̄(k)²``, ``[batch]``, by ratios in log space."""
+    soft = targets.is_floating_point()
+    # With hard labels only the true class has y_k > 0, and its log-probability is −CE.
+    log_probs = log_softmax(logits, -1) if soft else -member_error
+    log_ratio = log_probs - log_mean_exp(log_probs, weights)  # at most −log w_j
+    if weights is not None:  # without a bound for a member of weight 0, which counts for nothing
+        present = (weights > 0).reshape(-1, *[1] * (log_ratio.ndim - 1))
+        log_ratio = torch.where(present, log_ratio, 0.0)
+    ratio = log_ratio.expm1()  # p_j / p̄ − 1
+    curvature = 0.5 * weighted_mean(ratio.square(), weights)
+    return (targets * curvature).sum(-1) if soft else curvature

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.functional import log_softmax
 
 from dissensus.losses import cross_entropy
@@ -18,8 +19,9 @@ from dissensus.objectives.base import (
     number,
     sample_without_replacement,
 )
-from dissensus.objectives.disagreement import PAIR_TERMS, mean_over_pairs
-from dissensus.outputs import weighted_mean
+from dissensus.objectives.disagreement import PAIR_TERMS, disagreement_term, pair_weights
+from dissensus.objectives.fused import a2d_parts
+from dissensus.outputs import mean_over_members, weighted_mean
 
 __all__ = ["LDR", "hardness_weights"]
 
@@ -36,8 +38,8 @@ def hardness_weights(logits: Tensor, labels: Tensor, weights: Tensor | None = No
     tensor([0.6412, 1.2824])
     """
     with torch.no_grad():
-        ensemble = log_softmax(weighted_mean(logits, weights), -1)
-        ce = cross_entropy(ensemble, labels)
+        ensemble = weighted_mean(logits, weights)
+        ce = functional.cross_entropy(ensemble, labels.long(), reduction="none")
         mean = ce.mean()
         safe = torch.where(mean > 0, mean, 1.0)
         return ce / safe / safe  # Eq. 4; dividing twice keeps a small mean from underflowing
@@ -102,13 +104,16 @@ class LDR(Objective):
         weights: Tensor | None = None,
         **hyperparameters: Any,
     ) -> Terms:
-        log_probs = log_softmax(outputs, -1)
-        ce = cross_entropy(log_probs, targets, self.label_smoothing)
         alpha = hardness_weights(outputs, targets, weights)
-        pairs = PAIR_TERMS[self.regularizer](log_probs, alpha)
+        if self.regularizer == "a2d" and not self.label_smoothing:
+            pairs = pair_weights(outputs, outputs.shape[0], weights)
+            disagreement, ce = a2d_parts(outputs, targets, alpha, pairs)
+        else:
+            ce = cross_entropy(log_softmax(outputs, -1), targets, self.label_smoothing)
+            disagreement = disagreement_term(self.regularizer, outputs, alpha, weights)
         parts = {
-            "cross_entropy": weighted_mean(ce, weights).mean(),  # L_main, Eq. 1
-            "disagreement": mean_over_pairs(pairs, weights),
+            "cross_entropy": mean_over_members(ce, weights),  # L_main, Eq. 1
+            "disagreement": disagreement,
         }
         loss = parts["cross_entropy"] + hyperparameters["strength"] * parts["disagreement"]
         return Terms(loss, parts)

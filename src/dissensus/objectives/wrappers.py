@@ -13,6 +13,7 @@ from torch.nn.functional import log_softmax
 from dissensus.losses import cross_entropy
 from dissensus.objectives.base import Objective, Terms, number, sample_without_replacement
 from dissensus.objectives.disagreement import A2D
+from dissensus.objectives.fused import a2d_term
 from dissensus.objectives.interpolation import Joint
 
 __all__ = ["LearnerDropout", "Sequential"]
@@ -141,9 +142,10 @@ class Sequential(Objective):
             log_softmax(outputs[-1], -1), targets, self.objective.label_smoothing
         ).mean()
         fixed_and_new = torch.cat([disagreement[:-1].detach(), disagreement[-1:]])
-        pairs = self.objective.pair_terms(fixed_and_new)
-        against = (pairs[-1, :-1] + pairs[:-1, -1]) / 2  # both orders of a pair, as elsewhere
-        term = against.mean() if self.stage else ce * 0
+        # Both orders of every pair with the new member, as elsewhere; 0 for the first member.
+        last = torch.zeros(self.stage + 1, self.stage + 1).to(outputs)
+        last[-1, :-1] = last[:-1, -1] = 0.5 / max(self.stage, 1)
+        term = a2d_term(fixed_and_new, outputs.new_ones(fixed_and_new.shape[1]), last)
         parts = {"cross_entropy": ce, "disagreement": term}
         return Terms(ce + hyperparameters["strength"] * term, parts)
 

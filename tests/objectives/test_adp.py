@@ -1,0 +1,315 @@
+"""ADP and JSD: the theorems of *adp*, reached by optimising free logits, and the fused parts."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import log_softmax
+from torch.testing import assert_close
+
+from dissensus import diversity
+from dissensus.losses import cross_entropy
+from dissensus.objectives import ADP, JSD, Objective, alpha_for, target_probability
+from dissensus.objectives.adp import adp_parts
+from dissensus.outputs import combined_log_probs
+
+STARTS = 8
+
+
+def draw(
+    members: int = 3, batch: int = 4, classes: int = 6, scale: float = 2.0
+) -> tuple[Tensor, Tensor]:
+    logits = scale * torch.randn(members, batch, classes, dtype=torch.float64)
+    return logits, torch.randint(classes, (batch,))
+
+
+def minimise(
+    objective: Objective, members: int, classes: int, steps: int = 700, rate: float = 0.3
+) -> Tensor:
+    """Free logits ``[members, starts, classes]`` of true class 0, each example a start of its own.
+
+    The objectives are means over examples, so that the starts do not touch each other.
+    """
+    logits = torch.randn(members, STARTS, classes, dtype=torch.float64, requires_grad=True)
+    labels = torch.zeros(STARTS, dtype=torch.long)
+    optimizer = torch.optim.Adam([logits], lr=rate)
+    for step in range(steps):
+        optimizer.param_groups[0]["lr"] = rate * (1 + math.cos(math.pi * step / steps)) / 2
+        logits.grad = torch.autograd.grad(STARTS * objective(logits, labels).loss, logits)[0]
+        optimizer.step()
+    return logits.detach()
+
+
+def losses(objective: Objective, logits: Tensor) -> Tensor:
+    """The loss of each start."""
+    label = torch.zeros(1, dtype=torch.long)
+    return torch.stack([objective(logits[:, [n]], label).loss for n in range(STARTS)])
+
+
+# ---- by hand ------------------------------------------------------------------------------------
+
+
+def test_values_by_hand() -> None:
+    # K = 2, L = 3, y = 0: F¹ = (.6, .3, .1), F² = (.6, .1, .3), mean (.6, .2, .2).
+    # Non-target directions (3, 1)/√10 and (1, 3)/√10: cosine 6/10, det = 1 − .36 = .64.
+    logits = torch.tensor([[[0.6, 0.3, 0.1]], [[0.6, 0.1, 0.3]]], dtype=torch.float64).log()
+    terms = ADP(alpha=2.0, beta=0.5)(logits, torch.tensor([0]))
+    ce, entropy, log_det = -2 * math.log(0.6), -0.6 * math.log(0.6) - 0.4 * math.log(0.2), 0.64
+    assert float(terms.parts["cross_entropy"]) == pytest.approx(ce)
+    assert float(terms.parts["ensemble_entropy"]) == pytest.approx(entropy)
+    assert float(terms.parts["log_diversity"]) == pytest.approx(math.log(log_det), abs=4e-6)
+    wanted = ce - 2 * entropy - 0.5 * math.log(log_det)
+    assert float(terms.loss) == pytest.approx(wanted, abs=4e-6)
+    # JSD of the same: H(mean) − H(F¹); both members have the entropy of (.6, .3, .1).
+    own = -0.6 * math.log(0.6) - 0.3 * math.log(0.3) - 0.1 * math.log(0.1)
+    terms = JSD(3.0)(logits, torch.tensor([0]))
+    assert float(terms.loss) == pytest.approx(ce - 3 * (entropy - own))
+
+
+def test_temperature_divides_the_logits() -> None:
+    logits, labels = draw()
+    cool = ADP(1.5, 0.3)(logits / 4, labels)
+    warm = ADP(1.5, 0.3, temperature=4.0)(logits, labels)
+    assert_close(warm.loss, cool.loss)
+    # Appendix B.2: a high temperature raises the non-maximal predictions, so the entropy.
+    assert warm.parts["ensemble_entropy"] > ADP()(logits, labels).parts["ensemble_entropy"]
+
+
+# ---- the theorems -------------------------------------------------------------------------------
+
+
+def test_theorem_1_without_entropy_members_become_sure_of_the_true_class() -> None:
+    logits = minimise(ADP(alpha=0.0, beta=0.5), members=3, classes=10, rate=0.5)
+    assert float(logits.softmax(-1)[..., 0].min()) > 0.999
+    # All the same their wrong-class directions are orthogonal: it costs the cross-entropy nothing.
+    labels = torch.zeros(STARTS, dtype=torch.long)
+    assert float(diversity.log_ensemble_diversity(logits, labels).min()) > -0.05
+
+
+@pytest.mark.parametrize(("members", "classes", "alpha"), [(3, 10, 2.0), (5, 7, 4.0)])
+def test_theorem_2_the_entropy_term_smooths_to_equation_7(
+    members: int, classes: int, alpha: float
+) -> None:
+    probs = minimise(ADP(alpha, beta=0.0), members, classes, steps=400).softmax(-1)
+    true = target_probability(alpha, members, classes)
+    # F_y^k = F̄_y for every member, and F̄_j = (1 − F̄_y) / (L − 1) for every wrong class …
+    assert_close(probs[..., 0], torch.full_like(probs[..., 0], true), rtol=0, atol=1e-5)
+    wrong = probs.mean(0)[:, 1:]
+    assert_close(wrong, torch.full_like(wrong, (1 - true) / (classes - 1)), rtol=0, atol=1e-5)
+    # … while each member's own wrong classes are left free.
+    assert float(probs[:, :, 1:].std(0).max()) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("members", "classes", "alpha", "beta"), [(3, 10, 2.0, 0.5), (4, 9, 3.0, 1.0)]
+)
+def test_corollary_1_members_share_out_the_wrong_classes(
+    members: int, classes: int, alpha: float, beta: float
+) -> None:
+    objective = ADP(alpha, beta)
+    logits = minimise(objective, members, classes)
+    true = target_probability(alpha, members, classes)
+    share = members * (1 - true) / (classes - 1)  # Eq. 8
+    entropy = -true * math.log(true) - (1 - true) * math.log((1 - true) / (classes - 1))
+    floor = members * math.log1p(diversity.DETERMINANT_FLOOR)
+    least = -members * math.log(true) - alpha * entropy - beta * floor
+    reached = losses(objective, logits)
+    assert float(reached.min()) == pytest.approx(least, abs=5e-4)
+    assert float(reached.min()) > least  # it is the least: no start gets below it
+    best = logits[:, int(reached.argmin())].softmax(-1)
+    assert_close(best[:, 0], torch.full_like(best[:, 0], true), rtol=0, atol=3e-3)
+    mine = best[:, 1:] > share / 2
+    assert bool((mine.sum(0) == 1).all())  # a partition of the wrong classes …
+    assert bool((mine.sum(1) == (classes - 1) // members).all())  # … into parts of one size
+    wanted = torch.where(mine, share, 0.0).to(best)
+    assert_close(best[:, 1:], wanted, rtol=0, atol=5e-3)
+    directions = best[:, 1:] / best[:, 1:].norm(dim=-1, keepdim=True)
+    assert_close(directions @ directions.T, torch.eye(members).to(best), rtol=0, atol=0.03)
+
+
+def test_published_numbers() -> None:
+    assert alpha_for(0.9, members=5, classes=1000) == pytest.approx(0.610, abs=5e-4)
+    assert target_probability(2.0, members=3, classes=10) == pytest.approx(0.588, abs=5e-4)
+    # By hand: F_y = ¾, L = 3 + 1, K = 3: odds 9, α = 3 / (¾ log 9)
+    assert alpha_for(0.75, members=3, classes=4) == pytest.approx(4 / math.log(9))
+
+
+@given(
+    share=st.floats(0.01, 0.9999), members=st.integers(1, 50), classes=st.integers(3, 20000)
+)  # fmt: skip
+def test_alpha_for_and_target_probability_are_inverse(
+    share: float, members: int, classes: int
+) -> None:
+    wanted = 1 / classes + share * (1 - 1 / classes)
+    alpha = alpha_for(wanted, members, classes)
+    got = target_probability(alpha, members, classes)
+    assert got == pytest.approx(wanted, rel=1e-9)
+    # Eq. 7 itself
+    right = alpha / members * math.log(got * (classes - 1) / (1 - got))
+    assert 1 / got == pytest.approx(right, rel=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-2, 1e4, 1e6])
+def test_target_probability_at_the_ends(alpha: float) -> None:
+    # α → 0: F_y → 1 (Theorem 1); α → ∞: the uniform prediction.
+    got = target_probability(alpha, members=5, classes=10)
+    assert got == pytest.approx(1.0 if alpha < 1 else 0.1, rel=1e-2)
+
+
+def test_bad_sizes_and_probabilities_are_refused() -> None:
+    for bad in (0.1, 0.05, 1.0, 1.5, math.nan):
+        with pytest.raises(ValueError, match=r"between 1 / classes = 0.1 and 1, got"):
+            alpha_for(bad, members=3, classes=10)
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="alpha must be a finite number greater than 0, got"):
+            target_probability(bad, members=3, classes=10)
+    for function in (alpha_for, target_probability):
+        with pytest.raises(ValueError, match="at least 1 member and 3 classes, got members=0"):
+            function(0.9, members=0, classes=10)
+        with pytest.raises(ValueError, match="got members=3, classes=2"):
+            function(0.9, members=3, classes=2)
+    with pytest.raises(ValueError, match="temperature must be a finite number greater than 0"):
+        ADP(temperature=0.0)
+    with pytest.raises(ValueError, match="alpha must be a finite number at least 0, got -1"):
+        ADP(alpha=-1)
+
+
+# ---- the fused parts ----------------------------------------------------------------------------
+
+
+def plain_parts(
+    logits: Tensor, labels: Tensor, weights: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        cross_entropy(log_softmax(logits, -1), labels),
+        diversity.entropy(combined_log_probs(logits, "probability", weights)),
+        diversity.log_ensemble_diversity(logits, labels, weights),
+    )
+
+
+@pytest.mark.parametrize("weights", [None, [0.2, 0.5, 0.3], [0.6, 0.0, 0.4]])
+@pytest.mark.parametrize("part", [0, 1, 2, slice(0, 3)])
+def test_fused_parts_are_the_plain_formulas(weights: list[float] | None, part: object) -> None:
+    given_weights = None if weights is None else torch.tensor(weights, dtype=torch.float64)
+    logits, labels = draw()
+    results = []
+    for function in (adp_parts, plain_parts):
+        leaf = logits.clone().requires_grad_()
+        values = function(leaf, labels, given_weights)
+        chosen = values[part] if isinstance(part, slice) else values[part : part + 1]
+        # Unlike numbers for unlike entries, so that none can stand in for another.
+        directions = [torch.linspace(1, 2, v.numel()).reshape(v.shape).to(v) for v in chosen]
+        gradient = torch.autograd.grad(chosen, leaf, directions)[0]
+        results.append(([v.detach() for v in chosen], gradient))
+    assert_close(results[0], results[1], rtol=1e-9, atol=1e-9)
+    assert float(results[0][1].abs().max()) > 1e-2
+
+
+def test_fused_parts_in_float32_at_wide_gaps() -> None:
+    # The naive form is NaN at a gap of 55; at 110 exp(−gap) is no longer a float32.
+    logits = torch.tensor([[[110.0, 1.0, 0.0, -1.0]], [[110.0, 0.0, 2.0, 0.0]]], requires_grad=True)
+    labels = torch.tensor([0])
+    ce, entropy, log_det = adp_parts(logits, labels)
+    wanted = diversity.log_ensemble_diversity(logits.double(), labels)
+    assert_close(log_det, wanted.float(), rtol=1e-5, atol=1e-5)
+    assert float(log_det.detach()) < -0.1
+    gradient = torch.autograd.grad(log_det.sum(), logits)[0]
+    assert bool(torch.isfinite(gradient).all())
+    assert float(gradient.abs().max()) > 0.1  # there is something left to point with
+    assert float(ce.detach().sum() + entropy.detach().sum()) == 0
+
+
+@pytest.mark.parametrize(
+    ("members", "classes"), [(5, 10), (5, 20000), (10, 5000), (20, 60), (50, 60), (50, 1000)]
+)
+@pytest.mark.parametrize("noise", [0.0, 1e-6, 1e-4, 1e-2])
+def test_members_that_all_but_agree_stay_finite_in_float32(
+    members: int, classes: int, noise: float
+) -> None:
+    # The rounding of a float32 Gram matrix reaches the floor of 1e-6 and makes it indefinite.
+    base, labels = torch.randn(1, 4, classes), torch.randint(classes, (4,))
+    logits = (base + noise * torch.randn(members, 4, classes)).requires_grad_()
+    for log_det in (
+        adp_parts(logits, labels)[2],
+        diversity.log_ensemble_diversity(logits, labels),
+    ):
+        gradient = torch.autograd.grad(log_det.sum(), logits)[0]
+        assert bool(torch.isfinite(log_det).all())
+        assert bool(torch.isfinite(gradient).all())
+        assert float(gradient.abs().max()) < 1e4
+        least = math.log(members) + (members - 1) * math.log(diversity.DETERMINANT_FLOOR)
+        assert bool((log_det.detach() > least - 0.7 * members).all())
+
+
+def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
+    logits, labels = draw()
+    leaf = logits.requires_grad_()
+    gradient = torch.autograd.grad(ADP()(leaf, labels).loss ** 2, leaf, create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="ADP has no second derivative"):
+        torch.autograd.grad(gradient.sum(), leaf)
+
+    def loss(z: Tensor) -> Tensor:
+        return ADP().core(z, labels, **ADP().values()).loss
+
+    with pytest.raises(RuntimeError, match="ADP has no second derivative"):
+        torch.func.jacrev(torch.func.grad(loss))(logits.detach())
+
+
+# ---- Jensen–Shannon as the diversity (Appendix B.1) ---------------------------------------------
+
+
+def jsd_gradient(strength: float, probs: Tensor) -> Tensor:
+    """The objective's gradient in the logits of one example, ``[members, classes]``, y = 0."""
+    leaf = probs.log()[:, None].requires_grad_()
+    loss = JSD(strength)(leaf, torch.zeros(1, dtype=torch.long)).loss
+    return torch.autograd.grad(loss, leaf)[0][:, 0]
+
+
+def test_jsd_has_the_partial_derivatives_of_the_proof() -> None:
+    probs, strength = torch.randn(3, 5, dtype=torch.float64).softmax(-1), 1.7
+    slope = strength / 3 * (probs.mean(0).log() - probs.log())
+    slope[:, 0] -= 1 / probs[:, 0]
+    # Through the softmax: ∂/∂z_j = F_j (∂/∂F_j − Σ_i F_i ∂/∂F_i)
+    wanted = probs * (slope - (probs * slope).sum(-1, keepdim=True))
+    assert_close(jsd_gradient(strength, probs), wanted)
+
+
+@given(
+    true=st.lists(st.floats(0.01, 0.99), min_size=2, max_size=5),
+    strength=st.floats(0.01, 100),
+    seed=st.integers(0, 2**16),
+)
+def test_equation_11_cannot_hold_for_all_members(
+    true: list[float], strength: float, seed: int
+) -> None:
+    # A stationary point needs F̄_j / F_j^k alike for all j ≠ y: wrong classes in one proportion.
+    generator = torch.Generator().manual_seed(seed)
+    shape = torch.randn(4, generator=generator, dtype=torch.float64).softmax(-1)
+    right = torch.tensor(true, dtype=torch.float64)[:, None]
+    probs = torch.cat([right, (1 - right) * shape], -1)
+    gradient = jsd_gradient(strength, probs)
+    # Eq. 11 times F_y (1 − F_y): for the most confident member the logarithm is not positive, the
+    # other side is 1 / F_y, and the gradient is at most −(1 − F_y).
+    most = int(right.argmax())
+    assert float(gradient[most, 0]) <= -(1 - float(right[most])) * (1 - 1e-9)
+
+
+def test_jsd_runs_to_the_boundary_and_can_make_a_member_wrong() -> None:
+    least = []
+    for steps in (100, 800):
+        logits = minimise(JSD(1.0), members=2, classes=3, steps=steps)
+        least.append((float(logits.softmax(-1).amin((0, 2)).max()), losses(JSD(1.0), logits)))
+    assert least[1][0] < 1e-3
+    assert least[1][0] < 0.5 * least[0][0]  # and on it goes
+    assert bool((least[1][1] < least[0][1]).all())
+    # λ = 20: a member that gives the true class 3% pays, and the loss is far below that of members
+    # that are all sure and right, which is 0.
+    strong = JSD(20.0)
+    logits = minimise(strong, members=2, classes=3, steps=300)
+    reached = losses(strong, logits)
+    best = logits[:, int(reached.argmin())].softmax(-1)
+    assert float(reached.min()) < -8
+    assert float(best[:, 0].min()) < 0.05

@@ -1,0 +1,437 @@
+"""Independent, Joint, Augmented, GAT, NCL and GNCL: the theorems of *collusion*."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import one_hot
+from torch.testing import assert_close
+
+from dissensus.objectives import (
+    GNCL,
+    NCL,
+    Augmented,
+    GradientAdjustedTargets,
+    Independent,
+    Joint,
+    Objective,
+    Terms,
+    equivalent_alpha,
+    equivalent_beta,
+)
+
+SETTINGS = [
+    {"loss": "cross_entropy", "combine": "probability"},
+    {"loss": "cross_entropy", "combine": "score"},
+    {"loss": "cross_entropy", "combine": "probability", "label_smoothing": 0.2},
+    {"loss": "brier", "combine": "probability"},
+    {"loss": "brier", "combine": "score"},
+    {"loss": "mse", "combine": "mean"},
+]
+VARIANTS = [(False, False), (True, False), (False, True), (True, True)]
+every_variant = pytest.mark.parametrize(("others_only", "detach"), VARIANTS)
+
+
+def draw(seed: int, members: int = 4, batch: int = 5, size: int = 3) -> tuple[Tensor, ...]:
+    """Outputs, regression targets, labels, weights."""
+    generator = torch.Generator().manual_seed(seed)
+    options = {"generator": generator, "dtype": torch.float64}
+    return (
+        2 * torch.randn(members, batch, size, **options),
+        torch.randn(batch, size, **options),
+        torch.randint(size, (batch,), generator=generator),
+        torch.randn(members, **options).softmax(0),
+    )
+
+
+def value_and_gradient(
+    objective: Objective, outputs: Tensor, targets: Tensor, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    leaf = outputs.clone().requires_grad_()
+    loss = objective(leaf, targets, weights=weights).loss
+    return loss.detach(), torch.autograd.grad(loss, leaf)[0]
+
+
+def core(objective: Objective, outputs: Tensor, targets: Tensor, **values: float) -> Terms:
+    """Past the checks of the constructor."""
+    return objective.core(outputs, targets, **values)
+
+
+# ---- values worked by hand ----------------------------------------------------------------------
+
+
+def test_cross_entropy_values_by_hand() -> None:
+    # Two members, one example of true class 0: p_1 = (1/2, 1/2), p_2 = (1/8, 7/8).
+    probs = torch.tensor([[[1 / 2, 1 / 2]], [[1 / 8, 7 / 8]]], dtype=torch.float64)
+    label = torch.tensor([0])
+    # mean ERR = −½ (log ½ + log ⅛) = ½ (1 + 3) log 2 = 2 log 2
+    # p̄(0) = ½ (½ + ⅛) = 5/16, ERR = log(16/5), DIV = log 4 − log(16/5) = log(5/4)
+    parts = Augmented(0.5)(probs.log(), label).parts
+    assert float(parts["member_error"]) == pytest.approx(2 * math.log(2))
+    assert float(parts["ensemble_error"]) == pytest.approx(math.log(16 / 5))
+    assert float(parts["diversity"]) == pytest.approx(math.log(5 / 4))
+    # Score averaging: mean logit difference ½ (0 + log 7), so q̄(0) = 1 / (1 + √7)
+    score = Augmented(0.25, combine="score")(probs.log(), label)
+    assert float(score.parts["ensemble_error"]) == pytest.approx(math.log(1 + math.sqrt(7)))
+    # ¾ · 2 log 2 + ¼ log(1 + √7)
+    wanted = 1.5 * math.log(2) + 0.25 * math.log(1 + math.sqrt(7))
+    assert float(score.loss) == pytest.approx(wanted)
+    # Weights (¼, ¾): p̄(0) = ¼ · ½ + ¾ · ⅛ = 7/32; mean ERR = ¼ log 2 + ¾ log 8 = 2.5 log 2
+    weighted = Joint()(probs.log(), label, weights=torch.tensor([0.25, 0.75]))
+    assert float(weighted.loss) == pytest.approx(math.log(32 / 7))
+    assert float(weighted.parts["member_error"]) == pytest.approx(2.5 * math.log(2))
+
+
+def test_squared_error_values_by_hand() -> None:
+    # f_1 = 3, f_2 = −1, y = 0: mean ERR = ½ (9 + 1) = 5, f̄ = 1, ERR = 1, DIV = ½ (4 + 4) = 4
+    outputs, y = torch.tensor([[[3.0]], [[-1.0]]]), torch.zeros(1, 1)
+    terms = Augmented(0.75, loss="mse")(outputs, y)
+    assert [float(part) for part in terms.parts.values()] == [5.0, 1.0, 4.0]
+    assert float(terms.loss) == 2.0  # 5 − ¾ · 4
+    # GAT, α = 1: ỹ = 0 − (1 − 0) = −1; ½ ((3 + 1)² + (−1 + 1)²) = 8 = (1 + 1)² · 2 (Theorem D.1)
+    assert float(GradientAdjustedTargets(1.0)(outputs, y).loss) == 8.0
+    # Others only, α = ½: ỹ_1 = −½ (−1) = ½, ỹ_2 = −½ · 3 = −3/2;
+    # ½ ((5/2)² + (1/2)²) = 13/4
+    assert float(GradientAdjustedTargets(0.5, others_only=True)(outputs, y).loss) == 3.25
+    # NCL, λ = ½: p_1 = (3 − 1)(−1 − 1) = −4 = p_2; 5 + 2 · ½ · (−4) = 1
+    assert float(NCL(0.5)(outputs, y).loss) == 1.0
+    # GNCL of the squared error is exact: 5 − ½ · 4 = 3
+    assert float(GNCL(0.5, loss="mse")(outputs, y).loss) == 3.0
+
+
+def test_brier_value_by_hand() -> None:
+    # p_1 = (½, ½), p_2 = (1, 0) to rounding, y = class 0: ‖p_1 − y‖² = ½, ‖p_2 − y‖² = 0;
+    # p̄ = (¾, ¼): ERR = 1/16 + 1/16 = ⅛; DIV = ¼ − ⅛ = ⅛ = mean_j ‖p_j − p̄‖²
+    logits = torch.tensor([[[0.0, 0.0]], [[50.0, -50.0]]], dtype=torch.float64)
+    parts = Augmented(0.5, loss="brier")(logits, torch.tensor([0])).parts
+    assert [float(part) for part in parts.values()] == pytest.approx([1 / 4, 1 / 8, 1 / 8])
+
+
+def test_label_smoothing_by_hand() -> None:
+    # p = (¾, ¼), y = class 0, s = 0.4 of two classes: label (0.8, 0.2)
+    logits = torch.tensor([[[3.0, 1.0]]], dtype=torch.float64).log()
+    loss = Independent(label_smoothing=0.4)(logits, torch.tensor([0])).loss
+    assert float(loss) == pytest.approx(-0.8 * math.log(3 / 4) - 0.2 * math.log(1 / 4))
+
+
+# ---- Eq. 2 --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
+@pytest.mark.parametrize("weighted", [False, True])
+def test_beta_0_is_independent_and_beta_1_is_joint(settings: dict, weighted: bool) -> None:
+    for seed in range(3):
+        outputs, real, labels, weights = draw(seed)
+        targets = real if settings["loss"] == "mse" else labels
+        chosen = weights if weighted else None
+        for beta, other in ((0.0, Independent(**settings)), (1.0, Joint(**settings))):
+            got = value_and_gradient(Augmented(beta, **settings), outputs, targets, chosen)
+            wanted = value_and_gradient(other, outputs, targets, chosen)
+            assert_close(got, wanted, rtol=0, atol=0)  # to the last bit
+        # And they are not the same thing.
+        low = value_and_gradient(Independent(**settings), outputs, targets, chosen)
+        high = value_and_gradient(Joint(**settings), outputs, targets, chosen)
+        assert float(low[0] - high[0]) > 1e-3
+        assert float((low[1] - high[1]).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
+@given(beta=st.floats(0, 1), seed=st.integers(0, 2**16))
+def test_augmented_is_mean_error_minus_beta_times_diversity(
+    settings: dict, beta: float, seed: int
+) -> None:
+    outputs, real, labels, weights = draw(seed)
+    targets = real if settings["loss"] == "mse" else labels
+    loss, parts = Augmented(beta, **settings)(outputs, targets, weights=weights)
+    assert_close(loss, parts["member_error"] - beta * parts["diversity"])
+    if settings["combine"] != "score" or settings["loss"] != "brier":  # not convex in the logits
+        assert float(parts["diversity"]) > -1e-12
+
+
+def test_colluding_members_are_stationary_for_joint_but_not_for_independent_training() -> None:
+    # Appendix F: f_j = f + c_j. Every c with mean y − f minimises ERR; mean ERR only c_j = y − f.
+    y = torch.full((1, 1), 2.0, dtype=torch.float64)
+    colluding = torch.tensor([-98.0, 1.0, 103.0], dtype=torch.float64).reshape(3, 1, 1)
+    loss, gradient = value_and_gradient(Joint(loss="mse"), colluding, y)
+    assert float(loss) == 0
+    assert float(gradient.abs().max()) == 0
+    loss, gradient = value_and_gradient(Independent(loss="mse"), colluding, y)
+    # (100² + 1² + 101²) / 3, slope 2 c_j / 3
+    assert float(loss) == pytest.approx(20202 / 3)
+    assert_close(gradient.flatten().tolist(), [-200 / 3, -2 / 3, 202 / 3])
+
+
+# ---- Theorem 5.1 --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beta", [1.2, 1.0 + 1e-9, -0.1])
+def test_beta_outside_zero_and_one_is_refused_with_the_reason(beta: float) -> None:
+    text = rf"Augmented: beta must be a finite number in \[0, 1\], got {beta!r}; .*minus infinity"
+    with pytest.raises(ValueError, match=rf"{text}.*Theorem 5.1.*below 0 diversity is punished"):
+        Augmented(beta)
+    for kind in (NCL, GNCL):
+        with pytest.raises(ValueError, match=r"strength must be .* \[0, 1\].*Theorem 5.1"):
+            kind(beta)
+
+
+def _apart(setting: str, t: float) -> tuple[Tensor, Tensor]:
+    """The sequences of the proof (Appendix C.4), for three members."""
+    if setting == "mse":  # case 1: f_1 = t, f_2 = −t, f_3 = 0, so f̄ = 0
+        return torch.tensor([[[t]], [[-t]], [[0.0]]]).double(), torch.ones(1, 1).double()
+    apart = torch.tensor([[[t, -t]], [[-t, t]], [[0.0, 0.0]]]).double()
+    if setting == "score":
+        return apart, torch.tensor([0])
+    # case 2: all but the first predict y, an inner point; the first runs to the boundary
+    soft = torch.tensor([[0.7, 0.3]]).double()
+    others = soft.log().expand(2, 1, 2)
+    return torch.cat([apart[:1], others]), soft
+
+
+@pytest.mark.parametrize("setting", ["mse", "score", "probability"])
+def test_beyond_beta_1_the_loss_has_no_lower_bound(setting: str) -> None:
+    loss = "mse" if setting == "mse" else "cross_entropy"
+    combine = "mean" if setting == "mse" else setting
+    objective = Augmented(1.0, loss=loss, combine=combine)
+    steps = [_apart(setting, 10.0**power) for power in range(1, 7)]
+    beyond = [float(core(objective, *step, beta=1.2).loss) for step in steps]
+    at_one = [float(core(objective, *step, beta=1.0).loss) for step in steps]
+    assert all(later < earlier - 1 for earlier, later in itertools.pairwise(beyond))
+    assert beyond[-1] < -1e4
+    assert max(at_one) - min(at_one) < 1e-6
+    assert min(at_one) > 0
+
+
+def test_even_below_the_older_bound_of_members_over_members_minus_one() -> None:
+    # β = 1.05 < M/(M−1) = 1.25 for M = 5: each member's own curvature is positive, yet unbounded.
+    y = torch.zeros(1, 1, dtype=torch.float64)
+    objective, values = Augmented(1.0, loss="mse"), []
+    for t in (1e1, 1e2, 1e3):
+        outputs = torch.tensor([t, -t, 0, 0, 0], dtype=torch.float64).reshape(5, 1, 1)
+        values.append(float(core(objective, outputs, y, beta=1.05).loss))
+    assert values == pytest.approx([-0.05 * 2 / 5 * t**2 for t in (1e1, 1e2, 1e3)])
+
+
+# ---- gradient adjusted targets ------------------------------------------------------------------
+
+
+@every_variant
+@given(alpha=st.floats(0, 3), seed=st.integers(0, 2**16), weighted=st.booleans())
+def test_adjusted_targets_equal_augmented(
+    others_only: bool, detach: bool, alpha: float, seed: int, weighted: bool
+) -> None:
+    outputs, targets, _, weights = draw(seed)
+    chosen = weights if weighted else None
+    members = outputs.shape[0]
+    adjusted = GradientAdjustedTargets(alpha, others_only, detach)
+    loss, gradient = value_and_gradient(adjusted, outputs, targets, chosen)
+    beta = equivalent_beta(alpha, members, others_only=others_only, detach=detach)
+    same = Augmented(min(beta, 1.0), loss="mse")
+    same_loss, same_gradient = value_and_gradient(same, outputs, targets, chosen)
+    if detach:  # only the gradient: the moved target is not part of it
+        assert_close(gradient, (1 + alpha) * same_gradient)
+    else:
+        assert_close(loss, (1 + alpha) ** 2 * same_loss)
+        assert_close(gradient, (1 + alpha) ** 2 * same_gradient)
+
+
+@every_variant
+@given(beta=st.floats(0, 0.999), members=st.integers(2, 30))
+def test_equivalent_alpha_is_the_inverse_of_equivalent_beta(
+    others_only: bool, detach: bool, beta: float, members: int
+) -> None:
+    kind = {"others_only": others_only, "detach": detach}
+    alpha = equivalent_alpha(beta, members, **kind)
+    assert alpha >= 0
+    assert equivalent_beta(alpha, members, **kind) == pytest.approx(beta, abs=1e-12)
+    if others_only:  # the smaller of the two solutions
+        assert alpha <= members - 1
+        assert equivalent_alpha(1.0, members, **kind) == pytest.approx(members - 1)
+
+
+@given(alpha=st.floats(0, 100), members=st.integers(2, 50))
+def test_gamma_is_that_of_theorem_d3(alpha: float, members: int) -> None:
+    m = members
+    printed = alpha / (alpha + 1) ** 2 * m * ((alpha + 2) * m - 2 * (alpha + 1)) / (m - 1) ** 2
+    assert equivalent_beta(alpha, m, others_only=True) == pytest.approx(printed, abs=1e-12)
+
+
+@pytest.mark.parametrize("members", [2, 5, 20])
+def test_gamma_reaches_1_at_members_minus_1_and_falls_after(members: int) -> None:
+    def gamma(alpha: float) -> float:
+        return equivalent_beta(alpha, members, others_only=True)
+
+    top = members - 1
+    assert gamma(top) == 1.0
+    rising = [gamma(top * share) for share in (0, 0.25, 0.5, 0.75, 1)]
+    falling = [gamma(top * share) for share in (1, 1.5, 3, 10)]
+    assert rising == sorted(rising)
+    assert falling == sorted(falling, reverse=True)
+    assert rising[0] == 0
+    assert falling[-1] < 1
+
+
+def test_equivalences_by_hand() -> None:
+    assert equivalent_beta(1.0) == 0.75  # the paper's example below Theorem D.1
+    assert equivalent_beta(1.0, detach=True) == 0.5
+    # M = 3, α = 1: 1 − ((2 − 1) / (2 · 2))² = 15/16; detached 1 · 3 / (2 · 2) = ¾
+    assert equivalent_beta(1.0, 3, others_only=True) == 15 / 16
+    assert equivalent_beta(1.0, 3, others_only=True, detach=True) == 0.75
+
+
+@pytest.mark.parametrize("bad", [-0.5, math.nan, math.inf])
+def test_bad_equivalents_are_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="alpha must be a finite number of at least 0, got"):
+        equivalent_beta(bad)
+    with pytest.raises(ValueError, match=r"beta must lie in \[0, 1\), no finite alpha reaches 1"):
+        equivalent_alpha(bad)
+    with pytest.raises(ValueError, match=r"beta must lie in \[0, 1\], got"):
+        equivalent_alpha(bad, 3, others_only=True)
+
+
+def test_equivalents_need_the_number_of_members_and_a_beta_below_one() -> None:
+    for function in (equivalent_alpha, equivalent_beta):
+        for members in (None, 1):
+            with pytest.raises(ValueError, match=f"needs the number of members .*got {members}"):
+                function(0.5, members, others_only=True)
+    with pytest.raises(ValueError, match=r"\[0, 1\), no finite alpha reaches 1, got 1"):
+        equivalent_alpha(1.0)
+
+
+# ---- negative correlation -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", ["mse", "brier"])
+@given(strength=st.floats(0, 1), seed=st.integers(0, 2**16), weighted=st.booleans())
+def test_ncl_has_the_gradient_of_augmented(
+    loss: str, strength: float, seed: int, weighted: bool
+) -> None:
+    outputs, real, labels, weights = draw(seed)
+    targets, chosen = (real if loss == "mse" else labels), (weights if weighted else None)
+    got = value_and_gradient(NCL(strength, loss=loss), outputs, targets, chosen)[1]
+    wanted = value_and_gradient(Augmented(strength, loss=loss), outputs, targets, chosen)[1]
+    assert_close(got, wanted)
+
+
+def test_the_penalty_of_ncl_is_the_product_with_the_other_members() -> None:
+    outputs, targets, _, _ = draw(0)
+    away = outputs - outputs.mean(0)
+    penalty = torch.stack(
+        [(away[j] * (away.sum(0) - away[j])).sum(-1) for j in range(outputs.shape[0])]
+    )
+    assert_close(NCL(0.3)(outputs, targets).parts["correlation_penalty"], penalty.mean())
+
+
+@pytest.mark.parametrize("combine", ["mean", "score", "probability"])
+@pytest.mark.parametrize("soft", [False, True])
+def test_gncl_is_the_second_order_form_of_theorem_4_5(combine: str, soft: bool) -> None:
+    outputs, real, labels, weights = draw(1, members=3, batch=4, size=4)
+    targets = real if combine == "mean" else labels
+    if soft and combine != "mean":
+        targets = real.softmax(-1)
+
+    def loss(prediction: Tensor, target: Tensor) -> Tensor:
+        if combine == "mean":
+            return (prediction - target).square().sum()
+        log_probs = prediction.log_softmax(-1) if combine == "score" else prediction.log()
+        label = target if target.is_floating_point() else one_hot(target, 4)
+        return -(label * log_probs).sum()
+
+    points = outputs.softmax(-1) if combine == "probability" else outputs
+    total = 0.0
+    for n in range(4):
+        centre = weights @ points[:, n]
+        hessian = torch.func.jacrev(torch.func.jacrev(loss))(centre, targets[n])
+        for j in range(3):
+            away = points[j, n] - centre
+            total += 0.5 * float(weights[j] * (away @ hessian @ away)) / 4
+    name = "mse" if combine == "mean" else "cross_entropy"
+    parts = GNCL(0.5, loss=name, combine=combine)(outputs, targets, weights=weights).parts
+    assert float(parts["second_order_diversity"]) == pytest.approx(total, rel=1e-10)
+
+
+def test_gncl_of_the_squared_error_is_augmented_and_near_it_for_close_members() -> None:
+    outputs, real, labels, weights = draw(2)
+    got = value_and_gradient(GNCL(0.4, loss="mse"), outputs, real, weights)
+    assert_close(got, value_and_gradient(Augmented(0.4, loss="mse"), outputs, real, weights))
+    # The Taylor remainder is of third order: halving the distances takes it to an eighth.
+    for combine in ("score", "probability"):
+        errors = []
+        for size in (1e-2, 5e-3):
+            close = outputs[:1] + size * (outputs - outputs[:1])
+            exact = Augmented(0.4, combine=combine)(close, labels).parts["diversity"]
+            second = GNCL(0.4, combine=combine)(close, labels).parts["second_order_diversity"]
+            errors.append(float((second - exact).abs()))
+        assert errors[1] / errors[0] == pytest.approx(1 / 8, rel=0.1)
+
+
+def test_gncl_has_no_part_for_a_member_of_weight_zero_however_right_it_is() -> None:
+    # p_j / p̄ = exp(100): its square is no float32, and 0 times infinity no number.
+    logits = torch.tensor([[[0.0, 100.0]], [[100.0, 0.0]]], requires_grad=True)
+    weights = torch.tensor([0.0, 1.0])
+    loss = GNCL(combine="probability")(logits, torch.tensor([1]), weights=weights).loss
+    assert float(loss.detach()) == 100.0
+    assert torch.autograd.grad(loss, logits)[0][:, 0].tolist() == [[0.0, 0.0], [1.0, -1.0]]
+
+
+# ---- Appendix E ---------------------------------------------------------------------------------
+
+
+def test_closed_gradients_of_appendix_e() -> None:
+    outputs, _, labels, _ = draw(3, members=3, batch=1, size=4)
+    members, true = 3, int(labels)
+    phi = outputs[:, 0].softmax(-1)
+    phi_of_mean = outputs[:, 0].mean(0).softmax(-1)
+    independent, probability, score = (torch.zeros(3, 4, dtype=torch.float64) for _ in range(3))
+    for i in range(members):
+        for k in range(4):
+            if k == true:
+                independent[i, k] = -(1 - phi[i, true]) / members
+                probability[i, k] = -phi[i, true] * (1 - phi[i, true]) / phi[:, true].sum()
+                score[i, k] = -(1 - phi_of_mean[true]) / members
+            else:
+                independent[i, k] = phi[i, k] / members
+                probability[i, k] = phi[i, k] * phi[i, true] / phi[:, true].sum()
+                score[i, k] = phi_of_mean[k] / members
+    for objective, wanted in [
+        (Independent(), independent),
+        (Joint(), probability),
+        (Joint(combine="score"), score),
+    ]:
+        got = value_and_gradient(objective, outputs, labels)[1][:, 0]
+        assert_close(got, wanted)
+    # Their conclusions: with score averaging members get the same gradient, else their own.
+    assert_close(score, score[:1].expand(3, 4))
+    assert float((probability[0] - probability[1]).abs().max()) > 1e-2
+
+
+# ---- what is refused ----------------------------------------------------------------------------
+
+
+def test_settings_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="'zero_one' has no gradient to train on"):
+        Joint(loss="zero_one")
+    with pytest.raises(ValueError, match="loss='mse' goes with combine='mean', got 'score'"):
+        Augmented(loss="mse", combine="score")
+    with pytest.raises(ValueError, match=r"loss must be one of .* got 'hinge'"):
+        Independent(loss="hinge")
+    with pytest.raises(ValueError, match="label_smoothing goes with loss='cross_entropy'"):
+        Joint(loss="brier", label_smoothing=0.1)
+    with pytest.raises(ValueError, match=r"label_smoothing must be .* in \[0, 1\], got 1.5"):
+        Joint(label_smoothing=1.5)
+    with pytest.raises(ValueError, match="NCL: loss must be 'mse' or 'brier'"):
+        NCL(loss="cross_entropy")
+    with pytest.raises(ValueError, match="GNCL: loss must be 'mse' or 'cross_entropy'"):
+        GNCL(loss="brier")
+    with pytest.raises(ValueError, match=r"alpha must be .*at least 0, got -1.0; it is the"):
+        GradientAdjustedTargets(-1.0)
+
+
+@pytest.mark.parametrize("kind", [Augmented, GradientAdjustedTargets, NCL, GNCL])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, True, "0.5", None, torch.tensor(1)])
+def test_a_hyperparameter_must_be_a_finite_number(kind: type[Objective], bad: object) -> None:
+    with pytest.raises(ValueError, match="must be a finite number"):
+        kind(bad)
