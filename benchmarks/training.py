@@ -1,13 +1,21 @@
 """Training steps against the plain loop over members that published scripts use.
 
-A limit is a ratio of times: 0.25 means four times as fast as the baseline.
+A limit is a ratio of times: 0.25 means four times as fast as the baseline. Other libraries take
+part where they are installed (``pip install "dissensus[bench]"``).
 """
 
+import contextlib
+import io
+import logging
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.timing import Contender, Result, compare
 from dissensus.ensemble import Ensemble
@@ -31,6 +39,7 @@ def run(quick: bool) -> list[Result]:
         _convolutional("resnet20", (3, 32, 32), 32, max(3, repeats // 3)),
         _drawn(repeats),
         _loop(repeats),
+        _epoch(repeats),
         _adp(3, max(5, repeats // 2)),
         _adp(5, max(5, repeats // 2)),
     ]
@@ -49,8 +58,8 @@ def plain_loop(
 
     def step() -> None:
         optimizer.zero_grad()
-        loss = sum(loss_of(net(x), y) for net in nets) / members
-        loss.backward()
+        losses = [loss_of(net(x), y) for net in nets]
+        (torch.stack(losses).sum() / members).backward()
         optimizer.step()
 
     return step
@@ -89,9 +98,32 @@ def _dense(
         [
             Contender("dissensus", ours(make, members, x, y), limit),
             Contender("dissensus, looped", ours(make, members, x, y, execution="looped")),
+            *_tabm(sizes, members, x, y),
         ],
         repeats=repeats,
     )
+
+
+def _tabm(sizes: tuple[int, ...], members: int, x: Tensor, y: Tensor) -> list[Contender]:
+    """TabM's batched linear layers, trained as its examples do, where the package is there."""
+    if find_spec("tabm") is None:
+        return []
+    from tabm import EnsembleView, LinearEnsemble
+
+    layers: list[nn.Module] = [EnsembleView(k=members)]
+    for a, b in pairwise(sizes):
+        layers += [LinearEnsemble(a, b, k=members), nn.ReLU()]
+    net = nn.Sequential(*layers[:-1])
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    loss_of = nn.functional.mse_loss if y.is_floating_point() else nn.functional.cross_entropy
+    targets = y.repeat_interleave(members, 0)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss_of(net(x).flatten(0, 1), targets).backward()
+        optimizer.step()
+
+    return [Contender("TabM layers", step)]
 
 
 def _convolutional(name: str, shape: tuple[int, ...], batch: int, repeats: int) -> Result:
@@ -146,6 +178,74 @@ def _loop(repeats: int) -> Result:
         [Contender("fit", lambda: fit(other, (x, y), epochs=5, progress=False), 1.1)],
         repeats=repeats,
     )
+
+
+def _epoch(repeats: int) -> Result:
+    """A whole epoch from a DataLoader, as users run it, beside other libraries."""
+    x, y = torch.randn(1408, 64), torch.randint(10, (1408,))
+    loader = DataLoader(TensorDataset(x, y), batch_size=128, shuffle=True)
+    make = make_factory("mlp", (64,), 10, hidden=(128, 128))
+    nets = [make() for _ in range(5)]
+    optimizer = torch.optim.Adam([p for net in nets for p in net.parameters()], lr=1e-3)
+
+    def plain() -> None:
+        for a, b in loader:
+            optimizer.zero_grad()
+            losses = [nn.functional.cross_entropy(net(a), b) for net in nets]
+            torch.stack(losses).sum().backward()
+            optimizer.step()
+
+    from_loader, from_tensors = Ensemble(make, 5), Ensemble(make, 5)
+    contenders = [
+        Contender(
+            "dissensus, DataLoader", lambda: fit(from_loader, loader, epochs=1, progress=False)
+        ),
+        Contender(
+            "dissensus, tensors",
+            lambda: fit(from_tensors, (x, y), epochs=1, progress=False),
+        ),
+        *_torchensemble(loader),
+    ]
+    return compare(
+        "An epoch on 1,408 digits, 5 × MLP 64-128-128-10, ratio to the plain loop",
+        Contender("plain loop, DataLoader", plain),
+        contenders,
+        repeats=repeats,
+    )
+
+
+def _torchensemble(loader: DataLoader[tuple[Tensor, ...]]) -> list[Contender]:
+    if find_spec("torchensemble") is None:
+        return []
+    import torchensemble
+
+    logging.disable(logging.INFO)
+    make = partial(make_factory("mlp", (64,), 10, hidden=(128, 128)))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = make()
+
+        def forward(self, x: Tensor) -> Tensor:
+            outputs: Tensor = self.net(x)
+            return outputs
+
+    contenders = []
+    for name in ("VotingClassifier", "FusionClassifier"):
+        model = getattr(torchensemble, name)(estimator=Net, n_estimators=5, cuda=False)
+        model.set_criterion(nn.CrossEntropyLoss())
+        model.set_optimizer("Adam", lr=1e-3)
+
+        def epoch(model: Any = model) -> None:
+            with (
+                contextlib.redirect_stdout(io.StringIO()),
+                contextlib.redirect_stderr(io.StringIO()),
+            ):
+                model.fit(loader, epochs=1, log_interval=10**9, save_model=False)
+
+        contenders.append(Contender(f"TorchEnsemble {name.removesuffix('Classifier')}", epoch))
+    return contenders
 
 
 def _adp(members: int, repeats: int) -> Result:

@@ -7,20 +7,23 @@ from this run.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from sklearn.datasets import load_digits
-from torch import Tensor, nn
+from torch import Tensor
 
 from dissensus.decomposition import ambiguity, debias, decompose
 from dissensus.detection import Estimate, evaluate
-from dissensus.objectives import Objective, parse
+from dissensus.ensemble import Ensemble
+from dissensus.models import make_factory
 from dissensus.scores import SCORES
+from dissensus.training import fit
 
 __all__ = ["run"]
 
@@ -35,28 +38,6 @@ CONTENDERS = {
     "ADP": ("adp", "members agree on the digit and differ on the others"),
     "LDR": ("ldr:strength=0.1", "two members a batch, pushed apart on hard examples"),
 }
-
-
-class StackedMLP(nn.Module):
-    """Five two-layer networks as batched matrix products: ``[batch, in]`` to the one tensor."""
-
-    def __init__(self, members: int, inputs: int, hidden: int, outputs: int, seed: int) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        sizes = [(inputs, hidden), (hidden, hidden), (hidden, outputs)]
-        self.weights = nn.ParameterList(
-            torch.randn(members, a, b, generator=generator) * math.sqrt(2 / a) for a, b in sizes
-        )
-        self.biases = nn.ParameterList(torch.zeros(members, 1, b) for _, b in sizes)
-
-    def forward(self, x: Tensor, members: list[int] | None = None) -> Tensor:
-        """Outputs of all members, or of the chosen ones: ``[members, batch, outputs]``."""
-        chosen = slice(None) if members is None else members
-        hidden = x.expand(len(self.weights[0][chosen]), *x.shape)
-        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            hidden = torch.baddbmm(bias[chosen], hidden, weight[chosen])
-            hidden = hidden if layer == 2 else hidden.relu()
-        return hidden
 
 
 @dataclass(frozen=True)
@@ -75,23 +56,39 @@ class Outcome:
 def run(epochs: int = EPOCHS, seed: int = 0) -> dict[str, Outcome]:
     """Train every contender, print the comparison, and return what it shows."""
     console = Console()
+    torch.set_num_threads(1)  # networks this small are slower on two
     train, test, strange = _digits(seed)
     console.print(
         f"[bold]Dissensus[/]: {MEMBERS} members each, {len(train[0])} training digits of "
         f"{KNOWN} classes, {len(test[0])} test digits, {len(strange)} digits never seen (8 and 9)"
     )
     outcomes = {}
+    make_member = make_factory("mlp", (64,), KNOWN, hidden=(HIDDEN, HIDDEN))
     columns = (TextColumn("{task.description:26}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         for name, (spec, _) in CONTENDERS.items():
             task = progress.add_task(name, total=epochs)
-            net = StackedMLP(MEMBERS, 64, HIDDEN, KNOWN, seed)
-            _train(net, parse(spec), *train, epochs, seed, lambda t=task: progress.advance(t))
-            with torch.no_grad():
-                outcomes[name] = _judge(net(test[0]), test[1], net(strange))
+            ens = Ensemble(make_member, MEMBERS, seed)
+            fit(
+                ens,
+                train,
+                spec,
+                epochs=epochs,
+                batch_size=BATCH,
+                optimizer="adam:lr=2e-3",
+                seed=seed,
+                progress=False,
+                callbacks=[partial(_advance, progress, task)],
+            )
+            with ens.evaluating():
+                outcomes[name] = _judge(ens(test[0]), test[1], ens(strange))
     console.print(_table(outcomes))
     console.print(_lesson(outcomes))
     return outcomes
+
+
+def _advance(progress: Progress, task: TaskID, record: dict[str, Any], ens: Ensemble) -> None:
+    progress.advance(task)
 
 
 def _digits(seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor]:
@@ -103,28 +100,6 @@ def _digits(seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Te
     cut = int(0.6 * len(order))
     fit, rest = order[:cut], order[cut:]
     return (x[fit], y[fit]), (x[rest], y[rest]), x[y >= KNOWN]
-
-
-def _train(
-    net: StackedMLP,
-    objective: Objective,
-    x: Tensor,
-    y: Tensor,
-    epochs: int,
-    seed: int,
-    advance: object,
-) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)
-    for _ in range(epochs):
-        for batch in torch.randperm(len(x), generator=generator).split(BATCH):
-            drawn = objective.sample_members(MEMBERS, generator)
-            outputs = net(x[batch], None if drawn is None else list(drawn))
-            optimizer.zero_grad()
-            objective(outputs, y[batch]).loss.backward()
-            optimizer.step()
-        if callable(advance):
-            advance()
 
 
 def _judge(logits: Tensor, labels: Tensor, strange: Tensor) -> Outcome:
@@ -146,11 +121,10 @@ def _judge(logits: Tensor, labels: Tensor, strange: Tensor) -> Outcome:
 
 
 def _table(outcomes: dict[str, Outcome]) -> Table:
-    table = Table(
-        title="On test digits; the last column on digits never seen", title_justify="left"
-    )
-    table.add_column("objective")
-    for heading in ("accuracy", "member", "ERR", "DIV", "offsets", "AUROC of PDS"):
+    title = "Test digits; last column: telling them from digits never seen"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("objective", no_wrap=True)
+    for heading in ("accuracy", "member", "ERR", "DIV", "offsets", "AUROC, PDS"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, outcome in outcomes.items():
         table.add_row(
