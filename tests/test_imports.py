@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "records": {"files"},
     "training": BASE
     | {"objectives", "ensemble", "records", "data", "scores", "calibration", "files"},
+    "runs": {"ensemble", "training", "models", "data", "records", "files", "outputs"},
     "robustness": {"ensemble", "outputs", "losses", "diversity", "scores", "detection"},
     "report": {
         "diagnostics",

@@ -9,23 +9,39 @@ import dissensus
 
 PUBLIC = [
     "Detector",
+    "Ensemble",
+    "History",
+    "Optimizer",
     "Predictions",
+    "Recipe",
     "__version__",
     "calibration",
     "combine",
+    "data",
     "decompose",
     "decomposition",
     "detection",
     "diversity",
+    "ensemble",
+    "fit",
+    "load",
     "losses",
+    "models",
     "objectives",
     "outputs",
+    "predict",
+    "runs",
     "scores",
+    "training",
 ]
 
 HEAVY = ("torch", "numpy", "scipy", "sklearn", "safetensors", "matplotlib", "pandas")
 
-COMMAND = "import sys; sys.argv = ['dissensus', {!r}]; from dissensus.cli import main; main()"
+
+def command(*words: str) -> str:
+    """A statement that runs the command line with ``words``."""
+    argv = ["dissensus", *words]
+    return f"import sys; sys.argv = {argv!r}; from dissensus.cli import main; main()"
 
 
 def test_exported_names_are_exactly_these() -> None:
@@ -49,7 +65,13 @@ def test_unknown_name_raises_as_any_module_does() -> None:
 
 
 @pytest.mark.parametrize(
-    "statement", ["import dissensus", COMMAND.format("--help"), COMMAND.format("--version")]
+    "statement",
+    [
+        "import dissensus",
+        command("--help"),
+        command("--version"),
+        command("train", "--help"),
+    ],
 )
 def test_nothing_heavy_is_imported(statement: str) -> None:
     """Run in a fresh interpreter, for this one has imported everything already."""

@@ -16,51 +16,83 @@ from dissensus._version import __version__
 if TYPE_CHECKING:
     from dissensus import (
         calibration,
+        data,
         decomposition,
         detection,
         diversity,
+        ensemble,
         losses,
+        models,
         objectives,
         outputs,
+        runs,
         scores,
+        training,
     )
     from dissensus.decomposition import decompose
     from dissensus.detection import Detector
+    from dissensus.ensemble import Ensemble
     from dissensus.outputs import Predictions, combine
+    from dissensus.runs import load
+    from dissensus.training import History, Optimizer, Recipe, fit, predict
 
 __all__ = [
     "Detector",
+    "Ensemble",
+    "History",
+    "Optimizer",
     "Predictions",
+    "Recipe",
     "__version__",
     "calibration",
     "combine",
+    "data",
     "decompose",
     "decomposition",
     "detection",
     "diversity",
+    "ensemble",
+    "fit",
+    "load",
     "losses",
+    "models",
     "objectives",
     "outputs",
+    "predict",
+    "runs",
     "scores",
+    "training",
 ]
 
 # Each public name and the module that defines it.
 _EXPORTS = {
     "Detector": "detection",
+    "Ensemble": "ensemble",
+    "History": "training",
+    "Optimizer": "training",
     "Predictions": "outputs",
+    "Recipe": "training",
     "combine": "outputs",
     "decompose": "decomposition",
+    "fit": "training",
+    "load": "runs",
+    "predict": "training",
 }
 
 _SUBMODULES = {
     "calibration",
+    "data",
     "decomposition",
     "detection",
     "diversity",
+    "ensemble",
     "losses",
+    "models",
     "objectives",
     "outputs",
+    "runs",
     "scores",
+    "training",
 }
 
 

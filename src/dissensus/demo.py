@@ -123,7 +123,7 @@ def _judge(logits: Tensor, labels: Tensor, strange: Tensor) -> Outcome:
 
 def _table(outcomes: dict[str, Outcome]) -> Table:
     title = "Test digits; last column: telling them from digits never seen"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     table.add_column("objective", no_wrap=True)
     for heading in ("accuracy", "member", "ERR", "DIV", "offsets", "AUROC, PDS"):
         table.add_column(heading, justify="right", no_wrap=True)

@@ -60,6 +60,15 @@ def test_help_names_every_command_and_shows_examples() -> None:
         assert text in result.output
 
 
+@pytest.mark.usefixtures("wide")
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "runs"])
+def test_help_of_each_command_has_examples(command: str) -> None:
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert "Examples" in result.output
+    assert result.output.count(f"dissensus {command} ") >= 2
+
+
 def test_unknown_command_exits_with_2(
     command_line: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,6 +141,10 @@ def test_every_entry_of_the_registry_is_listed(module: str, registry: str) -> No
         (FileNotFoundError(2, "No such file", "a.csv"), "No such file: a.csv"),
         (OSError("disk full"), "disk full"),
         (ValueError(), "ValueError"),
+        (
+            RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
+            "there is not enough memory; lower --batch-size or --members",
+        ),
     ],
 )
 def test_errors_are_one_sentence(
@@ -156,8 +169,11 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         main()
 
 
-def test_a_bug_is_not_disguised_as_a_mistake_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, "demo", run=failing_demo(TypeError("a bug")))
+@pytest.mark.parametrize("kind", [TypeError, RuntimeError])
+def test_a_bug_is_not_disguised_as_a_mistake_of_the_user(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, "demo", run=failing_demo(kind("a bug")))
     monkeypatch.setattr(sys, "argv", ["dissensus", "demo"])
-    with pytest.raises(TypeError, match="a bug"):
+    with pytest.raises(kind, match="a bug"):
         main()

@@ -223,7 +223,7 @@ def _gat(others_only: bool, detach: bool) -> Case:
 
 def _ldr(regularizer: str, label_smoothing: float = 0.0) -> Case:
     return Case(
-        f"ldr-{regularizer}",
+        f"ldr-{regularizer}" + "-smoothed" * bool(label_smoothing),
         LDR(2.0, active=None, regularizer=regularizer, label_smoothing=label_smoothing),
         reference.ldr,
         _plus_disagreement,
@@ -348,6 +348,7 @@ CASES: list[Case] = [
         )
         for name, prior in (("divdis", None), ("divdis-prior", (0.1, 0.3, 0.2, 0.15, 0.25)))
     ],
+    _ldr("a2d"),
     _ldr("a2d", label_smoothing=0.5),
     _ldr("divdis"),
     _ldr("jsd"),

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.func import grad, vmap
 from torch.nn.functional import log_softmax
 from torch.testing import assert_close
 
@@ -27,7 +28,7 @@ def draw(
 
 
 def minimise(
-    objective: Objective, members: int, classes: int, steps: int = 700, rate: float = 0.3
+    objective: Objective, members: int, classes: int, steps: int = 450, rate: float = 0.3
 ) -> Tensor:
     """Free logits ``[members, starts, classes]`` of true class 0, each example a start of its own.
 
@@ -93,12 +94,12 @@ def test_theorem_1_without_entropy_members_become_sure_of_the_true_class() -> No
 def test_theorem_2_the_entropy_term_smooths_to_equation_7(
     members: int, classes: int, alpha: float
 ) -> None:
-    probs = minimise(ADP(alpha, beta=0.0), members, classes, steps=400).softmax(-1)
+    probs = minimise(ADP(alpha, beta=0.0), members, classes, steps=250).softmax(-1)
     true = target_probability(alpha, members, classes)
     # F_y^k = F̄_y for every member, and F̄_j = (1 − F̄_y) / (L − 1) for every wrong class …
-    assert_close(probs[..., 0], torch.full_like(probs[..., 0], true), rtol=0, atol=1e-5)
+    assert_close(probs[..., 0], torch.full_like(probs[..., 0], true), rtol=0, atol=1e-4)
     wrong = probs.mean(0)[:, 1:]
-    assert_close(wrong, torch.full_like(wrong, (1 - true) / (classes - 1)), rtol=0, atol=1e-5)
+    assert_close(wrong, torch.full_like(wrong, (1 - true) / (classes - 1)), rtol=0, atol=1e-4)
     # … while each member's own wrong classes are left free.
     assert float(probs[:, :, 1:].std(0).max()) > 0.01
 
@@ -214,7 +215,7 @@ def test_fused_parts_in_float32_at_wide_gaps() -> None:
     labels = torch.tensor([0])
     ce, entropy, log_det = adp_parts(logits, labels)
     wanted = diversity.log_ensemble_diversity(logits.double(), labels)
-    assert_close(log_det, wanted.float(), rtol=1e-5, atol=1e-5)
+    assert_close(log_det, wanted.float(), rtol=1e-5, atol=1e-4)
     assert float(log_det.detach()) < -0.1
     gradient = torch.autograd.grad(log_det.sum(), logits)[0]
     assert bool(torch.isfinite(gradient).all())
@@ -242,6 +243,28 @@ def test_members_that_all_but_agree_stay_finite_in_float32(
         assert float(gradient.abs().max()) < 1e4
         least = math.log(members) + (members - 1) * math.log(diversity.DETERMINANT_FLOOR)
         assert bool((log_det.detach() > least - 0.7 * members).all())
+
+
+def test_fused_parts_under_vmap_whatever_is_shared() -> None:
+    runs = [draw() for _ in range(3)]
+    logits, labels = (torch.stack(part) for part in zip(*runs, strict=True))
+    weights = torch.randn(3, 3, dtype=torch.float64).softmax(-1)
+
+    def total(z: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        ce, entropy, log_det = adp_parts(z, y, w)
+        return ce.sum() + 2 * entropy.square().sum() + 3 * log_det.square().sum()
+
+    for axes in ((0, 0, 0), (0, None, None), (None, 0, None), (None, None, 0), (0, None, 0)):
+        given_in = [
+            part if axis == 0 else part[0]
+            for part, axis in zip((logits, labels, weights), axes, strict=True)
+        ]
+        got = vmap(grad(total), axes)(*given_in)
+        for i in range(3):
+            one = [
+                part[i] if axis == 0 else part for part, axis in zip(given_in, axes, strict=True)
+            ]
+            assert_close(got[i], grad(total)(*one))
 
 
 def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
@@ -299,7 +322,7 @@ def test_equation_11_cannot_hold_for_all_members(
 
 def test_jsd_runs_to_the_boundary_and_can_make_a_member_wrong() -> None:
     least = []
-    for steps in (100, 800):
+    for steps in (100, 500):
         logits = minimise(JSD(1.0), members=2, classes=3, steps=steps)
         least.append((float(logits.softmax(-1).amin((0, 2)).max()), losses(JSD(1.0), logits)))
     assert least[1][0] < 1e-3
@@ -308,7 +331,7 @@ def test_jsd_runs_to_the_boundary_and_can_make_a_member_wrong() -> None:
     # λ = 20: a member that gives the true class 3% pays, and the loss is far below that of members
     # that are all sure and right, which is 0.
     strong = JSD(20.0)
-    logits = minimise(strong, members=2, classes=3, steps=300)
+    logits = minimise(strong, members=2, classes=3, steps=200)
     reached = losses(strong, logits)
     best = logits[:, int(reached.argmin())].softmax(-1)
     assert float(reached.min()) < -8

@@ -93,8 +93,9 @@ def _is_float(tensor: Tensor | None) -> bool:
 @every_case
 @pytest.mark.parametrize("weighted", [False, True])
 def test_gradient_is_the_slope_of_the_slow_loop(case: Case, weighted: bool) -> None:
-    inputs = case.inputs(batch=2, classes=5, weighted=weighted, seed=3)
-    _, grads = with_gradient(case.build(3), inputs)
+    members = 3 if weighted else 2
+    inputs = case.inputs(members, batch=2, weighted=weighted, seed=3)
+    _, grads = with_gradient(case.build(members), inputs)
     names = ["outputs", "disagreement"][: len(grads)]
     held = (inputs.outputs if inputs.disagreement is None else inputs.disagreement).numpy()
     step = 1e-5
@@ -112,8 +113,9 @@ def test_gradient_is_the_slope_of_the_slow_loop(case: Case, weighted: bool) -> N
 
 
 @over([case for case in CASES if not case.held])
-def test_gradcheck(case: Case) -> None:
-    inputs = case.inputs(members=2, batch=2, weighted=True)
+@pytest.mark.parametrize("soft", [False, True])
+def test_gradcheck(case: Case, soft: bool) -> None:
+    inputs = case.inputs(members=2, batch=2, weighted=True, soft=soft and case.soft_labels)
     leaves = [x.requires_grad_() for x in (inputs.outputs, inputs.disagreement) if x is not None]
 
     def terms(outputs: Tensor, disagreement: Tensor | None = None) -> tuple[Tensor, ...]:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -140,6 +140,7 @@ def test_beta_0_is_independent_and_beta_1_is_joint(settings: dict, weighted: boo
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
+@settings(max_examples=25)
 @given(beta=st.floats(0, 1), seed=st.integers(0, 2**16))
 def test_augmented_is_mean_error_minus_beta_times_diversity(
     settings: dict, beta: float, seed: int
@@ -219,6 +220,7 @@ def test_even_below_the_older_bound_of_members_over_members_minus_one() -> None:
 
 
 @every_variant
+@settings(max_examples=25)
 @given(alpha=st.floats(0, 3), seed=st.integers(0, 2**16), weighted=st.booleans())
 def test_adjusted_targets_equal_augmented(
     others_only: bool, detach: bool, alpha: float, seed: int, weighted: bool
@@ -305,6 +307,7 @@ def test_equivalents_need_the_number_of_members_and_a_beta_below_one() -> None:
 
 
 @pytest.mark.parametrize("loss", ["mse", "brier"])
+@settings(max_examples=25)
 @given(strength=st.floats(0, 1), seed=st.integers(0, 2**16), weighted=st.booleans())
 def test_ncl_has_the_gradient_of_augmented(
     loss: str, strength: float, seed: int, weighted: bool

@@ -4,7 +4,7 @@ import math
 from dataclasses import FrozenInstanceError, fields
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dissensus.objectives import (
@@ -84,6 +84,7 @@ strategies = {**plain, **wrapped}
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_objective_comes_back_from_its_string(name: str) -> None:
+    @settings(max_examples=40)
     @given(strategies[name])
     def round_trip(objective: Objective) -> None:
         assert type(objective) is OBJECTIVES[name]

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dissensus._version import __version__
+from dissensus.cli import evaluate, predict, runs, train
 
 DEBUG_VARIABLE = "DISSENSUS_DEBUG"
 
@@ -30,6 +31,14 @@ Train them, find out whether their disagreement is real, and put it to work.
 
   [cyan]dissensus demo[/cyan]         the whole idea, from end to end, on a small data set
 
+  [cyan]dissensus train --data digits --objective ldr:strength=2 --out runs/ldr[/cyan]
+
+  [cyan]dissensus evaluate runs/ldr[/cyan]   accuracy, calibration, diversity, each member
+
+  [cyan]dissensus predict runs/ldr --input x.npz --output p.npz[/cyan]
+
+  [cyan]dissensus runs[/cyan]         the runs there are
+
   [cyan]dissensus objectives[/cyan]   what an ensemble can be trained with
 
   [cyan]dissensus scores[/cyan]       what tells an out-of-distribution input
@@ -37,9 +46,20 @@ Train them, find out whether their disagreement is real, and put it to work.
 [dim]An error is shown as one sentence; with DISSENSUS_DEBUG=1 its traceback is shown.[/dim]
 """
 
+
+def _flowing(text: str) -> str:
+    """``text`` with the lines of each paragraph joined, for a terminal of any width to break.
+
+    >>> _flowing("One\\nparagraph.\\n\\n  An example.")
+    'One paragraph.\\n\\n  An example.'
+    """
+    paragraphs = text.strip("\n").split("\n\n")
+    return "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+
+
 app = typer.Typer(
     name="dissensus",
-    help=HELP,
+    help=_flowing(HELP),
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -63,6 +83,12 @@ def options(
     ] = False,
 ) -> None:
     """Take the options that belong to no command; the help text is ``HELP``."""
+
+
+app.command("train", help=_flowing(train.HELP))(train.train)
+app.command("evaluate", help=_flowing(evaluate.HELP))(evaluate.evaluate)
+app.command("predict", help=_flowing(predict.HELP))(predict.predict)
+app.command("runs", help=_flowing(runs.HELP))(runs.runs)
 
 
 @app.command()
@@ -95,15 +121,23 @@ def main() -> None:
     """Run the command line; a mistake of the user ends in one sentence and exit status 2."""
     try:
         app()
-    except (ValueError, OSError) as error:
-        if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
+    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+        if not _expected(error) or os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
             raise
         print(f"dissensus: {_sentence(error)}", file=sys.stderr)
         sys.exit(2)
 
 
+def _expected(error: Exception) -> bool:
+    """Whether it may come from what was asked; torch tells lack of memory as RuntimeError."""
+    lacking = any(text in str(error) for text in ("out of memory", "can't allocate memory"))
+    return lacking or not isinstance(error, RuntimeError)
+
+
 def _sentence(error: Exception) -> str:
     """Return the error's message on one line, a file error without its ``[Errno n]``."""
+    if isinstance(error, MemoryError | RuntimeError):
+        return "there is not enough memory; lower --batch-size or --members"
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.strerror}: {error.filename}"
     return " ".join(str(error).split()) or type(error).__name__

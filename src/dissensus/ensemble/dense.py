@@ -8,11 +8,13 @@ products, so training takes them directly. Activations are kept feature-major,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from dissensus.ensemble.stack import layers_in_turn
 
 __all__ = ["DenseLayer", "DensePlan", "dense_backward", "dense_forward", "dense_plan"]
 
@@ -50,9 +52,7 @@ def dense_plan(stack: nn.Module) -> DensePlan | None:
     """The plan of a stack that is dense throughout; None where anything else is in it."""
     layers: list[DenseLayer] = []
     flattens = False
-    for number, (name, module) in enumerate(_leaves(stack, "")):
-        if _hooked(module):
-            return None
+    for number, (name, module) in enumerate(layers_in_turn(stack) or ()):
         kind = type(module)
         if kind is nn.Linear:
             bias = f"{name}bias" if module.bias is not None else None
@@ -112,16 +112,3 @@ def dense_backward(
             if number:
                 back = torch.bmm(tensors[layer.weight].transpose(1, 2), back)
     return found
-
-
-def _leaves(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    if type(module) is not nn.Sequential:
-        yield prefix, module
-        return
-    for name, child in module.named_children():
-        yield from _leaves(child, f"{prefix}{name}.")
-
-
-def _hooked(module: nn.Module) -> bool:
-    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
-    return any(hooks)

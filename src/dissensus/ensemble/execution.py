@@ -3,7 +3,8 @@
 The rule (``execution="auto"``) never times anything, so results do not depend on the load of the
 machine: **stacked** on a GPU, where small kernels of many members are better launched as one, and
 on a CPU for networks without convolutions; **looped** for convolutions on a CPU, where a stack of
-them becomes a grouped convolution that is slower than the members one by one.
+them becomes a grouped convolution that is slower than the members one by one. Looped, too, are
+layers that cannot be stacked: recurrent ones, and BatchNorm with a cumulative mean.
 ``benchmarks/training.py`` measures both.
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-__all__ = ["EXECUTIONS", "check_execution", "choose", "convolutional", "measure"]
+__all__ = ["EXECUTIONS", "check_execution", "choose", "convolutional", "measure", "stackable"]
 
 EXECUTIONS = ("auto", "stacked", "looped", "tune")
 
@@ -28,6 +29,8 @@ _CONVOLUTIONS = (
     nn.ConvTranspose3d,
 )
 
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
 
 def check_execution(execution: str) -> None:
     """Raise unless ``execution`` is one of ``EXECUTIONS``."""
@@ -39,6 +42,14 @@ def check_execution(execution: str) -> None:
 def convolutional(module: nn.Module) -> bool:
     """Whether any layer is a convolution."""
     return any(isinstance(layer, _CONVOLUTIONS) for layer in module.modules())
+
+
+def stackable(module: nn.Module) -> bool:
+    """Whether ``vmap`` takes every layer; it has no rule for the two kinds sorted out here."""
+    return not any(
+        isinstance(layer, nn.RNNBase) or (isinstance(layer, _BATCH_NORMS) and not layer.momentum)
+        for layer in module.modules()
+    )
 
 
 def choose(convolutions: bool, device: torch.device) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+
+from dissensus.ensemble.stack import call, places_of
 
 __all__ = ["looped_outputs"]
 
@@ -20,8 +21,8 @@ def looped_outputs(
     split = {name: tensor.unbind(0) for name, tensor in parameters.items()}
     views = {name: tensor.unbind(0) for name, tensor in buffers.items()}
     members = next(iter(parameters.values())).shape[0]
-    outputs = []
+    places, outputs = places_of(stack), []
     for j in range(members):
         own = {name: tensors[j] for name, tensors in (*split.items(), *views.items())}
-        outputs.append(functional_call(stack, own, (x,)))
+        outputs.append(call(stack, places, own, x))
     return torch.stack(outputs)

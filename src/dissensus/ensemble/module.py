@@ -12,7 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dissensus.ensemble.execution import check_execution, choose, convolutional, measure
+from dissensus.ensemble.execution import (
+    check_execution,
+    choose,
+    convolutional,
+    measure,
+    stackable,
+)
 from dissensus.ensemble.looped import looped_outputs
 from dissensus.ensemble.stack import alike, put_tensors, stack_modules, tensors_of, unstack
 from dissensus.ensemble.stacked import stacked_outputs
@@ -71,7 +77,7 @@ class Ensemble(nn.Module):
         ens = cls.__new__(cls)
         nn.Module.__init__(ens)
         ens._settle([copy.deepcopy(module) for module in modules], combine, execution)
-        return ens
+        return ens.train(any(module.training for module in modules))
 
     @classmethod
     def on_features(
@@ -99,15 +105,17 @@ class Ensemble(nn.Module):
         self.unlike: nn.ModuleList | None = None
         if alike(modules):
             self.stack = stack_modules(modules)
-            self._convolutional = convolutional(self.stack)  # looked up at every step
-            if not any(True for _ in self.stack.parameters()):
-                raise ValueError("members must have parameters, got modules without any")
+            # Found once, as they are looked up at every step.
+            self._convolutional = convolutional(self.stack)
+            self._stackable = stackable(self.stack)
         elif execution == "stacked":
             raise ValueError(
                 "members of unlike structure cannot be stacked; use execution='looped' or 'auto'"
             )
         else:
             self.unlike = nn.ModuleList(modules)
+        if not any(True for _ in self._member_parameters()):
+            raise ValueError("members must have parameters, got modules without any")
 
     # ---- outputs --------------------------------------------------------------------------------
 
@@ -153,7 +161,8 @@ class Ensemble(nn.Module):
         """What the members see: ``x``, or the frozen backbone's features of it."""
         if self.backbone is None:
             return x
-        with torch.no_grad():
+        # Weights of the backbone never get a gradient; inputs that ask for one (attacks) do.
+        with torch.set_grad_enabled(x.requires_grad and torch.is_grad_enabled()):
             features: Tensor = self.backbone(x)
         return features
 
@@ -247,12 +256,14 @@ class Ensemble(nn.Module):
         if self.stack is None:
             return "looped"
         if self.execution in ("auto", "tune"):
+            if not self._stackable:
+                return "looped"
             return choose(self._convolutional, self.device)
         return self.execution
 
     def tune(self, x: Tensor) -> dict[str, float]:
         """Time both executions on ``x``, keep the faster one, and return the seconds of each."""
-        if self.stack is None:
+        if self.stack is None or not self._stackable:
             return {}
         trial = copy.deepcopy(self)
 
@@ -261,7 +272,8 @@ class Ensemble(nn.Module):
             outputs: Tensor = trial(x)
             return outputs
 
-        seconds = measure(run)
+        with torch.random.fork_rng(), torch.enable_grad():
+            seconds = measure(run)
         self.execution = min(seconds, key=lambda name: seconds[name])
         return seconds
 
@@ -271,6 +283,13 @@ class Ensemble(nn.Module):
         if self.backbone is not None:
             self.backbone.eval()
         return self
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        saved = state_dict.get(prefix + "weights")
+        self.weights = None if saved is None else saved.detach().clone().to(self.device)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def _member_parameters(self) -> Iterator[nn.Parameter]:
         holder = self.stack if self.stack is not None else self.unlike

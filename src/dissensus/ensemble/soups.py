@@ -55,7 +55,7 @@ def greedy_soup(
     order = accuracies.argsort(descending=True, stable=True).tolist()
     kept = [order[0]]
     # A single member keeps its own statistics, so that the soup starts as good as the best one.
-    best, best_accuracy = soup(ens, members=kept), float(accuracies[order[0]])
+    best, best_accuracy = soup(ens, members=kept).eval(), float(accuracies[order[0]])
     for member in order[1:]:
         candidate = soup(ens, loader, [*kept, member]).eval()
         with torch.no_grad():

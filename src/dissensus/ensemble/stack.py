@@ -7,14 +7,24 @@ Both executions run from it; which one is used never changes what is stored.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-__all__ = ["alike", "put_tensors", "stack_modules", "tensors_of", "unstack"]
+__all__ = [
+    "alike",
+    "call",
+    "layers_in_turn",
+    "places_of",
+    "put_tensors",
+    "stack_modules",
+    "tensors_of",
+    "unstack",
+]
 
 
 def alike(modules: Sequence[nn.Module]) -> bool:
@@ -50,6 +60,8 @@ def _same(a: Any, b: Any) -> bool:
     """Whether two attributes are the same; of objects unknown here only the type is compared."""
     if type(a) is not type(b):
         return False
+    if isinstance(a, nn.Parameter):
+        return True  # one of the layer's own, by another way
     if isinstance(a, Tensor):
         return a.shape == b.shape and bool(torch.equal(a, b))
     if isinstance(a, list | tuple):
@@ -93,6 +105,56 @@ def unstack(stack: nn.Module, pick: Callable[[Tensor], Tensor]) -> nn.Module:
 def tensors_of(stack: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The stacked parameters and buffers by name; a tensor with two names is listed once."""
     return dict(stack.named_parameters()), dict(stack.named_buffers())
+
+
+def call(
+    stack: nn.Module, places: Mapping[str, str], tensors: Mapping[str, Tensor], x: Tensor
+) -> Tensor:
+    """Run ``stack`` as one member, with ``tensors`` in the :func:`places_of` it.
+
+    torch would look for tied weights itself, at each call, and leave a layer that stands twice with
+    the tensors that were put into it.
+    """
+    own = {place: tensors[name] for place, name in places.items()}
+    outputs: Tensor = functional_call(stack, own, (x,), tie_weights=False)
+    return outputs
+
+
+def places_of(stack: nn.Module) -> dict[str, str]:
+    """Every place that holds a tensor, and the name that the tensor has in :func:`tensors_of`."""
+    first: dict[int, str] = {}
+    places: dict[str, str] = {}
+    for prefix, module in stack.named_modules():
+        for registry in (module._parameters, module._buffers):
+            for key, tensor in registry.items():
+                if tensor is not None:
+                    place = f"{prefix}.{key}" if prefix else key
+                    places[place] = first.setdefault(id(tensor), place)
+    return places
+
+
+def layers_in_turn(stack: nn.Module) -> list[tuple[str, nn.Module]] | None:
+    """The layers of a plain ``nn.Sequential`` with their prefixes, as they run, repeats included.
+
+    None where there is more to them than that: hooks, or a tensor that has two names.
+    """
+    layers = list(_in_turn(stack, ""))
+    own = [id(p) for _, layer in layers for p in layer._parameters.values() if p is not None]
+    tied = len(set(own)) < len(own)
+    return None if tied or any(_hooked(layer) for layer in stack.modules()) else layers
+
+
+def _in_turn(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    if type(module) is not nn.Sequential:
+        yield prefix, module
+        return
+    for name, child in module._modules.items():  # named_children leaves repeats out
+        assert child is not None
+        yield from _in_turn(child, f"{prefix}{name}.")
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
 def put_tensors(stack: nn.Module, change: Callable[[str, Tensor], Tensor]) -> None:

@@ -7,13 +7,15 @@ operation: the same numbers, a little more overhead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
-from torch.nn.functional import layer_norm
+from torch.func import vmap
+from torch.nn.functional import dropout, layer_norm
+
+from dissensus.ensemble.stack import call, layers_in_turn, places_of
 
 __all__ = ["BATCHED", "stacked_outputs", "supported"]
 
@@ -32,16 +34,27 @@ def stacked_outputs(
             hidden = batched(module, tensors, prefix, hidden)
         return hidden.all_members()
 
-    def member(own: dict[str, Tensor], state: dict[str, Tensor]) -> Tensor:
-        outputs: Tensor = functional_call(stack, {**own, **state}, (x,))
-        return outputs
+    places = places_of(stack)
 
-    result: Tensor = vmap(member, in_dims=(0, 0), randomness="different")(parameters, buffers)
+    def member(own: dict[str, Tensor], state: dict[str, Tensor]) -> Tensor:
+        return call(stack, places, {**own, **state}, x)
+
+    try:
+        result: Tensor = vmap(member, in_dims=(0, 0), randomness="different")(parameters, buffers)
+    except RuntimeError as error:
+        if "vmap" not in str(error) and "Batching rule" not in str(error):
+            raise
+        raise ValueError(
+            f"these members cannot be stacked, use execution='looped': {error}"
+        ) from error
     return result
 
 
 def supported(module: nn.Module) -> bool:
-    """Whether ``module`` is one batched layer, or a plain ``nn.Sequential`` of nothing else."""
+    """Whether ``module`` is one batched layer, or a plain ``nn.Sequential`` of nothing else.
+
+    Layers with hooks or tied weights are left to vmap.
+    """
     return _plan(module) is not None
 
 
@@ -50,29 +63,25 @@ _PLANS: WeakKeyDictionary[nn.Module, list[_Layer] | None] = WeakKeyDictionary()
 
 
 def _plan(module: nn.Module) -> list[_Layer] | None:
-    """The batched layers to run in turn, or None; found once for each module."""
+    """The batched layers to run in turn, or None; found once for each ``nn.Sequential``."""
+    if type(module) is not nn.Sequential:
+        return _found(module)  # kept, a layer of its own would never be let go
     if module not in _PLANS:
-        layers = list(_layers(module, ""))
-        known = all(_known(layer) for _, layer in layers)
-        _PLANS[module] = (
-            [(BATCHED[type(layer)], layer, prefix) for prefix, layer in layers] if known else None
-        )
+        _PLANS[module] = _found(module)
     return _PLANS[module]
 
 
-def _layers(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    if type(module) is not nn.Sequential:
-        yield prefix, module
-        return
-    for name, child in module.named_children():
-        yield from _layers(child, f"{prefix}{name}.")
+def _found(module: nn.Module) -> list[_Layer] | None:
+    layers = layers_in_turn(module)
+    if layers is None or not all(_known(layer) for _, layer in layers):
+        return None
+    return [(BATCHED[type(layer)], layer, prefix) for prefix, layer in layers]
 
 
 def _known(module: nn.Module) -> bool:
     if type(module) is nn.Flatten:
         return module.start_dim == 1 and module.end_dim == -1
-    hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-    return type(module) in BATCHED and not hooked
+    return type(module) in BATCHED
 
 
 class _Hidden:
@@ -107,9 +116,11 @@ def _elementwise(module: nn.Module, tensors: Tensors, prefix: str, hidden: _Hidd
 
 
 def _dropout(module: nn.Module, tensors: Tensors, prefix: str, hidden: _Hidden) -> _Hidden:
+    assert isinstance(module, nn.Dropout)
     if not module.training:
         return hidden
-    return hidden.next(module(hidden.all_members()))  # each member draws for itself
+    # Each member draws for itself; never in place, as members may share the values until here.
+    return hidden.next(dropout(hidden.all_members(), module.p))
 
 
 def _flatten(module: nn.Module, tensors: Tensors, prefix: str, hidden: _Hidden) -> _Hidden:

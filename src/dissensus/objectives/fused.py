@@ -130,7 +130,7 @@ class _JensenShannon(torch.autograd.Function):
         ce = cross_entropy(log_probs, targets)
         probs = log_probs.exp()
         mean = weighted_mean(probs, weights)
-        ratio = log_probs.sub_(mean.clamp_min(torch.finfo(mean.dtype).tiny).log())
+        ratio = log_probs - mean.clamp_min(torch.finfo(mean.dtype).tiny).log()
         divergence = (probs * ratio).sum(-1)  # KL(F^k ‖ F̄), [members, batch]
         return ce, weighted_mean(divergence, weights), probs, ratio, divergence
 

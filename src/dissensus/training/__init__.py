@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dissensus.training.callbacks import TensorBoard
 from dissensus.training.fit import NonFiniteLoss, fit
 from dissensus.training.interruption import Stopped
 from dissensus.training.optim import MemberOptimizer, Optimizer
@@ -18,6 +19,7 @@ __all__ = [
     "Recipe",
     "Schedule",
     "Stopped",
+    "TensorBoard",
     "fit",
     "parse_schedule",
     "predict",

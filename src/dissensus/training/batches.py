@@ -6,7 +6,8 @@ training run that was stopped goes on with exactly the batches that were left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+import random
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -57,29 +58,85 @@ class TensorBatches:
 
 
 class LoaderBatches:
-    """A DataLoader, or any sized iterable of ``(x, y)`` or ``x``."""
+    """A DataLoader, or any sized iterable of ``(x, y)`` or ``x``.
+
+    A DataLoader draws its order, its workers' seeds and, in this process, its transforms from
+    random numbers that all share. While it is asked for a batch, those are its own, seeded for the
+    epoch; so it gives the same batches whatever else draws between them.
+    """
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self.loader = loader
 
     def __len__(self) -> int:
-        if isinstance(self.loader, Sized):
-            return len(self.loader)
-        raise ValueError("the loader must have a length; wrap its data in a DataLoader or a list")
+        try:
+            return len(self.loader)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise ValueError(
+                "the loader must have a length; wrap its data in a DataLoader or a list"
+            ) from error
 
     def epoch(self, seed: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:
-        # A DataLoader draws its order and its workers' seeds from its own generator or torch's.
-        torch.manual_seed(seed)
-        own = getattr(self.loader, "generator", None)
-        if own is not None:
-            own.manual_seed(seed)
-        for number, batch in enumerate(self.loader):
+        sampler = getattr(self.loader, "sampler", None)
+        for owner in (self.loader, sampler, getattr(self.loader, "batch_sampler", None)):
+            generator = getattr(owner, "generator", None)
+            if isinstance(generator, torch.Generator):
+                generator.manual_seed(seed)
+        # Only a DataLoader without workers may draw from NumPy and Python here: its transforms do.
+        chance = _Chance(seed, transforms=getattr(self.loader, "num_workers", None) == 0)
+        with chance:
+            batches = iter(self.loader)
+        number = 0
+        while True:
+            with chance:
+                batch = next(batches, None)
+            if batch is None:
+                return
             if number >= start:
                 yield _pair(batch)
+            number += 1
+
+
+class _Chance:
+    """While entered, torch's random numbers are this one's own; NumPy's and Python's on request."""
+
+    def __init__(self, seed: int, *, transforms: bool) -> None:
+        self.transforms = transforms
+        self.outside = self.inside = self._states()
+        torch.default_generator.manual_seed(seed)
+        if transforms:
+            np.random.seed(seed % 2**32)  # noqa: NPY002 - the one that transforms draw from
+            random.seed(seed)
+        self.__exit__()
+
+    def __enter__(self) -> None:
+        self.outside = self._states()
+        self._set(self.inside)
+
+    def __exit__(self, *error: object) -> None:
+        self.inside = self._states()
+        self._set(self.outside)
+
+    def _states(self) -> tuple[Any, ...]:
+        if not self.transforms:
+            return (torch.get_rng_state(),)
+        return torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+
+    def _set(self, states: tuple[Any, ...]) -> None:
+        torch.set_rng_state(states[0])
+        if self.transforms:
+            np.random.set_state(states[1])  # noqa: NPY002
+            random.setstate(states[2])
 
 
 def as_batches(
-    data: Any, batch_size: int, *, shuffle: bool, device: torch.device, labelled: bool = True
+    data: Any,
+    batch_size: int,
+    *,
+    shuffle: bool,
+    device: torch.device,
+    labelled: bool = True,
+    what: str = "training",
 ) -> Batches:
     """Batches from ``(x, y)`` tensors (moved to ``device`` once), ``x`` alone, or a DataLoader."""
     if isinstance(data, Tensor):
@@ -87,7 +144,7 @@ def as_batches(
     if _tensors(data):
         x, y = data
         if labelled and y is None:
-            raise ValueError("training data must be (x, y), got x alone")
+            raise ValueError(f"{what} data must be (x, y), got x alone")
         if y is not None and len(x) != len(y):
             raise ValueError(f"x and y must have one length, got {len(x)} and {len(y)}")
         if len(x) == 0:

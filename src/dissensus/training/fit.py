@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.objectives import Independent, Objective, Terms, parse
 from dissensus.training.batches import Augmentation, Batches, as_batches
 from dissensus.training.interruption import Interruption, Stopped
-from dissensus.training.meters import Meter
+from dissensus.training.meters import Meter, check_task
 from dissensus.training.predict import predict
 from dissensus.training.progress import TrainingProgress
 from dissensus.training.recipe import Recipe
@@ -70,8 +70,7 @@ def fit(
     chosen = Recipe.of(settings) if recipe is None else recipe
     parsed = parse(objective) if isinstance(objective, str) else objective or Independent()
     stream = _stream(ens, train, parsed, disagreement, augment, chosen)
-    if val is None and (chosen.patience or chosen.freeze_patience):
-        raise ValueError("patience and freeze_patience need validation data, val=")
+    _check_selection(ens, val, chosen)
     folder = None if out is None else RunFolder(out)
     with torch.random.fork_rng(), Interruption() as interruption:
         saver = Saver(ens, parsed, chosen, folder, stream)
@@ -104,21 +103,31 @@ def _loop(
         started = time.perf_counter()
         ens.train()
         meter = saver.restore_meter()
-        for batch in stream.epoch(state.epoch, state.batch, saver.saved_randomness()):
+        start = state.batch
+        batches = stream.epoch(state.epoch, start, saver.saved_randomness())
+        while (batch := _next(batches, interruption)) is not None:
             outputs, terms = _step(trainer, batch, state, len(stream))
+            if state.epoch == state.batch == 0:
+                check_task(outputs.detach(), batch.y, ens.combine)
             meter.add(outputs, batch.y, terms.parts, batch.drawn)
             state.batch += 1
             shown.at(state.epoch * len(stream) + state.batch)
             if interruption.wanted:
-                state.seconds += time.perf_counter() - started
+                break
+        if interruption.wanted:
+            state.seconds += time.perf_counter() - started
+            if state.batch > start:
+                _check_weights(ens, state)
                 saver.save_amid(trainer, meter)
-                raise _stopped(saver, len(stream), shown)
+            raise _stopped(saver, len(stream), shown)
+        _check_weights(ens, state)
         state.epoch, state.batch = state.epoch + 1, 0
         record: dict[str, Any] = {"epoch": state.epoch, "train": meter.record()}
         if recipe.exact_train:
             record["train_exact"] = evaluate(ens, train, recipe.batch_size)
         if val is not None:
             record["val"] = evaluate(ens, val, recipe.batch_size)
+        _check_figures(record)
         if select(state, record, recipe):
             saver.keep_best()
         state.seconds += time.perf_counter() - started
@@ -128,6 +137,16 @@ def _loop(
         if any(answers):
             state.ended = "callback"
         saver.save(trainer, record)
+
+
+def _next(batches: Iterator[Batch], interruption: Interruption) -> Batch | None:
+    """The next batch; None at the end, or where the Ctrl-C also hit a loader's workers."""
+    try:
+        return next(batches, None)
+    except RuntimeError:
+        if interruption.wanted:
+            return None
+        raise
 
 
 def _step(trainer: Trainer, batch: Batch, state: RunState, batches: int) -> tuple[Any, Terms]:
@@ -145,6 +164,7 @@ def evaluate(ens: Ensemble, data: Any, batch_size: int) -> dict[str, Any]:
     predictions = predict(ens, data, batch_size=max(batch_size, 1024))
     if predictions.targets is None:
         raise ValueError("validation data must be (x, y), got x alone")
+    check_task(predictions.outputs, predictions.targets, ens.combine)
     meter = Meter(ens.members, ens.combine)
     meter.add(predictions.outputs, predictions.targets, {}, None)
     return meter.record()
@@ -169,7 +189,47 @@ def _stream(
     extra: Batches | None = None
     if disagreement is not None:
         extra = as_batches(disagreement, size, shuffle=True, device=device, labelled=False)
+    for source, what in ((batches, "training"), (extra, "disagreement")):
+        if source is not None and len(source) == 0:
+            raise ValueError(f"the {what} data are empty, got 0 batches")
     return Stream(batches, extra, objective, ens.members, device, augment, recipe.seed)
+
+
+def _check_selection(ens: Ensemble, val: Any, recipe: Recipe) -> None:
+    """Say before training what the choice of epochs lacks."""
+    if val is None and (recipe.patience or recipe.freeze_patience):
+        raise ValueError("patience and freeze_patience need validation data, val=")
+    if recipe.select_by == "accuracy" and ens.combine == "mean":
+        raise ValueError("select_by='accuracy' is not known in regression (combine='mean')")
+    if val is not None:
+        device = torch.device("cpu")
+        as_batches(val, recipe.batch_size, shuffle=False, device=device, what="validation")
+
+
+def _check_weights(ens: Ensemble, state: RunState) -> None:
+    """Raise rather than save weights that are not finite over a checkpoint whose weights are."""
+    for name, parameter in ens.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        # A sum is finite if its terms are, short of overflow, and is far cheaper to look at.
+        if not math.isfinite(parameter.detach().sum()) and not bool(parameter.isfinite().all()):
+            raise NonFiniteLoss(
+                f"{name} is not finite after epoch {state.epoch + 1}, batch {state.batch}, though "
+                "the loss is; the last checkpoint is from before it. Lower the learning rate or "
+                "clip gradients (clip=1.0)"
+            )
+
+
+def _check_figures(record: dict[str, Any]) -> None:
+    """Raise where evaluation did not give numbers to choose an epoch by."""
+    for part in ("train_exact", "val"):
+        error = record.get(part, {}).get("member_error", 0.0)
+        if not math.isfinite(error):
+            raise NonFiniteLoss(
+                f"the error on {part} data is {error} after epoch {record['epoch']}, though the "
+                "weights are finite; the last checkpoint is from before it. Look for NaN or very "
+                "large values in these data"
+            )
 
 
 def _tune(ens: Ensemble, stream: Stream, state: RunState) -> None:

@@ -12,11 +12,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus.losses import errors
+from dissensus.losses import check_loss_inputs, errors
 
-__all__ = ["Meter", "judge"]
+__all__ = ["Meter", "check_task", "judge"]
 
 _KEPT = 1 << 20  # numbers kept before they are judged
+_PLAIN = ("examples", "ensemble_error", "member_error", "hits", "parts")  # sums that are no tensors
+
+
+def check_task(outputs: Tensor, targets: Tensor, combine: str) -> None:
+    """Raise unless the targets are of the kind that ``combine`` makes the ensemble predict."""
+    loss = "mse" if combine == "mean" else "cross_entropy"
+    try:
+        check_loss_inputs(outputs, targets, loss, finite=False)
+    except ValueError as error:
+        task = "regression" if combine == "mean" else "classification"
+        other = "'probability' for classification" if combine == "mean" else "'mean' for regression"
+        raise ValueError(
+            f"combine={combine!r} makes this {task}: {error}; or make the ensemble with "
+            f"combine={other}"
+        ) from error
 
 
 def judge(outputs: Tensor, targets: Tensor, combine: str) -> dict[str, Tensor]:
@@ -46,6 +61,7 @@ class Meter:
         self.sums: dict[str, Any] = {
             "examples": 0,
             "ensemble_error": 0.0,
+            "member_error": 0.0,
             "hits": 0.0,
             "member": torch.zeros(members, dtype=torch.float64),
             "member_hits": torch.zeros(members, dtype=torch.float64),
@@ -91,6 +107,7 @@ class Meter:
         sums = self.sums
         sums["examples"] += len(targets)
         sums["ensemble_error"] += float(found["ensemble_error"])
+        sums["member_error"] += float(found["member"].mean())
         sums["member"][drawn] += found["member"]
         sums["member_examples"][drawn] += len(targets)
         if "hits" in found:
@@ -98,27 +115,29 @@ class Meter:
             sums["member_hits"][drawn] += found["member_hits"]
 
     def record(self) -> dict[str, Any]:
-        """The epoch in numbers: means over its examples."""
+        """The epoch in numbers: means over its examples; None for a member that saw none.
+
+        Where a batch uses some members only, its ensemble is made of these, and so is mean ERR:
+        their difference is the diversity.
+        """
         self.flush()
         sums, count = self.sums, self.sums["examples"]
-        seen = sums["member_examples"].clamp_min(1)
-        per_member = (sums["member"] / seen).tolist()
-        trained = [
-            e for e, n in zip(per_member, sums["member_examples"].tolist(), strict=True) if n
-        ]
-        member_error = sum(trained) / len(trained)
         record: dict[str, Any] = {
             "examples": count,
             **{f"part/{name}": value / count for name, value in sums["parts"].items()},
             "ensemble_error": sums["ensemble_error"] / count,
-            "member_error": member_error,
-            "diversity": member_error - sums["ensemble_error"] / count,
-            "per_member_error": per_member,
+            "member_error": sums["member_error"] / count,
+            "diversity": (sums["member_error"] - sums["ensemble_error"]) / count,
+            "per_member_error": self._by_member("member"),
         }
         if self.combine != "mean":
             record["accuracy"] = sums["hits"] / count
-            record["per_member_accuracy"] = (sums["member_hits"] / seen).tolist()
+            record["per_member_accuracy"] = self._by_member("member_hits")
         return record
+
+    def _by_member(self, name: str) -> list[float | None]:
+        totals, examples = self.sums[name].tolist(), self.sums["member_examples"].tolist()
+        return [t / n if n else None for t, n in zip(totals, examples, strict=True)]
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain values from which :meth:`load` goes on, in the middle of an epoch."""
@@ -127,14 +146,14 @@ class Meter:
             tensors |= {f"outputs.{number}": outputs, f"targets.{number}": targets}
         for number, (_, parts) in enumerate(self.parts):
             tensors |= {f"part.{number}.{name}": value for name, value in parts.items()}
-        plain = {name: self.sums[name] for name in ("examples", "ensemble_error", "hits", "parts")}
+        plain = {name: self.sums[name] for name in _PLAIN}
         return tensors, {**plain, "drawn": self.drawn, "sizes": [size for size, _ in self.parts]}
 
     def load(self, tensors: dict[str, Tensor], plain: dict[str, Any], device: torch.device) -> None:
         """Go on from what :meth:`state` returned."""
         for name in ("member", "member_hits", "member_examples"):
             self.sums[name] = tensors[name]
-        for name in ("examples", "ensemble_error", "hits", "parts"):
+        for name in _PLAIN:
             self.sums[name] = plain[name]
         self.drawn = [list(drawn) for drawn in plain["drawn"]]
         for number, size in enumerate(plain["sizes"]):
@@ -142,4 +161,4 @@ class Meter:
             self.targets.append(tensors[f"targets.{number}"].to(device))
             prefix = f"part.{number}."
             parts = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-            self.parts.append((size, parts))
+            self.parts.append((size, {name: part.to(device) for name, part in parts.items()}))

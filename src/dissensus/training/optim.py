@@ -56,13 +56,17 @@ class Optimizer:
             object.__setattr__(self, "lr", OPTIMIZERS[self.name])
         for key in ("lr", "weight_decay"):
             value = getattr(self, key)
-            values = value if isinstance(value, tuple) else (value,)
+            several = isinstance(value, tuple | list)
+            values = tuple(float(v) for v in (value if several else (value,)))
             if not values or not all(math.isfinite(v) and v >= 0 for v in values):
                 raise ValueError(f"{self.name}: {key} must be finite and at least 0, got {value}")
+            object.__setattr__(self, key, values if several else values[0])
         for key in ("momentum", "beta1", "beta2"):
             value = getattr(self, key)
             if not 0 <= value < 1:
                 raise ValueError(f"{self.name}: {key} must lie in [0, 1), got {value}")
+        if self.nesterov and (self.name != "sgd" or not self.momentum):
+            raise ValueError(f"{self.name}: nesterov needs sgd with a momentum greater than 0")
         if not (math.isfinite(self.eps) and self.eps > 0):
             raise ValueError(f"{self.name}: eps must be greater than 0, got {self.eps}")
 
@@ -70,23 +74,23 @@ class Optimizer:
     def parse(cls, text: str) -> Optimizer:
         """Build one from ``name:key=value,…``; several values, one a member, with slashes."""
         name, _, arguments = text.strip().partition(":")
+        name = name.strip().lower()
+        keys = ("lr", "weight_decay", *(_SGD if name == "sgd" else _ADAM))
         values: dict[str, object] = {}
         for pair in filter(None, (part.strip() for part in arguments.split(","))):
             key, equals, raw = (piece.strip() for piece in pair.partition("="))
-            if not equals or key not in _KEYS:
-                known = ", ".join(_KEYS)
+            if not equals or (key not in keys and name in OPTIMIZERS):
+                known = ", ".join(keys)
                 raise ValueError(f"{name}: expected key=value with a key of {known}, got {pair!r}")
+            if key in values:
+                raise ValueError(f"{name}: {key!r} is given twice")
             values |= _parsed(name, key, raw)
-        return cls(name.strip().lower(), **values)  # type: ignore[arg-type]
+        return cls(name, **values)  # type: ignore[arg-type]
 
     def spec(self) -> str:
         """The string that :meth:`parse` turns back into this optimiser."""
-        shown = {"lr": self.lr, "weight_decay": self.weight_decay}
-        if self.name == "sgd":
-            shown |= {"momentum": self.momentum, "nesterov": self.nesterov}
-        else:
-            shown |= {"beta1": self.beta1, "beta2": self.beta2, "eps": self.eps}
-        return self.name + ":" + ",".join(f"{key}={_shown(v)}" for key, v in shown.items())
+        keys = ("lr", "weight_decay", *(_SGD if self.name == "sgd" else _ADAM))
+        return self.name + ":" + ",".join(f"{key}={_shown(getattr(self, key))}" for key in keys)
 
     def for_members(self, members: int) -> tuple[list[float], list[float]]:
         """Learning rate and weight decay of each member."""
@@ -100,7 +104,9 @@ class Optimizer:
         return lists[0], lists[1]
 
 
-_KEYS = ("lr", "weight_decay", "momentum", "nesterov", "beta1", "beta2", "eps")
+# The settings that one kind has and the other has not.
+_SGD = ("momentum", "nesterov")
+_ADAM = ("beta1", "beta2", "eps")
 
 
 def _parsed(name: str, key: str, raw: str) -> dict[str, object]:
@@ -240,8 +246,9 @@ class MemberOptimizer:
 def clip_by_member(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
     """Scale each member's gradient to a norm of at most ``limit``; members do not share a norm.
 
-    So a member that trains with others takes the steps it would take alone.
+    So a member that trains with others takes the steps it would take alone. As torch's
+    ``clip_grad_norm_``, with its 1e-6 beside the norm.
     """
-    squares = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0)
-    factor = (limit / squares.sqrt()).clamp_max(1.0).nan_to_num(1.0)
+    squares = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in gradients]).sum(0)
+    factor = (limit / (squares.sqrt() + 1e-6)).clamp_max(1.0)
     return [g * factor.reshape(-1, *[1] * (g.ndim - 1)) for g in gradients]

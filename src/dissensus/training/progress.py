@@ -28,6 +28,7 @@ class TrainingProgress:
         self.epochs, self.batches, self.show = epochs, batches, show
         self.console = Console(stderr=True)
         self.title, self.last_line = title, 0.0
+        self.unshown: dict[str, Any] | None = None
         self.bar: Progress | None = None
 
     def __enter__(self) -> Self:
@@ -55,6 +56,8 @@ class TrainingProgress:
     ) -> None:
         if self.bar is not None:
             self.bar.stop()
+        elif self.unshown is not None and kind is None:
+            self._line(self.unshown)
 
     def at(self, batches: int) -> None:
         """Show that so many batches of all epochs are done."""
@@ -68,16 +71,19 @@ class TrainingProgress:
         if self.bar is not None:
             self.bar.update(self.task, figures=_figures(record))
             return
-        now, last = time.monotonic(), record["epoch"] == self.epochs
-        if last or now - self.last_line >= _SECONDS_BETWEEN_LINES:
-            self.last_line = now
-            text = f"{self.title}: epoch {record['epoch']}/{self.epochs}, {_figures(record)}"
-            self.console.print(text, soft_wrap=True, highlight=False)
+        if time.monotonic() - self.last_line >= _SECONDS_BETWEEN_LINES:
+            self._line(record)
+        else:
+            self.unshown = record  # said at the end if it is the last one
+
+    def _line(self, record: dict[str, Any]) -> None:
+        self.last_line, self.unshown = time.monotonic(), None
+        self.say(f"{self.title}: epoch {record['epoch']}/{self.epochs}, {_figures(record)}")
 
     def say(self, text: str) -> None:
         """A line that stays."""
         if self.show:
-            self.console.print(text, soft_wrap=True, highlight=False)
+            self.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _figures(record: dict[str, Any]) -> str:

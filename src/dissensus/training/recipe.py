@@ -59,6 +59,8 @@ class Recipe:
         if self.select_by not in SELECTIONS:
             known = ", ".join(repr(name) for name in SELECTIONS)
             raise ValueError(f"select_by must be one of {known}, got {self.select_by!r}")
+        if self.patience is not None and self.select_by == "last":
+            raise ValueError("patience waits for a better epoch; select_by='last' knows none")
         if self.clip is not None and not (math.isfinite(self.clip) and self.clip > 0):
             raise ValueError(f"clip must be a finite number greater than 0, got {self.clip!r}")
         if not isinstance(self.seed, int) or self.seed < 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -27,31 +28,42 @@ class RunFolder:
     def start(self, config: dict[str, Any], needed: int, *, resume: bool) -> None:
         """Make or check the folder before any work is done."""
         check_writable(self.path, needed)
+        for part in self.path.glob(".*.part"):  # left by a kill while a file was written
+            part.unlink(missing_ok=True)
         exists = (self.path / METRICS).exists() or (self.path / CONFIG).exists()
         if exists and not resume:
             raise ValueError(
                 f"there is a run in {self.path} already; pass resume=True (--resume) to go on with "
                 "it, or choose another folder"
             )
-        if resume and exists:
-            self._check_same(config)
+        if resume and (self.path / CONFIG).exists():
+            config = {**self._checked_before(config), **config}
         write_text(self.path / CONFIG, toml_text(config))
 
-    def _check_same(self, config: dict[str, Any]) -> None:
-        import tomllib
-
-        asked = tomllib.loads(toml_text(config))
-        before = tomllib.loads((self.path / CONFIG).read_text())
-        changed = [
-            f"{section}.{key} was {before.get(section, {}).get(key)!r}, now {value!r}"
-            for section, values in asked.items()
-            for key, value in (values.items() if isinstance(values, dict) else ())
-            if before.get(section, {}).get(key) != value and (section, key) not in _MAY_CHANGE
-        ]
+    def _checked_before(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The settings that the run was started with; raises unless ``config`` says the same."""
+        asked, before = tomllib.loads(toml_text(config)), self._read_config()
+        changed = []
+        for section, values in asked.items():
+            was = before.get(section, {})
+            if not isinstance(values, dict) or not isinstance(was, dict):
+                continue
+            for key in {**was, **values}:
+                if was.get(key) != values.get(key) and not _may_change(section, key, was.get(key)):
+                    old, new = was.get(key, "not set"), values.get(key, "not set")
+                    changed.append(f"{section}.{key} was {old!r}, now {new!r}")
         if changed:
             raise ValueError(
                 f"the run in {self.path} was started with other settings: " + "; ".join(changed)
             )
+        return before
+
+    def _read_config(self) -> dict[str, Any]:
+        path = self.path / CONFIG
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
 
     def append(self, record: dict[str, Any]) -> None:
         """Add one epoch to the metrics."""
@@ -88,5 +100,7 @@ class RunFolder:
         write_record(self.path / "record.json", {**record, "environment": environment()})
 
 
-#: Settings that a resumed run may have changed: training longer is going on.
-_MAY_CHANGE = {("training", "epochs"), ("training", "patience")}
+def _may_change(section: str, key: str, was: Any) -> bool:
+    """Training longer is going on, and what a measurement chose stands in the checkpoint."""
+    longer = section == "training" and key in ("epochs", "patience")
+    return longer or (section, key, was) == ("ensemble", "execution", "tune")

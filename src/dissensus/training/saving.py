@@ -52,12 +52,16 @@ class Saver:
         self.restored, values = found
         self.state, self.fresh = RunState(**values), False
         self.folder.keep_epochs(self.state.epoch)
-        self.ens.load_state_dict(_part(self.restored, "model."))
+        try:
+            self.ens.load_state_dict(_part(self.restored, "model."))
+        except RuntimeError as error:
+            raise ValueError(
+                f"the checkpoint in {self.folder.path} is of another ensemble: {error}"
+            ) from error
         self.best = _part(self.restored, "best.")
         if self.state.execution:
             self.ens.execution = self.state.execution
-        if self.state.ended == "epochs":  # there may be more of them now
-            self.state.ended = ""
+        self.state.go_on(self.recipe)
 
     def restore_trainer(self, trainer: Trainer) -> None:
         """Bring back moments and step counts."""

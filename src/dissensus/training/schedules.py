@@ -32,8 +32,13 @@ class Schedule:
             raise ValueError(f"schedule must be one of {known}, got {self.name!r}")
         if self.factor is None:
             object.__setattr__(self, "factor", 0.1 if self.name == "multistep" else 0.0)
-        if self.name == "multistep" and not self.at:
-            raise ValueError("a multistep schedule needs at=, such as multistep:at=30/50/70")
+        object.__setattr__(self, "at", tuple(float(moment) for moment in self.at))
+        if (self.name == "multistep") != bool(self.at):
+            raise ValueError(
+                "at= belongs to a multistep schedule, which needs it: multistep:at=30/50/70"
+            )
+        if not (math.isfinite(self.factor or 0.0) and (self.factor or 0.0) >= 0):
+            raise ValueError(f"factor must be at least 0, got {self.factor}")
         if self.warmup < 0 or not math.isfinite(self.warmup):
             raise ValueError(f"warmup must be at least 0 epochs, got {self.warmup}")
 
@@ -48,7 +53,7 @@ class Schedule:
         """The string that :func:`parse_schedule` turns back into this schedule."""
         parts = []
         if self.at:
-            parts.append("at=" + "/".join(f"{value:g}" for value in self.at))
+            parts.append("at=" + "/".join(repr(value).removesuffix(".0") for value in self.at))
         if self.name != "constant":
             parts.append(f"factor={self.factor!r}")
         if self.warmup:
@@ -91,5 +96,7 @@ def parse_schedule(text: str) -> Schedule:
             numbers = tuple(float(value) for value in raw.split("/"))
         except ValueError:
             raise ValueError(f"{name}: {key} cannot be {raw!r}") from None
+        if key in values or (len(numbers) > 1 and key != "at"):
+            raise ValueError(f"{name}: {key} takes one value, got {pair!r}")
         values[key] = numbers if key == "at" else numbers[0]
     return Schedule(name.strip().lower(), **values)  # type: ignore[arg-type]

@@ -48,6 +48,14 @@ class RunState:
         """Whether there is nothing left to train."""
         return self.epoch >= recipe.epochs or self.ended in ("patience", "callback")
 
+    def go_on(self, recipe: Recipe) -> None:
+        """Take up a run that had ended, if the recipe now allows it more epochs or patience."""
+        waited = self.epoch - self.best_epoch
+        all_frozen = 0 < len(self.member_best) == len(self.frozen)
+        patient = not all_frozen and (recipe.patience is None or waited < recipe.patience)
+        if self.ended == "epochs" or (self.ended == "patience" and patient):
+            self.ended = ""
+
     def history(self, execution: str) -> History:
         """The run as its caller sees it."""
         return History(
@@ -58,12 +66,11 @@ class RunState:
 def select(state: RunState, record: dict[str, Any], recipe: Recipe) -> bool:
     """Whether the epoch that ended is the best so far; sees who stopped improving."""
     figures = record.get("val")
+    if figures is not None:
+        _freeze(state, figures["per_member_error"], recipe)
     if figures is None or recipe.select_by == "last":
         state.best_epoch = state.epoch
         return False  # the last weights are the ones to keep, and they are there already
-    if recipe.select_by not in figures:
-        raise ValueError(f"select_by={recipe.select_by!r} is not known in regression")
-    _freeze(state, figures["per_member_error"], recipe)
     value, best = figures[recipe.select_by], state.best_value
     if best is None or (value > best if SELECTIONS[recipe.select_by] else value < best):
         state.best_value, state.best_epoch = value, state.epoch

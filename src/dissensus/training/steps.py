@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -47,20 +48,34 @@ class StackTrainer:
     ) -> tuple[Tensor, Terms]:
         """Train on one batch; returns the outputs and the objective's terms."""
         x, y, extra, drawn = batch
-        leaves, index = self._leaves(drawn)
-        if self.dense is not None and self.dense.fits(x):
-            outputs, terms, gradients = self._dense_step(leaves, x, y, extra, check)
-        else:
-            with _precision(x, self.recipe):
-                outputs = self._outputs(leaves, x, index)
-                unlabelled = None if extra is None else self._outputs(leaves, extra, index)
-            terms = evaluate_objective(self.objective, outputs, y, unlabelled, check=check)
-            gradients = torch.autograd.grad(terms.loss, list(leaves.values()))
         rows = list(range(self.ens.members)) if drawn is None else drawn
-        keep = [p for p, m in enumerate(rows) if m in set(self.objective.trained_members(rows))]
-        keep = [position for position in keep if rows[position] not in frozen]
-        self._update(gradients, rows, keep, drawn is None, scale)
+        trained = set(self.objective.trained_members(rows)) - frozen
+        keep = [position for position, member in enumerate(rows) if member in trained]
+        leaves, index = self._leaves(drawn)
+        if self.ens.backbone is not None:
+            with _precision(x, self.recipe):
+                x = self.ens.features(x)
+                extra = None if extra is None else self.ens.features(extra)
+        with self._as_they_were([member for member in rows if member not in trained]):
+            if self.dense is not None and self.dense.fits(x):
+                outputs, terms, gradients = self._dense_step(leaves, x, y, extra, check)
+            else:
+                with _precision(x, self.recipe):
+                    outputs = self._outputs(leaves, x, index)
+                    unlabelled = None if extra is None else self._outputs(leaves, extra, index)
+                terms = evaluate_objective(self.objective, outputs, y, unlabelled, check=check)
+                gradients = _gradients(terms.loss, list(leaves.values()))
+        if math.isfinite(terms.loss.detach()):  # if not, the weights of before are worth keeping
+            self._update(gradients, rows, keep, drawn is None, scale)
         return outputs, terms
+
+    @contextmanager
+    def _as_they_were(self, members: list[int]) -> Iterator[None]:
+        """Keep running statistics of members that are run but not trained."""
+        before = {n: buffer[members] for n, buffer in self.buffers.items()} if members else {}
+        yield
+        for name, values in before.items():
+            self.buffers[name][members] = values
 
     def _dense_step(
         self, leaves: dict[str, Tensor], x: Tensor, y: Tensor, extra: Tensor | None, check: bool
@@ -68,11 +83,11 @@ class StackTrainer:
         """The same through ``ensemble.dense``: only the objective is differentiated by torch."""
         assert self.dense is not None
         batches = [x] if extra is None else [x, extra]
-        runs = [dense_forward(self.dense, leaves, self.ens.features(b)) for b in batches]
+        runs = [dense_forward(self.dense, leaves, inputs) for inputs in batches]
         ends = [outputs.requires_grad_() for outputs, _ in runs]
         unlabelled = None if extra is None else ends[1]
         terms = evaluate_objective(self.objective, ends[0], y, unlabelled, check=check)
-        at_ends = torch.autograd.grad(terms.loss, ends)
+        at_ends = _gradients(terms.loss, ends)
         found = [
             dense_backward(self.dense, leaves, activations, gradient)
             for (_, activations), gradient in zip(runs, at_ends, strict=True)
@@ -92,11 +107,10 @@ class StackTrainer:
         return leaves, index
 
     def _outputs(self, leaves: dict[str, Tensor], x: Tensor, index: Tensor | None) -> Tensor:
-        features = self.ens.features(x)
         if index is None:
-            return self.run({**leaves, **self.fixed}, self.buffers, features)
+            return self.run({**leaves, **self.fixed}, self.buffers, x)
         fixed = {name: p.index_select(0, index) for name, p in self.fixed.items()}
-        return self.run_drawn({**leaves, **fixed}, self.buffers, features, index)
+        return self.run_drawn({**leaves, **fixed}, self.buffers, x, index)
 
     def _update(
         self,
@@ -142,6 +156,8 @@ class UnlikeTrainer:
             self.parameters.append(own)
             stacks = [p.detach()[None] for p in own]  # views: stepping them steps the parameters
             self.optimizers.append(MemberOptimizer(settings, stacks, 1))  # type: ignore[arg-type]
+        if not any(self.parameters):
+            raise ValueError("no parameter requires a gradient: there is nothing to train")
 
     def step(
         self, batch: Batch, frozen: set[int], scale: float, *, check: bool
@@ -149,19 +165,29 @@ class UnlikeTrainer:
         """Train on one batch; returns the outputs and the objective's terms."""
         x, y, extra, drawn = batch
         rows = list(range(self.ens.members)) if drawn is None else drawn
+        update = [m for m in self.objective.trained_members(rows) if m not in frozen]
+        update = [m for m in update if self.parameters[m]]
+        before = [(b, b.clone()) for m in rows if m not in update for b in self._buffers(m)]
         with _precision(x, self.recipe):
             outputs = self.ens(x, rows)
             unlabelled = None if extra is None else self.ens(extra, rows)
         terms = evaluate_objective(self.objective, outputs, y, unlabelled, check=check)
-        update = [m for m in self.objective.trained_members(rows) if m not in frozen]
+        for buffer, values in before:
+            buffer.copy_(values)
         leaves = [p for member in update for p in self.parameters[member]]
-        gradients = iter(torch.autograd.grad(terms.loss, leaves) if leaves else ())
+        if not leaves or not math.isfinite(terms.loss.detach()):
+            return outputs, terms
+        gradients = iter(_gradients(terms.loss, leaves))
         for member in update:
             own = [next(gradients)[None] for _ in self.parameters[member]]
             if self.recipe.clip is not None:
                 own = clip_by_member(own, self.recipe.clip)
             self.optimizers[member].step(own, None, scale)
         return outputs, terms
+
+    def _buffers(self, member: int) -> list[Tensor]:
+        assert self.ens.unlike is not None
+        return list(self.ens.unlike[member].buffers())
 
     def tensors(self) -> dict[str, Tensor]:
         """What has to be saved of the optimisers."""
@@ -180,6 +206,11 @@ class UnlikeTrainer:
 
 
 Trainer = StackTrainer | UnlikeTrainer
+
+
+def _gradients(loss: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Gradients; zero for what the loss does not depend on, as a layer that is never called."""
+    return torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
 
 
 def _precision(x: Tensor, recipe: Recipe) -> AbstractContextManager[object]:

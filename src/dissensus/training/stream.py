@@ -63,7 +63,7 @@ class Stream:
         """The batches of an epoch from ``start`` on; ``saved`` is the :meth:`randomness` there."""
         source = self.train.epoch(derived_seed(self.seed, epoch, _ORDER), start)
         extras = self._extras(epoch, start)
-        pair = next(source, None)  # a DataLoader uses torch's random numbers up to here
+        pair = next(source, None)
         torch.manual_seed(derived_seed(self.seed, epoch, _LAYERS))
         self.draws.manual_seed(derived_seed(self.seed, epoch, _DRAWS))
         self.changes.manual_seed(derived_seed(self.seed, epoch, _AUGMENT))
@@ -82,14 +82,19 @@ class Stream:
 
     def randomness(self) -> dict[str, Tensor]:
         """The state of all random numbers, between two batches."""
-        return {
+        states = {
             "layers": torch.get_rng_state(),
             "draws": self.draws.get_state(),
             "changes": self.changes.get_state(),
         }
+        if self.device.type == "cuda":
+            states["device"] = torch.cuda.get_rng_state(self.device)
+        return states
 
     def _restore(self, saved: dict[str, Tensor]) -> None:
         torch.set_rng_state(saved["layers"])
+        if "device" in saved:
+            torch.cuda.set_rng_state(saved["device"], self.device)
         self.draws.set_state(saved["draws"])
         self.changes.set_state(saved["changes"])
 
@@ -101,7 +106,7 @@ class Stream:
 
         def forever() -> Iterator[_Pair]:
             turn = 0
-            while True:
+            while True:  # there is at least one batch: fit has looked
                 yield from extra.epoch(derived_seed(self.seed, epoch, _EXTRA, turn))
                 turn += 1
 
