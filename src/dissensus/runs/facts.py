@@ -1,0 +1,111 @@
+"""What a run must know about its data to be used without them: ``data.json`` in the run folder.
+
+Shapes, names of classes and columns, and the statistics of the training rows, so that new inputs in
+the units of the source are treated as the training inputs were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dissensus.files import write_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dissensus.data import Data
+
+__all__ = ["FACTS", "Facts", "check_same_data"]
+
+FACTS = "data.json"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Plain JSON values about a data set; see :class:`dissensus.data.Data` for their meaning."""
+
+    name: str
+    task: str
+    input_shape: list[int]
+    outputs: int
+    rows: dict[str, int]
+    classes: list[str] = field(default_factory=list)
+    features: list[str] = field(default_factory=list)
+    preprocessing: dict[str, Any] = field(default_factory=dict)
+    channels: dict[str, list[float]] = field(default_factory=dict)
+    sha256: str = ""
+
+    @classmethod
+    def of(cls, data: Data, *, channels: bool = False) -> Facts:
+        """The facts about ``data``; with ``channels`` mean and deviation of each input channel."""
+        source = Path(data.source) if data.source else None
+        return cls(
+            data.name,
+            data.task,
+            list(data.input_shape),
+            data.outputs,
+            {part: len(x) for part, (x, _) in data.splits().items()},
+            list(data.classes),
+            list(data.features),
+            dict(data.preprocessing),
+            _channel_statistics(data.train[0]) if channels else {},
+            _digest(source) if source is not None and source.is_file() else "",
+        )
+
+    @classmethod
+    def read(cls, run: str | Path) -> Facts | None:
+        """The facts that a run keeps; None for a run that was made without them."""
+        file = Path(run) / FACTS
+        if not file.is_file():
+            return None
+        try:
+            values = json.loads(file.read_text(encoding="utf-8"))
+            return cls(**{item.name: values[item.name] for item in fields(cls)})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
+
+    def write(self, run: str | Path) -> None:
+        """Write ``data.json``, whole or not at all."""
+        write_text(Path(run) / FACTS, json.dumps(asdict(self), indent=1) + "\n")
+
+    def original(self, y: Tensor) -> Tensor:
+        """Regression outputs in the units of the source, as ``Data.original``."""
+        import torch
+
+        scale = self.preprocessing.get("target_std", 1.0)
+        mean = self.preprocessing.get("target_mean", 0.0)
+        return y * torch.as_tensor(scale).to(y) + torch.as_tensor(mean).to(y)
+
+
+def check_same_data(kept: Facts, now: Facts, run: str | Path) -> None:
+    """Raise if the data changed since the run: its test rows may then have been trained on."""
+    told = {
+        "sha256": "the file has other content",
+        "rows": f"the splits had {kept.rows} rows and have {now.rows}",
+        "classes": f"the classes were {kept.classes[:20]} and are {now.classes[:20]}",
+        "features": "the columns are not the same",
+        "input_shape": f"one example had the shape {kept.input_shape}, now {now.input_shape}",
+    }
+    for key, text in told.items():
+        if getattr(kept, key) != getattr(now, key):
+            raise ValueError(
+                f"{now.name} is not what {run} was trained on: {text}; its test rows may have been "
+                "trained on. Bring the old data back, or start a new run"
+            )
+
+
+def _channel_statistics(x: Tensor) -> dict[str, list[float]]:
+    """Mean and deviation over examples and places, one a channel or feature."""
+    axes = [0, *range(2, x.ndim)]
+    std = x.double().std(axes, correction=0)
+    std = std.where(std > 1e-8, 1.0)
+    return {"mean": x.double().mean(axes).tolist(), "std": std.tolist()}
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as raw:
+        return hashlib.file_digest(raw, "sha256").hexdigest()

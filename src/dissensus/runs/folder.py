@@ -1,0 +1,213 @@
+"""What a run folder says about itself, without loading any weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dissensus.records import read_record
+
+__all__ = [
+    "CHECKPOINT",
+    "CONFIG",
+    "METRICS",
+    "RECORD",
+    "Run",
+    "describe",
+    "find_runs",
+    "read_config",
+]
+
+CONFIG, METRICS, RECORD = "config.toml", "metrics.jsonl", "record.json"
+CHECKPOINT = "checkpoint.safetensors"
+
+#: How deep below a folder runs are looked for.
+_DEPTH = 4
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as its files tell it: what was asked, how far it came, and its figures.
+
+    ``state`` is ``"finished"``, ``"stopped"`` (there is a checkpoint to go on from), ``"begun"``
+    (there is none yet) or ``"unreadable"``, and then ``problem`` says why. ``val`` are the
+    figures of the best epoch; ``test`` those of the end, where they belong to these weights.
+    """
+
+    path: Path
+    state: str
+    problem: str = ""
+    config: dict[str, dict[str, Any]] = field(default_factory=dict)
+    epochs: int = 0
+    batch: int = 0
+    best_epoch: int = 0
+    ended: str = ""
+    val: dict[str, Any] = field(default_factory=dict)
+    test: dict[str, Any] = field(default_factory=dict)
+    written: float = 0.0
+
+    def asked(self, section: str, key: str) -> Any:
+        """One setting of ``config.toml``, or None."""
+        return self.config.get(section, {}).get(key)
+
+    def standing(self) -> str:
+        """Where the run stands, in words."""
+        of = f"{self.epochs} of {self.asked('training', 'epochs')} epochs"
+        if self.state == "finished":
+            why = {"patience": ", ended by patience", "callback": ", ended by a callback"}
+            return f"finished after {of}{why.get(self.ended, '')}"
+        if self.state == "stopped" and self.epochs == 0:
+            return "stopped in its first epoch; what follows is of the weights so far"
+        if self.state == "stopped":
+            return f"stopped after {of}; what follows is of the best epoch so far"
+        return self.problem or "begun, without a checkpoint yet"
+
+
+def read_config(run: str | Path) -> dict[str, dict[str, Any]]:
+    """``config.toml`` of a run folder; an error says what is wrong with the folder."""
+    path = Path(run)
+    if not path.is_dir():
+        raise ValueError(
+            f"there is no run folder {path}; `dissensus runs` lists the runs there are"
+        )
+    file = path / CONFIG
+    if not file.is_file():
+        raise ValueError(f"{path} is not a run: it has no {CONFIG}")
+    try:
+        read = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read: {error}") from error
+    config = {section: values for section, values in read.items() if isinstance(values, dict)}
+    if "training" not in config or "ensemble" not in config:
+        raise ValueError(f"{file} is not the config of a run: it lacks [ensemble] or [training]")
+    return config
+
+
+def describe(run: str | Path) -> Run:
+    """What the files of ``run`` say; raises where they cannot be read."""
+    path = Path(run)
+    config = read_config(path)
+    newest = max(_modified(path / name) for name in (CONFIG, METRICS, CHECKPOINT))
+    state = _checkpoint_state(path / CHECKPOINT)
+    if state is None:
+        return Run(path, "begun", config=config, written=newest)
+    epochs, best_epoch = _whole(state, "epoch"), _whole(state, "best_epoch")
+    record = read_record(path / RECORD) if (path / RECORD).is_file() else {}
+    current = record.get("epochs") == epochs and record.get("best_epoch") == best_epoch
+    ended = str(state.get("ended") or "")
+    return Run(
+        path,
+        "finished" if ended else "stopped",
+        config=config,
+        epochs=epochs,
+        batch=_whole(state, "batch"),
+        best_epoch=best_epoch,
+        ended=ended,
+        val=_epoch_figures(path / METRICS, best_epoch),
+        test=_mapping(record.get("test")) if current else {},
+        written=newest,
+    )
+
+
+def find_runs(folder: str | Path = "runs") -> list[Run]:
+    """Every run at or below ``folder``, newest first; what is not a run is told as such.
+
+    A folder that cannot be read, is half written or holds something else is one entry with the
+    state ``"unreadable"``; nothing in it is an error here.
+    """
+    top = Path(folder)
+    if not top.is_dir():
+        raise ValueError(
+            f"there is no folder {top}; `dissensus train --help` says how to make a run"
+        )
+    found = [_described(path) for path in _candidates(top)]
+    return sorted(found, key=lambda run: -run.written)
+
+
+def _described(path: Path) -> Run:
+    try:
+        return describe(path)
+    except (ValueError, OSError) as error:
+        problem = str(error).replace(f"{path}{os.sep}", "").replace(f"{path} is ", "")
+        return Run(path, "unreadable", " ".join(problem.split()), written=_modified(path))
+
+
+def _candidates(top: Path, depth: int = _DEPTH) -> Iterator[Path]:
+    """Folders that are runs, and folders directly below ``top`` that hold none."""
+    if _looks_like_run(top):
+        yield top
+        return
+    for path in _subfolders(top):
+        inside = list(_runs_below(path, depth - 1))
+        yield from inside or [path]
+
+
+def _runs_below(path: Path, depth: int) -> Iterator[Path]:
+    if _looks_like_run(path):
+        yield path
+    elif depth > 0:
+        for inner in _subfolders(path):
+            yield from _runs_below(inner, depth - 1)
+
+
+def _looks_like_run(path: Path) -> bool:
+    return any(os.path.lexists(path / name) for name in (CONFIG, METRICS, CHECKPOINT))
+
+
+def _subfolders(path: Path) -> list[Path]:
+    try:
+        entries = sorted(path.iterdir())
+        return [p for p in entries if p.is_dir() and not p.is_symlink() and p.name[0] != "."]
+    except OSError:
+        return []
+
+
+def _checkpoint_state(file: Path) -> dict[str, Any] | None:
+    """The plain values in the header of a checkpoint; its tensors are not read."""
+    if not file.is_file():
+        return None
+    try:
+        with file.open("rb") as raw:
+            length = int.from_bytes(raw.read(8), "little")
+            if not 0 < length <= file.stat().st_size:
+                raise ValueError("it is cut short or of another kind")
+            header = json.loads(raw.read(length))
+        state = json.loads(header["__metadata__"]["values"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} is not a checkpoint that can be read: {error}") from error
+    return _mapping(state)
+
+
+def _epoch_figures(file: Path, epoch: int) -> dict[str, Any]:
+    """The validation figures of one epoch; empty where there are none."""
+    if not file.is_file():
+        return {}
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            record = _mapping(json.loads(line))
+        except ValueError:
+            break  # cut short by a kill
+        if record.get("epoch") == epoch:
+            return _mapping(record.get("val"))
+    return {}
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _whole(values: dict[str, Any], key: str) -> int:
+    value = values.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,0 +1,179 @@
+"""From a run folder back to an ensemble and its data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dissensus.runs.facts import Facts, check_same_data
+from dissensus.runs.folder import read_config
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from dissensus.data import Data
+    from dissensus.ensemble import Ensemble
+
+__all__ = ["data_of", "device_named", "load", "load_data", "make_ensemble"]
+
+Config = Mapping[str, Mapping[str, Any]]
+
+
+def load(
+    run: str | Path,
+    *,
+    make_member: Callable[[], nn.Module] | None = None,
+    into: Ensemble | None = None,
+    trust: bool = False,
+    device: str = "cpu",
+) -> Ensemble:
+    """The ensemble of a run with the weights of its best epoch, in evaluation mode.
+
+    The best epoch so far for a run that was stopped. A run of the command line knows its model by
+    name. For others pass ``make_member``, the function that made the members, or, for an ensemble
+    that was put together in another way (unlike members, a shared backbone), ``into``: one built
+    the same way. A model that is given by an import path is code outside of Dissensus, which a
+    folder from a stranger could name too: it is run with ``trust=True`` alone. ``device="auto"``
+    is a GPU if there is one.
+
+    >>> import tempfile, torch
+    >>> from torch import nn
+    >>> from dissensus.ensemble import Ensemble
+    >>> from dissensus.training import fit
+    >>> run, make = tempfile.mkdtemp(), lambda: nn.Linear(2, 3)
+    >>> data = torch.zeros(8, 2), torch.zeros(8, dtype=torch.long)
+    >>> _ = fit(Ensemble(make, members=4), data, epochs=1, out=run, progress=False)
+    >>> load(run, make_member=make)(torch.zeros(5, 2)).shape
+    torch.Size([4, 5, 3])
+    """
+    from dissensus.training.checkpoint import read_checkpoint
+
+    config = read_config(run)
+    if into is None and make_member is None:
+        make_member = _known_factory(config, run, trust=trust)
+    found = read_checkpoint(Path(run))
+    if found is None:
+        raise ValueError(
+            f"{run} has no checkpoint yet: it was stopped before its first epoch ended; go on with "
+            f"`dissensus train --resume --out {run}`"
+        )
+    tensors, state = found
+    ens = into
+    if ens is None:
+        assert make_member is not None
+        ens = make_ensemble(config, make_member)
+    _put_weights(ens, _best_weights(tensors), run)
+    if state.get("execution"):
+        ens.execution = state["execution"]
+    return ens.to(device_named(device)).eval()
+
+
+def load_data(config: Config) -> Data:
+    """The data that the sections ``[data]`` and ``[data_options]`` of a config ask for."""
+    from dissensus import data
+
+    asked = config.get("data", {})
+    if "name" not in asked:
+        raise ValueError(
+            "the run does not say what its data are, as it was not made by `dissensus train`; "
+            "name them with --data"
+        )
+    known = ("data_dir", "seed", "val", "test")
+    settings = {key: asked[key] for key in known if asked.get(key) is not None}
+    options = {key: asked[key] for key in ("target", "task") if asked.get(key) is not None}
+    options |= config.get("data_options", {})
+    for key in ("drop", "categorical"):  # names of columns; one alone is a list of one
+        if isinstance(options.get(key), str):
+            options[key] = [options[key]]
+    return data.load(asked["name"], **settings, **options)
+
+
+def data_of(run: str | Path, *, data_dir: str | Path | None = None) -> Data:
+    """The data of a run in the same splits; raises if they are not what they were."""
+    config = read_config(run)
+    if data_dir is not None:
+        config["data"] = {**config.get("data", {}), "data_dir": str(data_dir)}
+    found, kept = load_data(config), Facts.read(run)
+    if kept is not None:
+        check_same_data(kept, Facts.of(found), run)
+    return found
+
+
+def make_ensemble(
+    config: Config, model: Callable[[], nn.Module] | Facts, *, trust: bool = True
+) -> Ensemble:
+    """A new ensemble as ``[model]`` and ``[ensemble]`` ask; ``model`` makes members, or the facts
+    about the data from which the named model knows its shapes."""
+    from dissensus.ensemble import Ensemble
+
+    asked = config["ensemble"]
+    make = model if not isinstance(model, Facts) else _factory(config, model, trust=trust)
+    return Ensemble(
+        make,
+        members=asked["members"],
+        seed=asked.get("seed", 0),
+        combine=asked["combine"],
+        execution=asked["execution"],
+    )
+
+
+def device_named(name: str) -> torch.device:
+    """The device called ``name``; ``auto`` is a GPU if there is one."""
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"there is no device {name!r}; use cpu, cuda or auto") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("this torch sees no CUDA device; use --device cpu")
+    return device
+
+
+def _known_factory(config: Config, run: str | Path, *, trust: bool) -> Callable[[], nn.Module]:
+    facts = Facts.read(run)
+    if "name" not in config.get("model", {}) or facts is None:
+        raise ValueError(
+            f"{run} does not say how its members are made, as it was not made by `dissensus "
+            "train`; pass make_member=, the function that makes one, to dissensus.load"
+        )
+    return _factory(config, facts, trust=trust)
+
+
+def _factory(config: Config, facts: Facts, *, trust: bool) -> Callable[[], nn.Module]:
+    from dissensus.models import MODELS, make_factory
+
+    asked = config["model"]
+    name, options = asked["name"], dict(config.get("model_options", {}))
+    if name not in MODELS and ":" in name and not trust:
+        raise ValueError(
+            f"the model is {name}, code from outside of Dissensus; if you trust it, and whoever "
+            "made this run, pass trust=True (--trust) to run it"
+        )
+    normalize = None
+    if asked.get("normalize"):
+        normalize = (facts.channels["mean"], facts.channels["std"])
+    return make_factory(name, facts.input_shape, facts.outputs, normalize=normalize, **options)
+
+
+def _best_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of the best epoch; where none was chosen by validation data, the last ones."""
+    prefix = "best." if any(name.startswith("best.") for name in tensors) else "model."
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+
+
+def _put_weights(ens: Ensemble, weights: dict[str, Tensor], run: str | Path) -> None:
+    if "weights" in weights and ens.weights is None:
+        ens.set_weights(weights["weights"])  # an empty slot takes no values
+    try:
+        ens.load_state_dict(weights)
+    except RuntimeError as error:
+        reasons = " ".join(str(error).split()).partition("Ensemble: ")[2] or str(error)
+        raise ValueError(
+            f"the weights in {run} do not fit this ensemble of {ens.members} members; build it as "
+            f"it was trained: {reasons[:400]}"
+        ) from error

@@ -1,0 +1,122 @@
+"""``dissensus evaluate``: the numbers, as a table and as JSON, on the run's data and on others."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dissensus as ds
+
+
+def test_numbers_are_those_of_the_saved_outputs(
+    dissensus: Callable[..., Any], digits_run: Path
+) -> None:
+    answer = dissensus("evaluate", digits_run, "--json")
+    assert answer.status == 0
+    found = json.loads(answer.out)
+    kept = ds.Predictions.load(digits_run / "predictions" / "test.safetensors")
+    assert kept.targets is not None
+    outputs = kept.outputs.double()
+    terms = ds.decompose(outputs, kept.targets)
+    judged = ds.calibration.calibration(outputs, kept.targets)
+    assert found["examples"] == 359
+    assert found["state"] == "finished"
+    assert found["evaluated_on"] == "test of digits"
+    assert found["ensemble_error"] == pytest.approx(float(terms.ensemble_error))
+    assert found["diversity"] == pytest.approx(float(terms.diversity))
+    assert found["per_member_error"] == pytest.approx(terms.per_member.tolist())
+    for key in ("accuracy", "nll", "brier", "ece_width", "ece_mass"):
+        assert found[key] == pytest.approx(getattr(judged, key))
+    zero_one = found["zero_one"]
+    assert zero_one["ensemble_error"] == pytest.approx(1 - found["accuracy"])
+    mean = sum(found["per_member_accuracy"]) / 3
+    assert zero_one["member_error"] == pytest.approx(1 - mean)
+
+
+def test_the_table_shows_the_ensemble_and_each_member(
+    dissensus: Callable[..., Any], digits_run: Path
+) -> None:
+    answer = dissensus("evaluate", digits_run, "--split", "val")
+    assert answer.status == 0
+    assert "finished after 2 of 2 epochs" in answer.out
+    assert "288 examples: val of digits" in answer.out
+    for text in ("accuracy", "Brier", "equal width", "equal mass", "DIV, 0-1 loss"):
+        assert text in answer.out
+    assert [line.split()[0] for line in answer.out.splitlines()[-3:]] == ["0", "1", "2"]
+
+
+def test_a_regression(dissensus: Callable[..., Any], diabetes_run: Path) -> None:
+    found = json.loads(dissensus("evaluate", diabetes_run, "--json").out)
+    data = ds.data.load("diabetes")
+    x, y = data.test
+    prediction = data.original(ds.load(diabetes_run).predict(x))
+    rmse = (prediction - data.original(y)).square().mean().sqrt()
+    assert found["rmse"] == pytest.approx(float(rmse), rel=1e-5)
+    assert "RMSE" in dissensus("evaluate", diabetes_run).out
+
+
+def test_a_file_is_treated_as_the_training_table_was(
+    dissensus: Callable[..., Any], flats_run: Path, tmp_path: Path
+) -> None:
+    """All rows of the file itself: the mean of the three splits, weighted by their rows."""
+    parts = [
+        json.loads(dissensus("evaluate", flats_run, "--split", split, "--json").out)
+        for split in ("train", "val", "test")
+    ]
+    table = flats_run.parent / "flats.csv"
+    found = json.loads(dissensus("evaluate", flats_run, "--data", table, "--json").out)
+    assert found["examples"] == 60
+    for key in ("ensemble_error", "member_error", "diversity"):
+        whole = sum(part[key] * part["examples"] for part in parts) / 60
+        assert found[key] == pytest.approx(whole, rel=1e-4)
+
+
+def test_labels_in_an_npz_are_matched_by_name(
+    dissensus: Callable[..., Any], mistake: Callable[..., str], digits_run: Path, tmp_path: Path
+) -> None:
+    x, y = ds.data.load("digits").test
+    np.savez(tmp_path / "t.npz", x=x.numpy(), y=y.numpy())
+    found = json.loads(
+        dissensus("evaluate", digits_run, "--data", tmp_path / "t.npz", "--json").out
+    )
+    own = json.loads(dissensus("evaluate", digits_run, "--json").out)
+    assert found["accuracy"] == own["accuracy"]
+    np.savez(tmp_path / "t.npz", x=x.numpy(), y=y.numpy() + 7)
+    error = mistake("evaluate", digits_run, "--data", tmp_path / "t.npz")
+    assert "holds the class '10', which the run does not know" in error
+    np.savez(tmp_path / "t.npz", x=x.numpy())
+    assert "must hold x and y, got x" in mistake(
+        "evaluate", digits_run, "--data", tmp_path / "t.npz"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--split", "tset"], "digits has no split 'tset'; it has train, val, test"),
+        (["--data", "wine"], "wine has inputs of shape (13,) and 3 outputs, the run takes (1, 8"),
+        (["--data", "nothing"], "there is no data set 'nothing'"),
+    ],
+)
+def test_mistakes(
+    arguments: list[str], sentence: str, mistake: Callable[..., str], digits_run: Path
+) -> None:
+    assert sentence in mistake("evaluate", digits_run, *arguments)
+
+
+def test_a_folder_without_a_run(mistake: Callable[..., str], tmp_path: Path) -> None:
+    assert "there is no run folder" in mistake("evaluate", tmp_path / "absent")
+    assert "is not a run: it has no config.toml" in mistake("evaluate", tmp_path)
+
+
+def test_a_run_made_in_python_says_what_is_missing(
+    mistake: Callable[..., str], tmp_path: Path
+) -> None:
+    ens = ds.Ensemble(lambda: torch.nn.Linear(2, 2), members=2)
+    data = torch.randn(8, 2), torch.randint(2, (8,))
+    ds.fit(ens, data, epochs=1, out=tmp_path / "run", progress=False)
+    assert "pass make_member=" in mistake("evaluate", tmp_path / "run")

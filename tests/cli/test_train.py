@@ -1,0 +1,361 @@
+"""``dissensus train``: what it writes, going on, stopping, and mistakes in one sentence."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dissensus as ds
+from dissensus.cli import job
+from dissensus.runs import Facts, describe, read_config
+from dissensus.training.checkpoint import read_checkpoint
+
+SMALL = ["--model-option", "hidden=16", "--members", "3", "--batch-size", "256", "--threads", "1"]
+WINE = ["--data", "wine", *SMALL]
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    """Whether weights, best weights and moments agree bit for bit."""
+    found = [read_checkpoint(run) for run in (one, other)]
+    assert found[0] is not None
+    assert found[1] is not None
+    a, b = found[0][0], found[1][0]
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_is_trained_judged_and_kept(dissensus: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "a run"
+    wanted = ["--data", "digits", "--objective", "ldr:strength=0.1", "--epochs", 2, *SMALL]
+    answer = dissensus("train", *wanted, "--out", out)
+    assert answer.status == 0
+    for text in ("accuracy", "members", "mean ERR", "DIV", "NLL", "ECE", "test", "val"):
+        assert text in answer.out
+    assert f"dissensus evaluate '{out}'" in answer.out
+    assert "epoch 2/2" in answer.err
+
+    config, record = read_config(out), json.loads((out / "record.json").read_text())
+    assert config["data"] == {"name": "digits", "val": 0.2, "seed": 0}
+    assert config["model"]["name"] == "mlp"
+    assert config["model_options"] == {"hidden": 16}
+    assert config["ensemble"]["combine"] == "probability"
+    assert record["data"]["rows"] == {"train": 1150, "val": 288, "test": 359}
+    assert record["val"]["accuracy"] == pytest.approx(record["best"]["val"]["accuracy"])
+    assert record["val"]["diversity"] == pytest.approx(record["best"]["val"]["diversity"], rel=1e-4)
+
+    kept = ds.Predictions.load(out / "predictions" / "test.safetensors")
+    assert kept.targets is not None
+    assert (kept.meta["split"], kept.meta["combine"]) == ("test", "probability")
+    hits = ds.combine(kept.outputs).argmax(-1) == kept.targets
+    assert record["test"]["accuracy"] == pytest.approx(float(hits.float().mean()))
+
+
+def test_going_on_ends_with_the_same_bits(dissensus: Callable[..., Any], tmp_path: Path) -> None:
+    short, long = tmp_path / "short", tmp_path / "long"
+    wanted = [*WINE, "--objective", "ldr:strength=0.1", "--model-option", "dropout=0.2"]
+    assert dissensus("train", *wanted, "--epochs", 2, "--out", short).status == 0
+    assert dissensus("train", *wanted, "--epochs", 4, "--out", long).status == 0
+    assert not same_weights(short, long)
+    assert dissensus("train", "--resume", "--out", short, "--epochs", 4).status == 0
+    assert same_weights(short, long)
+    assert (short / "metrics.jsonl").read_text() == (long / "metrics.jsonl").read_text()
+    records = [json.loads((run / "record.json").read_text()) for run in (short, long)]
+    assert records[0]["test"] == records[1]["test"]
+    assert read_config(short) == read_config(long)
+
+
+def test_a_finished_run_is_judged_again_when_resumed(
+    dissensus: Callable[..., Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    assert dissensus("train", *WINE, "--epochs", 1, "--out", out).status == 0
+    for name in ("record.json", "predictions/test.safetensors"):  # as if killed before them
+        (out / name).unlink()
+    assert dissensus("train", "--resume", "--out", out).status == 0
+    assert "accuracy" in json.loads((out / "record.json").read_text())["test"]
+    assert (out / "predictions" / "test.safetensors").exists()
+
+
+def test_settings_from_a_file_and_options_that_win(
+    dissensus: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "wine.toml"
+    file.write_text(
+        f'data = "wine"\nepochs = 9\nmembers = 2\nquiet = true\nout = "{tmp_path}/run"\n'
+        'objective = "adp"\n[model_options]\nhidden = [4]\n'
+    )
+    answer = dissensus("train", "--config", file, "--epochs", 1)
+    assert (answer.status, answer.out, answer.err) == (0, "", "")
+    config = read_config(tmp_path / "run")
+    assert (config["training"]["epochs"], config["ensemble"]["members"]) == (1, 2)
+    assert config["training"]["objective"] == "adp"
+
+
+def test_a_regression_trains_with_squared_error(diabetes_run: Path) -> None:
+    config = read_config(diabetes_run)
+    assert config["training"]["objective"] == "independent:loss=mse,combine=mean"
+    assert config["ensemble"]["combine"] == "mean"
+    test = json.loads((diabetes_run / "record.json").read_text())["test"]
+    assert test["diversity"] == pytest.approx(test["member_error"] - test["ensemble_error"])
+    assert test["rmse"] > 10  # in the units of the target, not standardised
+    assert "accuracy" not in test
+
+
+@pytest.mark.parametrize(
+    ("arguments", "objective", "combine"),
+    [
+        (["--objective", "augmented"], "augmented", "probability"),
+        (["--objective", "augmented:combine=score"], "augmented:combine=score", "score"),
+        (["--objective", "augmented", "--combine", "score"], "augmented:combine=score", "score"),
+        (["--objective", "jsd", "--combine", "score"], "jsd", "score"),
+        (
+            ["--objective", "learner_dropout/joint", "--combine", "score"],
+            "learner_dropout/joint:combine=score",
+            "score",
+        ),
+    ],
+)
+def test_the_objective_averages_as_the_ensemble_does(
+    arguments: list[str],
+    objective: str,
+    combine: str,
+    dissensus: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "run"
+    assert dissensus("train", *WINE, "--epochs", 1, *arguments, "--out", out).status == 0
+    config = read_config(out)
+    assert config["training"]["objective"] == objective
+    assert config["ensemble"]["combine"] == combine
+
+
+def test_a_table_of_ones_own(flats_run: Path) -> None:
+    facts = Facts.read(flats_run)
+    assert facts is not None
+    assert facts.features == ["rooms", "town=Bonn", "town=Trier", "town=Ulm"]
+    assert facts.task == "regression"
+    assert read_config(flats_run)["data"]["name"] == str(flats_run.parent / "flats.csv")
+
+
+def test_a_model_from_a_file(
+    dissensus: Callable[..., Any],
+    mistake: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_file.py").write_text(
+        "from torch import nn\n"
+        "def make_member(outputs, width=4):\n"
+        "    return nn.Sequential(nn.Linear(13, width), nn.ReLU(), nn.Linear(width, outputs))\n"
+    )
+    wanted = ["--data", "wine", "--model", "my_file.py:make_member", "--model-option", "width=8"]
+    answer = dissensus("train", *wanted, "--members", 2, "--epochs", 1, "--out", "run")
+    assert answer.status == 0
+    assert "dissensus evaluate run --trust" in answer.out
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert "if you trust it" in mistake("evaluate", "../run")
+    assert "if you trust it" in mistake("train", "--resume", "--out", "../run")
+    assert dissensus("evaluate", "../run", "--trust").status == 0
+    assert dissensus("train", "--resume", "--out", "../run", "--epochs", 2, "--trust").status == 0
+
+
+def test_disagreement_data_from_a_file(
+    dissensus: Callable[..., Any], mistake: Callable[..., str], tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "u.npz", x=np.random.default_rng(0).normal(10, 5, (50, 13)))
+    out = tmp_path / "run"
+    wanted = [*WINE, "--objective", "divdis", "--epochs", 1]
+    assert "needs disagreement" in mistake("train", *wanted, "--out", out)
+    unlike = mistake("train", *wanted, "--disagreement", "digits", "--out", tmp_path / "b")
+    assert "the shape (1, 8, 8), those of wine (13,)" in unlike
+    out = tmp_path / "c"
+    wanted += ["--disagreement", tmp_path / "u.npz", "--out", out]
+    assert dissensus("train", *wanted).status == 0
+    assert read_config(out)["data"]["disagreement"] == str(tmp_path / "u.npz")
+
+
+def test_augmentation_normalisation_and_a_network_of_convolutions(
+    dissensus: Callable[..., Any], mistake: Callable[..., str], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    wanted = ["--data", "digits", "--model", "linear", "--members", 2, "--epochs", 1]
+    answer = dissensus("train", *wanted, "--augment", "adp", "--normalize", "--out", out)
+    assert answer.status == 0
+    facts = Facts.read(out)
+    assert facts is not None
+    x = ds.data.load("digits").train[0]
+    assert facts.channels["mean"] == pytest.approx([float(x.mean())], rel=1e-5)
+    assert facts.channels["std"] == pytest.approx([float(x.std(correction=0))], rel=1e-5)
+    member = ds.load(out).member(0)
+    assert torch.allclose(member[0](x).mean(), torch.tensor(0.0), atol=1e-5)
+    error = mistake("train", *wanted, "--augment", "apd", "--out", tmp_path / "b")
+    assert "no augmentation 'apd'; did you mean 'adp'?" in error
+
+
+def test_no_validation_and_no_test_rows(dissensus: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    wanted = [*WINE, "--epochs", 1, "--val", "0", "--test", "0", "--out", out]
+    answer = dissensus("train", *wanted)
+    assert answer.status == 0
+    assert not (out / "predictions").exists()
+    assert "test" not in json.loads((out / "record.json").read_text())
+
+
+def test_the_folder_is_named_after_the_run(
+    dissensus: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wanted = [*WINE, "--epochs", 1, "--seed", 4, "--objective", "ldr:strength=1"]
+    assert dissensus("train", *wanted).status == 0
+    assert (tmp_path / "runs" / "wine-ldr-4" / "record.json").exists()
+
+
+# ---- stopping -----------------------------------------------------------------------------------
+
+
+def test_an_interrupt_says_how_to_go_on(
+    dissensus: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, out = job.fit, tmp_path / "my run"
+
+    def stop(record: dict[str, Any], ens: object) -> None:
+        if record["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "fit", lambda *a, **k: real(*a, callbacks=[stop], **k))
+    answer = dissensus("train", *WINE, "--epochs", 3, "--out", out)
+    assert answer.status == 130
+    sentence = f"dissensus: stopped; go on with: dissensus train --resume --out '{out}'\n"
+    assert answer.err.endswith(sentence)
+    assert (describe(out).state, describe(out).epochs) == ("stopped", 1)
+    judged = dissensus("evaluate", out)
+    assert judged.status == 0
+    assert "stopped after 1 of 3 epochs" in judged.out
+
+    monkeypatch.setattr(job, "fit", real)
+    assert dissensus("train", "--resume", "--out", out).status == 0
+    assert dissensus("train", *WINE, "--epochs", 3, "--out", tmp_path / "whole").status == 0
+    assert same_weights(out, tmp_path / "whole")
+
+
+def test_an_interrupt_before_training_leaves_nothing(
+    dissensus: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(config: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "load_data", stop)
+    answer = dissensus("train", *WINE, "--out", tmp_path / "run")
+    assert answer.status == 130
+    assert answer.err == "dissensus: stopped before training began; nothing was written\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_ctrl_c_saves_and_the_run_goes_on(dissensus: Callable[..., Any], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    wanted = ["train", *WINE, "--epochs", "1000000", "--out", str(out), "--quiet"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dissensus", *wanted],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    try:
+        wait_for_epochs(process, out / "metrics.jsonl")
+        process.send_signal(signal.SIGINT)
+        printed, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, printed) == (130, "")
+    assert said == f"dissensus: stopped; go on with: dissensus train --resume --out {out}\n"
+    run = describe(out)
+    assert run.state == "stopped"
+    answer = dissensus("train", "--resume", "--out", out, "--epochs", run.epochs + 1)
+    assert answer.status == 0
+    assert (describe(out).state, describe(out).epochs) == ("finished", run.epochs + 1)
+
+
+def wait_for_epochs(process: "subprocess.Popen[str]", metrics: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not metrics.exists() or metrics.read_text().count("\n") < 2:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# ---- mistakes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "say what to train on"),
+        (["--data", "digit"], "no data set 'digit' (did you mean digits?)"),
+        (["--data", "wine", "--objective", "ldrr"], "no objective 'ldrr'; did you mean 'ldr'?"),
+        (["--data", "wine", "--model", "mpl"], "no model 'mpl' (did you mean mlp?)"),
+        (["--data", "wine", "--optimizer", "adan"], "one of sgd, adam, adamw, got 'adan'"),
+        (["--data", "wine", "--schedule", "cosin"], "schedule must be one of"),
+        (["--data", "wine", "--model-option", "widths=3"], "no option 'widths'"),
+        (["--data", "wine", "--data-option", "missing=drop"], "no option 'missing'"),
+        (["--data", "wine", "--val", "half"], "--val must be a share below 1 or a whole number"),
+        (["--data", "wine", "--epochs", "0"], "epochs must be an integer of at least 1"),
+        (["--data", "wine", "--threads", "0"], "threads must be at least 1"),
+        (["--data", "wine", "--device", "tpu9"], "there is no device 'tpu9'"),
+        (["--data", "wine", "--augment", "adp"], "images must be"),
+        (["--data", "wine", "--combine", "vote"], "combine"),
+        (["--data", "wine", "--val", "0", "--patience", "2"], "need validation data"),
+        (["--data", "diabetes", "--objective", "adp"], "classes"),
+        (["--data", "digits", "--optimizer", "adam:lr=1e30"], "the loss of Independent is nan"),
+        (["--config", "absent.toml"], "there is no file absent.toml"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    arguments: list[str], sentence: str, mistake: Callable[..., str], tmp_path: Path
+) -> None:
+    assert sentence in mistake("train", *arguments, "--quiet", "--out", tmp_path / "run")
+
+
+def test_a_run_in_the_way_is_kept(mistake: Callable[..., str], digits_run: Path) -> None:
+    before = (digits_run / "data.json").read_bytes()
+    error = mistake("train", "--data", "wine", "--out", digits_run)
+    assert "there is a run in" in error
+    assert "--resume" in error
+    assert (digits_run / "data.json").read_bytes() == before
+
+
+def test_a_run_cannot_go_on_with_other_settings(
+    mistake: Callable[..., str], digits_run: Path
+) -> None:
+    error = mistake("train", "--resume", "--out", digits_run, "--members", 4)
+    assert "ensemble.members was 3, now 4" in error
+
+
+def test_a_table_that_changed_is_noticed(
+    dissensus: Callable[..., Any], mistake: Callable[..., str], tmp_path: Path
+) -> None:
+    table, out = tmp_path / "t.csv", tmp_path / "run"
+    rows = [f"{i},{i * 7 % 11},{'ab'[i % 2]}" for i in range(40)]
+    table.write_text("u,v,kind\n" + "\n".join(rows) + "\n")
+    wanted = ["--data", table, "--target", "kind", "--epochs", 1, *SMALL]
+    assert dissensus("train", *wanted, "--out", out).status == 0
+    table.write_text("u,v,kind\n" + "\n".join(reversed(rows)) + "\n")
+    for arguments in (["train", "--resume", "--out", out], ["evaluate", out]):
+        assert "is not what" in mistake(*arguments)
+
+
+def test_a_folder_that_cannot_be_written_is_reported(
+    mistake: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    error = mistake("train", *WINE, "--out", tmp_path / "file" / "run")
+    assert "cannot write to" in error
