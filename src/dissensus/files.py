@@ -29,8 +29,12 @@ def replace_atomically(path: str | Path, write: Callable[[Path], object]) -> Non
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     # Made here, not by ``write``, so that two writers can never share it; mode as the umask says.
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    mode = part.stat().st_mode
     try:
         write(part)
+        part.chmod(
+            mode
+        )  # some writers put a file of their own, and of their own mode, in its place
         with part.open("rb+") as file:
             os.fsync(file.fileno())
         part.replace(path)

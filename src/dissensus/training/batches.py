@@ -34,26 +34,34 @@ class Batches(Protocol):
 
 
 class TensorBatches:
-    """Tensors that are in memory already: batches are index selections, without workers."""
+    """Tensors that are in memory already: batches are index selections, without workers.
+
+    Shuffled, for training, a single example that is left over goes into the batch before it, as
+    BatchNorm cannot be trained on one.
+    """
 
     def __init__(self, x: Tensor, y: Tensor | None, batch_size: int, *, shuffle: bool) -> None:
-        self.x, self.y, self.batch_size, self.shuffle = x, y, batch_size, shuffle
+        self.x, self.y, self.shuffle = x, y, shuffle
+        full, left = divmod(len(x), batch_size)
+        self.sizes = [batch_size] * full + ([left] if left else [])
+        if shuffle and full and left == 1:
+            self.sizes[-2:] = [batch_size + 1]
 
     def __len__(self) -> int:
-        return -(-len(self.x) // self.batch_size)
+        return len(self.sizes)
 
     def epoch(self, seed: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:
         if not self.shuffle:
             pairs = zip(
-                self.x.split(self.batch_size),
-                [None] * len(self) if self.y is None else self.y.split(self.batch_size),
+                self.x.split(self.sizes),
+                [None] * len(self) if self.y is None else self.y.split(self.sizes),
                 strict=True,
             )
             yield from list(pairs)[start:]
             return
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(self.x), generator=generator).to(self.x.device)
-        for index in order.split(self.batch_size)[start:]:
+        for index in order.split(self.sizes)[start:]:
             yield self.x[index], None if self.y is None else self.y[index]
 
 

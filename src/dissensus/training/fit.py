@@ -243,8 +243,8 @@ def _non_finite(objective: Objective, terms: Terms, state: RunState) -> NonFinit
     cause = f" (not finite: {', '.join(bad)})" if bad else ""
     return NonFiniteLoss(
         f"the loss of {type(objective).__name__} is {float(terms.loss.detach())} at epoch "
-        f"{state.epoch + 1}, batch {state.batch + 1}{cause}; the last checkpoint is from before "
-        "it. Lower the learning rate, clip gradients (clip=1.0), or look at the batch"
+        f"{state.epoch + 1}, batch {state.batch + 1}{cause}; a checkpoint, if there is one, is "
+        "from before it. Lower the learning rate, clip gradients (clip=1.0), or look at the batch"
     )
 
 

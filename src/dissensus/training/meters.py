@@ -147,7 +147,8 @@ class Meter:
         for number, (_, parts) in enumerate(self.parts):
             tensors |= {f"part.{number}.{name}": value for name, value in parts.items()}
         plain = {name: self.sums[name] for name in _PLAIN}
-        return tensors, {**plain, "drawn": self.drawn, "sizes": [size for size, _ in self.parts]}
+        sizes = [(size, list(parts)) for size, parts in self.parts]
+        return tensors, {**plain, "drawn": self.drawn, "sizes": sizes}
 
     def load(self, tensors: dict[str, Tensor], plain: dict[str, Any], device: torch.device) -> None:
         """Go on from what :meth:`state` returned."""
@@ -156,9 +157,8 @@ class Meter:
         for name in _PLAIN:
             self.sums[name] = plain[name]
         self.drawn = [list(drawn) for drawn in plain["drawn"]]
-        for number, size in enumerate(plain["sizes"]):
+        for number, (size, names) in enumerate(plain["sizes"]):
             self.outputs.append(tensors[f"outputs.{number}"].to(device))
             self.targets.append(tensors[f"targets.{number}"].to(device))
-            prefix = f"part.{number}."
-            parts = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-            self.parts.append((size, {name: part.to(device) for name, part in parts.items()}))
+            parts = {name: tensors[f"part.{number}.{name}"].to(device) for name in names}
+            self.parts.append((size, parts))

@@ -37,7 +37,10 @@ class RunFolder:
                 "it, or choose another folder"
             )
         if resume and (self.path / CONFIG).exists():
-            config = {**self._checked_before(config), **config}
+            before = self._checked_before(config)
+            # What config= left out now stays as it was written.
+            kept = {name: before[name] for name in before if name != "training"}
+            config = {**kept, **{name: _over(kept.get(name), config[name]) for name in config}}
         write_text(self.path / CONFIG, toml_text(config))
 
     def _checked_before(self, config: dict[str, Any]) -> dict[str, Any]:
@@ -48,7 +51,8 @@ class RunFolder:
             was = before.get(section, {})
             if not isinstance(values, dict) or not isinstance(was, dict):
                 continue
-            for key in {**was, **values}:
+            # What stood in config= may be left out; a setting of training that is, is another one.
+            for key in {**was, **values} if section == "training" else values:
                 if was.get(key) != values.get(key) and not _may_change(section, key, was.get(key)):
                     old, new = was.get(key, "not set"), values.get(key, "not set")
                     changed.append(f"{section}.{key} was {old!r}, now {new!r}")
@@ -72,20 +76,25 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
 
-    def keep_epochs(self, epochs: int) -> None:
-        """Drop epochs that were written after the checkpoint; they will be run again."""
+    def keep_epochs(self, epochs: int) -> list[dict[str, Any]]:
+        """Records of the first ``epochs`` epochs; later ones are dropped, and will be run again."""
         path = self.path / METRICS
-        if not path.exists():
-            return
-        kept = []
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                break  # cut short by a kill
-            if record["epoch"] <= epochs:
-                kept.append(line + "\n")
-        write_text(path, "".join(kept))
+        records: list[dict[str, Any]] = []
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    record = json.loads(line)
+                except json.JSONDecodeError:
+                    break  # cut short by a kill
+                if record["epoch"] <= epochs:
+                    records.append(record)
+        if len(records) < epochs:
+            raise ValueError(
+                f"{path} has {len(records)} epochs, the checkpoint beside it is of epoch {epochs}; "
+                "put the file back, or begin a new run"
+            )
+        write_text(path, "".join(json.dumps(record) + "\n" for record in records))
+        return records
 
     def save(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Replace the checkpoint."""
@@ -98,6 +107,10 @@ class RunFolder:
     def finish(self, record: dict[str, Any]) -> None:
         """Write what came out."""
         write_record(self.path / "record.json", {**record, "environment": environment()})
+
+
+def _over(before: Any, now: Any) -> Any:
+    return {**before, **now} if isinstance(before, dict) and isinstance(now, dict) else now
 
 
 def _may_change(section: str, key: str, was: Any) -> bool:

@@ -51,7 +51,7 @@ class Saver:
             return
         self.restored, values = found
         self.state, self.fresh = RunState(**values), False
-        self.folder.keep_epochs(self.state.epoch)
+        self.state.epochs = self.folder.keep_epochs(self.state.epoch)
         try:
             self.ens.load_state_dict(_part(self.restored, "model."))
         except RuntimeError as error:
@@ -95,7 +95,7 @@ class Saver:
             state.ended = "epochs"
         if self.folder is not None:
             self.folder.append(record)
-            self.folder.save(self._tensors(trainer), vars(state))
+            self.folder.save(self._tensors(trainer), state.plain())
 
     def save_amid(self, trainer: Trainer, meter: Meter) -> None:
         """Save in the middle of an epoch, with its figures and random numbers so far."""
@@ -105,7 +105,7 @@ class Saver:
         tensors = self._tensors(trainer)
         tensors |= {f"meter.{name}": tensor for name, tensor in kept.items()}
         tensors |= {f"random.{name}": tensor for name, tensor in self.stream.randomness().items()}
-        self.folder.save(tensors, vars(self.state))
+        self.folder.save(tensors, self.state.plain())
 
     def finish(self) -> History:
         """Put the best weights in place and write what came out."""

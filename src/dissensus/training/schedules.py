@@ -37,7 +37,8 @@ class Schedule:
             raise ValueError(
                 "at= belongs to a multistep schedule, which needs it: multistep:at=30/50/70"
             )
-        if not (math.isfinite(self.factor or 0.0) and (self.factor or 0.0) >= 0):
+        assert self.factor is not None
+        if not (math.isfinite(self.factor) and self.factor >= 0):
             raise ValueError(f"factor must be at least 0, got {self.factor}")
         if self.warmup < 0 or not math.isfinite(self.warmup):
             raise ValueError(f"warmup must be at least 0 epochs, got {self.warmup}")
@@ -45,7 +46,7 @@ class Schedule:
     def __call__(self, time: float, epochs: int) -> float:
         """The factor on the learning rate at ``time``, in epochs since the start."""
         if time < self.warmup:
-            # Counted to the end of the step, so that the first one is not lost.
+            # Not quite 0 at the start, so that the first step is not lost.
             return max(time, 1e-3 * self.warmup) / self.warmup
         return SCHEDULES[self.name](self, time, epochs)
 

@@ -29,7 +29,7 @@ class History:
 
 @dataclass
 class RunState:
-    """Plain values only, so that it fits into JSON; ``RunState(**vars(state))`` is a copy."""
+    """Plain values only; :meth:`plain` is what a checkpoint holds of it."""
 
     epoch: int = 0  # epochs that are done
     batch: int = 0  # batches of the next one that are done
@@ -41,8 +41,12 @@ class RunState:
     ended: str = ""  # "epochs", "patience" or "callback" once it is over
     seconds: float = 0.0
     execution: str = ""  # what "tune" chose
-    epochs: list[dict[str, Any]] = field(default_factory=list)
+    epochs: list[dict[str, Any]] = field(default_factory=list)  # kept in metrics.jsonl
     meter: dict[str, Any] | None = None  # of an epoch that was interrupted
+
+    def plain(self) -> dict[str, Any]:
+        """All but the epochs' records, which have a file of their own that only grows."""
+        return {name: value for name, value in vars(self).items() if name != "epochs"}
 
     def over(self, recipe: Recipe) -> bool:
         """Whether there is nothing left to train."""

@@ -1,0 +1,139 @@
+"""Schedules against torch's, their warm-up, and their written form."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dissensus.training import Recipe, Schedule, parse_schedule
+
+EPOCHS = 12
+
+
+def torch_factors(kind: type, **options: object) -> list[float]:
+    """The factor that torch's scheduler has in each epoch, stepped at the end of each."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    scheduler = kind(optimizer, **options)
+    factors = []
+    for _ in range(EPOCHS):
+        factors.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return factors
+
+
+@pytest.mark.parametrize(
+    ("text", "factors"),
+    [
+        (
+            "multistep:at=3/7/8,factor=0.2",
+            torch_factors(torch.optim.lr_scheduler.MultiStepLR, milestones=[3, 7, 8], gamma=0.2),
+        ),
+        (
+            "cosine",
+            torch_factors(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=EPOCHS),
+        ),
+        (
+            "cosine:factor=0.1",
+            torch_factors(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=EPOCHS, eta_min=0.1),
+        ),
+        ("constant", [1.0] * EPOCHS),
+    ],
+)
+def test_factors_are_torchs_at_the_ends_of_epochs(text: str, factors: list[float]) -> None:
+    schedule = parse_schedule(text)
+    assert [schedule(epoch, EPOCHS) for epoch in range(EPOCHS)] == pytest.approx(factors)
+
+
+def test_a_cosine_goes_all_the_way_and_smoothly() -> None:
+    schedule = parse_schedule("cosine:factor=0.1")
+    assert schedule(0, 10) == 1
+    assert schedule(5, 10) == pytest.approx(0.55)
+    assert schedule(10, 10) == pytest.approx(0.1)
+    assert schedule(11, 10) == pytest.approx(0.1)
+    times = [schedule(step / 100, 10) for step in range(1001)]
+    assert all(0 <= a - b < 0.002 for a, b in pairwise(times))
+
+
+def test_a_multistep_falls_at_the_moment() -> None:
+    schedule = parse_schedule("multistep:at=2.5/4")
+    times = [2.49, 2.5, 3.99, 4]
+    assert [schedule(time, 9) for time in times] == pytest.approx([1, 0.1, 0.1, 0.01])
+
+
+@pytest.mark.parametrize("shape", ["constant", "cosine", "multistep:at=2/6"])
+def test_a_warm_up_rises_in_a_line_and_then_the_shape_follows(shape: str) -> None:
+    comma = "," if ":" in shape else ":"
+    schedule, plain = parse_schedule(f"{shape}{comma}warmup=4"), parse_schedule(shape)
+    assert 0 < schedule(0, EPOCHS) <= 1e-3
+    assert [schedule(time, EPOCHS) for time in (1, 2, 3.5)] == pytest.approx([0.25, 0.5, 0.875])
+    if shape == "cosine":  # the rest of the time is the whole of the cosine
+        assert schedule(4, EPOCHS) == 1
+        assert schedule(8, EPOCHS) == pytest.approx(0.5)
+    else:
+        assert schedule(4, EPOCHS) == plain(4, EPOCHS)
+        assert schedule(6, EPOCHS) == plain(6, EPOCHS)
+
+
+moments = st.lists(st.floats(0, 500), min_size=1, max_size=4).map(tuple)
+schedules = st.one_of(
+    st.builds(Schedule, name=st.just("constant"), warmup=st.floats(0, 20)),
+    st.builds(Schedule, name=st.just("cosine"), factor=st.floats(0, 1), warmup=st.floats(0, 20)),
+    st.builds(Schedule, name=st.just("multistep"), at=moments, factor=st.floats(0, 1)),
+)
+
+
+@given(schedules)
+def test_the_written_form_gives_the_schedule_back(schedule: Schedule) -> None:
+    assert parse_schedule(schedule.spec()) == schedule
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("linear", "one of constant, multistep, cosine, got 'linear'"),
+        ("multistep", "needs it: multistep:at=30/50/70"),
+        ("cosine:at=3", "at= belongs to a multistep schedule"),
+        ("cosine:gamma=3", "expected at=, factor= or warmup=, got 'gamma=3'"),
+        ("cosine:factor=low", "factor cannot be 'low'"),
+        ("cosine:factor=0.1/0.2", "factor takes one value"),
+        ("cosine:factor=-1", "factor must be at least 0"),
+        ("cosine:warmup=-1", "warmup must be at least 0"),
+    ],
+)
+def test_what_no_schedule_is(text: str, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        parse_schedule(text)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"epochs": 0}, "epochs must be an integer of at least 1, got 0"),
+        ({"epochs": True}, "epochs must be an integer"),
+        ({"batch_size": 2.5}, "batch_size must be an integer"),
+        ({"patience": 0}, "patience must be an integer of at least 1"),
+        ({"freeze_patience": -1}, "freeze_patience must be"),
+        ({"select_by": "loss"}, "select_by must be one of 'ensemble_error', .*, got 'loss'"),
+        ({"patience": 2, "select_by": "last"}, "patience waits for a better epoch"),
+        ({"clip": 0}, "clip must be a finite number greater than 0"),
+        ({"clip": math.inf}, "clip must be a finite number"),
+        ({"seed": -1}, "seed must be an integer of at least 0"),
+        ({"batchsize": 3}, "no setting 'batchsize' of training; did you mean 'batch_size'"),
+        ({"zzz": 3}, "known are epochs, batch_size"),
+    ],
+)
+def test_what_no_recipe_is(settings: dict[str, object], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        Recipe.of(settings)
+
+
+def test_a_recipe_is_written_as_plain_values() -> None:
+    recipe = Recipe(optimizer="sgd:lr=0.5", schedule="cosine:warmup=2", clip=1.5, epochs=7)
+    plain = recipe.plain()
+    assert Recipe.of(plain) == recipe
+    assert plain["schedule"] == "cosine:factor=0.0,warmup=2.0"
+    assert "patience" not in plain

@@ -1,0 +1,193 @@
+"""Batches that use or train some members only: nobody else is touched, not by a bit."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dissensus.ensemble import Ensemble
+from dissensus.objectives import A2D, LDR, Independent, LearnerDropout, Objective, Sequential
+from dissensus.training import Recipe, fit
+from dissensus.training.steps import StackTrainer, UnlikeTrainer, make_trainer
+from dissensus.training.stream import Batch
+from tests.training.problems import batches, blobs, dense_mlp, norm_mlp, rows, same_bits
+
+MEMBERS = 5
+
+
+def ensemble(kind: str) -> Ensemble:
+    if kind == "dense":
+        return Ensemble(dense_mlp, members=MEMBERS)
+    if kind == "unlike":
+        return Ensemble.from_members([norm_mlp(), *[dense_mlp() for _ in range(3)], norm_mlp()])
+    return Ensemble(norm_mlp, members=MEMBERS, execution=kind)
+
+
+def everything(trainer: Any, member: int) -> dict[str, Tensor]:
+    """Weights, statistics, moments and step count of a member, copied."""
+    if isinstance(trainer, UnlikeTrainer):
+        own = trainer.optimizers[member].state()
+        kept = {name: tensor.clone() for name, tensor in own.items()}
+    else:
+        kept = {name: tensor[member].clone() for name, tensor in trainer.tensors().items()}
+    return {**rows(trainer.ens, member), **{f"optimizer.{name}": t for name, t in kept.items()}}
+
+
+KINDS = ["dense", "stacked", "looped", "unlike"]
+CASES: list[tuple[Objective, list[int] | None, set[int], set[int]]] = [
+    # objective, drawn members, frozen members, members that may change
+    (LDR(active=2), [1, 4], set(), {1, 4}),
+    (LDR(active=2), [1, 4], {4}, {1}),
+    (Independent(), None, {0, 2}, {1, 3, 4}),
+    (LearnerDropout(0.4), [0, 1, 3], set(), {0, 1, 3}),
+    (Sequential(stage=2), [0, 1, 2], set(), {2}),
+    (Sequential(stage=0), [0], set(), {0}),
+    (LDR(active=2), [1, 4], {1, 4}, set()),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("optimizer", ["adamw:weight_decay=0.1", "sgd:lr=0.1,weight_decay=0.1"])
+@pytest.mark.parametrize(("objective", "drawn", "frozen", "may_change"), CASES)
+def test_a_step_changes_the_members_it_trains_and_no_bit_of_others(
+    objective: Objective,
+    drawn: list[int] | None,
+    frozen: set[int],
+    may_change: set[int],
+    optimizer: str,
+    kind: str,
+) -> None:
+    ens = ensemble(kind).train()
+    trainer = make_trainer(ens, objective, Recipe(optimizer=optimizer, clip=1.0))
+    x, y = blobs(16)
+    extra = blobs(12, seed=3)[0] if objective.needs_disagreement else None
+    trainer.step(Batch(x, y, None if extra is None else extra, drawn), set(), 1.0, check=True)
+    for turn in range(2):
+        before = [everything(trainer, j) for j in range(MEMBERS)]
+        trainer.step(Batch(x, y, extra, drawn), frozen, 1.0, check=turn == 0)
+        after = [everything(trainer, j) for j in range(MEMBERS)]
+        for j in range(MEMBERS):
+            if j not in may_change:
+                assert same_bits(before[j], after[j])
+                continue
+            changed = [n for n, t in before[j].items() if not torch.equal(t, after[j][n])]
+            assert changed == list(before[j])  # weights, statistics, moments, all of them
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_trains_drawn_members_as_if_they_were_the_ensemble(kind: str) -> None:
+    """Two of five members get the weights that an ensemble of these two gets."""
+    ens, recipe, data = ensemble(kind).double(), Recipe(optimizer="adam:lr=0.05"), batches()
+    pair = ens.select([3, 1])
+    some, both = make_trainer(ens, LDR(), recipe), make_trainer(pair, LDR(), recipe)
+    for x, y in data:
+        outputs, terms = some.step(Batch(x.double(), y, None, [3, 1]), set(), 1.0, check=True)
+        wanted, pair_terms = both.step(Batch(x.double(), y, None, None), set(), 1.0, check=True)
+        torch.testing.assert_close(outputs, wanted, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(terms, pair_terms, rtol=1e-9, atol=1e-11)
+    for position, member in enumerate([3, 1]):
+        got, wanted = rows(ens, member), rows(pair, position)
+        for name, tensor in wanted.items():
+            torch.testing.assert_close(got[name], tensor, rtol=1e-9, atol=1e-11)
+
+
+class Spy:
+    """Looks at every step of a real training run from outside."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.batches: list[Batch] = []
+        self.outputs: list[Tensor] = []
+        original = StackTrainer.step
+
+        def step(trainer: StackTrainer, batch: Batch, *arguments: Any, **options: Any) -> Any:
+            others = [j for j in range(MEMBERS) if batch.drawn is not None and j not in batch.drawn]
+            before = {j: everything(trainer, j) for j in others}
+            result = original(trainer, batch, *arguments, **options)
+            for j in others:
+                assert same_bits(before[j], everything(trainer, j))
+            self.batches.append(batch)
+            self.outputs.append(result[0].detach().double())
+            return result
+
+        monkeypatch.setattr(StackTrainer, "step", step)
+
+
+@pytest.mark.parametrize("execution", ["stacked", "looped"])
+@pytest.mark.parametrize("objective", ["ldr:active=2", "learner_dropout:drop=0.4/joint"])
+def test_a_run_draws_members_batch_by_batch_and_reports_those(
+    objective: str, execution: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spy = Spy(monkeypatch)
+    ens = Ensemble(norm_mlp, members=MEMBERS, execution=execution)
+    history = fit(ens, blobs(100), objective, epochs=3, batch_size=9, progress=False)
+    drawn = [tuple(batch.drawn) for batch in spy.batches]
+    assert {len(members) for members in drawn} == {2 if "ldr" in objective else 3}
+    assert len(set(drawn)) > 5
+    assert {j for members in drawn for j in members} == set(range(MEMBERS))
+    steps = len(drawn) // 3
+    for epoch, record in enumerate(history.epochs):
+        chosen = slice(epoch * steps, (epoch + 1) * steps)
+        compare(record["train"], spy.batches[chosen], spy.outputs[chosen])
+
+
+def compare(figures: dict[str, Any], seen: list[Batch], outputs: list[Tensor]) -> None:
+    """Worked out example by example: each one with the members that were drawn for it."""
+    ensemble, mean, hits = [], [], []
+    errors: list[list[float]] = [[] for _ in range(MEMBERS)]
+    right: list[list[float]] = [[] for _ in range(MEMBERS)]
+    for batch, logits in zip(seen, outputs, strict=True):
+        for n, label in enumerate(batch.y.tolist()):
+            probs = logits[:, n].softmax(-1)
+            own = (-probs[:, label].log()).tolist()
+            ensemble.append(float(-probs.mean(0)[label].log()))
+            mean.append(sum(own) / len(own))
+            hits.append(float(probs.mean(0).argmax() == label))
+            for position, member in enumerate(batch.drawn):
+                errors[member].append(own[position])
+                right[member].append(float(probs[position].argmax() == label))
+    average = lambda values: sum(values) / len(values)  # noqa: E731
+    assert figures["examples"] == len(ensemble) == 100
+    assert figures["ensemble_error"] == pytest.approx(average(ensemble), rel=1e-5)
+    assert figures["member_error"] == pytest.approx(average(mean), rel=1e-5)
+    assert figures["diversity"] == pytest.approx(average(mean) - average(ensemble), abs=1e-5)
+    assert figures["diversity"] >= 0
+    assert figures["accuracy"] == pytest.approx(average(hits))
+    assert figures["per_member_error"] == pytest.approx([average(e) for e in errors], rel=1e-5)
+    assert figures["per_member_accuracy"] == pytest.approx([average(e) for e in right])
+
+
+def test_a_member_that_no_batch_used_has_no_figure() -> None:
+    ens = Ensemble(dense_mlp, members=MEMBERS)
+    history = fit(ens, blobs(20), "ldr:active=2", epochs=1, progress=False)
+    assert history.column("train/per_member_error")[0].count(None) == 3
+    assert history.column("train/per_member_accuracy")[0].count(None) == 3
+
+
+def test_stages_train_one_member_after_the_other() -> None:
+    """Sequential A2D end to end: each stage leaves the members before and after it alone."""
+    ens = Ensemble(norm_mlp, members=3)
+    for stage in range(3):
+        before = [rows(ens, j) for j in range(3)]
+        objective = Sequential(stage=stage, objective=A2D(strength=0.5))
+        fit(ens, batches(), objective, disagreement=blobs(50)[0], epochs=1, progress=False)
+        changed = [not same_bits(rows(ens, j), before[j]) for j in range(3)]
+        assert changed == [j == stage for j in range(3)]
+
+
+def test_frozen_parameters_are_drawn_along() -> None:
+    """Parameters that need no gradient belong to their member also where some are drawn."""
+
+    def make() -> nn.Module:
+        network = norm_mlp()
+        network[0].requires_grad_(False)
+        return network
+
+    ens = Ensemble(make, members=3)
+    fixed = ens.stack[0].weight.detach().clone()
+    trainer = make_trainer(ens.train(), LDR(), Recipe())
+    x, y = blobs(16)
+    wanted = torch.stack([ens.member(j).train()(x) for j in (2, 0)])
+    outputs, _ = trainer.step(Batch(x, y, None, [2, 0]), set(), 1.0, check=True)
+    torch.testing.assert_close(outputs, wanted)
+    assert torch.equal(ens.stack[0].weight, fixed)
