@@ -1,8 +1,8 @@
 """A training process that is killed, over and over; the program behind ``test_kill.py``.
 
-Started as ``python -m tests.training.killed_run FOLDER HOW SEED``. It imports everything once and
-forks a child for each attempt, so that an attempt takes a moment rather than the seconds of an
-import. Writes what happened to ``FOLDER.json``.
+``python -m tests.training.killed_run FOLDER random SEED KILLS`` or ``… FOLDER events FIRST LAST``.
+It imports everything once and forks a child for each attempt, so that an attempt takes a moment
+rather than the seconds of an import, and prints what it found in the folder after each kill.
 """
 
 import json
@@ -21,13 +21,13 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-import dissensus.training.checkpoint
 from dissensus.ensemble import Ensemble
 from dissensus.training import fit
 from dissensus.training.checkpoint import read_checkpoint
+from dissensus.training.run_folder import RunFolder
 from tests.training.problems import blobs
 
-EPOCHS = 60
+EPOCHS = 80
 
 
 def network() -> nn.Module:
@@ -86,7 +86,18 @@ class Mine:
 
         Path.write_text = write_text  # type: ignore[method-assign,assignment]
         safetensors.torch.save_file = save_file
-        json.dumps = self._torn_lines(json.dumps)
+        whole_line = RunFolder.append
+
+        def append(folder: RunFolder, record: dict[str, Any]) -> None:
+            metrics = folder.path / "metrics.jsonl"
+            size = metrics.stat().st_size
+            with metrics.open("a") as file:
+                file.write(json.dumps(record)[:99])
+            self.event()
+            os.truncate(metrics, size)
+            whole_line(folder, record)
+
+        RunFolder.append = append  # type: ignore[method-assign]
 
     def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def mined(*arguments: Any, **options: Any) -> Any:
@@ -97,27 +108,12 @@ class Mine:
 
         return mined
 
-    def _torn_lines(self, dumps: Callable[..., str]) -> Callable[..., str]:
-        """Tear the line that is being added to the metrics."""
-
-        def torn(value: Any, **options: Any) -> str:
-            text = dumps(value, **options)
-            if not options and isinstance(value, dict) and "train" in value and self.left == 0:
-                with (FOLDER / "metrics.jsonl").open("a") as file:
-                    file.write(text[: len(text) // 2])
-                    file.flush()
-            if not options:
-                self.event()
-            return text
-
-        return torn
-
 
 FOLDER = Path()
 
 
 def attempt(prepare: Callable[[], None], delay: float | None) -> str:
-    """Train in a child that is killed after ``delay`` or kills itself: ``"done"``, ``"killed"``."""
+    """Train in a child that is killed after ``delay`` or kills itself at some event."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -136,7 +132,7 @@ def attempt(prepare: Callable[[], None], delay: float | None) -> str:
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         return "killed"
-    return "done" if os.WEXITSTATUS(status) == 0 else "failed"
+    return "finished" if os.WEXITSTATUS(status) == 0 else "failed"
 
 
 def look() -> dict[str, int]:
@@ -158,34 +154,33 @@ def look() -> dict[str, int]:
     return {"epoch": epoch, "parts": parts}
 
 
-def at_random_moments(seed: int, least: int) -> dict[str, Any]:
-    """Kill after random times until the run is over, but at least so many times."""
-    chance, seen, outcome = random.Random(seed), [], ""
-    while outcome != "done" and len(seen) < 200:
-        outcome = attempt(lambda: None, chance.uniform(0.0, 0.12) * chance.random())
-        if outcome == "failed":
-            break
+def at_random_moments(seed: int, kills: int) -> list[dict[str, int]]:
+    """Kill after random times; they grow where nothing gets done, and shrink where too much is."""
+    chance, seen, most = random.Random(seed), [look()], 0.1
+    while len(seen) <= kills:
+        expect(attempt(lambda: None, chance.uniform(0.0, most)), "killed")
         seen.append(look())
-    return {"outcome": outcome, "kills": len(seen) - 1, "seen": seen}
+        done = seen[-1]["epoch"] - seen[-2]["epoch"]
+        most *= 1.5 if done == 0 else 0.7 if done > 3 else 1.0
+    return seen
 
 
-def at_every_event(first: int, last: int) -> dict[str, Any]:
+def at_every_event(first: int, last: int) -> list[dict[str, int]]:
     """The child of number n kills itself at the n-th time it touches the disk."""
-    seen, outcome = [], ""
+    seen = []
     for number in range(first, last):
-        mine = Mine(number)
-        outcome = attempt(mine.lay, None)
-        if outcome != "killed":
-            break
+        expect(attempt(Mine(number).lay, None), "killed")
         seen.append(look())
-    return {"outcome": outcome, "kills": len(seen), "seen": seen}
+    return seen
+
+
+def expect(outcome: str, wanted: str) -> None:
+    if outcome != wanted:
+        raise SystemExit(f"the child was to be {wanted}, it {outcome}; see above")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     FOLDER = Path(sys.argv[1])
-    assert dissensus.training.checkpoint.FILE == "checkpoint.safetensors"
-    numbers = [int(argument) for argument in sys.argv[3:]]
     how = {"random": at_random_moments, "events": at_every_event}[sys.argv[2]]
-    report = how(*numbers)
-    Path(f"{FOLDER}.json").write_text(json.dumps(report))
+    print(json.dumps(how(*[int(argument) for argument in sys.argv[3:]])))

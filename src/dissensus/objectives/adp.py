@@ -9,7 +9,7 @@ one member is less likely to fool the next; the entropy leaves probability there
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from dissensus.diversity import DETERMINANT_FLOOR, leave_out
-from dissensus.objectives.base import Objective, Terms, check_hard_labels, number
-from dissensus.objectives.fused import jensen_shannon_parts
-from dissensus.outputs import check_logits, check_targets, mean_over_members
+from dissensus.objectives.base import Objective, Terms, add_scaled, check_hard_labels, number
+from dissensus.objectives.fused import mean_jensen_shannon_parts, member_weights
+from dissensus.objectives.gradients import WrittenOut
+from dissensus.outputs import check_logits, check_targets
 
 __all__ = ["ADP", "JSD", "adp_parts", "alpha_for", "target_probability"]
 
@@ -71,18 +72,17 @@ class ADP(Objective):
         temperature = hyperparameters["temperature"]
         if isinstance(temperature, Tensor) or temperature != 1:
             outputs = outputs / temperature
-        ce, entropy, log_diversity = adp_parts(outputs, targets, weights)
-        parts = {
-            "cross_entropy": members * mean_over_members(ce, weights),  # L_ECE, Eq. 2
-            "ensemble_entropy": entropy.mean(),
-            "log_diversity": log_diversity.mean(),
-        }
-        loss = (  # L_ECE − ADP, Eq. 5 and 6
-            parts["cross_entropy"]
-            - hyperparameters["alpha"] * parts["ensemble_entropy"]
-            - hyperparameters["beta"] * parts["log_diversity"]
+        ce, entropy, log_diversity = _adp.mean(
+            member_weights(outputs, weights), outputs, targets.long(), weights
         )
-        return Terms(loss, parts)
+        parts = {
+            "cross_entropy": members * ce,  # L_ECE, Eq. 2
+            "ensemble_entropy": entropy,
+            "log_diversity": log_diversity,
+        }
+        # L_ECE − ADP, Eq. 5 and 6
+        loss = add_scaled(parts["cross_entropy"], entropy, -hyperparameters["alpha"])
+        return Terms(add_scaled(loss, log_diversity, -hyperparameters["beta"]), parts)
 
 
 def adp_parts(
@@ -94,84 +94,74 @@ def adp_parts(
     same numbers as ``cross_entropy``, ``diversity.entropy`` and
     ``diversity.log_ensemble_diversity`` in a fraction of the time.
     """
-    weighted = weights is not None
-    if weights is None:
-        weights = logits.new_full(logits.shape[:1], 1 / logits.shape[0])
-    apply: Callable[..., tuple[Tensor, ...]] = _AdpParts.apply
-    ce, entropy, log_diversity, *_ = apply(logits, labels, weights.to(logits.dtype), weighted)
+    ce, entropy, log_diversity = _adp(logits, labels.long(), weights)
     return ce, entropy, log_diversity
 
 
-class _AdpParts(torch.autograd.Function):
+def _compute_adp(logits: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[Tensor, ...]:
     """The three parts of ADP at once; see :func:`adp_parts`.
 
     With e = exp(z − its largest entry) over the wrong classes (0 at y), everything is a multiple of
-    e: probabilities are F = a e, unit vectors of Eq. 3 are e / ‖e‖, both finite at any logit.
+    e: probabilities are F = a e, unit vectors of Eq. 3 are e / ‖e‖, both finite at any logit. It
+    works example by example, so all but the first line is ``[batch, members, …]``.
     """
+    index = labels.expand(logits.shape[:-1])[..., None]
+    true = logits.gather(-1, index)
+    wrong = logits.scatter(-1, index, -math.inf)
+    top = wrong.amax(-1, keepdim=True)
+    wrong.sub_(top).exp_()
+    total = wrong.sum(-1, keepdim=True)
+    gap = (total.log() + top).sub_(true)  # log Σ_{c≠y} exp z_c − z_y, so F_y = sigmoid(−gap)
+    ce = softplus(gap, threshold=50)
+    scale = gap.sigmoid().div_(total)  # a
+    by_example = wrong.transpose(0, 1)
+    share = member_weights(logits, weights)
+    mean = (share[:, None, None] * scale).permute(1, 2, 0).bmm(by_example).squeeze(1)
+    mean_true = share @ (-gap.squeeze(-1)).sigmoid_()
+    mean = mean.scatter(-1, labels[:, None], mean_true[:, None])
+    entropy = torch.special.entr(mean).sum(-1)
+    wide = by_example.double()  # the floor is a few float32 roundings away from 0
+    gram = wide.bmm(wide.transpose(1, 2))
+    length = gram.diagonal(dim1=-2, dim2=-1).rsqrt()  # 1 / ‖e‖
+    gram = gram * length[:, None] * length[..., None]  # M̃ᵀ M̃, Eq. 3
+    if weights is not None:
+        gram = leave_out(gram, weights)
+    gram.diagonal(dim1=-2, dim2=-1).add_(DETERMINANT_FLOOR)
+    factor = torch.linalg.cholesky_ex(gram)[0]
+    log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).mul_(2).to(logits.dtype)
+    return ce.squeeze(-1), entropy, log_det, wrong, gap, scale, mean, length, gram
 
-    generate_vmap_rule = True
 
-    @staticmethod
-    def forward(
-        logits: Tensor, labels: Tensor, weights: Tensor, weighted: bool
-    ) -> tuple[Tensor, ...]:
-        index = labels.expand(logits.shape[:-1])[..., None]
-        true = logits.gather(-1, index)
-        wrong = logits.scatter(-1, index, -math.inf)
-        top = wrong.amax(-1, keepdim=True)
-        wrong.sub_(top).exp_()
-        total = wrong.sum(-1, keepdim=True)
-        gap = (total.log() + top).sub_(true)  # log Σ_{c≠y} exp z_c − z_y, so F_y = sigmoid(−gap)
-        ce = softplus(gap, threshold=50)
-        scale = gap.sigmoid().div_(total)  # a
-        by_example = wrong.transpose(0, 1)
-        mean = (weights[:, None, None] * scale).permute(1, 2, 0).bmm(by_example).squeeze(1)
-        mean_true = weights @ (-gap.squeeze(-1)).sigmoid_()
-        mean = mean.scatter(-1, labels[:, None], mean_true[:, None])
-        entropy = torch.special.entr(mean).sum(-1)
-        wide = by_example.double()  # the floor is a few float32 roundings away from 0
-        gram = wide.bmm(wide.transpose(1, 2))
-        length = gram.diagonal(dim1=-2, dim2=-1).rsqrt()  # 1 / ‖e‖
-        gram = gram * length[:, None] * length[..., None]  # M̃ᵀ M̃, Eq. 3
-        if weighted:
-            gram = leave_out(gram, weights)
-        gram.diagonal(dim1=-2, dim2=-1).add_(DETERMINANT_FLOOR)
-        factor = torch.linalg.cholesky_ex(gram)[0]
-        log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).mul_(2).to(logits.dtype)
-        return ce.squeeze(-1), entropy, log_det, wrong, gap, scale, mean, length, gram
+def _adp_gradient(
+    grads: Sequence[Tensor], inputs: Sequence[Any], kept: Sequence[Tensor]
+) -> Tensor:
+    g_ce, g_entropy, g_det = grads
+    labels, weights = inputs
+    wrong, gap, scale, mean, length, gram = kept
+    share = member_weights(wrong, weights)
+    e, a, gap = (x.transpose(0, 1) for x in (wrong, scale, gap))
+    g_ce = g_ce.T[..., None]
+    # ∂ log det / ∂M̃ = 2 M̃ G⁻¹; back through the normalisation: B = 2 (G⁻¹ − diag(G⁻¹ M̃ᵀ M̃))
+    scaled = length * (2 * g_det.double())[:, None]
+    b = torch.linalg.inv_ex(gram)[0] * length[:, None] * scaled[..., None]
+    diagonal = b.diagonal(dim1=-2, dim2=-1)  # G⁻¹ M̃ᵀ M̃ = 1 − floor · G⁻¹, G's own is 1 + floor
+    diagonal.mul_(gram.diagonal(dim1=-2, dim2=-1)).sub_(scaled * length)
+    # ∂H(F̄)/∂F^k = −w_k (log F̄ + 1), taken back through the softmax; 0 log 0 = 0
+    log_mean = mean.clamp_min(torch.finfo(mean.dtype).tiny).log_()
+    t = (g_entropy[:, None] * share)[..., None]
+    true_prob = torch.sigmoid(-gap)
+    true_log_mean = log_mean.gather(-1, labels[:, None])[..., None]
+    expected = log_mean[:, None].bmm(e.transpose(1, 2)).transpose(1, 2) * a
+    expected = torch.addcmul(expected, true_prob, true_log_mean)
+    constant = torch.addcmul(g_ce, t, expected)
+    inner = torch.addcmul(constant * a, a * t, log_mean[:, None], value=-1)
+    grad = torch.baddbmm(inner, b.to(e.dtype), e).mul_(e)
+    true_grad = (constant - t * true_log_mean) * true_prob - g_ce
+    index = labels[:, None, None].expand(-1, grad.shape[1], 1)
+    return grad.scatter(-1, index, true_grad).transpose(0, 1)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        _, labels, weights, _ = inputs
-        ctx.save_for_backward(labels, weights, *output[3:])
-        ctx.set_materialize_grads(False)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None, None]:
-        if any(grad is not None for grad in grads[3:]):  # they reach here in a second derivative
-            raise RuntimeError("ADP has no second derivative; build it from dissensus.diversity")
-        labels, weights, wrong, gap, scale, mean, length, gram = ctx.saved_tensors
-        g_ce = torch.zeros_like(gap) if grads[0] is None else grads[0][..., None]
-        g_entropy = torch.zeros_like(mean[:, 0]) if grads[1] is None else grads[1]
-        g_det = torch.zeros_like(length[:, 0]) if grads[2] is None else grads[2].double()
-        e, a, gap, g_ce = (x.transpose(0, 1) for x in (wrong, scale, gap, g_ce))
-        # ∂ log det / ∂M̃ = 2 M̃ G⁻¹; back through the normalisation: B = 2 (G⁻¹ − diag(G⁻¹ M̃ᵀ M̃))
-        scaled = length * (2 * g_det)[:, None]
-        b = torch.linalg.inv_ex(gram)[0] * length[:, None] * scaled[..., None]
-        diagonal = b.diagonal(dim1=-2, dim2=-1)  # G⁻¹ M̃ᵀ M̃ = 1 − floor · G⁻¹, G's own is 1 + floor
-        diagonal.mul_(gram.diagonal(dim1=-2, dim2=-1)).sub_(scaled * length)
-        # ∂H(F̄)/∂F^k = −w_k (log F̄ + 1), taken back through the softmax; 0 log 0 = 0
-        log_mean = mean.clamp_min(torch.finfo(mean.dtype).tiny).log_()
-        t = (g_entropy[:, None] * weights)[..., None]
-        true_prob = torch.sigmoid(-gap)
-        true_log_mean = log_mean.gather(-1, labels[:, None])[..., None]
-        expected = torch.addcmul(e.bmm(log_mean[..., None]) * a, true_prob, true_log_mean)
-        constant = torch.addcmul(g_ce, t, expected)
-        inner = torch.addcmul(b.to(e.dtype).bmm(e), a * t, log_mean[:, None], value=-1)
-        grad = inner.add_(constant * a).mul_(e)
-        true_grad = (constant - t * true_log_mean) * true_prob - g_ce
-        index = labels[:, None, None].expand(-1, grad.shape[1], 1)
-        return grad.scatter(-1, index, true_grad).transpose(0, 1), None, None, None
+_adp = WrittenOut("ADP", _compute_adp, values=3, gradient=_adp_gradient)
 
 
 def alpha_for(target_probability: float, members: int, classes: int) -> float:
@@ -250,10 +240,7 @@ class JSD(Objective):
         weights: Tensor | None = None,
         **hyperparameters: Any,
     ) -> Terms:
-        ce, divergence = jensen_shannon_parts(outputs, targets, weights)
-        parts = {
-            "cross_entropy": outputs.shape[0] * mean_over_members(ce, weights),
-            "jensen_shannon": divergence.mean(),
-        }
-        loss = parts["cross_entropy"] - hyperparameters["strength"] * parts["jensen_shannon"]
+        ce, divergence = mean_jensen_shannon_parts(outputs, targets, weights)
+        parts = {"cross_entropy": outputs.shape[0] * ce, "jensen_shannon": divergence}
+        loss = add_scaled(parts["cross_entropy"], divergence, -hyperparameters["strength"])
         return Terms(loss, parts)

@@ -22,8 +22,8 @@ from torch.nn.functional import log_softmax
 
 from dissensus.diversity import jensen_shannon
 from dissensus.losses import cross_entropy
-from dissensus.objectives.base import Objective, Terms, number
-from dissensus.objectives.fused import a2d_term
+from dissensus.objectives.base import Objective, Terms, add_scaled, number
+from dissensus.objectives.fused import a2d_term, divdis_parts
 from dissensus.outputs import check_logits, check_targets, mean_over_members, weighted_mean
 
 __all__ = [
@@ -195,11 +195,6 @@ class _Disagreement(Objective):
         check_logits(outputs, finite=False)
         check_targets(targets, outputs.shape[1], outputs.shape[2])
 
-    def term(self, disagreement: Tensor, weights: Tensor | None) -> Tensor:
-        """The mean over pairs on unlabelled logits, every example counting the same."""
-        ones = disagreement.new_ones(disagreement.shape[1])
-        return disagreement_term(type(self).__name__.lower(), disagreement, ones, weights)
-
 
 @dataclass(frozen=True)
 class A2D(_Disagreement):
@@ -225,12 +220,14 @@ class A2D(_Disagreement):
     ) -> Terms:
         assert disagreement is not None  # checked by the shell
         ce = cross_entropy(log_softmax(outputs, -1), targets, self.label_smoothing)
+        ones = disagreement.new_ones(disagreement.shape[1])
+        pairs = pair_weights(disagreement, disagreement.shape[0], weights)
         parts = {
             "cross_entropy": mean_over_members(ce, weights),
-            "disagreement": self.term(disagreement, weights),
+            "disagreement": a2d_term(disagreement, ones, pairs),
         }
-        loss = parts["cross_entropy"] + hyperparameters["strength"] * parts["disagreement"]
-        return Terms(loss, parts)
+        strength = hyperparameters["strength"]
+        return Terms(add_scaled(parts["cross_entropy"], parts["disagreement"], strength), parts)
 
 
 @dataclass(frozen=True)
@@ -278,20 +275,27 @@ class DivDis(_Disagreement):
     ) -> Terms:
         assert disagreement is not None  # checked by the shell
         ce = cross_entropy(log_softmax(outputs, -1), targets)
-        mean_probs = log_softmax(disagreement, -1).exp().mean(1)
-        if self.prior is None:
-            log_prior = mean_probs.new_full(mean_probs.shape[-1:], -math.log(mean_probs.shape[-1]))
-        else:
-            log_prior = mean_probs.new_tensor(self.prior).log()
-        imbalance = (_x_log_x(mean_probs) - mean_probs * log_prior).sum(-1)  # KL for each member
+        information, imbalance = self._on_unlabelled(disagreement, weights)
         parts = {
             "cross_entropy": mean_over_members(ce, weights),
-            "mutual_information": self.term(disagreement, weights),
-            "imbalance": weighted_mean(imbalance, weights),
+            "mutual_information": information,
+            "imbalance": imbalance,
         }
-        loss = (
-            parts["cross_entropy"]
-            + hyperparameters["strength"] * parts["mutual_information"]
-            + hyperparameters["balance"] * parts["imbalance"]
-        )
-        return Terms(loss, parts)
+        loss = add_scaled(parts["cross_entropy"], information, hyperparameters["strength"])
+        return Terms(add_scaled(loss, imbalance, hyperparameters["balance"]), parts)
+
+    def _on_unlabelled(self, logits: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The mean over pairs of the mutual information, and of the members' KL to the prior."""
+        members, _, classes = logits.shape
+        if self.prior is None:
+            log_prior = logits.new_full((classes,), -math.log(classes))
+        else:
+            log_prior = logits.new_tensor(self.prior).log()
+        if (members * classes) ** 2 <= _AT_ONCE:
+            pairs = pair_weights(logits, members, weights)
+            return divdis_parts(logits, log_prior, pairs, weights)
+        log_probs = log_softmax(logits, -1)
+        mean_probs = log_probs.exp().mean(1)
+        imbalance = (_x_log_x(mean_probs) - mean_probs * log_prior).sum(-1)  # KL for each member
+        information = mean_over_pairs(divdis_pairs(log_probs), weights)
+        return information, weighted_mean(imbalance, weights)

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from dissensus.losses import LOSSES, check_loss, check_loss_inputs, cross_entropy, errors, mse
-from dissensus.objectives.base import Objective, Terms, number
-from dissensus.objectives.fused import score_curvature_parts
-from dissensus.outputs import log_mean_exp, mean_over_members, weighted_mean
+from dissensus.objectives.base import Objective, Terms, add_scaled, number
+from dissensus.objectives.fused import mean_score_curvature_parts
+from dissensus.outputs import mean_over_members, weighted_mean
 
 __all__ = [
     "GNCL",
@@ -305,7 +305,7 @@ class NCL(Objective):
         mean_error = mean_over_members(loss, weights)
         mean_penalty = mean_over_members(penalty, weights)
         parts = {"member_error": mean_error, "correlation_penalty": mean_penalty}
-        return Terms(mean_error + 2 * hyperparameters["strength"] * mean_penalty, parts)
+        return Terms(add_scaled(mean_error, mean_penalty, 2 * hyperparameters["strength"]), parts)
 
 
 @dataclass(frozen=True)
@@ -346,32 +346,36 @@ class GNCL(Objective):
         weights: Tensor | None = None,
         **hyperparameters: Any,
     ) -> Terms:
-        if self.loss == "mse":
-            member = mse(outputs, targets)
-            away = (outputs - weighted_mean(outputs, weights)).square().sum(-1)
-            curvature = weighted_mean(away, weights)
-        elif self.combine == "score":
-            member, curvature = score_curvature_parts(outputs, targets, weights)
+        if self.combine == "score":
+            mean_error, diversity = mean_score_curvature_parts(outputs, targets, weights)
+        elif self.loss == "mse":
+            mean_error = mean_over_members(mse(outputs, targets), weights)
+            diversity = mean_over_members(mse(outputs, weighted_mean(outputs, weights)), weights)
         else:
             member = cross_entropy(log_softmax(outputs, -1), targets)
-            curvature = _probability_curvature(member, outputs, targets, weights)
-        mean_error = mean_over_members(member, weights)
-        diversity = curvature.mean()
+            mean_error = mean_over_members(member, weights)
+            diversity = _probability_curvature(member, outputs, targets, weights)
         parts = {"member_error": mean_error, "second_order_diversity": diversity}
-        return Terms(mean_error - hyperparameters["strength"] * diversity, parts)
+        return Terms(add_scaled(mean_error, diversity, -hyperparameters["strength"]), parts)
 
 
 def _probability_curvature(
     member_error: Tensor, logits: Tensor, targets: Tensor, weights: Tensor | None
 ) -> Tensor:
-    """``½ Σ_j w_j Σ_k y_k (p_j(k) − p̄(k))² / p̄(k)²``, ``[batch]``, by ratios in log space."""
+    """``½ Σ_j w_j Σ_k y_k (p_j(k) − p̄(k))² / p̄(k)²``, the mean over examples.
+
+    w_j p_j / p̄ sums to 1 over members: it is a softmax over them of log p_j + log w_j.
+    """
     soft = targets.is_floating_point()
     # With hard labels only the true class has y_k > 0, and its log-probability is −CE.
     log_probs = log_softmax(logits, -1) if soft else -member_error
-    log_ratio = log_probs - log_mean_exp(log_probs, weights)  # at most −log w_j
-    if weights is not None:  # without a bound for a member of weight 0, which counts for nothing
-        present = (weights > 0).reshape(-1, *[1] * (log_ratio.ndim - 1))
-        log_ratio = torch.where(present, log_ratio, 0.0)
-    ratio = log_ratio.expm1()  # p_j / p̄ − 1
-    curvature = 0.5 * weighted_mean(ratio.square(), weights)
-    return (targets * curvature).sum(-1) if soft else curvature
+    if weights is None:
+        ratio = log_probs.softmax(0) * logits.shape[0]  # p_j / p̄
+    else:
+        each = weights.to(logits.dtype).reshape(-1, *[1] * (log_probs.ndim - 1))
+        # For a member of weight 0, which counts for nothing, it has no bound, and is 0 here.
+        ratio = (log_probs + each.log()).softmax(0) / torch.where(each > 0, each, 1.0)
+    away = (ratio - 1).square()
+    if soft:
+        away = (targets * away).sum(-1)
+    return 0.5 * mean_over_members(away, weights)

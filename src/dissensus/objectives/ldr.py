@@ -15,12 +15,13 @@ from dissensus.losses import cross_entropy
 from dissensus.objectives.base import (
     Objective,
     Terms,
+    add_scaled,
     check_hard_labels,
     number,
     sample_without_replacement,
 )
 from dissensus.objectives.disagreement import PAIR_TERMS, disagreement_term, pair_weights
-from dissensus.objectives.fused import a2d_parts
+from dissensus.objectives.fused import mean_a2d_parts
 from dissensus.outputs import mean_over_members, weighted_mean
 
 __all__ = ["LDR", "hardness_weights"]
@@ -40,8 +41,7 @@ def hardness_weights(logits: Tensor, labels: Tensor, weights: Tensor | None = No
     with torch.no_grad():
         ensemble = weighted_mean(logits, weights)
         ce = functional.cross_entropy(ensemble, labels.long(), reduction="none")
-        mean = ce.mean()
-        safe = torch.where(mean > 0, mean, 1.0)
+        safe = ce.mean().clamp_min(torch.finfo(ce.dtype).tiny)
         return ce / safe / safe  # Eq. 4; dividing twice keeps a small mean from underflowing
 
 
@@ -107,13 +107,10 @@ class LDR(Objective):
         alpha = hardness_weights(outputs, targets, weights)
         if self.regularizer == "a2d" and not self.label_smoothing:
             pairs = pair_weights(outputs, outputs.shape[0], weights)
-            disagreement, ce = a2d_parts(outputs, targets, alpha, pairs)
+            disagreement, ce = mean_a2d_parts(outputs, targets, alpha, pairs, weights)
         else:
             ce = cross_entropy(log_softmax(outputs, -1), targets, self.label_smoothing)
+            ce = mean_over_members(ce, weights)
             disagreement = disagreement_term(self.regularizer, outputs, alpha, weights)
-        parts = {
-            "cross_entropy": mean_over_members(ce, weights),  # L_main, Eq. 1
-            "disagreement": disagreement,
-        }
-        loss = parts["cross_entropy"] + hyperparameters["strength"] * parts["disagreement"]
-        return Terms(loss, parts)
+        parts = {"cross_entropy": ce, "disagreement": disagreement}
+        return Terms(add_scaled(ce, disagreement, hyperparameters["strength"]), parts)  # Eq. 1, 6
