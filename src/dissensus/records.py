@@ -117,7 +117,12 @@ def toml_text(values: dict[str, Any]) -> str:
 
 def _toml_key(key: str) -> str:
     bare = key.replace("_", "").replace("-", "").isalnum() and key.isascii()
-    return key if bare else json.dumps(key)
+    return key if bare else _toml_string(key)
+
+
+def _toml_string(text: str) -> str:
+    # JSON's escapes are TOML's, but for pairs of surrogates and a control character it leaves.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _toml_value(key: str, value: Any) -> str:
@@ -130,7 +135,7 @@ def _toml_value(key: str, value: Any) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str | Path):
-        return json.dumps(str(value), ensure_ascii=False)
+        return _toml_string(str(value))
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml_value(key, item) for item in value) + "]"
     raise ValueError(f"{key} cannot be written to TOML, got {type(value).__name__}")

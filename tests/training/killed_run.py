@@ -1,8 +1,8 @@
 """A training process that is killed, over and over; the program behind ``test_kill.py``.
 
-``python -m tests.training.killed_run FOLDER random SEED KILLS`` or ``… FOLDER events FIRST LAST``.
-It imports everything once and forks a child for each attempt, so that an attempt takes a moment
-rather than the seconds of an import, and prints what it found in the folder after each kill.
+``python -m tests.training.killed_run FOLDER`` trains in ``FOLDER/random`` and ``FOLDER/events``. It
+imports everything once and forks a child for each attempt, so that an attempt takes a moment rather
+than the seconds of an import, and prints what it found in each folder after each kill.
 """
 
 import json
@@ -13,7 +13,7 @@ import sys
 import time
 import tomllib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def train(out: Path, *, resume: bool) -> tuple[Ensemble, Any]:
 
 
 class Mine:
-    """Kills its own process at the given event among all that touch the disk, half-done ones too."""
+    """Kills its own process at the given event among all that touch the disk, half-done too."""
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -66,10 +66,10 @@ class Mine:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def lay(self) -> None:
-        os.fsync = self._around(os.fsync)
-        os.open = self._around(os.open)
-        Path.replace = self._around(Path.replace)  # type: ignore[method-assign]
-        Path.unlink = self._around(Path.unlink)  # type: ignore[method-assign]
+        os.fsync = self._before(os.fsync)
+        os.open = self._before(os.open)
+        Path.replace = self._before(Path.replace)  # type: ignore[method-assign]
+        Path.unlink = self._before(Path.unlink)  # type: ignore[method-assign]
         whole_text, whole_file = Path.write_text, safetensors.torch.save_file
 
         def write_text(path: Path, text: str, **options: Any) -> int:
@@ -99,27 +99,22 @@ class Mine:
 
         RunFolder.append = append  # type: ignore[method-assign]
 
-    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _before(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def mined(*arguments: Any, **options: Any) -> Any:
             self.event()
-            result = function(*arguments, **options)
-            self.event()
-            return result
+            return function(*arguments, **options)
 
         return mined
 
 
-FOLDER = Path()
-
-
-def attempt(prepare: Callable[[], None], delay: float | None) -> str:
+def attempt(folder: Path, prepare: Callable[[], None], delay: float | None) -> None:
     """Train in a child that is killed after ``delay`` or kills itself at some event."""
     child = os.fork()
     if child == 0:
         status = 1
         try:
             prepare()
-            train(FOLDER, resume=True)
+            train(folder, resume=True)
             status = 0
         except BaseException:
             traceback.print_exc()
@@ -130,57 +125,54 @@ def attempt(prepare: Callable[[], None], delay: float | None) -> str:
         time.sleep(delay)
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return "killed"
-    return "finished" if os.WEXITSTATUS(status) == 0 else "failed"
+    if not os.WIFSIGNALED(status):
+        raise SystemExit(f"the child was to be killed, it ended with {status}; see above")
 
 
-def look() -> dict[str, int]:
+def look(folder: Path) -> dict[str, int]:
     """Read the folder as anyone might who comes upon it after the kill."""
-    found = read_checkpoint(FOLDER)
-    if (FOLDER / "config.toml").exists():
-        tomllib.loads((FOLDER / "config.toml").read_text())
-    if (FOLDER / "state.json").exists():
-        json.loads((FOLDER / "state.json").read_text())
+    found = read_checkpoint(folder)
+    if (folder / "config.toml").exists():
+        tomllib.loads((folder / "config.toml").read_text())
+    if (folder / "state.json").exists():
+        json.loads((folder / "state.json").read_text())
     lines = 0
-    if (FOLDER / "metrics.jsonl").exists():
-        for line in (FOLDER / "metrics.jsonl").read_text().splitlines(keepends=True):
+    if (folder / "metrics.jsonl").exists():
+        for line in (folder / "metrics.jsonl").read_text().splitlines(keepends=True):
             if line.endswith("\n"):
                 lines += 1
                 assert json.loads(line)["epoch"] == lines
-    parts = len(list(FOLDER.glob(".*.part"))) if FOLDER.exists() else 0
+    hidden = folder.glob(".*") if folder.exists() else ()
+    parts = sum(path.name != ".writable" for path in hidden)
     epoch = 0 if found is None else found[1]["epoch"]
     assert epoch <= lines <= epoch + 1
     return {"epoch": epoch, "parts": parts}
 
 
-def at_random_moments(seed: int, kills: int) -> list[dict[str, int]]:
+def at_random_moments(folder: Path, kills: int) -> Iterator[dict[str, int]]:
     """Kill after random times; they grow where nothing gets done, and shrink where too much is."""
-    chance, seen, most = random.Random(seed), [look()], 0.1
-    while len(seen) <= kills:
-        expect(attempt(lambda: None, chance.uniform(0.0, most)), "killed")
-        seen.append(look())
-        done = seen[-1]["epoch"] - seen[-2]["epoch"]
-        most *= 1.5 if done == 0 else 0.7 if done > 3 else 1.0
-    return seen
+    chance, most, epoch, taken = random.Random(0), 0.05, 0, 0
+    while taken < kills and epoch < EPOCHS - 20:
+        attempt(folder, lambda: None, chance.uniform(0.0, most))
+        found = look(folder)
+        done, epoch = found["epoch"] - epoch, found["epoch"]
+        most *= 1.5 if done == 0 else 0.5 if done > 2 else 1.0
+        taken += 1
+        yield found
 
 
-def at_every_event(first: int, last: int) -> list[dict[str, int]]:
+def at_every_event(folder: Path, kills: int) -> Iterator[dict[str, int]]:
     """The child of number n kills itself at the n-th time it touches the disk."""
-    seen = []
-    for number in range(first, last):
-        expect(attempt(Mine(number).lay, None), "killed")
-        seen.append(look())
-    return seen
-
-
-def expect(outcome: str, wanted: str) -> None:
-    if outcome != wanted:
-        raise SystemExit(f"the child was to be {wanted}, it {outcome}; see above")
+    for number in range(kills):
+        attempt(folder, Mine(number).lay, None)
+        yield look(folder)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    FOLDER = Path(sys.argv[1])
-    how = {"random": at_random_moments, "events": at_every_event}[sys.argv[2]]
-    print(json.dumps(how(*[int(argument) for argument in sys.argv[3:]])))
+    top = Path(sys.argv[1])
+    found = {
+        "random": list(at_random_moments(top / "random", 20)),
+        "events": list(at_every_event(top / "events", 60)),
+    }
+    print(json.dumps(found))

@@ -1,6 +1,8 @@
 """Training gives what plain PyTorch gives, whatever the network, the data or the execution."""
 
+import functools
 import math
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -415,6 +417,29 @@ def test_lower_precision_trains_and_keeps_its_weights_in_full(alike: bool) -> No
     assert errors == pytest.approx(wanted, rel=0.05)
     assert errors != wanted  # it did compute in bfloat16
     assert errors[-1] < errors[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's own
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
+def test_compiled_training_gives_the_same_numbers(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For real on a small network; on a larger one traced, without the minute of a compiler."""
+    if backend == "inductor" and shutil.which("c++") is None:
+        pytest.skip("torch.compile needs a C++ compiler")
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    make, objective = (norm_mlp, "ldr:active=2")
+    if backend == "inductor":
+        make, objective = (lambda: nn.Linear(4, 3), "joint")
+    results = []
+    for compiled in (True, False):
+        ens = Ensemble(make, members=3)
+        settings = {"optimizer": "sgd:lr=0.1", "batch_size": 16, "compile": compiled}
+        history = quiet_fit(ens, blobs(64), objective, epochs=2, **settings)
+        results.append((state(ens), history.column("train/ensemble_error")))
+    for name, tensor in results[0][0].items():
+        torch.testing.assert_close(tensor, results[1][0][name], rtol=1e-4, atol=1e-6)
+    assert results[0][1] == pytest.approx(results[1][1], rel=1e-4)
 
 
 def test_predict_gives_all_outputs_in_order() -> None:

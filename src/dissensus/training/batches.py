@@ -24,6 +24,9 @@ def derived_seed(seed: int, *path: int) -> int:
     return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0] >> 1)
 
 
+_PICKED = 1 << 20  # numbers of x that are picked from the data at once
+
+
 class Batches(Protocol):
     """A source of batches."""
 
@@ -61,8 +64,16 @@ class TensorBatches:
             return
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(self.x), generator=generator).to(self.x.device)
-        for index in order.split(self.sizes)[start:]:
-            yield self.x[index], None if self.y is None else self.y[index]
+        left = self.sizes[start:]
+        rows = order[sum(self.sizes[:start]) :]
+        # Several batches are picked at once: for small ones, picking costs as much as a layer.
+        together = max(1, _PICKED * len(self.x) // max(self.x.numel() * self.sizes[0], 1))
+        for first in range(0, len(left), together):
+            sizes = left[first : first + together]
+            index, rows = rows[: sum(sizes)], rows[sum(sizes) :]
+            x = self.x[index].split(sizes)
+            y = [None] * len(sizes) if self.y is None else self.y[index].split(sizes)
+            yield from zip(x, y, strict=True)
 
 
 class LoaderBatches:

@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import log_softmax
 
-from dissensus.losses import check_loss_inputs, errors
+from dissensus.losses import check_loss_inputs, cross_entropy, errors
+from dissensus.outputs import combined_log_probs, log_mean_exp
 
 __all__ = ["Meter", "check_task", "judge"]
 
@@ -36,17 +38,25 @@ def check_task(outputs: Tensor, targets: Tensor, combine: str) -> None:
 
 def judge(outputs: Tensor, targets: Tensor, combine: str) -> dict[str, Tensor]:
     """Sums over examples: ERR, each member's error, and hits of both for a classifier."""
-    classifier = combine != "mean"
-    loss = "cross_entropy" if classifier else "mse"
     outputs = outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
-    found = errors(outputs, targets, loss, combine)
-    sums = {"ensemble_error": found.ensemble.double().sum(), "member": found.member.double().sum(1)}
-    if classifier:
-        labels = targets.argmax(-1) if targets.is_floating_point() else targets
-        wrong = errors(outputs, labels, "zero_one", combine)
-        sums["hits"] = (1 - wrong.ensemble.double()).sum()
-        sums["member_hits"] = (1 - wrong.member.double()).sum(1)
-    return sums
+    if combine == "mean":
+        found = errors(outputs, targets, "mse", combine)
+        return {
+            "ensemble_error": found.ensemble.double().sum(),
+            "member": found.member.double().sum(1),
+        }
+    log_probs = log_softmax(outputs, -1)
+    if combine == "probability":
+        ensemble = log_mean_exp(log_probs)
+    else:
+        ensemble = combined_log_probs(outputs, combine)
+    labels = targets.argmax(-1) if targets.is_floating_point() else targets
+    return {
+        "ensemble_error": cross_entropy(ensemble, targets).double().sum(),
+        "member": cross_entropy(log_probs, targets).double().sum(1),
+        "hits": (ensemble.argmax(-1) == labels).double().sum(),
+        "member_hits": (outputs.argmax(-1) == labels).double().sum(1),
+    }
 
 
 class Meter:

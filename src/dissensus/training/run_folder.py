@@ -18,6 +18,9 @@ __all__ = ["RunFolder"]
 
 CONFIG, METRICS = "config.toml", "metrics.jsonl"
 
+# Names of half-written files: those of dissensus.files, and those of safetensors.
+_LEFT_BY_A_KILL = (".*.part", ".tmp??????")
+
 
 class RunFolder:
     """The files of one run under ``path``; see the README for their layout."""
@@ -28,8 +31,9 @@ class RunFolder:
     def start(self, config: dict[str, Any], needed: int, *, resume: bool) -> None:
         """Make or check the folder before any work is done."""
         check_writable(self.path, needed)
-        for part in self.path.glob(".*.part"):  # left by a kill while a file was written
-            part.unlink(missing_ok=True)
+        for pattern in _LEFT_BY_A_KILL:
+            for path in self.path.glob(pattern):
+                path.unlink(missing_ok=True)
         exists = (self.path / METRICS).exists() or (self.path / CONFIG).exists()
         if exists and not resume:
             raise ValueError(

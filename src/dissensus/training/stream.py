@@ -64,7 +64,7 @@ class Stream:
         source = self.train.epoch(derived_seed(self.seed, epoch, _ORDER), start)
         extras = self._extras(epoch, start)
         pair = next(source, None)
-        torch.manual_seed(derived_seed(self.seed, epoch, _LAYERS))
+        _seed_layers(derived_seed(self.seed, epoch, _LAYERS), self.device)
         self.draws.manual_seed(derived_seed(self.seed, epoch, _DRAWS))
         self.changes.manual_seed(derived_seed(self.seed, epoch, _AUGMENT))
         if saved:
@@ -114,3 +114,11 @@ class Stream:
         for _ in range(start):
             next(batches)
         return batches
+
+
+def _seed_layers(seed: int, device: torch.device) -> None:
+    """Seed the random numbers of layers; ``torch.manual_seed`` asks every device, slowly."""
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
