@@ -21,6 +21,8 @@ PUBLIC = [
     "decompose",
     "decomposition",
     "detection",
+    "diagnose",
+    "diagnostics",
     "diversity",
     "ensemble",
     "fit",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         data,
         decomposition,
         detection,
+        diagnostics,
         diversity,
         ensemble,
         losses,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     )
     from dissensus.decomposition import decompose
     from dissensus.detection import Detector
+    from dissensus.diagnostics import diagnose
     from dissensus.ensemble import Ensemble
     from dissensus.outputs import Predictions, combine
     from dissensus.runs import load
@@ -50,6 +52,8 @@ __all__ = [
     "decompose",
     "decomposition",
     "detection",
+    "diagnose",
+    "diagnostics",
     "diversity",
     "ensemble",
     "fit",
@@ -74,6 +78,7 @@ _EXPORTS = {
     "Recipe": "training",
     "combine": "outputs",
     "decompose": "decomposition",
+    "diagnose": "diagnostics",
     "fit": "training",
     "load": "runs",
     "predict": "training",
@@ -84,6 +89,7 @@ _SUBMODULES = {
     "data",
     "decomposition",
     "detection",
+    "diagnostics",
     "diversity",
     "ensemble",
     "losses",

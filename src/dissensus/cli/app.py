@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dissensus._version import __version__
-from dissensus.cli import evaluate, predict, runs, train
+from dissensus.cli import diagnose, evaluate, predict, runs, train
 
 DEBUG_VARIABLE = "DISSENSUS_DEBUG"
 
@@ -34,6 +34,8 @@ Train them, find out whether their disagreement is real, and put it to work.
   [cyan]dissensus train --data digits --objective ldr:strength=2 --out runs/ldr[/cyan]
 
   [cyan]dissensus evaluate runs/ldr[/cyan]   accuracy, calibration, diversity, each member
+
+  [cyan]dissensus diagnose runs/ldr[/cyan]   is its diversity real, or do members collude?
 
   [cyan]dissensus predict runs/ldr --input x.npz --output p.npz[/cyan]
 
@@ -87,6 +89,7 @@ def options(
 
 app.command("train", help=_flowing(train.HELP))(train.train)
 app.command("evaluate", help=_flowing(evaluate.HELP))(evaluate.evaluate)
+app.command("diagnose", help=_flowing(diagnose.HELP))(diagnose.diagnose)
 app.command("predict", help=_flowing(predict.HELP))(predict.predict)
 app.command("runs", help=_flowing(runs.HELP))(runs.runs)
 

@@ -1,0 +1,227 @@
+"""What happens without some of the members: codependence (Section 6.1) and dominance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from dissensus.diagnostics.split import Split, ratio
+from dissensus.losses import errors
+from dissensus.outputs import combined_log_probs, majority_vote
+
+__all__ = ["Codependence", "Dominance", "Drop", "codependence", "dominance", "errors_without"]
+
+FRACTIONS = (0.2, 0.4, 0.6)  # Section 6.1, Fig. 4
+BUDGET = 2**23  # entries of the largest tensor made at a time; 64 MB in double precision
+
+
+@dataclass(frozen=True)
+class Drop:
+    """The increase of ERR when ``dropped`` members are missing: mean and deviation over draws.
+
+    ``relative`` is the mean increase divided by ERR. ``every`` says that all subsets were tried.
+    """
+
+    fraction: float
+    dropped: int
+    draws: int
+    every: bool
+    increase: float
+    spread: float
+    relative: float
+
+
+@dataclass(frozen=True)
+class Codependence:
+    """How much the ensemble suffers without some members; see :func:`codependence`."""
+
+    ensemble_error: float
+    drops: tuple[Drop, ...]
+    index: float
+
+    @property
+    def sentence(self) -> str:
+        """The finding in plain words."""
+        real = [drop for drop in self.drops if drop.dropped]
+        if not real:
+            return "There are too few members to leave any out."
+        told = ", ".join(f"{d.relative:+.0%} without {d.dropped}" for d in real)
+        if math.isnan(self.index):
+            return f"Random members left out change ERR by {told} (mean over draws)."
+        return (
+            f"Random members left out change ERR by {told} (mean over draws). The codependence "
+            f"index is {self.index:.3g}; members whose errors have nothing in common have 1."
+        )
+
+
+def codependence(
+    split: Split,
+    *,
+    fractions: tuple[float, ...] = FRACTIONS,
+    draws: int = 100,
+    seed: int = 0,
+) -> Codependence:
+    """The increase of ERR when random members are missing (collusion, Section 6.1, Fig. 4).
+
+    For each fraction p, ``int(M · p)`` members are dropped in each of ``draws`` random draws; the
+    weights of the others are scaled up. Where there are no more subsets than draws, each is tried
+    once. At least one member stays.
+
+    ``index`` is the mean increase when one member is missing, over what it would be if errors were
+    unrelated: ``Σ_j (ERR_{−j} − ERR) / (ERR Σ_j (s_j / s − 1))`` with ``s = Σ_k w_k²`` and s_j the
+    same without j; for equal weights ``(M − 1) · mean increase / ERR``. With squared error and
+    equal weights it is ``(DIV / ERR) / (M − 1)``, because the mean over subsets of m members is
+    ``ERR_m − ERR = DIV / (M − 1) · (M − m) / m``. Members that do not know each other have 1 at
+    most: their errors correlate in no other direction than upwards. Above 1 errors cancel. It is
+    NaN for one member and where one holds so much weight that leaving it out would help.
+
+    >>> outputs = torch.tensor([[[2.0]], [[-2.0]], [[3.0]]])             # ERR = 1, DIV = 14/3
+    >>> found = codependence(Split.of((outputs, torch.zeros(1, 1))), fractions=(0.4,))
+    >>> round(found.index, 4), found.drops[0].draws                       # 14/3 / 2
+    (2.3333, 3)
+    """
+    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
+        raise ValueError(f"draws must be a whole number, 1 or more, got {draws!r}")
+    generator = torch.Generator().manual_seed(seed)
+    error = float(split.decompose().ensemble_error)
+    drops = []
+    for fraction in fractions:
+        if not 0 <= fraction < 1:
+            raise ValueError(f"a fraction of members lies in [0, 1), got {fraction!r}")
+        # int(M · p) as meant: 0.29 · 100 is 28.999… in floating point.
+        count = min(int(split.members * fraction + 1e-9), split.members - 1)
+        missing, every = _missing(split.members, count, draws, generator)
+        increase = errors_without(split, missing) - error
+        mean = float(increase.mean()) if count else 0.0
+        drops.append(
+            Drop(
+                fraction,
+                count,
+                len(missing),
+                every,
+                mean,
+                float(increase.std(correction=0)),
+                ratio(mean, error),
+            )
+        )
+    return Codependence(error, tuple(drops), _index(split, error))
+
+
+def errors_without(split: Split, missing: Tensor, budget: int = BUDGET) -> Tensor:
+    """ERR for each row of ``missing`` ``[draws, members]``, True where a member is left out.
+
+    Many rows are computed at once, as many as keep the largest tensor below ``budget`` entries.
+    """
+    weights = split.shares * ~missing.to(split.outputs.device)
+    weights = weights / weights.sum(1, keepdim=True)
+
+    def error(share: Tensor) -> Tensor:
+        found = errors(split.outputs, split.targets, split.loss, split.combine, share)
+        return found.ensemble.double().mean()
+
+    if callable(split.loss):  # it may not be one that vmap can follow
+        return torch.stack([error(share) for share in weights])
+    rows = max(1, budget // split.outputs.numel())
+    found: Tensor = vmap(error, chunk_size=rows)(weights)
+    return found
+
+
+def _missing(
+    members: int, count: int, draws: int, generator: torch.Generator
+) -> tuple[Tensor, bool]:
+    """Which members to leave out: every subset if they are no more than ``draws``, else random."""
+    every = math.comb(members, count) <= draws
+    if every:
+        chosen = torch.tensor(list(combinations(range(members), count)), dtype=torch.long)
+    else:
+        chosen = torch.rand(draws, members, generator=generator).argsort(1)[:, :count]
+    missing = torch.zeros(len(chosen), members, dtype=torch.bool)
+    return missing.scatter(1, chosen.reshape(len(chosen), count), True), every
+
+
+def _index(split: Split, error: float) -> float:
+    if split.members == 1:
+        return math.nan
+    each = torch.eye(split.members, dtype=torch.bool)
+    increase = float((errors_without(split, each) - error).sum())
+    shares = split.shares
+    squares = shares.square().sum()
+    without = (squares - shares.square()) / (1 - shares).square()
+    unrelated = float((without / squares - 1).sum())
+    return math.nan if unrelated <= 1e-9 else ratio(increase, error * unrelated)
+
+
+@dataclass(frozen=True)
+class Dominance:
+    """How unequal the members are; see :func:`dominance`. ``member`` decides most, ``share``."""
+
+    per_member: tuple[float, ...]
+    best: float
+    worst: float
+    spread: float
+    share: float
+    member: int
+    regression: bool
+
+    @property
+    def sentence(self) -> str:
+        """The finding in plain words."""
+        range_ = f"Members' own errors run from {self.best:.4g} to {self.worst:.4g}"
+        if math.isnan(self.share):
+            return f"{range_}; with one member there is nothing to compare."
+        if self.regression:
+            return f"{range_}; leaving out member {self.member} changes ERR by {self.share:.0%}."
+        return (
+            f"{range_}; leaving out member {self.member} changes the predicted class of "
+            f"{self.share:.1%} of the examples, no other more."
+        )
+
+
+def dominance(split: Split) -> Dominance:
+    """The spread of the members' errors, and how much one member alone decides.
+
+    ``share`` for a classifier: the largest share of examples whose predicted class changes when
+    one member is left out. For a regression: the largest ``|ERR_{−j} − ERR| / ERR``. (collusion,
+    Section 6, calls the symptom *model dominance* and measures the spread.) NaN for one member.
+
+    >>> logits = torch.tensor([[[9.0, 0.0]], [[0.0, 1.0]], [[0.0, 1.0]]])
+    >>> found = dominance(Split.of((logits, torch.tensor([0]))))
+    >>> found.share, found.member                              # without the first, class 1 wins
+    (1.0, 0)
+    """
+    found = split.decompose()
+    each = torch.eye(split.members, dtype=torch.bool)
+    if split.members == 1:
+        changes = torch.tensor([math.nan])
+    elif split.regression:
+        error = float(found.ensemble_error)
+        moved = (errors_without(split, each) - error).abs()
+        changes = torch.tensor([ratio(value, error) for value in moved.tolist()])
+    else:
+        whole = _classes(split, split.shares)
+        changes = torch.stack(
+            [(_classes(split, split.shares * ~out) != whole).double().mean() for out in each]
+        )
+    own = found.per_member
+    top = int(changes.argmax())
+    return Dominance(
+        tuple(own.tolist()),
+        float(own.min()),
+        float(own.max()),
+        float(own.std(correction=0)),
+        float(changes[top]),
+        split.names[top],
+        split.regression,
+    )
+
+
+def _classes(split: Split, weights: Tensor) -> Tensor:
+    weights = weights / weights.sum()
+    if split.combine == "vote":
+        return majority_vote(split.outputs, weights)
+    return combined_log_probs(split.outputs, split.combine, weights).argmax(-1)

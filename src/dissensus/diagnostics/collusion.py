@@ -1,0 +1,223 @@
+"""The signs of collusion in one split: DIV beside ERR, constant offsets, the generalisation gap.
+
+Sections 6.1 and 6.2 of *collusion*. All functions take a checked :class:`~.split.Split`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dissensus.decomposition import ambiguity, debias, optimal_offsets
+from dissensus.diagnostics.split import Split, ratio
+from dissensus.outputs import weighted_mean
+
+__all__ = [
+    "SPACES",
+    "DebiasedShare",
+    "Explosion",
+    "GeneralizationGap",
+    "LeftoverOffset",
+    "debiased_share",
+    "explosion",
+    "generalization_gap",
+    "leftover_offset",
+]
+
+#: Where offsets are looked for, and the combination that averages there.
+SPACES = {"outputs": "mean", "score": "score", "probability": "probability"}
+
+
+@dataclass(frozen=True)
+class Explosion:
+    """DIV relative to ERR; ``limit`` is the most that members with unrelated errors can reach."""
+
+    ensemble_error: float
+    member_error: float
+    diversity: float
+    ratio: float
+    limit: float
+
+    @property
+    def sentence(self) -> str:
+        """The finding in plain words."""
+        if self.ensemble_error == 0:
+            return "The ensemble makes no error at all, so DIV has nothing to be compared with."
+        return (
+            f"Diversity (DIV) is {self.ratio:.3g} times the ensemble's error (ERR); members whose "
+            f"errors have nothing in common reach {self.limit:.3g} under squared error."
+        )
+
+
+def explosion(split: Split) -> Explosion:
+    """DIV / ERR (collusion, Section 6.1, "Diversity explosion", Fig. 2).
+
+    ``limit`` is ``1/Σ_j w_j² − 1``, M − 1 for equal weights: members with unrelated errors of
+    variance v have ``ERR = v Σ_j w_j²`` and ``DIV = v (1 − Σ_j w_j²)``. Networks trained on the
+    same data share most of their errors and stay far below it; only cancelling goes above it.
+    A ratio is 0 where DIV and ERR are both 0, and infinite where ERR alone is.
+
+    >>> import torch
+    >>> split = Split.of((torch.tensor([[[1.0]], [[3.0]]]), torch.tensor([[1.0]])))
+    >>> explosion(split).ratio                               # ERR = DIV = 1
+    1.0
+    """
+    found = split.decompose()
+    error, diversity = float(found.ensemble_error), float(found.diversity)
+    return Explosion(
+        error,
+        float(found.member_error),
+        diversity,
+        ratio(diversity, error),
+        1 / float(split.shares.square().sum()) - 1,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class DebiasedShare:
+    """``share`` in [0, 1] of the spread around the ensemble that constant offsets explain.
+
+    ``spread`` and ``debiased`` are ``Σ_j w_j ‖f_j − f̄‖²``, averaged over examples, before and after
+    ``offsets`` ``[members, outputs]`` are taken away, in ``space``.
+    """
+
+    space: str
+    share: float
+    spread: float
+    debiased: float
+    offsets: Tensor
+
+    @property
+    def sentence(self) -> str:
+        """The finding in plain words."""
+        where = {"outputs": "outputs", "score": "scores", "probability": "probabilities"}
+        if self.spread == 0:
+            return f"The members' {where[self.space]} are the same, so there is nothing to explain."
+        return (
+            f"A constant shift of each member explains {self.share:.0%} of the spread of the "
+            f"members' {where[self.space]}."
+        )
+
+
+def debiased_share(split: Split, space: str | None = None) -> DebiasedShare:
+    """The share of diversity that constant offsets explain (collusion, Section 6.1, Fig. 3).
+
+    ``1 − Σ_j w_j ‖f_j − b_j − f̄‖² / Σ_j w_j ‖f_j − f̄‖²`` with the optimal b_j of Appendix C.1
+    (weights: ``Σ_j w_j b_j = 0``). For squared error this is a share of DIV itself. ``space`` is
+    ``"outputs"`` for a regression; for classifiers ``"score"``, logits centred over the classes,
+    as a constant on all logits of a member changes no prediction, or ``"probability"``.
+
+    >>> import torch
+    >>> outputs = torch.tensor([[[1.0], [2.0]], [[3.0], [2.0]]])   # apart by 2, then by 0
+    >>> debiased_share(Split.of((outputs, torch.zeros(2, 1)))).share   # offsets ∓½: ½ of ½ remains
+    0.5
+    """
+    values = _in_space(split, space)
+    spread = float(ambiguity(values, split.weights).mean())
+    left = float(ambiguity(debias(values, split.weights), split.weights).mean())
+    share = 0.0 if spread == 0 else min(1.0, max(0.0, 1 - left / spread))  # rounding can overstep
+    offsets = optimal_offsets(values, split.weights)
+    return DebiasedShare(space or _own_space(split), share, spread, left, offsets)
+
+
+def _own_space(split: Split) -> str:
+    """The space in which the ensemble averages."""
+    return {"mean": "outputs", "score": "score"}.get(split.combine, "probability")
+
+
+def _in_space(split: Split, space: str | None) -> Tensor:
+    space = space or _own_space(split)
+    allowed = ["outputs"] if split.regression else ["score", "probability"]
+    if space not in allowed:
+        known = " or ".join(repr(name) for name in allowed)
+        task = "regression" if split.regression else "classifier"
+        raise ValueError(f"space must be {known} for a {task}, got {space!r}")
+    if space == "score":
+        return split.outputs - split.outputs.mean(-1, keepdim=True)
+    return split.outputs.softmax(-1) if space == "probability" else split.outputs
+
+
+@dataclass(frozen=True)
+class LeftoverOffset:
+    """How much of the members' mean errors is left in the ensemble, against what chance leaves.
+
+    ``leftover`` is about 1 for offsets that know nothing of each other, 0 for those that cancel,
+    far above 1 where members err in the same direction; infinite without offsets.
+    """
+
+    member_offset: float
+    ensemble_offset: float
+    leftover: float
+
+    @property
+    def sentence(self) -> str:
+        """The finding in plain words."""
+        if math.isinf(self.leftover):
+            return "Members do not differ in their mean error, so no offsets can cancel."
+        return (
+            f"The members' mean errors leave {self.leftover:.3g} times as much in the ensemble as "
+            "unrelated ones would; offsets that were made to cancel leave close to 0."
+        )
+
+
+def leftover_offset(split: Split) -> LeftoverOffset:
+    """Whether constant offsets cancel more exactly than chance allows (our measure).
+
+    With the mean errors ``a_j = mean_i (f_j − y)`` (probabilities for classifiers) and g that of
+    the ensemble, ``‖g‖² / (s² Σ_j w_j²)``, where ``s² = Σ_j w_j ‖a_j − ā‖² / (1 − Σ_j w_j²)`` is
+    their variance. Independent offsets of mean 0 give 1 on average. This tells members that are
+    each biased in their own way from members of which one's bias is another's excuse.
+
+    >>> import torch
+    >>> colluding = torch.tensor([[[2.0]], [[-2.0]]])
+    >>> leftover_offset(Split.of((colluding, torch.zeros(1, 1)))).leftover
+    0.0
+    """
+    residuals, together = split.residuals()
+    means, left = residuals.mean(1), together.mean(0)
+    squares = float(split.shares.square().sum())
+    spread = (means - weighted_mean(means, split.weights)).square().sum(-1)
+    variance = ratio(float((split.shares * spread).sum()), 1 - squares)
+    size = float(left.square().sum())
+    leftover = math.inf if variance == 0 or split.members == 1 else size / (variance * squares)
+    return LeftoverOffset(math.sqrt(max(variance, 0.0)), math.sqrt(size), leftover)
+
+
+@dataclass(frozen=True)
+class GeneralizationGap:
+    """Test minus train of the ensemble's loss and of its parts: ``gap = member − diversity``."""
+
+    gap: float
+    member_error: float
+    diversity: float
+    train_error: float
+    test_error: float
+
+    @property
+    def sentence(self) -> str:
+        """The finding in plain words."""
+        return (
+            f"From train to test the ensemble's error goes from {self.train_error:.4g} to "
+            f"{self.test_error:.4g} ({self.gap:+.3g}): the members' own error changes by "
+            f"{self.member_error:+.3g}, diversity by {self.diversity:+.3g}."
+        )
+
+
+def generalization_gap(train: Split, test: Split) -> GeneralizationGap:
+    """``L_test − L_train`` of the ensemble (collusion, Section 6.2, Fig. 5), with its two parts.
+
+    >>> import torch
+    >>> split = Split.of((torch.tensor([[[1.0]], [[3.0]]]), torch.tensor([[1.0]])))
+    >>> generalization_gap(split, split).gap
+    0.0
+    """
+    before, after = explosion(train), explosion(test)
+    return GeneralizationGap(
+        after.ensemble_error - before.ensemble_error,
+        after.member_error - before.member_error,
+        after.diversity - before.diversity,
+        before.ensemble_error,
+        after.ensemble_error,
+    )

@@ -1,0 +1,212 @@
+"""All diagnostics in one call."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from torch import Tensor
+
+from dissensus.diagnostics.codependence import (
+    Codependence,
+    Dominance,
+    codependence,
+    dominance,
+)
+from dissensus.diagnostics.collusion import (
+    DebiasedShare,
+    Explosion,
+    GeneralizationGap,
+    LeftoverOffset,
+    debiased_share,
+    explosion,
+    generalization_gap,
+    leftover_offset,
+)
+from dissensus.diagnostics.pairwise import Pairwise, pairwise
+from dissensus.diagnostics.split import PredictionsLike, Split, looks_like_probs, plain
+from dissensus.diagnostics.verdict import Verdict, judge
+from dissensus.losses import LossLike
+
+__all__ = ["Diagnosis", "diagnose"]
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """What :func:`diagnose` found. Dicts have the keys ``"train"`` and ``"test"`` as given.
+
+    ``shares`` are by split, then by space. ``codependence``, ``dominance`` and ``pairwise`` are of
+    the split called ``judged_on``. ``gap`` is None unless both splits are there. ``notes`` say what
+    could not be judged.
+    """
+
+    verdict: Verdict
+    judged_on: str
+    members: int
+    examples: dict[str, int]
+    loss: str
+    combine: str
+    explosion: dict[str, Explosion]
+    shares: dict[str, dict[str, DebiasedShare]]
+    leftover: dict[str, LeftoverOffset]
+    codependence: Codependence
+    gap: GeneralizationGap | None
+    dominance: Dominance
+    pairwise: Pairwise
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.report()
+
+    def report(self) -> str:
+        """A short table and one sentence a finding, to be printed."""
+        sizes = ", ".join(f"{count} {name}" for name, count in self.examples.items())
+        head = f"{self.members} members, {self.loss} of their {self.combine}, examples: {sizes}"
+        lines = [f"{self.verdict.word.upper()}  ({head})", "", *self._table(), ""]
+        return "\n".join([*lines, *self._sentences()])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for a record; None where a number is not defined or infinite."""
+        found: dict[str, Any] = {"verdict": self.verdict.word, "reasons": self.verdict.reasons}
+        found |= {"advice": self.verdict.advice, "sentences": self._sentences()}
+        for name in ("judged_on", "members", "examples", "loss", "combine", "notes"):
+            found[name] = getattr(self, name)
+        found["explosion"] = {split: asdict(part) for split, part in self.explosion.items()}
+        found["debiased_share"] = {
+            split: {space: _values(part, "offsets", "space") for space, part in parts.items()}
+            for split, parts in self.shares.items()
+        }
+        found["leftover_offset"] = {split: asdict(part) for split, part in self.leftover.items()}
+        found["codependence"] = asdict(self.codependence)
+        found["generalization_gap"] = None if self.gap is None else asdict(self.gap)
+        found["dominance"] = asdict(self.dominance)
+        found["pairwise"] = _values(self.pairwise)
+        plain_values: dict[str, Any] = plain(found)
+        return plain_values
+
+    def _table(self) -> list[str]:
+        rows = [("", *self.explosion)]
+        names = {"ensemble_error": "ERR", "member_error": "mean ERR", "diversity": "DIV"}
+        for key, name in [*names.items(), ("ratio", "DIV / ERR")]:
+            values = (getattr(part, key) for part in self.explosion.values())
+            rows.append((name, *(f"{value:.4g}" for value in values)))
+        for space in next(iter(self.shares.values())):
+            told = (f"{parts[space].share:.1%}" for parts in self.shares.values())
+            rows.append((f"offsets explain ({space})", *told))
+        left = (f"{part.leftover:.3g}" for part in self.leftover.values())
+        rows.append(("offsets left, 1 by chance", *left))
+        for drop in self.codependence.drops:
+            told = (f"{drop.relative:+.1%}" if s == self.judged_on else "" for s in self.explosion)
+            rows.append((f"ERR without {drop.dropped} of {self.members}", *told))
+        width = max(len(row[0]) for row in rows)
+        return [
+            f"{name:<{width}}" + "".join(f"{cell:>12}" for cell in cells) for name, *cells in rows
+        ]
+
+    def _sentences(self) -> list[str]:
+        own = self.judged_on
+        parts: list[Any] = [self.explosion[own], *self.shares[own].values()]
+        parts += [next(iter(self.leftover.values())), self.codependence]
+        parts += [self.gap] if self.gap is not None else []
+        parts += [self.dominance, self.pairwise]
+        told = [str(part.sentence) for part in parts]
+        return [*told, *self.notes, self.verdict.sentence, self.verdict.advice]
+
+
+def diagnose(
+    pred_train: PredictionsLike | None,
+    pred_test: PredictionsLike | None = None,
+    *,
+    loss: LossLike | None = None,
+    combine: str | None = None,
+    weights: Tensor | None = None,
+    seed: int = 0,
+) -> Diagnosis:
+    """Say whether an ensemble's diversity is real or its members collude.
+
+    The predictions are ``ds.Predictions`` or pairs ``(outputs, targets)`` of tensors, with outputs
+    ``[members, batch, outputs]``: logits, or predicted values in a regression. Either split may be
+    None; what then cannot be judged stands in ``notes``. Where no ``loss`` is given, integer
+    targets mean cross-entropy, floating ones squared error (soft labels:
+    ``loss="cross_entropy"``). ``combine`` is how the members are averaged, ``weights``
+    ``[members]`` with what weight. The draws of :func:`codependence` come from ``seed``.
+
+    >>> import torch
+    >>> truth = torch.linspace(-1, 1, 40)[:, None]
+    >>> shifted = 0.9 * truth + torch.tensor([-2.0, -1.0, 3.0])[:, None, None]
+    >>> print(diagnose((shifted, truth)).verdict.sentence)
+    Verdict: colluding. Members' errors cancel: ...
+    """
+    given = {"train": pred_train, "test": pred_test}
+    splits = {
+        name: Split.of(part, loss=loss, combine=combine, weights=weights)
+        for name, part in given.items()
+        if part is not None
+    }
+    if not splits:
+        raise ValueError("a diagnosis needs predictions on train or test data, got neither")
+    _check_alike(splits)
+    own = "test" if "test" in splits else "train"
+    judged = splits[own]
+    name = getattr(judged.loss, "__name__", "loss") if callable(judged.loss) else judged.loss
+    spaces = ["outputs"] if judged.regression else ["score", "probability"]
+    return Diagnosis(
+        verdict=judge(judged, splits.get("train")),
+        judged_on=own,
+        members=judged.members,
+        examples={key: split.examples for key, split in splits.items()},
+        loss=name,
+        combine=judged.combine,
+        explosion={key: explosion(split) for key, split in splits.items()},
+        shares={
+            key: {space: debiased_share(split, space) for space in spaces}
+            for key, split in splits.items()
+        },
+        leftover={key: leftover_offset(split) for key, split in splits.items()},
+        codependence=codependence(judged, seed=seed),
+        gap=generalization_gap(splits["train"], judged) if len(splits) == 2 else None,
+        dominance=dominance(judged),
+        pairwise=pairwise(judged),
+        notes=tuple(_notes(splits, weights)),
+    )
+
+
+def _check_alike(splits: dict[str, Split]) -> None:
+    shapes = {name: (s.members, s.outputs.shape[2]) for name, s in splits.items()}
+    if len(set(shapes.values())) > 1:
+        told = " and ".join(f"{m} members with {o} outputs in {n}" for n, (m, o) in shapes.items())
+        raise ValueError(f"train and test must come from the same ensemble, got {told}")
+    if len({(str(s.loss), s.combine) for s in splits.values()}) > 1:
+        told = " and ".join(f"{s.loss} by {s.combine} in {n}" for n, s in splits.items())
+        raise ValueError(f"train and test must be of one task, got {told}; pass loss and combine")
+
+
+def _notes(splits: dict[str, Split], weights: Tensor | None) -> list[str]:
+    notes = []
+    if "test" not in splits:
+        notes.append(
+            "Without test predictions neither the generalisation gap nor codependence on unseen "
+            "data can be judged; the verdict is on training data."
+        )
+    if "train" not in splits:
+        notes.append(
+            "Without training predictions the generalisation gap cannot be judged, and whether "
+            "offsets cancel is seen less sharply."
+        )
+    first = next(iter(splits.values()))
+    if weights is not None and len(weights) > first.members:
+        notes.append(f"Members of weight 0 are left out: {len(weights) - first.members}.")
+    if not first.regression and all(looks_like_probs(s.outputs) for s in splits.values()):
+        notes.append("The outputs look like probabilities; logits are expected, so pass their log.")
+    if first.regression and all(looks_like_probs(s.targets) for s in splits.values()):
+        notes.append("The targets look like soft labels; pass loss='cross_entropy' if they are.")
+    if any(math.isinf(explosion(split).ratio) for split in splits.values()):
+        notes.append("ERR is 0, so ratios to it are infinite.")
+    return notes
+
+
+def _values(part: Any, *without: str) -> dict[str, Any]:
+    """The fields of a dataclass that holds tensors, which ``asdict`` would copy as they are."""
+    names = (item.name for item in fields(part))
+    return {name: getattr(part, name) for name in names if name not in without}

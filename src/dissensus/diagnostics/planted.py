@@ -1,0 +1,159 @@
+"""Ensembles whose collusion, or lack of it, is known, and how often the verdict is right on them.
+
+``python -m dissensus.diagnostics`` prints the measured rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from dissensus.diagnostics.split import Split
+from dissensus.diagnostics.verdict import LEVELS, THRESHOLDS, Thresholds, judge
+
+__all__ = ["COLLUDING", "INDEPENDENT", "Planted", "Rates", "calibrate"]
+
+#: Train and test split of a planted ensemble, from a generator, members and examples a split.
+Planted = Callable[[torch.Generator, int, int], tuple[Split, Split]]
+
+CLASSES = 10
+NOISE = 0.5  # deviation of the ensemble's own error in the regressions
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Shares of verdicts on one family of ensembles."""
+
+    healthy: float
+    suspicious: float
+    colluding: float
+
+
+def calibrate(
+    families: dict[str, Planted],
+    *,
+    repeats: int = 25,
+    members: Iterable[int] = (3, 5, 10, 20),
+    examples: int = 300,
+    seed: int = 0,
+    thresholds: Thresholds = THRESHOLDS,
+) -> dict[str, Rates]:
+    """How often each verdict is given, by family, over ``repeats`` ensembles of each size.
+
+    >>> rates = calibrate({"offsets": COLLUDING["offsets, 4"]}, repeats=2, members=(5,))
+    >>> rates["offsets"].colluding
+    1.0
+    """
+    found = {}
+    for name, plant in families.items():
+        random = torch.Generator().manual_seed(seed)
+        words = [
+            judge(test, train, thresholds).word
+            for count in members
+            for train, test in (plant(random, count, examples) for _ in range(repeats))
+        ]
+        found[name] = Rates(*(words.count(level) / len(words) for level in LEVELS))
+    return found
+
+
+def _normal(random: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+
+def _regression(
+    *,
+    unrelated: float,
+    shared: float = NOISE,
+    bias: float = 0.0,
+    collusion: float = 0.0,
+    changing: float = 0.0,
+) -> Planted:
+    """``f_j = y + shared + unrelated_j + bias_j + c_j``, with ``Σ_j c_j = 0`` where they collude.
+
+    ``bias`` is the deviation of constant offsets drawn independently; ``collusion`` that of
+    constant offsets that cancel, ``changing`` of offsets that cancel for each example anew.
+    """
+
+    def plant(random: torch.Generator, members: int, examples: int) -> tuple[Split, Split]:
+        constant = bias * _normal(random, members, 1, 1)
+        constant = constant + collusion * _cancelling(_normal(random, members, 1, 1))
+
+        def split() -> Split:
+            truth = _normal(random, examples, 1)
+            outputs = truth + shared * _normal(random, examples, 1) + constant
+            outputs = outputs + unrelated * _normal(random, members, examples, 1)
+            moving = changing * _cancelling(_normal(random, members, examples, 1))
+            return Split.of((outputs + moving, truth))
+
+        return split(), split()
+
+    return plant
+
+
+def _classifier(
+    way: str,
+    *,
+    margin: float = 3.0,
+    unrelated: float,
+    shared: float = 1.5,
+    bias: float = 0.0,
+    collusion: float = 0.0,
+    changing: float = 0.0,
+    classes: int = CLASSES,
+) -> Planted:
+    """The same in the space of scores: logits that favour the true class by ``margin``."""
+
+    def plant(random: torch.Generator, members: int, examples: int) -> tuple[Split, Split]:
+        constant = bias * _normal(random, members, 1, classes)
+        constant = constant + collusion * _cancelling(_normal(random, members, 1, classes))
+
+        def split() -> Split:
+            labels = torch.randint(classes, (examples,), generator=random)
+            logits = margin * one_hot(labels, classes) + shared * _normal(random, examples, classes)
+            logits = logits + constant + unrelated * _normal(random, members, examples, classes)
+            moving = changing * _cancelling(_normal(random, members, examples, classes))
+            return Split.of((logits + moving, labels), combine=way)
+
+        return split(), split()
+
+    return plant
+
+
+def _cancelling(values: Tensor) -> Tensor:
+    """Offsets of mean 0 over members (first axis) and a mean square of 1."""
+    values = values - values.mean(0)
+    return values / values.square().mean().sqrt()
+
+
+INDEPENDENT: dict[str, Planted] = {
+    "noise around the truth": _regression(unrelated=1.0, shared=0.0),
+    "shared error and noise": _regression(unrelated=0.3),
+    "poor members": _regression(unrelated=3.0, shared=2.0),
+    "classes, noise, probability": _classifier("probability", unrelated=2.0, shared=0.0),
+    "classes, noise, score": _classifier("score", unrelated=2.0, shared=0.0),
+    "classes, shared error, score": _classifier("score", unrelated=0.5),
+    "classes, very sure, probability": _classifier(
+        "probability", margin=10.0, unrelated=5.0, shared=0.0
+    ),
+    "two classes, score": _classifier("score", unrelated=1.0, classes=2),
+    "members each biased": _regression(unrelated=0.3, bias=0.5),
+    "classes, members each biased": _classifier("score", unrelated=0.5, bias=2.0),
+}
+
+COLLUDING: dict[str, Planted] = {
+    "offsets, 1": _regression(unrelated=0.1, collusion=1.0 * NOISE),
+    "offsets, 2": _regression(unrelated=0.1, collusion=2.0 * NOISE),
+    "offsets, 4": _regression(unrelated=0.1, collusion=4.0 * NOISE),
+    "offsets, 16": _regression(unrelated=0.1, collusion=16.0 * NOISE),
+    "by example, 4": _regression(unrelated=0.0, changing=4.0 * NOISE),
+    "by example, 16": _regression(unrelated=0.0, changing=16.0 * NOISE),
+    "scores, offsets, 3": _classifier("score", unrelated=0.3, collusion=3.0),
+    "scores, offsets, 10": _classifier("score", unrelated=0.3, collusion=10.0),
+    "scores, averaged as probabilities": _classifier("probability", unrelated=0.3, collusion=5.0),
+    "two classes, offsets, 10": _classifier("score", unrelated=0.3, collusion=10.0, classes=2),
+    "scores by example, 10": _classifier("score", unrelated=0.0, changing=10.0),
+}

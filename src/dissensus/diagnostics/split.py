@@ -1,0 +1,204 @@
+"""What is diagnosed: checked outputs and targets in double precision, with loss and combination."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from dissensus.decomposition import Decomposition, decompose
+from dissensus.losses import LossLike, check_loss
+from dissensus.outputs import (
+    COMBINATIONS,
+    Predictions,
+    check_outputs,
+    check_regression_targets,
+    check_targets,
+    check_weights,
+    combine,
+)
+
+__all__ = ["PredictionsLike", "Split", "looks_like_probs", "plain", "ratio", "smooth_loss"]
+
+PredictionsLike = Predictions | tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Member outputs and targets of one split of the data, ready to be diagnosed.
+
+    Build it with :meth:`of`, which checks everything. Members of weight 0 are left out, as nothing
+    depends on them; the other weights stay. ``loss`` and ``combine`` are settled.
+    """
+
+    outputs: Tensor
+    targets: Tensor
+    loss: LossLike
+    combine: str
+    weights: Tensor | None = None
+    names: tuple[int, ...] = field(default=())
+
+    @classmethod
+    def of(
+        cls,
+        predictions: PredictionsLike,
+        *,
+        loss: LossLike | None = None,
+        combine: str | None = None,
+        weights: Tensor | None = None,
+    ) -> Split:
+        """Check ``predictions``; where no ``loss`` is given, the targets say what is meant.
+
+        Integer targets are labels (cross-entropy), floating ones a regression (mse), unless the
+        predictions say that they are combined as probabilities or scores: then soft labels.
+        """
+        outputs, targets, said = _taken_apart(predictions)
+        check_outputs(outputs)
+        check_weights(weights, outputs.shape[0])
+        combine = combine or said
+        loss = loss or _natural_loss(targets, combine)
+        combine = check_loss(loss, combine)
+        targets = _fitting_targets(outputs, targets, loss, combine)
+        kept = torch.arange(len(outputs)) if weights is None else torch.nonzero(weights).squeeze(1)
+        outputs = outputs.detach().double()[kept.to(outputs.device)]
+        if weights is not None:
+            weights = weights.detach().to(outputs)[kept.to(weights.device)]
+        return cls(outputs, targets, loss, combine, weights, tuple(kept.tolist()))
+
+    @property
+    def members(self) -> int:
+        """How many members there are that count."""
+        return self.outputs.shape[0]
+
+    @property
+    def examples(self) -> int:
+        """How many examples there are."""
+        return self.outputs.shape[1]
+
+    @property
+    def regression(self) -> bool:
+        """Whether outputs are numbers to be averaged, not classes."""
+        return self.combine == "mean"
+
+    @property
+    def shares(self) -> Tensor:
+        """The weights, equal ones too, ``[members]``."""
+        if self.weights is not None:
+            return self.weights
+        return self.outputs.new_full((self.members,), 1 / self.members)
+
+    def decompose(self) -> Decomposition:
+        """ERR, mean ERR and DIV of this split."""
+        return decompose(self.outputs, self.targets, self.loss, self.combine, self.weights)
+
+    def labels(self) -> Tensor:
+        """The true class of each example; of a soft label the most probable one."""
+        return self.targets.argmax(-1) if self.targets.is_floating_point() else self.targets
+
+    def residuals(self) -> tuple[Tensor, Tensor]:
+        """``f_j − y`` of the members and of the ensemble; for classes ``p_j − y``, y one-hot."""
+        way = "probability" if self.combine == "vote" else self.combine
+        together = combine(self.outputs, way, self.weights)
+        if self.regression:
+            return self.outputs - self.targets, together - self.targets
+        soft = self.targets.is_floating_point()
+        truth = self.targets if soft else one_hot(self.targets.long(), self.outputs.shape[2])
+        return self.outputs.softmax(-1) - truth, together - truth
+
+
+def looks_like_probs(outputs: Tensor) -> bool:
+    """Whether every row is non-negative and sums to 1: probabilities, passed for logits.
+
+    >>> looks_like_probs(torch.tensor([[[0.2, 0.8]]])), looks_like_probs(torch.zeros(1, 1, 2))
+    (True, False)
+    """
+    if outputs.shape[-1] < 2 or bool((outputs < 0).any()):
+        return False
+    return bool(((outputs.double().sum(-1) - 1).abs() < 1e-3).all())
+
+
+def ratio(part: float, whole: float) -> float:
+    """``part / whole``; 0 where both are 0, infinite where only ``whole`` is.
+
+    >>> ratio(1.0, 4.0), ratio(0.0, 0.0), ratio(1.0, 0.0)
+    (0.25, 0.0, inf)
+    """
+    if whole != 0:
+        return part / whole
+    return 0.0 if part == 0 else math.copysign(math.inf, part)
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON takes it: tensors as lists, None where a number is not finite."""
+    if isinstance(value, Tensor):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [plain(inner) for inner in value]
+    return value
+
+
+def _taken_apart(predictions: PredictionsLike) -> tuple[Tensor, Tensor, str | None]:
+    said = None
+    if isinstance(predictions, Predictions):
+        outputs, targets = predictions.outputs, predictions.targets
+        way = predictions.meta.get("combine")
+        said = way if way in COMBINATIONS else None
+    elif isinstance(predictions, tuple) and len(predictions) == 2:
+        outputs, targets = predictions
+    else:
+        raise ValueError(
+            "predictions must be ds.Predictions or a pair (outputs, targets) of tensors, got "
+            f"{type(predictions).__name__}"
+        )
+    if not isinstance(targets, Tensor):
+        got = "none" if targets is None else type(targets).__name__
+        raise ValueError(f"a diagnosis needs the targets as a tensor, got {got}")
+    return outputs, targets, said
+
+
+def _natural_loss(targets: Tensor, combine: str | None) -> str:
+    if combine is not None:
+        return "mse" if combine == "mean" else "zero_one" if combine == "vote" else "cross_entropy"
+    return "mse" if targets.is_floating_point() else "cross_entropy"
+
+
+def _fitting_targets(outputs: Tensor, targets: Tensor, loss: LossLike, combine: str) -> Tensor:
+    """Targets in double precision and of the right shape, or an error that says what to do."""
+    if combine == "mean":
+        targets = targets.detach().double()
+        if targets.ndim == 1 and outputs.shape[2] == 1:
+            targets = targets[:, None]
+        if targets.ndim == 1:
+            raise ValueError(
+                f"targets {tuple(targets.shape)} do not fit a regression with {outputs.shape[2]} "
+                "outputs; class labels must be integers (targets.long()) with a loss for classes"
+            )
+        check_regression_targets(targets, outputs)
+        return targets
+    if targets.is_floating_point() and targets.ndim == 1:
+        raise ValueError(
+            f"class labels must be integers, got {targets.dtype}; pass targets.long(), or "
+            "loss='mse' for a regression"
+        )
+    if outputs.shape[2] == 1:
+        raise ValueError(
+            f"outputs of shape {tuple(outputs.shape)} have one value an example and the loss is "
+            f"{loss if isinstance(loss, str) else 'for classes'}; for a regression pass loss='mse' "
+            "(--regression), for a single logit z stack torch.cat([zeros_like(z), z], -1)"
+        )
+    check_targets(targets, outputs.shape[1], outputs.shape[2])
+    return targets.detach().double() if targets.is_floating_point() else targets.detach()
+
+
+def smooth_loss(loss: LossLike) -> LossLike:
+    """The loss that signs of collusion are read from: the 0-1 loss has jumps, so cross-entropy."""
+    return "cross_entropy" if loss == "zero_one" else loss
