@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.nn.functional import log_softmax
 
 from dissensus.outputs import (
@@ -27,6 +28,7 @@ from dissensus.outputs import (
     combined_log_probs,
     log_mean_exp,
     majority_vote,
+    mean_over_members,
     weighted_mean,
 )
 
@@ -40,6 +42,7 @@ __all__ = [
     "check_loss_inputs",
     "cross_entropy",
     "errors",
+    "mean_cross_entropy",
     "mse",
     "natural_combination",
     "zero_one",
@@ -65,6 +68,20 @@ def cross_entropy(log_probs: Tensor, targets: Tensor, label_smoothing: float = 0
     if label_smoothing:
         loss = (1 - label_smoothing) * loss - label_smoothing * log_probs.mean(-1)
     return loss
+
+
+def mean_cross_entropy(
+    logits: Tensor, targets: Tensor, weights: Tensor | None = None, label_smoothing: float = 0.0
+) -> Tensor:
+    """:func:`cross_entropy`, its mean over examples and, weighted, over members: a scalar."""
+    if weights is None and not targets.is_floating_point():
+        labels = targets.long().repeat(logits.shape[0])
+        # torch's own takes one step forward and one back.
+        return functional.cross_entropy(
+            logits.flatten(0, 1), labels, label_smoothing=label_smoothing
+        )
+    loss = cross_entropy(log_softmax(logits, -1), targets, label_smoothing)
+    return mean_over_members(loss, weights)
 
 
 def brier(probs: Tensor, targets: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dissensus.ensemble import Ensemble
@@ -82,6 +82,13 @@ RUNS = {
         "a2d",
         {},
         extra=lambda: {"disagreement": DataLoader(Noisy(), 25, shuffle=True)},
+    ),
+    # Products of matrices depend, in their last bits, on where in memory a batch lies.
+    "rows of an odd length": Run(
+        lambda: Ensemble(lambda: nn.Linear(13, 3), members=3, execution="looped"),
+        "joint",
+        {"batch_size": 15, "val": None},
+        lambda: blobs(60, features=13),
     ),
     "unlike members": Run(unlike, "learner_dropout:drop=0.4/joint", {"clip": 0.1}),
 }

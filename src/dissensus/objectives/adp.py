@@ -19,7 +19,7 @@ from torch.nn.functional import softplus
 
 from dissensus.diversity import DETERMINANT_FLOOR, leave_out
 from dissensus.objectives.base import Objective, Terms, add_scaled, check_hard_labels, number
-from dissensus.objectives.fused import mean_jensen_shannon_parts, member_weights
+from dissensus.objectives.fused import jensen_shannon_parts, member_weights
 from dissensus.objectives.gradients import WrittenOut
 from dissensus.outputs import check_logits, check_targets
 
@@ -68,21 +68,25 @@ class ADP(Objective):
         weights: Tensor | None = None,
         **hyperparameters: Any,
     ) -> Terms:
-        members = outputs.shape[0]
         temperature = hyperparameters["temperature"]
         if isinstance(temperature, Tensor) or temperature != 1:
             outputs = outputs / temperature
         ce, entropy, log_diversity = _adp.mean(
-            member_weights(outputs, weights), outputs, targets.long(), weights
+            _sum_over_members(outputs, weights), outputs, targets.long(), weights
         )
         parts = {
-            "cross_entropy": members * ce,  # L_ECE, Eq. 2
+            "cross_entropy": ce,  # L_ECE, Eq. 2
             "ensemble_entropy": entropy,
             "log_diversity": log_diversity,
         }
-        # L_ECE − ADP, Eq. 5 and 6
-        loss = add_scaled(parts["cross_entropy"], entropy, -hyperparameters["alpha"])
+        loss = add_scaled(ce, entropy, -hyperparameters["alpha"])  # L_ECE − ADP, Eq. 5 and 6
         return Terms(add_scaled(loss, log_diversity, -hyperparameters["beta"]), parts)
+
+
+def _sum_over_members(outputs: Tensor, weights: Tensor | None) -> Tensor:
+    """K w_k: what makes a weighted mean over members the paper's sum over them."""
+    members = outputs.shape[0]
+    return outputs.new_ones(members) if weights is None else members * weights.to(outputs.dtype)
 
 
 def adp_parts(
@@ -102,8 +106,7 @@ def _compute_adp(logits: Tensor, labels: Tensor, weights: Tensor | None) -> tupl
     """The three parts of ADP at once; see :func:`adp_parts`.
 
     With e = exp(z − its largest entry) over the wrong classes (0 at y), everything is a multiple of
-    e: probabilities are F = a e, unit vectors of Eq. 3 are e / ‖e‖, both finite at any logit. It
-    works example by example, so all but the first line is ``[batch, members, …]``.
+    e: probabilities are F = a e, unit vectors of Eq. 3 are e / ‖e‖, both finite at any logit.
     """
     index = labels.expand(logits.shape[:-1])[..., None]
     true = logits.gather(-1, index)
@@ -117,8 +120,8 @@ def _compute_adp(logits: Tensor, labels: Tensor, weights: Tensor | None) -> tupl
     by_example = wrong.transpose(0, 1)
     share = member_weights(logits, weights)
     mean = (share[:, None, None] * scale).permute(1, 2, 0).bmm(by_example).squeeze(1)
-    mean_true = share @ (-gap.squeeze(-1)).sigmoid_()
-    mean = mean.scatter(-1, labels[:, None], mean_true[:, None])
+    true_prob = gap.neg().sigmoid_()
+    mean = mean.scatter_add(-1, labels[:, None], (share @ true_prob.squeeze(-1))[:, None])
     entropy = torch.special.entr(mean).sum(-1)
     wide = by_example.double()  # the floor is a few float32 roundings away from 0
     gram = wide.bmm(wide.transpose(1, 2))
@@ -129,27 +132,23 @@ def _compute_adp(logits: Tensor, labels: Tensor, weights: Tensor | None) -> tupl
     gram.diagonal(dim1=-2, dim2=-1).add_(DETERMINANT_FLOOR)
     factor = torch.linalg.cholesky_ex(gram)[0]
     log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).mul_(2).to(logits.dtype)
-    return ce.squeeze(-1), entropy, log_det, wrong, gap, scale, mean, length, gram
+    return ce.squeeze(-1), entropy, log_det, wrong, true_prob, scale, mean, length, gram
 
 
-def _adp_gradient(
-    grads: Sequence[Tensor], inputs: Sequence[Any], kept: Sequence[Tensor]
-) -> Tensor:
+def _adp_gradient(grads: Sequence[Tensor], inputs: Sequence[Any], kept: Sequence[Tensor]) -> Tensor:
     g_ce, g_entropy, g_det = grads
     labels, weights = inputs
-    wrong, gap, scale, mean, length, gram = kept
-    share = member_weights(wrong, weights)
-    e, a, gap = (x.transpose(0, 1) for x in (wrong, scale, gap))
-    g_ce = g_ce.T[..., None]
+    wrong, true_prob, scale, mean, length, gram = kept
+    e, a, true_prob = (x.transpose(0, 1) for x in (wrong, scale, true_prob))
+    g_ce = g_ce.expand(wrong.shape[:2]).T[..., None]
     # ∂ log det / ∂M̃ = 2 M̃ G⁻¹; back through the normalisation: B = 2 (G⁻¹ − diag(G⁻¹ M̃ᵀ M̃))
-    scaled = length * (2 * g_det.double())[:, None]
+    scaled = length * (2 * g_det.double())[..., None]
     b = torch.linalg.inv_ex(gram)[0] * length[:, None] * scaled[..., None]
     diagonal = b.diagonal(dim1=-2, dim2=-1)  # G⁻¹ M̃ᵀ M̃ = 1 − floor · G⁻¹, G's own is 1 + floor
     diagonal.mul_(gram.diagonal(dim1=-2, dim2=-1)).sub_(scaled * length)
     # ∂H(F̄)/∂F^k = −w_k (log F̄ + 1), taken back through the softmax; 0 log 0 = 0
     log_mean = mean.clamp_min(torch.finfo(mean.dtype).tiny).log_()
-    t = (g_entropy[:, None] * share)[..., None]
-    true_prob = torch.sigmoid(-gap)
+    t = (g_entropy[..., None] * member_weights(wrong, weights))[..., None]
     true_log_mean = log_mean.gather(-1, labels[:, None])[..., None]
     expected = log_mean[:, None].bmm(e.transpose(1, 2)).transpose(1, 2) * a
     expected = torch.addcmul(expected, true_prob, true_log_mean)
@@ -157,8 +156,8 @@ def _adp_gradient(
     inner = torch.addcmul(constant * a, a * t, log_mean[:, None], value=-1)
     grad = torch.baddbmm(inner, b.to(e.dtype), e).mul_(e)
     true_grad = (constant - t * true_log_mean) * true_prob - g_ce
-    index = labels[:, None, None].expand(-1, grad.shape[1], 1)
-    return grad.scatter(-1, index, true_grad).transpose(0, 1)
+    index = labels[:, None, None].expand_as(true_grad)
+    return grad.scatter_add_(-1, index, true_grad).transpose(0, 1)  # e is 0 there
 
 
 _adp = WrittenOut("ADP", _compute_adp, values=3, gradient=_adp_gradient)
@@ -240,7 +239,7 @@ class JSD(Objective):
         weights: Tensor | None = None,
         **hyperparameters: Any,
     ) -> Terms:
-        ce, divergence = mean_jensen_shannon_parts(outputs, targets, weights)
-        parts = {"cross_entropy": outputs.shape[0] * ce, "jensen_shannon": divergence}
-        loss = add_scaled(parts["cross_entropy"], divergence, -hyperparameters["strength"])
-        return Terms(loss, parts)
+        each = _sum_over_members(outputs, weights)
+        ce, divergence = jensen_shannon_parts.mean(each, outputs, targets, weights)
+        parts = {"cross_entropy": ce, "jensen_shannon": divergence}
+        return Terms(add_scaled(ce, divergence, -hyperparameters["strength"]), parts)

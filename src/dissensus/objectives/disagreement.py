@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from dissensus.diversity import jensen_shannon
-from dissensus.losses import cross_entropy
+from dissensus.losses import mean_cross_entropy
 from dissensus.objectives.base import Objective, Terms, add_scaled, number
-from dissensus.objectives.fused import a2d_term, divdis_parts
-from dissensus.outputs import check_logits, check_targets, mean_over_members, weighted_mean
+from dissensus.objectives.fused import a2d_term, divdis_parts, member_weights
+from dissensus.outputs import check_logits, check_targets, weighted_mean
 
 __all__ = [
     "A2D",
@@ -158,17 +158,21 @@ def pair_weights(like: Tensor, members: int, weights: Tensor | None = None) -> T
     one's class); the paper leaves the order open, and taking both makes the objective independent
     of the order of members.
     """
-    off = _off_diagonal(members, like.dtype, like.device)
     if weights is None:
-        return off / max(members * (members - 1), 1)
-    off = off * torch.outer(weights, weights).to(like.dtype)
+        # A tensor made inside torch.func belongs to that call and must not outlive it.
+        active = torch._C._are_functorch_transforms_active()
+        make = _equal_pairs.__wrapped__ if active else _equal_pairs
+        return make(members, like.dtype, like.device)
+    other = 1 - torch.eye(members, dtype=like.dtype, device=like.device)
+    off = other * torch.outer(weights, weights).to(like.dtype)
     total = off.sum()
     return off / torch.where(total > 0, total, 1.0)
 
 
 @lru_cache
-def _off_diagonal(members: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return 1 - torch.eye(members, dtype=dtype, device=device)
+def _equal_pairs(members: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    off = 1 - torch.eye(members, dtype=dtype, device=device)
+    return off / max(members * (members - 1), 1)
 
 
 def mean_over_pairs(pairs: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -219,12 +223,10 @@ class A2D(_Disagreement):
         **hyperparameters: Any,
     ) -> Terms:
         assert disagreement is not None  # checked by the shell
-        ce = cross_entropy(log_softmax(outputs, -1), targets, self.label_smoothing)
-        ones = disagreement.new_ones(disagreement.shape[1])
         pairs = pair_weights(disagreement, disagreement.shape[0], weights)
         parts = {
-            "cross_entropy": mean_over_members(ce, weights),
-            "disagreement": a2d_term(disagreement, ones, pairs),
+            "cross_entropy": mean_cross_entropy(outputs, targets, weights, self.label_smoothing),
+            "disagreement": a2d_term(disagreement, None, pairs),
         }
         strength = hyperparameters["strength"]
         return Terms(add_scaled(parts["cross_entropy"], parts["disagreement"], strength), parts)
@@ -274,10 +276,9 @@ class DivDis(_Disagreement):
         **hyperparameters: Any,
     ) -> Terms:
         assert disagreement is not None  # checked by the shell
-        ce = cross_entropy(log_softmax(outputs, -1), targets)
         information, imbalance = self._on_unlabelled(disagreement, weights)
         parts = {
-            "cross_entropy": mean_over_members(ce, weights),
+            "cross_entropy": mean_cross_entropy(outputs, targets, weights),
             "mutual_information": information,
             "imbalance": imbalance,
         }
@@ -293,7 +294,10 @@ class DivDis(_Disagreement):
             log_prior = logits.new_tensor(self.prior).log()
         if (members * classes) ** 2 <= _AT_ONCE:
             pairs = pair_weights(logits, members, weights)
-            return divdis_parts(logits, log_prior, pairs, weights)
+            information, imbalance = divdis_parts(
+                logits, log_prior, pairs, member_weights(logits, weights)
+            )
+            return information, imbalance
         log_probs = log_softmax(logits, -1)
         mean_probs = log_probs.exp().mean(1)
         imbalance = (_x_log_x(mean_probs) - mean_probs * log_prior).sum(-1)  # KL for each member

@@ -17,7 +17,7 @@ from torch.nn.functional import log_softmax
 
 from dissensus.losses import LOSSES, check_loss, check_loss_inputs, cross_entropy, errors, mse
 from dissensus.objectives.base import Objective, Terms, add_scaled, number
-from dissensus.objectives.fused import mean_score_curvature_parts
+from dissensus.objectives.fused import score_curvature_parts
 from dissensus.outputs import mean_over_members, weighted_mean
 
 __all__ = [
@@ -194,7 +194,7 @@ class GradientAdjustedTargets(Objective):
         members = outputs.shape[0]
         mean = weighted_mean(outputs, weights)
         seen = (members * mean - outputs) / (members - 1) if self.others_only else mean
-        adjusted = targets - alpha * (seen - targets)  # ỹ = y − α g, below Eq. 7
+        adjusted = torch.lerp(targets, seen, -alpha)  # ỹ = y − α (f̄ − y), below Eq. 7
         if self.detach:
             adjusted = adjusted.detach()
         loss = mean_over_members(mse(outputs, adjusted), weights)
@@ -347,7 +347,7 @@ class GNCL(Objective):
         **hyperparameters: Any,
     ) -> Terms:
         if self.combine == "score":
-            mean_error, diversity = mean_score_curvature_parts(outputs, targets, weights)
+            mean_error, diversity = score_curvature_parts.mean(weights, outputs, targets, weights)
         elif self.loss == "mse":
             mean_error = mean_over_members(mse(outputs, targets), weights)
             diversity = mean_over_members(mse(outputs, weighted_mean(outputs, weights)), weights)

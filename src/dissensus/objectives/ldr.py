@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.functional import log_softmax
 
-from dissensus.losses import cross_entropy
+from dissensus.losses import mean_cross_entropy
 from dissensus.objectives.base import (
     Objective,
     Terms,
@@ -21,8 +20,8 @@ from dissensus.objectives.base import (
     sample_without_replacement,
 )
 from dissensus.objectives.disagreement import PAIR_TERMS, disagreement_term, pair_weights
-from dissensus.objectives.fused import mean_a2d_parts
-from dissensus.outputs import mean_over_members, weighted_mean
+from dissensus.objectives.fused import a2d_parts
+from dissensus.outputs import weighted_mean
 
 __all__ = ["LDR", "hardness_weights"]
 
@@ -107,10 +106,9 @@ class LDR(Objective):
         alpha = hardness_weights(outputs, targets, weights)
         if self.regularizer == "a2d" and not self.label_smoothing:
             pairs = pair_weights(outputs, outputs.shape[0], weights)
-            disagreement, ce = mean_a2d_parts(outputs, targets, alpha, pairs, weights)
+            disagreement, ce = a2d_parts.mean(weights, outputs, targets, alpha, pairs)
         else:
-            ce = cross_entropy(log_softmax(outputs, -1), targets, self.label_smoothing)
-            ce = mean_over_members(ce, weights)
+            ce = mean_cross_entropy(outputs, targets, weights, self.label_smoothing)
             disagreement = disagreement_term(self.regularizer, outputs, alpha, weights)
-        parts = {"cross_entropy": ce, "disagreement": disagreement}
-        return Terms(add_scaled(ce, disagreement, hyperparameters["strength"]), parts)  # Eq. 1, 6
+        loss = add_scaled(ce, disagreement, hyperparameters["strength"])  # Eq. 6
+        return Terms(loss, {"cross_entropy": ce, "disagreement": disagreement})

@@ -145,7 +145,7 @@ class Sequential(Objective):
         # Both orders of every pair with the new member, as elsewhere; 0 for the first member.
         last = torch.zeros(self.stage + 1, self.stage + 1).to(outputs)
         last[-1, :-1] = last[:-1, -1] = 0.5 / max(self.stage, 1)
-        term = a2d_term(fixed_and_new, outputs.new_ones(fixed_and_new.shape[1]), last)
+        term = a2d_term(fixed_and_new, None, last)
         parts = {"cross_entropy": ce, "disagreement": term}
         return Terms(ce + hyperparameters["strength"] * term, parts)
 

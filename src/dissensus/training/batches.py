@@ -64,16 +64,18 @@ class TensorBatches:
             return
         generator = torch.Generator().manual_seed(seed)
         order = torch.randperm(len(self.x), generator=generator).to(self.x.device)
-        left = self.sizes[start:]
-        rows = order[sum(self.sizes[:start]) :]
         # Several batches are picked at once: for small ones, picking costs as much as a layer.
         together = max(1, _PICKED * len(self.x) // max(self.x.numel() * self.sizes[0], 1))
-        for first in range(0, len(left), together):
-            sizes = left[first : first + together]
+        # The same ones wherever an epoch is taken up: where in memory a batch lies decides about
+        # the last bits of matrix products.
+        begin = start - start % together
+        rows = order[sum(self.sizes[:begin]) :]
+        for first in range(begin, len(self.sizes), together):
+            sizes = self.sizes[first : first + together]
             index, rows = rows[: sum(sizes)], rows[sum(sizes) :]
             x = self.x[index].split(sizes)
             y = [None] * len(sizes) if self.y is None else self.y[index].split(sizes)
-            yield from zip(x, y, strict=True)
+            yield from list(zip(x, y, strict=True))[max(start - first, 0) :]
 
 
 class LoaderBatches:
