@@ -23,6 +23,7 @@ from dissensus.decomposition import ambiguity, debias, decompose
 from dissensus.detection import Estimate, evaluate
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
+from dissensus.objectives import parse
 from dissensus.scores import SCORES
 from dissensus.training import fit
 
@@ -51,7 +52,6 @@ class Outcome:
     diversity: float
     offset_share: float
     auroc_pds: Estimate
-    auroc_bma: Estimate
 
 
 def run(epochs: int = EPOCHS, seed: int = 0) -> dict[str, Outcome]:
@@ -69,7 +69,8 @@ def run(epochs: int = EPOCHS, seed: int = 0) -> dict[str, Outcome]:
     with Progress(*columns, console=console, transient=True) as progress:
         for name, (spec, _) in CONTENDERS.items():
             task = progress.add_task(name, total=epochs)
-            ens = Ensemble(make_member, MEMBERS, seed)
+            combine = getattr(parse(spec), "combine", "probability")
+            ens = Ensemble(make_member, MEMBERS, seed, combine)
             fit(
                 ens,
                 train,
@@ -81,8 +82,7 @@ def run(epochs: int = EPOCHS, seed: int = 0) -> dict[str, Outcome]:
                 progress=False,
                 callbacks=[partial(_advance, progress, task)],
             )
-            with ens.evaluating():
-                outcomes[name] = _judge(ens(test[0]), test[1], ens(strange))
+            outcomes[name] = _judge(ens, test, strange)
     console.print(_table(outcomes))
     console.print(_lesson(outcomes))
     return outcomes
@@ -103,21 +103,23 @@ def _digits(seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Te
     return (x[fit], y[fit]), (x[rest], y[rest]), x[y >= KNOWN]
 
 
-def _judge(logits: Tensor, labels: Tensor, strange: Tensor) -> Outcome:
-    terms = decompose(logits, labels)
-    hits = decompose(logits, labels, loss="zero_one")
+def _judge(ens: Ensemble, test: tuple[Tensor, Tensor], strange: Tensor) -> Outcome:
+    with ens.evaluating():
+        logits, unknown = ens(test[0]), ens(strange)
+    labels, combine = test[1], ens.combine
+    terms = decompose(logits, labels, combine=combine)
+    hits = decompose(logits, labels, loss="zero_one", combine=combine)
     # A constant on all scores of a member changes no prediction, so it is taken out first.
     scores = logits - logits.mean(-1, keepdim=True)
     genuine = ambiguity(debias(scores)).sum() / ambiguity(scores).sum()
-    pds, bma = SCORES["pds"], SCORES["bma"]
+    pds = SCORES["pds"]
     return Outcome(
         accuracy=1 - float(hits.ensemble_error),
         member_accuracy=1 - float(hits.member_error),
         error=float(terms.ensemble_error),
         diversity=float(terms.diversity),
         offset_share=1 - float(genuine),
-        auroc_pds=evaluate(pds(logits), pds(strange)).auroc,
-        auroc_bma=evaluate(bma(logits), bma(strange)).auroc,
+        auroc_pds=evaluate(pds(logits), pds(unknown)).auroc,
     )
 
 
@@ -151,7 +153,7 @@ def _lesson(outcomes: dict[str, Outcome]) -> str:
             *(f"- {name}: {what}." for name, (_, what) in CONTENDERS.items()),
             "",
             "ERR is the ensemble's loss; DIV what it gains over its members' mean loss; offsets "
-            "the share of the members' spread that constant shifts explain.",
+            "the share of the spread of the members' scores that constant shifts explain.",
             f"Training the average left a single member {change} than independent training, and "
             f"made DIV {joint.diversity / alone.diversity:.1f} times as large: disagreement that "
             f"cancels in the average, {joint.offset_share:.0%} of it plain shifts.",
