@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
 
 from dissensus.ensemble import Ensemble
 from dissensus.training import fit
-from tests.training.problems import blobs, dropout_mlp, norm_mlp, same_bits, state
+from tests.training.problems import blobs, dense_mlp, dropout_mlp, norm_mlp, same_bits, state
 
 
 class Noisy(Dataset):
@@ -110,6 +110,30 @@ def test_the_same_seed_gives_the_same_bits(kind: str) -> None:
     assert figures == figures_again
     other, _ = run(kind, seed=4)
     assert not same_bits(weights, other)
+
+
+@pytest.mark.parametrize(
+    ("network", "objective", "augment"),
+    [
+        (dropout_mlp, "independent", None),
+        (dense_mlp, "ldr:active=2", None),
+        (dense_mlp, "independent", flip),
+    ],
+    ids=["dropout", "drawn members", "augmentation"],
+)
+def test_chance_differs_from_epoch_to_epoch(network: Any, objective: str, augment: Any) -> None:
+    """Seen with weights that stand still and batches that stay."""
+    x, y = blobs(64)
+    history = fit(
+        Ensemble(network, members=3),
+        list(zip(x.split(16), y.split(16), strict=True)),
+        objective,
+        epochs=3,
+        augment=augment,
+        optimizer="sgd:lr=0,momentum=0",
+        progress=False,
+    )
+    assert len(set(history.column("train/ensemble_error"))) == 3
 
 
 def test_the_seed_of_a_run_leaves_the_first_weights_alone() -> None:

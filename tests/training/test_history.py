@@ -112,6 +112,14 @@ def test_patience_ends_a_run_that_no_longer_improves(patience: int) -> None:
     assert history.epochs == long.epochs[: epoch + 1]
 
 
+@pytest.mark.parametrize("select_by", ["ensemble_error", "accuracy"])
+def test_of_equal_epochs_the_first_is_the_best(select_by: str) -> None:
+    ens = Ensemble(dense_mlp, members=2)
+    still = FAST | {"optimizer": "sgd:lr=0,momentum=0"}
+    history = fit(ens, TRAIN, val=VAL, epochs=9, patience=2, select_by=select_by, **still)
+    assert (history.best_epoch, len(history.epochs), history.ended) == (1, 3, "patience")
+
+
 def test_a_callback_ends_a_run() -> None:
     seen, others = Snapshots(stop_after=2), Snapshots()
     ens = Ensemble(norm_mlp, members=2)

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -90,6 +91,7 @@ RUNS = {
         {"batch_size": 15, "val": None},
         lambda: blobs(60, features=13),
     ),
+    "lower precision": Run(dropped, "joint", {"amp": True}),
     "unlike members": Run(unlike, "learner_dropout:drop=0.4/joint", {"clip": 0.1}),
 }
 every_run = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
@@ -181,6 +183,32 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(
     assert result(tmp_path, *run(tmp_path, resume=True)) == uninterrupted(run)
 
 
+def test_figures_that_are_judged_in_parts_are_interrupted_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Any
+) -> None:
+    run = RUNS["loader with transforms"]
+    monkeypatch.setattr("dissensus.training.meters._KEPT", 500)  # three of the four batches
+    whole = result(tmp_path / "whole", *run(tmp_path / "whole"))
+    for record, at_once in zip(whole["history"][0], uninterrupted(run)["history"][0], strict=True):
+        for name, value in record["train"].items():
+            assert value == pytest.approx(at_once["train"][name], rel=1e-6)
+    for batch in (5, 6, 7):
+        out = tmp_path / str(batch)
+        with pytest.raises(Stopped):
+            run(out, augment=Interrupt(batch))
+        assert result(out, *run(out, resume=True)) == whole
+
+
+def test_in_another_thread_signals_are_left_alone(tmp_path: Path, uninterrupted: Any) -> None:
+    run, found = RUNS["unlike members"], []
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=lambda: found.append(result(tmp_path, *run(tmp_path))))
+    thread.start()
+    thread.join()
+    assert found == [uninterrupted(run)]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 def test_many_interruptions_in_a_row(tmp_path: Path, uninterrupted: Any) -> None:
     run = RUNS["adam, dropout, drawn members"]
     stops = 0
@@ -234,6 +262,19 @@ def test_workers_that_fall_to_the_same_ctrl_c_cost_nothing(at: int, tmp_path: Pa
     whole = result(tmp_path / "whole", *run(tmp_path / "whole"))
     with pytest.raises(Stopped, match=f"stopped in epoch 1 after {at} of 4 batches"):
         Run(dropped, "joint", {}, lambda: Falling(at))(tmp_path / "run")
+    assert result(tmp_path / "run", *run(tmp_path / "run", resume=True)) == whole
+
+
+def test_a_ctrl_c_before_a_run_is_under_way_again_changes_nothing(tmp_path: Path) -> None:
+    """The loader is asked again for the batches that are done, and interrupted at that."""
+    run = Run(dropped, "joint", {}, lambda: Falling(99))
+    whole = result(tmp_path / "whole", *run(tmp_path / "whole"))
+    with pytest.raises(Stopped, match="after 2 of 4"):
+        run(tmp_path / "run", augment=Interrupt(1))
+    before = (tmp_path / "run" / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(Stopped, match="after 2 of 4"):
+        Run(dropped, "joint", {}, lambda: Falling(1))(tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "checkpoint.safetensors").read_bytes() == before
     assert result(tmp_path / "run", *run(tmp_path / "run", resume=True)) == whole
 
 

@@ -45,16 +45,18 @@ def judge(outputs: Tensor, targets: Tensor, combine: str) -> dict[str, Tensor]:
             "ensemble_error": found.ensemble.double().sum(),
             "member": found.member.double().sum(1),
         }
-    log_probs = log_softmax(outputs, -1)
-    if combine == "probability":
-        ensemble = log_mean_exp(log_probs)
-    else:
-        ensemble = combined_log_probs(outputs, combine)
     labels = targets.argmax(-1) if targets.is_floating_point() else targets
+    log_probs = log_softmax(outputs, -1)
+    member = cross_entropy(log_probs, targets)
+    if combine == "score" or targets.is_floating_point():
+        mixed = combined_log_probs(outputs, combine)
+        ensemble, predicted = cross_entropy(mixed, targets), mixed.argmax(-1)
+    else:  # the error needs the true class alone, the prediction no logarithm
+        ensemble, predicted = -log_mean_exp(-member), log_probs.exp().sum(0).argmax(-1)
     return {
-        "ensemble_error": cross_entropy(ensemble, targets).double().sum(),
-        "member": cross_entropy(log_probs, targets).double().sum(1),
-        "hits": (ensemble.argmax(-1) == labels).double().sum(),
+        "ensemble_error": ensemble.double().sum(),
+        "member": member.double().sum(1),
+        "hits": (predicted == labels).double().sum(),
         "member_hits": (outputs.argmax(-1) == labels).double().sum(1),
     }
 
