@@ -31,6 +31,10 @@ class Recipe:
     validation error has not improved for ``freeze_patience`` epochs is frozen while the others go
     on (adp, Algorithm 1). ``clip`` limits the norm of each member's gradient. ``exact_train`` adds
     an evaluation of the training data after each epoch. ``amp`` trains in bfloat16.
+
+    Objectives other than ADP and JSD are means over members, so a member's own gradient counts
+    1/members. Adam and AdamW do not notice; with SGD, multiply the learning rate that suits one
+    network by the number of members.
     """
 
     epochs: int = 20
