@@ -36,7 +36,7 @@ def run(quick: bool) -> list[Result]:
         small((64, 128, 128, 10), batch=128, members=5, limit=1 / 1.6),
         small((64, 128, 128, 10), batch=128, members=20, limit=1 / 1.6),
         _convolutional("small_cnn", (1, 28, 28), 64, repeats),
-        _convolutional("resnet20", (3, 32, 32), 32, max(3, repeats // 3)),
+        _convolutional("resnet20", (3, 32, 32), 32, max(3, repeats // 2)),
         _drawn(repeats),
         _loop(repeats),
         _epoch(repeats),
@@ -148,10 +148,10 @@ def _drawn(repeats: int) -> Result:
 
     def epoch(members: int) -> Callable[[], object]:
         ens = Ensemble(make, members)
-        return lambda: fit(ens, (x, y), "ldr", epochs=1, progress=False)
+        return lambda: fit(ens, (x, y), "ldr", epochs=10, progress=False)
 
     return compare(
-        "LDR with 2 active members: one epoch, ratio to 5 members",
+        "LDR with 2 active members: 10 epochs, ratio to 5 members",
         Contender("5 members", epoch(5)),
         [Contender("50 members", epoch(50), 1.1)],
         repeats=repeats,
