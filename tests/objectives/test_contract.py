@@ -454,3 +454,9 @@ def test_adjusted_targets_refuse_what_has_no_equivalent() -> None:
     with pytest.raises(ValueError, match=r"at most members − 1 = 2 .* got 2.5.*Theorem 5.1"):
         GradientAdjustedTargets(2.5, others_only=True, detach=True)(outputs, targets)
     GradientAdjustedTargets(2.0, others_only=True, detach=True)(outputs, targets)
+
+
+def test_weights_that_want_a_gradient_are_refused() -> None:
+    weights = torch.full((3,), 1 / 3, requires_grad=True)
+    with pytest.raises(ValueError, match=r"weights are constants .* pass weights.detach\(\)"):
+        OBJECTIVES["independent"]()(torch.zeros(3, 4, 5), torch.zeros(4).long(), weights=weights)

@@ -83,6 +83,11 @@ class Objective(ABC):
         self.check(outputs, targets)
         self._check_disagreement(outputs, disagreement)
         check_weights(weights, outputs.shape[0])
+        if weights is not None and weights.requires_grad:
+            raise ValueError(
+                "weights are constants of an objective and get no gradient from it; pass "
+                "weights.detach()"
+            )
         return self.core(
             outputs, targets, disagreement=disagreement, weights=weights, **self.values()
         )
