@@ -15,6 +15,7 @@ BENCHMARKS = {
     "objectives": "benchmarks.objectives",
     "scores": "benchmarks.scores",
     "training": "benchmarks.training",
+    "fleet": "benchmarks.fleet",
 }
 
 RECORDS = Path(__file__).parents[1] / "results" / "bench"

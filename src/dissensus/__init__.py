@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dissensus.ensemble import Ensemble
     from dissensus.outputs import Predictions, combine
     from dissensus.runs import load
-    from dissensus.training import History, Optimizer, Recipe, fit, predict
+    from dissensus.training import History, Optimizer, Recipe, Training, fit, fit_fleet, predict
 
 __all__ = [
     "Detector",
@@ -45,6 +45,7 @@ __all__ = [
     "Optimizer",
     "Predictions",
     "Recipe",
+    "Training",
     "__version__",
     "calibration",
     "combine",
@@ -57,6 +58,7 @@ __all__ = [
     "diversity",
     "ensemble",
     "fit",
+    "fit_fleet",
     "load",
     "losses",
     "models",
@@ -76,10 +78,12 @@ _EXPORTS = {
     "Optimizer": "training",
     "Predictions": "outputs",
     "Recipe": "training",
+    "Training": "training",
     "combine": "outputs",
     "decompose": "decomposition",
     "diagnose": "diagnostics",
     "fit": "training",
+    "fit_fleet": "training",
     "load": "runs",
     "predict": "training",
 }

@@ -156,7 +156,7 @@ def test_the_backward_pass_written_out_is_that_of_autograd(
     assert plan is not None
     assert plan.fits(x)
     tensors, _ = tensors_of(ens.stack)
-    outputs, activations = dense_forward(plan, tensors, x)
+    outputs, activations = dense_forward(plan, tensors, x[None])
     close(outputs, ens(x).detach())
     gradients = dense_backward(plan, tensors, activations, seeds)
     assert gradients.keys() == tensors.keys()

@@ -44,7 +44,7 @@ class DensePlan:
     flattens: bool
 
     def fits(self, x: Tensor) -> bool:
-        """Whether ``x`` is, or is made, a matrix ``[batch, features]``."""
+        """Whether a batch ``x`` is, or is made, a matrix ``[batch, features]``."""
         return x.ndim == 2 or self.flattens
 
 
@@ -71,24 +71,42 @@ def dense_plan(stack: nn.Module) -> DensePlan | None:
 def dense_forward(
     plan: DensePlan, tensors: Mapping[str, Tensor], x: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
-    """Outputs ``[members, batch, outputs]`` and the activations that :func:`dense_backward` needs.
+    """Outputs ``[rows, batch, outputs]`` and the activations that :func:`dense_backward` needs.
 
-    Records nothing for automatic differentiation.
+    ``x`` is ``[ensembles, batch, …]``. The rows of the stacked tensors are the members of these
+    ensembles in turn, equally many of each; for one ensemble pass ``x[None]``. Records nothing for
+    automatic differentiation.
     """
     with torch.no_grad():
-        members = tensors[plan.layers[0].weight].shape[0]
-        hidden = x.flatten(1).T.expand(members, -1, -1)
-        activations = [hidden]
-        for layer in plan.layers:
-            weight = tensors[layer.weight]
-            if layer.bias is None:
-                hidden = torch.bmm(weight, hidden)
-            else:
-                hidden = torch.baddbmm(tensors[layer.bias][..., None], weight, hidden)
-            if layer.activation is not None:
-                hidden = _ACTIVATIONS[layer.activation][0](hidden)
+        first, *others = plan.layers
+        inputs = x.flatten(2) if plan.flattens else x
+        # All members of an ensemble see one input: their first layer is one matrix product.
+        hidden = _activated(first, _product(_merged(tensors, first, len(x)), inputs.mT))
+        hidden = hidden.unflatten(1, (-1, tensors[first.weight].shape[1])).flatten(0, 1)
+        activations = [inputs, hidden]
+        for layer in others:
+            bias = tensors[layer.bias][..., None] if layer.bias else None
+            hidden = _activated(layer, _product((tensors[layer.weight], bias), hidden))
             activations.append(hidden)
-        return hidden.transpose(1, 2), activations
+        return hidden.mT, activations
+
+
+def _merged(
+    tensors: Mapping[str, Tensor], layer: DenseLayer, ensembles: int
+) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of a layer with the members of each ensemble one below the other."""
+    weight = tensors[layer.weight]
+    bias = tensors[layer.bias].reshape(ensembles, -1, 1) if layer.bias else None
+    return weight.reshape(ensembles, -1, weight.shape[2]), bias
+
+
+def _product(layer: tuple[Tensor, Tensor | None], hidden: Tensor) -> Tensor:
+    weight, bias = layer
+    return torch.bmm(weight, hidden) if bias is None else torch.baddbmm(bias, weight, hidden)
+
+
+def _activated(layer: DenseLayer, hidden: Tensor) -> Tensor:
+    return hidden if layer.activation is None else _ACTIVATIONS[layer.activation][0](hidden)
 
 
 def dense_backward(
@@ -101,14 +119,17 @@ def dense_backward(
     found: dict[str, Tensor] = {}
     layers = plan.layers
     with torch.no_grad():
-        back = gradient.transpose(1, 2)
+        back = gradient.mT
         for number in range(len(layers) - 1, -1, -1):
             layer, before, after = layers[number], activations[number], activations[number + 1]
             if layer.activation is not None:
                 back = _ACTIVATIONS[layer.activation][1](back, after)
-            found[layer.weight] = torch.bmm(back, before.transpose(1, 2))
             if layer.bias is not None:
                 found[layer.bias] = back.sum(-1)
             if number:
-                back = torch.bmm(tensors[layer.weight].transpose(1, 2), back)
+                found[layer.weight] = torch.bmm(back, before.mT)
+                back = torch.bmm(tensors[layer.weight].mT, back)
+            else:
+                merged = back.reshape(len(before), -1, back.shape[2])
+                found[layer.weight] = torch.bmm(merged, before).view_as(tensors[layer.weight])
     return found

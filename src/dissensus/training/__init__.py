@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dissensus.training.callbacks import TensorBoard
 from dissensus.training.fit import NonFiniteLoss, fit
+from dissensus.training.fleet import Training, fit_fleet
 from dissensus.training.interruption import Stopped
 from dissensus.training.optim import MemberOptimizer, Optimizer
 from dissensus.training.predict import predict
@@ -20,7 +21,9 @@ __all__ = [
     "Schedule",
     "Stopped",
     "TensorBoard",
+    "Training",
     "fit",
+    "fit_fleet",
     "parse_schedule",
     "predict",
 ]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Batches", "as_batches", "derived_seed"]
+__all__ = ["Batches", "as_batches", "batch_sizes", "derived_seed", "shuffled"]
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -36,6 +36,20 @@ class Batches(Protocol):
         """The batches of one epoch from number ``start`` on."""
 
 
+def batch_sizes(examples: int, batch_size: int, *, shuffle: bool) -> list[int]:
+    """The sizes of an epoch's batches; shuffled, a single one left over joins the one before."""
+    full, left = divmod(examples, batch_size)
+    sizes = [batch_size] * full + ([left] if left else [])
+    if shuffle and full and left == 1:
+        sizes[-2:] = [batch_size + 1]
+    return sizes
+
+
+def shuffled(examples: int, seed: int) -> Tensor:
+    """The order of an epoch's examples."""
+    return torch.randperm(examples, generator=torch.Generator().manual_seed(seed))
+
+
 class TensorBatches:
     """Tensors that are in memory already: batches are index selections, without workers.
 
@@ -45,10 +59,7 @@ class TensorBatches:
 
     def __init__(self, x: Tensor, y: Tensor | None, batch_size: int, *, shuffle: bool) -> None:
         self.x, self.y, self.shuffle = x, y, shuffle
-        full, left = divmod(len(x), batch_size)
-        self.sizes = [batch_size] * full + ([left] if left else [])
-        if shuffle and full and left == 1:
-            self.sizes[-2:] = [batch_size + 1]
+        self.sizes = batch_sizes(len(x), batch_size, shuffle=shuffle)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -62,8 +73,7 @@ class TensorBatches:
             )
             yield from list(pairs)[start:]
             return
-        generator = torch.Generator().manual_seed(seed)
-        order = torch.randperm(len(self.x), generator=generator).to(self.x.device)
+        order = shuffled(len(self.x), seed).to(self.x.device)
         # Several batches are picked at once: for small ones, picking costs as much as a layer.
         together = max(1, _PICKED * len(self.x) // max(self.x.numel() * self.sizes[0], 1))
         # The same ones wherever an epoch is taken up: where in memory a batch lies decides about

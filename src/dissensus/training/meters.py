@@ -7,6 +7,7 @@ stopped in between ends with the same figures to the last bit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.nn.functional import log_softmax
 from dissensus.losses import check_loss_inputs, cross_entropy, errors
 from dissensus.outputs import combined_log_probs, log_mean_exp
 
-__all__ = ["Meter", "check_task", "judge"]
+__all__ = ["Meter", "check_task", "epoch_record", "judge"]
 
 _KEPT = 1 << 20  # numbers kept before they are judged
 _PLAIN = ("examples", "ensemble_error", "member_error", "hits", "parts")  # sums that are no tensors
@@ -59,6 +60,26 @@ def judge(outputs: Tensor, targets: Tensor, combine: str) -> dict[str, Tensor]:
         "hits": (predicted == labels).double().sum(),
         "member_hits": (outputs.argmax(-1) == labels).double().sum(1),
     }
+
+
+def epoch_record(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of an epoch: means, from sums over its ``examples``.
+
+    ``per_member`` (and for classifiers ``per_member_hits``) are means already.
+    """
+    count = found["examples"]
+    record: dict[str, Any] = {
+        "examples": count,
+        **{f"part/{name}": value / count for name, value in found["parts"].items()},
+        "ensemble_error": found["ensemble_error"] / count,
+        "member_error": found["member_error"] / count,
+        "diversity": (found["member_error"] - found["ensemble_error"]) / count,
+        "per_member_error": found["per_member"],
+    }
+    if "hits" in found:
+        record["accuracy"] = found["hits"] / count
+        record["per_member_accuracy"] = found["per_member_hits"]
+    return record
 
 
 class Meter:
@@ -133,23 +154,18 @@ class Meter:
         their difference is the diversity.
         """
         self.flush()
-        sums, count = self.sums, self.sums["examples"]
-        record: dict[str, Any] = {
-            "examples": count,
-            **{f"part/{name}": value / count for name, value in sums["parts"].items()},
-            "ensemble_error": sums["ensemble_error"] / count,
-            "member_error": sums["member_error"] / count,
-            "diversity": (sums["member_error"] - sums["ensemble_error"]) / count,
-            "per_member_error": self._by_member("member"),
+        sums = self.sums
+        counts = sums["member_examples"].tolist()
+        by_member = {
+            name: [t / n if n else None for t, n in zip(sums[name].tolist(), counts, strict=True)]
+            for name in ("member", "member_hits")
         }
-        if self.combine != "mean":
-            record["accuracy"] = sums["hits"] / count
-            record["per_member_accuracy"] = self._by_member("member_hits")
-        return record
-
-    def _by_member(self, name: str) -> list[float | None]:
-        totals, examples = self.sums[name].tolist(), self.sums["member_examples"].tolist()
-        return [t / n if n else None for t, n in zip(totals, examples, strict=True)]
+        found = {**sums, "per_member": by_member["member"]}
+        if self.combine == "mean":
+            del found["hits"]
+        else:
+            found["per_member_hits"] = by_member["member_hits"]
+        return epoch_record(found)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain values from which :meth:`load` goes on, in the middle of an epoch."""

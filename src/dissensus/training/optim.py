@@ -226,6 +226,19 @@ class MemberOptimizer:
             maximize=False,
         )
 
+    def keeping(self, rows: Tensor, parameters: Sequence[Tensor]) -> MemberOptimizer:
+        """An optimiser of some rows, which go on in ``parameters`` from where they stand."""
+        kept = MemberOptimizer.__new__(MemberOptimizer)
+        kept.settings, kept.members = self.settings, len(rows)
+        chosen = rows.tolist()
+        kept.lr, kept.weight_decay, kept.counts = (
+            [values[row] for row in chosen] for values in (self.lr, self.weight_decay, self.counts)
+        )
+        kept.parameters = [parameter.detach() for parameter in parameters]
+        kept.moments = [[moment[rows] for moment in slot] for slot in self.moments]
+        kept._together = [torch.zeros_like(count) for count in self._together]
+        return kept
+
     def state(self) -> dict[str, Tensor]:
         """All that a checkpoint needs."""
         tensors = {

@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["TrainingProgress"]
+__all__ = ["FleetProgress", "TrainingProgress"]
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -97,3 +97,41 @@ def _figures(record: dict[str, Any]) -> str:
             text += f", accuracy {figures['accuracy']:.1%}"
         parts.append(text)
     return "; ".join(parts)
+
+
+class FleetProgress:
+    """A bar over ensembles that train together, with how far those that are left have come."""
+
+    def __init__(self, ensembles: int, *, show: bool) -> None:
+        console = Console(stderr=True)
+        self.bar: Progress | None = None
+        if show and console.is_terminal:
+            self.bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[figures]}"),
+                console=console,
+                transient=True,
+            )
+            self.task = self.bar.add_task("ensembles", total=ensembles, figures="")
+
+    def __enter__(self) -> Self:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def finished(self) -> None:
+        """One more ensemble has finished."""
+        if self.bar is not None:
+            self.bar.advance(self.task)
+
+    def epoch(self, epoch: int, running: int) -> None:
+        """The ensembles that train now have finished an epoch."""
+        if self.bar is not None:
+            self.bar.update(self.task, figures=f"{running} running, epoch {epoch}")

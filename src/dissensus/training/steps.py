@@ -83,7 +83,7 @@ class StackTrainer:
         """The same through ``ensemble.dense``: only the objective is differentiated by torch."""
         assert self.dense is not None
         batches = [x] if extra is None else [x, extra]
-        runs = [dense_forward(self.dense, leaves, inputs) for inputs in batches]
+        runs = [dense_forward(self.dense, leaves, inputs[None]) for inputs in batches]
         ends = [outputs.requires_grad_() for outputs, _ in runs]
         unlabelled = None if extra is None else ends[1]
         terms = evaluate_objective(self.objective, ends[0], y, unlabelled, check=check)

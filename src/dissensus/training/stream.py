@@ -15,10 +15,10 @@ from torch import Tensor
 from dissensus.objectives import Objective
 from dissensus.training.batches import Augmentation, Batches, derived_seed
 
-__all__ = ["Batch", "Stream"]
+__all__ = ["ORDER", "Batch", "Stream"]
 
 # What random numbers are drawn for, each with a stream of its own.
-_ORDER, _DRAWS, _LAYERS, _AUGMENT, _EXTRA = range(5)
+ORDER, _DRAWS, _LAYERS, _AUGMENT, _EXTRA = range(5)
 
 _Pair = tuple[Tensor, Tensor | None]
 
@@ -54,14 +54,14 @@ class Stream:
 
     def first_inputs(self) -> Tensor:
         """The inputs of the very first batch."""
-        x, _ = next(self.train.epoch(derived_seed(self.seed, 0, _ORDER)))
+        x, _ = next(self.train.epoch(derived_seed(self.seed, 0, ORDER)))
         return x.to(self.device)
 
     def epoch(
         self, epoch: int, start: int = 0, saved: dict[str, Tensor] | None = None
     ) -> Iterator[Batch]:
         """The batches of an epoch from ``start`` on; ``saved`` is the :meth:`randomness` there."""
-        source = self.train.epoch(derived_seed(self.seed, epoch, _ORDER), start)
+        source = self.train.epoch(derived_seed(self.seed, epoch, ORDER), start)
         extras = self._extras(epoch, start)
         pair = next(source, None)
         _seed_layers(derived_seed(self.seed, epoch, _LAYERS), self.device)
