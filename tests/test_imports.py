@@ -32,9 +32,13 @@ ALLOWED: dict[str, set[str] | None] = {
     "models": set(),
     "data": {"files"},
     "records": {"files"},
+    "cells": {"records", "files"},
     "training": BASE
     | {"objectives", "ensemble", "records", "data", "scores", "calibration", "files"},
-    "runs": {"ensemble", "training", "models", "data", "records", "files", "outputs"},
+    "runs": {"ensemble", "training", "objectives", "models", "data", "records", "files", "outputs"},
+    "sweeps": BASE
+    | {"training", "ensemble", "objectives", "data", "models", "runs"}
+    | {"records", "cells", "files", "diagnostics"},
     "robustness": {"ensemble", "outputs", "losses", "diversity", "scores", "detection"},
     "report": {
         "diagnostics",
@@ -48,7 +52,9 @@ ALLOWED: dict[str, set[str] | None] = {
         "files",
     },
     "cli": EVERYTHING,
-    "experiments": EVERYTHING,
+    "experiments": BASE
+    | {"training", "diagnostics", "sweeps", "data", "models", "ensemble", "objectives"}
+    | {"records", "cells", "files"},
     "sklearn": EVERYTHING,
     "demo": EVERYTHING,
     "__init__": EVERYTHING,  # exports the public names, lazily

@@ -75,6 +75,7 @@ def test_unknown_name_raises_as_any_module_does() -> None:
         command("--help"),
         command("--version"),
         command("train", "--help"),
+        command("reproduce", "--help"),
     ],
 )
 def test_nothing_heavy_is_imported(statement: str) -> None:

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dissensus._version import __version__
-from dissensus.cli import diagnose, evaluate, predict, runs, train
+from dissensus.cli import diagnose, evaluate, predict, reproduce, runs, train
 
 DEBUG_VARIABLE = "DISSENSUS_DEBUG"
 
@@ -40,6 +40,8 @@ Train them, find out whether their disagreement is real, and put it to work.
   [cyan]dissensus predict runs/ldr --input x.npz --output p.npz[/cyan]
 
   [cyan]dissensus runs[/cyan]         the runs there are
+
+  [cyan]dissensus reproduce --list[/cyan]   the papers' tables and figures, and their claims
 
   [cyan]dissensus objectives[/cyan]   what an ensemble can be trained with
 
@@ -91,6 +93,7 @@ app.command("train", help=_flowing(train.HELP))(train.train)
 app.command("evaluate", help=_flowing(evaluate.HELP))(evaluate.evaluate)
 app.command("diagnose", help=_flowing(diagnose.HELP))(diagnose.diagnose)
 app.command("predict", help=_flowing(predict.HELP))(predict.predict)
+app.command("reproduce", help=_flowing(reproduce.HELP))(reproduce.reproduce)
 app.command("runs", help=_flowing(runs.HELP))(runs.runs)
 
 

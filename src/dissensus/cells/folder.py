@@ -1,0 +1,164 @@
+"""Cells on disk: what a record holds, and which cells are still to run."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dissensus.records import environment, read_record, write_record
+
+__all__ = [
+    "Cell",
+    "CellFolder",
+    "Record",
+    "changed_settings",
+    "check_cells",
+    "execute",
+    "plain",
+    "settle",
+]
+
+Cell = dict[str, Any]
+Record = dict[str, Any]
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,149}")
+_TRACEBACK_LINES = 12
+
+
+class CellFolder:
+    """A folder of records, one JSON file a cell; several processes may write to it at once."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def path(self, name: str) -> Path:
+        """Where the record of the cell ``name`` is, or will be."""
+        return self.folder / f"{name}.json"
+
+    def records(self) -> dict[str, Record]:
+        """Every record by the name of its cell, failed ones as well."""
+        if not self.folder.is_dir():
+            return {}
+        found = [_checked(path) for path in sorted(self.folder.glob("[!.]*.json"))]
+        return {record["name"]: record for record in found}
+
+    def done(self) -> dict[str, Record]:
+        """The records of cells that have a result, by name."""
+        return {name: record for name, record in self.records().items() if "result" in record}
+
+    def read(self, name: str) -> Record | None:
+        """The record of one cell; None if there is none."""
+        path = self.path(name)
+        return _checked(path) if path.exists() else None
+
+    def write(self, record: Record) -> None:
+        """Keep ``record``, whole or not at all, in place of an older one of that cell."""
+        write_record(self.path(record["name"]), record)
+
+
+def _checked(path: Path) -> Record:
+    record = read_record(path)
+    if record.get("name") != path.stem or not {"result", "error"} & record.keys():
+        raise ValueError(f"{path} is not the record of a cell of that name; move it away")
+    return record
+
+
+def execute(cell: Cell, run: Callable[[Cell], dict[str, Any]]) -> Record:
+    """Run one cell and return its record; what it raises becomes the record's ``error``."""
+    began = time.perf_counter()
+    record: Record = {"name": cell["name"], "cell": plain(cell)}
+    try:
+        record["result"] = plain(run(dict(cell)))
+    except Exception as error:
+        record["error"] = f"{type(error).__name__}: {error}".strip()
+        record["traceback"] = traceback.format_exc().splitlines()[-_TRACEBACK_LINES:]
+    record["seconds"] = round(time.perf_counter() - began, 3)
+    written = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
+    record["facts"] = {**_facts(), "written": written}
+    return record
+
+
+@cache
+def _facts() -> dict[str, Any]:
+    """Versions, machine and commit: asked for once a process, as it takes git to answer."""
+    return environment()
+
+
+def plain(value: Any) -> Any:
+    """``value`` as it comes back from a JSON file; what JSON cannot hold is an error.
+
+    >>> plain({"betas": (0.0, 0.5)})
+    {'betas': [0.0, 0.5]}
+    """
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"cells and results must be finite, plain JSON values: {error}") from error
+
+
+def check_cells(cells: Sequence[Cell]) -> None:
+    """Refuse names that are missing, no safe file names, or used twice."""
+    seen: set[str] = set()
+    for cell in cells:
+        name = cell.get("name")
+        if not isinstance(name, str) or not _SAFE_NAME.fullmatch(name):
+            raise ValueError(
+                "a cell needs a name of letters, digits and . _ = + - that starts with a letter or "
+                f"digit, got {name!r}"
+            )
+        if name.casefold() in seen:  # some file systems do not tell A from a
+            raise ValueError(f"two cells are named {name!r}; names must differ, not only in case")
+        seen.add(name.casefold())
+        plain(cell)
+
+
+def changed_settings(record: Record, cell: Cell) -> str:
+    """How the settings of ``record`` differ from those of ``cell``; empty if they do not.
+
+    >>> changed_settings({"cell": {"name": "a", "beta": 0.1}}, {"name": "a", "beta": 0.2})
+    'beta 0.1, not 0.2'
+    """
+    old, new = record.get("cell", {}), plain(cell)
+    keys = [key for key in {**old, **new} if old.get(key, _ABSENT) != new.get(key, _ABSENT)]
+    return ", ".join(
+        f"{key} {_shown(old.get(key, _ABSENT))}, not {_shown(new.get(key, _ABSENT))}"
+        for key in keys
+    )
+
+
+_ABSENT = object()
+
+
+def _shown(value: Any) -> str:
+    text = "unset" if value is _ABSENT else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def settle(
+    cells: Iterable[Cell], folder: CellFolder, *, again: bool
+) -> tuple[dict[str, Record], list[Cell]]:
+    """The records that serve as they are, and the cells still to run.
+
+    A record made with other settings is an error, or with ``again`` a cell to run once more.
+    """
+    kept, missing = {}, []
+    done = folder.done()
+    for cell in cells:
+        record = done.get(cell["name"])
+        change = "" if record is None else changed_settings(record, cell)
+        if change and not again:
+            raise ValueError(
+                f"{folder.path(cell['name'])} was made with other settings ({change}); delete it, "
+                "choose another folder, or ask for changed cells to be run again"
+            )
+        if record is None or change:
+            missing.append(cell)
+        else:
+            kept[cell["name"]] = record
+    return kept, missing

@@ -1,0 +1,1 @@
+"""The collusion paper: its tables and figures, and the claims they carry."""

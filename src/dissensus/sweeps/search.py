@@ -1,0 +1,121 @@
+"""Hyperparameter search: Bayesian optimisation that proposes batches, to be trained together.
+
+optuna's tree-structured Parzen estimator learns from finished trials where good ones lie. Asked for
+several at once it treats those under way as bad, so that they differ; a batch of one is the plain
+sequential search. Which values are tried follows from the seed and the results alone.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Trial", "best_trial", "search"]
+
+#: Values to choose from, in order where they are numbers.
+Space = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A choice and what came of it; lower is better. NaN for one that failed."""
+
+    choice: dict[str, Any]
+    value: float
+
+
+def search(
+    space: Space,
+    evaluate: Callable[[list[dict[str, Any]]], Sequence[float]],
+    *,
+    trials: int = 20,
+    batch: int = 1,
+    seed: int = 0,
+) -> list[Trial]:
+    """Minimise over ``space``; ``evaluate`` gets a batch of choices and returns a value of each.
+
+    A choice that was tried before is not evaluated again, but counts as a trial. Needs optuna
+    (``pip install "dissensus[search]"``).
+
+    >>> def error(choices):
+    ...     return [(choice["depth"] - 2) ** 2 + choice["rate"] for choice in choices]
+    >>> space = {"rate": [0.1, 0.01, 0.001], "depth": [1, 2, 3]}
+    >>> best_trial(search(space, error, trials=15, batch=3)).choice
+    {'rate': 0.001, 'depth': 2}
+    """
+    _check(space, trials, batch)
+    study, distributions = _study(space, trials, seed)
+    known: dict[tuple[int, ...], float] = {}
+    done: list[Trial] = []
+    while len(done) < trials:
+        count = min(batch, trials - len(done))
+        asked = [study.ask(distributions) for _ in range(count)]
+        keys = [tuple(trial.params[name] for name in space) for trial in asked]
+        new = [key for key in dict.fromkeys(keys) if key not in known]
+        if new:
+            values = evaluate([_choice(space, key) for key in new])
+            known |= dict(zip(new, map(float, values), strict=True))
+        for trial, key in zip(asked, keys, strict=True):
+            value = known[key]
+            if math.isfinite(value):
+                study.tell(trial, value)
+            else:
+                study.tell(trial, state=_failed())
+            done.append(Trial(_choice(space, key), value if math.isfinite(value) else math.nan))
+    return done
+
+
+def best_trial(trials: Sequence[Trial]) -> Trial:
+    """The first trial with the lowest value; an error if all of them failed."""
+    finite = [trial for trial in trials if math.isfinite(trial.value)]
+    if not finite:
+        raise ValueError(f"all {len(trials)} trials failed: no value is finite")
+    return min(finite, key=lambda trial: trial.value)
+
+
+def _choice(space: Space, key: tuple[int, ...]) -> dict[str, Any]:
+    return {name: values[at] for (name, values), at in zip(space.items(), key, strict=True)}
+
+
+def _study(space: Space, trials: int, seed: int) -> tuple[Any, dict[str, Any]]:
+    """An optuna study, and for each name the places of its values: ordered ones as numbers."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise ImportError('the search needs optuna: pip install "dissensus[search]"') from error
+    from optuna.distributions import CategoricalDistribution, IntDistribution
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=max(1, min(10, trials // 4)), constant_liar=True
+        )
+    study = optuna.create_study(sampler=sampler)
+    distributions: dict[str, Any] = {}
+    for name, values in space.items():
+        ordered = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+        last = len(values) - 1
+        distributions[name] = (
+            IntDistribution(0, last)
+            if ordered and list(values) in (sorted(values), sorted(values, reverse=True))
+            else CategoricalDistribution(tuple(range(last + 1)))
+        )
+    return study, distributions
+
+
+def _failed() -> Any:
+    from optuna.trial import TrialState
+
+    return TrialState.FAIL
+
+
+def _check(space: Space, trials: int, batch: int) -> None:
+    if not space or not all(len(values) for values in space.values()):
+        raise ValueError(f"a search needs values to choose from, got {dict(space)}")
+    for name, value in (("trials", trials), ("batch", batch)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
