@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from dissensus.data import Data, load_table
-from dissensus.diagnostics import Split, codependence, debiased_share, diagnose
+from dissensus.diagnostics import Split, codependence, debiased_share
 from dissensus.ensemble import Ensemble
 from dissensus.experiments.base import Cell, Study
 from dissensus.models import make_factory
@@ -118,7 +118,10 @@ def run(cell: Cell) -> dict[str, Any]:
     return {
         "chosen": best.choice,
         "validation_error": best.value,
-        "trials": [[*trial.choice.values(), trial.value] for trial in trials],
+        "trials": [
+            [*trial.choice.values(), trial.value if math.isfinite(trial.value) else None]
+            for trial in trials
+        ],
         "examples": [len(x) for x, _ in data.splits().values()],
         "epochs": epochs,
         "stopped_early": [history.ended == "patience" for history in stopped],
@@ -159,10 +162,9 @@ def _validated(cell: Cell, data: Data, choice: Mapping[str, Any]) -> float:
 
 
 def _figures(training: Training, data: Data) -> dict[str, Any]:
-    """What Figures 2 to 4 show of one ensemble, and the verdict on it."""
+    """What Figures 2 to 4 show of one ensemble."""
     assert isinstance(training.objective, Augmented)
     train, test = (predict(training.ens, part) for part in (training.train, data.test))
-    found = diagnose(train, test)
     split = Split.of(test)
     errors = {
         part: {
@@ -178,7 +180,6 @@ def _figures(training: Training, data: Data) -> dict[str, Any]:
         **errors,
         "debiased_share": debiased_share(split).share,
         "without": [[drop.fraction, drop.dropped, drop.increase, drop.relative] for drop in drops],
-        "verdict": found.verdict.word,
     }
 
 
