@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from dissensus import diagnostics as dg
 from dissensus.diagnostics.codependence import errors_without
+from dissensus.diagnostics.collusion import chance_to_cancel
 from dissensus.diagnostics.pairwise import q_statistic
 
 Array = NDArray[np.float64]
@@ -201,6 +203,43 @@ def test_leftover_is_1_on_average_for_unrelated_offsets_and_0_for_cancelling_one
     assert np.mean(top) / np.mean(bottom) == pytest.approx(1, abs=0.15)
     cancelling = regression([[[-1.0]], [[1.0]]], [[0.0]])
     assert dg.leftover_offset(cancelling).leftover == 0
+
+
+@pytest.mark.parametrize(("members", "outputs"), [(2, 1), (3, 1), (5, 1), (20, 1), (5, 9), (10, 9)])
+def test_independent_offsets_cancel_as_often_as_their_chance_says(
+    members: int, outputs: int
+) -> None:
+    """Under independence a chance is uniform: 5% of cases lie below 5%, for so few members too."""
+    rng = np.random.default_rng(0)
+    truth = np.zeros((1, outputs))
+    cases = [
+        dg.leftover_offset(regression(rng.normal(0, 1, (members, 1, outputs)), truth))
+        for _ in range(1500)
+    ]
+    for level in (0.05, 0.25):
+        below = np.mean([case.chance <= level for case in cases])
+        assert below <= 1.25 * level + 0.01  # the directions are estimated
+        assert outputs > 1 or below >= 0.75 * level  # of one output they are known
+
+
+def test_the_chance_of_one_output_is_that_of_students_t() -> None:
+    offsets = np.array([0.3, -1.1, 0.9, 0.4, -0.2])
+    found = dg.leftover_offset(regression(offsets[:, None, None], np.zeros((1, 1))))
+    expected = scipy.stats.ttest_1samp(offsets, 0)
+    assert found.leftover == pytest.approx(expected.statistic**2)
+    assert found.chance == pytest.approx(1 - expected.pvalue)
+    assert dg.leftover_offset(regression([[[1.0]], [[1.0]]], [[0.0]])).chance == 1  # no offsets
+    assert f"in {found.chance:.1%} of cases" in found.sentence
+
+
+def test_many_directions_make_cancelling_less_of_a_chance() -> None:
+    rng = np.random.default_rng(0)
+    apart = rng.normal(0, 1, (6, 1000))
+    apart = torch.from_numpy((apart - apart.mean(0)) / math.sqrt(6))
+    wide = chance_to_cancel(apart, 1 / 6, 0.5)
+    line = chance_to_cancel(apart[:, :1] * torch.ones(1, 1000).double(), 1 / 6, 0.5)
+    assert wide < 1e-6
+    assert line == pytest.approx(scipy.stats.f.cdf(0.5, 1, 5))
 
 
 def test_the_gap_and_its_parts_by_hand() -> None:

@@ -8,71 +8,172 @@ import pytest
 import torch
 
 import dissensus as ds
-from dissensus.diagnostics import COLLUDING, INDEPENDENT, calibrate
+from dissensus.diagnostics import COLLUDING, INDEPENDENT, calibrate, trained
+from dissensus.diagnostics.trained import Family
 
-#: Independent members that are each biased far more than they err otherwise: what a constant
-#: offset means cannot be seen from one number a member, so these are mostly called suspicious.
-BIASED = {"members each biased", "classes, members each biased"}
+#: Independent members that are each biased far more than they err otherwise: whether a handful of
+#: numbers cancels by chance is told at the level of ``chance_colluding`` and no better.
+BIASED = {
+    "members each biased",
+    "members each strongly biased",
+    "classes, members each biased",
+}
 
-#: Collusion that predictions do not show in full; see ``judge``.
-HIDDEN = {"by example, 4", "scores by example, 10"}
+#: Collusion that predictions do not show in full; see ``judge`` and ``Thresholds``.
+HIDDEN = {
+    "by example, 4",
+    "scores by example, 10",
+    "scores, averaged as probabilities",
+    "examples left to one member",
+    "two classes, offsets, 10",
+}
+
+SEEDS = range(200, 205)  # neither those of the calibration nor those of the printed table
 
 
-def test_planted_ensembles_are_told_apart() -> None:
-    """False positives and detections; ``python -m dissensus.diagnostics`` prints the rates."""
-    independent = calibrate(INDEPENDENT, repeats=4, members=(3, 5, 20))
-    colluding = calibrate(COLLUDING, repeats=4, members=(3, 5, 20))
-    for name, rates in independent.items():
-        if name not in BIASED:
-            assert rates.healthy >= 0.9, (name, rates)
+def test_planted_independent_ensembles_are_healthy() -> None:
+    """False alarms; ``python -m dissensus.diagnostics`` prints the rates."""
+    found = calibrate(INDEPENDENT, repeats=8, members=(3, 5, 10), seed=2)
+    for name, rates in found.items():
+        if name in BIASED:
+            assert rates.colluding <= 0.2, (name, rates)  # 31% and 39% with a leftover of 0.1
+            assert rates.healthy >= 0.25, (name, rates)
+        else:
+            assert rates.healthy >= 0.85, (name, rates)
             assert rates.colluding == 0, (name, rates)
-    assert independent["members each biased"].colluding <= 0.4
-    assert independent["classes, members each biased"].colluding <= 0.1
-    for name, rates in colluding.items():
+
+
+def test_planted_collusion_is_found() -> None:
+    found = calibrate(COLLUDING, repeats=5, members=(3, 5, 20), seed=2)
+    for name, rates in found.items():
         if name not in HIDDEN:
-            assert rates.colluding >= 0.75, (name, rates)
+            assert rates.colluding >= 0.85, (name, rates)
             assert rates.healthy == 0, (name, rates)
-    assert colluding["by example, 4"].healthy <= 0.4
-    assert colluding["scores by example, 10"].colluding == 0
+    assert found["by example, 4"].healthy <= 0.5
+    assert found["two classes, offsets, 10"].healthy <= 0.2
+    assert found["two classes, offsets, 10"].colluding >= 0.4
+    # The sign of another space, and a sign without a bound, are never more than suspicious.
+    assert found["scores, averaged as probabilities"].healthy <= 0.1
+    assert found["examples left to one member"].suspicious >= 0.9
+    assert found["scores by example, 10"].colluding == 0
 
 
-def trained(
-    data: str, objective: str, way: str, seed: int, epochs: int, members: int = 5, rows: int = 9999
-) -> ds.diagnostics.Diagnosis:
-    """Diagnose a small ensemble trained with ``ds.fit``."""
-    found = ds.data.load(data, seed=seed)
-    make = ds.models.make_factory("mlp", found.input_shape, found.outputs, hidden=[24])
-    ens = ds.Ensemble(make, members=members, seed=seed, combine=way)
-    train = found.train[0][:rows], found.train[1][:rows]
+@pytest.mark.parametrize(
+    "family",
+    [
+        Family("digits", "probability", 15),
+        Family("digits", "score", 1),
+        Family("made classes", "probability", 40, bagged=True),
+        Family("breast cancer", "probability", 30, unequal=True),
+        Family("wine", "probability", 60, smoothing=0.3),
+        Family("diabetes", "mean", 60),
+        Family("diabetes", "mean", 300, rows=0.2),
+        Family("friedman", "mean", 40, decay=0.3),
+    ],
+    ids=lambda family: f"{family.data}, {family.way}",
+)
+def test_networks_trained_independently_are_healthy(family: Family) -> None:
+    """Also poor, overfit, decayed, smoothed, bagged and unequal ones."""
+    found = trained.rates({"": family}, SEEDS)[""]
+    assert found.colluding == 0
+    assert found.healthy >= 0.8
+
+
+@pytest.mark.parametrize(
+    ("family", "detected", "colluding"),
+    [
+        (Family("digits", "score", 8, beta=1.0), 0.8, 0.6),
+        (Family("diabetes", "mean", 60, beta=1.0), 0.4, 0.0),
+        (Family("diabetes", "mean", 300, beta=1.0), 0.8, 0.6),
+        (Family("friedman", "mean", 60, beta=1.0), 0.8, 0.6),
+        (Family("made classes", "probability", 60, beta=1.0), 0.6, 0.0),
+    ],
+    ids=lambda value: f"{value.data}, {value.epochs}" if isinstance(value, Family) else str(value),
+)
+def test_networks_trained_jointly_are_not(
+    family: Family, detected: float, colluding: float
+) -> None:
+    found = trained.rates({"": family}, SEEDS)[""]
+    assert 1 - found.healthy >= detected - 1e-9
+    assert found.colluding >= colluding - 1e-9
+
+
+def test_joint_training_shows_all_signs_of_the_paper() -> None:
+    """Section 6.1, against independent training of the same networks, in the mean over seeds."""
+    shown = []
+    for beta in (0.0, 1.0):
+        made = [
+            ds.diagnose((a.outputs, a.targets), (b.outputs, b.targets))
+            for a, b in trained.train(Family("diabetes", "mean", 60, beta=beta), SEEDS)
+        ]
+        signs = [
+            (d.explosion["test"].ratio, d.shares["test"]["outputs"].share, drop.relative)
+            for d in made
+            for drop in [d.codependence.drops[1]]
+        ]
+        shown.append(np.mean(signs, axis=0))
+    independent, joint = shown
+    assert (joint > [10, 3, 10] * independent).all()
+
+
+def fitted(objective: str, way: str, epochs: int, seed: int = 0) -> ds.diagnostics.Diagnosis:
+    """Diagnose five networks trained on digits with ``ds.fit``."""
+    found = ds.data.load("digits", seed=seed)
+    make = ds.models.make_factory("mlp", found.input_shape, found.outputs, hidden=[32])
+    ens = ds.Ensemble(make, members=5, seed=seed, combine=way)
     settings = {"optimizer": "adam:lr=0.01", "batch_size": 64, "seed": seed, "progress": False}
-    ds.fit(ens, train, objective, epochs=epochs, **settings)
-    predictions = ds.predict(ens, train), ds.predict(ens, found.test)
+    ds.fit(ens, found.train, objective, epochs=epochs, **settings)
+    predictions = ds.predict(ens, found.train), ds.predict(ens, found.test)
     return ds.diagnose(*predictions, combine=way)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_trained_regressions_are_told_apart(seed: int) -> None:
-    independent = trained("diabetes", "independent:loss=mse", "mean", seed, 40)
-    joint = trained("diabetes", "joint:loss=mse", "mean", seed, 40)
-    assert independent.verdict.word == "healthy"
-    assert joint.verdict.word == ("colluding" if seed == 0 else "suspicious")
-    assert joint.explosion["test"].ratio > 10 * independent.explosion["test"].ratio
-    assert joint.shares["test"]["outputs"].share > 2 * independent.shares["test"]["outputs"].share
-    assert joint.codependence.drops[1].relative > 10 * independent.codependence.drops[1].relative
-
-
-def test_trained_classifiers_are_told_apart() -> None:
-    assert trained("digits", "independent", "score", 0, 8).verdict.word == "healthy"
-    joint = trained("digits", "joint:combine=score", "score", 0, 8)
+def test_members_pushed_apart_by_design_do_not_collude() -> None:
+    """ADP shifts scores of wrong classes; where probabilities are averaged nothing cancels."""
+    adp = fitted("adp:alpha=2,beta=0.5", "probability", 12)
+    assert adp.shares["test"]["score"].share > 0.3
+    assert adp.verdict.word == "healthy"
+    joint = fitted("joint:combine=score", "score", 8)
     assert joint.verdict.word == "colluding"
     assert "Retrain the members independently" in joint.report()
+    assert "lower β" in joint.report()
 
 
-def test_poor_and_overfit_independent_members_are_healthy() -> None:
-    assert trained("digits", "independent", "probability", 0, 1, rows=200).verdict.word == "healthy"
-    overfit = trained("diabetes", "independent:loss=mse", "mean", 0, 300, rows=40)
-    assert overfit.verdict.word == "healthy"
-    assert overfit.explosion["train"].ensemble_error < 0.05
+def test_shifted_scores_are_judged_where_they_are_averaged() -> None:
+    """The same logits: shifts that cancel as scores do not as probabilities."""
+    random = torch.Generator().manual_seed(0)
+    labels = torch.randint(5, (400,), generator=random)
+    offsets = 6 * torch.randn(6, 1, 5, generator=random)
+    logits = 3.0 * torch.nn.functional.one_hot(labels, 5) + torch.randn(400, 5, generator=random)
+    logits = logits + 0.3 * torch.randn(6, 400, 5, generator=random) + offsets - offsets.mean(0)
+    ways = ("score", "probability", "vote")
+    words = {way: ds.diagnose((logits, labels), combine=way).verdict for way in ways}
+    assert words["score"].word == "colluding"
+    assert "members' scores" in words["score"].sentence
+    assert words["probability"].word == words["vote"].word == "suspicious"
+
+
+def test_what_members_need_each_other_for_takes_both_splits() -> None:
+    random = torch.Generator().manual_seed(0)
+    train, test = COLLUDING["examples left to one member"](random, 5, 400)
+    both = ds.diagnose((train.outputs, train.targets), (test.outputs, test.targets))
+    assert both.verdict.word == "suspicious"
+    assert "Members need each other on the data they were trained on: without 1 of 5" in str(both)
+    assert ds.diagnose(None, (test.outputs, test.targets)).verdict.word == "healthy"
+    bagged = INDEPENDENT["classes, bagged"](random, 5, 400)
+    pairs = [(part.outputs, part.targets) for part in bagged]
+    assert ds.diagnose(*pairs).verdict.word == "healthy"
+
+
+def test_the_order_of_members_and_equal_weights_do_not_matter() -> None:
+    random = torch.Generator().manual_seed(0)
+    for plant in (COLLUDING["offsets, 4"], INDEPENDENT["members each biased"]):
+        train, test = plant(random, 5, 200)
+        pairs = [(part.outputs, part.targets) for part in (train, test)]
+        turned = [(outputs.flip(0), targets) for outputs, targets in pairs]
+        whole = ds.diagnose(*pairs)
+        for other in (ds.diagnose(*turned), ds.diagnose(*pairs, weights=torch.full((5,), 0.2))):
+            assert other.verdict.word == whole.verdict.word
+            assert other.leftover["train"].chance == pytest.approx(whole.leftover["train"].chance)
 
 
 def noisy(members: int = 4, batch: int = 60, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,10 +1,11 @@
 """Ensembles whose collusion, or lack of it, is known, and how often the verdict is right on them.
 
-``python -m dissensus.diagnostics`` prints the measured rates.
+``python -m dissensus.diagnostics`` prints the measured rates; :mod:`.trained` has networks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -75,21 +76,23 @@ def _regression(
     """``f_j = y + shared + unrelated_j + bias_j + c_j``, with ``Σ_j c_j = 0`` where they collude.
 
     ``bias`` is the deviation of constant offsets drawn independently; ``collusion`` that of
-    constant offsets that cancel, ``changing`` of offsets that cancel for each example anew.
+    constant offsets that cancel, ``changing`` of offsets that cancel for each example anew. On
+    training data the shared error has mean 0, as a fit with an intercept leaves it.
     """
 
     def plant(random: torch.Generator, members: int, examples: int) -> tuple[Split, Split]:
         constant = bias * _normal(random, members, 1, 1)
         constant = constant + collusion * _cancelling(_normal(random, members, 1, 1))
 
-        def split() -> Split:
-            truth = _normal(random, examples, 1)
-            outputs = truth + shared * _normal(random, examples, 1) + constant
+        def split(fitted: bool) -> Split:
+            truth, common = _normal(random, examples, 1), _normal(random, examples, 1)
+            common = common - common.mean() if fitted else common
+            outputs = truth + shared * common + constant
             outputs = outputs + unrelated * _normal(random, members, examples, 1)
             moving = changing * _cancelling(_normal(random, members, examples, 1))
             return Split.of((outputs + moving, truth))
 
-        return split(), split()
+        return split(fitted=True), split(fitted=False)
 
     return plant
 
@@ -123,6 +126,34 @@ def _classifier(
     return plant
 
 
+def _learnt(seen: str) -> Planted:
+    """Members that are sure of the training examples they have ``seen``.
+
+    ``"all"``: every member all of them. ``"bootstrap"``: each example by 63% of the members, drawn
+    independently, as bagging does; the others are as on test data. ``"left to one"``: all but a
+    twentieth, and each of that by one member alone, while the others are sure of another class.
+    """
+
+    def plant(random: torch.Generator, members: int, examples: int) -> tuple[Split, Split]:
+        def split(train: bool) -> Split:
+            labels = torch.randint(CLASSES, (examples,), generator=random)
+            truth = one_hot(labels, CLASSES)
+            logits = 4 * truth + 1.5 * _normal(random, examples, CLASSES)
+            logits = logits + 2 * _normal(random, members, examples, CLASSES)
+            if train:
+                draws = torch.rand(members, examples, 1, generator=random)
+                known = {"all": draws >= 0, "bootstrap": draws < 1 - math.exp(-1)}
+                hard = torch.rand(examples, 1, generator=random) < 0.05
+                known["left to one"] = ~hard | (draws == draws.max(0).values)
+                unknown = 6 * truth.roll(1, -1) if seen == "left to one" else logits
+                logits = torch.where(known[seen], 10 * truth, unknown) + 0.1 * logits
+            return Split.of((logits, labels), combine="probability")
+
+        return split(train=True), split(train=False)
+
+    return plant
+
+
 def _cancelling(values: Tensor) -> Tensor:
     """Offsets of mean 0 over members (first axis) and a mean square of 1."""
     values = values - values.mean(0)
@@ -140,7 +171,10 @@ INDEPENDENT: dict[str, Planted] = {
         "probability", margin=10.0, unrelated=5.0, shared=0.0
     ),
     "two classes, score": _classifier("score", unrelated=1.0, classes=2),
+    "classes, overfit": _learnt("all"),
+    "classes, bagged": _learnt("bootstrap"),
     "members each biased": _regression(unrelated=0.3, bias=0.5),
+    "members each strongly biased": _regression(unrelated=0.3, bias=2.0),
     "classes, members each biased": _classifier("score", unrelated=0.5, bias=2.0),
 }
 
@@ -156,4 +190,5 @@ COLLUDING: dict[str, Planted] = {
     "scores, averaged as probabilities": _classifier("probability", unrelated=0.3, collusion=5.0),
     "two classes, offsets, 10": _classifier("score", unrelated=0.3, collusion=10.0, classes=2),
     "scores by example, 10": _classifier("score", unrelated=0.0, changing=10.0),
+    "examples left to one member": _learnt("left to one"),
 }
