@@ -12,6 +12,7 @@ from dissensus.experiments.base import Claim, Experiment, Finding, Record
 from dissensus.experiments.collusion.tables import BETAS, FRACTIONS, TABLES
 from dissensus.experiments.statistics import (
     Estimate,
+    bootstrap_interval,
     judge_larger,
     mean_interval,
     paired_difference,
@@ -136,21 +137,26 @@ def _not_linear(records: list[Record]) -> Finding:
 
 
 def _facebook_unharmed(records: list[Record]) -> Finding:
-    """Minimal: the mean change of ERR stays within a tenth."""
+    """Hardly: the mean of ERR over runs changes by a tenth at most."""
     found = by_table(records, error_of)
     if "facebook" not in found:
         return Finding("cannot be tested at this scale", "the Facebook table is not among the data")
-    error = found["facebook"]
-    change = mean_interval(error[:, JOINT] / error[:, 0] - 1)
-    others = "; ".join(
-        f"{table} {mean_interval(e[:, JOINT] / e[:, 0] - 1).shown('{:+.1%}')}"
-        for table, e in found.items()
-        if table != "facebook"
-    )
+    changes = {table: _change_of_mean(error) for table, error in found.items()}
+    told = "; ".join(f"{table} {change.shown('{:+.1%}')}" for table, change in changes.items())
     return Finding(
-        "holds" if abs(change.mean) <= 0.1 else "does not hold",
-        f"change of ERR from β = 0 to 1: facebook {change.shown('{:+.1%}')}; {others}",
+        "holds" if abs(changes["facebook"].mean) <= 0.1 else "does not hold",
+        f"change of mean ERR from β = 0 to 1 (bootstrap over runs): {told}",
     )
+
+
+def _change_of_mean(error: Matrix) -> Estimate:
+    """Of the mean over runs, because the ratio of a run with hardly any error says little."""
+
+    def change(runs: NDArray[np.float64]) -> float:
+        rows = runs.astype(int)
+        return float(error[rows, JOINT].mean() / error[rows, 0].mean() - 1)
+
+    return bootstrap_interval(np.arange(len(error)), change)
 
 
 def _panels(records: list[Record], draw: Callable[[Any, str], None], scale: str) -> Figure:
