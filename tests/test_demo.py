@@ -13,6 +13,7 @@ def test_the_demo_shows_collusion(capsys: pytest.CaptureFixture[str]) -> None:
     # Training the average: members that are much worse alone, and diversity out of proportion.
     assert joint.member_accuracy < alone.member_accuracy - 0.1
     assert joint.diversity > 5 * alone.diversity
+    assert (alone.verdict, joint.verdict) == ("healthy", "colluding")
     for outcome in outcomes.values():
         assert 0 <= outcome.offset_share <= 1
         assert outcome.auroc_pds.low <= outcome.auroc_pds <= outcome.auroc_pds.high

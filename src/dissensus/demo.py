@@ -21,11 +21,12 @@ from torch import Tensor
 
 from dissensus.decomposition import ambiguity, debias, decompose
 from dissensus.detection import Estimate, evaluate
+from dissensus.diagnostics import diagnose
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.objectives import parse
 from dissensus.scores import SCORES
-from dissensus.training import fit
+from dissensus.training import fit, predict
 
 __all__ = ["run"]
 
@@ -52,6 +53,7 @@ class Outcome:
     diversity: float
     offset_share: float
     auroc_pds: Estimate
+    verdict: str
 
 
 def run(epochs: int = EPOCHS, seed: int = 0) -> dict[str, Outcome]:
@@ -82,7 +84,7 @@ def run(epochs: int = EPOCHS, seed: int = 0) -> dict[str, Outcome]:
                 progress=False,
                 callbacks=[partial(_advance, progress, task)],
             )
-            outcomes[name] = _judge(ens, test, strange)
+            outcomes[name] = _judge(ens, train, test, strange)
     console.print(_table(outcomes))
     console.print(_lesson(outcomes))
     return outcomes
@@ -103,7 +105,9 @@ def _digits(seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Te
     return (x[fit], y[fit]), (x[rest], y[rest]), x[y >= KNOWN]
 
 
-def _judge(ens: Ensemble, test: tuple[Tensor, Tensor], strange: Tensor) -> Outcome:
+def _judge(
+    ens: Ensemble, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], strange: Tensor
+) -> Outcome:
     with ens.evaluating():
         logits, unknown = ens(test[0]), ens(strange)
     labels, combine = test[1], ens.combine
@@ -120,6 +124,7 @@ def _judge(ens: Ensemble, test: tuple[Tensor, Tensor], strange: Tensor) -> Outco
         diversity=float(terms.diversity),
         offset_share=1 - float(genuine),
         auroc_pds=evaluate(pds(logits), pds(unknown)).auroc,
+        verdict=diagnose(predict(ens, train), predict(ens, test), combine=combine).verdict.word,
     )
 
 
@@ -127,7 +132,7 @@ def _table(outcomes: dict[str, Outcome]) -> Table:
     title = "Test digits; last column: telling them from digits never seen"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     table.add_column("objective", no_wrap=True)
-    for heading in ("accuracy", "member", "ERR", "DIV", "offsets", "AUROC, PDS"):
+    for heading in ("accuracy", "member", "ERR", "DIV", "verdict", "AUROC, PDS"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, outcome in outcomes.items():
         table.add_row(
@@ -136,7 +141,7 @@ def _table(outcomes: dict[str, Outcome]) -> Table:
             f"{outcome.member_accuracy:.1%}",
             f"{outcome.error:.3f}",
             f"{outcome.diversity:.3f}",
-            f"{outcome.offset_share:.0%}",
+            outcome.verdict,
             f"{outcome.auroc_pds}",
         )
     return table
@@ -152,8 +157,8 @@ def _lesson(outcomes: dict[str, Outcome]) -> str:
         [
             *(f"- {name}: {what}." for name, (_, what) in CONTENDERS.items()),
             "",
-            "ERR is the ensemble's loss; DIV what it gains over its members' mean loss; offsets "
-            "the share of the spread of the members' scores that constant shifts explain.",
+            "ERR is the ensemble's loss; DIV what it gains over its members' mean loss; the "
+            "verdict is that of `dissensus diagnose`: is their diversity real?",
             f"Training the average left a single member {change} than independent training, and "
             f"made DIV {joint.diversity / alone.diversity:.1f} times as large: disagreement that "
             f"cancels in the average, {joint.offset_share:.0%} of it plain shifts.",
