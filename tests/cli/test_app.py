@@ -61,7 +61,7 @@ def test_help_names_every_command_and_shows_examples() -> None:
 
 
 @pytest.mark.usefixtures("wide")
-@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "diagnose", "runs"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict", "diagnose", "sweep", "runs"])
 def test_help_of_each_command_has_examples(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0

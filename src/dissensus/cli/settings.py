@@ -206,7 +206,7 @@ _TYPES: dict[str, Any] = {
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command``, which takes ``**given``, one option for each setting.
+    """Give ``command``, which takes ``**given``, one option for each setting it does not name.
 
     Typer reads options from a signature; this one is made from the table, so that a setting is
     written down once.
@@ -216,7 +216,8 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         for p in inspect.signature(command, eval_str=True).parameters.values()
         if p.kind != p.VAR_KEYWORD
     ]
-    made = [_parameter(name, setting) for name, setting in SETTINGS.items()]
+    named = {p.name for p in own}
+    made = [_parameter(name, setting) for name, setting in SETTINGS.items() if name not in named]
     listed = [
         _list_parameter("data_options", "data", "missing=drop", "An option of the data set"),
         _list_parameter("model_options", "model", "hidden=64,64", "An option of the model"),

@@ -10,19 +10,23 @@ from dissensus.runs.facts import Facts, check_same_data
 from dissensus.runs.folder import Run, describe, find_runs, read_config
 from dissensus.runs.inputs import Inputs, read_inputs
 from dissensus.runs.loading import data_of, device_named, load, load_data, make_ensemble
+from dissensus.runs.settling import augmentation, disagreement_inputs, settled
 
 __all__ = [
     "Facts",
     "Inputs",
     "Run",
+    "augmentation",
     "check_same_data",
     "data_of",
     "describe",
     "device_named",
+    "disagreement_inputs",
     "find_runs",
     "load",
     "load_data",
     "make_ensemble",
     "read_config",
     "read_inputs",
+    "settled",
 ]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Trial", "best_trial", "search"]
+__all__ = ["Trial", "best_trial", "propose", "search"]
 
 #: Values to choose from, in order where they are numbers.
 Space = Mapping[str, Sequence[Any]]
@@ -46,6 +46,23 @@ def search(
     >>> best_trial(search(space, error, trials=15, batch=3)).choice
     {'rate': 0.001, 'depth': 2}
     """
+    asking = propose(space, trials=trials, batch=batch, seed=seed)
+    try:
+        choices = next(asking)
+        while True:
+            choices = asking.send(evaluate(choices))
+    except StopIteration as over:
+        done: list[Trial] = over.value
+        return done
+
+
+def propose(
+    space: Space, *, trials: int = 20, batch: int = 1, seed: int = 0
+) -> Generator[list[dict[str, Any]], Sequence[float], list[Trial]]:
+    """The search as a generator, so that several can go on side by side.
+
+    It yields a batch of new choices, wants their values sent, and returns all trials.
+    """
     _check(space, trials, batch)
     study, distributions = _study(space, trials, seed)
     known: dict[tuple[int, ...], float] = {}
@@ -56,7 +73,7 @@ def search(
         keys = [tuple(trial.params[name] for name in space) for trial in asked]
         new = [key for key in dict.fromkeys(keys) if key not in known]
         if new:
-            values = evaluate([_choice(space, key) for key in new])
+            values = yield [_choice(space, key) for key in new]
             known |= dict(zip(new, map(float, values), strict=True))
         for trial, key in zip(asked, keys, strict=True):
             value = known[key]

@@ -1,0 +1,130 @@
+"""From settings to what a training takes: nothing left open, all of it fitting the data."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dissensus.runs.facts import Facts
+from dissensus.runs.inputs import read_inputs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dissensus.data import Augment, Data
+    from dissensus.objectives import Objective
+
+__all__ = ["augmentation", "disagreement_inputs", "fitting", "settled", "whole_model", "whole_path"]
+
+Sections = dict[str, dict[str, Any]]
+
+
+def settled(sections: Sections, task: str) -> tuple[Sections, Objective]:
+    """The config as a run keeps it, and its objective: nothing open, and paths whole.
+
+    ``task`` is that of the data, classification or regression.
+    """
+    config = {name: dict(values) for name, values in sections.items() if name != "run" and values}
+    training, ensemble = config["training"], config["ensemble"]
+    ensemble.setdefault("seed", training["seed"])
+    objective, ensemble["combine"] = fitting(training["objective"], task, ensemble.get("combine"))
+    training["objective"] = objective.spec()
+    for section, key in (("data", "name"), ("data", "data_dir"), ("data", "disagreement")):
+        if key in config[section]:
+            config[section][key] = whole_path(config[section][key])
+    config["model"]["name"] = whole_model(config["model"]["name"])
+    return config, objective
+
+
+def fitting(text: str, task: str, combine: str | None) -> tuple[Objective, str]:
+    """The objective and the combination, made to fit the task and each other where nothing is said.
+
+    A regression trains with squared error, and an objective that averages does it as the ensemble.
+
+    >>> fitting("augmented:beta=0.1", "regression", None)[0].spec()
+    'augmented:loss=mse,combine=mean,beta=0.1'
+    """
+    from dissensus.objectives import parse
+
+    objective = parse(text)
+    if task == "regression":
+        if "loss=" not in text and _own(objective, "loss") == "cross_entropy":
+            objective = _replaced(objective, loss="mse", combine=None)
+        return objective, combine or "mean"
+    own = _own(objective, "combine") or "probability"
+    if combine is not None and combine != own and "combine=" not in text:
+        objective = _replaced(objective, combine=combine)
+    return objective, combine or own
+
+
+def _replaced(objective: Any, **changes: Any) -> Any:
+    """``objective``, or what it wraps, with the settings changed that it has."""
+    if hasattr(objective, "objective"):
+        inner = _replaced(objective.objective, **changes)
+        return dataclasses.replace(objective, objective=inner)
+    known = {item.name for item in dataclasses.fields(objective)}
+    return dataclasses.replace(objective, **{k: v for k, v in changes.items() if k in known})
+
+
+def _own(objective: Any, name: str) -> Any:
+    """A setting of ``objective``, or of what it wraps; None if it has no such setting."""
+    while hasattr(objective, "objective"):
+        objective = objective.objective
+    return getattr(objective, name, None)
+
+
+def whole_path(name: str) -> str:
+    """A path that is still right from another folder; the name of a data set stays as it is."""
+    from dissensus.data import DATASETS
+
+    path = Path(name).expanduser()
+    known = name.lower().replace("-", "_") in DATASETS
+    return str(path.resolve()) if path.exists() and not known else name
+
+
+def whole_model(name: str) -> str:
+    """The name of a model, with a whole path if it is ``file.py:name``."""
+    file, colon, function = name.rpartition(":")
+    return f"{whole_path(file)}:{function}" if colon and file.endswith(".py") else name
+
+
+def augmentation(name: str | None) -> Augment | None:
+    """The augmentation of that name; None for none."""
+    from dissensus.data import AUGMENTATIONS
+
+    if name is None or name == "none":
+        return None
+    if name not in AUGMENTATIONS:
+        close = difflib.get_close_matches(name, AUGMENTATIONS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(AUGMENTATIONS)}"
+        raise ValueError(f"there is no augmentation {name!r}; {hint}")
+    return AUGMENTATIONS[name]
+
+
+def disagreement_inputs(config: Mapping[str, Any], facts: Facts, data: Data) -> Tensor | None:
+    """Unlabelled inputs: a file's, an extra set's of the data, or another data set's for training.
+
+    Its training part, so that its test part can still serve as unknown inputs.
+    """
+    from dissensus.data import fit_images, load
+
+    asked = config["data"]
+    name = asked.get("disagreement")
+    if name is None:
+        return None
+    if name in data.extra:
+        return data.extra[name][0]
+    if Path(name).is_file():
+        return read_inputs(name, facts, target=asked.get("target")).x
+    x = load(name, data_dir=asked.get("data_dir"), seed=asked["seed"]).train[0]
+    if tuple(x.shape[1:]) != data.input_shape and x.ndim == 4 and len(data.input_shape) == 3:
+        x = fit_images(x, data.input_shape)
+    if tuple(x.shape[1:]) != data.input_shape:
+        raise ValueError(
+            f"the inputs of {name} have the shape {tuple(x.shape[1:])}, those of {facts.name} "
+            f"{data.input_shape}; --disagreement needs the same"
+        )
+    return x

@@ -1,0 +1,157 @@
+"""Grids as they are written: ``beta=0:1:0.1``, ``lr=0.001,0.01``; several make a product."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+__all__ = ["Grid", "Point", "file_name", "label", "parse_axis", "parse_grid", "points", "written"]
+
+#: A number, text, a truth value, or a list of numbers (layer widths, one learning rate a member).
+Value = Any
+Grid = dict[str, list[Value]]
+Point = dict[str, Value]
+
+_MOST = 10_000  # values of one range; more is a slip of the pen
+_LONGEST = 110  # characters of a file's name that tell the point
+
+
+def parse_axis(text: str, option: str = "--grid") -> tuple[str, list[Value]]:
+    """A key and its values: values with commas between them, or ranges ``start:stop:step``.
+
+    A range includes its end, if a step leads there, and its values are those of decimal
+    arithmetic. A value with slashes is a list.
+
+    >>> parse_axis("beta=0:0.4:0.1")
+    ('beta', [0.0, 0.1, 0.2, 0.3, 0.4])
+    >>> parse_axis("model.hidden=30/30,20")
+    ('model.hidden', [[30, 30], 20])
+    """
+    key, equals, raw = (piece.strip() for piece in text.partition("="))
+    items = [item.strip() for item in raw.split(",")]
+    if not equals or not key or not all(items):
+        raise ValueError(f"{option} must be key=value,value,… or key=start:stop:step, got {text!r}")
+    values: list[Value] = []
+    for item in items:
+        found = _range(item, f"{option} {key}")
+        values += [_value(item, f"{option} {key}")] if found is None else found
+    if _mixed(values):
+        values = [float(value) for value in values]
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise ValueError(f"{option} {key}: {written(value)} is given twice")
+    return key.replace("-", "_"), values
+
+
+def parse_grid(texts: Iterable[str], option: str = "--grid") -> Grid:
+    """Several axes, each with a key of its own.
+
+    >>> parse_grid(["beta=0,1", "lr=0.001,0.01"])
+    {'beta': [0, 1], 'lr': [0.001, 0.01]}
+    """
+    grid: Grid = {}
+    for text in texts:
+        key, values = parse_axis(text, option)
+        if key in grid:
+            raise ValueError(f"{option} {key} is given twice; write all its values in one")
+        grid[key] = values
+    return grid
+
+
+def points(grid: Mapping[str, Sequence[Value]]) -> list[Point]:
+    """Every combination of values, the last key fastest; an empty grid is one empty point.
+
+    >>> points({"a": [1, 2], "b": ["x"]})
+    [{'a': 1, 'b': 'x'}, {'a': 2, 'b': 'x'}]
+    """
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def written(value: Value) -> str:
+    """A value as it is typed.
+
+    >>> written(0.1), written(2.0), written([30, 30]), written(True)
+    ('0.1', '2', '30/30', 'true')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    if isinstance(value, list | tuple):
+        return "/".join(written(item) for item in value)
+    return str(value)
+
+
+def label(point: Point) -> str:
+    """A point in words.
+
+    >>> label({"beta": 0.1, "model.hidden": [30, 30]})
+    'beta=0.1, model.hidden=30/30'
+    """
+    return ", ".join(f"{key}={written(value)}" for key, value in point.items()) or "as given"
+
+
+def file_name(point: Point, repeat: int) -> str:
+    """A name that every file system takes; what is cut or cleaned gets a few digits of a digest.
+
+    >>> file_name({"beta": 0.1, "model.hidden": [30, 30]}, 4)
+    'beta=0.1+model.hidden=30-30+repeat=4'
+    """
+    pairs = [f"{key}={written(value)}" for key, value in point.items()]
+    whole = "+".join(pairs)
+    name = re.sub(r"[^A-Za-z0-9._=+-]", "-", whole)
+    if len(name) > _LONGEST or re.search(r"[^A-Za-z0-9._=+/-]", whole):
+        name = f"{name[:_LONGEST]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    return f"{name}+repeat={repeat}" if name else f"repeat={repeat}"
+
+
+def _range(item: str, where: str) -> list[Value] | None:
+    """The values of ``start:stop:step``; None for what is no range."""
+    pieces = [piece.strip() for piece in item.split(":")]
+    try:
+        numbers = [Decimal(piece) for piece in pieces]
+    except InvalidOperation:
+        return None
+    if len(numbers) != 3:
+        return None
+    start, stop, step = numbers
+    if not all(number.is_finite() for number in numbers) or not step or (stop - start) * step < 0:
+        raise ValueError(f"{where}: the range {item} leads nowhere; write start:stop:step")
+    count = int((stop - start) / step) + 1
+    if count > _MOST:
+        raise ValueError(f"{where}: the range {item} has {count} values; {_MOST} are the most")
+    whole = all(re.fullmatch(r"[+-]?\d+", piece) for piece in pieces)
+    values = [start + place * step for place in range(count)]
+    return [int(value) if whole else float(value) for value in values]
+
+
+def _value(text: str, where: str) -> Value:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if "/" in text:
+        numbers = [_number(piece.strip(), where) for piece in text.split("/")]
+        return text if any(isinstance(number, str) for number in numbers) else numbers
+    return _number(text, where)
+
+
+def _number(text: str, where: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        if not math.isfinite(number):
+            raise ValueError(f"{where} must be finite, got {text}")
+        return number
+    return text
+
+
+def _mixed(values: Sequence[Value]) -> bool:
+    """Whether whole numbers stand beside fractions: then all are meant as fractions."""
+    kinds = {type(value) for value in values}
+    return kinds == {int, float}

@@ -1,0 +1,140 @@
+"""What a grid may vary, and settings with a point of it put in.
+
+A key is a setting of the objective (``beta``), of the optimiser (``lr``), an option of ``dissensus
+train`` (``batch_size``), or an option of the model (``model.hidden``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from dissensus.models import MODELS
+from dissensus.objectives import OBJECTIVES, parse
+from dissensus.sweeps.grid import Grid, Point, points, written
+from dissensus.training.optim import Optimizer
+
+__all__ = ["check_keys", "check_points", "known_keys", "with_point"]
+
+Sections = dict[str, dict[str, Any]]
+
+#: Options of ``dissensus train`` that a grid may vary, and where they stand.
+OPTIONS: dict[str, tuple[str, str]] = {
+    "objective": ("training", "objective"),
+    "members": ("ensemble", "members"),
+    "combine": ("ensemble", "combine"),
+    "epochs": ("training", "epochs"),
+    "batch_size": ("training", "batch_size"),
+    "schedule": ("training", "schedule"),
+    "patience": ("training", "patience"),
+    "freeze_patience": ("training", "freeze_patience"),
+    "select_by": ("training", "select_by"),
+    "clip": ("training", "clip"),
+    "augment": ("data", "augment"),
+}
+
+#: Settings of every optimiser, or of one kind, which says so itself.
+OPTIMIZER_KEYS = ("lr", "weight_decay", "momentum")
+
+_MODEL = "model."
+_TEXT = ("objective", "combine", "schedule", "select_by", "augment")
+
+
+def known_keys(sections: Sections) -> list[str]:
+    """All keys that a grid over ``sections`` may vary; any ``model.…`` for a model of one's own."""
+    own = _objective_keys(str(sections["training"]["objective"]))
+    builder = MODELS.get(str(sections["model"].get("name", "")))
+    names = () if builder is None else inspect.signature(builder).parameters
+    options = [_MODEL + name for name in names if name not in ("input_shape", "outputs")]
+    return list(dict.fromkeys([*own, *OPTIMIZER_KEYS, *OPTIONS, *options]))
+
+
+def check_keys(grid: Grid, sections: Sections, option: str = "--grid") -> None:
+    """Raise for a key that is not known, or that the objectives of the grid do not all have."""
+    objectives = [str(text) for text in grid.get("objective", [sections["training"]["objective"]])]
+    for text in objectives:
+        one = {**sections, "training": {**sections["training"], "objective": text}}
+        known = known_keys(one)
+        foreign = str(sections["model"].get("name", "")) not in MODELS
+        for key in grid:
+            if key in known or (foreign and key.startswith(_MODEL) and key != _MODEL):
+                continue
+            if key in ("seed", "split_seed", "member_seed"):
+                raise ValueError(f"{option} {key}: seeds differ by repeat; use --repeats")
+            who = f" with objective {text!r}" if len(objectives) > 1 else ""
+            raise ValueError(f"{option} cannot vary {key!r}{who}; {_nearest(key, known)}")
+
+
+def with_point(sections: Sections, point: Point) -> Sections:
+    """Settings with the values of ``point`` put in; what refuses one says it in its own words.
+
+    >>> sections = {"training": {"objective": "augmented", "optimizer": "adam"}, "model": {}}
+    >>> with_point(sections, {"beta": 0.5, "lr": 0.01})["training"]
+    {'objective': 'augmented:beta=0.5', 'optimizer': 'adam:lr=0.01'}
+    """
+    found = {name: dict(values) for name, values in sections.items()}
+    training = found["training"]
+    for key in sorted(point, key=lambda key: key != "objective"):  # others belong to it
+        value = point[key]
+        if key in OPTIONS:
+            section, name = OPTIONS[key]
+            found.setdefault(section, {})[name] = written(value) if key in _TEXT else value
+        elif key in OPTIMIZER_KEYS:
+            training["optimizer"] = _put(str(training["optimizer"]), key, value)
+        elif key.startswith(_MODEL):
+            found.setdefault("model_options", {})[key.removeprefix(_MODEL)] = value
+        else:
+            training["objective"] = _put_objective(str(training["objective"]), key, value)
+    return found
+
+
+def check_points(grid: Grid, sections: Sections, option: str = "--grid") -> None:
+    """Raise for a value that the objective or the optimiser refuses, in their words."""
+    for point in points(grid):
+        try:
+            training = with_point(sections, point)["training"]
+            parse(str(training["objective"]))
+            Optimizer.parse(str(training["optimizer"]))
+        except ValueError as error:
+            raise ValueError(f"{option}: {error}") from error
+
+
+def _put(text: str, key: str, value: Any) -> str:
+    """``name:key=value,…`` with ``key`` set to ``value``."""
+    name, _, arguments = text.partition(":")
+    pairs = [pair.strip() for pair in arguments.split(",") if pair.strip()]
+    kept = [pair for pair in pairs if pair.partition("=")[0].strip() != key]
+    return f"{name}:{','.join([*kept, f'{key}={written(value)}'])}"
+
+
+def _put_objective(text: str, key: str, value: Any) -> str:
+    """As :func:`_put`, in the outermost of wrapped objectives that has this setting."""
+    layers = text.split("/")
+    for place, layer in enumerate(layers):
+        if key in _layer_keys(layer):
+            layers[place] = _put(layer, key, value)
+            return "/".join(layers)
+    layers[0] = _put(layers[0], key, value)  # which then says that it has none
+    return "/".join(layers)
+
+
+def _objective_keys(text: str) -> list[str]:
+    parse(text)  # says what is wrong with it
+    return [key for layer in text.split("/") for key in _layer_keys(layer)]
+
+
+def _layer_keys(layer: str) -> list[str]:
+    kind = OBJECTIVES.get(layer.partition(":")[0].strip().lower().replace("-", "_"))
+    if kind is None:
+        return []
+    # How members are combined is an option of its own, which the objective follows.
+    return [item.name for item in fields(kind) if item.name not in ("objective", "combine")]
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else "known are " + ", ".join(names)

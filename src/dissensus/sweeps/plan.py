@@ -1,0 +1,178 @@
+"""What a sweep is asked to do: settings, a grid over them, repeats, and perhaps a search first."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dissensus.cells import Cell, plain
+from dissensus.files import write_text
+from dissensus.records import toml_text
+from dissensus.runs.settling import settled, whole_model, whole_path
+from dissensus.sweeps.grid import Grid, Point, file_name, label, points
+from dissensus.sweeps.keys import check_keys, check_points, with_point
+
+__all__ = ["CELLS", "SEARCH", "SUMMARY", "SWEEP", "Plan", "cell_label"]
+
+SWEEP, SUMMARY, CELLS, SEARCH = "sweep.toml", "summary.json", "cells", "search"
+
+Sections = dict[str, dict[str, Any]]
+
+#: Sections that say where and how to compute, not what, and so are free to change.
+_LOCAL = ("machine", "run")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A grid of settings, each trained ``repeats`` times; checked on construction.
+
+    ``sections`` are the settings of ``dissensus train``, in their sections. Repeat r adds r to
+    every seed: the split of the data, the initial weights and the order of batches are its own.
+    With ``space``, each repeat first searches it for the setting with the lowest validation error
+    (``trials`` trials, ``batch`` at once, by the settings outside of the grid), and its points of
+    the grid are then trained with that setting.
+    """
+
+    sections: Sections
+    grid: Grid = field(default_factory=dict)
+    repeats: int = 1
+    space: Grid = field(default_factory=dict)
+    trials: int = 20
+    batch: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("repeats", "trials", "batch"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
+        if "name" not in self.sections["data"]:
+            raise ValueError("say what to train on, such as --data digits or --data table.csv")
+        twice = [key for key in self.space if key in self.grid]
+        if twice:
+            raise ValueError(f"{twice[0]} is both in --grid and in --search; leave one out")
+        for grid, option in ((self.grid, "--grid"), (self.space, "--search")):
+            check_keys(grid, self.sections, option)
+            check_points(grid, self.sections, option)
+
+    # ---- cells ----------------------------------------------------------------------------------
+
+    def cells(self, task: str, chosen: Mapping[int, Point] | None = None) -> list[Cell]:
+        """Every point of the grid in every repeat, repeat by repeat, as cells with whole settings.
+
+        ``task`` is that of the data; ``chosen`` is what the search found, by repeat.
+        """
+        known = chosen or {}
+        every = points(self.grid)
+        return [
+            self.cell(task, point, repeat, known.get(repeat, {}), number)
+            for repeat in range(self.repeats)
+            for number, point in enumerate(every)
+        ]
+
+    def cell(self, task: str, point: Point, repeat: int, chosen: Point, number: int = 0) -> Cell:
+        """One point in one repeat: what it differs in, and all its settings."""
+        return plain(  # type: ignore[no-any-return]
+            {
+                "name": file_name(point, repeat),
+                "point": point,
+                "number": number,
+                "repeat": repeat,
+                "chosen": chosen,
+                "config": self.config(task, {**chosen, **point}, repeat),
+            }
+        )
+
+    def trial(self, task: str, choice: Point, repeat: int) -> Cell:
+        """A trial of the search: as a cell, but judged on validation data alone."""
+        found = self.cell(task, choice, repeat, {})
+        return {**found, "only": "val"}
+
+    def config(self, task: str, point: Point, repeat: int) -> Sections:
+        """The settings of one training, whole, as ``dissensus train`` would keep them."""
+        sections = with_point(self.sections, point)
+        for section in ("data", "training", "ensemble"):
+            if section == "ensemble" and "seed" not in sections[section]:
+                continue  # the same as that of training
+            sections[section]["seed"] = sections[section].get("seed", 0) + repeat
+        config, _ = settled(sections, task)
+        config["data"].pop("data_dir", None)
+        return {name: values for name, values in config.items() if name not in _LOCAL}
+
+    # ---- on disk --------------------------------------------------------------------------------
+
+    def asked(self) -> dict[str, Any]:
+        """What ``sweep.toml`` holds, as it is read back."""
+        sections = {name: dict(v) for name, v in self.sections.items() if v and name != "run"}
+        for key in ("name", "data_dir", "disagreement"):
+            if key in sections["data"]:
+                sections["data"][key] = whole_path(sections["data"][key])
+        sections["model"]["name"] = whole_model(sections["model"]["name"])
+        sweep: dict[str, Any] = {"repeats": self.repeats}
+        if self.space:
+            sweep |= {"trials": self.trials, "batch": self.batch}
+        extra = {"sweep": sweep, "grid": self.grid, "search": self.space}
+        found: dict[str, Any] = plain({**sections, **{k: v for k, v in extra.items() if v}})
+        return found
+
+    @classmethod
+    def read(cls, out: str | Path) -> Plan | None:
+        """The plan of the sweep in ``out``; None where there is none."""
+        file = Path(out) / SWEEP
+        if not file.is_file():
+            return None
+        try:
+            found = tomllib.loads(file.read_text(encoding="utf-8"))
+            sweep = found.pop("sweep")
+            grid, space = found.pop("grid", {}), found.pop("search", {})
+            return cls(found, grid, space=space, **sweep)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file} cannot be read: {error}") from error
+
+    def keep(self, out: str | Path) -> None:
+        """Write ``sweep.toml``, unless the folder holds a sweep with other settings: an error.
+
+        The same sweep with more repeats goes on; nothing that is done has to be done again.
+        """
+        before = Plan.read(out)
+        if before is not None:
+            changes = list(_changes(before.asked(), self.asked()))
+            if changes:
+                raise ValueError(
+                    f"{out} holds a sweep with other settings ({'; '.join(changes)}); choose "
+                    "another --out, or delete that folder"
+                )
+        if before is None or self.repeats > before.repeats:
+            write_text(Path(out) / SWEEP, toml_text(self.asked()))
+
+
+def _changes(old: Sections, new: Sections) -> Iterator[str]:
+    """What differs, but for where and how to compute and for repeats that are added."""
+    for section in dict.fromkeys([*old, *new]):
+        if section in _LOCAL:
+            continue
+        before, after = old.get(section, {}), new.get(section, {})
+        for key in dict.fromkeys([*before, *after]):
+            was, now = before.get(key), after.get(key)
+            more = (section, key) == ("sweep", "repeats") and before[key] <= after[key]
+            if was != now and not more and (section, key) != ("data", "data_dir"):
+                yield f"{section}.{key} was {_shown(was)}, now {_shown(now)}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "not set"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def cell_label(cell: Cell) -> str:
+    """A cell in words.
+
+    >>> cell_label({"point": {"beta": 0.1}, "repeat": 3})
+    'beta=0.1, repeat 3'
+    """
+    return f"{label(cell['point'])}, repeat {cell['repeat']}"

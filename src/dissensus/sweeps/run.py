@@ -1,0 +1,228 @@
+"""A sweep from beginning to end: check everything, search, train what is missing, sum up."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dissensus.cells import Cell, CellFolder, Record
+from dissensus.cells.folder import check_cells, settle
+from dissensus.records import write_record
+from dissensus.runs import Facts, check_same_data
+from dissensus.sweeps.engines import ENGINES, LocalEngine
+from dissensus.sweeps.grid import Point, label, points
+from dissensus.sweeps.plan import CELLS, SEARCH, SUMMARY, Plan
+from dissensus.sweeps.search import Trial, best_trial, propose
+from dissensus.sweeps.summary import Summary, summarize
+from dissensus.sweeps.work import Workshop, nbytes
+
+__all__ = ["Watcher", "run_sweep"]
+
+_MEMORY = 2 << 30  # bytes that the ensembles and data of all batches under way may take
+
+
+class Watcher:
+    """Told what happens; shows nothing. The command line has one that does."""
+
+    def searching(self, trials: int, total: int) -> None:
+        """So many of all trials are done."""
+
+    def begin(self, cells: Sequence[Cell], records: Sequence[Record]) -> None:
+        """These cells make up the sweep, and these records are there already."""
+
+    def record(self, record: Record) -> None:
+        """A cell has ended."""
+
+
+def run_sweep(
+    plan: Plan,
+    out: str | Path,
+    *,
+    jobs: int = 1,
+    engine: str = "local",
+    trust: bool = False,
+    watcher: Watcher | None = None,
+) -> Summary:
+    """Train every cell of ``plan`` that ``out`` has no result of; return the table of all.
+
+    ``out`` holds ``sweep.toml``, one record a cell in ``cells/``, those of the search in
+    ``search/``, and ``summary.json``. What is wrong with any point of the grid is raised before
+    anything is trained; a training that fails is a record, and is tried again at the next start.
+    ``trust`` runs a model that is named by an import path.
+    """
+    if engine not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    place, seen = Path(out), watcher or Watcher()
+    machine = plan.sections.get("machine", {})
+    data_dir = plan.sections["data"].get("data_dir")
+    workshop = Workshop(machine.get("device", "auto"), data_dir, trust)
+    with ENGINES[engine](workshop, jobs) as crew:
+        task = _checked(plan, place, workshop)
+        floor = _Floor(plan, workshop, crew)
+        chosen = _search(plan, task, place, floor, seen) if plan.space else {}
+        cells = plan.cells(task, chosen)
+        check_cells(cells)
+        folder = CellFolder(place / CELLS)
+        kept, missing = settle(cells, folder, again=False)
+        seen.begin(cells, list(kept.values()))
+        try:
+            floor.run(missing, folder, seen.record)
+        finally:
+            summary = summarize(cells, folder.records().values())
+            write_record(place / SUMMARY, summary.plain())
+    return summary
+
+
+def _checked(plan: Plan, out: Path, workshop: Workshop) -> str:
+    """Raise what is wrong before any training; else keep the plan. Returns the data's task."""
+    before = Plan.read(out)
+    if before is not None:
+        plan.keep(out)  # other settings are refused at once
+    data, facts = workshop.data(plan.asked())
+    kept = Facts.read(out)
+    if kept is not None:
+        check_same_data(kept, facts, out)
+    if plan.space and not len(data.val[0]):
+        raise ValueError("--search chooses by validation error: it needs --val above 0")
+    for option, grid in (("--grid", points(plan.grid)), ("--search", _one_by_one(plan.space))):
+        for point in grid:
+            try:
+                workshop.check(plan.cell(data.task, point, 0, {}))
+            except ValueError as error:
+                where = f"{option} {label(point)}: " if point else ""
+                raise ValueError(f"{where}{error}") from error
+    plan.keep(out)
+    if kept is None:
+        facts.write(out)
+    return data.task
+
+
+def _one_by_one(space: dict[str, list[Any]]) -> list[Point]:
+    """Each value of each key on its own: all combinations may be too many to build."""
+    return [{key: value} for key, values in space.items() for value in values]
+
+
+# ---- what runs together -------------------------------------------------------------------------
+
+
+@dataclass
+class _Floor:
+    """Divides cells into batches and has them run."""
+
+    plan: Plan
+    workshop: Workshop
+    crew: LocalEngine
+
+    def run(
+        self, cells: Sequence[Cell], folder: CellFolder, on_record: Callable[[Record], object]
+    ) -> None:
+        """Train ``cells``; their records come in no fixed order."""
+        folder.folder.mkdir(parents=True, exist_ok=True)
+        batches: list[list[Cell]] = []
+        for group in _alike(cells):
+            if len(group) == 1 or self.workshop.check(group[0]) is None:
+                batches += [[cell] for cell in group]
+            else:
+                batches += self._fleets(group)
+        self.crew.run(batches, folder, on_record)
+
+    def _fleets(self, cells: list[Cell]) -> list[list[Cell]]:
+        """Even parts: one a process, more if memory asks for it."""
+        job = self.workshop.job(cells[0])
+        weights = sum(p.numel() * p.element_size() for p in job.ens.parameters())
+        repeats = len({cell["repeat"] for cell in cells})
+        # Weights, gradients, the best ones, moments, and a share of each repeat's data.
+        each = 8 * weights + nbytes(job.data) * repeats / len(cells)
+        most = max(1, int(_MEMORY / self.crew.jobs / each))
+        count = max(min(self.crew.jobs, len(cells)), -(-len(cells) // most))
+        size = -(-len(cells) // count)
+        return [cells[begin : begin + size] for begin in range(0, len(cells), size)]
+
+
+def _alike(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Cells that may train together: those that differ in seeds and numbers alone."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        config = {name: dict(values) for name, values in cell["config"].items()}
+        for section in ("data", "ensemble", "training"):
+            config[section].pop("seed", None)
+        for key in ("objective", "optimizer"):
+            config["training"][key] = _names_alone(config["training"][key])
+        for key in ("epochs", "patience", "select_by"):
+            config["training"].pop(key, None)
+        groups.setdefault(json.dumps(config, sort_keys=True), []).append(cell)
+    return list(groups.values())
+
+
+def _names_alone(text: str) -> list[str]:
+    return [layer.partition(":")[0] for layer in text.split("/")]
+
+
+# ---- the search ---------------------------------------------------------------------------------
+
+
+def _search(plan: Plan, task: str, out: Path, floor: _Floor, seen: Watcher) -> dict[int, Point]:
+    """The best choice of each repeat; all repeats search side by side, so that fleets are large.
+
+    Trials have records as cells have. The search itself is not kept: from the same seed and the
+    same results it proposes the same again, and finds the records of what was tried.
+    """
+    folder = CellFolder(out / SEARCH)
+    seed = int(plan.sections["training"].get("seed", 0))
+    asking = {
+        repeat: propose(plan.space, trials=plan.trials, batch=plan.batch, seed=seed + repeat)
+        for repeat in range(plan.repeats)
+    }
+    wanted = {repeat: next(one) for repeat, one in asking.items()}
+    trials: dict[int, list[Trial]] = {}
+    tried, total = 0, plan.trials * plan.repeats
+    while wanted:
+        seen.searching(tried, total)
+        values = _values(plan, task, wanted, folder, floor)
+        for repeat, one in asking.items():
+            if repeat in wanted:
+                _send(one, values[repeat], wanted, trials, repeat)
+        tried = min(total, tried + plan.batch * plan.repeats)
+    seen.searching(total, total)
+    best = {repeat: best_trial(found) for repeat, found in sorted(trials.items())}
+    return {repeat: trial.choice for repeat, trial in best.items()}
+
+
+def _send(
+    one: Generator[list[Point], Sequence[float], list[Trial]],
+    values: list[float],
+    wanted: dict[int, list[Point]],
+    trials: dict[int, list[Trial]],
+    repeat: int,
+) -> None:
+    try:
+        wanted[repeat] = one.send(values)
+    except StopIteration as over:
+        trials[repeat] = over.value
+        del wanted[repeat]
+
+
+def _values(
+    plan: Plan, task: str, wanted: dict[int, list[Point]], folder: CellFolder, floor: _Floor
+) -> dict[int, list[float]]:
+    """Validation ERR of every choice, by repeat; NaN for one that failed."""
+    cells = {
+        repeat: [plan.trial(task, choice, repeat) for choice in choices]
+        for repeat, choices in wanted.items()
+    }
+    every = [cell for group in cells.values() for cell in group]
+    check_cells(every)
+    records, missing = settle(every, folder, again=False)
+    floor.run(missing, folder, lambda record: records.update({record["name"]: record}))
+    return {
+        repeat: [_value(records[cell["name"]]) for cell in group] for repeat, group in cells.items()
+    }
+
+
+def _value(record: Record) -> float:
+    found = record.get("result", {}).get("val", {})
+    return float(found.get("ensemble_error", math.nan))

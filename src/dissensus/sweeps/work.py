@@ -1,0 +1,249 @@
+"""Training cells: as fleets where that can be, one after another else; a record of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dissensus.cells import Cell, CellFolder, Record
+from dissensus.cells.folder import execute
+from dissensus.data import Data
+from dissensus.decomposition import decompose
+from dissensus.diagnostics import Split, debiased_share, explosion, judge
+from dissensus.diagnostics.split import plain
+from dissensus.ensemble import Ensemble
+from dissensus.objectives import Objective, parse
+from dissensus.outputs import Predictions
+from dissensus.runs import (
+    Facts,
+    augmentation,
+    device_named,
+    disagreement_inputs,
+    load_data,
+    make_ensemble,
+)
+from dissensus.training import History, NonFiniteLoss, Recipe, Training, fit, fit_fleet, predict
+from dissensus.training.fleet import kind
+
+__all__ = ["Job", "Workshop", "figures"]
+
+OnRecord = Callable[[Record], object]
+
+#: Settings in ``[data]`` that the data themselves do not depend on.
+_NOT_OF_DATA = ("data_dir", "augment", "disagreement")
+
+_KEPT_DATA = 1 << 30  # bytes of data sets that are kept between batches
+
+
+@dataclass
+class Job:
+    """A cell made ready: its data, its ensemble and how to train it."""
+
+    cell: Cell
+    data: Data
+    ens: Ensemble
+    objective: Objective
+    recipe: Recipe
+    extra: Tensor | None
+
+    @property
+    def val(self) -> tuple[Tensor, Tensor] | None:
+        """Validation data, if there are any."""
+        return self.data.val if len(self.data.val[0]) else None
+
+    def training(self) -> Training | None:
+        """As a fleet takes it; None for what only ``fit`` can do."""
+        if self.extra is not None or self.cell["config"]["data"].get("augment"):
+            return None
+        train, val = (
+            None if part is None else (part[0].to(self.ens.device), part[1].to(self.ens.device))
+            for part in (self.data.train, self.val)
+        )
+        assert train is not None
+        return Training(self.ens, train, self.objective, val, self.recipe)
+
+    def alone(self) -> History:
+        """Train with ``fit``."""
+        return fit(
+            self.ens,
+            self.data.train,
+            self.objective,
+            val=self.val,
+            disagreement=self.extra,
+            augment=augmentation(self.cell["config"]["data"].get("augment")),
+            progress=False,
+            recipe=self.recipe,
+        )
+
+    def result(self, history: History, together: int) -> dict[str, Any]:
+        """What a record keeps of a training that is over; see :func:`figures`."""
+        if history.ended.startswith("failed"):
+            raise NonFiniteLoss(history.ended.removeprefix("failed: "))
+        found: dict[str, Any] = {
+            "best_epoch": history.best_epoch,
+            "epochs": len(history.epochs),
+            "ended": history.ended,
+            "execution": history.execution,
+            "together": together,
+        }
+        wanted = ["val"] if self.cell.get("only") == "val" else ["val", "test"]
+        made = {}
+        for part in wanted:
+            split = self.data.splits()[part]
+            if len(split[0]):
+                made[part] = predict(self.ens, split)
+                found[part] = figures(made[part], self.ens.combine)
+        if "test" in made:
+            train = predict(self.ens, self.data.train)
+            found["diagnosis"] = _diagnosis(train, made["test"], self.ens.combine)
+        return found
+
+
+def figures(predictions: Predictions, combine: str) -> dict[str, Any]:
+    """ERR, mean ERR and DIV, and for classifiers the accuracy; named as in an epoch's record.
+
+    >>> found = figures(Predictions(torch.zeros(3, 4, 2), torch.tensor([0, 0, 0, 1])), "score")
+    >>> found["accuracy"], found["diversity"]
+    (0.75, 0.0)
+    """
+    outputs, targets = predictions.outputs.double(), predictions.targets
+    assert targets is not None
+    loss = "cross_entropy"
+    if combine == "mean":
+        loss, targets = "mse", targets.double()
+    terms = decompose(outputs, targets, loss, combine)
+    found = {
+        "examples": outputs.shape[1],
+        "ensemble_error": float(terms.ensemble_error),
+        "member_error": float(terms.member_error),
+        "diversity": float(terms.diversity),
+    }
+    if combine != "mean":
+        hits = decompose(outputs, targets, "zero_one", combine)
+        found["accuracy"] = 1 - float(hits.ensemble_error)
+    return found
+
+
+def _diagnosis(train: Predictions, test: Predictions, combine: str) -> dict[str, Any]:
+    """The short form of ``dissensus diagnose``, on test data."""
+    before, after = (Split.of(part, combine=combine) for part in (train, test))
+    share, verdict = debiased_share(after), judge(after, before)
+    found: dict[str, Any] = plain(
+        {
+            "div_to_err": explosion(after).ratio,
+            "debiased_share": share.share,
+            "space": share.space,
+            "verdict": verdict.word,
+            "reasons": verdict.reasons,
+        }
+    )
+    return found
+
+
+@dataclass
+class Workshop:
+    """Where cells are trained; plain values, so that another process can have the same."""
+
+    device: str = "auto"
+    data_dir: str | None = None
+    trust: bool = False
+    _data: dict[str, tuple[Data, Facts]] = field(default_factory=dict, repr=False)
+
+    def data(self, config: dict[str, Any]) -> tuple[Data, Facts]:
+        """The data of a cell; those of a repeat are loaded once for all its cells."""
+        normalize = bool(config["model"].get("normalize"))
+        own = {k: v for k, v in config["data"].items() if k not in _NOT_OF_DATA}
+        options = config.get("data_options") or {}
+        key = json.dumps([own, options, normalize], sort_keys=True)
+        if key not in self._data:
+            asked = {**config, "data": dict(config["data"])}
+            if self.data_dir is not None:
+                asked["data"]["data_dir"] = self.data_dir
+            data = load_data(asked)
+            self._make_room(nbytes(data))
+            self._data[key] = data, Facts.of(data, channels=normalize)
+        return self._data[key]
+
+    def _make_room(self, size: int) -> None:
+        while self._data and size + sum(nbytes(d) for d, _ in self._data.values()) > _KEPT_DATA:
+            del self._data[next(iter(self._data))]
+
+    def job(self, cell: Cell) -> Job:
+        """Make a cell ready; raises what its settings or data get wrong."""
+        config = cell["config"]
+        data, facts = self.data(config)
+        settings = {k: v for k, v in config["training"].items() if k != "objective"}
+        recipe, objective = Recipe.of(settings), parse(config["training"]["objective"])
+        ens = make_ensemble(config, facts, trust=self.trust).to(device_named(self.device))
+        asked = {**config, "data": {**config["data"], "data_dir": self.data_dir}}
+        return Job(cell, data, ens, objective, recipe, disagreement_inputs(asked, facts, data))
+
+    def check(self, cell: Cell) -> Hashable | None:
+        """Raise what would fail at the first step; else its fleet's kind, None if it is alone."""
+        job = self.job(cell)
+        if job.objective.needs_disagreement and job.extra is None:
+            raise ValueError(
+                f"{type(job.objective).__name__} needs unlabelled data: --disagreement"
+            )
+        augmentation(cell["config"]["data"].get("augment"))
+        drawn = job.objective.sample_members(job.ens.members, torch.Generator())
+        x, y = (part[:1] for part in job.data.train)
+        with job.ens.evaluating(), torch.no_grad():
+            outputs = job.ens(x.to(job.ens.device)).cpu()
+        job.objective.check(outputs if drawn is None else outputs[list(drawn)], y)
+        training = job.training()
+        return None if training is None else kind(training)
+
+    def run(self, cells: Sequence[Cell], folder: CellFolder, on_record: OnRecord) -> None:
+        """Train ``cells``, together if they are several; write each record as its cell ends."""
+        left = list(cells)
+
+        def kept(record: Record) -> None:
+            folder.write(record)
+            left[:] = [cell for cell in left if cell["name"] != record["name"]]
+            on_record(record)
+
+        if len(cells) > 1:
+            self._together(cells, kept)
+        for cell in list(left):  # what could not be trained, or not all together
+            kept(execute(cell, self._alone))
+
+    def _alone(self, cell: Cell) -> dict[str, Any]:
+        job = self.job(cell)
+        return job.result(job.alone(), 1)
+
+    def _together(self, cells: Sequence[Cell], kept: OnRecord) -> None:
+        """Train as a fleet; an error that is not one cell's own leaves the rest untrained."""
+        jobs, trainings = [], []
+        for cell in cells:
+            try:
+                job = self.job(cell)
+                training = job.training()
+            except Exception:  # its own run will say it, and what it was
+                continue
+            if training is not None:
+                jobs.append(job)
+                trainings.append(training)
+
+        def ended(index: int, history: History) -> None:
+            job = jobs[index]
+            record = execute(job.cell, lambda _: job.result(history, len(jobs)))
+            record["seconds"] = round(record["seconds"] + history.seconds, 3)
+            kept(record)
+
+        try:
+            fit_fleet(trainings, on_end=ended, progress=False, keep_failed=True)
+        except OSError:
+            raise  # the folder cannot be written to
+        except Exception:
+            return
+
+
+def nbytes(data: Data) -> int:
+    """How much memory the data take."""
+    return sum(t.numel() * t.element_size() for part in data.splits().values() for t in part)

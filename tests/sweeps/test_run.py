@@ -1,0 +1,400 @@
+"""Sweeps: every cell as if trained alone, nothing done twice, failures kept apart."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dissensus as ds
+from dissensus.cells import CellFolder, Record
+from dissensus.diagnostics import diagnose
+from dissensus.runs import load_data, make_ensemble
+from dissensus.runs.facts import Facts
+from dissensus.sweeps import Plan, Watcher, run_sweep, summarize, work
+from dissensus.training import Recipe, fit, predict
+from tests.sweeps.sweep_runs import BETAS, long_plan, sections
+
+ROOT = Path(__file__).parents[2]
+
+
+class Seen(Watcher):
+    """Remembers the names of the cells that were trained."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.kept = 0
+
+    def begin(self, cells: Any, records: Any) -> None:
+        self.kept = len(records)
+
+    def record(self, record: Record) -> None:
+        self.names.append(record["name"])
+
+
+def alone(config: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The ensemble, history and data of a cell's settings, through ``fit``."""
+    data = load_data(config)
+    ens = make_ensemble(config, Facts.of(data))
+    settings = {k: v for k, v in config["training"].items() if k != "objective"}
+    history = fit(
+        ens,
+        data.train,
+        config["training"]["objective"],
+        val=data.val,
+        recipe=Recipe.of(settings),
+        progress=False,
+    )
+    return ens, history, data
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"data": "digits", "patience": 1, "model_options": ["hidden=16"], "combine": "score"},
+    ],
+    ids=["regression", "classes"],
+)
+def test_records_are_those_of_fit_alone(changes: dict[str, Any], tmp_path: Path) -> None:
+    grid = {"beta": BETAS, "lr": [0.01, 0.03]}
+    plan = Plan(sections(**changes), grid, repeats=2)
+    summary = run_sweep(plan, tmp_path)
+    assert (summary.done, summary.total, summary.failures) == (12, 12, {})
+    records = CellFolder(tmp_path / "cells").done()
+    assert {record["result"]["together"] for record in records.values()} == {12}
+    for name in ("beta=0+lr=0.03+repeat=1", "beta=1+lr=0.01+repeat=0", "beta=0.3+lr=0.01+repeat=1"):
+        record = records[name]
+        ens, history, data = alone(record["cell"]["config"])
+        result = record["result"]
+        assert result["best_epoch"] == history.best_epoch
+        assert (result["epochs"], result["ended"]) == (len(history.epochs), history.ended)
+        best = history.epochs[history.best_epoch - 1]["val"]
+        pairs = {part: predict(ens, data.splits()[part]) for part in ("train", "val", "test")}
+        loss = "mse" if ens.combine == "mean" else "cross_entropy"
+        for part in ("val", "test"):
+            outputs, targets = pairs[part].outputs.double(), pairs[part].targets
+            targets = targets.double() if loss == "mse" else targets
+            wanted = ds.decompose(outputs, targets, loss, ens.combine)
+            for key in ("ensemble_error", "member_error", "diversity"):
+                close = pytest.approx(float(getattr(wanted, key)), rel=1e-3, abs=1e-6)
+                assert result[part][key] == close
+        assert result["val"]["ensemble_error"] == pytest.approx(best["ensemble_error"], rel=1e-3)
+        if loss != "mse":
+            assert result["val"]["accuracy"] == pytest.approx(best["accuracy"], abs=0.005)
+        found = diagnose(pairs["train"], pairs["test"], combine=ens.combine)
+        assert result["diagnosis"]["verdict"] == found.verdict.word
+        ratio = pytest.approx(found.explosion["test"].ratio, rel=1e-2)
+        assert result["diagnosis"]["div_to_err"] == ratio
+
+
+def test_repeats_differ_in_split_weights_and_order(tmp_path: Path) -> None:
+    run_sweep(Plan(sections(), {"beta": [0.0]}, repeats=2), tmp_path)
+    first, second = CellFolder(tmp_path / "cells").done().values()
+    assert first["result"]["test"] != second["result"]["test"]
+    splits = [load_data(r["cell"]["config"]).rows["test"].tolist() for r in (first, second)]
+    assert sorted(splits[0]) != sorted(splits[1])
+
+
+def test_processes_give_the_same_records(tmp_path: Path) -> None:
+    plan = Plan(sections(), {"beta": BETAS, "members": [2, 3]}, repeats=2)
+    seen = Seen()
+    run_sweep(plan, tmp_path / "one")
+    run_sweep(plan, tmp_path / "two", jobs=2, watcher=seen)
+    one, two = (CellFolder(tmp_path / name / "cells").done() for name in ("one", "two"))
+    assert sorted(seen.names) == sorted(one) == sorted(two)
+    for name, record in one.items():
+        other = two[name]
+        assert other["cell"] == record["cell"]
+        assert other["facts"]["threads"] == 1
+        for part in ("val", "test"):
+            assert other["result"][part] == pytest.approx(record["result"][part], rel=1e-3)
+    summaries = [json.loads((tmp_path / n / "summary.json").read_text()) for n in ("one", "two")]
+    assert summaries[0]["best"] == summaries[1]["best"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_options": ["hidden=8", "dropout=0.3"]},
+        {"data": "digits", "model": "small_cnn", "model_options": ["width=2"], "epochs": 1},
+        {"objective": "learner_dropout:drop=0.4/augmented", "epochs": 2},
+        {"data": "digits", "augment": "adp", "epochs": 1},
+    ],
+    ids=["dropout", "convolutions", "drawn members", "augmentation"],
+)
+def test_what_cannot_be_batched_goes_through_fit(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    real = work.fit
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(work, "fit", counted)
+    summary = run_sweep(Plan(sections(**changes), {"beta": [0.1, 0.9]}), tmp_path)
+    assert (summary.done, len(calls)) == (2, 2)
+    records = CellFolder(tmp_path / "cells").done()
+    assert all(record["result"]["together"] == 1 for record in records.values())
+
+
+# ---- stopping, failing, going on ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_killed_sweep_goes_on_where_it_was(jobs: int, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.sweeps.sweep_runs", str(tmp_path), str(jobs)],
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    cells = tmp_path / "cells"
+    try:
+        deadline = time.monotonic() + 600  # a busy machine is no failure
+        while len(list(cells.glob("[!.]*.json"))) < 3:
+            assert process.poll() is None, "it ended before it could be killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    before = {path: path.read_bytes() for path in cells.glob("[!.]*.json")}
+    assert 3 <= len(before) < 18, "it was to be killed in the middle"
+    seen = Seen()
+    summary = run_sweep(long_plan(), tmp_path, watcher=seen)
+    assert (summary.done, summary.total) == (18, 18)
+    assert seen.kept == len(before)
+    assert not {path.stem for path in before} & set(seen.names)
+    assert len(seen.names) == 18 - len(before)
+    assert {path: path.read_bytes() for path in before} == before
+    # A third start has nothing to do.
+    again = Seen()
+    assert run_sweep(long_plan(), tmp_path, watcher=again).plain() == summary.plain()
+    assert again.names == []
+
+
+def test_a_cell_that_diverges_is_recorded_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(sections(), {"lr": [0.01, 1e30]}, repeats=2)
+    summary = run_sweep(plan, tmp_path)
+    assert [(row.done, row.failed) for row in summary.rows] == [(2, 0), (0, 2)]
+    assert summary.best is summary.rows[0]
+    assert set(summary.failures) == {"lr=1e+30+repeat=0", "lr=1e+30+repeat=1"}
+    assert all("NonFiniteLoss: the loss is" in error for error in summary.failures.values())
+    again = Seen()
+    run_sweep(plan, tmp_path, watcher=again)
+    assert sorted(again.names) == sorted(summary.failures)
+
+
+def test_an_error_of_the_fleet_leaves_every_cell_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = work.Job.alone
+
+    def broken(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    def unlucky(job: work.Job) -> Any:
+        if job.cell["point"] == {"beta": 0.3}:
+            raise RuntimeError("no luck")
+        return real(job)
+
+    monkeypatch.setattr(work, "fit_fleet", broken)
+    monkeypatch.setattr(work.Job, "alone", unlucky)
+    summary = run_sweep(Plan(sections(), {"beta": BETAS}), tmp_path)
+    assert summary.failures == {"beta=0.3+repeat=0": "RuntimeError: no luck"}
+    assert summary.done == 2
+    monkeypatch.undo()
+    seen = Seen()
+    assert run_sweep(Plan(sections(), {"beta": BETAS}), tmp_path, watcher=seen).failures == {}
+    assert seen.names == ["beta=0.3+repeat=0"]
+
+
+def test_a_process_that_dies_costs_its_own_cells(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import multiprocessing, os\n"
+        "from torch import nn\n"
+        "def make(outputs, deadly=False):\n"
+        "    if deadly and multiprocessing.parent_process():\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "    return nn.Linear(10, outputs)\n"
+    )
+    asked = sections(model=f"{tmp_path}/mine.py:make", epochs=1)
+    del asked["model_options"]
+    plan = Plan(asked, {"model.deadly": [False, True]}, repeats=2)
+    with pytest.raises(ValueError, match="if you trust it"):
+        run_sweep(plan, tmp_path / "out")
+    summary = run_sweep(plan, tmp_path / "out", jobs=2, trust=True)
+    assert [(row.done, row.failed) for row in summary.rows] == [(2, 0), (0, 2)]
+    assert all("ended with status -9" in error for error in summary.failures.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"sections": {"epochs": 5}}, "training.epochs was 4, now 5"),
+        ({"sections": {"members": 4, "clip": 1.0}}, "ensemble.members was 3, now 4; training.clip"),
+        ({"sections": {"data": "wine"}}, 'data.name was "diabetes", now "wine"'),
+        ({"grid": {"beta": [0.0, 0.5]}}, "grid.beta was [0.0, 0.3, 1.0], now [0.0, 0.5]"),
+        ({"grid": {"lr": [0.1]}}, "grid.beta was [0.0, 0.3, 1.0], now not set"),
+        ({"repeats": 1}, "sweep.repeats was 2, now 1"),
+        ({"space": {"lr": [0.1, 0.2]}}, "search.lr was not set, now [0.1, 0.2]"),
+    ],
+)
+def test_other_settings_in_the_same_folder_are_refused(
+    changes: dict[str, Any], sentence: str, done: Path
+) -> None:
+    before = {path: path.read_bytes() for path in done.rglob("*") if path.is_file()}
+    wanted = {"grid": {"beta": BETAS}, "repeats": 2, **changes}
+    plan = Plan(sections(**wanted.pop("sections", {})), **wanted)
+    with pytest.raises(ValueError, match="holds a sweep with other settings") as caught:
+        run_sweep(plan, done)
+    assert sentence in str(caught.value)
+    assert {path: path.read_bytes() for path in done.rglob("*") if path.is_file()} == before
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished sweep, to be read only."""
+    out = tmp_path_factory.mktemp("done")
+    run_sweep(Plan(sections(), {"beta": BETAS}, repeats=2), out)
+    return out
+
+
+def test_where_and_how_to_compute_may_change(done: Path) -> None:
+    seen = Seen()
+    plan = Plan(sections(threads=1, data_dir="elsewhere"), {"beta": BETAS}, repeats=2)
+    assert run_sweep(plan, done, watcher=seen).done == 6
+    assert seen.names == []
+
+
+def test_repeats_can_be_added(tmp_path: Path) -> None:
+    grid, seen = {"beta": BETAS}, Seen()
+    run_sweep(Plan(sections(), grid), tmp_path)
+    assert run_sweep(Plan(sections(), grid, repeats=2), tmp_path, watcher=seen).done == 6
+    assert sorted(seen.names) == [f"beta={beta}+repeat=1" for beta in ("0", "0.3", "1")]
+    read = Plan.read(tmp_path)
+    assert read is not None
+    assert (read.repeats, read.grid) == (2, grid)
+
+
+def test_a_table_that_changed_is_noticed(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    rows = [f"{i},{i * 7 % 11},{'ab'[i % 2]}" for i in range(60)]
+    table.write_text("u,v,kind\n" + "\n".join(rows) + "\n")
+    plan = Plan(sections(data=str(table), target="kind"), {"beta": [0.0, 1.0]})
+    run_sweep(plan, tmp_path / "out")
+    table.write_text("u,v,kind\n" + "\n".join(reversed(rows)) + "\n")
+    with pytest.raises(ValueError, match=r"is not what .* was trained on"):
+        run_sweep(plan, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "grid", "sentence"),
+    [
+        ({}, {"members": [3, 0]}, "--grid members=0: members must be an integer of at least 1"),
+        ({}, {"epochs": [2.5]}, "--grid epochs=2.5: epochs must be an integer of at least 1"),
+        ({}, {"model.hidden": [8, -1]}, "--grid model.hidden=-1: "),
+        ({"objective": "a2d", "data": "wine"}, {"strength": [1.0]}, "needs unlabelled data"),
+        ({}, {"objective": ["adp"]}, "--grid objective=adp: "),
+        ({"objective": "ldr", "data": "wine"}, {"active": [2, 9]}, "--grid active=9: "),
+        ({"augment": "apd", "data": "digits"}, {}, "did you mean 'adp'?"),
+    ],
+)
+def test_what_cannot_work_is_told_before_any_training(
+    changes: dict[str, Any],
+    grid: dict[str, Any],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(*arguments: Any) -> None:
+        pytest.fail("it began to train")
+
+    monkeypatch.setattr(work.Workshop, "run", never)
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (compared below)
+        run_sweep(Plan(sections(**changes), grid), tmp_path / "out")
+    assert sentence in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+# ---- the search, and the table ------------------------------------------------------------------
+
+
+def test_the_search_chooses_by_validation_for_each_repeat(tmp_path: Path) -> None:
+    space = {"lr": [1e-5, 0.003, 0.03], "batch_size": [32, 64]}
+    plan = Plan(sections(), {"beta": [0.0, 1.0]}, repeats=2, space=space, trials=8, batch=4)
+    summary = run_sweep(plan, tmp_path / "a")
+    assert summary.done == 4
+    trials = CellFolder(tmp_path / "a" / "search").done()
+    assert all("test" not in trial["result"] for trial in trials.values())
+    for record in CellFolder(tmp_path / "a" / "cells").done().values():
+        cell = record["cell"]
+        own = [trial for trial in trials.values() if trial["cell"]["repeat"] == cell["repeat"]]
+        best = min(own, key=lambda trial: trial["result"]["val"]["ensemble_error"])
+        assert cell["chosen"] == best["cell"]["point"]
+        assert f"lr={cell['chosen']['lr']}" in cell["config"]["training"]["optimizer"]
+        assert cell["config"]["training"]["batch_size"] == cell["chosen"]["batch_size"]
+    # The trials were trained with the objective as it was given, not with the grid's.
+    objectives = {trial["cell"]["config"]["training"]["objective"] for trial in trials.values()}
+    assert objectives == {"augmented:loss=mse,combine=mean"}
+
+    run_sweep(plan, tmp_path / "b")
+    for folder in ("search", "cells"):
+        one, two = (CellFolder(tmp_path / name / folder).done() for name in ("a", "b"))
+        assert {n: (r["cell"], r["result"]) for n, r in one.items()} == {
+            n: (r["cell"], r["result"]) for n, r in two.items()
+        }
+
+    # A search that was cut off proposes the same again, and trains what is missing.
+    gone = sorted((tmp_path / "b" / "search").glob("*.json"))[:3]
+    for path in [*gone, *(tmp_path / "b" / "cells").glob("*.json")]:
+        path.unlink()
+    kept = {p: p.read_bytes() for p in (tmp_path / "b" / "search").glob("*.json")}
+    assert run_sweep(plan, tmp_path / "b").plain() == summary.plain()
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert all(path.exists() for path in gone)
+
+
+def test_a_search_needs_validation_rows(tmp_path: Path) -> None:
+    plan = Plan(sections(val=0), space={"lr": [0.1, 0.2]})
+    with pytest.raises(ValueError, match="needs --val above 0"):
+        run_sweep(plan, tmp_path)
+
+
+def made_up(number: int, repeat: int, **figures: Any) -> tuple[dict[str, Any], Record]:
+    cell = {
+        "name": f"{number}-{repeat}",
+        "number": number,
+        "repeat": repeat,
+        "point": {"x": number},
+    }
+    if "error" in figures:
+        return cell, {"name": cell["name"], "cell": cell, **figures}
+    return cell, {"name": cell["name"], "cell": cell, "result": figures}
+
+
+def test_the_best_is_chosen_by_validation_among_points_that_are_complete() -> None:
+    made = [
+        made_up(n, r, val={"ensemble_error": val + r}, test={"ensemble_error": test})
+        for n, val, test in ((0, 0.5, 0.1), (1, 0.4, 0.9))
+        for r in (0, 1)
+    ]
+    made += [made_up(2, 0, val={"ensemble_error": 0.0}), made_up(2, 1, error="NonFiniteLoss: nan")]
+    cells, records = [cell for cell, _ in made], [record for _, record in made]
+    summary = summarize(cells, records)
+    assert summary.best is summary.rows[1]
+    assert summary.best.val["ensemble_error"].mean == pytest.approx(0.9)
+    assert summary.best.val["ensemble_error"].sd == pytest.approx(0.5**0.5)
+    assert summary.rows[2].val["ensemble_error"].sd is None
+    assert (summary.rows[2].done, summary.rows[2].failed) == (1, 1)
+    assert summary.failures == {"2-1": "NonFiniteLoss: nan"}
+    assert summarize(cells[:2], []).best is None
