@@ -72,7 +72,7 @@ EXPERIMENT = Experiment(
     _searched_table,
     {
         "smoke": SETTING["smoke"],
-        "cpu": "As collusion/explosion, five runs, the search at β = 0, 0.5 and 1",
-        "paper": "As collusion/explosion, five runs, the search at β = 0, 0.5 and 1",
+        "cpu": "As collusion/explosion, three runs, the search at β = 0, 0.5 and 1",
+        "paper": "As collusion/explosion, three runs, the search at β = 0, 0.5 and 1",
     },
 )

@@ -68,7 +68,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
 def search_cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """A cell for each table, some runs, and the search at either end and in the middle."""
     size = _SCALES[scale]
-    runs = int(options.get("runs", 2 if scale == "smoke" else 5))
+    runs = int(options.get("runs", 2 if scale == "smoke" else 3))
     return _cells(size, range(runs), (0.0, 0.5, 1.0), options)
 
 
