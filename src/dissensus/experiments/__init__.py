@@ -1,16 +1,35 @@
 """The papers' tables and figures as named experiments, at three scales, with claims as checks."""
 
 from dissensus.experiments.base import Experiment
-from dissensus.experiments.collusion import diagnosing, gat, gradients, search_beta
+from dissensus.experiments.collusion import (
+    architectures,
+    comparison,
+    diagnosing,
+    dropout,
+    gap,
+    gat,
+    gradients,
+    search_beta,
+    sweeps,
+)
 
 __all__ = ["EXPERIMENTS"]
 
 #: Every experiment by its full name, in the order of the papers.
 EXPERIMENTS: dict[str, Experiment] = {
+    "collusion/joint-vs-independent": comparison.JOINT_VS_INDEPENDENT,
     "collusion/explosion": diagnosing.EXPLOSION,
     "collusion/bias-removal": diagnosing.BIAS_REMOVAL,
     "collusion/codependence": diagnosing.CODEPENDENCE,
     "collusion/search-beta": search_beta.EXPERIMENT,
+    "collusion/generalization-gap": gap.GENERALIZATION_GAP,
+    "collusion/beta-sweep": sweeps.BETA_SWEEP,
+    "collusion/training-curves": comparison.TRAINING_CURVES,
     "collusion/gat": gat.EXPERIMENT,
     "collusion/gradients": gradients.EXPERIMENT,
+    "collusion/larger-ensembles": sweeps.LARGER_ENSEMBLES,
+    "collusion/score-averaging": sweeps.SCORE_AVERAGING,
+    "collusion/cnn": architectures.CNN,
+    "collusion/vgg-svhn": architectures.VGG_SVHN,
+    "collusion/learner-dropout": dropout.LEARNER_DROPOUT,
 }

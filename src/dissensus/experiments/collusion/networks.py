@@ -1,0 +1,103 @@
+"""Small relatives of the paper's networks, for two cores; a cell names them by import path.
+
+The paper's ResNet-18 and VGG cost two cores an hour an epoch with five members. These keep what
+matters to learner collusion (batch norm, residual blocks, more capacity than the training subset
+needs) and leave out what only costs: resolution and width.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+from torch import nn
+
+from dissensus.models import ResNet
+
+__all__ = ["library_model", "small_resnet", "small_vgg"]
+
+
+def small_resnet(
+    input_shape: Sequence[int],
+    outputs: int,
+    *,
+    width: int = 16,
+    stages: Sequence[int] = (1, 1),
+    stem: int = 4,
+) -> nn.Module:
+    """A ResNet of few, narrow blocks after a 5 × 5 convolution of stride ``stem``.
+
+    >>> sum(p.numel() for p in small_resnet((3, 32, 32), 10).parameters())
+    20890
+    """
+    network = ResNet(
+        input_shape, outputs, stages=stages, width=width, norm="batch", shortcut="projection"
+    )
+    if stem > 1:
+        network.stem = nn.Conv2d(input_shape[0], width, 5, stride=stem, padding=2, bias=False)
+        nn.init.kaiming_normal_(network.stem.weight, mode="fan_out", nonlinearity="relu")
+    return network
+
+
+def small_vgg(
+    input_shape: Sequence[int],
+    outputs: int,
+    *,
+    width: int = 8,
+    groups: int = 2,
+    dropout: float = 0.1,
+) -> nn.Module:
+    """The plan of Table 4 with ``groups`` groups of two convolutions instead of five groups.
+
+    Each convolution has batch norm and ReLU, a max-pool ends each group and the width doubles;
+    then a hidden linear layer with batch norm. Table 4's dropout of 0.3 to 0.5 suits networks a
+    thousand times as large; here it is ``dropout``, at the same places.
+
+    >>> small_vgg((1, 14, 14), 10)(__import__("torch").zeros(2, 1, 14, 14)).shape
+    torch.Size([2, 10])
+    """
+    layers: list[nn.Module] = []
+    channels, height, columns = input_shape
+    for group in range(groups):
+        for position in range(2):
+            layers += [
+                nn.Conv2d(channels, width << group, 3, padding=1),
+                nn.BatchNorm2d(width << group),
+                nn.ReLU(),
+            ]
+            if position == 0:
+                layers.append(nn.Dropout(dropout))
+            channels = width << group
+        layers.append(nn.MaxPool2d(2))
+        height, columns = height // 2, columns // 2
+    hidden = 4 * width
+    return nn.Sequential(
+        *layers,
+        nn.Flatten(),
+        nn.Dropout(dropout),
+        nn.Linear(channels * height * columns, hidden),
+        nn.BatchNorm1d(hidden),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, outputs),
+    )
+
+
+def library_model(
+    input_shape: Sequence[int], outputs: int, *, package: str, name: str
+) -> nn.Module:
+    """A network of torchvision or timm without trained weights, as in Table 1.
+
+    Neither is needed for anything else, so neither is installed with Dissensus.
+    """
+    makers = {"torchvision": ("torchvision.models", "get_model"), "timm": ("timm", "create_model")}
+    if package not in makers:
+        raise ValueError(f"package must be one of {', '.join(makers)}, got {package!r}")
+    module, maker = makers[package]
+    try:
+        make = getattr(importlib.import_module(module), maker)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{name} needs {package}: pip install {package}") from error
+    network = make(name, num_classes=outputs)
+    assert isinstance(network, nn.Module)
+    return network
