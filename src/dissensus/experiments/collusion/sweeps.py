@@ -255,7 +255,11 @@ def _labelled(groups: Mapping[str, list[Record]], label: str) -> dict[str, list[
 
 
 def _draw_large(records: list[Record]) -> Figure:
-    both = {**_labelled(_base(records), "smaller"), **_labelled(_large(records), "larger")}
+    both = {
+        f"{name}, {found[0]['cell']['members']} members": found
+        for groups in (_base(records), _large(records))
+        for name, found in groups.items()
+    }
     return draw_beta_curves(both, ("accuracy", "error"))
 
 
