@@ -15,7 +15,7 @@ from dissensus import diversity
 from dissensus.losses import cross_entropy
 from dissensus.objectives import ADP, JSD, Objective, alpha_for, target_probability
 from dissensus.objectives.adp import adp_parts
-from dissensus.outputs import combined_log_probs
+from dissensus.outputs import combined_log_probs, mean_over_members
 
 STARTS = 8
 
@@ -184,10 +184,11 @@ def test_bad_sizes_and_probabilities_are_refused() -> None:
 def plain_parts(
     logits: Tensor, labels: Tensor, weights: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
+    ce = mean_over_members(cross_entropy(log_softmax(logits, -1), labels), weights)
     return (
-        cross_entropy(log_softmax(logits, -1), labels),
-        diversity.entropy(combined_log_probs(logits, "probability", weights)),
-        diversity.log_ensemble_diversity(logits, labels, weights),
+        logits.shape[0] * ce,
+        diversity.entropy(combined_log_probs(logits, "probability", weights)).mean(),
+        diversity.log_ensemble_diversity(logits, labels, weights).mean(),
     )
 
 
@@ -201,9 +202,9 @@ def test_fused_parts_are_the_plain_formulas(weights: list[float] | None, part: o
         leaf = logits.clone().requires_grad_()
         values = function(leaf, labels, given_weights)
         chosen = values[part] if isinstance(part, slice) else values[part : part + 1]
-        # Unlike numbers for unlike entries, so that none can stand in for another.
-        directions = [torch.linspace(1, 2, v.numel()).reshape(v.shape).to(v) for v in chosen]
-        gradient = torch.autograd.grad(chosen, leaf, directions)[0]
+        # Unlike numbers for unlike parts, so that none can stand in for another.
+        weighed = sum((i + 2) * value for i, value in enumerate(chosen))
+        gradient = torch.autograd.grad(weighed, leaf)[0]
         results.append(([v.detach() for v in chosen], gradient))
     assert_close(results[0], results[1], rtol=1e-9, atol=1e-9)
     assert float(results[0][1].abs().max()) > 1e-2
@@ -213,14 +214,14 @@ def test_fused_parts_in_float32_at_wide_gaps() -> None:
     # The naive form is NaN at a gap of 55; at 110 exp(−gap) is no longer a float32.
     logits = torch.tensor([[[110.0, 1.0, 0.0, -1.0]], [[110.0, 0.0, 2.0, 0.0]]], requires_grad=True)
     labels = torch.tensor([0])
-    ce, entropy, log_det = adp_parts(logits, labels)
+    ce, entropy, log_det = adp_parts(logits, labels, None)
     wanted = diversity.log_ensemble_diversity(logits.double(), labels)
-    assert_close(log_det, wanted.float(), rtol=1e-5, atol=1e-4)
+    assert_close(log_det, wanted.float().mean(), rtol=1e-5, atol=1e-4)
     assert float(log_det.detach()) < -0.1
-    gradient = torch.autograd.grad(log_det.sum(), logits)[0]
+    gradient = torch.autograd.grad(log_det, logits)[0]
     assert bool(torch.isfinite(gradient).all())
     assert float(gradient.abs().max()) > 0.1  # there is something left to point with
-    assert float(ce.detach().sum() + entropy.detach().sum()) == 0
+    assert float(ce.detach() + entropy.detach()) == 0
 
 
 @pytest.mark.parametrize(
@@ -233,10 +234,10 @@ def test_members_that_all_but_agree_stay_finite_in_float32(
     # The rounding of a float32 Gram matrix reaches the floor of 1e-6 and makes it indefinite.
     base, labels = torch.randn(1, 4, classes), torch.randint(classes, (4,))
     logits = (base + noise * torch.randn(members, 4, classes)).requires_grad_()
-    for log_det in (
-        adp_parts(logits, labels)[2],
-        diversity.log_ensemble_diversity(logits, labels),
-    ):
+    one_by_one = [
+        adp_parts(logits[:, n : n + 1], labels[n : n + 1], None)[2] for n in range(len(labels))
+    ]
+    for log_det in (torch.stack(one_by_one), diversity.log_ensemble_diversity(logits, labels)):
         gradient = torch.autograd.grad(log_det.sum(), logits)[0]
         assert bool(torch.isfinite(log_det).all())
         assert bool(torch.isfinite(gradient).all())
@@ -252,7 +253,7 @@ def test_fused_parts_under_vmap_whatever_is_shared() -> None:
 
     def total(z: Tensor, y: Tensor, w: Tensor) -> Tensor:
         ce, entropy, log_det = adp_parts(z, y, w)
-        return ce.sum() + 2 * entropy.square().sum() + 3 * log_det.square().sum()
+        return ce + 2 * entropy.square() + 3 * log_det.square()
 
     for axes in ((0, 0, 0), (0, None, None), (None, 0, None), (None, None, 0), (0, None, 0)):
         given_in = [

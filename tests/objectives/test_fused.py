@@ -14,30 +14,24 @@ from torch.testing import assert_close
 from dissensus.diversity import jensen_shannon
 from dissensus.losses import cross_entropy
 from dissensus.objectives.disagreement import a2d_pairs
-from dissensus.objectives.fused import (
-    a2d_parts,
-    a2d_term,
-    jensen_shannon_parts,
-    score_curvature_parts,
-)
-from dissensus.outputs import weighted_mean
+from dissensus.objectives.fused import a2d_term, jensen_shannon_parts, score_curvature_parts
+from dissensus.objectives.ldr import hardness_weights, ldr_parts
+from dissensus.outputs import mean_over_members, weighted_mean
 
 Parts = tuple[Tensor, ...]
 Function = Callable[[Tensor, Tensor, Tensor], Parts]
 
 
-def fused_a2d(logits: Tensor, targets: Tensor, weights: Tensor) -> Parts:
-    return a2d_parts(logits, targets, _examples(logits), _pairs(weights))
+def fused_ldr(logits: Tensor, targets: Tensor, weights: Tensor) -> Parts:
+    return ldr_parts(logits, targets, weights, _pairs(weights)[..., None] / logits.shape[1])
 
 
-def plain_a2d(logits: Tensor, targets: Tensor, weights: Tensor) -> Parts:
+def plain_ldr(logits: Tensor, targets: Tensor, weights: Tensor) -> Parts:
     log_probs = log_softmax(logits, -1)
-    terms = (a2d_pairs(log_probs) * _examples(logits)).mean(-1)
-    return (_pairs(weights) * terms).sum(), cross_entropy(log_probs, targets)
-
-
-def _examples(logits: Tensor) -> Tensor:
-    return torch.linspace(0.5, 2, logits.shape[1], dtype=logits.dtype)
+    alpha = hardness_weights(logits, targets, weights)
+    terms = (a2d_pairs(log_probs) * alpha).mean(-1)
+    ce = mean_over_members(cross_entropy(log_probs, targets), weights)
+    return ce, (_pairs(weights).T * terms).sum()
 
 
 def _pairs(weights: Tensor) -> Tensor:
@@ -49,18 +43,20 @@ def _pairs(weights: Tensor) -> Tensor:
 
 def plain_jensen_shannon(logits: Tensor, targets: Tensor, weights: Tensor) -> Parts:
     log_probs = log_softmax(logits, -1)
-    return cross_entropy(log_probs, targets), jensen_shannon(log_probs, weights)
+    ce = mean_over_members(cross_entropy(log_probs, targets), weights)
+    return logits.shape[0] * ce, jensen_shannon(log_probs, weights).mean()
 
 
 def plain_score_curvature(logits: Tensor, targets: Tensor, weights: Tensor) -> Parts:
     away = logits - weighted_mean(logits, weights)
     probs = weighted_mean(logits, weights).softmax(-1)
     variance = (probs * away.square()).sum(-1) - (probs * away).sum(-1).square()
-    return cross_entropy(log_softmax(logits, -1), targets), weighted_mean(variance / 2, weights)
+    ce = mean_over_members(cross_entropy(log_softmax(logits, -1), targets), weights)
+    return ce, mean_over_members(variance / 2, weights)
 
 
 FUSED: dict[str, tuple[Function, Function]] = {
-    "a2d": (fused_a2d, plain_a2d),
+    "ldr": (fused_ldr, plain_ldr),
     "jensen_shannon": (jensen_shannon_parts, plain_jensen_shannon),
     "score_curvature": (score_curvature_parts, plain_score_curvature),
 }
@@ -90,10 +86,9 @@ def values_and_gradients(
     for chosen in ([0], [1], [0, 1]):
         leaf = logits.clone().requires_grad_()
         parts = function(leaf, targets, weights)
-        used = [parts[i] for i in chosen]
-        # Unlike numbers for unlike entries, so that none can stand in for another.
-        directions = [torch.linspace(1, 2, max(v.numel(), 1)).reshape(v.shape).to(v) for v in used]
-        gradients.append(torch.autograd.grad(used, leaf, directions)[0])
+        # Unlike numbers for unlike parts, so that none can stand in for another.
+        weighed = sum((i + 2) * parts[i] for i in chosen)
+        gradients.append(torch.autograd.grad(weighed, leaf)[0])
         values = [part.detach() for part in parts]
     return values, gradients
 
@@ -115,7 +110,7 @@ def test_fused_terms_are_the_plain_ones(
     if dropped and members > 1:
         weights[0] = 0
         weights = weights / weights.sum()
-    targets = smooth if soft and name != "a2d" else hard
+    targets = smooth if soft and name != "ldr" else hard
     got, wanted = (values_and_gradients(f, logits, targets, weights) for f in FUSED[name])
     assert_close(got, wanted, rtol=1e-9, atol=1e-10)
 
@@ -155,7 +150,7 @@ def test_vmap_of_the_gradient_is_the_loop(name: str) -> None:
 
     def total(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         first, second = FUSED[name][0](logits, labels, weights)
-        return first.sum() + 3 * second.square().sum()
+        return first + 3 * second.square()
 
     got = vmap(grad(total))(stacked[0], stacked[1], stacked[3])
     wanted = [grad(total)(logits, labels, weights) for logits, labels, _, weights in runs]
@@ -174,7 +169,7 @@ def test_a_second_derivative_is_refused_rather_than_wrong(name: str) -> None:
     for part in (0, 1):
 
         def loss(z: Tensor, part: int = part) -> Tensor:
-            return FUSED[name][0](z, labels, weights)[part].square().sum()
+            return FUSED[name][0](z, labels, weights)[part].square()
 
         with pytest.raises(RuntimeError, match="no second derivative"):
             jacrev(grad(loss))(logits)
@@ -184,7 +179,15 @@ def test_a_second_derivative_is_refused_rather_than_wrong(name: str) -> None:
             torch.autograd.grad(first.sum(), leaf)
 
 
-def test_the_term_alone_is_that_of_the_parts() -> None:
-    logits, labels, _, weights = draw(2)
-    wanted = fused_a2d(logits, labels, weights)[0]
-    assert_close(a2d_term(logits, _examples(logits), _pairs(weights)), wanted)
+def test_the_term_of_a2d_is_the_weighted_sum_of_its_pairs() -> None:
+    logits, _, _, weights = draw(2)
+    examples = torch.linspace(0.5, 2, 4, dtype=torch.float64)
+    share = _pairs(weights)[..., None] * examples
+
+    def plain(z: Tensor) -> Tensor:
+        return (a2d_pairs(log_softmax(z, -1)).transpose(0, 1) * share).sum()
+
+    leaf = logits.requires_grad_()
+    got, wanted = a2d_term(leaf, share)[0], plain(leaf)
+    assert_close(got, wanted)
+    assert_close(*(torch.autograd.grad(value, leaf)[0] for value in (got, wanted)))

@@ -1,4 +1,6 @@
-"""``WrittenOut``: its means, its refusal of a second derivative, and the terms of DivDis."""
+"""``WrittenOut``: its totals, its refusal of a second derivative, and the terms of DivDis."""
+
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch.testing import assert_close
 from dissensus.losses import cross_entropy, mean_cross_entropy
 from dissensus.objectives.disagreement import divdis_pairs, pair_weights
 from dissensus.objectives.fused import divdis_parts, jensen_shannon_parts, member_weights
-from dissensus.objectives.gradients import WrittenOut
+from dissensus.objectives.gradients import Factor, WrittenOut
 from dissensus.outputs import mean_over_members, weighted_mean
 
 
@@ -23,47 +25,70 @@ def draw(members: int = 3, batch: int = 4, classes: int = 5) -> tuple[Tensor, Te
     return 2 * logits, labels, weights / weights.sum()
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("used", [[0], [1], [0, 1]])
-def test_means_are_the_means_of_the_values(weighted: bool, used: list[int]) -> None:
-    logits, labels, some = draw()
-    weights = some if weighted else None
-    leaf = logits.requires_grad_()
-    got = jensen_shannon_parts.mean(weights, leaf, labels, weights)
-    ce, divergence = jensen_shannon_parts(leaf, labels, weights)
-    wanted = (mean_over_members(ce, weights), divergence.mean())
-    assert_close(got, wanted)
-    # With some of them unused, and weighed unlike each other.
-    gradients = [
-        torch.autograd.grad(sum((i + 2) * parts[i] for i in used), leaf)[0]
-        for parts in (got, wanted)
-    ]
-    assert_close(*gradients)
+def squares(z: Tensor) -> tuple[Tensor, ...]:
+    """``Σ z²``, ``Σ z³``, and what their gradients need."""
+    return z.square().sum(), z.pow(3).sum(), z.clone()
+
+
+def gradient_of_squares(factors: Sequence[Factor], _: object, kept: Sequence[Tensor]) -> Tensor:
+    return 2 * kept[0] * factors[0] + 3 * kept[0].square() * factors[1]
+
+
+POWERS = WrittenOut("powers", squares, values=2, gradient=gradient_of_squares)
+
+
+def powers() -> tuple[Tensor, Tensor]:
+    return torch.tensor([[[1.0, 2.0]]], requires_grad=True), torch.tensor(7.0, requires_grad=True)
+
+
+def test_a_total_is_the_first_value_and_the_others_times_their_factors() -> None:
+    z, base = powers()
+    for factor in (0.5, torch.tensor(0.5)):
+        assert [part.item() for part in POWERS.total((factor,), z)] == [5 + 0.5 * 9, 5, 9]
+        assert_close(torch.autograd.grad(POWERS.total((factor,), z)[0], z)[0], 2 * z + 1.5 * z**2)
+        total, first, second = POWERS.total((2.0, factor), z, base=base)
+        assert [part.item() for part in (total, first, second)] == [7 + 10 + 4.5, 5, 9]
+        of_z, of_base = torch.autograd.grad(3 * total, (z, base))
+        assert_close(of_z, 3 * (4 * z + 1.5 * z**2))
+        assert float(of_base) == 3
+
+
+def test_a_total_and_its_values_can_be_differentiated_together_and_alone() -> None:
+    z, base = powers()
+    slopes = [2 * z + 1.5 * z**2, 2 * z, 3 * z**2]
+    for used in ([0], [1], [2], [0, 1], [0, 2], [1, 2], [0, 1, 2]):
+        parts = POWERS.total((0.5,), z)
+        gradient = torch.autograd.grad(sum((i + 2) * parts[i] for i in used), z)[0]
+        assert_close(gradient, sum((i + 2) * slopes[i] for i in used))
+    # With a base that wants a gradient and logits that do not, and the other way round.
+    assert float(torch.autograd.grad(POWERS.total((1.0, 1.0), z.detach(), base=base)[0], base)[0])
+    total, *_ = POWERS.total((1.0, 1.0), z, base=base.detach())
+    assert_close(torch.autograd.grad(total, z)[0], 2 * z + 3 * z**2)
+    assert torch.autograd.gradcheck(lambda z: POWERS.total((0.5,), z), (z.double(),))
+    with torch.no_grad():
+        assert not any(part.requires_grad for part in POWERS.total((0.5,), z))
+
+
+def test_a_total_can_be_differentiated_again_and_again_where_the_graph_is_kept() -> None:
+    z, _ = powers()
+    total = POWERS.total((0.5,), z)[0]
+    first, second = (torch.autograd.grad(total, z, retain_graph=True)[0] for _ in range(2))
+    assert_close(first, second)
+    torch.autograd.grad(total, z)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        torch.autograd.grad(total, z)
 
 
 def test_a_second_derivative_is_refused_where_the_first_is_not_weighed_by_anything() -> None:
     # The incoming gradient is a constant 1: nothing but the logits has a history.
     logits, labels, weights = draw()
     leaf = logits.requires_grad_()
-    for values in (jensen_shannon_parts, lambda *given: jensen_shannon_parts.mean(None, *given)):
-        total = sum(value.sum() for value in values(leaf, labels, weights))
+    given = leaf, labels, weights
+    for values in (jensen_shannon_parts(*given), jensen_shannon_parts.total((2.0,), *given)[:1]):
         plain = cross_entropy(log_softmax(leaf, -1), labels).sum()
-        first = torch.autograd.grad(total + plain, leaf, create_graph=True)[0]
+        first = torch.autograd.grad(sum(values) + plain, leaf, create_graph=True)[0]
         with pytest.raises(RuntimeError, match="JSD has no second derivative"):
             torch.autograd.grad(first.sum(), leaf)
-
-
-def test_slopes_of_scalars_and_of_values_by_example() -> None:
-    # v = (Σ z², z_0 of every member and example), the slopes 2 z and 1 at class 0.
-    def compute(z: Tensor) -> tuple[Tensor, ...]:
-        first = torch.zeros_like(z)
-        first[..., 0] = 1
-        return z.square().sum(), z[..., 0].clone(), 2 * z, first
-
-    term = WrittenOut("squares", compute, values=2)
-    z = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(term, (z,))
-    assert torch.autograd.gradcheck(lambda z: term.mean(None, z), (z,))
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -18,10 +18,18 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from dissensus.diversity import DETERMINANT_FLOOR, leave_out
-from dissensus.objectives.base import Objective, Terms, add_scaled, check_hard_labels, number
-from dissensus.objectives.fused import jensen_shannon_parts, member_weights
-from dissensus.objectives.gradients import WrittenOut
-from dissensus.outputs import check_logits, check_targets
+from dissensus.objectives.base import Objective, Terms, check_hard_labels, number
+from dissensus.objectives.fused import (
+    finite_log,
+    grad_of_mean,
+    jensen_shannon_parts,
+    label_index,
+    minus_labels,
+    scaled_mean,
+    through_softmax,
+)
+from dissensus.objectives.gradients import Factor, WrittenOut
+from dissensus.outputs import check_logits, check_targets, weighted_mean
 
 __all__ = ["ADP", "JSD", "adp_parts", "alpha_for", "target_probability"]
 
@@ -71,96 +79,73 @@ class ADP(Objective):
         temperature = hyperparameters["temperature"]
         if isinstance(temperature, Tensor) or temperature != 1:
             outputs = outputs / temperature
-        ce, entropy, log_diversity = _adp.mean(
-            _sum_over_members(outputs, weights), outputs, targets.long(), weights
-        )
+        factors = -hyperparameters["alpha"], -hyperparameters["beta"]
+        # L_ECE − ADP, Eq. 5 and 6
+        loss, ce, entropy, log_diversity = adp_parts.total(factors, outputs, targets, weights)
         parts = {
             "cross_entropy": ce,  # L_ECE, Eq. 2
             "ensemble_entropy": entropy,
             "log_diversity": log_diversity,
         }
-        loss = add_scaled(ce, entropy, -hyperparameters["alpha"])  # L_ECE − ADP, Eq. 5 and 6
-        return Terms(add_scaled(loss, log_diversity, -hyperparameters["beta"]), parts)
-
-
-def _sum_over_members(outputs: Tensor, weights: Tensor | None) -> Tensor:
-    """K w_k: what makes a weighted mean over members the paper's sum over them."""
-    members = outputs.shape[0]
-    return outputs.new_ones(members) if weights is None else members * weights.to(outputs.dtype)
-
-
-def adp_parts(
-    logits: Tensor, labels: Tensor, weights: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """CE of each member ``[members, batch]``, entropy of their mean and log diversity, ``[batch]``.
-
-    The three share one exponential over the whole tensor, and their gradients are written out: the
-    same numbers as ``cross_entropy``, ``diversity.entropy`` and
-    ``diversity.log_ensemble_diversity`` in a fraction of the time.
-    """
-    ce, entropy, log_diversity = _adp(logits, labels.long(), weights)
-    return ce, entropy, log_diversity
+        return Terms(loss, parts)
 
 
 def _compute_adp(logits: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[Tensor, ...]:
-    """The three parts of ADP at once; see :func:`adp_parts`.
+    """All are multiples of e = exp(z − its largest entry) over the wrong classes, 0 at y.
 
-    With e = exp(z − its largest entry) over the wrong classes (0 at y), everything is a multiple of
-    e: probabilities are F = a e, unit vectors of Eq. 3 are e / ‖e‖, both finite at any logit.
+    Probabilities are F = a e, unit vectors of Eq. 3 are e / ‖e‖, both finite at any logit.
     """
-    index = labels.expand(logits.shape[:-1])[..., None]
-    true = logits.gather(-1, index)
+    batch = logits.shape[1]
+    index = label_index(logits, labels)
     wrong = logits.scatter(-1, index, -math.inf)
     top = wrong.amax(-1, keepdim=True)
     wrong.sub_(top).exp_()
     total = wrong.sum(-1, keepdim=True)
-    gap = (total.log() + top).sub_(true)  # log Σ_{c≠y} exp z_c − z_y, so F_y = sigmoid(−gap)
-    ce = softplus(gap, threshold=50)
-    scale = gap.sigmoid().div_(total)  # a
-    by_example = wrong.transpose(0, 1)
-    share = member_weights(logits, weights)
-    mean = (share[:, None, None] * scale).permute(1, 2, 0).bmm(by_example).squeeze(1)
-    true_prob = gap.neg().sigmoid_()
-    mean = mean.scatter_add(-1, labels[:, None], (share @ true_prob.squeeze(-1))[:, None])
-    entropy = torch.special.entr(mean).sum(-1)
-    wide = by_example.double()  # the floor is a few float32 roundings away from 0
+    # log Σ_{c≠y} exp z_c − z_y, so F_y = sigmoid(−gap)
+    gap = total.log().add_(top).sub_(logits.gather(-1, index))
+    ce = scaled_mean(softplus(gap, threshold=50), weights, scale=logits.shape[0])
+    probs = wrong * (gap.sigmoid() / total)  # a e
+    probs.scatter_add_(-1, index, gap.neg_().sigmoid_())  # F_y, where e is 0
+    mean = weighted_mean(probs, weights)
+    log_mean = finite_log(mean)
+    entropy = (mean * log_mean).sum() / -batch
+    wide = wrong.transpose(0, 1).double()  # the floor is a few float32 roundings away from 0
     gram = wide.bmm(wide.transpose(1, 2))
-    length = gram.diagonal(dim1=-2, dim2=-1).rsqrt()  # 1 / ‖e‖
-    gram = gram * length[:, None] * length[..., None]  # M̃ᵀ M̃, Eq. 3
+    length = gram.diagonal(dim1=-2, dim2=-1).rsqrt()[:, None]  # 1 / ‖e‖
+    outer = length * length.transpose(1, 2)
+    gram = gram.mul_(outer)  # M̃ᵀ M̃, Eq. 3
     if weights is not None:
         gram = leave_out(gram, weights)
     gram.diagonal(dim1=-2, dim2=-1).add_(DETERMINANT_FLOOR)
     factor = torch.linalg.cholesky_ex(gram)[0]
-    log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1).mul_(2).to(logits.dtype)
-    return ce.squeeze(-1), entropy, log_det, wrong, true_prob, scale, mean, length, gram
+    log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum().mul_(2 / batch).to(logits.dtype)
+    return ce, entropy, log_det, probs, log_mean, wrong, gram, outer
 
 
-def _adp_gradient(grads: Sequence[Tensor], inputs: Sequence[Any], kept: Sequence[Tensor]) -> Tensor:
-    g_ce, g_entropy, g_det = grads
+def _adp_gradient(grads: Sequence[Factor], inputs: Sequence[Any], kept: Sequence[Tensor]) -> Tensor:
     labels, weights = inputs
-    wrong, true_prob, scale, mean, length, gram = kept
-    e, a, true_prob = (x.transpose(0, 1) for x in (wrong, scale, true_prob))
-    g_ce = g_ce.expand(wrong.shape[:2]).T[..., None]
-    # ∂ log det / ∂M̃ = 2 M̃ G⁻¹; back through the normalisation: B = 2 (G⁻¹ − diag(G⁻¹ M̃ᵀ M̃))
-    scaled = length * (2 * g_det.double())[..., None]
-    b = torch.linalg.inv_ex(gram)[0] * length[:, None] * scaled[..., None]
-    diagonal = b.diagonal(dim1=-2, dim2=-1)  # G⁻¹ M̃ᵀ M̃ = 1 − floor · G⁻¹, G's own is 1 + floor
-    diagonal.mul_(gram.diagonal(dim1=-2, dim2=-1)).sub_(scaled * length)
-    # ∂H(F̄)/∂F^k = −w_k (log F̄ + 1), taken back through the softmax; 0 log 0 = 0
-    log_mean = mean.clamp_min(torch.finfo(mean.dtype).tiny).log_()
-    t = (g_entropy[..., None] * member_weights(wrong, weights))[..., None]
-    true_log_mean = log_mean.gather(-1, labels[:, None])[..., None]
-    expected = log_mean[:, None].bmm(e.transpose(1, 2)).transpose(1, 2) * a
-    expected = torch.addcmul(expected, true_prob, true_log_mean)
-    constant = torch.addcmul(g_ce, t, expected)
-    inner = torch.addcmul(constant * a, a * t, log_mean[:, None], value=-1)
-    grad = torch.baddbmm(inner, b.to(e.dtype), e).mul_(e)
-    true_grad = (constant - t * true_log_mean) * true_prob - g_ce
-    index = labels[:, None, None].expand_as(true_grad)
-    return grad.scatter_add_(-1, index, true_grad).transpose(0, 1)  # e is 0 there
+    probs, log_mean, wrong, gram, outer = kept
+    members, batch = probs.shape[:2]
+    g_ce = grad_of_mean(grads[0] * members, probs, weights)
+    # ∂H(F̄)/∂F^k = −w_k (log F̄ + 1); the 1 does nothing once it went through the softmax
+    g_entropy = grad_of_mean(grads[1], probs, weights)
+    slope = through_softmax((log_mean * -g_entropy).expand_as(probs), probs)
+    slope = torch.addcmul(slope, probs, g_ce)
+    # ∂ log det / ∂M̃ = 2 M̃ G⁻¹; back through the normalisation: B = 2 (G⁻¹ − diag(G⁻¹ M̃ᵀ M̃)),
+    # and G⁻¹ M̃ᵀ M̃ = 1 − floor · G⁻¹, where the floor is all that the diagonal of G is above 1.
+    g_det = grads[2] * (2 / batch)
+    b = torch.linalg.inv_ex(gram)[0] * g_det
+    b.diagonal(dim1=-2, dim2=-1).mul_(gram.diagonal(dim1=-2, dim2=-1)).sub_(g_det)
+    e = wrong.transpose(0, 1)
+    pushed = (b * outer).to(e.dtype).bmm(e).mul_(e)  # 0 at y
+    return minus_labels(slope.add_(pushed.transpose(0, 1)), labels, g_ce)
 
 
-_adp = WrittenOut("ADP", _compute_adp, values=3, gradient=_adp_gradient)
+#: The members' cross-entropies added up (Eq. 2), the entropy of their mean and the logarithm of
+#: their diversity (Eq. 3), of logits, hard labels and member weights; means over the batch. The
+#: three share one exponential over the whole tensor: the same numbers as ``cross_entropy``,
+#: ``diversity.entropy`` and ``diversity.log_ensemble_diversity`` in a fraction of the time.
+adp_parts = WrittenOut("ADP", _compute_adp, values=3, gradient=_adp_gradient)
 
 
 def alpha_for(target_probability: float, members: int, classes: int) -> float:
@@ -239,7 +224,6 @@ class JSD(Objective):
         weights: Tensor | None = None,
         **hyperparameters: Any,
     ) -> Terms:
-        each = _sum_over_members(outputs, weights)
-        ce, divergence = jensen_shannon_parts.mean(each, outputs, targets, weights)
-        parts = {"cross_entropy": ce, "jensen_shannon": divergence}
-        return Terms(add_scaled(ce, divergence, -hyperparameters["strength"]), parts)
+        factors = (-hyperparameters["strength"],)
+        loss, ce, divergence = jensen_shannon_parts.total(factors, outputs, targets, weights)
+        return Terms(loss, {"cross_entropy": ce, "jensen_shannon": divergence})

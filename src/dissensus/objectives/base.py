@@ -22,7 +22,6 @@ from dissensus.outputs import check_labels, check_logits, check_weights
 __all__ = [
     "Objective",
     "Terms",
-    "add_scaled",
     "check_hard_labels",
     "number",
     "sample_without_replacement",
@@ -149,13 +148,6 @@ class Objective(ABC):
                 f"disagreement must be [{members}, batch, {classes}], like the outputs, got "
                 f"{tuple(disagreement.shape)}"
             )
-
-
-def add_scaled(total: Tensor, part: Tensor, factor: float | Tensor) -> Tensor:
-    """``total + factor · part``, in one step to differentiate where ``factor`` is a number."""
-    if isinstance(factor, Tensor):
-        return total + factor * part
-    return torch.add(total, part, alpha=factor)
 
 
 def check_hard_labels(name: str, logits: Tensor, targets: Tensor) -> None:

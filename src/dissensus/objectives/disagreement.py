@@ -22,8 +22,9 @@ from torch.nn.functional import log_softmax
 
 from dissensus.diversity import jensen_shannon
 from dissensus.losses import mean_cross_entropy
-from dissensus.objectives.base import Objective, Terms, add_scaled, number
+from dissensus.objectives.base import Objective, Terms, number
 from dissensus.objectives.fused import a2d_term, divdis_parts, member_weights
+from dissensus.objectives.gradients import add_scaled
 from dissensus.outputs import check_logits, check_targets, weighted_mean
 
 __all__ = [
@@ -159,20 +160,42 @@ def pair_weights(like: Tensor, members: int, weights: Tensor | None = None) -> T
     of the order of members.
     """
     if weights is None:
-        # A tensor made inside torch.func belongs to that call and must not outlive it.
-        active = torch._C._are_functorch_transforms_active()
-        make = _equal_pairs.__wrapped__ if active else _equal_pairs
-        return make(members, like.dtype, like.device)
+        return _equal_pairs((members, members), 1, like.dtype, like.device)
     other = 1 - torch.eye(members, dtype=like.dtype, device=like.device)
     off = other * torch.outer(weights, weights).to(like.dtype)
     total = off.sum()
     return off / torch.where(total > 0, total, 1.0)
 
 
-@lru_cache
-def _equal_pairs(members: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def pair_shares(logits: Tensor, weights: Tensor | None = None) -> Tensor:
+    """:func:`pair_weights` for one example of the batch, as ``a2d_term`` takes them.
+
+    ``[members, members, 1]``, the same for both orders of a pair.
+    """
+    members, batch = logits.shape[:2]
+    if weights is None:
+        return _equal_pairs((members, members, 1), batch, logits.dtype, logits.device)
+    return pair_weights(logits, members, weights)[..., None] / batch
+
+
+def _equal_pairs(
+    shape: tuple[int, ...], batch: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    # A tensor made inside torch.func belongs to that call and must not outlive it.
+    if torch._C._are_functorch_transforms_active():
+        return _make_equal_pairs(shape, batch, dtype, device)
+    return _kept_equal_pairs(shape, batch, dtype, device)
+
+
+def _make_equal_pairs(
+    shape: tuple[int, ...], batch: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    members = shape[0]
     off = 1 - torch.eye(members, dtype=dtype, device=device)
-    return off / max(members * (members - 1), 1)
+    return (off / (max(members * (members - 1), 1) * batch)).view(shape)
+
+
+_kept_equal_pairs = lru_cache(_make_equal_pairs)
 
 
 def mean_over_pairs(pairs: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -185,7 +208,7 @@ def disagreement_term(
 ) -> Tensor:
     """The mean over pairs of a pair term of ``PAIR_TERMS``, each example weighed; a scalar."""
     if name == "a2d":
-        return a2d_term(logits, example_weights, pair_weights(logits, logits.shape[0], weights))
+        return a2d_term(logits, pair_shares(logits, weights) * example_weights)[0]
     return mean_over_pairs(PAIR_TERMS[name](log_softmax(logits, -1), example_weights), weights)
 
 
@@ -223,13 +246,11 @@ class A2D(_Disagreement):
         **hyperparameters: Any,
     ) -> Terms:
         assert disagreement is not None  # checked by the shell
-        pairs = pair_weights(disagreement, disagreement.shape[0], weights)
-        parts = {
-            "cross_entropy": mean_cross_entropy(outputs, targets, weights, self.label_smoothing),
-            "disagreement": a2d_term(disagreement, None, pairs),
-        }
-        strength = hyperparameters["strength"]
-        return Terms(add_scaled(parts["cross_entropy"], parts["disagreement"], strength), parts)
+        ce = mean_cross_entropy(outputs, targets, weights, self.label_smoothing)
+        pairs = pair_shares(disagreement, weights)
+        factors = (hyperparameters["strength"],)
+        loss, term = a2d_term.total(factors, disagreement, pairs, base=ce)
+        return Terms(loss, {"cross_entropy": ce, "disagreement": term})
 
 
 @dataclass(frozen=True)
@@ -276,30 +297,35 @@ class DivDis(_Disagreement):
         **hyperparameters: Any,
     ) -> Terms:
         assert disagreement is not None  # checked by the shell
-        information, imbalance = self._on_unlabelled(disagreement, weights)
+        ce = mean_cross_entropy(outputs, targets, weights)
+        factors = hyperparameters["strength"], hyperparameters["balance"]
+        members, _, classes = disagreement.shape
+        if (members * classes) ** 2 <= _AT_ONCE:
+            pairs = pair_weights(disagreement, members, weights)
+            each = member_weights(disagreement, weights)
+            given = disagreement, self._log_prior(disagreement), pairs, each
+            loss, information, imbalance = divdis_parts.total(factors, *given, base=ce)
+        else:
+            information, imbalance = self._one_pair_at_a_time(disagreement, weights)
+            loss = add_scaled(add_scaled(ce, information, factors[0]), imbalance, factors[1])
         parts = {
-            "cross_entropy": mean_cross_entropy(outputs, targets, weights),
+            "cross_entropy": ce,
             "mutual_information": information,
             "imbalance": imbalance,
         }
-        loss = add_scaled(parts["cross_entropy"], information, hyperparameters["strength"])
-        return Terms(add_scaled(loss, imbalance, hyperparameters["balance"]), parts)
+        return Terms(loss, parts)
 
-    def _on_unlabelled(self, logits: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The mean over pairs of the mutual information, and of the members' KL to the prior."""
-        members, _, classes = logits.shape
+    def _log_prior(self, logits: Tensor) -> Tensor:
         if self.prior is None:
-            log_prior = logits.new_full((classes,), -math.log(classes))
-        else:
-            log_prior = logits.new_tensor(self.prior).log()
-        if (members * classes) ** 2 <= _AT_ONCE:
-            pairs = pair_weights(logits, members, weights)
-            information, imbalance = divdis_parts(
-                logits, log_prior, pairs, member_weights(logits, weights)
-            )
-            return information, imbalance
+            classes = logits.shape[2]
+            return logits.new_full((classes,), -math.log(classes))
+        return logits.new_tensor(self.prior).log()
+
+    def _one_pair_at_a_time(self, logits: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The mean over pairs of the mutual information, and of the members' KL to the prior."""
         log_probs = log_softmax(logits, -1)
         mean_probs = log_probs.exp().mean(1)
-        imbalance = (_x_log_x(mean_probs) - mean_probs * log_prior).sum(-1)  # KL for each member
+        # KL for each member
+        imbalance = (_x_log_x(mean_probs) - mean_probs * self._log_prior(logits)).sum(-1)
         information = mean_over_pairs(divdis_pairs(log_probs), weights)
         return information, weighted_mean(imbalance, weights)

@@ -13,54 +13,56 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["WrittenOut", "mixed_slopes"]
+__all__ = ["Factor", "WrittenOut", "add_scaled"]
 
+Factor = float | Tensor
 Compute = Callable[..., tuple[Tensor, ...]]
-Gradient = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor]], Tensor]
+Gradient = Callable[[Sequence[Factor], Sequence[Any], Sequence[Tensor]], Tensor]
 Function = type[torch.autograd.Function]
 
 
-def mixed_slopes(
-    grads: Sequence[Tensor], inputs: Sequence[Any], slopes: Sequence[Tensor]
-) -> Tensor:
-    """``Σ_i g_i ∂v_i/∂z`` for values whose slopes are known since the forward pass."""
-    total = slopes[0] * grads[0][..., None]
-    for slope, grad in zip(slopes[1:], grads[1:], strict=True):
-        total = torch.addcmul(total, slope, grad[..., None])
-    return total
+def add_scaled(total: Tensor, part: Tensor, factor: Factor) -> Tensor:
+    """``total + factor · part``, in one step to differentiate where ``factor`` is a number."""
+    if isinstance(factor, Tensor):
+        return total + factor * part
+    return torch.add(total, part, alpha=factor)
 
 
 class WrittenOut:
-    """A function of tensors that is differentiable, once, in its first argument, the logits.
+    """Scalars that are differentiable, once, in their first argument, the logits.
 
-    ``compute(logits, *others)`` returns so many ``values`` and then what ``gradient`` needs. A
-    value is a scalar, ``[batch]`` or ``[members, batch]``. ``gradient(grads, others, kept)`` has
-    one entry of ``grads`` for each value, of its shape or to be broadcast to it, and returns the
-    gradient of the logits. By default what is kept are the slopes ∂value/∂logits, each entry of a
-    value depending on its own example alone.
+    ``compute(logits, *others)`` returns so many scalar ``values`` and then the tensors that
+    ``gradient`` needs. ``gradient(factors, others, kept)`` has one factor for each value, a number
+    or a scalar tensor, and returns ``Σ_i factors_i ∂value_i/∂logits``.
     """
 
-    def __init__(
-        self, name: str, compute: Compute, values: int, gradient: Gradient = mixed_slopes
-    ) -> None:
+    def __init__(self, name: str, compute: Compute, values: int, gradient: Gradient) -> None:
         refusal = f"{name} has no second derivative; build it from dissensus.diversity"
         others = len(inspect.signature(compute).parameters) - 1
         self._values = values
-        self._eager = _eager(compute, values, gradient, others, refusal)
+        self._eager = _eager(compute, values, gradient, refusal)
         self._transformed = _transformed(compute, values, gradient, others, refusal)
 
     def __call__(self, *inputs: Any) -> tuple[Tensor, ...]:
-        """Every value, example by example."""
+        """Every value."""
         # Inside torch.func what is kept has to be an output too, which costs more than the term.
         if torch._C._are_functorch_transforms_active():
             return _apply(self._transformed, *inputs)[: self._values]
-        return _apply(self._eager, False, None, *inputs)
+        return _apply(self._eager, None, None, *inputs)
 
-    def mean(self, weights: Tensor | None, *inputs: Any) -> tuple[Tensor, ...]:
-        """The mean of every value over examples and, weighted, over members: scalars."""
-        if torch._C._are_functorch_transforms_active():
-            return tuple(_mean(value, weights) for value in self(*inputs))
-        return _apply(self._eager, True, weights, *inputs)
+    def total(
+        self, factors: Sequence[Factor], *inputs: Any, base: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """``base`` plus every value times its factor, followed by every value.
+
+        Without ``base`` the first value takes its place, and only the others have a factor. Where
+        factors are numbers this is one step, and the gradient of the total is known at once.
+        """
+        hidden = torch._C._are_functorch_transforms_active()
+        if hidden or any(isinstance(factor, Tensor) for factor in factors):
+            values = self(*inputs)
+            return _total(base, factors, values), *values
+        return _apply(self._eager, factors, base, *inputs)
 
 
 def _apply(function: Function, *inputs: Any) -> tuple[Tensor, ...]:
@@ -68,48 +70,62 @@ def _apply(function: Function, *inputs: Any) -> tuple[Tensor, ...]:
     return results
 
 
-def _mean(value: Tensor, weights: Tensor | None) -> Tensor:
-    if value.ndim == 2 and weights is not None:
-        value = weights.to(value.dtype) @ value
-    return value.mean() if value.ndim else value
+def _total(base: Tensor | None, factors: Sequence[Factor], values: Sequence[Tensor]) -> Tensor:
+    if base is None:
+        base, *values = values
+    for value, factor in zip(values, factors, strict=True):
+        base = add_scaled(base, value, factor)
+    return base
 
 
-def _mean_gradient(grad: Tensor, shape: torch.Size, weights: Tensor | None) -> Tensor:
-    """The gradient of a value of this shape, from that of its mean; left to be broadcast."""
-    if len(shape) == 2 and weights is not None:
-        return (weights.to(grad.dtype) * (grad / shape[1]))[:, None]
-    return grad / shape.numel() if shape else grad
-
-
-def _eager(
-    compute: Compute, values: int, gradient: Gradient, others: int, refusal: str
-) -> Function:
-    """For plain tensors: the values, or their means."""
+def _eager(compute: Compute, values: int, gradient: Gradient, refusal: str) -> Function:
+    """For plain tensors: the values, after their total where there are ``factors``."""
 
     class Eager(torch.autograd.Function):
         @staticmethod
         def forward(
-            ctx: Any, mean: bool, weights: Tensor | None, *inputs: Any
+            ctx: Any, factors: Sequence[float] | None, base: Tensor | None, *inputs: Any
         ) -> tuple[Tensor, ...]:
+            ctx.set_materialize_grads(False)
             results = compute(*inputs)
-            ctx.save_for_backward(weights, *inputs, *results[values:])
-            ctx.shapes = [value.shape for value in results[:values]] if mean else None
-            if not mean:
+            if factors is None:
+                ctx.factors = None
+                ctx.save_for_backward(None, *inputs)
                 return results[:values]
-            return tuple(_mean(value, weights) for value in results[:values])
+            ctx.factors = factors if base is not None else (1.0, *factors)
+            slope = None
+            if ctx.needs_input_grad[2]:
+                slope = gradient(ctx.factors, inputs[1:], results[values:])
+            ctx.save_for_backward(slope, *inputs)
+            return _total(base, factors, results[:values]), *results[:values]
 
         @staticmethod
-        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-            weights, logits, *saved = ctx.saved_tensors
-            if ctx.shapes is not None:
-                pairs = zip(grads, ctx.shapes, strict=True)
-                grads = tuple(_mean_gradient(grad, shape, weights) for grad, shape in pairs)
-            slope = gradient(grads, saved[:others], saved[others:])
-            if torch.is_grad_enabled():  # create_graph=True: without a history it seems constant
-                slope = _apply(_Refusal, refusal, slope, logits)[0]
-            return None, None, slope, *[None] * others
+        def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+            slope, *inputs = ctx.saved_tensors
+            total = grads[0] if ctx.needs_input_grad[1] else None
+            if slope is not None and all(grad is None for grad in grads[1:]):
+                slope = None if grads[0] is None else slope * grads[0]
+            elif ctx.needs_input_grad[2]:
+                # Someone differentiates the values: what is rare is computed again.
+                full = _grads_of_values(ctx.factors, grads)
+                slope = gradient(full, inputs[1:], compute(*inputs)[values:])
+            if slope is not None and torch.is_grad_enabled():
+                # create_graph=True: without a history it would seem constant.
+                slope = _apply(_Refusal, refusal, slope, inputs[0])[0]
+            return None, total, slope, *[None] * (len(inputs) - 1)
 
     return Eager
+
+
+def _grads_of_values(
+    factors: Sequence[float] | None, grads: Sequence[Tensor | None]
+) -> list[Factor]:
+    """One gradient for each value, from those of the outputs; None is that of no use."""
+    known: list[Factor] = [0.0 if grad is None else grad for grad in grads]
+    if factors is None:
+        return known
+    total, *own = known
+    return [grad + total * factor for grad, factor in zip(own, factors, strict=True)]
 
 
 def _transformed(
@@ -126,7 +142,7 @@ def _transformed(
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-            ctx.save_for_backward(*inputs[1:], *output)
+            ctx.save_for_backward(*inputs[1:], *output[values:])
             ctx.set_materialize_grads(False)
 
         @staticmethod
@@ -134,12 +150,8 @@ def _transformed(
             if any(grad is not None for grad in grads[values:]):  # only in a second derivative
                 raise RuntimeError(refusal)
             saved = ctx.saved_tensors
-            results, kept = saved[others : others + values], saved[others + values :]
-            full = [
-                torch.zeros_like(result) if grad is None else grad
-                for result, grad in zip(results, grads[:values], strict=True)
-            ]
-            return gradient(full, saved[:others], kept), *[None] * others
+            full = _grads_of_values(None, grads[:values])
+            return gradient(full, saved[:others], saved[others:]), *[None] * others
 
     return Transformed
 

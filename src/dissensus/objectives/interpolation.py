@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from dissensus.losses import LOSSES, check_loss, check_loss_inputs, cross_entropy, errors, mse
-from dissensus.objectives.base import Objective, Terms, add_scaled, number
+from dissensus.objectives.base import Objective, Terms, number
 from dissensus.objectives.fused import score_curvature_parts
+from dissensus.objectives.gradients import add_scaled
 from dissensus.outputs import mean_over_members, weighted_mean
 
 __all__ = [
@@ -346,9 +347,13 @@ class GNCL(Objective):
         weights: Tensor | None = None,
         **hyperparameters: Any,
     ) -> Terms:
+        factor = -hyperparameters["strength"]
         if self.combine == "score":
-            mean_error, diversity = score_curvature_parts.mean(weights, outputs, targets, weights)
-        elif self.loss == "mse":
+            given = outputs, targets, weights
+            loss, mean_error, diversity = score_curvature_parts.total((factor,), *given)
+            parts = {"member_error": mean_error, "second_order_diversity": diversity}
+            return Terms(loss, parts)
+        if self.loss == "mse":
             mean_error = mean_over_members(mse(outputs, targets), weights)
             diversity = mean_over_members(mse(outputs, weighted_mean(outputs, weights)), weights)
         else:
@@ -356,7 +361,7 @@ class GNCL(Objective):
             mean_error = mean_over_members(member, weights)
             diversity = _probability_curvature(member, outputs, targets, weights)
         parts = {"member_error": mean_error, "second_order_diversity": diversity}
-        return Terms(add_scaled(mean_error, diversity, -hyperparameters["strength"]), parts)
+        return Terms(add_scaled(mean_error, diversity, factor), parts)
 
 
 def _probability_curvature(

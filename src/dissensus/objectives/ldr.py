@@ -14,13 +14,20 @@ from dissensus.losses import mean_cross_entropy
 from dissensus.objectives.base import (
     Objective,
     Terms,
-    add_scaled,
     check_hard_labels,
     number,
     sample_without_replacement,
 )
-from dissensus.objectives.disagreement import PAIR_TERMS, disagreement_term, pair_weights
-from dissensus.objectives.fused import a2d_parts
+from dissensus.objectives.disagreement import PAIR_TERMS, disagreement_term, pair_shares
+from dissensus.objectives.fused import (
+    Asked,
+    Top,
+    disagreement_at_top,
+    grad_of_mean,
+    scaled_mean,
+    slope_at_top,
+)
+from dissensus.objectives.gradients import Factor, WrittenOut, add_scaled
 from dissensus.outputs import weighted_mean
 
 __all__ = ["LDR", "hardness_weights"]
@@ -38,10 +45,13 @@ def hardness_weights(logits: Tensor, labels: Tensor, weights: Tensor | None = No
     tensor([0.6412, 1.2824])
     """
     with torch.no_grad():
-        ensemble = weighted_mean(logits, weights)
-        ce = functional.cross_entropy(ensemble, labels.long(), reduction="none")
-        safe = ce.mean().clamp_min(torch.finfo(ce.dtype).tiny)
-        return ce / safe / safe  # Eq. 4; dividing twice keeps a small mean from underflowing
+        return _hardness(logits, labels.long(), weights)
+
+
+def _hardness(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+    ce = functional.cross_entropy(weighted_mean(logits, weights), labels, reduction="none")
+    safe = ce.mean().clamp_min(torch.finfo(ce.dtype).tiny)
+    return ce / safe / safe  # Eq. 4; dividing twice keeps a small mean from underflowing
 
 
 @dataclass(frozen=True)
@@ -103,12 +113,44 @@ class LDR(Objective):
         weights: Tensor | None = None,
         **hyperparameters: Any,
     ) -> Terms:
-        alpha = hardness_weights(outputs, targets, weights)
+        strength = hyperparameters["strength"]
         if self.regularizer == "a2d" and not self.label_smoothing:
-            pairs = pair_weights(outputs, outputs.shape[0], weights)
-            disagreement, ce = a2d_parts.mean(weights, outputs, targets, alpha, pairs)
+            pairs = pair_shares(outputs, weights)
+            given = outputs, targets, weights, pairs
+            loss, ce, disagreement = ldr_parts.total((strength,), *given)  # Eq. 6
         else:
+            alpha = hardness_weights(outputs, targets, weights)
             ce = mean_cross_entropy(outputs, targets, weights, self.label_smoothing)
             disagreement = disagreement_term(self.regularizer, outputs, alpha, weights)
-        loss = add_scaled(ce, disagreement, hyperparameters["strength"])  # Eq. 6
+            loss = add_scaled(ce, disagreement, strength)  # Eq. 6
         return Terms(loss, {"cross_entropy": ce, "disagreement": disagreement})
+
+
+def _compute_ldr(
+    logits: Tensor, labels: Tensor, weights: Tensor | None, pairs: Tensor
+) -> tuple[Tensor, ...]:
+    members = logits.shape[0]
+    labels = labels.long()
+    share = pairs * _hardness(logits, labels, weights)
+    top = Top.of(logits)
+    # Each member is asked for the class that every member predicts, and for the true one.
+    classes = torch.cat([top.label.transpose(0, 1), labels.view(1, 1, -1)], 1)
+    index = classes.expand(members, -1, -1)
+    log_q = logits.transpose(1, 2).gather(1, index).sub_(top.log_sum)
+    value, asked = disagreement_at_top(top, log_q[:, :members], share)
+    ce = scaled_mean(log_q[:, members], weights, scale=-1.0)
+    return ce, value, share, index, *top, *asked
+
+
+def _ldr_gradient(grads: Sequence[Factor], inputs: Sequence[Any], kept: Sequence[Tensor]) -> Tensor:
+    _, weights, _ = inputs
+    share, index, top, asked = *kept[:2], Top(*kept[2:8]), Asked(*kept[8:])
+    members, _, batch = top.rest.shape
+    minus_ce = grad_of_mean(-grads[0], top.rest.transpose(1, 2), weights)
+    minus_ce = minus_ce.expand(members, 1, batch)
+    return slope_at_top(index, top, asked, share * grads[1], minus_ce).transpose(1, 2)
+
+
+#: The members' mean cross-entropy and the second term of Eq. 6 without λ, of logits, hard labels,
+#: member weights and ``pair_shares``.
+ldr_parts = WrittenOut("LDR", _compute_ldr, values=2, gradient=_ldr_gradient)

@@ -143,11 +143,12 @@ class Sequential(Objective):
         ).mean()
         fixed_and_new = torch.cat([disagreement[:-1].detach(), disagreement[-1:]])
         # Both orders of every pair with the new member, as elsewhere; 0 for the first member.
-        last = torch.zeros(self.stage + 1, self.stage + 1).to(outputs)
+        last = torch.zeros(self.stage + 1, self.stage + 1, 1).to(outputs)
         last[-1, :-1] = last[:-1, -1] = 0.5 / max(self.stage, 1)
-        term = a2d_term(fixed_and_new, None, last)
-        parts = {"cross_entropy": ce, "disagreement": term}
-        return Terms(ce + hyperparameters["strength"] * term, parts)
+        share = last / disagreement.shape[1]
+        factors = (hyperparameters["strength"],)
+        loss, term = a2d_term.total(factors, fixed_and_new, share, base=ce)
+        return Terms(loss, {"cross_entropy": ce, "disagreement": term})
 
 
 def _check_inner(name: str, objective: Objective) -> None:
