@@ -164,10 +164,16 @@ def _independent_ahead(key: str, place: int) -> Callable[[list[Record]], Finding
 
     def check(records: list[Record]) -> Finding:
         found = {}
+        ahead = pairs = 0
         for name, runs in _architectures(records).items():
             ends = where(runs, beta=0.0), where(runs, beta=1.0)
             found[name] = compare(*ends, ("independent", "joint"), key)
-        return all_of(found, _published(place))
+            both = paired(*(by_seed(end, "test", key) for end in ends))
+            ahead += sum(left > right for left, right in zip(*both, strict=True))
+            pairs += len(both[0])
+        whole = all_of(found, _published(place))
+        words = f"independent ahead in {ahead} of {pairs} pairs of runs; {whole.measured}"
+        return Finding(whole.verdict, words, whole.published)
 
     return check
 
@@ -241,7 +247,8 @@ def draw_curves(records: list[Record]) -> Figure:
                 color=COLORS[number],
                 linestyle=style,
             )
-    label(panel, "epoch", "validation accuracy", legend=True)
+    label(panel, "epoch", "validation accuracy")
+    panel.legend(loc="lower right", fontsize=8.0, frameon=False)
     return figure
 
 
@@ -263,7 +270,8 @@ def draw_table(records: list[Record]) -> Figure:
         halves = [e.high - e.mean if e.runs > 1 else 0.0 for e in estimates]
         panel.errorbar(places, means, yerr=halves, fmt="none", ecolor="#333333", linewidth=1.0)
     panel.set_xticks(range(len(found)), list(found))
-    label(panel, "", "test accuracy", legend=True)
+    label(panel, "", "test accuracy")
+    panel.legend(loc="lower right", fontsize=8.0, frameon=True)
     return figure
 
 

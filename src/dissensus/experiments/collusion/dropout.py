@@ -135,7 +135,7 @@ def draw(records: list[Record]) -> Figure:
         other = list(by_seed(where(records, beta=0.0), "test", key).values())
         draw_points(panel, (drops[0], drops[-1]), (other, other), 0, "independent (β = 0)")
         label(panel, "share of members dropped a batch", AXES[key])
-    axes[0, 0].legend(fontsize=8.0, frameon=False)
+    axes[0, 0].legend(loc="lower left", fontsize=8.0, frameon=False)
     return figure
 
 

@@ -229,7 +229,7 @@ def draw(records: list[Record]) -> Figure:
                 epochs = _epochs(chosen)
                 add_line(panel, epochs, mean, number, band=(low, high), name=kind, markers=False)
             label(panel, "epoch", unit, title)
-        panels[0].legend(fontsize=8.0, frameon=False)
+        panels[0].legend(loc="upper left", fontsize=8.0, frameon=False)
         panels[-1].set_axis_off()
         panels[-1].text(0.05, 0.5, name.replace(" without", ",\nwithout"), fontsize=11.0)
     return figure

@@ -36,7 +36,7 @@ def draw_beta_curves(groups: Mapping[str, Sequence[Record]], keys: Sequence[str]
             runs = [list(values_at(records, beta, key).values()) for beta in betas]
             draw_points(panel, betas, runs, number, name)
         label(panel, "β (0 independent, 1 joint)", AXES[key])
-    axes[0, 0].legend(fontsize=8.0, frameon=False)
+    axes[0, 0].legend(loc="lower left", fontsize=8.0, frameon=False)
     return figure
 
 
