@@ -28,7 +28,7 @@ def small_resnet(
     """A ResNet of few, narrow blocks after a 5 × 5 convolution of stride ``stem``.
 
     >>> sum(p.numel() for p in small_resnet((3, 32, 32), 10).parameters())
-    20890
+    20762
     """
     network = ResNet(
         input_shape, outputs, stages=stages, width=width, norm="batch", shortcut="projection"
