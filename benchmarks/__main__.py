@@ -16,6 +16,7 @@ BENCHMARKS = {
     "scores": "benchmarks.scores",
     "training": "benchmarks.training",
     "fleet": "benchmarks.fleet",
+    "robustness": "benchmarks.robustness",
 }
 
 RECORDS = Path(__file__).parents[1] / "results" / "bench"

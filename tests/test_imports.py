@@ -19,6 +19,7 @@ BASE = {"outputs", "losses", "diversity", "decomposition"}
 ALLOWED: dict[str, set[str] | None] = {
     "_version": set(),
     "files": set(),
+    "specs": set(),
     "outputs": {"files"},
     "losses": {"outputs"},
     "diversity": {"outputs", "losses"},
@@ -39,7 +40,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "sweeps": BASE
     | {"training", "ensemble", "objectives", "data", "models", "runs"}
     | {"records", "cells", "files", "diagnostics"},
-    "robustness": {"ensemble", "outputs", "losses", "diversity", "scores", "detection"},
+    "robustness": BASE | {"ensemble", "scores", "detection", "specs", "records", "files"},
     "report": {
         "diagnostics",
         "scores",

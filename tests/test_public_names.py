@@ -34,6 +34,7 @@ PUBLIC = [
     "objectives",
     "outputs",
     "predict",
+    "robustness",
     "runs",
     "scores",
     "training",
@@ -76,6 +77,7 @@ def test_unknown_name_raises_as_any_module_does() -> None:
         command("--version"),
         command("train", "--help"),
         command("reproduce", "--help"),
+        command("attack", "--help"),
     ],
 )
 def test_nothing_heavy_is_imported(statement: str) -> None:

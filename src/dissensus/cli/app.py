@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dissensus._version import __version__
-from dissensus.cli import diagnose, evaluate, predict, reproduce, runs, sweep, train
+from dissensus.cli import attack, diagnose, evaluate, predict, reproduce, runs, sweep, train
 
 DEBUG_VARIABLE = "DISSENSUS_DEBUG"
 
@@ -39,6 +39,8 @@ Train them, find out whether their disagreement is real, and put it to work.
 
   [cyan]dissensus sweep --data digits --objective augmented --grid beta=0:1:0.1[/cyan]
 
+  [cyan]dissensus attack runs/adp --standard --eps 0.1[/cyan]   what adversaries leave of it
+
   [cyan]dissensus predict runs/ldr --input x.npz --output p.npz[/cyan]
 
   [cyan]dissensus runs[/cyan]         the runs there are
@@ -46,6 +48,8 @@ Train them, find out whether their disagreement is real, and put it to work.
   [cyan]dissensus reproduce --list[/cyan]   the papers' tables and figures, and their claims
 
   [cyan]dissensus objectives[/cyan]   what an ensemble can be trained with
+
+  [cyan]dissensus attacks[/cyan]      what an adversary can do
 
   [cyan]dissensus scores[/cyan]       what tells an out-of-distribution input
 
@@ -94,6 +98,7 @@ def options(
 app.command("train", help=_flowing(train.HELP))(train.train)
 app.command("evaluate", help=_flowing(evaluate.HELP))(evaluate.evaluate)
 app.command("diagnose", help=_flowing(diagnose.HELP))(diagnose.diagnose)
+app.command("attack", help=_flowing(attack.HELP))(attack.attack)
 app.command("predict", help=_flowing(predict.HELP))(predict.predict)
 app.command("reproduce", help=_flowing(reproduce.HELP))(reproduce.reproduce)
 app.command("sweep", help=_flowing(sweep.HELP))(sweep.sweep)
@@ -115,6 +120,15 @@ def objectives() -> None:
 
     rows = ((name, _field_settings(kind), kind) for name, kind in OBJECTIVES.items())
     Console().print(_catalogue("Objectives", rows))
+
+
+@app.command()
+def attacks() -> None:
+    """List every attack with its settings and their defaults."""
+    from dissensus.robustness import ATTACKS
+
+    rows = ((name, _field_settings(kind), kind) for name, kind in ATTACKS.items())
+    Console().print(_catalogue("Attacks", rows))
 
 
 @app.command()

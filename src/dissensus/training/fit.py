@@ -22,7 +22,7 @@ from dissensus.training.run_folder import RunFolder
 from dissensus.training.saving import Saver
 from dissensus.training.state import History, RunState, select
 from dissensus.training.steps import Trainer, make_trainer
-from dissensus.training.stream import Batch, Stream
+from dissensus.training.stream import Batch, LabelledAugmentation, Stream
 
 __all__ = ["NonFiniteLoss", "fit"]
 
@@ -40,7 +40,7 @@ def fit(
     *,
     val: Any = None,
     disagreement: Any = None,
-    augment: Augmentation | None = None,
+    augment: Augmentation | LabelledAugmentation | None = None,
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
@@ -53,10 +53,11 @@ def fit(
 
     ``val`` chooses the best epoch, whose weights the ensemble has at the end. ``disagreement`` are
     unlabelled data for objectives that need them (A2D, DivDis). ``augment(x, generator)`` changes
-    each batch. A callback gets each epoch's record and the ensemble, and ends training by returning
-    True. With ``out`` the run is kept in a folder (``config`` is added to its config.toml) and can
-    go on from there after any interruption, with ``resume=True``, to the same bits as if nothing
-    had happened.
+    each batch; one with ``labelled = True`` is called with ``(x, y, generator)`` and returns both
+    (``robustness.AdversarialBatches``). A callback gets each epoch's record and the ensemble, and
+    ends training by returning True. With ``out`` the run is kept in a folder (``config`` is added
+    to its config.toml) and can go on from there after any interruption, with ``resume=True``, to
+    the same bits as if nothing had happened.
 
     >>> from torch import nn
     >>> ens = Ensemble(lambda: nn.Linear(2, 2), members=3)
@@ -175,7 +176,7 @@ def _stream(
     train: Any,
     objective: Objective,
     disagreement: Any,
-    augment: Augmentation | None,
+    augment: Augmentation | LabelledAugmentation | None,
     recipe: Recipe,
 ) -> Stream:
     """The batches to train on; says before any work what does not fit together."""

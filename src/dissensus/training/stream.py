@@ -7,7 +7,7 @@ run's seed and the epoch. In the middle of an epoch their state can be saved and
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -15,12 +15,21 @@ from torch import Tensor
 from dissensus.objectives import Objective
 from dissensus.training.batches import Augmentation, Batches, derived_seed
 
-__all__ = ["ORDER", "Batch", "Stream"]
+__all__ = ["ORDER", "Batch", "LabelledAugmentation", "Stream"]
 
 # What random numbers are drawn for, each with a stream of its own.
 ORDER, _DRAWS, _LAYERS, _AUGMENT, _EXTRA = range(5)
 
 _Pair = tuple[Tensor, Tensor | None]
+
+
+class LabelledAugmentation(Protocol):
+    """An augmentation that may change labels, and how many examples there are, as well."""
+
+    labelled: bool
+
+    def __call__(self, x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The batch to train on in place of ``(x, y)``."""
 
 
 class Batch(NamedTuple):
@@ -42,7 +51,7 @@ class Stream:
         objective: Objective,
         members: int,
         device: torch.device,
-        augment: Augmentation | None,
+        augment: Augmentation | LabelledAugmentation | None,
         seed: int,
     ) -> None:
         self.train, self.extra, self.objective = train, extra, objective
@@ -73,12 +82,19 @@ class Stream:
             x, y = pair
             if y is None:
                 raise ValueError("a training batch must be (x, y), got x alone")
-            x = x.to(self.device)
-            x = x if self.augment is None else self.augment(x, self.changes)
+            x, y = self._augmented(x.to(self.device), y.to(self.device))
             extra = None if extras is None else next(extras)[0].to(self.device)
             drawn = self.objective.sample_members(self.members, self.draws)
-            yield Batch(x, y.to(self.device), extra, None if drawn is None else list(drawn))
+            yield Batch(x, y, extra, None if drawn is None else list(drawn))
             pair = next(source, None)
+
+    def _augmented(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        augment = self.augment
+        if augment is None:
+            return x, y
+        if getattr(augment, "labelled", False):
+            return cast(LabelledAugmentation, augment)(x, y, self.changes)
+        return cast(Augmentation, augment)(x, self.changes), y
 
     def randomness(self) -> dict[str, Tensor]:
         """The state of all random numbers, between two batches."""

@@ -1,0 +1,144 @@
+"""Can adversarial inputs be told from clean ones by what the members say? (adp, Section 4.5)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dissensus.detection import Detection, RocCurve, roc_curve
+from dissensus.detection import evaluate as evaluate_detection
+from dissensus.ensemble import Ensemble
+from dissensus.robustness.adaptive import SMOOTH, Disguised
+from dissensus.robustness.attacks import parse
+from dissensus.robustness.base import Attack, all_steps
+from dissensus.robustness.outcome import Outcome
+from dissensus.robustness.progress import AttackProgress
+from dissensus.robustness.running import run
+from dissensus.robustness.victim import Victim, frozen
+from dissensus.scores import score_all
+
+__all__ = ["AdversarialDetection", "detect"]
+
+
+@dataclass(frozen=True)
+class AdversarialDetection:
+    """How well each score tells adversarial inputs from clean ones; adversarial is positive.
+
+    ``plain`` has each score's figures under the attack that does not know of a detector,
+    ``adaptive`` those under an attack that hides from this very score. **The adaptive one is the
+    honest number.** ``curves`` and ``adaptive_curves`` are the ROC curves to both.
+    """
+
+    attack: str
+    plain: Mapping[str, Detection]
+    curves: Mapping[str, RocCurve]
+    adaptive: Mapping[str, Detection]
+    adaptive_curves: Mapping[str, RocCurve]
+    clean: int
+    adversarial: int
+    adaptive_adversarial: Mapping[str, int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for a JSON record: AUROC with its interval, counts."""
+
+        def numbers(found: Mapping[str, Detection]) -> dict[str, Any]:
+            return {
+                name: {"auroc": d.auroc.value, "low": d.auroc.low, "high": d.auroc.high}
+                for name, d in found.items()
+            }
+
+        return {
+            "attack": self.attack,
+            "clean": self.clean,
+            "adversarial": self.adversarial,
+            "plain": numbers(self.plain),
+            "adaptive": numbers(self.adaptive),
+            "adaptive_adversarial": dict(self.adaptive_adversarial),
+        }
+
+
+def detect(
+    ens: Ensemble,
+    x: Tensor,
+    y: Tensor,
+    attack: str | Attack = "pgd:eps=0.2",
+    *,
+    scores: Iterable[str] | None = None,
+    adaptive: Iterable[str] | str = ("ensemble_diversity",),
+    bootstrap: int = 1000,
+    batch_size: int = 256,
+    seed: int = 0,
+    progress: bool = True,
+) -> AdversarialDetection:
+    """ROC figures of every score (or of ``scores``) against ``attack``, and under adaptive attacks.
+
+    Clean inputs ``x`` are compared with those adversarial ones that are misclassified; a change
+    that fools nobody need not be found. Ensemble diversity is taken with the *predicted* label.
+    ``adaptive`` names the scores, or is ``"all"``, against which ``Disguised`` is run with the same
+    budget; scores that have no gradient, and those that do not suit the ensemble, are left out of
+    ``"all"``.
+    """
+    chosen = all_steps(parse(attack))  # a detector meets attacks that mean it
+    budget = chosen.budget()
+    before = _logits(ens, x, batch_size)
+    clean = score_all(before, scores)
+    hidden = [name for name in clean if name in SMOOTH] if adaptive == "all" else list(adaptive)
+    if adaptive != "all":
+        # The default asks for ensemble diversity, which small sets of classes do not have.
+        hidden = [name for name in hidden if name in clean or name != "ensemble_diversity"]
+    missing = [name for name in hidden if name not in clean]
+    if missing:
+        raise ValueError(f"adaptive names {missing[0]!r}, which is not among the scores")
+    if hidden and budget is None:
+        raise ValueError(f"{chosen.spec()} has no ε that an adaptive attack could share")
+    with AttackProgress(1 + len(hidden), show=progress) as shown:
+        tick = shown.next(chosen.spec())
+        outcome = run(ens, x, y, chosen, None, None, batch_size, seed, tick)
+        plain, curves = _judged(ens, outcome, clean, bootstrap, batch_size)
+        quiet: dict[str, Detection] = {}
+        quiet_curves: dict[str, RocCurve] = {}
+        counts: dict[str, int] = {}
+        for name in hidden:
+            assert budget is not None
+            disguise = Disguised(norm=budget[0], eps=budget[1], score=name)
+            tick = shown.next(disguise.spec())
+            other = run(ens, x, y, disguise, None, None, batch_size, seed, tick)
+            one, one_curve = _judged(ens, other, {name: clean[name]}, bootstrap, batch_size)
+            quiet |= one
+            quiet_curves |= one_curve
+            counts[name] = int(other.moved.sum())
+    return AdversarialDetection(
+        chosen.spec(), plain, curves, quiet, quiet_curves, len(x), int(outcome.moved.sum()), counts
+    )
+
+
+def _judged(
+    ens: Ensemble,
+    outcome: Outcome,
+    clean: Mapping[str, Tensor],
+    bootstrap: int,
+    batch_size: int,
+) -> tuple[dict[str, Detection], dict[str, RocCurve]]:
+    fooled = outcome.moved
+    if not bool(fooled.any()):
+        raise ValueError(
+            f"{outcome.attack.spec()} broke none of {len(outcome)} examples, so that there is "
+            "nothing to detect; raise its ε"
+        )
+    after = _logits(ens, outcome.adversarial[fooled], batch_size)
+    changed = score_all(after, list(clean))
+    measured = {
+        name: evaluate_detection(clean[name], changed[name], bootstrap=bootstrap) for name in clean
+    }
+    return measured, {name: roc_curve(clean[name], changed[name]) for name in clean}
+
+
+def _logits(ens: Ensemble, x: Tensor, batch_size: int) -> Tensor:
+    victim = Victim(ens)
+    with frozen(ens), torch.no_grad():
+        parts = [victim.logits(p.to(ens.device, victim.dtype)) for p in x.split(batch_size)]
+    return torch.cat(parts, 1).cpu()

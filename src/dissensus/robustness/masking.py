@@ -1,0 +1,235 @@
+"""Signs that an attack fails for its own reasons: masked gradients, and attacks too weak.
+
+A model whose gradients are useless (saturated, quantised, NaN) looks robust to attacks that follow
+them (Athalye, Carlini and Wagner 2018; Carlini et al. 2019, Section 5). Each check compares what
+must be ordered if gradients can be trusted.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dissensus.ensemble import Ensemble
+from dissensus.robustness.base import Attack
+from dissensus.robustness.gradient import FGSM, PGD, GradientAttack
+from dissensus.robustness.outcome import Outcome
+from dissensus.robustness.running import run
+from dissensus.robustness.square import Noise, Square
+
+__all__ = ["CHECKED", "Flag", "Row", "large_eps", "order_flags", "probe_flags"]
+
+#: How many examples the checks that need runs of their own look at.
+CHECKED = 128
+
+#: Shares that are too many: of examples, and of gradients.
+TOLERATED, ZEROS, LEFT = 0.01, 0.1, 0.05
+
+
+class Flag(NamedTuple):
+    """One sign, by a short name and in a sentence with its numbers."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of an evaluation: an attack and what it did; ``source`` names a surrogate."""
+
+    outcome: Outcome
+    source: str | None = None
+
+    @property
+    def label(self) -> str:
+        """What the line is called."""
+        spec = self.outcome.attack.spec()
+        return spec if self.source is None else f"{spec} on {self.source}, transferred"
+
+    @property
+    def iterative(self) -> bool:
+        """Whether it follows this ensemble's gradients for more than one step."""
+        attack = self.outcome.attack
+        return self._white_box and not isinstance(attack, FGSM)
+
+    @property
+    def one_step(self) -> bool:
+        """Whether it is one step along this ensemble's gradient."""
+        return self._white_box and isinstance(self.outcome.attack, FGSM)
+
+    @property
+    def gradient_free(self) -> bool:
+        """Whether this ensemble's gradients were not used at all."""
+        return self.source is not None or isinstance(self.outcome.attack, Square | Noise)
+
+    @property
+    def _white_box(self) -> bool:
+        attack = self.outcome.attack
+        aimed = getattr(attack, "targeted", False)
+        return self.source is None and isinstance(attack, GradientAttack) and not aimed
+
+
+def _some(count: int, examples: int, share: float = TOLERATED) -> bool:
+    """More than one example, and more than the share that chance may explain."""
+    return count > max(1, share * examples)
+
+
+def order_flags(rows: Sequence[Row]) -> list[Flag]:
+    """What the outcomes say against each other, and each for itself."""
+    return [*_weaker(rows), *_gradients(rows), *_unfinished(rows)]
+
+
+def _weaker(rows: Sequence[Row]) -> list[Flag]:
+    """Iterative attacks that lose to a single step, or to attacks without gradients."""
+    found = []
+    for budget in dict.fromkeys(row.outcome.attack.budget() for row in rows):
+        same = [row for row in rows if row.outcome.attack.budget() == budget]
+        iterative = [row for row in same if row.iterative]
+        if budget is None or not iterative:
+            continue
+        norm, eps = budget
+        by_gradient = torch.stack([row.outcome.broken for row in iterative]).any(0)
+        for row in same:
+            missed = int((row.outcome.broken & ~by_gradient).sum())
+            if not (row.one_step or row.gradient_free) or not _some(missed, len(by_gradient)):
+                continue
+            if row.one_step:
+                name, what = "one step", "One step along the gradient"
+            else:
+                name, what = "gradient-free", f"{row.label}, which uses no gradients of the model,"
+            found.append(
+                Flag(
+                    name,
+                    f"{what} breaks {missed} of {len(by_gradient)} examples that no iterative "
+                    f"gradient attack breaks ({norm}, ε = {eps:g}): gradients are masked, or the "
+                    "iterative attacks have too few steps.",
+                )
+            )
+    return found
+
+
+def _gradients(rows: Sequence[Row]) -> list[Flag]:
+    found = []
+    for row in rows:
+        bad = int(row.outcome.nan_gradients.sum())
+        if bad:
+            found.append(
+                Flag(
+                    "NaN gradients",
+                    f"{row.label} met {bad} gradients that are not finite and could not follow "
+                    "them: its accuracy means nothing. Look for an overflow in the model.",
+                )
+            )
+        if row.outcome.zero_share > ZEROS:
+            found.append(
+                Flag(
+                    "zero gradients",
+                    f"{row.outcome.zero_share:.0%} of the gradients of {row.label} are exactly 0, "
+                    "so that it stood still: the loss is saturated or the model is flat. Trust the "
+                    "margin loss, float64 and Square instead.",
+                )
+            )
+    return found
+
+
+def _unfinished(rows: Sequence[Row]) -> list[Flag]:
+    """Attacks that would go on breaking examples with more steps or restarts."""
+    found = []
+    for row in rows:
+        attack, outcome = row.outcome.attack, row.outcome
+        if row.source is not None or not isinstance(attack, GradientAttack):
+            continue
+        plan = attack.plan()
+        late = (outcome.restart == 0) & (outcome.step > 0.9 * plan.steps)
+        if plan.early and plan.steps >= 10 and _some(int(late.sum()), len(outcome), 2 * TOLERATED):
+            found.append(
+                Flag(
+                    "more steps",
+                    f"{row.label} broke {int(late.sum())} of {len(outcome)} examples in the last "
+                    "tenth of its steps: it has not converged, use more of them.",
+                )
+            )
+        last = outcome.restart == plan.restarts - 1
+        if plan.restarts > 1 and _some(int(last.sum()), len(outcome)):
+            found.append(
+                Flag(
+                    "more restarts",
+                    f"The last of the {plan.restarts} restarts of {row.label} still broke "
+                    f"{int(last.sum())} of {len(outcome)} examples: use more of them.",
+                )
+            )
+    return found
+
+
+def large_eps(x: Tensor, norm: str) -> float:
+    """A budget with which any image can be turned into plain grey, so that nothing can resist."""
+    return 0.5 if norm == "linf" else 0.5 * float(x[0].numel()) ** 0.5
+
+
+def probe_flags(
+    ens: Ensemble, x: Tensor, y: Tensor, rows: Sequence[Row], batch_size: int, seed: int
+) -> list[Flag]:
+    """Two runs of the strongest gradient attack on some examples: at a large ε, and in float64."""
+    strongest = min(
+        (row for row in rows if row.iterative),
+        key=lambda row: row.outcome.accuracy.value,
+        default=None,
+    )
+    attack = PGD() if strongest is None else strongest.outcome.attack
+    assert isinstance(attack, GradientAttack)
+    x, y = x[:CHECKED], y[:CHECKED]
+    found = _large(ens, x, y, attack, batch_size, seed)
+    if strongest is not None and next(ens.parameters()).dtype != torch.float64:
+        broken = strongest.outcome.broken[:CHECKED]
+        found += _double(ens, x, y, attack, broken, batch_size, seed)
+    return found
+
+
+def _large(
+    ens: Ensemble, x: Tensor, y: Tensor, attack: GradientAttack, batch_size: int, seed: int
+) -> list[Flag]:
+    big = replace(attack, eps=large_eps(x, attack.norm))
+    outcome = run(ens, x, y, big, batch_size=batch_size, seed=seed)
+    left = int((~outcome.broken).sum())
+    if not _some(left, len(outcome), LEFT):
+        return []
+    return [
+        Flag(
+            "large ε",
+            f"At ε = {big.eps:.3g} ({attack.norm}), where every input can be made plain grey, "
+            f"{left} of {len(outcome)} examples still resist {big.spec()}: the attack fails, not "
+            "the inputs. Gradients are masked or it has too few steps.",
+        )
+    ]
+
+
+def _double(
+    ens: Ensemble,
+    x: Tensor,
+    y: Tensor,
+    attack: Attack,
+    broken: Tensor,
+    batch_size: int,
+    seed: int,
+) -> list[Flag]:
+    exact = copy.deepcopy(ens).double()
+    try:
+        outcome = run(exact, x.double(), y, attack, batch_size=batch_size, seed=seed)
+    except RuntimeError as error:  # a layer that makes float32 of its own
+        text = f"The model does not run in float64 ({error}), so that rounding was not looked at."
+        return [Flag("float64", " ".join(text.split()))]
+    more = int(outcome.broken.sum()) - int(broken.sum())
+    if not _some(more, len(outcome), 2 * TOLERATED):
+        return []
+    return [
+        Flag(
+            "float64",
+            f"In float64 {attack.spec()} breaks {more} more of {len(outcome)} examples than in "
+            "float32: rounding hides gradients. Evaluate ens.double().",
+        )
+    ]

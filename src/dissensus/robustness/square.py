@@ -1,0 +1,237 @@
+"""Attacks that see outputs only: Square, and plain noise. They check what gradients say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dissensus.robustness.base import NORMS, Attack, Case, Journal
+from dissensus.robustness.chance import ball, uniform
+from dissensus.robustness.goals import LOSSES
+from dissensus.robustness.gradient import projected, unit_step
+from dissensus.robustness.victim import Victim
+from dissensus.specs import check_choice, number
+
+__all__ = ["Noise", "Square"]
+
+#: The share of entries in a square falls by half after these many of 10,000 queries.
+HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+
+
+@dataclass(frozen=True)
+class Noise(Attack):
+    """Random points of the ball, the corners of it in L∞: what no gradient attack may lose to."""
+
+    eps: float = number(0.1, above=0, always=True)
+    norm: str = "linf"
+    tries: int = number(20, low=1)
+    targeted: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("Noise", "norm", self.norm, NORMS)
+
+    def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
+        found, left = case.x.clone(), torch.arange(len(case), device=case.x.device)
+        for turn in range(self.tries):
+            points = ball(case.seed, case.rows, (turn,), case.x, self.norm)
+            points = (case.x + self.eps * unit_step(points, self.norm)).clamp(0, 1)
+            with torch.no_grad():
+                done = case.goal.reached(victim.log_probs(points))
+            journal.query(case.rows)
+            found[left[done]] = points[done]
+            journal.broke(case.rows[done], 0, turn)
+            keep = (~done).nonzero().squeeze(1)
+            if not len(keep):
+                break
+            case, left = case.take(keep), left[keep]
+            journal.tick((turn + 1) / self.tries)
+        return found
+
+
+@dataclass(frozen=True)
+class Square(Attack):
+    """Random search with squares at random places (Andriushchenko et al. 2020), L∞ and L2.
+
+    A change is kept where it raises the loss. In L∞ a square gets ±ε in each channel, from a
+    start of vertical stripes; in L2 the budget of one square goes to another, whose pattern is
+    their Algorithm 3's. ``start`` is the share of entries in the first squares. Inputs that are no
+    images ``[batch, channels, rows, columns]`` are taken as one row.
+
+    Each example has squares of its own. Differs from the paper: there a batch shares their places.
+    """
+
+    eps: float = number(0.1, above=0, always=True)
+    norm: str = "linf"
+    queries: int = number(1000, low=1)
+    start: float = number(0.8, above=0, high=1)
+    loss: str = "margin"
+    restarts: int = number(1, low=1)
+    targeted: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("Square", "norm", self.norm, NORMS)
+        check_choice("Square", "loss", self.loss, list(LOSSES))
+
+    def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
+        shape = case.x.shape
+        if len(shape) != 4:
+            case = Case(case.x.reshape(len(case), 1, 1, -1), case.goal, case.rows, case.seed)
+        found, left = case.x.clone(), torch.arange(len(case), device=case.x.device)
+        for restart in range(self.restarts):
+            points, done = self._walk(victim, case.take(left), journal, restart, shape[1:])
+            found[left] = points
+            left = left[~done]
+            if not len(left):
+                break
+        return found.reshape(shape)
+
+    def _walk(
+        self, victim: Victim, case: Case, journal: Journal, restart: int, shape: torch.Size
+    ) -> tuple[Tensor, Tensor]:
+        found, broken = case.x.clone(), torch.zeros_like(case.rows, dtype=torch.bool)
+        left = torch.arange(len(case), device=case.x.device)
+        at, best = case.x, torch.full((len(case),), -math.inf, device=case.x.device)
+        for query in range(self.queries):
+            tried = self._try(case, at, (restart, query), query)
+            with torch.no_grad():
+                log_probs = victim.log_probs(tried.reshape(len(tried), *shape))
+            journal.query(case.rows)
+            loss, done = LOSSES[self.loss](log_probs, case.goal), case.goal.reached(log_probs)
+            better = done | (loss > best)
+            at = torch.where(better[:, None, None, None], tried, at)
+            best = torch.where(better, loss, best.to(loss.dtype))
+            if bool(done.any()):
+                found[left[done]], broken[left[done]] = at[done], True
+                journal.broke(case.rows[done], query, restart)
+                keep = (~done).nonzero().squeeze(1)
+                if not len(keep):
+                    return found, broken
+                case, left, at, best = case.take(keep), left[keep], at[keep], best[keep]
+            journal.tick((restart + (query + 1) / self.queries) / self.restarts)
+        found[left] = at
+        return found, broken
+
+    def _try(self, case: Case, at: Tensor, draw: tuple[int, int], query: int) -> Tensor:
+        channels, rows, columns = at.shape[1:]
+        if self.norm == "linf":
+            if query == 0:  # stripes
+                signs = self._signs(case, draw, (channels, 1, columns))
+                return (case.x + self.eps * signs).clamp(0, 1)
+            inside = _Window.drawn(case, draw, (rows, columns), self._share(query)).inside(at)
+            signs = self._signs(case, draw, (channels, 1, 1))
+            moved = torch.where(inside, at + 2 * self.eps * signs, at)
+            return projected(moved, case.x, self.eps, "linf")
+        if query == 0:
+            change = _tiles(at) * self._signs(case, draw, (channels, 1, 1))
+        else:
+            change = self._moved_mass(case, at - case.x, draw, query)
+        return (case.x + self.eps * unit_step(change, "l2")).clamp(0, 1)
+
+    def _moved_mass(self, case: Case, change: Tensor, draw: tuple[int, int], query: int) -> Tensor:
+        """Algorithm 3: take one window's mass, and what is left of ε², into another window."""
+        size, share = tuple(change.shape[2:]), self._share(query)
+        to, source = (_Window.drawn(case, (*draw, k), size, share, least=3) for k in (0, 1))
+        inside, either = to.inside(change), to.inside(change) | source.inside(change)
+        nothing = torch.zeros_like(change)
+
+        def mass(values: Tensor, mask: Tensor) -> Tensor:
+            return torch.where(mask, values, nothing).square().sum((-2, -1), keepdim=True)
+
+        whole = change.square().sum((1, 2, 3), keepdim=True)
+        spare = (self.eps**2 - whole).clamp_min(0) / change.shape[1]
+        old = change / mass(change, inside).sqrt().clamp_min(1e-12)
+        pattern = to.pattern(change) * self._signs(case, draw, (change.shape[1], 1, 1))
+        new = torch.where(inside, pattern + old, nothing)
+        wanted = (mass(change, either) + spare).sqrt()
+        new = new / mass(new, inside).sqrt().clamp_min(1e-12) * wanted
+        return torch.where(inside, new, torch.where(either, nothing, change))
+
+    def _signs(self, case: Case, draw: tuple[int, int], shape: tuple[int, ...]) -> Tensor:
+        drawn = uniform(case.seed, case.rows, (*draw, 7), shape, case.x.dtype)
+        return torch.where(drawn < 0.5, -1.0, 1.0).to(case.x.dtype)
+
+    def _share(self, query: int) -> float:
+        """The share of entries in a square, by the paper's schedule for 10,000 queries."""
+        scaled = int(query / self.queries * 10_000)
+        halvings = sum(scaled > limit for limit in HALVINGS)
+        return self.start * 0.5**halvings
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A rectangle for each example: its upper left corner ``[batch]``, and the sides they share."""
+
+    top: Tensor
+    left: Tensor
+    height: int
+    width: int
+
+    @classmethod
+    def drawn(
+        cls,
+        case: Case,
+        draw: tuple[int, ...],
+        size: tuple[int, ...],
+        share: float,
+        least: int = 1,
+    ) -> _Window:
+        rows, columns = size
+        side = max(least, round(math.sqrt(share * rows * columns)))
+        height = min(side, rows)
+        width = min(columns, max(least, round(share * rows * columns / height)))
+        if rows == columns:
+            width = height
+        places = uniform(case.seed, case.rows, (*draw, 5), (2,), torch.float64)
+        top = (places[:, 0] * (rows - height + 1)).long()
+        left = (places[:, 1] * (columns - width + 1)).long()
+        return cls(top, left, height, width)
+
+    def _coordinates(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        rows = torch.arange(like.shape[2], device=like.device) - self.top[:, None]
+        columns = torch.arange(like.shape[3], device=like.device) - self.left[:, None]
+        return rows[:, None, :, None], columns[:, None, None, :]
+
+    def inside(self, like: Tensor) -> Tensor:
+        """Whether an entry is in the rectangle, bool ``[batch, 1, rows, columns]``."""
+        rows, columns = self._coordinates(like)
+        return (rows >= 0) & (rows < self.height) & (columns >= 0) & (columns < self.width)
+
+    def pattern(self, like: Tensor) -> Tensor:
+        """Two opposite bumps of length 1 together, laid over the rectangle."""
+        rows, columns = self._coordinates(like)
+        bumps = _bumps(self.height, self.width).to(like)
+        return bumps[rows.clamp(0, self.height - 1), columns.clamp(0, self.width - 1)]
+
+
+def _bumps(height: int, width: int) -> Tensor:
+    """Algorithm 3's pattern: a bump above and its negative below, or side by side in one row."""
+    if height == 1:
+        return _bumps(width, 1).T if width > 1 else torch.ones(1, 1)
+    upper = height // 2
+    both = torch.cat([_bump(upper, width), -_bump(height - upper, width)])
+    length: Tensor = both.norm()
+    return both / length
+
+
+def _bump(height: int, width: int) -> Tensor:
+    """``Σ_k 1/(k+1)²`` over rectangles that grow from the middle."""
+    bump = torch.zeros(height, width)
+    row, column = height // 2, width // 2
+    for k in range(max(row, column) + 1):
+        bump[max(row - k, 0) : row + k + 1, max(column - k, 0) : column + k + 1] += 1 / (k + 1) ** 2
+    length: Tensor = bump.norm()
+    return bump / length
+
+
+def _tiles(like: Tensor) -> Tensor:
+    """The start in L2: the pattern laid side by side, five times in each direction."""
+    rows, columns = like.shape[2:]
+    height, width = max(rows // 5, 1), max(columns // 5, 1)
+    tile = _bumps(height, width).to(like)
+    repeats = (math.ceil(rows / height), math.ceil(columns / width))
+    return tile.repeat(*repeats)[:rows, :columns].expand(like.shape)

@@ -1,0 +1,123 @@
+"""Do adversarial examples for one network fool another? Among members, and between ensembles.
+
+A transfer matrix is evidence of diversity, never of robustness: an attacker of the ensemble sees
+all of its members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dissensus.ensemble import Ensemble
+from dissensus.robustness.attacks import parse
+from dissensus.robustness.base import Attack, all_steps
+from dissensus.robustness.progress import AttackProgress
+from dissensus.robustness.running import draw_targets, run
+from dissensus.robustness.victim import Victim, frozen
+
+__all__ = ["transfer", "transfer_between"]
+
+
+def transfer(
+    ens: Ensemble,
+    x: Tensor,
+    y: Tensor,
+    attack: str | Attack = "pgd:eps=0.05",
+    targeted: bool = False,
+    *,
+    to: Ensemble | None = None,
+    batch_size: int = 256,
+    seed: int = 0,
+    progress: bool = True,
+) -> Tensor:
+    """``[members, members]``: entry (i, j) is what member j makes of inputs made to fool member i.
+
+    Untargeted it is member j's accuracy, so that *high* means little transfer; targeted it is how
+    often member j predicts the target, so that *low* does (adp, Section 4.4 and Figure 3). The
+    diagonal is the attack on the member itself. One attack a member, not one a pair. ``to``
+    receives the examples in place of ``ens``: ``[members, members of to]``.
+
+    All steps of an attack are made, even where a member is fooled early: points just across one
+    member's boundary would not tell how far an attack carries.
+    """
+    chosen, targets = _prepared(ens, x, y, attack, targeted, seed)
+    receiver = ens if to is None else to
+    rows = []
+    with AttackProgress(ens.members, show=progress) as shown:
+        for member in range(ens.members):
+            tick = shown.next(f"{chosen.spec()} on member {member}")
+            outcome = run(ens, x, y, chosen, [member], targets, batch_size, seed, tick)
+            rows.append(_received(receiver, outcome.adversarial, y, targets, batch_size))
+    return torch.stack(rows)
+
+
+def transfer_between(
+    ensembles: Mapping[str, Ensemble] | Sequence[Ensemble],
+    x: Tensor,
+    y: Tensor,
+    attack: str | Attack = "pgd:eps=0.05",
+    targeted: bool = False,
+    *,
+    batch_size: int = 256,
+    seed: int = 0,
+    progress: bool = True,
+) -> Tensor:
+    """The same between whole ensembles: entry (i, j) is ensemble j under examples made on i."""
+    named = ensembles if isinstance(ensembles, Mapping) else dict(enumerate(ensembles))
+    if not named:
+        raise ValueError("transfer_between needs at least one ensemble, got none")
+    matrix = torch.zeros(len(named), len(named), dtype=torch.float64)
+    chosen, targets = _prepared(next(iter(named.values())), x, y, attack, targeted, seed)
+    with AttackProgress(len(named), show=progress) as shown:
+        for i, (name, source) in enumerate(named.items()):
+            tick = shown.next(f"{chosen.spec()} on {name}")
+            outcome = run(source, x, y, chosen, None, targets, batch_size, seed, tick)
+            for j, receiver in enumerate(named.values()):
+                matrix[i, j] = _received(
+                    receiver, outcome.adversarial, y, targets, batch_size, whole=True
+                )
+    return matrix
+
+
+def _prepared(
+    ens: Ensemble, x: Tensor, y: Tensor, attack: str | Attack, targeted: bool, seed: int
+) -> tuple[Attack, Tensor | None]:
+    """The attack with all its steps, and the targets that every source shares."""
+    chosen = all_steps(parse(attack))
+    if targeted:
+        if not hasattr(chosen, "targeted"):
+            raise ValueError(f"{chosen.spec()} cannot be targeted; use pgd or mim")
+        chosen = replace(chosen, targeted=True)  # type: ignore[call-arg]
+    if not chosen.wants_targets:
+        return chosen, None
+    victim = Victim(ens)
+    with frozen(ens), torch.no_grad():
+        classes = victim.log_probs(x[:1].to(ens.device, victim.dtype)).shape[-1]
+    return chosen, draw_targets(y.long(), classes, seed)
+
+
+def _received(
+    receiver: Ensemble,
+    x: Tensor,
+    y: Tensor,
+    targets: Tensor | None,
+    batch_size: int,
+    *,
+    whole: bool = False,
+) -> Tensor:
+    """Accuracy, or how often the target is predicted: of each member, or of the whole."""
+    wanted = (y if targets is None else targets).to(receiver.device)
+    victim = Victim(receiver)
+    hits: Tensor | float = 0.0
+    with frozen(receiver), torch.no_grad():
+        for part, labels in zip(x.split(batch_size), wanted.split(batch_size), strict=True):
+            logits = victim.logits(part.to(receiver.device, victim.dtype))
+            predicted = victim.combined(logits)[None] if whole else logits
+            hits = hits + (predicted.argmax(-1) == labels).sum(1).double()
+    assert isinstance(hits, Tensor)
+    found = (hits / len(x)).cpu()
+    return found[0] if whole else found

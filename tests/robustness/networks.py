@@ -1,0 +1,52 @@
+"""Members written down number by number, and members that hide their gradients."""
+
+import torch
+from torch import Tensor, nn
+
+import dissensus as ds
+
+
+def linear(weight: list[list[float]], bias: list[float]) -> ds.Ensemble:
+    """One member: logits W x + b."""
+    return ds.Ensemble.from_members([_linear(weight, bias)]).eval()
+
+
+def _linear(weight: list[list[float]], bias: list[float]) -> nn.Linear:
+    with torch.random.fork_rng():
+        net = nn.Linear(len(weight[0]), len(weight))
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor(weight))
+        net.bias.copy_(torch.tensor(bias))
+    return net
+
+
+class Times(nn.Module):
+    """Logits that are ``factor`` times as large: the same predictions, saturated losses."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.factor * x
+
+
+class Steps(nn.Module):
+    """Inputs rounded to ``levels``: a gradient of 0 everywhere."""
+
+    def __init__(self, levels: int) -> None:
+        super().__init__()
+        self.levels = levels
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.levels).round() / self.levels
+
+
+def scaled(ens: ds.Ensemble, factor: float) -> ds.Ensemble:
+    members = [nn.Sequential(ens.member(j), Times(factor)) for j in range(ens.members)]
+    return ds.Ensemble.from_members(members).eval()
+
+
+def quantised(ens: ds.Ensemble, levels: int) -> ds.Ensemble:
+    members = [nn.Sequential(Steps(levels), ens.member(j)) for j in range(ens.members)]
+    return ds.Ensemble.from_members(members).eval()

@@ -1,0 +1,250 @@
+"""The worst case for each example, curves without new runs, flags that fire when they should."""
+
+import json
+
+import pytest
+import torch
+
+import dissensus as ds
+from dissensus.robustness import (
+    Robustness,
+    attack,
+    curve_over_eps,
+    evaluate,
+    paper,
+    parse,
+    standard,
+)
+from dissensus.robustness.masking import Row, order_flags
+from dissensus.robustness.outcome import share
+
+from .conftest import Problem
+from .networks import quantised, scaled
+
+STRONG = [
+    "noise:eps=0.1",
+    "fgsm:eps=0.1",
+    "pgd:eps=0.1,steps=40,restarts=2",
+    "square:eps=0.1,queries=50",
+]
+
+
+def names(found: Robustness) -> set[str]:
+    return {flag.name for flag in found.flags}
+
+
+@pytest.fixture(scope="module")
+def ordinary(trained: Problem) -> Robustness:
+    return evaluate(*trained, STRONG, curve=(0.05, 0.2), progress=False)
+
+
+def test_the_headline_is_the_worst_case_for_each_example(
+    trained: Problem, ordinary: Robustness
+) -> None:
+    alone = [attack(*trained, text, progress=False).broken for text in STRONG]
+    broken = torch.stack(alone).any(0)
+    assert torch.equal(ordinary.broken, broken)
+    assert ordinary.accuracy.value == pytest.approx(1 - float(broken.float().mean()))
+    assert all(ordinary.accuracy <= row.outcome.accuracy for row in ordinary.rows)
+    (worst,) = ordinary.worst
+    assert (worst.norm, worst.eps) == ("linf", 0.1)
+    assert torch.equal(worst.broken, broken)
+
+
+def test_budgets_are_kept_apart(trained: Problem) -> None:
+    """A change of 0.05 counts at 0.1 too, and one without a budget where it came near enough."""
+    texts = [
+        "pgd:eps=0.05",
+        "pgd:eps=0.1",
+        "cw:steps=40,searches=3,c=1,lr=0.1",
+        "fgsm:eps=1,norm=l2",
+    ]
+    small = Problem(trained.ens, trained.x[:40], trained.y[:40])
+    found = evaluate(*small, texts, checks=False, progress=False)
+    assert [(w.norm, w.eps) for w in found.worst] == [("l2", 1.0), ("linf", 0.05), ("linf", 0.1)]
+    for worst in found.worst:
+        by_hand = torch.zeros(40, dtype=torch.bool)
+        for row in found.rows:
+            near = row.outcome.distances[worst.norm] <= worst.eps + 1e-5
+            by_hand |= row.outcome.broken & near
+        assert torch.equal(worst.broken, by_hand)
+    tight, loose = found.worst[1], found.worst[2]
+    assert bool((loose.broken | ~tight.broken).all())
+
+
+def test_an_ordinary_model_raises_no_flag(ordinary: Robustness) -> None:
+    assert ordinary.flags == ()
+    assert "No sign of masked gradients was found" in ordinary.report()
+
+
+@pytest.mark.parametrize(
+    ("hide", "expected"),
+    [
+        (lambda ens: scaled(ens, 400.0), {"zero gradients", "gradient-free", "large ε"}),
+        (lambda ens: quantised(ens, 8), {"zero gradients", "gradient-free", "large ε"}),
+    ],
+    ids=["saturated", "quantised"],
+)
+def test_masked_gradients_are_found(trained: Problem, hide: object, expected: set[str]) -> None:
+    masked = hide(trained.ens)  # type: ignore[operator]
+    texts = ["pgd:eps=0.2,steps=20", "square:eps=0.2,queries=100", "noise:eps=0.2"]
+    found = evaluate(masked, trained.x[:60], trained.y[:60], texts, progress=False)
+    assert expected <= names(found)
+    text = found.report()
+    assert "Do not trust these numbers yet" in text
+    assert "of the gradients of pgd:eps=0.2,steps=20 are exactly 0" in text
+    assert "which uses no gradients of the model, breaks" in text
+
+
+def test_rounding_that_hides_gradients_is_found(trained: Problem) -> None:
+    """In float32 the loss of members sixty times as sure is flat; in float64 it is not."""
+    masked = scaled(trained.ens, 60.0)
+    found = evaluate(masked, trained.x, trained.y, ["pgd:eps=0.15,steps=20"], progress=False)
+    assert "float64" in names(found)
+    margin = evaluate(
+        masked, trained.x, trained.y, ["pgd:eps=0.15,steps=20,loss=margin"], progress=False
+    )
+    assert "float64" not in names(margin)
+    assert margin.accuracy < found.accuracy - 0.2
+
+
+def test_a_weak_attack_is_not_called_strong(trained: Problem) -> None:
+    found = evaluate(*trained, ["pgd:eps=0.1,steps=10,step=0.02"], progress=False)
+    assert "more steps" in names(found) or "large ε" in names(found)
+    lone = evaluate(
+        *trained, ["fgsm:eps=0.15", "pgd:eps=0.15,steps=2,step=0.1"], checks=False, progress=False
+    )
+    assert "one step" in names(lone)
+
+
+def test_flags_need_more_than_an_example(ordinary: Robustness) -> None:
+    assert order_flags([Row(row.outcome) for row in ordinary.rows]) == []
+
+
+def test_transfer_from_a_surrogate(trained: Problem) -> None:
+    """On a model without gradients, examples made on its twin break what PGD cannot."""
+    masked = quantised(trained.ens, 8)
+    found = evaluate(
+        masked,
+        trained.x[:60],
+        trained.y[:60],
+        ["pgd:eps=0.2,steps=20"],
+        surrogates={"its twin": trained.ens},
+        checks=False,
+        progress=False,
+    )
+    assert found.rows[1].label.endswith("on its twin, transferred")
+    assert found.rows[1].outcome.accuracy < found.rows[0].outcome.accuracy - 0.3
+    assert "gradient-free" in names(found)
+    after = masked.predict(found.rows[1].outcome.adversarial).argmax(1)
+    assert torch.equal(after, found.rows[1].outcome.predictions)
+
+
+def test_curves(trained: Problem, ordinary: Robustness) -> None:
+    by_over = {(curve.attack, curve.over): curve for curve in ordinary.curves}
+    pgd = "pgd:eps=0.1,restarts=2"
+    steps, restarts = by_over[pgd, "steps"], by_over[pgd, "restarts"]
+    # The curve over steps is what shorter walks with the same step would have found.
+    for value, accuracy in zip(steps.values, steps.accuracy, strict=True):
+        if value in (4, 16):
+            text = f"pgd:eps=0.1,steps={int(value)},step={2.5 / 40}"
+            assert float(attack(*trained, text, progress=False).accuracy) == pytest.approx(accuracy)
+    assert steps.values[0] == 0
+    assert list(steps.accuracy) == sorted(steps.accuracy, reverse=True)
+    assert restarts.accuracy[0] == steps.accuracy[-1]
+    assert restarts.accuracy[-1] == float(ordinary.rows[2].outcome.accuracy)
+    eps = by_over[pgd, "eps"]
+    assert eps.values == (0.05, 0.2)
+    assert eps.accuracy[0] > restarts.accuracy[-1] > eps.accuracy[1]
+
+
+def test_a_curve_over_eps_never_rises(trained: Problem) -> None:
+    values = (0.2, 0.02, 0.08, 0.5)
+    found = curve_over_eps(*trained, "pgd:steps=10", values)
+    ordered = [found.accuracy[values.index(value)] for value in sorted(values)]
+    assert ordered == sorted(ordered, reverse=True)
+    with pytest.raises(ValueError, match="has no ε to vary"):
+        curve_over_eps(*trained, "cw", values)
+
+
+def test_the_record_is_plain_json(ordinary: Robustness) -> None:
+    record = json.loads(json.dumps(ordinary.to_dict(), allow_nan=False))
+    assert record["examples"] == 100
+    assert record["worst_case"]["accuracy"] == ordinary.accuracy.value
+    assert record["budgets"][0]["eps"] == 0.1
+    assert [parse(row["attack"]).spec() for row in record["attacks"]] == [
+        row.outcome.attack.spec() for row in ordinary.rows
+    ]
+    assert record["attacks"][2]["gradients"] > 0
+    assert record["members"] == 3
+
+
+def test_the_paper_protocol_is_the_papers() -> None:
+    specs = [attack.spec() for attack in paper("mnist").attacks]
+    assert len(specs) == 15  # the rows of Table 2, MNIST
+    assert "pgd:eps=0.15,steps=10,step=0.1,early=false" in specs
+    assert "jsma:theta=0.2,gamma=0.6,variant=original,early=false" in specs
+    assert "cw:c=10,searches=1,confidence=0.1" in specs
+    assert "ead:c=5,searches=1,confidence=0.1" in specs
+    assert "historical, weak" in paper("cifar10").label
+    assert len(paper("cifar10").attacks) == 15
+    assert len(paper("cifar100").attacks) == 6  # Table 3
+    with pytest.raises(ValueError, match="like must be one of mnist, cifar10, cifar100"):
+        paper("svhn")
+
+
+def test_the_standard_protocol_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dissensus.robustness.protocols.installed", lambda: True)
+    chosen = standard(0.1)
+    pgd = [a for a in chosen.attacks if a.spec().startswith("pgd")]
+    assert all(a.steps >= 100 and a.restarts >= 5 for a in pgd)  # type: ignore[attr-defined]
+    assert {a.loss for a in pgd} == {"ce", "margin"}  # type: ignore[attr-defined]
+    assert len({a.step for a in pgd}) >= 3  # type: ignore[attr-defined]
+    kinds = {a.spec().partition(":")[0] for a in chosen.attacks}
+    assert {"autoattack", "reweighted", "square", "fgsm", "noise"} <= kinds
+    assert all(a.budget() == ("linf", 0.1) for a in chosen.attacks)
+    assert chosen.notes == ()
+    monkeypatch.setattr("dissensus.robustness.protocols.installed", lambda: False)
+    assert "pip install 'dissensus[robustness]'" in standard(0.1).notes[0]
+
+
+def test_a_protocol_runs(trained: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dissensus.robustness.protocols.installed", lambda: False)
+    short = standard(0.1, steps=10, restarts=1)
+    found = evaluate(
+        trained.ens, trained.x[:20], trained.y[:20], protocol=short, checks=False, progress=False
+    )
+    assert len(found.rows) == 10
+    assert "AutoAttack was left out" in found.report()
+    assert "95% interval" in found.report()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "give attacks="),
+        ({"attacks": ["fgsm"], "protocol": "standard"}, "one of the two"),
+        ({"protocol": "standard"}, "needs eps="),
+        ({"protocol": "strong"}, "protocol must be one of paper, standard"),
+        ({"attacks": []}, "at least one attack, got none"),
+        ({"attacks": ["fgsm", "fgsm:eps=0.1"]}, "given twice"),
+        ({"attacks": ["fsgm"]}, "did you mean 'fgsm'"),
+    ],
+)
+def test_mistakes(trained: Problem, options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        evaluate(*trained, **options, progress=False)  # type: ignore[arg-type]
+
+
+def test_wilsons_interval() -> None:
+    """Newcombe 1998, Table I: 81 of 263 and 15 of 148."""
+    for count, total, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605)):
+        found = share(count, total)
+        assert (round(found.low, 4), round(found.high, 4)) == (low, high)
+    assert (share(5, 5).high, share(0, 5).low) == (1.0, 0.0)
+
+
+def test_one_attack_alone_may_be_a_string(trained: Problem) -> None:
+    found = evaluate(*trained, "fgsm:eps=0.1", checks=False, progress=False)  # type: ignore[arg-type]
+    assert found.accuracy.value == found.rows[0].outcome.accuracy.value
+    assert isinstance(found.rows[0].outcome.accuracy, ds.detection.Estimate)

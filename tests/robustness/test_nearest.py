@@ -1,0 +1,121 @@
+"""C&W and EAD find the nearest point: known in closed form for a plane, and as foolbox and ART."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dissensus.robustness import attack
+
+from .conftest import Problem
+from .networks import linear
+from .test_gradient import Single, _ungraded
+
+#: The plane z₀ = z₁ is 3x₀ + 4x₁ = 3; x = (0.6, 0.6) is at (4.2 − 3) / 5 = 0.24 from it.
+PLANE = ([[3.0, 4.0], [0.0, 0.0]], [-3.0, 0.0])
+X, Y = torch.tensor([[0.6, 0.6]]), torch.tensor([0])
+
+
+def test_the_distance_to_a_plane() -> None:
+    text = "cw:steps=300,searches=8,c=0.1,lr=0.02"
+    found = attack(linear(*PLANE), X, Y, text, progress=False)
+    assert bool(found.broken)
+    assert float(found.distances["l2"]) == pytest.approx(0.24, rel=0.02)
+
+
+def test_the_sparsest_way_to_a_plane() -> None:
+    """In L1 the whole change goes into x₁: 1.2 / 4 = 0.3."""
+    text = "ead:steps=200,searches=8,c=0.1,lr=0.02,beta=0.01,rule=l1"
+    found = attack(linear(*PLANE), X, Y, text, progress=False)
+    assert bool(found.broken)
+    assert float(found.distances["l1"]) == pytest.approx(0.3, rel=0.05)
+
+
+def test_confidence_is_a_margin() -> None:
+    """A margin of 1 takes another 1/5 of distance."""
+    text = "cw:steps=300,searches=8,c=0.1,lr=0.02,confidence=1"
+    found = attack(linear(*PLANE), X, Y, text, progress=False)
+    assert float(found.distances["l2"]) == pytest.approx(0.44, rel=0.02)
+
+
+def test_what_is_not_found_comes_back_as_it_was() -> None:
+    found = attack(linear(*PLANE), X, Y, "cw:steps=2,searches=1,c=1e-6", progress=False)
+    assert torch.equal(found.adversarial, X)
+    assert not bool(found.success)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_foolbox_finds_the_same_distance(problem: Problem) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        foolbox = pytest.importorskip("foolbox", exc_type=ImportError)
+    x, y = problem.x[:25], problem.y[:25]
+    model = foolbox.PyTorchModel(Single(problem.ens).eval(), bounds=(0, 1), device="cpu")
+    theirs = foolbox.attacks.L2CarliniWagnerAttack(
+        binary_search_steps=4, steps=150, stepsize=0.02, initial_const=0.1
+    )
+    points, _, success = theirs(model, x, y, epsilons=None)
+    _ungraded(problem.ens)
+    text = "cw:steps=150,searches=4,c=0.1,lr=0.02"
+    found = attack(problem.ens, x, y, text, progress=False)
+    both = found.moved & success
+    assert int(both.sum()) >= 20
+    distance = (points - x).flatten(1).norm(dim=1)[both].mean()
+    assert float(found.distances["l2"][both].mean()) == pytest.approx(float(distance), rel=0.02)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("rule", ["en", "l1"])
+def test_art_finds_the_same_distance(problem: Problem, rule: str) -> None:
+    evasion: Any = pytest.importorskip("art.attacks.evasion", exc_type=ImportError)
+    from art.estimators.classification import PyTorchClassifier
+
+    states = np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    x, y = problem.x[:10], problem.y[:10]
+    model = PyTorchClassifier(
+        Single(problem.ens).eval(),
+        nn.CrossEntropyLoss(),
+        (1, 8, 8),
+        10,
+        clip_values=(0, 1),
+        device_type="cpu",
+    )
+    theirs = evasion.ElasticNet(
+        model,
+        max_iter=60,
+        binary_search_steps=3,
+        beta=0.01,
+        initial_const=0.3,
+        learning_rate=0.02,
+        batch_size=10,
+        decision_rule=rule.upper(),
+        verbose=False,
+    ).generate(x.numpy(), y.numpy())
+    np.random.set_state(states[0])  # noqa: NPY002
+    torch.set_rng_state(states[1])
+    _ungraded(problem.ens)
+    text = f"ead:steps=60,searches=3,c=0.3,lr=0.02,rule={rule}"
+    found = attack(problem.ens, x, y, text, progress=False)
+    points = torch.from_numpy(theirs)
+    both = found.moved & (problem.ens.predict(points).argmax(1) != y)
+    assert int(both.sum()) >= 8
+    moved = (points - x).flatten(1)[both]
+    # ART drops the distance from its gradient once the class has changed, we do not.
+    expected = float(moved.abs().sum(1).mean())
+    assert float(found.distances["l1"][both].mean()) == pytest.approx(expected, rel=0.1)
+
+
+def test_targets(problem: Problem) -> None:
+    found = attack(
+        problem.ens,
+        problem.x[:10],
+        problem.y[:10],
+        "cw:steps=60,searches=4,c=1,lr=0.1,targeted=true",
+        progress=False,
+    )
+    assert found.targets is not None
+    assert torch.equal(found.predictions[found.success], found.targets[found.success])
+    assert found.success_rate >= 0.7
