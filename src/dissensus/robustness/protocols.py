@@ -103,7 +103,7 @@ def standard(eps: float, norm: str = "linf", *, steps: int = 100, restarts: int 
     ]
     notes: tuple[str, ...] = ()
     if installed():
-        texts.append(f"autoattack:{ball},queries={50 * steps}")
+        texts.append(f"autoattack:{ball},steps={steps},queries={50 * steps}")
     else:
         notes = (
             "AutoAttack was left out, as pyautoattack is not installed: pip install "
