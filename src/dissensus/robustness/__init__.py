@@ -12,7 +12,7 @@ True
 from __future__ import annotations
 
 from dissensus.robustness.adaptive import Disguised, Reweighted
-from dissensus.robustness.adversarial_training import AdversarialBatches
+from dissensus.robustness.adversarial_training import AdversarialBatches, adversary
 from dissensus.robustness.attacks import ATTACKS, parse, spec
 from dissensus.robustness.autoattack import AutoAttack
 from dissensus.robustness.base import Attack
@@ -54,6 +54,7 @@ __all__ = [
     "Row",
     "Square",
     "Worst",
+    "adversary",
     "attack",
     "curve_over_eps",
     "detect",
