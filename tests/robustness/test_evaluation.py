@@ -96,6 +96,8 @@ def test_masked_gradients_are_found(trained: Problem, hide: object, expected: se
     assert expected <= names(found)
     text = found.report()
     assert "Do not trust these numbers yet" in text
+    row = next(line for line in text.splitlines() if line.startswith("pgd:eps=0.2"))
+    assert row.endswith(f"{found.rows[0].outcome.zero_share:.0%}")
     assert "of the gradients of pgd:eps=0.2,steps=20 are exactly 0" in text
     assert "which uses no gradients of the model, breaks" in text
 
