@@ -55,11 +55,11 @@ def test_foolbox_finds_the_same_distance(problem: Problem) -> None:
     x, y = problem.x[:25], problem.y[:25]
     model = foolbox.PyTorchModel(Single(problem.ens).eval(), bounds=(0, 1), device="cpu")
     theirs = foolbox.attacks.L2CarliniWagnerAttack(
-        binary_search_steps=4, steps=150, stepsize=0.02, initial_const=0.1
+        binary_search_steps=3, steps=100, stepsize=0.03, initial_const=0.1
     )
     points, _, success = theirs(model, x, y, epsilons=None)
     _ungraded(problem.ens)
-    text = "cw:steps=150,searches=4,c=0.1,lr=0.02"
+    text = "cw:steps=100,searches=3,c=0.1,lr=0.03"
     found = attack(problem.ens, x, y, text, progress=False)
     both = found.moved & success
     assert int(both.sum()) >= 20
@@ -92,7 +92,7 @@ def test_art_agrees_to_the_image(problem: Problem, rule: str) -> None:
     )
     theirs = Whole(
         model,
-        max_iter=40,
+        max_iter=30,
         binary_search_steps=3,
         beta=0.01,
         initial_const=0.3,
@@ -104,7 +104,7 @@ def test_art_agrees_to_the_image(problem: Problem, rule: str) -> None:
     np.random.set_state(states[0])  # noqa: NPY002
     torch.set_rng_state(states[1])
     _ungraded(problem.ens)
-    text = f"ead:steps=40,searches=3,c=0.3,lr=0.02,rule={rule}"
+    text = f"ead:steps=30,searches=3,c=0.3,lr=0.02,rule={rule}"
     found = attack(problem.ens, x, y, text, progress=False)
     points = torch.from_numpy(theirs)
     both = found.moved & (problem.ens.predict(points).argmax(1) != y)

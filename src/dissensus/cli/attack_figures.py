@@ -45,6 +45,7 @@ def _accuracy(found: Robustness) -> Figure | None:
     if not panels:
         return None
     figure, axes = new_figure(1, len(panels), width=4.2, height=3.4, sharey=True)
+    told: list[str] = []
     for panel, over in zip(axes[0], panels, strict=True):
         curves = [curve for curve in found.curves if curve.over == over][:_LINES]
         for number, curve in enumerate(curves):
@@ -55,11 +56,15 @@ def _accuracy(found: Robustness) -> Figure | None:
             add_line(panel, values, accuracy, number, name=_short(curve.attack))
         if over == "eps":
             _add_worst(panel, found, curves[0].norm)
+            panel.set_title(curves[0].norm, loc="left", fontsize=9.0)
         else:
             panel.xaxis.get_major_locator().set_params(integer=True)
         panel.set_ylim(0, 1.02)
         label(panel, _AXES[over], "accuracy" if panel is axes[0][0] else "")
-        panel.legend(fontsize=6.5, frameon=False)
+        names = [curve.attack for curve in curves]
+        if over == "eps" or names != told:  # the panel before says it already
+            panel.legend(fontsize=6.5, frameon=False)
+        told = names
     return figure
 
 
