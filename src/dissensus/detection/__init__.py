@@ -12,7 +12,7 @@ A threshold is a score value, so examples with equal scores are always on the sa
 
 from __future__ import annotations
 
-from dissensus.detection.detector import Detector
+from dissensus.detection.detector import DISTANCES, Detector
 from dissensus.detection.mahalanobis import Mahalanobis
 from dissensus.detection.measures import (
     Detection,
@@ -25,6 +25,7 @@ from dissensus.detection.measures import (
 from dissensus.detection.neighbours import NearestNeighbours
 
 __all__ = [
+    "DISTANCES",
     "Detection",
     "Detector",
     "Estimate",
