@@ -63,7 +63,7 @@ def _detection_table(
     intervals = names + len(sets) * 23 + len(groups) * 12 <= width
     table = _table(title + ("" if intervals else " (intervals: --csv, --json)"))
     for name in (*sets, *(f"mean {group}" for group in groups)):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     best = {
         name: (max if more else min)(_shown(cells[(*key, name)][measure]) for key in keys)
         for name in sets
@@ -92,7 +92,7 @@ def _flagged_table(record: dict[str, Any]) -> Table:
     sets = _unique(row["set"] for row in rows)
     table.add_column("known (ID)", justify="right")
     for name in sets:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     cells = {(row["method"], row["score"], row["set"]): row for row in rows}
     last = None
     for method, score in _unique((row["method"], row["score"]) for row in rows):
@@ -118,7 +118,7 @@ def _accuracy_table(record: dict[str, Any], kind: str, heading: str) -> Table | 
         return None
     table = _table(heading)
     for name in sets:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for method, parts in found.items():
         ways = [way for way in _WAYS if any(way in m[kind] for m in parts.values())]
         for number, way in enumerate(ways):
