@@ -42,6 +42,8 @@ ALLOWED: dict[str, set[str] | None] = {
     | {"training", "ensemble", "objectives", "data", "models", "runs"}
     | {"records", "cells", "files", "diagnostics"},
     "robustness": BASE | {"ensemble", "scores", "detection", "specs", "records", "files"},
+    "shift": {"detection", "scores", "calibration", "ensemble", "training", "runs", "data"}
+    | {"outputs"},
     "report": {
         "diagnostics",
         "scores",

@@ -37,6 +37,7 @@ PUBLIC = [
     "robustness",
     "runs",
     "scores",
+    "shift",
     "training",
 ]
 

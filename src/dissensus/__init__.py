@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         robustness,
         runs,
         scores,
+        shift,
         training,
     )
     from dissensus.decomposition import decompose
@@ -69,6 +70,7 @@ __all__ = [
     "robustness",
     "runs",
     "scores",
+    "shift",
     "training",
 ]
 
@@ -105,6 +107,7 @@ _SUBMODULES = {
     "robustness",
     "runs",
     "scores",
+    "shift",
     "training",
 }
 
