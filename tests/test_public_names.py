@@ -26,6 +26,7 @@ PUBLIC = [
     "diagnostics",
     "diversity",
     "ensemble",
+    "features",
     "fit",
     "fit_fleet",
     "load",
@@ -75,6 +76,7 @@ def test_unknown_name_raises_as_any_module_does() -> None:
         command("--help"),
         command("--version"),
         command("train", "--help"),
+        command("features", "--help"),
         command("reproduce", "--help"),
     ],
 )

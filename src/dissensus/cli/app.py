@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dissensus._version import __version__
-from dissensus.cli import diagnose, evaluate, predict, reproduce, runs, sweep, train
+from dissensus.cli import diagnose, evaluate, features, predict, reproduce, runs, sweep, train
 
 DEBUG_VARIABLE = "DISSENSUS_DEBUG"
 
@@ -40,6 +40,8 @@ Train them, find out whether their disagreement is real, and put it to work.
   [cyan]dissensus sweep --data digits --objective augmented --grid beta=0:1:0.1[/cyan]
 
   [cyan]dissensus predict runs/ldr --input x.npz --output p.npz[/cyan]
+
+  [cyan]dissensus features --backbone timm:NAME --data photos/ --out features/[/cyan]
 
   [cyan]dissensus runs[/cyan]         the runs there are
 
@@ -96,6 +98,7 @@ app.command("evaluate", help=_flowing(evaluate.HELP))(evaluate.evaluate)
 app.command("diagnose", help=_flowing(diagnose.HELP))(diagnose.diagnose)
 app.command("predict", help=_flowing(predict.HELP))(predict.predict)
 app.command("reproduce", help=_flowing(reproduce.HELP))(reproduce.reproduce)
+app.command("features", help=_flowing(features.HELP))(features.features)
 app.command("sweep", help=_flowing(sweep.HELP))(sweep.sweep)
 app.command("runs", help=_flowing(runs.HELP))(runs.runs)
 

@@ -137,7 +137,7 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Write ``manifest.json``, whole or not at all; the same content gives the same bytes."""
         values = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
-        write_text(folder / MANIFEST, json.dumps(values, indent=1, sort_keys=True) + "\n")
+        write_text(folder / MANIFEST, json.dumps(values, indent=1) + "\n")
 
 
 def digest(file: Path) -> str:

@@ -136,7 +136,7 @@ class FeatureWriter:
             return
         if self.folder.exists() and any(self.folder.iterdir()):
             raise ValueError(f"{self.folder} is not empty and holds no features; choose another")
-        write_text(file, json.dumps(asked, indent=1, sort_keys=True) + "\n")
+        write_text(file, json.dumps(asked, indent=1) + "\n")
 
     def _checked(self, x: NDArray[Any], rows: int) -> NDArray[Any]:
         if x.shape != (rows, *self.manifest.shape):
