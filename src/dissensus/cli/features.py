@@ -54,7 +54,7 @@ def features(
         typer.Option(
             "--ood",
             help="A set of unknown inputs; may be repeated: svhn, corrupt:5 (the test images at "
-            "severity 5), corrupt:fog:3, a folder of images, an .npz with x.",
+            "severity 5), corrupt:contrast:3, a folder of images, an .npz with x.",
             show_default=False,
         ),
     ] = None,

@@ -108,7 +108,7 @@ def ood_source(
 ) -> tuple[str, Source]:
     """A set of unknown inputs, and the name of its part.
 
-    ``corrupt:5`` (all kinds at severity 5) or ``corrupt:fog:3`` change the test images; else a
+    ``corrupt:5`` (all kinds at severity 5) or ``corrupt:contrast:3`` change the test images; else a
     name of ``OOD_SETS``, a folder with images at any depth, or an ``.npz`` with ``x``.
     """
     kind, _, rest = name.partition(":")
