@@ -32,6 +32,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "ensemble": {"outputs", "losses"},
     "models": set(),
     "data": {"files"},
+    "features": {"data", "models", "files"},
     "records": {"files"},
     "cells": {"records", "files"},
     "training": BASE

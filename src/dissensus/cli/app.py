@@ -18,7 +18,18 @@ from rich.table import Table
 from rich.text import Text
 
 from dissensus._version import __version__
-from dissensus.cli import attack, diagnose, evaluate, ood, predict, reproduce, runs, sweep, train
+from dissensus.cli import (
+    attack,
+    diagnose,
+    evaluate,
+    features,
+    ood,
+    predict,
+    reproduce,
+    runs,
+    sweep,
+    train,
+)
 
 DEBUG_VARIABLE = "DISSENSUS_DEBUG"
 
@@ -44,6 +55,8 @@ Train them, find out whether their disagreement is real, and put it to work.
   [cyan]dissensus attack runs/adp --standard --eps 0.1[/cyan]   what adversaries leave of it
 
   [cyan]dissensus predict runs/ldr --input x.npz --output p.npz[/cyan]
+
+  [cyan]dissensus features --backbone timm:NAME --data photos/ --out features/[/cyan]
 
   [cyan]dissensus runs[/cyan]         the runs there are
 
@@ -104,6 +117,7 @@ app.command("attack", help=_flowing(attack.HELP))(attack.attack)
 app.command("ood", help=_flowing(ood.HELP))(ood.ood)
 app.command("predict", help=_flowing(predict.HELP))(predict.predict)
 app.command("reproduce", help=_flowing(reproduce.HELP))(reproduce.reproduce)
+app.command("features", help=_flowing(features.HELP))(features.features)
 app.command("sweep", help=_flowing(sweep.HELP))(sweep.sweep)
 app.command("runs", help=_flowing(runs.HELP))(runs.runs)
 

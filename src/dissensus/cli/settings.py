@@ -58,7 +58,7 @@ SETTINGS: dict[str, Setting] = {
         "text",
         None,
         "A data set by name (digits, cifar10, …), a .csv, .tsv, .parquet or .npz file, or a folder "
-        "of images.",
+        "of images or of features.",
     ),
     "data_dir": Setting(
         "data", "data_dir", "text", None, "Where data sets are, or are downloaded to."

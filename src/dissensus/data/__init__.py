@@ -32,6 +32,13 @@ from dissensus.data.base import Data, Request, data_places, split_rows
 from dissensus.data.cifar import cifar_test_pixels, load_cifar
 from dissensus.data.corruptions import CORRUPTIONS, corrupt, corrupt_mixture
 from dissensus.data.embedded import EMBEDDED_TABLES, load_digits_images, load_embedded
+from dissensus.data.features import (
+    FeatureStore,
+    FeatureWriter,
+    StoredRows,
+    is_store,
+    load_store,
+)
 from dissensus.data.folder import ImageFolder, load_folder
 from dissensus.data.images import Pixels, fit_images, to_unit
 from dissensus.data.mnist import load_mnist, mnist_test_pixels
@@ -48,8 +55,11 @@ __all__ = [
     "OOD_SETS",
     "Augment",
     "Data",
+    "FeatureStore",
+    "FeatureWriter",
     "ImageFolder",
     "Scaler",
+    "StoredRows",
     "Table",
     "corrupt",
     "corrupt_mixture",
@@ -113,7 +123,9 @@ def load(
     download: bool = True,
     **options: Any,
 ) -> Data:
-    """Load a set of :data:`DATASETS`, a file of :data:`FORMATS`, or a folder of images.
+    """Load a set of :data:`DATASETS`, a file of :data:`FORMATS`, or a folder.
+
+    A folder holds images, or the features that ``dissensus features`` made, which stay on disk.
 
     ``test`` is the share (or number) of rows held out for testing, 0.2 where nothing is said;
     sets with an official test part keep it and take no ``test``. ``val`` is the share of the
@@ -203,10 +215,11 @@ def _loader(name_or_path: str | Path) -> Callable[..., Data]:
     if path.suffix.lower() in FORMATS:
         return partial(FORMATS[path.suffix.lower()], path)
     if path.is_dir():
-        return partial(load_folder, path)
+        return partial(load_store if is_store(path) else load_folder, path)
     raise ValueError(
         f"there is no data set {str(name_or_path)!r}{_nearest(name, list(DATASETS))}; known are "
-        f"{', '.join(DATASETS)}, files ending in {', '.join(FORMATS)}, and folders of images"
+        f"{', '.join(DATASETS)}, files ending in {', '.join(FORMATS)}, and folders of images or "
+        "features"
     )
 
 

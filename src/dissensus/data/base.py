@@ -30,7 +30,8 @@ class Data:
     and float32 ``[rows, outputs]`` for regression. A split that was not asked for has 0 rows.
     ``rows`` says for each split which rows of the source it holds; no row is in two. ``extra``
     holds further sets, such as shifted or out-of-distribution inputs, with labels where known.
-    ``preprocessing`` is plain JSON: what was done, with the statistics that it used.
+    ``preprocessing`` is plain JSON: what was done, with the statistics that it used. Of a feature
+    store each ``x`` is a :class:`~dissensus.data.features.StoredRows`, read as it is used.
     """
 
     name: str
@@ -54,7 +55,8 @@ class Data:
                     f"{self.name}: {part} must have as many targets as inputs, got "
                     f"{tuple(x.shape)} and {tuple(y.shape)}"
                 )
-            if not bool(torch.isfinite(x).all()):
+            # Rows on disk were looked at when they were written.
+            if isinstance(x, Tensor) and not bool(torch.isfinite(x).all()):
                 bad = int((~torch.isfinite(x)).sum())
                 raise ValueError(f"{self.name}: {part} inputs hold {bad} NaN or infinite values")
         if len(self.train[0]) == 0:

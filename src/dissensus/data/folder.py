@@ -18,7 +18,7 @@ from torch import Tensor
 from dissensus.data.base import Data, Request, missing_extra
 from dissensus.data.images import Pixels, image_data, to_unit
 
-__all__ = ["IMAGE_SUFFIXES", "ImageFolder", "load_folder", "read_picture"]
+__all__ = ["IMAGE_SUFFIXES", "ImageFolder", "find_images", "load_folder", "read_image"]
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 
@@ -47,12 +47,11 @@ class ImageFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
         strangers = sorted(set(found) - set(self.classes))
         if strangers:
             raise ValueError(f"{root} has classes that train has not: {', '.join(strangers[:10])}")
-        self.size = size
+        self.root, self.size = root, size
         self.files: list[tuple[Path, int]] = [
             (file, label)
             for label, name in enumerate(self.classes)
-            for file in sorted((root / name).rglob("*"))
-            if file.suffix.lower() in IMAGE_SUFFIXES
+            for file in find_images(root / name)
         ]
         if not self.files:
             raise ValueError(
@@ -68,7 +67,7 @@ class ImageFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
 
     def pixels(self, index: int) -> NDArray[np.uint8]:
         """The image as uint8 ``[3, size, size]``."""
-        return read_picture(self.files[index][0], self.size).transpose(2, 0, 1)
+        return read_image(self.files[index][0], self.size).transpose(2, 0, 1)
 
     def all_pixels(self) -> Pixels:
         """Every image in memory."""
@@ -130,8 +129,13 @@ def _one_folder(path: Path, request: Request, size: int, limit: int | None) -> D
     return Data(**{**vars(data), "rows": named})
 
 
-def read_picture(path: Path, size: int) -> NDArray[np.uint8]:
-    """A picture, scaled and cut to its central square, as uint8 ``[size, size, 3]``."""
+def find_images(folder: Path) -> list[Path]:
+    """The images in a folder, at any depth, in the order of their paths."""
+    return [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in IMAGE_SUFFIXES]
+
+
+def read_image(path: Path, size: int) -> NDArray[np.uint8]:
+    """An image as ``[size, size, 3]``, cut as :class:`ImageFolder` says."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:

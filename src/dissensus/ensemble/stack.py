@@ -18,6 +18,7 @@ from torch.func import functional_call
 __all__ = [
     "alike",
     "call",
+    "hooked",
     "layers_in_turn",
     "places_of",
     "put_tensors",
@@ -141,7 +142,7 @@ def layers_in_turn(stack: nn.Module) -> list[tuple[str, nn.Module]] | None:
     layers = list(_in_turn(stack, ""))
     own = [id(p) for _, layer in layers for p in layer._parameters.values() if p is not None]
     tied = len(set(own)) < len(own)
-    return None if tied or any(_hooked(layer) for layer in stack.modules()) else layers
+    return None if tied or any(hooked(layer) for layer in stack.modules()) else layers
 
 
 def _in_turn(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
@@ -153,7 +154,8 @@ def _in_turn(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
         yield from _in_turn(child, f"{prefix}{name}.")
 
 
-def _hooked(module: nn.Module) -> bool:
+def hooked(module: nn.Module) -> bool:
+    """Whether anything is called beside the module's own forward."""
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 

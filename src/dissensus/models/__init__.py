@@ -32,6 +32,7 @@ from dissensus.models.layers import NORMS, InputNormalize
 from dissensus.models.mlp import linear, mlp
 from dissensus.models.resnet import BasicBlock, ResNet, resnet18, resnet20, resnet34
 from dissensus.models.resolve import resolve
+from dissensus.models.splitting import split
 from dissensus.models.vgg import vgg
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "resnet34",
     "resolve",
     "small_cnn",
+    "split",
     "vgg",
 ]
 

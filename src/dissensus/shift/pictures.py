@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dissensus.data import fit_images
-from dissensus.data.folder import IMAGE_SUFFIXES, read_picture
+from dissensus.data.folder import IMAGE_SUFFIXES, read_image
 from dissensus.data.images import to_unit
 
 __all__ = ["PictureRows"]
@@ -39,7 +39,7 @@ class PictureRows:
     def __getitem__(self, index: slice | Tensor, /) -> Tensor:
         files = self.files[index] if isinstance(index, slice) else [self.files[i] for i in index]
         size = max(self.input_shape[1:])
-        pixels = np.stack([read_picture(file, size).transpose(2, 0, 1) for file in files])
+        pixels = np.stack([read_image(file, size).transpose(2, 0, 1) for file in files])
         return fit_images(to_unit(pixels), self.input_shape)
 
     def labels(self, classes: Sequence[str]) -> Tensor | None:

@@ -14,7 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Batches", "as_batches", "batch_sizes", "derived_seed", "shuffled"]
+from dissensus.data import StoredRows
+
+__all__ = [
+    "Batches",
+    "as_batches",
+    "batch_sizes",
+    "batches_together",
+    "derived_seed",
+    "shuffled",
+]
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -43,6 +52,14 @@ def batch_sizes(examples: int, batch_size: int, *, shuffle: bool) -> list[int]:
     if shuffle and full and left == 1:
         sizes[-2:] = [batch_size + 1]
     return sizes
+
+
+def batches_together(sizes: list[int], row: int) -> int:
+    """How many batches are picked at once: for small ones, picking costs as much as a layer.
+
+    ``row`` is how many numbers an example has.
+    """
+    return max(1, _PICKED // max(row * sizes[0], 1))
 
 
 def shuffled(examples: int, seed: int) -> Tensor:
@@ -74,8 +91,7 @@ class TensorBatches:
             yield from list(pairs)[start:]
             return
         order = shuffled(len(self.x), seed).to(self.x.device)
-        # Several batches are picked at once: for small ones, picking costs as much as a layer.
-        together = max(1, _PICKED * len(self.x) // max(self.x.numel() * self.sizes[0], 1))
+        together = batches_together(self.sizes, self.x[0].numel())
         # The same ones wherever an epoch is taken up: where in memory a batch lies decides about
         # the last bits of matrix products.
         begin = start - start % together
@@ -169,8 +185,11 @@ def as_batches(
     labelled: bool = True,
     what: str = "training",
 ) -> Batches:
-    """Batches from ``(x, y)`` tensors (moved to ``device`` once), ``x`` alone, or a DataLoader."""
-    if isinstance(data, Tensor):
+    """Batches from ``(x, y)`` tensors (moved to ``device`` once), ``x`` alone, or a DataLoader.
+
+    ``x`` may be rows on disk, which stay there; ``y`` is a tensor all the same.
+    """
+    if isinstance(data, Tensor | StoredRows):
         data = (data, None)
     if _tensors(data):
         x, y = data
@@ -180,6 +199,10 @@ def as_batches(
             raise ValueError(f"x and y must have one length, got {len(x)} and {len(y)}")
         if len(x) == 0:
             raise ValueError("the data are empty, got 0 examples")
+        if isinstance(x, StoredRows):
+            from dissensus.training.stored import StoredBatches
+
+            return StoredBatches(x, y, batch_size, shuffle=shuffle)
         moved = None if y is None else y.to(device)
         return TensorBatches(x.to(device), moved, batch_size, shuffle=shuffle)
     if isinstance(data, tuple | list) and len(data) == 2 and not _tensors(data[0]):
@@ -198,7 +221,7 @@ def _tensors(data: Any) -> bool:
     return (
         isinstance(data, tuple | list)
         and len(data) == 2
-        and isinstance(data[0], Tensor)
+        and isinstance(data[0], Tensor | StoredRows)
         and (data[1] is None or isinstance(data[1], Tensor))
     )
 

@@ -15,7 +15,7 @@ from dissensus.objectives import Independent, Objective, Terms, parse
 from dissensus.training.batches import Augmentation, Batches, as_batches
 from dissensus.training.interruption import Interruption, Stopped
 from dissensus.training.meters import Meter, check_task
-from dissensus.training.predict import predict
+from dissensus.training.predict import outputs_of
 from dissensus.training.progress import TrainingProgress
 from dissensus.training.recipe import Recipe
 from dissensus.training.run_folder import RunFolder
@@ -51,6 +51,7 @@ def fit(
 ) -> History:
     """Train ``ens`` on ``(x, y)`` tensors or a DataLoader; the settings are those of ``Recipe``.
 
+    ``x`` may be a feature store's rows, which are streamed from disk.
     ``val`` chooses the best epoch, whose weights the ensemble has at the end. ``disagreement`` are
     unlabelled data for objectives that need them (A2D, DivDis). ``augment(x, generator)`` changes
     each batch; one with ``labelled = True`` is called with ``(x, y, generator)`` and returns both
@@ -161,13 +162,20 @@ def _step(trainer: Trainer, batch: Batch, state: RunState, batches: int) -> tupl
 
 
 def evaluate(ens: Ensemble, data: Any, batch_size: int) -> dict[str, Any]:
-    """The figures of a data set in evaluation mode, as in an epoch's record."""
-    predictions = predict(ens, data, batch_size=max(batch_size, 1024))
-    if predictions.targets is None:
-        raise ValueError("validation data must be (x, y), got x alone")
-    check_task(predictions.outputs, predictions.targets, ens.combine)
-    meter = Meter(ens.members, ens.combine)
-    meter.add(predictions.outputs, predictions.targets, {}, None)
+    """The figures of a data set in evaluation mode, as in an epoch's record.
+
+    Judged as it is run, so that outputs are never all in memory.
+    """
+    meter, first = Meter(ens.members, ens.combine), True
+    for outputs, targets in outputs_of(ens, data, max(batch_size, 1024)):
+        if targets is None:
+            raise ValueError("validation data must be (x, y), got x alone")
+        if first:
+            check_task(outputs, targets, ens.combine)
+        first = False
+        meter.add(outputs, targets, {}, None)
+    if first:
+        raise ValueError("the validation data are empty, got 0 batches")
     return meter.record()
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import Predictions
 from dissensus.training.batches import as_batches
 
-__all__ = ["predict"]
+__all__ = ["outputs_of", "predict"]
 
 
 def predict(
     ens: Ensemble, data: Any, *, batch_size: int = 1024, meta: Mapping[str, Any] | None = None
 ) -> Predictions:
     """Every member's outputs for ``(x, y)`` tensors, ``x`` alone, or a DataLoader, on the CPU.
+
+    ``x`` may be a feature store's rows, which are streamed from disk.
 
     In evaluation mode, without gradients, in the order of the data: a DataLoader must not shuffle.
 
@@ -26,14 +29,22 @@ def predict(
     >>> predict(ens, (torch.zeros(7, 4), torch.zeros(7, dtype=torch.long))).outputs.shape
     torch.Size([2, 7, 3])
     """
-    batches = as_batches(data, batch_size, shuffle=False, device=ens.device, labelled=False)
     outputs, targets = [], []
-    with ens.evaluating(), torch.random.fork_rng():
-        for x, y in batches.epoch(seed=0):
-            outputs.append(ens(x.to(ens.device)).cpu())
-            if y is not None:
-                targets.append(y.cpu())
+    for found, y in outputs_of(ens, data, batch_size):
+        outputs.append(found)
+        if y is not None:
+            targets.append(y)
     if not outputs:
         raise ValueError("the data are empty, got 0 batches")
     known = torch.cat(targets) if targets else None
     return Predictions(torch.cat(outputs, 1), known, dict(meta or {}))
+
+
+def outputs_of(ens: Ensemble, data: Any, batch_size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Every member's outputs for a batch after the other, with the targets, on the CPU."""
+    batches = as_batches(data, batch_size, shuffle=False, device=ens.device, labelled=False)
+    with torch.random.fork_rng():
+        for x, y in batches.epoch(seed=0):
+            with ens.evaluating():
+                outputs = ens(x.to(ens.device)).cpu()
+            yield outputs, None if y is None else y.cpu()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dissensus.ensemble import Ensemble
 from dissensus.ensemble.dense import dense_backward, dense_forward, dense_plan
 from dissensus.ensemble.stack import tensors_of
+from dissensus.ensemble.written import Gradients, written_backward, written_forward, written_plan
 from dissensus.objectives import Objective, Terms
 from dissensus.training.optim import MemberOptimizer, clip_by_member
 from dissensus.training.recipe import Recipe
@@ -40,6 +41,8 @@ class StackTrainer:
         plain = not (self.fixed or self.buffers or recipe.amp or recipe.compile)
         stacked = ens.resolved_execution() == "stacked"
         self.dense = dense_plan(ens.stack) if plain and stacked else None
+        self.written = written_plan(ens.stack) if plain and stacked and not self.dense else None
+        self.gradients = Gradients()
         self.run = torch.compile(ens.run) if recipe.compile else ens.run
         self.run_drawn = torch.compile(ens.run_drawn) if recipe.compile else ens.run_drawn
 
@@ -59,6 +62,8 @@ class StackTrainer:
         with self._as_they_were([member for member in rows if member not in trained]):
             if self.dense is not None and self.dense.fits(x):
                 outputs, terms, gradients = self._dense_step(leaves, x, y, extra, check)
+            elif self.written is not None and self.written.fits(x):
+                outputs, terms, gradients = self._written_step(leaves, x, y, extra, check)
             else:
                 with _precision(x, self.recipe):
                     outputs = self._outputs(leaves, x, index)
@@ -95,6 +100,30 @@ class StackTrainer:
         if extra is None:
             return ends[0], terms, [found[0][name] for name in leaves]
         return ends[0], terms, [found[0][name] + found[1][name] for name in leaves]
+
+    def _written_step(
+        self, leaves: dict[str, Tensor], x: Tensor, y: Tensor, extra: Tensor | None, check: bool
+    ) -> tuple[Tensor, Terms, Sequence[Tensor]]:
+        """The same through ``ensemble.written``."""
+        assert self.written is not None
+        batches = [x] if extra is None else [x, extra]
+        runs = [written_forward(self.written, leaves, inputs) for inputs in batches]
+        ends = [outputs.requires_grad_() for outputs, _ in runs]
+        unlabelled = None if extra is None else ends[1]
+        terms = evaluate_objective(self.objective, ends[0], y, unlabelled, check=check)
+        self.gradients.begin()
+        for (_, kept), gradient in zip(runs, _gradients(terms.loss, ends), strict=True):
+            written_backward(self.written, leaves, kept, gradient, self.gradients)
+        found = self.gradients.found
+        # A layer that is never called has no gradient.
+        return (
+            ends[0],
+            terms,
+            [
+                found[name] if name in found else torch.zeros_like(leaf)
+                for name, leaf in leaves.items()
+            ],
+        )
 
     def _leaves(self, drawn: list[int] | None) -> tuple[dict[str, Tensor], Tensor | None]:
         if drawn is None:

@@ -1,0 +1,198 @@
+"""Writing features shard by shard, so that a kill costs one shard and nothing is ever half done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dissensus.data.features.manifest import (
+    DTYPES,
+    MANIFEST,
+    UNFINISHED,
+    Manifest,
+    Part,
+    check_name,
+    digest,
+)
+from dissensus.data.features.rows import label_file, map_array, shard_file
+from dissensus.files import replace_atomically, write_text
+
+__all__ = ["FeatureWriter"]
+
+Compute = Callable[[int, int, int], NDArray[Any]]
+
+
+class FeatureWriter:
+    """Writes a feature store; as a context, the manifest is written when it ends without an error.
+
+    ``shape`` is that of one example's features. ``backbone``, ``transform``, ``data`` and
+    ``versions`` are plain JSON about where they come from. In a folder where the same was begun
+    before, shards that are there are kept; something else that was begun there is refused.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        shape: Sequence[int],
+        *,
+        dtype: str = "float16",
+        classes: Sequence[str] = (),
+        shard_rows: int = 4096,
+        backbone: Mapping[str, Any] | None = None,
+        transform: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        versions: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        self.manifest = Manifest(
+            dtype,
+            tuple(int(size) for size in shape),
+            shard_rows,
+            {},
+            tuple(str(name) for name in classes),
+            dict(backbone or {}),
+            dict(transform or {}),
+            dict(data or {}),
+            dict(versions or {}),
+        )
+        self.parts: dict[str, Part] = {}
+        self._begin()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.finish()
+
+    def add(self, name: str, x: ArrayLike, y: ArrayLike | None = None) -> None:
+        """Add a part of features that are in memory: ``x`` ``[rows, *shape]``, labels ``y``."""
+        features = np.asarray(x)
+        self.compute(name, len(features), y, lambda number, start, stop: features[start:stop])
+
+    def compute(
+        self,
+        name: str,
+        rows: int,
+        y: ArrayLike | None,
+        compute: Compute,
+        *,
+        passes: int = 1,
+        on_shard: Callable[[int], object] = lambda rows: None,
+    ) -> None:
+        """Add a part shard by shard: ``compute(pass, start, stop)`` gives those rows' features.
+
+        It is not asked for shards that are there already. ``on_shard`` hears of the rows of each
+        shard that is done.
+        """
+        check_name(name)
+        if name in self.parts:
+            raise ValueError(f"part {name!r} was added before")
+        if rows < 1:
+            raise ValueError(f"part {name!r} must have at least one row")
+        shards = []
+        for number in range(passes):
+            own = []
+            for shard, start in enumerate(range(0, rows, self.manifest.shard_rows)):
+                stop = min(start + self.manifest.shard_rows, rows)
+                file = shard_file(self.folder, name, number, shard)
+                if file.is_file():
+                    self._check_kept(file, stop - start)
+                else:
+                    self._write(file, self._checked(compute(number, start, stop), stop - start))
+                own.append(digest(file))
+                on_shard(stop - start)
+            shards.append(tuple(own))
+        labels = None if y is None else self._add_labels(name, rows, np.asarray(y))
+        self.parts[name] = Part(rows, passes, y is not None, tuple(shards), labels)
+
+    def finish(self) -> None:
+        """Write the manifest, which makes the folder a store."""
+        if not self.parts:
+            raise ValueError("a feature store must have at least one part, add one first")
+        Manifest(**{**vars(self.manifest), "parts": self.parts}).write(self.folder)
+        (self.folder / UNFINISHED).unlink(missing_ok=True)
+
+    def _begin(self) -> None:
+        """Say what is being written, or see that it is what was begun here."""
+        if (self.folder / MANIFEST).is_file():
+            raise ValueError(f"there are features in {self.folder} already; choose another folder")
+        told = {name: value for name, value in vars(self.manifest).items() if name != "parts"}
+        asked = json.loads(json.dumps(told))
+        file = self.folder / UNFINISHED
+        if file.is_file():
+            _check_same(file, asked)
+            return
+        if self.folder.exists() and any(self.folder.iterdir()):
+            raise ValueError(f"{self.folder} is not empty and holds no features; choose another")
+        write_text(file, json.dumps(asked, indent=1) + "\n")
+
+    def _checked(self, x: NDArray[Any], rows: int) -> NDArray[Any]:
+        if x.shape != (rows, *self.manifest.shape):
+            raise ValueError(
+                f"features must be {(rows, *self.manifest.shape)}, got {tuple(x.shape)}"
+            )
+        with np.errstate(over="ignore"):
+            stored = np.ascontiguousarray(x, DTYPES[self.manifest.dtype])
+        bad = int(x.size - np.isfinite(stored).sum())
+        if bad:
+            fine = bool(np.isfinite(x).all())
+            raise ValueError(
+                f"{bad} features are too large for float16; store them as float32"
+                if fine
+                else f"the features hold {bad} NaN or infinite values"
+            )
+        return stored
+
+    def _check_kept(self, file: Path, rows: int) -> None:
+        map_array(file, (rows, *self.manifest.shape), np.dtype(DTYPES[self.manifest.dtype]))
+
+    def _add_labels(self, name: str, rows: int, labels: NDArray[Any]) -> str:
+        if labels.shape != (rows,) or labels.dtype.kind not in "iu":
+            raise ValueError(
+                f"labels must be whole numbers [{rows}], got {labels.dtype} {labels.shape}"
+            )
+        low, high, classes = int(labels.min()), int(labels.max()), len(self.manifest.classes)
+        if low < 0 or high >= classes:
+            raise ValueError(f"labels of {name} run from {low} to {high}, of {classes} classes")
+        file = label_file(self.folder, name)
+        self._write(file, labels.astype(np.int64))
+        return digest(file)
+
+    @staticmethod
+    def _write(file: Path, array: NDArray[Any]) -> None:
+        def save(part: Path) -> None:
+            with part.open("wb") as raw:
+                np.save(raw, array, allow_pickle=False)
+
+        replace_atomically(file, save)
+
+
+def _check_same(file: Path, asked: dict[str, Any]) -> None:
+    try:
+        begun = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} is damaged ({error}); start in another folder") from error
+    for key, value in asked.items():
+        if not isinstance(begun, dict) or begun.get(key) != value:
+            before = begun.get(key) if isinstance(begun, dict) else None
+            raise ValueError(
+                f"other features were begun in {file.parent}: {key} was {_short(before)}, now it "
+                f"is {_short(value)}; repeat what was asked then, or choose another folder"
+            )
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 200 else text[:200] + " …"

@@ -1,0 +1,26 @@
+"""Features of a frozen backbone, computed once: what ldr trains its heads on (Appendix A.5).
+
+>>> import tempfile, torch
+>>> from dissensus import data
+>>> backbone = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16))
+>>> folder = tempfile.mkdtemp()
+>>> store = extract(backbone, data.load("digits"), folder, ood=["corrupt:5"], progress=False)
+>>> store.data().train[0].shape[1:], list(store.parts)
+(torch.Size([16]), ['train', 'val', 'test', 'corrupt5'])
+"""
+
+from __future__ import annotations
+
+from dissensus.features.backbones import BACKBONES, Backbone, load_backbone, weights_digest
+from dissensus.features.extraction import extract
+from dissensus.features.transforms import TRANSFORMS, Transform
+
+__all__ = [
+    "BACKBONES",
+    "TRANSFORMS",
+    "Backbone",
+    "Transform",
+    "extract",
+    "load_backbone",
+    "weights_digest",
+]

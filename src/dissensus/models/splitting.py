@@ -1,0 +1,227 @@
+"""A given network in two: a frozen backbone, and the layers that each member trains for itself."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+__all__ = ["split"]
+
+Values = dict[fx.Node, fx.Node]
+
+
+def split(
+    network: nn.Module,
+    name: str,
+    *,
+    weights: str = "random",
+    example: Tensor | None = None,
+    keep: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[nn.Module, Callable[[], nn.Module]]:
+    """Cut ``network`` before the module called ``name``: a backbone, and what makes the rest.
+
+    The head is that module and all that depends on it: ``blocks.11.mlp`` of a vision transformer
+    is ldr's head of two layers, ``head`` the linear one of Table 4. Where a second path runs
+    around the cut, as a residual connection does, layers before it join the head until one tensor
+    goes across. ``make_head()`` copies the head and draws its weights anew; ``weights="given"``
+    keeps those of the network.
+
+    ``keep`` shortens what goes across where the head needs a part of it alone, such as
+    ``lambda tokens: tokens[:, :1]`` for the class token. With an ``example`` batch it is checked
+    that head and backbone together give what the network gives; do so whenever ``keep`` is used.
+
+    The network's own ``forward`` is traced (``torch.fx``) as far as it leads to the cut; modules
+    beside it may do what they like.
+
+    >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> backbone, make_head = split(network, "2", example=torch.randn(5, 4))
+    >>> backbone(torch.zeros(5, 4)).shape, make_head()
+    (torch.Size([5, 8]), Sequential(
+      (0): Linear(in_features=8, out_features=3, bias=True)
+    ))
+    """
+    if weights not in ("random", "given"):
+        raise ValueError(f"weights must be 'random' or 'given', got {weights!r}")
+    graph, cut = _traced(network, name)
+    inside, across = _head_nodes(graph, cut)
+    backbone: nn.Module = fx.GraphModule(network, _backbone_graph(graph, across), "Backbone")
+    if keep is not None:
+        backbone = nn.Sequential(backbone, _Keep(keep))
+    backbone = copy.deepcopy(backbone).requires_grad_(False).eval()
+    head = _in_turn(fx.GraphModule(network, _head_graph(graph, inside, across), "Head"))
+    if example is not None:
+        _check_equal(network, backbone, head, example)
+    fixed = _fixed(head) if weights == "random" else []
+    if fixed:
+        raise ValueError(
+            f"the weights of {', '.join(fixed[:3])} cannot be drawn anew: their module has no "
+            "reset_parameters; give it one, or use weights='given'"
+        )
+
+    def make_head() -> nn.Module:
+        made = copy.deepcopy(head).requires_grad_().train()
+        if weights == "random":
+            _reset(made)
+        return made
+
+    return backbone, make_head
+
+
+class _Keep(nn.Module):
+    def __init__(self, keep: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.keep = keep
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.keep(x)
+
+
+# ---- the graph ----------------------------------------------------------------------------------
+
+
+class _Tracer(fx.Tracer):
+    """Looks into what contains the cut, and into nothing else."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return not self.name.startswith(f"{module_qualified_name}.")
+
+
+def _traced(network: nn.Module, name: str) -> tuple[fx.Graph, fx.Node]:
+    names = [known for known, _ in network.named_modules() if known]
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=3)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise ValueError(f"the network has no module {name!r}{hint}")
+    try:
+        graph = _Tracer(name).trace(network)
+    except Exception as error:  # a forward may do anything with what it is given
+        raise ValueError(
+            f"{type(network).__name__} cannot be split at {name!r}: its forward does something "
+            f"that cannot be traced ({type(error).__name__}: {error}); write backbone and head as "
+            "modules of your own"
+        ) from error
+    calls = [node for node in graph.nodes if node.op == "call_module" and node.target == name]
+    if len(calls) != 1:
+        raise ValueError(
+            f"{name!r} must be called once in the network's forward, it is called {len(calls)} "
+            "times"
+        )
+    return graph, calls[0]
+
+
+def _head_nodes(graph: fx.Graph, cut: fx.Node) -> tuple[set[fx.Node], fx.Node]:
+    """The nodes of the head, and the one before it that it needs."""
+    inside = {cut}
+    for node in graph.nodes:
+        if any(before in inside for before in node.all_input_nodes):
+            inside.add(node)
+    place = {node: number for number, node in enumerate(graph.nodes)}
+    across = _across(inside)
+    while len(across) > 1:  # a path around the cut: let layers before it join the head
+        inside.add(max(across, key=lambda node: place[node]))
+        across = _across(inside)
+    if across[0].op == "placeholder":
+        raise ValueError(
+            f"{cut.target!r} is no place to split: from there on the network needs several tensors "
+            "of what is before, down to its input; name a module where one is enough"
+        )
+    return inside, across[0]
+
+
+def _across(inside: set[fx.Node]) -> list[fx.Node]:
+    """What nodes in the head need from outside; constants of the network are no such thing."""
+    needed = {before: None for node in inside for before in node.all_input_nodes}
+    return [node for node in needed if node not in inside and node.op != "get_attr"]
+
+
+def _backbone_graph(graph: fx.Graph, across: fx.Node) -> fx.Graph:
+    needed = {across}
+    for node in reversed(graph.nodes):
+        if node in needed:
+            needed.update(node.all_input_nodes)
+    made = fx.Graph()
+    values: Values = {}
+    for node in graph.nodes:
+        if node in needed:
+            values[node] = made.node_copy(node, lambda before: values[before])
+    made.output(values[across])
+    return made
+
+
+def _head_graph(graph: fx.Graph, inside: set[fx.Node], across: fx.Node) -> fx.Graph:
+    made = fx.Graph()
+    values: Values = {across: made.placeholder("features")}
+    for node in graph.nodes:
+        if node in inside or (node.op == "get_attr" and any(u in inside for u in node.users)):
+            values[node] = made.node_copy(node, lambda before: values[before])
+    return made
+
+
+def _in_turn(head: fx.GraphModule) -> nn.Module:
+    """As ``nn.Sequential`` where it is one, which members run faster as; else as it is."""
+    layers: list[nn.Module] = []
+    before: Any = None
+    for node in head.graph.nodes:
+        if node.op == "call_module" and node.args == (before,) and not node.kwargs:
+            layers.append(head.get_submodule(str(node.target)))
+        elif node.op == "output":
+            return nn.Sequential(*layers) if node.args == (before,) else head
+        elif node.op != "placeholder":
+            return head
+        before = node
+    return head
+
+
+# ---- weights ------------------------------------------------------------------------------------
+
+
+def _resetter(module: nn.Module) -> Callable[[], object] | None:
+    for name in ("reset_parameters", "_reset_parameters"):
+        reset = getattr(module, name, None)
+        if callable(reset):
+            return reset  # type: ignore[no-any-return]
+    return None
+
+
+def _fixed(head: nn.Module) -> list[str]:
+    """Weights that nothing draws anew; scales and shifts may stay as they are."""
+    return [
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, module in head.named_modules()
+        if _resetter(module) is None
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.ndim > 1
+    ]
+
+
+def _reset(head: nn.Module) -> None:
+    for module in head.modules():
+        reset = _resetter(module)
+        if reset is not None:
+            reset()
+
+
+def _check_equal(network: nn.Module, backbone: nn.Module, head: nn.Module, example: Tensor) -> None:
+    modes = [(module, module.training) for module in (*network.modules(), *head.modules())]
+    network.eval()
+    head.eval()
+    try:
+        with torch.no_grad():
+            wanted, got = network(example), head(backbone(example))
+    finally:
+        for module, training in modes:
+            module.training = training
+    if wanted.shape != got.shape or not torch.allclose(wanted, got, rtol=1e-4, atol=1e-5):
+        raise ValueError(
+            "backbone and head do not give what the network gives: keep= leaves out something "
+            "that the head needs, or the network computes by other ways than its modules"
+        )
