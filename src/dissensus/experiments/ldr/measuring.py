@@ -1,0 +1,127 @@
+"""What is measured of a trained ensemble: diversity, accuracy and detection, as plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dissensus.calibration import ece
+from dissensus.detection import evaluate
+from dissensus.ensemble import Ensemble
+from dissensus.ensemble.soups import greedy_soup
+from dissensus.experiments.ldr.settings import Setting, Split
+from dissensus.losses import cross_entropy
+from dissensus.outputs import combined_log_probs
+from dissensus.scores import score_all
+from dissensus.training import predict
+
+__all__ = ["DETECTORS", "auroc", "measure", "outputs_of", "soups"]
+
+#: The scores that are compared: the paper's (Table 6), and those that users will ask for.
+DETECTORS = (
+    "pds",
+    "bma",
+    "energy",
+    "mean_entropy",
+    "confidence",
+    "entropy",
+    "mutual_information",
+    "max_logit",
+    "unique",
+)
+
+
+def measure(ens: Ensemble, setting: Setting) -> dict[str, Any]:
+    """Every figure of one ensemble: for each part, and for each unknown set against test data."""
+    parts = {"val": setting.val, "test": setting.test, **setting.unknown}
+    logits = {name: outputs_of(ens, x) for name, (x, _) in parts.items()}
+    logits["mixed"] = outputs_of(ens, setting.mixed)
+    scores = {name: score_all(found, DETECTORS) for name, found in logits.items()}
+    result: dict[str, Any] = {
+        "parts": {name: _part(logits[name], scores[name], y) for name, (_, y) in parts.items()},
+        "auroc": {name: _detection(scores["test"], scores[name]) for name in setting.unknown},
+        "fpr95": {
+            name: {
+                score: evaluate(scores["test"][score], found, bootstrap=0).fpr95.value
+                for score, found in scores[name].items()
+                if score in ("pds", "bma")
+            }
+            for name in setting.unknown
+        },
+        "val_auroc": _detection(scores["val"], scores["mixed"]),
+    }
+    if setting.groups is not None:
+        result["groups"] = group_accuracies(logits["test"], setting.test[1], setting.groups)
+    return result
+
+
+def outputs_of(ens: Ensemble, x: Tensor) -> Tensor:
+    """Members' logits ``[members, batch, classes]`` in evaluation mode."""
+    return predict(ens, x, batch_size=1024).outputs
+
+
+def auroc(inside: Tensor, outside: Tensor) -> float:
+    """The area under the ROC curve of a score, unknown inputs being positive."""
+    return evaluate(inside, outside, bootstrap=0).auroc.value
+
+
+def _detection(inside: Mapping[str, Tensor], outside: Mapping[str, Tensor]) -> dict[str, float]:
+    return {score: auroc(inside[score], outside[score]) for score in inside}
+
+
+def _part(logits: Tensor, scores: Mapping[str, Tensor], y: Tensor | None) -> dict[str, Any]:
+    """#unique and C · PDS (both 1 for members that agree), and how good predictions are."""
+    found: dict[str, Any] = {
+        "unique": float(scores["unique"].double().mean()),
+        "pds_sum": float(scores["pds"].double().mean()) * logits.shape[-1],
+    }
+    if y is None:
+        return found
+    log_probs = combined_log_probs(logits, "probability")
+    own = (logits.argmax(-1) == y).double().mean(-1)
+    return found | {
+        "accuracy": float((log_probs.argmax(-1) == y).double().mean()),
+        "score_accuracy": float((logits.mean(0).argmax(-1) == y).double().mean()),
+        "member_accuracies": own.tolist(),
+        "nll": float(cross_entropy(log_probs, y).double().mean()),
+        "ece": float(ece(log_probs.exp(), y)),
+    }
+
+
+def group_accuracies(logits: Tensor, y: Tensor, groups: Tensor) -> dict[str, list[float]]:
+    """Accuracy in each group, of the ensemble and of the member whose worst group is best."""
+    names = groups.unique().tolist()
+    ensemble = logits.softmax(-1).mean(0).argmax(-1) == y
+    members = logits.argmax(-1) == y
+    own = torch.stack([members[:, groups == name].double().mean(-1) for name in names], -1)
+    oracle = int(own.amin(-1).argmax())
+    return {
+        "ensemble": [float(ensemble[groups == name].double().mean()) for name in names],
+        "oracle": own[oracle].tolist(),
+        "mean_member": own.mean(0).tolist(),
+    }
+
+
+def soups(ens: Ensemble, setting: Setting) -> dict[str, dict[str, float]]:
+    """Accuracy on each labelled part of averaged weights, and of the best member there.
+
+    ``uniform`` averages all members' weights; ``greedy`` those that do not lower validation
+    accuracy; ``oracle`` is the member that is best on the part itself (Appendix A.2).
+    """
+    labelled: dict[str, Split] = {"test": setting.test}
+    labelled |= {name: (x, y) for name, (x, y) in setting.unknown.items() if y is not None}
+    networks = {"uniform": ens.soup(), "greedy": greedy_soup(ens, *setting.val)[0]}
+    found: dict[str, dict[str, float]] = {}
+    for name, (x, y) in labelled.items():
+        own = (outputs_of(ens, x).argmax(-1) == y).double().mean(-1)
+        found[name] = {"oracle": float(own.max()), "mean_member": float(own.mean())}
+        for kind, network in networks.items():
+            network.eval()
+            with torch.no_grad():
+                found[name][kind] = float((network(x).argmax(-1) == y).double().mean())
+    return found
+
+
