@@ -15,9 +15,7 @@ from dissensus.experiments.ldr.measuring import measure, soups
 from dissensus.experiments.ldr.methods import train_ensemble
 from dissensus.experiments.ldr.settings import load_setting
 
-__all__ = ["CPU", "FASHION", "PAPER", "SEEDS_OPTION", "SMOKE", "ldr_cell", "run_cell"]
-
-SEEDS_OPTION = {"seeds": "how many runs of each setting, each with its own seed and data split"}
+__all__ = ["CPU", "FASHION", "PAPER", "SMOKE", "ldr_cell", "run_cell"]
 
 #: Heads on frozen features, as two cores can train them.
 CPU: Mapping[str, Any] = {

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dissensus.experiments.base import Cell, Record, Study
-from dissensus.experiments.collusion.images import seeds_of, where
-from dissensus.experiments.ldr.cells import CPU, FASHION, PAPER, SEEDS_OPTION, SMOKE
-from dissensus.experiments.ldr.cells import ldr_cell, run_cell
+from dissensus.experiments.base import Cell, Study
+from dissensus.experiments.comparing import SEEDS_OPTION, seeds_of
+from dissensus.experiments.ldr.cells import CPU, FASHION, PAPER, SMOKE, ldr_cell, run_cell
 
 __all__ = ["CONTENDERS", "METHOD_NAMES", "STUDY"]
 

@@ -123,5 +123,3 @@ def soups(ens: Ensemble, setting: Setting) -> dict[str, dict[str, float]]:
             with torch.no_grad():
                 found[name][kind] = float((network(x).argmax(-1) == y).double().mean())
     return found
-
-

@@ -73,9 +73,7 @@ def _diverse(cell: Cell, setting: Setting) -> Ensemble:
 
 def _disagreeing(cell: Cell, setting: Setting) -> Ensemble:
     """A2D or DivDis, all members at once, on unlabelled disagreement data."""
-    objective: Objective = A2D(
-        strength=cell["strength"], label_smoothing=cell["label_smoothing"]
-    )
+    objective: Objective = A2D(strength=cell["strength"], label_smoothing=cell["label_smoothing"])
     if cell["method"] == "divdis":
         objective = DivDis(strength=cell["strength"])
     ens = _new(cell, setting)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -245,5 +244,3 @@ def _fast(x: Tensor) -> Tensor:
 
 def _fast_split(split: Split) -> Split:
     return _fast(split[0]), split[1]
-
-
