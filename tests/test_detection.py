@@ -17,7 +17,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dissensus import detection
-from dissensus.detection import Detector, Estimate, evaluate, roc_curve, threshold_at
+from dissensus.detection import (
+    Detector,
+    Estimate,
+    Mahalanobis,
+    NearestNeighbours,
+    evaluate,
+    roc_curve,
+    threshold_at,
+)
 from dissensus.scores import SCORES
 
 # Few distinct values make most pairs ties; halves and thirds make them inexact in binary.
@@ -323,6 +331,46 @@ def test_a_score_of_ones_own_is_passed_again_on_loading(ens: Members, tmp_path: 
         Detector.load(tmp_path / "named.json", ens, score=spread)
 
 
+def test_a_temperature_is_part_of_the_saved_score(ens: Members, tmp_path: Path) -> None:
+    x = torch.randn(50, 4)
+    detector = Detector(ens, "bma", temperature=torch.tensor(2.5)).fit(x)
+    plain = Detector(ens, lambda logits: SCORES["bma"](logits / 2.5))
+    torch.testing.assert_close(detector.score(x), plain.score(x))
+    detector.save(tmp_path / "warm.json")
+    assert json.loads((tmp_path / "warm.json").read_text())["score"] == "bma:temperature=2.5"
+    assert torch.equal(Detector.load(tmp_path / "warm.json", ens).score(x), detector.score(x))
+    each = Detector(ens, "bma", temperature=torch.full((len(ens.nets),), 2.5)).score(x)
+    torch.testing.assert_close(each, detector.score(x))
+
+
+@pytest.mark.parametrize("kind", [Mahalanobis, NearestNeighbours])
+def test_a_score_of_features_is_saved_beside_the_threshold(kind: type, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(90, 4, generator=generator), torch.arange(90) % 3
+
+    def features(inputs: Tensor) -> Tensor:
+        return torch.cat([inputs, inputs.square()], -1)
+
+    distance = (
+        kind.fit(features(x), y)
+        if kind is Mahalanobis
+        else kind.fit(features(x), k=5, normalize=False)
+    )
+
+    def never(inputs: Tensor) -> Tensor:
+        raise AssertionError("the ensemble is not needed")
+
+    detector = Detector(never, distance, features=features, batch_size=7).fit(x)
+    torch.testing.assert_close(detector.score(x), distance(features(x)))
+    assert detector.is_ood(x + 9).all()
+    detector.save(tmp_path / "far.json")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["far.json", "far.safetensors"]
+    twin = Detector.load(tmp_path / "far.json", never, features=features)
+    assert torch.equal(twin.is_ood(x), detector.is_ood(x))
+    plain = kind.fit(x, y) if kind is Mahalanobis else kind.fit(x, k=5)
+    assert torch.equal(Detector(never, plain).score(x[:, :, None]), plain(x))
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -358,6 +406,12 @@ def test_use_before_fit_says_what_to_do(ens: Members, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"score": "mean_entropi"}, "got 'mean_entropi'; did you mean 'mean_entropy'?"),
+        ({"score": "bma:temperature=-1"}, "temperature must be greater than 0, got -1"),
+        ({"features": abs}, "features= is for a score of features"),
+        (
+            {"score": NearestNeighbours.fit(torch.ones(2, 2), k=1), "temperature": 2.0},
+            "a score of features has no temperature",
+        ),
         ({"batch_size": 0}, "batch_size must be a whole number above 0, got 0"),
     ],
 )

@@ -1,6 +1,7 @@
 """Scores: against slow loops, by hand, their direction, their bounds, their edges."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dissensus.diversity import DETERMINANT_FLOOR
-from dissensus.scores import SCORES, energy, pds, pds_sum, score_all, unique, variance
+from dissensus.outputs import Predictions
+from dissensus.scores import (
+    SCORES,
+    NamedScore,
+    at_temperature,
+    energy,
+    parse,
+    pds,
+    pds_sum,
+    score_all,
+    score_file,
+    unique,
+    variance,
+)
 
 CLASSIFIER_SCORES = [name for name in SCORES if name != "variance"]
 EVERY = pytest.mark.parametrize("name", SCORES)
@@ -39,6 +53,9 @@ def slow_score(name: str, outputs: np.ndarray, weights: np.ndarray) -> np.ndarra
             result[n] = total / classes if name == "pds" else total
         elif name == "bma":
             result[n] = -max(mean)
+        elif name == "max_softmax":
+            centre = np.exp(sum(weights[m] * z[m] for m in range(members)))
+            result[n] = -max(centre) / sum(centre)
         elif name == "entropy":
             result[n] = entropy
         elif name == "mean_entropy":
@@ -84,7 +101,9 @@ def test_score_equals_slow_loop(name: str, weights: list[float] | None) -> None:
 def test_one_pass_gives_the_same_scores(
     name: str, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dissensus.scores._CHUNK", 50)  # several pieces, the last one shorter
+    monkeypatch.setattr(
+        "dissensus.scores.together._CHUNK", 50
+    )  # several pieces, the last one shorter
     logits = seeded(3, 17, 6, scale=scale)  # at 60 wrong-class probabilities underflow when squared
     weights = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     both = score_all(logits, weights=weights)
@@ -274,3 +293,101 @@ def test_bad_input_of_score_all() -> None:
 def test_a_large_finite_value_is_not_taken_for_infinity() -> None:
     logits = torch.full((2, 3, 4), torch.finfo(torch.float32).max / 4)
     assert torch.isfinite(SCORES["pds"](logits)).all()
+
+
+# ---- temperatures -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in CLASSIFIER_SCORES if n not in ("max_logit", "unique", "disagreement")]
+)
+def test_a_temperature_divides_the_logits(name: str) -> None:
+    logits, weights = seeded(3, 17, 6), np.array([0.5, 0.2, 0.3])
+    expected = slow_score(name, logits.numpy() / 2.5, weights) * (2.5 if name == "energy" else 1)
+    tempered = parse(f"{name}:temperature=2.5")
+    assert tempered == NamedScore(name, 2.5) == at_temperature(name, torch.tensor(2.5))
+    found = tempered(logits, torch.from_numpy(weights))
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+    text = str(tempered)
+    both = score_all(logits, [name, text], torch.from_numpy(weights))
+    np.testing.assert_allclose(both[text], expected, rtol=1e-9, atol=1e-9)
+    plain = slow_score(name, logits.numpy(), weights)
+    np.testing.assert_allclose(both[name], plain, rtol=1e-9, atol=1e-9)
+
+
+def test_a_temperature_for_each_member() -> None:
+    logits, scale = seeded(3, 17, 6), torch.tensor([1.0, 2.0, 4.0])
+    expected = pds(logits / scale[:, None, None])
+    torch.testing.assert_close(at_temperature("pds", scale)(logits), expected)
+    torch.testing.assert_close(at_temperature(pds, scale)(logits), expected)
+    with pytest.raises(ValueError, match="3 temperatures, and the logits are of 2 members"):
+        at_temperature("pds", scale)(logits[:2])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bmaa:temperature=2", "got 'bmaa'; did you mean 'bma'?"),
+        ("bma:temp=2", "setting temperature alone, as in bma:temperature=2, got 'temp=2'"),
+        ("bma:temperature=x", "bma: temperature must be a number, got 'x'"),
+        ("bma:temperature=0", "greater than 0, got 0"),
+        ("bma:temperature=nan", "greater than 0, got nan"),
+        ("unique:temperature=2", "changes nothing about unique"),
+    ],
+)
+def test_a_wrong_name_is_told(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse(text)
+
+
+def test_max_softmax_is_bma_for_one_member_and_not_for_two() -> None:
+    one = seeded(1, 9, 5)
+    torch.testing.assert_close(SCORES["max_softmax"](one), SCORES["bma"](one))
+    # The logits average to (2, 2, 0).
+    apart = torch.tensor([[[4.0, 0.0, 0.0]], [[0.0, 4.0, 0.0]]])
+    top = math.exp(2) / (2 * math.exp(2) + 1)
+    assert SCORES["max_softmax"](apart).item() == pytest.approx(-top)
+    assert SCORES["bma"](apart).item() != pytest.approx(-top, abs=1e-2)
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
+def test_scores_of_a_file_are_those_of_its_tensor(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dissensus.scores.together._READ", 100)  # many parts, the last one shorter
+    logits, seen = seeded(3, 17, 6), []
+    file = tmp_path / f"test{suffix}"
+    if suffix == ".npz":
+        np.savez(file, outputs=logits.numpy())
+    else:
+        Predictions(logits, torch.zeros(17, dtype=torch.long)).save(file)
+    names = ["pds", "energy:temperature=3", "unique"]
+    found = score_file(file, names, progress=lambda done, total: seen.append((done, total)))
+    assert list(found) == names
+    for name, values in score_all(logits, names).items():
+        torch.testing.assert_close(found[name], values)
+    assert seen[-1] == (17, 17)
+    assert len(seen) == (4 if suffix == ".safetensors" else 1)
+
+
+def test_a_file_of_halves_is_scored_in_float32(tmp_path: Path) -> None:
+    logits = seeded(3, 17, 6).half()
+    Predictions(logits).save(tmp_path / "a.safetensors")
+    found = score_file(tmp_path / "a.safetensors")["entropy"]
+    assert torch.equal(found, score_all(logits.float())["entropy"])
+
+
+def test_a_file_that_holds_no_predictions_is_named(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    with pytest.raises(ValueError, match="there is no such file"):
+        score_file(tmp_path / "none.safetensors")
+    save_file({"outputs": torch.zeros(3, 2)}, tmp_path / "flat.safetensors")
+    with pytest.raises(ValueError, match="it must hold 'outputs'"):
+        score_file(tmp_path / "flat.safetensors")
+    save_file({"logits": torch.zeros(3, 2, 2)}, tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match="it must hold 'outputs'"):
+        score_file(tmp_path / "other.safetensors")

@@ -4,13 +4,16 @@
 ``dissensus.scores.SCORES`` points that way. :func:`evaluate` measures a score on ID and OOD
 examples, :func:`roc_curve` gives the points of its curve, :func:`threshold_at` turns ID validation
 scores into a threshold, and :class:`Detector` puts score and threshold on top of an ensemble.
+:class:`Mahalanobis` and :class:`NearestNeighbours` are scores of features, fitted on those of the
+training data.
 
 A threshold is a score value, so examples with equal scores are always on the same side of it.
 """
 
 from __future__ import annotations
 
-from dissensus.detection.detector import Detector
+from dissensus.detection.detector import DISTANCES, Detector
+from dissensus.detection.mahalanobis import Mahalanobis
 from dissensus.detection.measures import (
     Detection,
     Estimate,
@@ -19,11 +22,15 @@ from dissensus.detection.measures import (
     roc_curve,
     threshold_at,
 )
+from dissensus.detection.neighbours import NearestNeighbours
 
 __all__ = [
+    "DISTANCES",
     "Detection",
     "Detector",
     "Estimate",
+    "Mahalanobis",
+    "NearestNeighbours",
     "RocCurve",
     "evaluate",
     "roc_curve",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -15,12 +14,22 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from dissensus.detection.mahalanobis import Mahalanobis
 from dissensus.detection.measures import threshold_at
-from dissensus.files import replace_atomically
+from dissensus.detection.neighbours import NearestNeighbours
+from dissensus.files import write_text
 from dissensus.outputs import check_outputs
-from dissensus.scores import SCORES
+from dissensus.scores import NamedScore, at_temperature, parse
 
-__all__ = ["Detector"]
+__all__ = ["DISTANCES", "Detector", "Distance"]
+
+Distance = Mahalanobis | NearestNeighbours
+
+#: Scores of features by name.
+DISTANCES: dict[str, type[Mahalanobis] | type[NearestNeighbours]] = {
+    "mahalanobis": Mahalanobis,
+    "nearest_neighbours": NearestNeighbours,
+}
 
 _FORMAT = "dissensus.detector/1"
 _FIELDS: dict[str, Any] = {
@@ -38,8 +47,14 @@ class Detector:
 
     ``ens`` is any callable from inputs ``[batch, …]`` to logits ``[members, batch, classes]``. A
     module runs in eval mode and without gradients, and gets its training mode back. ``score`` is a
-    name in ``SCORES`` or a function from logits to ``[batch]`` that rises with "more out of
-    distribution". At most ``batch_size`` examples run at once.
+    name in ``SCORES``, with a temperature if it is to have one (``"bma:temperature=2"``), or a
+    function from logits to ``[batch]`` that rises with "more out of distribution".
+    ``temperature`` divides the logits by what ``calibration.fit_temperature`` found. At most
+    ``batch_size`` examples run at once.
+
+    ``score`` may also be a fitted :class:`Mahalanobis` or :class:`NearestNeighbours`. It is given
+    ``features(x)`` ``[batch, features]``, the inputs themselves where there is no ``features``;
+    the ensemble is not run then.
 
     After :meth:`fit`: ``threshold``, ``tpr``, ``count`` (how many validation examples) and
     ``quantiles`` of their scores, by which a later user can see whether scores have drifted.
@@ -55,14 +70,23 @@ class Detector:
         ens: Callable[[Tensor], Tensor],
         score: str | Callable[[Tensor], Tensor] = "pds",
         *,
+        features: Callable[[Tensor], Tensor] | None = None,
+        temperature: Tensor | float | None = None,
         batch_size: int = 1024,
     ) -> None:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"batch_size must be a whole number above 0, got {batch_size!r}")
-        self.ens = ens
+        self.distance = score if isinstance(score, Distance) else None
+        if features is not None and self.distance is None:
+            raise ValueError("features= is for a score of features; leave it out")
+        if temperature is not None:
+            if self.distance is not None:
+                raise ValueError("a score of features has no temperature; leave it out")
+            score = at_temperature(score, temperature)
+        self.ens, self.features = ens, features
         self.batch_size = batch_size
-        self.score_name = score if isinstance(score, str) else None
-        self._score = _score_named(score) if isinstance(score, str) else score
+        self._score: Callable[[Tensor], Tensor] = parse(score) if isinstance(score, str) else score
+        self.score_name = _name_of(self._score)
         self.threshold: float | None = None
         self.tpr: float | None = None
         self.count = 0
@@ -108,6 +132,7 @@ class Detector:
         """Write score name, threshold and validation statistics as JSON, replacing atomically.
 
         The ensemble is not part of it. A function of your own is not either: pass it to ``load``.
+        A score of features is written beside it, as ``.safetensors``.
         """
         record = {
             "format": _FORMAT,
@@ -117,12 +142,9 @@ class Detector:
             "count": self.count,
             "quantiles": self.quantiles,
         }
-        text = json.dumps(record, indent=2, allow_nan=False) + "\n"
-
-        def write(part: Path) -> None:
-            part.write_text(text, encoding="utf-8")
-
-        replace_atomically(path, write)
+        if self.distance is not None:
+            self.distance.save(_beside(path))
+        write_text(path, json.dumps(record, indent=2, allow_nan=False) + "\n")
 
     @classmethod
     def load(
@@ -131,17 +153,22 @@ class Detector:
         ens: Callable[[Tensor], Tensor],
         *,
         score: Callable[[Tensor], Tensor] | None = None,
+        features: Callable[[Tensor], Tensor] | None = None,
         batch_size: int = 1024,
     ) -> Self:
         """Read a saved detector; ``ens`` must be the ensemble that it was fitted with.
 
-        ``score`` is the function that a detector with a score of your own was fitted with.
+        ``score`` is the function that a detector with a score of your own was fitted with,
+        ``features`` the one whose values a score of features was.
         """
         record = _read_record(Path(path))
         if (record["score"] is None) == (score is None):
             what = "a function: pass it as" if score is None else "a named score: leave out"
             raise ValueError(f"{path} was fitted with {what} score=")
-        detector = cls(ens, score or record["score"], batch_size=batch_size)
+        found = score or record["score"]
+        if record["score"] in DISTANCES:
+            found = DISTANCES[record["score"]].load(_beside(path))
+        detector = cls(ens, found, features=features, batch_size=batch_size)
         detector.threshold, detector.tpr = float(record["threshold"]), float(record["tpr"])
         detector.count, detector.quantiles = record["count"], record["quantiles"]
         return detector
@@ -152,6 +179,11 @@ class Detector:
         return self.threshold
 
     def _score_part(self, x: Tensor) -> Tensor:
+        if self.distance is not None:
+            scored: Tensor = self.distance(
+                x.flatten(1) if self.features is None else self.features(x)
+            )
+            return scored
         outputs = self.ens(x)
         check_outputs(outputs)
         if outputs.shape[1] != len(x):
@@ -166,12 +198,15 @@ class Detector:
         return scores
 
 
-def _score_named(name: str) -> Callable[..., Tensor]:
-    if name not in SCORES:
-        near = difflib.get_close_matches(name, SCORES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"score must be one of {', '.join(SCORES)}, got {name!r}{hint}")
-    return SCORES[name]
+def _name_of(score: object) -> str | None:
+    """What a saved detector calls its score; None for a function of the user's own."""
+    if isinstance(score, NamedScore):
+        return str(score)
+    return next((name for name, kind in DISTANCES.items() if isinstance(score, kind)), None)
+
+
+def _beside(path: str | Path) -> Path:
+    return Path(path).with_suffix(".safetensors")
 
 
 def _batches(data: Tensor | Iterable[Any]) -> Iterator[Tensor]:

@@ -1,17 +1,8 @@
-"""How strange an input looks to an ensemble: one number an example, from ``[members, batch, …]``.
-
-**For every score, higher means more out of distribution.** What a paper defines as a confidence is
-negated here. ``SCORES["pds"](logits)`` gives one score, :func:`score_all` gives them all in one
-pass over the tensor, a few examples at a time.
-
-``weights`` ``[members]`` weigh the members of every mean. Where there is no mean (a maximum, a
-count, a determinant) a member of weight 0 is left out and other weights change nothing.
-"""
+"""The scores one by one: pure functions of ``[members, batch, outputs]``, and what they share."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -29,17 +20,17 @@ __all__ = [
     "ensemble_diversity",
     "entropy",
     "max_logit",
+    "max_softmax",
     "mean_entropy",
     "mutual_information",
     "pds",
     "pds_sum",
-    "score_all",
     "unique",
     "variance",
 ]
 
 
-class _View:
+class View:
     """What scores share about one batch, each computed once and only if some score asks for it."""
 
     def __init__(self, logits: Tensor, weights: Tensor | None) -> None:
@@ -96,54 +87,59 @@ class _View:
         return -(self.mean_probs * self.mean_probs.clamp_min(tiny).log()).sum(-1)
 
 
-def _pds_sum(view: _View) -> Tensor:
+def _pds_sum(view: View) -> Tensor:
     probs = view.probs
     if view.weights is not None:
         probs = probs * (view.weights > 0).to(probs.dtype)[:, None, None]
     return probs.amax(0).sum(-1)  # Σ_c max_m p_c^m
 
 
-def _pds(view: _View) -> Tensor:
+def _pds(view: View) -> Tensor:
     return _pds_sum(view) / view.logits.shape[-1]  # Eq. 10
 
 
-def _bma(view: _View) -> Tensor:
+def _bma(view: View) -> Tensor:
     return -view.mean_probs.amax(-1)  # −η_BMA, Eq. 9
 
 
-def _entropy(view: _View) -> Tensor:
+def _max_softmax(view: View) -> Tensor:
+    mean = weighted_mean(view.logits, view.weights)
+    return -(mean - mean.amax(-1, keepdim=True)).exp().sum(-1).reciprocal()
+
+
+def _entropy(view: View) -> Tensor:
     return view.ensemble_entropy  # Eq. 15
 
 
-def _mean_entropy(view: _View) -> Tensor:
+def _mean_entropy(view: View) -> Tensor:
     return weighted_mean(view.member_entropy, view.weights)  # Eq. 14
 
 
-def _mutual_information(view: _View) -> Tensor:
+def _mutual_information(view: View) -> Tensor:
     # Not negative by Jensen's inequality; the difference of two roundings may be.
     return (view.ensemble_entropy - _mean_entropy(view)).clamp_min(0)
 
 
-def _energy(view: _View) -> Tensor:
+def _energy(view: View) -> Tensor:
     log_sum_exp = (view.top + view.total.log()).squeeze(-1)
     return -weighted_mean(log_sum_exp, view.weights)  # Eq. 13
 
 
-def _confidence(view: _View) -> Tensor:
+def _confidence(view: View) -> Tensor:
     return -weighted_mean(view.total.reciprocal().squeeze(-1), view.weights)  # −p̄, Eq. 16
 
 
-def _max_logit(view: _View) -> Tensor:
+def _max_logit(view: View) -> Tensor:
     return -weighted_mean(view.top.squeeze(-1), view.weights)
 
 
-def _unique(view: _View) -> Tensor:
+def _unique(view: View) -> Tensor:
     ordered = view.labels.sort(0).values
     steps = (ordered[1:] != ordered[:-1]).sum(0)
     return (1 + steps).to(view.logits.dtype)
 
 
-def _disagreement(view: _View) -> Tensor:
+def _disagreement(view: View) -> Tensor:
     members = view.logits.shape[0]
     if members == 1:
         return view.logits.new_zeros(view.logits.shape[1])
@@ -157,11 +153,11 @@ def _disagreement(view: _View) -> Tensor:
     return weighted / torch.where(total > 0, total, 1.0)
 
 
-def _ensemble_diversity(view: _View) -> Tensor:
+def _ensemble_diversity(view: View) -> Tensor:
     return -log_ensemble_diversity(view.logits, view.mean_probs.argmax(-1), view.weights)
 
 
-def _ensemble_diversity_from_probs(view: _View) -> Tensor:
+def _ensemble_diversity_from_probs(view: View) -> Tensor:
     """The same from probabilities that are there already, where their squares do not underflow."""
     predicted = view.mean_probs.argmax(-1)
     others = view.probs.scatter(-1, predicted.expand(view.probs.shape[:-1])[..., None], 0.0)
@@ -180,10 +176,12 @@ def _ensemble_diversity_from_probs(view: _View) -> Tensor:
 #: Squared lengths of wrong-class probabilities below this are computed anew from the logits.
 _SAFE_SQUARE = 1e-28
 
-_CORES: dict[str, Callable[[_View], Tensor]] = {
+#: Every score of a classifier, as a function of what is shared.
+CORES: dict[str, Callable[[View], Tensor]] = {
     "pds": _pds,
     "pds_sum": _pds_sum,
     "bma": _bma,
+    "max_softmax": _max_softmax,
     "entropy": _entropy,
     "mean_entropy": _mean_entropy,
     "mutual_information": _mutual_information,
@@ -196,10 +194,11 @@ _CORES: dict[str, Callable[[_View], Tensor]] = {
 }
 
 
-def _checked(logits: Tensor, weights: Tensor | None) -> _View:
+def view_of(logits: Tensor, weights: Tensor | None) -> View:
+    """What scores share about these logits, once they are checked."""
     check_logits(logits)
     check_weights(weights, logits.shape[0])
-    return _View(logits, weights)
+    return View(logits, weights)
 
 
 def pds(logits: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -212,12 +211,12 @@ def pds(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     >>> 3 * pds(one_hot)                                   # two classes are predicted
     tensor([2.])
     """
-    return _pds(_checked(logits, weights))
+    return _pds(view_of(logits, weights))
 
 
 def pds_sum(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     """``Σ_c max_m p_c^m = C · PDS``, in [1, min(M, C)]: PDS without its 1/C (ldr, Section 3.4)."""
-    return _pds_sum(_checked(logits, weights))
+    return _pds_sum(view_of(logits, weights))
 
 
 def bma(logits: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -226,49 +225,58 @@ def bma(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     Differs from the paper: negated, as its η_BMA is a confidence; and probabilities are averaged as
     Equation 9 says, where the published code averages logits.
     """
-    return _bma(_checked(logits, weights))
+    return _bma(view_of(logits, weights))
+
+
+def max_softmax(logits: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Minus the largest probability of the averaged logits, ``−max_c softmax(Σ_m w_m f^m)_c``.
+
+    What the code published with ldr calls BMA; of a single member it equals :func:`bma`, and both
+    are the maximum softmax probability of Hendrycks and Gimpel (2017).
+    """
+    return _max_softmax(view_of(logits, weights))
 
 
 def entropy(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     """Shannon entropy of the mean prediction, in nats (ldr, Eq. 15 without its constant 1/C)."""
-    return _entropy(_checked(logits, weights))
+    return _entropy(view_of(logits, weights))
 
 
 def mean_entropy(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     """Mean of the members' Shannon entropies, in nats (ldr, Eq. 14 without its constant 1/C)."""
-    return _mean_entropy(_checked(logits, weights))
+    return _mean_entropy(view_of(logits, weights))
 
 
 def mutual_information(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     """Entropy of the mean minus mean of the entropies: what members know apart (adp, Eq. 9)."""
-    return _mutual_information(_checked(logits, weights))
+    return _mutual_information(view_of(logits, weights))
 
 
 def energy(logits: Tensor, weights: Tensor | None = None, temperature: float = 1.0) -> Tensor:
     """Mean energy ``−Σ_m w_m T log Σ_c exp(f_c^m / T)`` (ldr, Eq. 13, with a temperature T)."""
     if not temperature > 0:
         raise ValueError(f"temperature must be greater than 0, got {temperature!r}")
-    return temperature * _energy(_checked(logits / temperature, weights))
+    return temperature * _energy(view_of(logits / temperature, weights))
 
 
 def confidence(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     """Minus the mean of the members' largest probabilities, −p̄ (ldr, Eq. 16)."""
-    return _confidence(_checked(logits, weights))
+    return _confidence(view_of(logits, weights))
 
 
 def max_logit(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     """Minus the mean of the members' largest logits."""
-    return _max_logit(_checked(logits, weights))
+    return _max_logit(view_of(logits, weights))
 
 
 def unique(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     """How many different classes the members predict, 1 to min(M, C) (#unique; ldr, Table 1)."""
-    return _unique(_checked(logits, weights))
+    return _unique(view_of(logits, weights))
 
 
 def disagreement(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     """Share of pairs of members that predict different classes, 0 to 1; 0 for one member."""
-    return _disagreement(_checked(logits, weights))
+    return _disagreement(view_of(logits, weights))
 
 
 def ensemble_diversity(logits: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -279,12 +287,13 @@ def ensemble_diversity(logits: Tensor, weights: Tensor | None = None) -> Tensor:
 
     Differs from the paper: the true label is not known at test time, so the predicted one is used.
     """
-    view = _checked(logits, weights)
-    _check_room_for_orthogonality(*logits.shape[::2])
+    view = view_of(logits, weights)
+    check_room_for_orthogonality(*logits.shape[::2])
     return _ensemble_diversity(view)
 
 
-def _check_room_for_orthogonality(members: int, classes: int) -> None:
+def check_room_for_orthogonality(members: int, classes: int) -> None:
+    """Raise if so many members cannot be orthogonal on the wrong classes."""
     if members > classes - 1:
         raise ValueError(
             f"ensemble_diversity needs at most classes − 1 = {classes - 1} members, got {members}: "
@@ -304,6 +313,7 @@ SCORES: dict[str, Callable[..., Tensor]] = {
     "pds": pds,
     "pds_sum": pds_sum,
     "bma": bma,
+    "max_softmax": max_softmax,
     "entropy": entropy,
     "mean_entropy": mean_entropy,
     "mutual_information": mutual_information,
@@ -315,45 +325,3 @@ SCORES: dict[str, Callable[..., Tensor]] = {
     "ensemble_diversity": ensemble_diversity,
     "variance": variance,
 }
-
-#: Numbers a chunk of :func:`score_all` holds: small enough for a processor's cache.
-_CHUNK = 1 << 18
-
-
-def score_all(
-    logits: Tensor, names: Iterable[str] | None = None, weights: Tensor | None = None
-) -> dict[str, Tensor]:
-    """Many scores at once, ``{name: [batch]}``: all that suit a classifier unless ``names`` says.
-
-    Works through the batch in pieces that fit a processor's cache and shares the softmax among all
-    scores, so that it needs little time and next to no memory beyond the logits.
-
-    >>> sorted(score_all(torch.zeros(2, 4, 3), ["pds", "entropy"]))
-    ['entropy', 'pds']
-    """
-    check_outputs(logits, name="logits", finite=False)
-    members, batch, classes = logits.shape
-    check_weights(weights, members)
-    chosen = _choose(names, members, classes)
-    step = max(1, _CHUNK // (members * classes))
-    pieces: dict[str, list[Tensor]] = {name: [] for name in chosen}
-    for start in range(0, batch, step):
-        view = _checked(logits[:, start : start + step], weights)
-        for name in chosen:
-            pieces[name].append(_CORES[name](view))
-    return {name: torch.cat(values) for name, values in pieces.items()}
-
-
-def _choose(names: Iterable[str] | None, members: int, classes: int) -> list[str]:
-    if names is None:
-        few = members <= classes - 1
-        return [name for name in _CORES if few or name != "ensemble_diversity"]
-    chosen = list(names)
-    for name in chosen:
-        if name not in _CORES:
-            close = difflib.get_close_matches(name, _CORES, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else "known are " + ", ".join(_CORES)
-            raise ValueError(f"there is no score {name!r} for classifiers; {hint}")
-    if "ensemble_diversity" in chosen:
-        _check_room_for_orthogonality(members, classes)
-    return chosen

@@ -1,0 +1,202 @@
+"""The Mahalanobis distance of features to the nearest class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from dissensus.detection.features import check_features, pieces, read_distance, write_distance
+
+__all__ = ["Mahalanobis"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Mahalanobis:
+    """Squared Mahalanobis distance of features to the nearest class mean, all in float64.
+
+    ``M(x) = min_c (x − μ_c)ᵀ Σ⁻¹ (x − μ_c)`` with one covariance Σ for all classes (Lee et al.,
+    2018, Equation 2, whose confidence is −M). With ``relative=True`` the distance to a single
+    Gaussian around all features is taken off, ``min_c M_c(x) − M_0(x)`` (Ren et al., 2021), which
+    removes what every class has in common and is better for near OOD data.
+
+    Made by :meth:`fit`. Called with features ``[rows, features]``, gives ``[rows]``; higher means
+    more out of distribution. ``means`` is ``[classes, features]``; ``factor`` the lower Cholesky
+    factor of the shrunk covariance and ``shrinkage`` how much it was shrunk; ``background_*`` the
+    same of the single Gaussian.
+
+    >>> square = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0], [2.0, 2.0]])    # Σ = I
+    >>> two = torch.cat([square, square + torch.tensor([8.0, 0.0])])
+    >>> distance = Mahalanobis.fit(two, torch.tensor([0] * 4 + [1] * 4), shrinkage=0.0)
+    >>> distance(torch.tensor([[1.0, 1.0], [9.0, 3.0], [5.0, 1.0]]))
+    tensor([ 0.,  4., 16.], dtype=torch.float64)
+    """
+
+    means: Tensor
+    factor: Tensor
+    shrinkage: float
+    background_mean: Tensor | None = None
+    background_factor: Tensor | None = None
+
+    @classmethod
+    def fit(
+        cls,
+        features: Tensor,
+        targets: Tensor,
+        *,
+        shrinkage: float | None = None,
+        relative: bool = False,
+    ) -> Self:
+        """Class means and tied covariance of training features and their labels ``[rows]``.
+
+        The covariance is shrunk to ``(1 − s) Σ + s (tr Σ / d) I``, so that it can be inverted where
+        there are few rows for its ``d`` features. ``shrinkage`` is s, from 0 (not at all) to 1 (the
+        Euclidean distance); None takes the one of Ledoit and Wolf (2004), which goes to 0 as rows
+        come in. Classes without rows are left out. Works through the rows in pieces; besides the
+        features it needs a few ``d × d`` matrices.
+        """
+        check_features(features)
+        _check_labels(targets, len(features))
+        if shrinkage is not None and not 0 <= shrinkage <= 1:
+            raise ValueError(f"shrinkage must lie from 0 to 1, or be None, got {shrinkage!r}")
+        targets = targets.to(features.device)
+        labels, index = targets.unique(return_inverse=True)
+        means = _class_means(features, index, len(labels))
+        factor, used = _shrunk_factor(features, means, index, shrinkage)
+        if not relative:
+            return cls(means, factor, used)
+        everything = torch.zeros_like(index)
+        mean = _class_means(features, everything, 1)
+        background, _ = _shrunk_factor(features, mean, everything, shrinkage)
+        return cls(means, factor, used, mean[0], background)
+
+    @property
+    def relative(self) -> bool:
+        """Whether the distance to the single Gaussian is taken off."""
+        return self.background_mean is not None
+
+    def __repr__(self) -> str:
+        classes, width = self.means.shape
+        return (
+            f"Mahalanobis({classes} classes, {width} features, shrinkage={self.shrinkage:.3g}, "
+            f"relative={self.relative})"
+        )
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """The score of each row, ``[rows]`` in float64."""
+        classes, width = self.means.shape
+        check_features(features, width)
+        whitened_means = _whitened(self.factor, self.means - self._centre)
+        scores = [
+            self._scored(part.to(self.means), whitened_means)
+            for part in pieces(features, max(classes, width))
+        ]
+        return torch.cat(scores)
+
+    @property
+    def _centre(self) -> Tensor:
+        return self.means.mean(0)
+
+    def _scored(self, features: Tensor, whitened_means: Tensor) -> Tensor:
+        rows = _whitened(self.factor, features - self._centre)
+        squares = rows.square().sum(-1)[:, None] + whitened_means.square().sum(-1)
+        nearest = (squares - 2 * rows @ whitened_means.T).clamp_min(0).amin(-1)
+        if self.background_mean is None or self.background_factor is None:
+            return nearest
+        apart = _whitened(self.background_factor, features - self.background_mean)
+        return nearest - apart.square().sum(-1)
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file, replacing ``path`` atomically."""
+        tensors = {"means": self.means, "factor": self.factor}
+        if self.background_mean is not None and self.background_factor is not None:
+            tensors |= {"background_mean": self.background_mean}
+            tensors |= {"background_factor": self.background_factor}
+        settings = {"shrinkage": self.shrinkage, "relative": self.relative}
+        write_distance(path, "mahalanobis", tensors, settings)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what :meth:`save` wrote."""
+        tensors, settings = read_distance(
+            path,
+            "mahalanobis",
+            {"means": 2, "factor": 2},
+            optional={"background_mean": 1, "background_factor": 2},
+        )
+        return cls(shrinkage=float(settings["shrinkage"]), **tensors)
+
+
+def _check_labels(targets: Tensor, rows: int) -> None:
+    if not isinstance(targets, Tensor) or tuple(targets.shape) != (rows,):
+        got = tuple(targets.shape) if isinstance(targets, Tensor) else type(targets).__name__
+        raise ValueError(f"targets must be integer labels [rows] = ({rows},), got {got}")
+    if targets.is_floating_point() or targets.dtype == torch.bool:
+        raise ValueError(f"targets must be integer labels, got {targets.dtype}")
+
+
+def _class_means(features: Tensor, index: Tensor, classes: int) -> Tensor:
+    width = features.shape[1]
+    totals = features.new_zeros(classes, width, dtype=torch.float64)
+    for part, labels in _with_labels(features, index):
+        totals.index_add_(0, labels, part)
+    return totals / index.bincount(minlength=classes)[:, None]
+
+
+def _shrunk_factor(
+    features: Tensor, means: Tensor, index: Tensor, shrinkage: float | None
+) -> tuple[Tensor, float]:
+    """The Cholesky factor of the shrunk covariance around ``means[index]``, and the shrinkage."""
+    rows, width = features.shape
+    covariance = means.new_zeros(width, width)
+    fourth = 0.0  # Σ_i ‖x_i − μ‖⁴
+    for part, labels in _with_labels(features, index):
+        apart = part - means[labels]
+        covariance.addmm_(apart.T, apart, alpha=1 / rows)
+        fourth += float(apart.square().sum(-1).square().sum())
+    variance = float(covariance.diagonal().mean())
+    if not variance > 0:
+        raise ValueError(
+            "features do not differ within any class, so no distance can be scaled by their "
+            "spread; fit on more than one example of a class"
+        )
+    used = _ledoit_wolf(covariance, fourth, rows) if shrinkage is None else float(shrinkage)
+    covariance.mul_(1 - used).diagonal().add_(used * variance)
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    if bool(failed):
+        raise ValueError(
+            f"the covariance of {width} features of {rows} rows cannot be inverted with "
+            f"shrinkage={used:.3g}; raise it, or leave it out"
+        )
+    return factor, used
+
+
+def _ledoit_wolf(covariance: Tensor, fourth: float, rows: int) -> float:
+    """The shrinkage that minimises the expected squared error (Ledoit and Wolf, 2004).
+
+    ``Σ_jk Σ_i x_ij² x_ik² = Σ_i ‖x_i‖⁴`` saves the products of squares that the formula asks for.
+    """
+    width = len(covariance)
+    squares = float(covariance.square().sum())
+    noise = (fourth / rows - squares) / (rows * width)
+    spread = squares / width - float(covariance.diagonal().mean()) ** 2
+    noise = min(noise, spread)
+    return noise / spread if noise > 0 else 0.0
+
+
+def _with_labels(features: Tensor, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pieces of the rows in float64, and which mean each belongs to."""
+    start = 0
+    for part in pieces(features, features.shape[1]):
+        yield part.double(), index[start : start + len(part)]
+        start += len(part)
+
+
+def _whitened(factor: Tensor, features: Tensor) -> Tensor:
+    """``L⁻¹ x`` of each row."""
+    solved: Tensor = torch.linalg.solve_triangular(factor, features.T, upper=False)
+    return solved.T
