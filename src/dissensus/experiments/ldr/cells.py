@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from dissensus.experiments.base import Cell
-from dissensus.experiments.ldr.measuring import measure, soups
+from dissensus.experiments.ldr.measuring import (
+    distances,
+    dropout_passes,
+    measure,
+    outputs_of,
+    soups,
+)
 from dissensus.experiments.ldr.methods import train_ensemble
 from dissensus.experiments.ldr.settings import load_setting
 
@@ -62,7 +69,6 @@ SMOKE: Mapping[str, Any] = {
     "train": 300,
     "val": 100,
     "test": 200,
-    "members": 3,
     "optimizer": "adamw:lr=5e-3,weight_decay=0.01",
     "epochs": 3,
     "batch_size": 64,
@@ -99,8 +105,14 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     started = time.process_time()
     ens = train_ensemble(cell, setting)
     seconds = time.process_time() - started
-    return {
-        "training_seconds": seconds,
-        **measure(ens, setting),
-        "soups": soups(ens, setting),
-    }
+    outputs = partial(outputs_of, ens)
+    if cell["method"] == "dropout":
+        outputs = dropout_passes(ens, cell["members"], cell["seed"])
+    result = {"training_seconds": seconds, **measure(outputs, setting)}
+    if cell["method"] == "distances":
+        result["auroc"] = {
+            name: result["auroc"][name] | found for name, found in distances(ens, setting).items()
+        }
+    elif cell["method"] != "dropout":
+        result["soups"] = soups(ens, setting)
+    return result

@@ -19,6 +19,8 @@ __all__ = ["CONTENDERS", "METHOD_NAMES", "STUDY"]
 _LDR = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
 _FEW = (0.1, 1.0)
 
+_LINEAR: dict[str, Any] = {"model": "ldr_linear_head", "model_options": {}}
+
 #: A contender is a method with what sets it apart: its settings and the strengths it is run at.
 CONTENDERS: dict[str, tuple[dict[str, Any], Sequence[float]]] = {
     "single": ({"method": "single", "members": 1}, (0.0,)),
@@ -32,6 +34,15 @@ CONTENDERS: dict[str, tuple[dict[str, Any], Sequence[float]]] = {
     "ldr-divdis": ({"method": "ldr", "regularizer": "divdis"}, (1.0,)),
     "ldr-same-epochs": ({"method": "ldr", "footing": "epochs"}, (0.0, 0.3)),
     "two-stage": ({"method": "two-stage"}, (0.3, 1.0)),
+    "ldr-3": ({"method": "ldr", "active": 3}, (0.3,)),
+    "ldr-4": ({"method": "ldr", "active": 4}, (0.3,)),
+    "divdis-other": ({"method": "divdis"}, (1.0,)),
+    "a2d-other": ({"method": "a2d"}, (1.0,)),
+    "linear-deep-ensemble": ({"method": "deep-ensemble", **_LINEAR}, (0.0,)),
+    "linear-ldr": ({"method": "ldr", **_LINEAR}, (0.1, 0.3, 1.0)),
+    "dropout": ({"method": "dropout"}, (0.0,)),
+    "snapshots": ({"method": "snapshots"}, (0.0,)),
+    "distances": ({"method": "distances"}, (0.0,)),
 }
 
 #: What a table calls them.
@@ -49,45 +60,69 @@ METHOD_NAMES = {
     "two-stage": "two-stage",
 }
 
-#: Those that are run on images, where a training costs more.
-_ON_IMAGES = ("single", "deep-ensemble", "diverse-hyperparameters", "a2d", "ldr")
+#: Those that are run on images, where a training costs more, and on features of a small backbone.
+_ON_IMAGES: dict[str, Sequence[float]] = {
+    "single": (0.0,),
+    "deep-ensemble": (0.0,),
+    "diverse-hyperparameters": (0.0,),
+    "a2d": (1.0,),
+    "ldr": (0.0, 0.1, 0.3, 1.0),
+    "dropout": (0.0,),
+    "snapshots": (0.0,),
+    "distances": (0.0,),
+}
+_ON_BACKBONE: dict[str, Sequence[float]] = {
+    "linear-deep-ensemble": (0.0,),
+    "linear-ldr": (0.0, 0.1, 0.3, 1.0),
+}
+
+#: The disagreement set that is not the usual one (Table 9).
+_OTHER = {"features": "svhn", "digits": "negative", "imagenet": "imagenet-a"}
 
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """Every contender at every strength, data set after data set, seed after seed."""
+    everything = {name: strengths for name, (_, strengths) in CONTENDERS.items()}
     if scale == "smoke":
-        return _cells("digits", SMOKE, CONTENDERS, seeds_of(options, 2), fewer=True)
+        last = {name: strengths[-1:] for name, strengths in everything.items()}
+        return _cells(SMOKE, last, seeds_of(options, 2))
     if scale == "paper":
-        return _cells("imagenet", PAPER, CONTENDERS, seeds_of(options, 3))
-    images = {name: CONTENDERS[name] for name in _ON_IMAGES}
-    images["ldr"] = (images["ldr"][0], (0.0, 0.1, 0.3, 1.0))
-    images["a2d"] = (images["a2d"][0], (1.0,))
-    found = _cells("features", CPU, CONTENDERS, seeds_of(options, 5))
+        return _cells(PAPER, everything, seeds_of(options, 3))
+    found = _cells(CPU, everything, seeds_of(options, 5))
+    few = seeds_of(options, 3)
+    found += _cells({**FASHION, "data": "fashion_features"}, _ON_BACKBONE, few)
     for data in ("fashion_mnist", "mnist"):
-        found += _cells(data, {**FASHION, "data": data}, images, seeds_of(options, 3))
+        found += _cells({**FASHION, "data": data}, _ON_IMAGES, few)
     return found
 
 
 def _cells(
-    data: str,
-    settings: Mapping[str, Any],
-    contenders: Mapping[str, tuple[dict[str, Any], Sequence[float]]],
-    seeds: Iterable[int],
-    *,
-    fewer: bool = False,
+    settings: Mapping[str, Any], contenders: Mapping[str, Sequence[float]], seeds: Iterable[int]
 ) -> list[Cell]:
     return [
         ldr_cell(
-            f"{data}-{name}-strength={strength:g}-seed={seed}",
+            f"{settings['data']}-{name}-strength={strength:g}-seed={seed}",
             settings,
-            **changes,
+            **_changes(name, settings),
             strength=strength,
             seed=seed,
         )
         for seed in seeds
-        for name, (changes, strengths) in contenders.items()
-        for strength in (strengths[-2:] if fewer else strengths)
+        for name, strengths in contenders.items()
+        for strength in strengths
     ]
+
+
+def _changes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What sets a contender apart from the settings of its data set."""
+    changes = dict(CONTENDERS[name][0])
+    if name == "dropout":
+        changes["model_options"] = {**settings["model_options"], "dropout": 0.1}
+    if name.endswith("-other"):
+        changes["disagreement"] = _OTHER[settings["data"]]
+    if name.startswith("linear-") and settings["data"] == "digits":
+        changes |= {"model": "linear", "model_options": {}}
+    return changes
 
 
 STUDY = Study(

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dissensus.calibration import ece
-from dissensus.detection import evaluate
+from dissensus.calibration import ece, fit_temperature
+from dissensus.detection import Mahalanobis, NearestNeighbours, evaluate
 from dissensus.ensemble import Ensemble
 from dissensus.ensemble.soups import greedy_soup
 from dissensus.experiments.ldr.settings import Setting, Split
 from dissensus.losses import cross_entropy
 from dissensus.outputs import combined_log_probs
-from dissensus.scores import score_all
+from dissensus.scores import at_temperature, score_all
+from dissensus.shift.features import MemberFeatures
 from dissensus.training import predict
 
-__all__ = ["DETECTORS", "auroc", "measure", "outputs_of", "soups"]
+__all__ = [
+    "DETECTORS",
+    "auroc",
+    "distances",
+    "dropout_passes",
+    "measure",
+    "outputs_of",
+    "soups",
+]
 
 #: The scores that are compared: the paper's (Table 6), and those that users will ask for.
 DETECTORS = (
@@ -34,11 +43,17 @@ DETECTORS = (
 )
 
 
-def measure(ens: Ensemble, setting: Setting) -> dict[str, Any]:
-    """Every figure of one ensemble: for each part, and for each unknown set against test data."""
+Outputs = Callable[[Tensor], Tensor]
+
+
+def measure(outputs: Outputs, setting: Setting) -> dict[str, Any]:
+    """Every figure of one ensemble: for each part, and for each unknown set against test data.
+
+    ``outputs`` gives members' logits ``[members, batch, classes]``.
+    """
     parts = {"val": setting.val, "test": setting.test, **setting.unknown}
-    logits = {name: outputs_of(ens, x) for name, (x, _) in parts.items()}
-    logits["mixed"] = outputs_of(ens, setting.mixed)
+    logits = {name: outputs(x) for name, (x, _) in parts.items()}
+    logits["mixed"] = outputs(setting.mixed)
     scores = {name: score_all(found, DETECTORS) for name, found in logits.items()}
     result: dict[str, Any] = {
         "parts": {name: _part(logits[name], scores[name], y) for name, (_, y) in parts.items()},
@@ -61,6 +76,51 @@ def measure(ens: Ensemble, setting: Setting) -> dict[str, Any]:
 def outputs_of(ens: Ensemble, x: Tensor) -> Tensor:
     """Members' logits ``[members, batch, classes]`` in evaluation mode."""
     return predict(ens, x, batch_size=1024).outputs
+
+
+def dropout_passes(ens: Ensemble, passes: int, seed: int) -> Outputs:
+    """A network with its dropout left on, run ``passes`` times (Gal and Ghahramani, 2016)."""
+    network = ens.member(0).eval()
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Dropout)]
+    if not any(layer.p > 0 for layer in layers):
+        raise ValueError("dropout passes need a network with dropout, got one without")
+    for layer in layers:
+        layer.train()
+
+    def outputs(x: Tensor) -> Tensor:
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(seed)
+            return torch.stack([network(x) for _ in range(passes)])
+
+    return outputs
+
+
+def distances(ens: Ensemble, setting: Setting) -> dict[str, dict[str, float]]:
+    """AUROC of what needs no ensemble: distances of features, and softmax at a fitted temperature.
+
+    The features are the inputs where these are a backbone's, else those before the last layer.
+    """
+    features = _identity if setting.train[0].ndim == 2 else MemberFeatures(ens)
+    known = features(setting.train[0])
+    scores: dict[str, Outputs] = {
+        "mahalanobis": Mahalanobis.fit(known, setting.train[1]),
+        "relative_mahalanobis": Mahalanobis.fit(known, setting.train[1], relative=True),
+        "nearest_neighbours": NearestNeighbours.fit(known),
+    }
+    temperature = fit_temperature(outputs_of(ens, setting.val[0]), setting.val[1])
+    tempered = at_temperature("bma", temperature)
+    found: dict[str, dict[str, float]] = {}
+    inside = {name: score(features(setting.test[0])) for name, score in scores.items()}
+    inside["tempered_bma"] = tempered(outputs_of(ens, setting.test[0]))
+    for name, (x, _) in setting.unknown.items():
+        outside = {score: function(features(x)) for score, function in scores.items()}
+        outside["tempered_bma"] = tempered(outputs_of(ens, x))
+        found[name] = _detection(inside, outside)
+    return found
+
+
+def _identity(x: Tensor) -> Tensor:
+    return x
 
 
 def auroc(inside: Tensor, outside: Tensor) -> float:

@@ -10,8 +10,9 @@ objective. A2D and DivDis run a second batch, of disagreement data, beside each 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,12 +31,17 @@ from dissensus.objectives import (
     Sequential,
 )
 from dissensus.training import Optimizer, Recipe, fit, predict
+from dissensus.training.schedules import parse_schedule
 
 __all__ = ["METHODS", "train_ensemble"]
 
+Callback = Callable[[dict[str, Any], Ensemble], bool | None]
 
-def train_ensemble(cell: Cell, setting: Setting) -> Ensemble:
-    """The trained ensemble of a cell."""
+
+def train_ensemble(cell: Cell, setting: Setting, *, callbacks: Sequence[Callback] = ()) -> Ensemble:
+    """The trained ensemble of a cell; ``callbacks`` see each epoch of LDR."""
+    if callbacks:
+        return _ldr(cell, setting, callbacks)
     return METHODS[cell["method"]](cell, setting)
 
 
@@ -57,7 +63,8 @@ def _diverse(cell: Cell, setting: Setting) -> Ensemble:
     """
     recipe = _recipe(cell)
     base = recipe.optimizer
-    assert isinstance(base, Optimizer) and isinstance(base.lr, float)
+    assert isinstance(base, Optimizer)
+    assert isinstance(base.lr, float)
     assert isinstance(base.weight_decay, float)
     along = [2 * member / max(cell["members"] - 1, 1) - 1 for member in range(cell["members"])]
     optimizer = replace(
@@ -91,7 +98,7 @@ def _sequential(cell: Cell, setting: Setting) -> Ensemble:
     return ens
 
 
-def _ldr(cell: Cell, setting: Setting) -> Ensemble:
+def _ldr(cell: Cell, setting: Setting, callbacks: Sequence[Callback] = ()) -> Ensemble:
     """LDR (Eq. 6); ``strength`` 0 leaves the stochastic sum alone."""
     ens = _new(cell, setting)
     objective = LDR(
@@ -100,7 +107,14 @@ def _ldr(cell: Cell, setting: Setting) -> Ensemble:
         regularizer=cell["regularizer"],
         label_smoothing=cell["label_smoothing"],
     )
-    fit(ens, setting.train, objective, recipe=_recipe(cell), progress=False)
+    fit(
+        ens,
+        setting.train,
+        objective,
+        callbacks=callbacks,
+        recipe=_recipe(cell),
+        progress=False,
+    )
     return ens
 
 
@@ -128,6 +142,26 @@ def _two_stage(cell: Cell, setting: Setting) -> Ensemble:
     return ens
 
 
+def _snapshots(cell: Cell, setting: Setting) -> Ensemble:
+    """One network trained in cycles, a copy kept at the end of each (Huang et al., 2017).
+
+    A cycle is as long as a member's training, with a cosine schedule that starts anew.
+    """
+    ens = _new({**cell, "members": 1}, setting)
+    copies = []
+    for cycle in range(cell["members"]):
+        seed = 1000 * (cycle + 1) + cell["seed"]
+        recipe = replace(_recipe(cell), schedule=parse_schedule("cosine"), seed=seed)
+        fit(ens, setting.train, _cross_entropy(cell), recipe=recipe, progress=False)
+        copies.append(copy.deepcopy(ens.member(0)))
+    return Ensemble.from_members(copies)
+
+
+def _one(cell: Cell, setting: Setting) -> Ensemble:
+    """One network, whatever ``members`` says: for dropout passes and for distances."""
+    return _independent({**cell, "members": 1}, setting)
+
+
 #: Every method by name: ``method(cell, setting) -> trained Ensemble``.
 METHODS: dict[str, Callable[[Cell, Setting], Ensemble]] = {
     "single": _independent,
@@ -138,6 +172,9 @@ METHODS: dict[str, Callable[[Cell, Setting], Ensemble]] = {
     "a2d-sequential": _sequential,
     "ldr": _ldr,
     "two-stage": _two_stage,
+    "snapshots": _snapshots,
+    "dropout": _one,
+    "distances": _one,
 }
 
 

@@ -14,9 +14,14 @@ from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from dissensus.data import Data, corrupt_mixture, load, load_ood
+from dissensus.ensemble import Ensemble
 from dissensus.experiments.base import Cell
+from dissensus.models import make_factory
+from dissensus.shift.features import MemberFeatures
+from dissensus.training import fit
 
 __all__ = ["SOURCES", "Setting", "load_setting", "mixed"]
 
@@ -129,7 +134,7 @@ def _digits(train: int, val: int, test: int, seed: int) -> Setting:
         "turned": data.val[0].rot90(3, (2, 3)),
         "negative": 1 - data.val[0],
     }
-    data = replace(data, train=_first(data.train, train))
+    data = replace(data, train=_first(data.train, train), rows={})
     return _from_images(data, strangers, disagreement, seed)
 
 
@@ -154,40 +159,71 @@ def _from_images(
     )
 
 
-def _colored(train: int, val: int, test: int, seed: int) -> Setting:
-    """Coloured MNIST, a stand-in for Waterbirds: a class that colour gives away in training.
+def _backbone(train: int, val: int, test: int, seed: int) -> Setting:
+    """Features of a network of our own: Fashion-MNIST through the CNN of collusion, frozen.
+
+    As ResNet-18 in the paper (Appendix A.7), the backbone was trained on the training data; its 50
+    features before the last layer are standardised by those of the training rows.
+    """
+    images = _source("fashion_mnist", train, val, test, seed)
+    make = make_factory(
+        "cnn", images.input_shape, images.outputs, normalize=images.normalize, dropout=0.0
+    )
+    ens = Ensemble(make, members=1, seed=seed)
+    fit(ens, images.train, epochs=8, batch_size=128, seed=seed, progress=False)
+    features = MemberFeatures(ens)
+    seen = features(images.train[0])
+    mean, std = seen.mean(0), seen.std(0).clamp_min(1e-3)
+
+    def through(x: Tensor) -> Tensor:
+        return (features(x) - mean) / std
+
+    return Setting(
+        (through(images.train[0]), images.train[1]),
+        (through(images.val[0]), images.val[1]),
+        (through(images.test[0]), images.test[1]),
+        through(images.mixed),
+        {name: (through(x), y) for name, (x, y) in images.unknown.items()},
+        {name: through(x) for name, x in images.disagreement.items()},
+        images.outputs,
+    )
+
+
+def _colored(name: str, train: int, val: int, test: int, seed: int) -> Setting:
+    """Coloured digits, a stand-in for Waterbirds: a class that colour gives away in training.
 
     The class is whether a digit is 5 or more; 95% of the training digits of class 0 are red and of
     class 1 green, while validation and test digits have either colour in each class. Groups are
     ``2 · class + colour``; the validation digits are disagreement data, as in the paper.
     """
-    data = load("mnist", seed=seed, limit=train + val, val=val, test_limit=test)
-    parts = {
-        name: _colour(split, share, seed + number)
-        for number, (name, split, share) in enumerate(
-            (("train", data.train, 0.95), ("val", data.val, 0.5), ("test", data.test, 0.5))
-        )
-    }
-    x, y, _ = parts["train"]
-    seen = x.transpose(0, 1).flatten(1)
-    mean, std = float(seen.mean()), float(seen.std())
+    data = _digit_images(name, train, val, test, seed)
+    seen = _colour(data.train, 0.95, seed)
+    validation, tested = _colour(data.val, 0.5, seed + 1), _colour(data.test, 0.5, seed + 2)
+    mean, std = float(seen[0].mean()), float(seen[0].std())
     return Setting(
-        (x, y),
-        parts["val"][:2],
-        parts["test"][:2],
-        mixed(*parts["val"][:2], seed),
+        seen[:2],
+        validation[:2],
+        tested[:2],
+        mixed(*validation[:2], seed),
         {},
-        {"val": parts["val"][0]},
+        {"val": validation[0]},
         2,
         ((mean, mean), (std, std)),
-        groups=parts["test"][2],
+        groups=tested[2],
     )
 
 
+def _digit_images(name: str, train: int, val: int, test: int, seed: int) -> Data:
+    if name == "mnist":
+        return load(name, seed=seed, limit=train + val, val=val, test_limit=test)
+    data = load(name, seed=seed, val=val, test=test)
+    return replace(data, train=_first(data.train, train), rows={})
+
+
 def _colour(split: Split, share: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Digits of 14 × 14 pixels in one of two colour channels, their class, and their group."""
+    """Digits in one of two colour channels (28 pixels halved), their class, and their group."""
     generator = torch.Generator().manual_seed(1000 + seed)
-    pixels = torch.nn.functional.avg_pool2d(split[0], 2)
+    pixels = functional.avg_pool2d(split[0], 2) if split[0].shape[-1] > 14 else split[0]
     label = (split[1] >= 5).long()
     usual = torch.rand(len(label), generator=generator) < share
     colour = torch.where(usual, label, 1 - label)
@@ -201,7 +237,9 @@ SOURCES: dict[str, Callable[[int, int, int, int], Setting]] = {
     "features": _features,
     "fashion_mnist": partial(_images, "fashion_mnist"),
     "mnist": partial(_images, "mnist"),
-    "colored_mnist": _colored,
+    "fashion_features": _backbone,
+    "colored_mnist": partial(_colored, "mnist"),
+    "colored_digits": partial(_colored, "digits"),
     "digits": _digits,
 }
 
