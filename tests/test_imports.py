@@ -39,6 +39,8 @@ ALLOWED: dict[str, set[str] | None] = {
     "sweeps": BASE
     | {"training", "ensemble", "objectives", "data", "models", "runs"}
     | {"records", "cells", "files", "diagnostics"},
+    "shift": {"detection", "scores", "calibration", "ensemble", "training", "runs", "data"}
+    | {"outputs"},
     "robustness": {"ensemble", "outputs", "losses", "diversity", "scores", "detection"},
     "report": {
         "diagnostics",

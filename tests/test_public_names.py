@@ -36,6 +36,7 @@ PUBLIC = [
     "predict",
     "runs",
     "scores",
+    "shift",
     "training",
 ]
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         outputs,
         runs,
         scores,
+        shift,
         training,
     )
     from dissensus.decomposition import decompose
@@ -67,6 +68,7 @@ __all__ = [
     "predict",
     "runs",
     "scores",
+    "shift",
     "training",
 ]
 
@@ -102,6 +104,7 @@ _SUBMODULES = {
     "outputs",
     "runs",
     "scores",
+    "shift",
     "training",
 }
 

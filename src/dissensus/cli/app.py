@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dissensus._version import __version__
-from dissensus.cli import diagnose, evaluate, predict, reproduce, runs, sweep, train
+from dissensus.cli import diagnose, evaluate, ood, predict, reproduce, runs, sweep, train
 
 DEBUG_VARIABLE = "DISSENSUS_DEBUG"
 
@@ -36,6 +36,8 @@ Train them, find out whether their disagreement is real, and put it to work.
   [cyan]dissensus evaluate runs/ldr[/cyan]   accuracy, calibration, diversity, each member
 
   [cyan]dissensus diagnose runs/ldr[/cyan]   is its diversity real, or do members collude?
+
+  [cyan]dissensus ood runs/ldr --ood corrupt:5 --ood my_folder/[/cyan]   detect the unknown
 
   [cyan]dissensus sweep --data digits --objective augmented --grid beta=0:1:0.1[/cyan]
 
@@ -94,6 +96,7 @@ def options(
 app.command("train", help=_flowing(train.HELP))(train.train)
 app.command("evaluate", help=_flowing(evaluate.HELP))(evaluate.evaluate)
 app.command("diagnose", help=_flowing(diagnose.HELP))(diagnose.diagnose)
+app.command("ood", help=_flowing(ood.HELP))(ood.ood)
 app.command("predict", help=_flowing(predict.HELP))(predict.predict)
 app.command("reproduce", help=_flowing(reproduce.HELP))(reproduce.reproduce)
 app.command("sweep", help=_flowing(sweep.HELP))(sweep.sweep)

@@ -18,7 +18,7 @@ from torch import Tensor
 from dissensus.data.base import Data, Request, missing_extra
 from dissensus.data.images import Pixels, image_data, to_unit
 
-__all__ = ["IMAGE_SUFFIXES", "ImageFolder", "load_folder"]
+__all__ = ["IMAGE_SUFFIXES", "ImageFolder", "load_folder", "read_picture"]
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 
@@ -68,7 +68,7 @@ class ImageFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
 
     def pixels(self, index: int) -> NDArray[np.uint8]:
         """The image as uint8 ``[3, size, size]``."""
-        return _read(self.files[index][0], self.size).transpose(2, 0, 1)
+        return read_picture(self.files[index][0], self.size).transpose(2, 0, 1)
 
     def all_pixels(self) -> Pixels:
         """Every image in memory."""
@@ -130,7 +130,8 @@ def _one_folder(path: Path, request: Request, size: int, limit: int | None) -> D
     return Data(**{**vars(data), "rows": named})
 
 
-def _read(path: Path, size: int) -> NDArray[np.uint8]:
+def read_picture(path: Path, size: int) -> NDArray[np.uint8]:
+    """A picture, scaled and cut to its central square, as uint8 ``[size, size, 3]``."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:

@@ -38,7 +38,7 @@ class Pixels:
 
 def to_unit(pixels: Bytes) -> Tensor:
     """uint8 pixels as float32 in [0, 1]."""
-    return torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(255)
+    return torch.from_numpy(np.require(pixels, requirements=["C", "W"])).float().div_(255)
 
 
 def image_data(

@@ -6,7 +6,7 @@ A soup (Wortsman et al., 2022) averages weights. It is one of the three ways ldr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -59,8 +59,7 @@ def greedy_soup(
     for member in order[1:]:
         candidate = soup(ens, loader, [*kept, member]).eval()
         with torch.no_grad():
-            outputs: Tensor = candidate(x)
-        accuracy = float(_accuracies(outputs[None], y, ens.combine))
+            accuracy = float(_accuracies(candidate, x, y, ens.combine))
         if accuracy >= best_accuracy:
             kept, best, best_accuracy = [*kept, member], candidate, accuracy
     return best, kept
@@ -74,14 +73,31 @@ def best_member(ens: Ensemble, x: Tensor, y: Tensor) -> int:
 def member_accuracies(ens: Ensemble, x: Tensor, y: Tensor) -> Tensor:
     """Each member's accuracy on ``(x, y)``; minus its squared error in regression."""
     with ens.evaluating():
-        return _accuracies(ens(x), y, ens.combine)
+        return _accuracies(ens, x, y, ens.combine)
 
 
-def _accuracies(outputs: Tensor, y: Tensor, combine: str) -> Tensor:
-    if combine == "mean":
-        return -(outputs - y).square().sum(-1).double().mean(-1)
-    labels = y.argmax(-1) if y.is_floating_point() else y
-    return (outputs.argmax(-1) == labels).double().mean(-1)
+#: Examples that run at once.
+_BATCH = 1024
+
+
+def _accuracies(run: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, combine: str) -> Tensor:
+    """The accuracy on ``(x, y)``, in pieces, of a network, or of each one that ``run`` stacks."""
+    device = _device_of(run)
+    total: Tensor | float = 0.0
+    for start in range(0, len(x), _BATCH):
+        outputs = run(x[start : start + _BATCH].to(device))
+        targets = y[start : start + _BATCH].to(outputs.device)
+        if combine == "mean":
+            total = total - (outputs - targets).square().sum(-1).double().sum(-1)
+        else:
+            labels = targets.argmax(-1) if targets.is_floating_point() else targets
+            total = total + (outputs.argmax(-1) == labels).sum(-1)  # whole numbers: ties are exact
+    return torch.as_tensor(total, dtype=torch.float64) / len(x)
+
+
+def _device_of(run: Any) -> torch.device:
+    device: torch.device = next(run.parameters()).device
+    return device
 
 
 def _norms(module: nn.Module) -> list[Any]:

@@ -1,0 +1,176 @@
+"""``dissensus ood``: the table, the record, the detector and the figures, on digits."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dissensus as ds
+
+FEW = ["--no-plots", "--bootstrap", "20"]
+
+
+@pytest.fixture(scope="module")
+def turned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Test digits turned on their side, with their labels and a group for odd and even rows."""
+    x, y = ds.data.load("digits").test
+    path = tmp_path_factory.mktemp("turned") / "turned.npz"
+    sides = np.arange(len(y)) % 2
+    np.savez(path, x=x.transpose(2, 3).numpy(), y=y.numpy(), side=sides)
+    return path
+
+
+def test_the_record_holds_what_the_library_finds(
+    dissensus: Callable[..., Any], digits_run: Path, turned: Path, tmp_path: Path
+) -> None:
+    words = ["--ood", "corrupt:5", "--far", turned, "--scores", "pds,bma:temperature=fit,knn"]
+    table = tmp_path / "table.csv"
+    answer = dissensus(
+        *("ood", digits_run, *words, *FEW, "--groups", "side", "--json"),
+        *("--out", tmp_path / "out", "--csv", table),
+    )
+    assert answer.status == 0, answer.err
+    record = json.loads(answer.out)
+    assert json.loads((tmp_path / "out" / "ood.json").read_text()) == record
+    rows = {(row["score"], row["set"]): row for row in record["detection"]}
+    assert set(rows) == {
+        (score, name)
+        for score in ("pds", "bma:temperature=fit", "knn")
+        for name in ("corrupt:5", "turned")
+    }
+    ens, data = ds.load(digits_run), ds.data.load("digits")
+    pds = ds.scores.SCORES["pds"]
+    strange = ds.data.corrupt_mixture(data.test[0], 5)
+    known, far, val = (pds(ens(x).detach()) for x in (data.test[0], strange, data.val[0]))
+    expected = ds.detection.evaluate(known, far, bootstrap=20)
+    row = rows["pds", "corrupt:5"]
+    assert row["auroc"] == pytest.approx(expected.auroc, abs=1e-4)
+    assert row["auroc_low"] == pytest.approx(expected.auroc.low, abs=1e-3)
+    threshold = ds.detection.threshold_at(val)  # of validation data, not of what is tested on
+    assert row["threshold"] == pytest.approx(threshold, rel=1e-5)
+    assert row["flagged"] == pytest.approx(float((far > threshold).double().mean()), abs=0.01)
+    assert row["flagged_id"] == pytest.approx(float((known > threshold).double().mean()), abs=0.01)
+    assert record["groups"] == {"far": ["turned"]}
+    means = {(m["score"], m["group"]): m["auroc"] for m in record["group_means"]}
+    assert means["knn", "far"] == rows["knn", "turned"]["auroc"]
+    logits = ens(data.val[0]).detach()
+    temperature = float(ds.calibration.fit_temperature(logits, data.val[1]))
+    assert record["temperatures"]["run"] == pytest.approx(temperature, rel=1e-3)
+    turned_right = record["accuracy"]["run"]["turned"]
+    right = ens.predict(data.test[0].transpose(2, 3)).argmax(-1) == data.test[1]
+    assert turned_right["overall"]["ensemble"]["value"] == pytest.approx(
+        float(right.double().mean()), abs=0.01
+    )
+    sides = [float(right[start::2].double().mean()) for start in (0, 1)]
+    assert turned_right["worst_group"]["ensemble"]["value"] == pytest.approx(min(sides), abs=0.01)
+    with table.open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["set"] for line in lines] == [row["set"] for row in record["detection"]]
+    assert float(lines[0]["fpr95"]) == record["detection"][0]["fpr95"]
+
+
+def test_two_runs_are_two_methods(
+    dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(digits_run, tmp_path / "twin")
+    words = ["--ood", "corrupt:5", "--scores", "pds", "--id", "val", "--no-accuracy", *FEW]
+    answer = dissensus("ood", digits_run, tmp_path / "twin", *words, "--out", tmp_path / "out")
+    assert answer.status == 0, answer.err
+    first, second = json.loads((tmp_path / "out" / "ood.json").read_text())["detection"]
+    assert (first.pop("method"), second.pop("method")) == ("run", "twin")
+    assert first == second
+    assert first["id_examples"] == 288
+
+
+def test_every_default_score_and_figure(
+    dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    answer = dissensus(
+        *("ood", digits_run, "--near", "corrupt:3", "--limit", 60, "--bootstrap", 0),
+        *("--out", tmp_path),
+    )
+    assert answer.status == 0, answer.err
+    for text in ("AUROC", "FPR95", "AUPR, OOD positive", "mean near", "Flagged", "upper bound"):
+        assert text in answer.out
+    shown = [line.split() for line in answer.out.split("FPR95")[0].splitlines()]
+    table = {line[-3]: line[-2] for line in shown if len(line) >= 3 and line[-1][-1].isdigit()}
+    assert set(ds.shift.DEFAULT_SCORES) <= set(table)
+    values = {name: float(value.strip("*")) for name, value in table.items()}
+    marked = {name for name, value in table.items() if value.startswith("*")}
+    assert marked == {name for name, v in values.items() if v == max(values.values())}
+    names = {path.name for path in tmp_path.iterdir()}
+    run = digits_run.name
+    assert names == {
+        "ood.json",
+        f"roc-{run}.png",
+        f"histograms-{run}.png",
+        f"examples-{run}-test.png",
+        f"examples-{run}-corrupt-3.png",
+    }
+
+
+@pytest.mark.parametrize("score", ["energy:temperature=fit", "mahalanobis"])
+def test_a_saved_detector_is_the_one_of_the_table(
+    score: str, dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "detector.json"
+    words = ["--ood", "corrupt:5", "--scores", f"{score},pds", "--tpr", 0.9]
+    answer = dissensus(
+        "ood", digits_run, *words, *FEW, "--save-detector", file, "--out", tmp_path, "--no-accuracy"
+    )
+    assert answer.status == 0, answer.err
+    ens = ds.load(digits_run)
+    features = ds.shift.MemberFeatures(ens) if score == "mahalanobis" else None
+    assert ("MemberFeatures" in answer.out) == (features is not None)
+    detector = ds.Detector.load(file, ens, features=features)
+    row = json.loads((tmp_path / "ood.json").read_text())["detection"][0]
+    assert (row["score"], row["threshold"]) == (score, pytest.approx(detector.threshold, rel=1e-5))
+    strange = ds.data.corrupt_mixture(ds.data.load("digits").test[0], 5)
+    share = float(detector.is_ood(strange).double().mean())
+    assert row["flagged"] == pytest.approx(share, abs=0.01)
+
+
+def test_a_regression(dissensus: Callable[..., Any], diabetes_run: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "far.npy", np.full((20, 10), 1e3))
+    words = ["--ood", tmp_path / "far.npy", "--out", tmp_path, "--json", *FEW]
+    record = json.loads(dissensus("ood", diabetes_run, *words).out)
+    assert [row["score"] for row in record["detection"]] == ["variance", "knn"]
+    assert record["detection"][0]["auroc"] == 1.0
+    assert record["accuracy"] == {"run": {}}
+
+
+def test_files_of_predictions(dissensus: Callable[..., Any], tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for name, shift in (("known", 4.0), ("strange", 0.0)):
+        logits = torch.randn(3, 40, 6, generator=generator) + shift * torch.eye(6)[0]
+        ds.Predictions(logits).save(tmp_path / f"{name}.safetensors")
+    files = [tmp_path / f"{name}.safetensors" for name in ("known", "strange")]
+    answer = dissensus("ood", files[0], "--far", files[1], "--out", tmp_path / "out", *FEW)
+    assert answer.status == 0, answer.err
+    record = json.loads((tmp_path / "out" / "ood.json").read_text())
+    assert record["groups"] == {"far": ["strange"]}
+    assert {row["flagged"] for row in record["detection"]} == {None}
+    bma = next(row for row in record["detection"] if row["score"] == "bma")
+    assert bma["auroc"] > 0.9
+
+
+def test_mistakes_are_one_sentence(
+    mistake: Callable[..., str], digits_run: Path, tmp_path: Path
+) -> None:
+    out = ["--out", tmp_path]
+    assert "name at least one set of unknown inputs" in mistake("ood", digits_run, *out)
+    assert "did you mean 'svhn'?" in mistake("ood", digits_run, "--ood", "svhm", *out)
+    assert "there is no run folder" in mistake("ood", tmp_path / "no", "--ood", "svhn", *out)
+    words = ["--ood", "corrupt:1", *out]
+    assert "did you mean 'pds'?" in mistake("ood", digits_run, *words, "--scores", "pdz")
+    assert "the same one twice" in mistake("ood", digits_run, digits_run, *words)
+    both = mistake("ood", digits_run, tmp_path, *words, "--save-detector", "d.json")
+    assert "--save-detector is for one run" in both
+    assert "have no module 'x'" in mistake("ood", digits_run, *words, "--features", "x")

@@ -1,0 +1,163 @@
+"""One pass gives every score, batch by batch; studies measure what they say."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dissensus.calibration import fit_temperature
+from dissensus.detection import Mahalanobis, NearestNeighbours, evaluate, threshold_at
+from dissensus.ensemble import Ensemble
+from dissensus.outputs import Predictions
+from dissensus.scores import SCORES
+from dissensus.shift import (
+    ALL_SCORES,
+    Candidates,
+    FileScorer,
+    MemberFeatures,
+    Scorer,
+    Source,
+    detection_rows,
+    group_means,
+    study,
+    study_files,
+)
+
+
+def make_member() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6))
+
+
+@pytest.fixture
+def ens() -> Ensemble:
+    return Ensemble(make_member, members=3, seed=0)
+
+
+def data(rows: int, seed: int, shift: float = 0.0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, 4, generator=generator) + shift
+    return x, torch.randint(6, (rows,), generator=generator)
+
+
+def test_features_are_the_inputs_of_the_last_layer_side_by_side(ens: Ensemble) -> None:
+    x = data(9, 0)[0]
+    expected = torch.cat([nn.Sequential(*list(ens.member(j))[:2])(x) for j in range(3)], 1)
+    torch.testing.assert_close(MemberFeatures(ens)(x), expected.detach())
+    torch.testing.assert_close(MemberFeatures(ens, "1")(x), expected.detach())
+    with pytest.raises(ValueError, match="no module '7'; there are 0, 1, 2"):
+        MemberFeatures(ens, "7")
+
+
+@pytest.mark.parametrize("features", [None, "penultimate"])
+def test_a_scan_gives_what_the_scores_give_one_by_one(ens: Ensemble, features: str | None) -> None:
+    train, val, (x, y) = data(90, 1), data(50, 2), data(31, 3)
+    scorer = Scorer(
+        ens,
+        ALL_SCORES,
+        train=train,
+        val=val,
+        features=features,
+        k=5,
+        candidates=Candidates.of(ens, val),
+        batch_size=7,
+    )
+    seen: list[int] = []
+    scan = scorer.scan(Source("test", x, y), seen.append)
+    assert (sum(seen), len(seen)) == (31, 5)
+    assert list(scan.scores) == list(ALL_SCORES)
+    logits = ens(x).detach()
+    temperature = float(fit_temperature(ens(val[0]).detach(), val[1]))
+    assert scorer.temperature == pytest.approx(temperature)
+    for name, found in scan.scores.items():
+        if name in SCORES:
+            expected = SCORES[name](logits)
+        elif name.endswith("temperature=fit"):
+            bare = name.partition(":")[0]
+            scale = temperature if bare == "energy" else 1
+            expected = scale * SCORES[bare](logits / temperature)
+        else:
+            see = (lambda v: v) if features is None else MemberFeatures(ens)
+            distance = {
+                "mahalanobis": lambda see=see: Mahalanobis.fit(see(train[0]), train[1]),
+                "relative_mahalanobis": lambda see=see: Mahalanobis.fit(
+                    see(train[0]), train[1], relative=True
+                ),
+                "knn": lambda see=see: NearestNeighbours.fit(see(train[0]), k=5),
+            }[name]()
+            expected = distance(see(x))
+        torch.testing.assert_close(found, expected.double(), rtol=1e-4, atol=1e-5)
+        by_detector = scorer.detector(name).score(x)
+        torch.testing.assert_close(found, by_detector.double(), rtol=1e-4, atol=1e-5)
+    assert torch.equal(scan.right["members"], logits.argmax(-1) == y)
+
+
+def test_distances_are_fitted_to_some_rows_of_train(ens: Ensemble) -> None:
+    scorer = Scorer(ens, ["knn"], train=data(90, 1), rows=20, k=50)
+    assert isinstance(scorer.distances["knn"], NearestNeighbours)
+    assert tuple(scorer.distances["knn"].features.shape) == (20, 4)
+    assert scorer.distances["knn"].k == 20
+    with pytest.raises(ValueError, match="knn must be fitted to training data; there are none"):
+        Scorer(ens, ["knn"])
+    with pytest.raises(ValueError, match="temperature=fit needs validation data"):
+        Scorer(ens, ["bma:temperature=fit"])
+
+
+def test_a_study_measures_detection_thresholds_and_shares(ens: Ensemble) -> None:
+    names, val = ["pds", "knn"], Source("val", *data(80, 2))
+    scorer = Scorer(ens, names, train=data(200, 1), candidates=Candidates.of(ens))
+    known, far = Source("test", *data(70, 3)), Source("far", data(40, 4, shift=9.0)[0])
+    done = {"rows": 0, "measures": 0}
+
+    def step(what: str, amount: int) -> None:
+        done[what] += amount
+
+    found = study(scorer, known, [far], val=val, tpr=0.9, bootstrap=20, steps=step)
+    assert done == {"rows": 190, "measures": 2}
+    for name in names:
+        a, b = scorer.scan(known).scores[name], scorer.scan(far).scores[name]
+        assert found.detection[name]["far"] == evaluate(a, b, bootstrap=20)
+        limit = threshold_at(scorer.scan(val).scores[name], 0.9)
+        assert found.thresholds[name] == limit
+        assert found.flagged[name]["far"] == pytest.approx(np.mean([s > limit for s in b.tolist()]))
+        assert found.flagged[name]["test"] < 0.35
+    assert set(found.accuracy) == {"test"}  # the far set has no labels
+    rows = detection_rows("plain", found)
+    assert [(row["score"], row["set"]) for row in rows] == [("pds", "far"), ("knn", "far")]
+    assert rows[1]["auroc"] == found.detection["knn"]["far"].auroc
+    assert rows[1]["flagged"] == found.flagged["knn"]["far"]
+    assert rows[1]["flagged_id"] == found.flagged["knn"]["test"]
+
+
+def test_group_means() -> None:
+    a, b = torch.tensor([0.0, 1.0]), torch.tensor([0.5, 2.0])
+    sets = {"x": evaluate(a, b, bootstrap=0), "y": evaluate(a, b + 2, bootstrap=0)}
+    means = group_means(sets, {"near": ["x", "y"], "far": ["y"], "none": []})
+    assert set(means) == {"near", "far"}
+    assert means["near"]["auroc"] == pytest.approx((0.75 + 1) / 2)
+    assert means["far"]["fpr95"] == 0
+
+
+def test_files_of_predictions_are_studied_without_a_model(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    known = torch.randn(3, 50, 6, generator=generator) + 4 * torch.eye(6)[0]
+    strange = torch.randn(3, 40, 6, generator=generator)
+    files = [tmp_path / "known.safetensors", tmp_path / "strange.safetensors"]
+    for file, logits in zip(files, (known, strange), strict=True):
+        Predictions(logits).save(file)
+    found = study_files(FileScorer(["bma"]), files[0], files[1:], bootstrap=0)
+    expected = evaluate(SCORES["bma"](known), SCORES["bma"](strange), bootstrap=0)
+    assert found.detection["bma"]["strange"].auroc == expected.auroc
+    assert "mahalanobis" not in FileScorer().names
+    with pytest.raises(ValueError, match="knn cannot be had from predictions alone"):
+        FileScorer(["bma", "knn"])
+    with pytest.raises(ValueError, match="two files are called alike"):
+        study_files(FileScorer(["bma"]), files[0], [files[0]], bootstrap=0)
+
+
+def test_a_regression_has_its_variance() -> None:
+    ens = Ensemble(lambda: nn.Linear(4, 2), members=3, combine="mean")
+    x = data(20, 1)[0]
+    scan = Scorer(ens, ["variance"]).scan(Source("test", x))
+    torch.testing.assert_close(scan.scores["variance"], SCORES["variance"](ens(x)).double())
