@@ -31,7 +31,7 @@ CONTENDERS: dict[str, tuple[dict[str, Any], Sequence[float]]] = {
     "a2d-sequential": ({"method": "a2d-sequential"}, (1.0,)),
     "ldr": ({"method": "ldr"}, _LDR),
     "ldr-all": ({"method": "ldr", "active": None}, (0.3, 1.0)),
-    "ldr-divdis": ({"method": "ldr", "regularizer": "divdis"}, (1.0,)),
+    "ldr-divdis": ({"method": "ldr", "regularizer": "divdis"}, (0.3, 1.0, 3.0)),
     "ldr-same-epochs": ({"method": "ldr", "footing": "epochs"}, (0.0, 0.3)),
     "two-stage": ({"method": "two-stage"}, (0.3, 1.0)),
     "ldr-3": ({"method": "ldr", "active": 3}, (0.3,)),
@@ -67,6 +67,9 @@ _ON_IMAGES: dict[str, Sequence[float]] = {
     "diverse-hyperparameters": (0.0,),
     "a2d": (1.0,),
     "ldr": (0.0, 0.1, 0.3, 1.0),
+    "ldr-divdis": (0.1, 1.0),
+}
+_BASELINES: dict[str, Sequence[float]] = {
     "dropout": (0.0,),
     "snapshots": (0.0,),
     "distances": (0.0,),
@@ -88,12 +91,13 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         return _cells(SMOKE, last, seeds_of(options, 2))
     if scale == "paper":
         return _cells(PAPER, everything, seeds_of(options, 3))
-    found = _cells(CPU, everything, seeds_of(options, 5))
     few = seeds_of(options, 3)
-    found += _cells({**FASHION, "data": "fashion_features"}, _ON_BACKBONE, few)
-    for data in ("fashion_mnist", "mnist"):
-        found += _cells({**FASHION, "data": data}, _ON_IMAGES, few)
-    return found
+    return [
+        *_cells(CPU, everything, seeds_of(options, 4)),
+        *_cells(FASHION, _ON_IMAGES | _BASELINES, few),
+        *_cells({**FASHION, "data": "fashion_features"}, _ON_BACKBONE, few),
+        *_cells({**FASHION, "data": "mnist"}, _ON_IMAGES, few),
+    ]
 
 
 def _cells(

@@ -54,6 +54,8 @@ def _weights(logits: Tensor, y: Tensor, planted: Tensor) -> dict[str, float]:
     """α_n of all training rows as one batch, and where its mass lies."""
     alpha = hardness_weights(logits, y).double()
     wrong = logits.mean(0).argmax(-1) != y
+    # Below one half the gradient of Eq. 3 draws the other member to the same class.
+    unsure = logits.softmax(-1).amax(-1).mean(0) < 0.5
     hardest = alpha.sort(descending=True).values[: max(1, len(alpha) // 20)]
     mean_ce = torch.nn.functional.cross_entropy(logits.mean(0), y)
     return {
@@ -62,6 +64,7 @@ def _weights(logits: Tensor, y: Tensor, planted: Tensor) -> dict[str, float]:
         "hardest_share": float(hardest.sum() / alpha.sum()),
         "wrong_share": float(alpha[wrong].sum() / alpha.sum()),
         "wrong": float(wrong.double().mean()),
+        "pulling_share": float(alpha[unsure].sum() / alpha.sum()),
         "planted_ratio": float(alpha[planted].mean() / alpha[~planted].mean()),
     }
 
