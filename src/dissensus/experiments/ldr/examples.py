@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dissensus.experiments.base import Cell, Study
+from dissensus.experiments.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.experiments.ldr.cells import FASHION, SMOKE, ldr_cell
 from dissensus.experiments.ldr.measuring import outputs_of
 from dissensus.experiments.ldr.methods import train_ensemble
@@ -15,9 +15,10 @@ from dissensus.experiments.ldr.settings import load_setting
 from dissensus.scores import pds_sum
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from torch import Tensor
 
-__all__ = ["CLASSES", "STUDY"]
+__all__ = ["CLASSES", "EXPERIMENT", "STUDY"]
 
 #: Fashion-MNIST's classes, in the order of its labels.
 CLASSES = (
@@ -73,3 +74,62 @@ def _example(x: Tensor, y: Tensor, logits: Tensor, scores: Tensor, row: int) -> 
 
 
 STUDY = Study("examples", cells, run, jobs=1, cost={"smoke": "2 s", "cpu": "30 s"})
+
+
+# ---- figure and claim ---------------------------------------------------------------------------
+
+
+def _ambiguous(records: list[Record]) -> Finding:
+    found = records[0]["result"]
+    most, least = found["wrong_most"], found["wrong_least"]
+    return Finding(
+        "holds" if most > 2 * least else "does not hold",
+        f"the ensemble is wrong on {most:.1%} of the tenth of test images with the highest PDS, on "
+        f"{least:.1%} of the tenth with the lowest (holds if more than twice as often; one run)",
+    )
+
+
+def draw(records: list[Record]) -> Figure:
+    """Figure 3: the five most and the five least divided test images, with their votes."""
+    from dissensus.experiments.drawing import new_figure
+
+    figure, axes = new_figure(2, _SHOWN, width=1.7, height=2.1)
+    found = records[0]["result"]
+    names = CLASSES if records[0]["cell"]["data"] == "fashion_mnist" else tuple(map(str, range(10)))
+    for row, kind in zip(axes, ("most", "least"), strict=True):
+        for panel, example in zip(row, found[kind], strict=True):
+            panel.imshow(example["pixels"], cmap="gray_r", vmin=0, vmax=255)
+            panel.axis("off")
+            others = [m for m in dict.fromkeys(example["members"]) if m != example["prediction"]]
+            votes = ", ".join(names[member] for member in others)
+            title = f"{names[example['prediction']]} (is {names[example['label']]})"
+            panel.set_title(title, fontsize=7.0, fontweight="bold")
+            panel.text(
+                0.5, -0.04, votes, fontsize=6.5, ha="center", va="top", transform=panel.transAxes
+            )
+    axes[0, 0].text(-0.1, 0.5, "most", rotation=90, va="center", transform=axes[0, 0].transAxes)
+    axes[1, 0].text(-0.1, 0.5, "least", rotation=90, va="center", transform=axes[1, 0].transAxes)
+    return figure
+
+
+EXPERIMENT = Experiment(
+    "examples",
+    "ldr",
+    "Figure 3",
+    "The test images on which an LDR ensemble is most and least divided",
+    STUDY,
+    (
+        Claim(
+            "Images of high PDS are ambiguous, those of low PDS clear",
+            "Section 4.2, Figure 3",
+            _ambiguous,
+        ),
+    ),
+    draw,
+    None,
+    {
+        "smoke": "Digits.",
+        "cpu": "Fashion-MNIST as in `detection`, LDR with λ = 0.3, one run.",
+        "paper": "As cpu: the photographs of ImageNet are not part of its features.",
+    },
+)
