@@ -48,7 +48,7 @@ def test_the_second_stage_disagrees_on_the_least_confident_rows(
 
     monkeypatch.setattr(methods, "_fit_with", kept)
     train_ensemble(cell, setting)
-    x, y = setting.train
+    x = setting.train[0]
     first = METHODS["single"]({**cell, "members": 1, "method": "deep-ensemble"}, setting)
     confidence = outputs_of(first, x)[0].softmax(-1).amax(-1).numpy()
     hardest = np.argsort(confidence)[:2]  # 1.4% of 120
@@ -104,9 +104,9 @@ def test_high_loss_rows_against_numpy() -> None:
 
 def test_group_accuracies_by_hand() -> None:
     # Two members, four inputs of two groups; member 1 is right but on the last.
-    right = torch.tensor([[1, 0, 1, 0], [1, 1, 1, 0]], dtype=torch.bool)
+    right = torch.tensor([[1, 0, 0, 0], [1, 1, 1, 0]], dtype=torch.bool)
     logits = torch.where(right[..., None], torch.tensor([4.0, 0.0]), torch.tensor([0.0, 3.0]))
     found = group_accuracies(logits, torch.zeros(4, dtype=torch.long), torch.tensor([0, 0, 1, 1]))
     assert found["oracle"] == [1.0, 0.5]
-    assert found["mean_member"] == [0.75, 0.5]
+    assert found["mean_member"] == [0.75, 0.25]
     assert found["ensemble"] == [1.0, 0.5]  # confident and right outweighs unsure and wrong

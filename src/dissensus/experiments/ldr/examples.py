@@ -128,7 +128,7 @@ EXPERIMENT = Experiment(
     draw,
     None,
     {
-        "smoke": "Digits.",
+        "smoke": "Digits of scikit-learn, an MLP, 3 epochs: nothing to see yet.",
         "cpu": "Fashion-MNIST as in `detection`, LDR with λ = 0.3, one run.",
         "paper": "As cpu: the photographs of ImageNet are not part of its features.",
     },

@@ -224,7 +224,7 @@ _SETTING = {
         "random labels among the training rows. Sizes: LDR trains two members a batch for 20 "
         "epochs whatever the size, λ = 0.3; a deep ensemble 8 epochs."
     ),
-    "paper": "The same on the features of DeiT-III.",
+    "paper": "The same on ImageNet features of DeiT-III Base/16.",
 }
 
 WHEN = Experiment(

@@ -289,12 +289,12 @@ EXPERIMENT = Experiment(
     draw,
     table,
     {
-        "smoke": "Digits with 5% planted, 2 seeds.",
+        "smoke": "Digits of scikit-learn with 5% planted, 3 epochs, 2 seeds.",
         "cpu": (
             "Heads on features as in `detection`, λ = 0.3, 5% of the training rows replaced by "
             "CIFAR-10 features with random labels; α of all training rows as one batch after every "
             "epoch; 3 seeds. The gradients on random and on gridded probabilities."
         ),
-        "paper": "The same on the features of DeiT-III.",
+        "paper": "The same on ImageNet features of DeiT-III Base/16.",
     },
 )
