@@ -6,7 +6,7 @@ import torch
 
 from dissensus.experiments.ldr import methods
 from dissensus.experiments.ldr.cells import SMOKE, ldr_cell
-from dissensus.experiments.ldr.measuring import dropout_passes, group_accuracies, outputs_of
+from dissensus.experiments.ldr.measuring import _groups, dropout_passes, outputs_of
 from dissensus.experiments.ldr.methods import METHODS, _recipe, train_ensemble
 from dissensus.experiments.ldr.planted import HIGH_LOSS, high_loss_facts
 from dissensus.experiments.ldr.settings import load_setting
@@ -106,7 +106,7 @@ def test_group_accuracies_by_hand() -> None:
     # Two members, four inputs of two groups; member 1 is right but on the last.
     right = torch.tensor([[1, 0, 0, 0], [1, 1, 1, 0]], dtype=torch.bool)
     logits = torch.where(right[..., None], torch.tensor([4.0, 0.0]), torch.tensor([0.0, 3.0]))
-    found = group_accuracies(logits, torch.zeros(4, dtype=torch.long), torch.tensor([0, 0, 1, 1]))
+    found = _groups(logits, torch.zeros(4, dtype=torch.long), torch.tensor([0, 0, 1, 1]))
     assert found["oracle"] == [1.0, 0.5]
     assert found["mean_member"] == [0.75, 0.25]
     assert found["ensemble"] == [1.0, 0.5]  # confident and right outweighs unsure and wrong

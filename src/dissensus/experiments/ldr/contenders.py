@@ -78,6 +78,12 @@ _ON_IMAGES: dict[str, Sequence[float]] = {
     "ldr": (0.0, 0.1, 0.3, 1.0),
     "ldr-divdis": (0.1, 1.0),
 }
+_ON_MNIST: dict[str, Sequence[float]] = {
+    "deep-ensemble": (0.0,),
+    "a2d": (1.0,),
+    "ldr": (0.1, 0.3),
+    "ldr-divdis": (0.1, 1.0),
+}
 _BASELINES: dict[str, Sequence[float]] = {
     "dropout": (0.0,),
     "snapshots": (0.0,),
@@ -105,7 +111,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         *_cells(CPU, everything, seeds_of(options, 4)),
         *_cells(FASHION, _ON_IMAGES | _BASELINES, few),
         *_cells({**FASHION, "data": "fashion_features"}, _ON_BACKBONE, few),
-        *_cells({**FASHION, "data": "mnist"}, _ON_IMAGES, few),
+        *_cells({**FASHION, "data": "mnist"}, _ON_MNIST, few),
     ]
 
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from dissensus.calibration import ece, fit_temperature
 from dissensus.detection import Mahalanobis, NearestNeighbours, evaluate
 from dissensus.ensemble import Ensemble
-from dissensus.ensemble.soups import greedy_soup
 from dissensus.experiments.ldr.settings import Setting, Split
 from dissensus.losses import cross_entropy
 from dissensus.outputs import combined_log_probs
 from dissensus.scores import at_temperature, score_all
-from dissensus.shift.features import MemberFeatures
+from dissensus.shift import Candidates, MemberFeatures, accuracies
+from dissensus.shift.accuracy import judged
 from dissensus.training import predict
 
 __all__ = [
@@ -69,7 +69,7 @@ def measure(outputs: Outputs, setting: Setting) -> dict[str, Any]:
         "val_auroc": _detection(scores["val"], scores["mixed"]),
     }
     if setting.groups is not None:
-        result["groups"] = group_accuracies(logits["test"], setting.test[1], setting.groups)
+        result["groups"] = _groups(logits["test"], setting.test[1], setting.groups)
     return result
 
 
@@ -151,18 +151,14 @@ def _part(logits: Tensor, scores: Mapping[str, Tensor], y: Tensor | None) -> dic
     }
 
 
-def group_accuracies(logits: Tensor, y: Tensor, groups: Tensor) -> dict[str, list[float]]:
-    """Accuracy in each group, of the ensemble and of the member whose worst group is best."""
-    names = groups.unique().tolist()
-    ensemble = logits.softmax(-1).mean(0).argmax(-1) == y
-    members = logits.argmax(-1) == y
-    own = torch.stack([members[:, groups == name].double().mean(-1) for name in names], -1)
-    oracle = int(own.amin(-1).argmax())
-    return {
-        "ensemble": [float(ensemble[groups == name].double().mean()) for name in names],
-        "oracle": own[oracle].tolist(),
-        "mean_member": own.mean(0).tolist(),
+def _groups(logits: Tensor, y: Tensor, groups: Tensor) -> dict[str, list[float]]:
+    """Accuracy by group: the ensemble, the member whose worst group is best, the mean member."""
+    right = {
+        "ensemble": combined_log_probs(logits, "probability").argmax(-1) == y,
+        "members": logits.argmax(-1) == y,
     }
+    found = judged(right, groups, bootstrap=0).worst_group
+    return {name: list(way.by_group.values()) for name, way in found.items()}
 
 
 def soups(ens: Ensemble, setting: Setting) -> dict[str, dict[str, float]]:
@@ -173,13 +169,9 @@ def soups(ens: Ensemble, setting: Setting) -> dict[str, dict[str, float]]:
     """
     labelled: dict[str, Split] = {"test": setting.test}
     labelled |= {name: (x, y) for name, (x, y) in setting.unknown.items() if y is not None}
-    networks = {"uniform": ens.soup(), "greedy": greedy_soup(ens, *setting.val)[0]}
-    found: dict[str, dict[str, float]] = {}
+    candidates = Candidates.of(ens, setting.val)
+    found = {}
     for name, (x, y) in labelled.items():
-        own = (outputs_of(ens, x).argmax(-1) == y).double().mean(-1)
-        found[name] = {"oracle": float(own.max()), "mean_member": float(own.mean())}
-        for kind, network in networks.items():
-            network.eval()
-            with torch.no_grad():
-                found[name][kind] = float((network(x).argmax(-1) == y).double().mean())
+        ways = accuracies(candidates, x, y, bootstrap=0).overall
+        found[name] = {way.removesuffix("_soup"): ways[way].value for way in ways}
     return found

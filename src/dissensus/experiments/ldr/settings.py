@@ -20,7 +20,7 @@ from dissensus.data import Data, corrupt_mixture, load, load_ood
 from dissensus.ensemble import Ensemble
 from dissensus.experiments.base import Cell
 from dissensus.models import make_factory
-from dissensus.shift.features import MemberFeatures
+from dissensus.shift import MemberFeatures
 from dissensus.training import fit
 
 __all__ = ["SOURCES", "Setting", "load_setting", "mixed"]
