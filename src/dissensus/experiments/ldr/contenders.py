@@ -82,7 +82,6 @@ _ON_MNIST: dict[str, Sequence[float]] = {
     "deep-ensemble": (0.0,),
     "a2d": (1.0,),
     "ldr": (0.1, 0.3),
-    "ldr-divdis": (0.1, 1.0),
 }
 _BASELINES: dict[str, Sequence[float]] = {
     "dropout": (0.0,),

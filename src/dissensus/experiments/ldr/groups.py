@@ -33,9 +33,9 @@ _CPU: Mapping[str, Any] = {
 
 _STRENGTHS = {
     "deep-ensemble": (0.0,),
-    "divdis": (0.3, 1.0, 3.0),
-    "a2d": (0.1, 0.3, 1.0),
-    "ldr": (0.1, 0.3, 1.0),
+    "divdis": (0.3, 1.0),
+    "a2d": (0.3, 1.0),
+    "ldr": (0.3, 1.0),
 }
 
 
