@@ -12,6 +12,17 @@ from dissensus.experiments.collusion import (
     search_beta,
     sweeps,
 )
+from dissensus.experiments.ldr import (
+    detection,
+    diversity,
+    examples,
+    factors,
+    generalization,
+    groups,
+    planted,
+    variants,
+    weights,
+)
 
 __all__ = ["EXPERIMENTS"]
 
@@ -32,4 +43,21 @@ EXPERIMENTS: dict[str, Experiment] = {
     "collusion/cnn": architectures.CNN,
     "collusion/vgg-svhn": architectures.VGG_SVHN,
     "collusion/learner-dropout": dropout.LEARNER_DROPOUT,
+    "ldr/diversity": diversity.EXPERIMENT,
+    "ldr/detection": detection.DETECTION,
+    "ldr/when": factors.WHEN,
+    "ldr/planted": planted.EXPERIMENT,
+    "ldr/baselines": detection.BASELINES,
+    "ldr/strength": variants.STRENGTH,
+    "ldr/size": factors.SIZE,
+    "ldr/generalization": generalization.EXPERIMENT,
+    "ldr/layers": variants.LAYERS,
+    "ldr/backbone": variants.BACKBONE,
+    "ldr/scores": detection.SCORES,
+    "ldr/two-stage": variants.TWO_STAGE,
+    "ldr/worst-group": groups.EXPERIMENT,
+    "ldr/disagreement-data": variants.DISAGREEMENT_DATA,
+    "ldr/stochastic-sum": variants.STOCHASTIC_SUM,
+    "ldr/examples": examples.EXPERIMENT,
+    "ldr/weights": weights.EXPERIMENT,
 }

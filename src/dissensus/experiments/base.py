@@ -45,6 +45,9 @@ PAPERS = {
         "Jeffares, Liu, Crabbé, van der Schaar, *Joint Training of Deep Ensembles Fails Due to "
         "Learner Collusion*, NeurIPS 2023"
     ),
+    "ldr": (
+        "*Rethinking OOD Detection at Scale through Ensemble Diversity*, anonymous, under review"
+    ),
 }
 
 

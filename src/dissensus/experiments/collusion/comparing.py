@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from dissensus.experiments.base import Finding, Record, Verdict
-from dissensus.experiments.collusion.images import by_seed, where
-from dissensus.experiments.statistics import judge_larger, mean_interval, paired_difference
+from dissensus.experiments.base import Finding, Record
+from dissensus.experiments.collusion.images import by_seed
+from dissensus.experiments.comparing import CANNOT, all_of, compare_values, paired, where
+from dissensus.experiments.statistics import mean_interval, paired_difference
 
 __all__ = [
     "CANNOT",
@@ -30,8 +29,6 @@ __all__ = [
     "values_at",
 ]
 
-CANNOT: Verdict = "cannot be tested at this scale"
-
 #: How the quantities of a record are printed.
 FORMS = {"accuracy": "{:.1%}", "top5": "{:.1%}", "member_accuracy": "{:.1%}"}
 QUANTITIES = {
@@ -42,14 +39,6 @@ QUANTITIES = {
     "member_error": "mean test ERR of members",
     "diversity": "test DIV",
 }
-
-
-def paired(
-    first: Mapping[int, float], second: Mapping[int, float]
-) -> tuple[list[float], list[float]]:
-    """The values of the seeds that both have, in the same order."""
-    seeds = sorted(set(first) & set(second))
-    return [first[seed] for seed in seeds], [second[seed] for seed in seeds]
 
 
 def compare(
@@ -64,42 +53,6 @@ def compare(
     """Whether ``key`` is larger in the first records than in the second, seed by seed."""
     left, right = paired(by_seed(larger, part, key), by_seed(smaller, part, key))
     return compare_values(left, right, names, QUANTITIES[key], FORMS.get(key, "{:.3f}"), published)
-
-
-def compare_values(
-    left: Sequence[float],
-    right: Sequence[float],
-    names: tuple[str, str],
-    quantity: str,
-    form: str = "{:.3f}",
-    published: str | None = None,
-) -> Finding:
-    """As :func:`compare`, for values that are at hand in pairs."""
-    if not left:
-        return Finding(CANNOT, f"{quantity}: no runs of both kinds", published)
-    difference = paired_difference(left, right)
-    verdict, words = judge_larger(difference)
-    means = [form.format(float(np.mean(values))) for values in (left, right)]
-    sentence = (
-        f"{quantity}: {names[0]} {means[0]}, {names[1]} {means[1]}, difference "
-        f"{difference.shown(form)}, {words}"
-    )
-    return Finding(verdict, sentence, published)
-
-
-def all_of(findings: Mapping[str, Finding], published: str | None = None) -> Finding:
-    """One finding from several: it holds where each holds; the sentences stand side by side."""
-    verdicts = {finding.verdict for finding in findings.values()}
-    verdict: Verdict = "holds"
-    if not findings or CANNOT in verdicts:
-        verdict = CANNOT
-    if "does not hold" in verdicts:
-        verdict = "does not hold"
-    sentence = "; ".join(
-        f"{name}: {finding.measured}" if name else finding.measured
-        for name, finding in findings.items()
-    )
-    return Finding(verdict, sentence or "no runs", published)
 
 
 # ---- over β -------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from dissensus.decomposition import decompose
 from dissensus.ensemble import Ensemble
 from dissensus.experiments.base import Cell, Record
 from dissensus.experiments.collusion.parts import Parts, load_parts
+from dissensus.experiments.comparing import SEEDS_OPTION, seeds_of, where
 from dissensus.models import make_factory
 from dissensus.objectives import Augmented, LearnerDropout, Objective
 from dissensus.outputs import combined_log_probs
@@ -38,7 +39,6 @@ __all__ = [
 ]
 
 BETAS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-SEEDS_OPTION = {"seeds": "how many runs of each setting, each with its own seed and data split"}
 
 #: Where the small networks are, for the ``model`` of a cell.
 NETWORKS = "dissensus.experiments.collusion.networks"
@@ -113,14 +113,6 @@ def image_cell(name: str, settings: Mapping[str, Any], **changes: Any) -> Cell:
     if unknown:
         raise ValueError(f"an image cell has no setting {', '.join(unknown)}")
     return {"name": name, **settings, **changes}
-
-
-def seeds_of(options: Mapping[str, Any], default: int) -> range:
-    """The seeds of a study: as many as ``--set seeds=`` says."""
-    count = options.get("seeds", default)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"seeds must be an integer of at least 1, got {count!r}")
-    return range(count)
 
 
 # ---- running ------------------------------------------------------------------------------------
@@ -249,15 +241,6 @@ def _short(value: float) -> float:
 
 
 # ---- reading records ----------------------------------------------------------------------------
-
-
-def where(records: Iterable[Record], **settings: Any) -> list[Record]:
-    """The records whose cells have these settings."""
-    return [
-        record
-        for record in records
-        if all(record["cell"][key] == value for key, value in settings.items())
-    ]
 
 
 def member_accuracy(measured: Mapping[str, Any]) -> float:

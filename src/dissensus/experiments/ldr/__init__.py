@@ -1,0 +1,1 @@
+"""The ldr paper: disagreement on hard training samples, and detection by it."""
