@@ -1,9 +1,12 @@
 """The data of the ldr studies: what is mixed, planted and coloured, and what is kept apart."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from dissensus.experiments.ldr.cells import SMOKE, ldr_cell
+from dissensus.data import FeatureWriter
+from dissensus.experiments.ldr.cells import PAPER, SMOKE, ldr_cell, run_cell
 from dissensus.experiments.ldr.settings import Setting, load_setting, mixed
 
 
@@ -51,6 +54,29 @@ def test_planted_rows_come_from_elsewhere_with_random_labels() -> None:
 def test_a_share_that_cannot_be_planted_is_refused() -> None:
     with pytest.raises(ValueError, match="planted must give 1 to"):
         smoke(planted=0.9)
+
+
+def test_the_papers_scale_trains_on_features_from_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = smoke()
+    with FeatureWriter(tmp_path / "imagenet", (64,), classes=[str(i) for i in range(10)]) as writer:
+        for name in ("train", "val", "test"):
+            x, y = getattr(plain, name)
+            writer.add(name, x.flatten(1).numpy(), y.numpy())
+        writer.add(
+            "corrupt1", plain.unknown["corrupt1"][0].flatten(1).numpy(), plain.test[1].numpy()
+        )
+        writer.add("inaturalist", plain.unknown["negative"][0].flatten(1).numpy())
+        writer.add("imagenet-r", plain.disagreement["turned"].flatten(1).numpy())
+    with pytest.raises(ValueError, match="dissensus features"):
+        load_setting(ldr_cell("x", PAPER))
+    monkeypatch.setenv("DISSENSUS_DATA", str(tmp_path))
+    for method in ("ldr", "a2d", "two-stage"):
+        cell = ldr_cell("x", PAPER, method=method, epochs=8, batch_size=16, members=3, strength=0.1)
+        result = run_cell(cell)
+        assert list(result["auroc"]) == ["corrupt1", "inaturalist"]
+        assert result["parts"]["test"]["accuracy"] > 0.5
 
 
 def test_colour_gives_the_class_away_in_training_only() -> None:

@@ -65,6 +65,7 @@ __all__ = [
     "corrupt_mixture",
     "data_places",
     "fit_images",
+    "is_store",
     "load",
     "load_ood",
     "load_table",

@@ -95,16 +95,21 @@ def dropout_passes(ens: Ensemble, passes: int, seed: int) -> Outputs:
     return outputs
 
 
+#: Training rows that distances are fitted to; all, but for sets as large as ImageNet.
+_FITTED = 100_000
+
+
 def distances(ens: Ensemble, setting: Setting) -> dict[str, dict[str, float]]:
     """AUROC of what needs no ensemble: distances of features, and softmax at a fitted temperature.
 
     The features are the inputs where these are a backbone's, else those before the last layer.
     """
     features = _identity if setting.train[0].ndim == 2 else MemberFeatures(ens)
-    known = features(setting.train[0])
+    known = features(setting.train[0][:_FITTED])
+    labels = setting.train[1][:_FITTED]
     scores: dict[str, Outputs] = {
-        "mahalanobis": Mahalanobis.fit(known, setting.train[1]),
-        "relative_mahalanobis": Mahalanobis.fit(known, setting.train[1], relative=True),
+        "mahalanobis": Mahalanobis.fit(known, labels),
+        "relative_mahalanobis": Mahalanobis.fit(known, labels, relative=True),
         "nearest_neighbours": NearestNeighbours.fit(known),
     }
     temperature = fit_temperature(outputs_of(ens, setting.val[0]), setting.val[1])

@@ -16,7 +16,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from dissensus.data import Data, corrupt_mixture, load, load_ood
+from dissensus.data import (
+    Data,
+    FeatureStore,
+    corrupt_mixture,
+    data_places,
+    is_store,
+    load,
+    load_ood,
+)
 from dissensus.ensemble import Ensemble
 from dissensus.experiments.base import Cell
 from dissensus.models import make_factory
@@ -64,7 +72,7 @@ def load_setting(cell: Cell) -> Setting:
 
 @lru_cache(maxsize=2)  # cells of one seed follow each other
 def _source(name: str, train: int, val: int, test: int, seed: int) -> Setting:
-    return SOURCES[name](train, val, test, seed)
+    return SOURCES[name](train, val, test, seed) if name in SOURCES else _store(name)
 
 
 def mixed(x: Tensor, y: Tensor, seed: int) -> Tensor:
@@ -232,7 +240,43 @@ def _colour(split: Split, share: float, seed: int) -> tuple[Tensor, Tensor, Tens
     return x, label, 2 * label + colour
 
 
-#: Every source by name: ``source(train, val, test, seed) -> Setting``, sizes in rows.
+def _store(name: str) -> Setting:
+    """Features that ``dissensus features`` made; the training rows stay on disk.
+
+    Its extra parts are the unknown sets, but for those that A2D and DivDis disagree on.
+    """
+    places = [place / name for place in data_places() if is_store(place / name)]
+    if not places:
+        raise ValueError(
+            f"there are no features {name!r} where DISSENSUS_DATA says; make them with `dissensus "
+            f"features --backbone timm:deit3_base_patch16_224.fb_in22k_ft_in1k --data imagenet/ "
+            "--ood corrupt:1 --ood corrupt:5 --ood inaturalist/ --ood openimages/ "
+            f"--ood imagenet-r/ --ood imagenet-a/ --out DIR/{name}`"
+        )
+    store = FeatureStore(places[0])
+    data = store.data()
+
+    def part(name: str) -> Split:
+        x, y = store.parts[name]
+        assert y is not None  # a store's val and test are labelled
+        return x.to_memory(), y
+
+    extra = {name: (x.to_memory(), y) for name, (x, y) in store.parts.items() if name in data.extra}
+    return Setting(
+        data.train,
+        part("val"),
+        part("test"),
+        mixed(*part("val"), seed=0),
+        {name: found for name, found in extra.items() if name not in _DISAGREEMENT},
+        {name: found[0] for name, found in extra.items() if name in _DISAGREEMENT},
+        data.outputs,
+    )
+
+
+_DISAGREEMENT = ("imagenet-r", "imagenet-a")
+
+#: Every source by name: ``source(train, val, test, seed) -> Setting``, sizes in rows. Any other
+#: name is that of a folder of features.
 SOURCES: dict[str, Callable[[int, int, int, int], Setting]] = {
     "features": _features,
     "fashion_mnist": partial(_images, "fashion_mnist"),
