@@ -76,6 +76,7 @@ def test_unknown_name_raises_as_any_module_does() -> None:
         command("--help"),
         command("--version"),
         command("train", "--help"),
+        command("ood", "--help"),
         command("reproduce", "--help"),
     ],
 )
