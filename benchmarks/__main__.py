@@ -14,6 +14,7 @@ from benchmarks.timing import Result, table, write_record
 BENCHMARKS = {
     "objectives": "benchmarks.objectives",
     "scores": "benchmarks.scores",
+    "score_file": "benchmarks.score_file",
     "training": "benchmarks.training",
     "fleet": "benchmarks.fleet",
     "robustness": "benchmarks.robustness",

@@ -79,6 +79,7 @@ def test_unknown_name_raises_as_any_module_does() -> None:
         command("--version"),
         command("train", "--help"),
         command("features", "--help"),
+        command("ood", "--help"),
         command("reproduce", "--help"),
         command("attack", "--help"),
     ],

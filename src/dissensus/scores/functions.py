@@ -51,29 +51,20 @@ class View:
         return torch.where(self.weights[:, None] > 0, labels, heaviest)
 
     @cached_property
-    def shifted(self) -> Tensor:
-        """Logits minus the member's largest one."""
-        return self.logits - self.top
-
-    @cached_property
-    def _exp(self) -> Tensor:
-        return self.shifted.exp()
-
-    @cached_property
-    def total(self) -> Tensor:
-        """``Σ_c exp(shifted_c)``, ``[members, batch, 1]``: at least 1."""
-        return self._exp.sum(-1, keepdim=True)
-
-    @cached_property
     def probs(self) -> Tensor:
         """Member probabilities ``[members, batch, classes]``."""
-        return self._exp * self.total.reciprocal()
+        return self.logits.softmax(-1)
+
+    @cached_property
+    def top_prob(self) -> Tensor:
+        """The largest probability of each member, ``[members, batch]``; at least 1/C."""
+        return self.probs.amax(-1)
 
     @cached_property
     def member_entropy(self) -> Tensor:
-        """``H(p^m) = log Σ_c e^{s_c} − Σ_c p_c s_c`` with s the shifted logits."""
-        expected: Tensor = torch.linalg.vecdot(self.probs, self.shifted)
-        return self.total.log().squeeze(-1) - expected
+        """``H(p^m) = −log p_top − Σ_c p_c s_c`` with s the logits minus the largest one."""
+        expected: Tensor = torch.linalg.vecdot(self.probs, self.logits - self.top)
+        return -self.top_prob.log() - expected
 
     @cached_property
     def mean_probs(self) -> Tensor:
@@ -103,8 +94,7 @@ def _bma(view: View) -> Tensor:
 
 
 def _max_softmax(view: View) -> Tensor:
-    mean = weighted_mean(view.logits, view.weights)
-    return -(mean - mean.amax(-1, keepdim=True)).exp().sum(-1).reciprocal()
+    return -weighted_mean(view.logits, view.weights).softmax(-1).amax(-1)
 
 
 def _entropy(view: View) -> Tensor:
@@ -121,12 +111,12 @@ def _mutual_information(view: View) -> Tensor:
 
 
 def _energy(view: View) -> Tensor:
-    log_sum_exp = (view.top + view.total.log()).squeeze(-1)
+    log_sum_exp = view.top.squeeze(-1) - view.top_prob.log()
     return -weighted_mean(log_sum_exp, view.weights)  # Eq. 13
 
 
 def _confidence(view: View) -> Tensor:
-    return -weighted_mean(view.total.reciprocal().squeeze(-1), view.weights)  # −p̄, Eq. 16
+    return -weighted_mean(view.top_prob, view.weights)  # −p̄, Eq. 16
 
 
 def _max_logit(view: View) -> Tensor:
@@ -160,10 +150,11 @@ def _ensemble_diversity(view: View) -> Tensor:
 def _ensemble_diversity_from_probs(view: View) -> Tensor:
     """The same from probabilities that are there already, where their squares do not underflow."""
     predicted = view.mean_probs.argmax(-1)
-    others = view.probs.scatter(-1, predicted.expand(view.probs.shape[:-1])[..., None], 0.0)
-    by_example = others.transpose(0, 1)
-    wide = by_example.double()
-    gram = wide.bmm(wide.transpose(1, 2))
+    others = view.probs.transpose(0, 1).to(
+        torch.float64, copy=True, memory_format=torch.contiguous_format
+    )
+    others.scatter_(-1, predicted[:, None, None].expand(*others.shape[:2], 1), 0.0)
+    gram = others.bmm(others.transpose(1, 2))
     scored = -log_determinant(gram, view.weights).to(view.logits.dtype)
     small = gram.diagonal(dim1=-2, dim2=-1).amin(-1) < _SAFE_SQUARE
     if bool(small.any()):
