@@ -16,6 +16,8 @@ BENCHMARKS = {
     "scores": "benchmarks.scores",
     "training": "benchmarks.training",
     "fleet": "benchmarks.fleet",
+    "heads": "benchmarks.heads",
+    "streaming": "benchmarks.streaming",
 }
 
 RECORDS = Path(__file__).parents[1] / "results" / "bench"
