@@ -18,6 +18,8 @@ BENCHMARKS = {
     "training": "benchmarks.training",
     "fleet": "benchmarks.fleet",
     "robustness": "benchmarks.robustness",
+    "heads": "benchmarks.heads",
+    "streaming": "benchmarks.streaming",
 }
 
 RECORDS = Path(__file__).parents[1] / "results" / "bench"

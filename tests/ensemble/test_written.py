@@ -9,14 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dissensus import Ensemble
+from dissensus.ensemble.rules import RULES, Gradients
 from dissensus.ensemble.stack import tensors_of
-from dissensus.ensemble.written import (
-    RULES,
-    Gradients,
-    written_backward,
-    written_forward,
-    written_plan,
-)
+from dissensus.ensemble.written import written_backward, written_forward, written_plan
 from dissensus.models import ldr_head, ldr_linear_head
 from dissensus.objectives import parse
 from dissensus.training import Recipe
@@ -59,11 +54,27 @@ class Begins(nn.Module):
         return found
 
 
+class Tokens(nn.Module):
+    """A block of a transformer's end on ``[batch, tokens, 6]``, by its second token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.last = nn.LayerNorm(6), nn.LayerNorm(6)
+        self.mlp, self.out = nn.Linear(6, 6), nn.Linear(6, 4)
+        self.scale = nn.Parameter(torch.rand(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.scale * self.mlp(self.norm(x)) + x
+        found: Tensor = self.out(self.last(x)[:, 1])
+        return found
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "ldr_head": partial(ldr_head, (6,), 4, layer_scale=0.3),
     "ldr_linear_head": partial(ldr_linear_head, (6,), 4),
     "odd": Odd,
     "begins": Begins,
+    "tokens": Tokens,
     "norm mlp": lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 4)),
 }
 
@@ -88,7 +99,8 @@ def test_outputs_and_gradients_are_the_automatic_ones(name: str, members: int) -
     assert ens.stack is not None
     plan = written_plan(ens.stack)
     assert plan is not None
-    x = torch.randn(7, 6, dtype=torch.float64)
+    x = torch.randn(7, 3, 6) if name == "tokens" else torch.randn(7, 6)
+    x = x.double()
     gradient = torch.randn(members, 7, 4, dtype=torch.float64)
     tensors = tensors_of(ens.stack)[0]
     wanted = torch.stack([ens.member(j).eval()(x) for j in range(members)])

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from dissensus import Ensemble
+from dissensus.ensemble.written import written_plan
 from dissensus.models import resnet20, split
 
 
@@ -120,12 +121,14 @@ def test_one_token_is_enough_where_the_head_uses_one() -> None:
 def test_heads_start_at_random_unless_asked() -> None:
     backbone, make_head = split(vit(), "blocks.2.mlp")
     ens = Ensemble(make_head, members=3, seed=0)
+    assert ens.stack is not None
+    assert written_plan(ens.stack) is not None  # its gradients are written out
     outputs = ens(backbone(X))
     assert outputs.shape == (3, 4, 5)
     assert len({round(float(o.detach().sum()), 4) for o in outputs}) == 3
     looped = Ensemble(make_head, members=3, seed=0, execution="looped")
     torch.testing.assert_close(looped(backbone(X)), outputs)
-    kept = make_head().get_parameter("blocks.2.ls2.gamma")
+    kept = make_head().get_parameter("layers.blocks.2.ls2.gamma")
     assert torch.equal(kept, vit().blocks[2].ls2.gamma)  # a scale has no law to be drawn from
 
 

@@ -72,6 +72,18 @@ def split(
     return backbone, make_head
 
 
+class Head(nn.Module):
+    """The layers after a cut. Every ``fx.GraphModule`` has a class of its own; heads have one."""
+
+    def __init__(self, layers: fx.GraphModule) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.layers(x)
+        return found
+
+
 class _Keep(nn.Module):
     def __init__(self, keep: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -167,18 +179,18 @@ def _head_graph(graph: fx.Graph, inside: set[fx.Node], across: fx.Node) -> fx.Gr
 
 
 def _in_turn(head: fx.GraphModule) -> nn.Module:
-    """As ``nn.Sequential`` where it is one, which members run faster as; else as it is."""
+    """As ``nn.Sequential`` where it is one, which members run faster as; else a ``Head``."""
     layers: list[nn.Module] = []
     before: Any = None
     for node in head.graph.nodes:
         if node.op == "call_module" and node.args == (before,) and not node.kwargs:
             layers.append(head.get_submodule(str(node.target)))
         elif node.op == "output":
-            return nn.Sequential(*layers) if node.args == (before,) else head
+            return nn.Sequential(*layers) if node.args == (before,) else Head(head)
         elif node.op != "placeholder":
-            return head
+            return Head(head)
         before = node
-    return head
+    return Head(head)
 
 
 # ---- weights ------------------------------------------------------------------------------------

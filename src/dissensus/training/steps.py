@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
 from dissensus.ensemble.dense import dense_backward, dense_forward, dense_plan
+from dissensus.ensemble.rules import Gradients
 from dissensus.ensemble.stack import tensors_of
-from dissensus.ensemble.written import Gradients, written_backward, written_forward, written_plan
+from dissensus.ensemble.written import written_backward, written_forward, written_plan
 from dissensus.objectives import Objective, Terms
 from dissensus.training.optim import MemberOptimizer, clip_by_member
 from dissensus.training.recipe import Recipe
