@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from dissensus.cli.options import DataDir, Device, Trust
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -112,14 +114,9 @@ def attack(
     seed: Annotated[int, typer.Option("--seed", help="Of random starts and targets.")] = 0,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Examples at once.")] = 256,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option("--data-dir", help="Where data sets are now.", show_default=False),
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Run the code that the run names as its model.")
-    ] = False,
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda, … or auto.")] = "auto",
+    data_dir: DataDir = None,
+    trust: Trust = False,
+    device: Device = "auto",
 ) -> None:
     """Attack a run; the help text is ``HELP``."""
     from dissensus import robustness

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dissensus.cli.options import DataDir, Device, Trust
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -67,14 +69,9 @@ def diagnose(
     ] = False,
     seed: Annotated[int, typer.Option("--seed", help="Of the draws of members left out.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option("--data-dir", help="Where data sets are now.", show_default=False),
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Run the code that the run names as its model.")
-    ] = False,
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda, … or auto.")] = "auto",
+    data_dir: DataDir = None,
+    trust: Trust = False,
+    device: Device = "auto",
 ) -> None:
     """Diagnose a run or saved predictions; the help text is ``HELP``."""
     from dissensus import diagnostics

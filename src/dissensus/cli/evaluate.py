@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dissensus.cli.options import DataDir, Device, Trust
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -47,15 +49,10 @@ def evaluate(
     split: Annotated[
         str, typer.Option("--split", help="train, val, test, or an extra set of the data.")
     ] = "test",
-    data_dir: Annotated[
-        Path | None,
-        typer.Option("--data-dir", help="Where data sets are now.", show_default=False),
-    ] = None,
+    data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Run the code that the run names as its model.")
-    ] = False,
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda, … or auto.")] = "auto",
+    trust: Trust = False,
+    device: Device = "auto",
 ) -> None:
     """Judge a run; the help text is ``HELP``."""
     from dissensus.cli.figures import figures

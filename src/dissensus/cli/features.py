@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dissensus.cli.options import DataDir, Device
+
 if TYPE_CHECKING:
     from dissensus.data import FeatureStore
 
@@ -93,10 +95,8 @@ def features(
     ] = None,
     val: Annotated[float, typer.Option("--val", help="Validation: a share of train.")] = 0.2,
     seed: Annotated[int, typer.Option("--seed", help="Of the split and of what is drawn.")] = 0,
-    data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", help="Where data sets are.")
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda, … or auto.")] = "auto",
+    data_dir: DataDir = None,
+    device: Device = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing.")] = False,
 ) -> None:
     """Keep a backbone's features; the help text is ``HELP``."""

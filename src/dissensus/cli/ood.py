@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dissensus.cli.options import DataDir, Device, Trust
+
 if TYPE_CHECKING:
     from dissensus.shift import Prepared, Question, Study
 
@@ -127,14 +129,9 @@ def ood(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="For bootstrap, corruptions, limits.")] = 0,
     batch_size: Annotated[int, typer.Option("--batch-size", help="Rows at once.")] = 512,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option("--data-dir", help="Where data sets are now.", show_default=False),
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Run the code that the run names as its model.")
-    ] = False,
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda, … or auto.")] = "auto",
+    data_dir: DataDir = None,
+    trust: Trust = False,
+    device: Device = "auto",
 ) -> None:
     """Detect the unknown; the help text is ``HELP``."""
     from dissensus.cli.ood_shown import StudyProgress, show

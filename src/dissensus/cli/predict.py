@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dissensus.cli.options import Device, Trust
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -61,10 +63,8 @@ def predict(
             show_default=False,
         ),
     ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Run the code that the run names as its model.")
-    ] = False,
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda, … or auto.")] = "auto",
+    trust: Trust = False,
+    device: Device = "auto",
 ) -> None:
     """Predict new inputs; the help text is ``HELP``."""
     from dissensus.cli.shown import note, say

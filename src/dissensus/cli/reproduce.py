@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dissensus.cli.options import DataDir
+
 if TYPE_CHECKING:
     from dissensus.experiments.base import Experiment
     from dissensus.experiments.page import Outcome
@@ -53,10 +55,7 @@ def reproduce(
             show_default=False,
         ),
     ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option("--data-dir", help="Where data sets are.", show_default=False),
-    ] = None,
+    data_dir: DataDir = None,
     jobs: Annotated[
         int | None,
         typer.Option("--jobs", help="Processes at once; else what suits it.", show_default=False),

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dissensus.data import (
-    CORRUPTIONS,
     DATASETS,
     OOD_SETS,
     Data,
@@ -26,6 +25,7 @@ from dissensus.data import (
 from dissensus.data import load as load_data
 from dissensus.data.arrays import read_npz
 from dissensus.data.base import Request
+from dissensus.data.corruptions import parse_corruption
 from dissensus.data.features import is_store
 from dissensus.data.folder import find_images, read_image
 from dissensus.data.images import to_unit
@@ -111,9 +111,8 @@ def ood_source(
     ``corrupt:5`` (all kinds at severity 5) or ``corrupt:contrast:3`` change the test images; else a
     name of ``OOD_SETS``, a folder with images at any depth, or an ``.npz`` with ``x``.
     """
-    kind, _, rest = name.partition(":")
-    if kind == "corrupt":
-        return _corrupted(name, rest, known, seed)
+    if name.startswith("corrupt:"):
+        return _corrupted(name, known, seed)
     path = Path(name).expanduser()
     if name.lower().replace("-", "_") in OOD_SETS:
         key = name.lower().replace("-", "_")
@@ -133,16 +132,10 @@ def ood_source(
     )
 
 
-def _corrupted(name: str, rest: str, known: Sources, seed: int) -> tuple[str, Source]:
+def _corrupted(name: str, known: Sources, seed: int) -> tuple[str, Source]:
     if "test" not in known.parts:
         raise ValueError(f"{name} changes test images, and {known.name} has none")
-    kind, _, severity = rest.rpartition(":")
-    if severity not in ("1", "2", "3", "4", "5") or (kind and kind not in CORRUPTIONS):
-        raise ValueError(
-            f"corruptions are corrupt:SEVERITY or corrupt:KIND:SEVERITY with severities from 1 to "
-            f"5 and kinds {', '.join(CORRUPTIONS)}; got {name!r}"
-        )
-    level = int(severity)
+    kind, level = parse_corruption(name)
 
     def change(x: Tensor, own: int) -> Tensor:
         drawn = (seed * 1_000_003 + own) % 2**40

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dissensus.data import OOD_SETS, Data, corrupt, corrupt_mixture, load, load_ood
 from dissensus.data.arrays import read_npz
+from dissensus.data.corruptions import parse_corruption
 from dissensus.runs import Facts, data_of, read_config, read_inputs
 from dissensus.shift.pictures import PictureRows
 
@@ -140,9 +141,7 @@ def _check_images(text: str, facts: Facts) -> None:
 
 
 def _corrupted(text: str, data: Data, seed: int) -> Source:
-    *kind, severity = text.split(":")[1:]
-    if len(kind) > 1 or not severity.isdecimal():
-        raise ValueError(f"expected corrupt:SEVERITY or corrupt:KIND:SEVERITY, got {text!r}")
+    kind, severity = parse_corruption(text)
     if len(data.input_shape) != 3:
         raise ValueError(
             f"{text} needs images, and {data.name} has inputs of shape {data.input_shape}"
@@ -150,9 +149,9 @@ def _corrupted(text: str, data: Data, seed: int) -> Source:
     x, y = data.test
     if not len(x):
         raise ValueError(f"{data.name} has no test images to corrupt")
-    if kind:
-        return Source(text, corrupt(x, kind[0], int(severity), seed), y)
-    return Source(text, corrupt_mixture(x, int(severity), seed), y)
+    if kind is not None:
+        return Source(text, corrupt(x, kind, severity, seed), y)
+    return Source(text, corrupt_mixture(x, severity, seed), y)
 
 
 def _own(text: str, origin: Origin, groups: str | None) -> Source:

@@ -27,7 +27,7 @@ from dissensus.data.corruptions.digital import (
 from dissensus.data.corruptions.noise import gaussian_noise, impulse_noise, shot_noise
 from dissensus.data.corruptions.weather import fog, frost, snow
 
-__all__ = ["CORRUPTIONS", "corrupt", "corrupt_mixture"]
+__all__ = ["CORRUPTIONS", "corrupt", "corrupt_mixture", "parse_corruption"]
 
 #: Every kind by name: ``kind(x, severity, generator) -> x``; images in [0, 1], severity 1 to 5.
 CORRUPTIONS: dict[str, Callable[[Tensor, int, Generator], Tensor]] = {
@@ -74,6 +74,23 @@ def corrupt(x: Tensor, kind: str, severity: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed * 100 + list(CORRUPTIONS).index(kind))
     parts = [CORRUPTIONS[kind](part, severity, generator) for part in x.split(_AT_ONCE)]
     return torch.cat(parts).clamp(0, 1).to(x.dtype)
+
+
+def parse_corruption(text: str) -> tuple[str | None, int]:
+    """``corrupt:SEVERITY`` or ``corrupt:KIND:SEVERITY`` as kind (None for all mixed) and severity.
+
+    >>> parse_corruption("corrupt:5"), parse_corruption("corrupt:contrast:3")
+    ((None, 5), ('contrast', 3))
+    """
+    first, _, rest = text.partition(":")
+    kind, _, severity = rest.rpartition(":")
+    known = not kind or kind in CORRUPTIONS
+    if first != "corrupt" or severity not in ("1", "2", "3", "4", "5") or not known:
+        raise ValueError(
+            "corruptions are corrupt:SEVERITY or corrupt:KIND:SEVERITY with severities from 1 to 5 "
+            f"and kinds {', '.join(CORRUPTIONS)}; got {text!r}"
+        )
+    return kind or None, int(severity)
 
 
 def corrupt_mixture(x: Tensor, severity: int, seed: int = 0) -> Tensor:
