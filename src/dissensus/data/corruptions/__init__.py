@@ -64,12 +64,7 @@ def corrupt(x: Tensor, kind: str, severity: int, seed: int = 0) -> Tensor:
     [0.1, 0.3, 0.5]
     """
     _check(x, severity)
-    if kind not in CORRUPTIONS:
-        near = difflib.get_close_matches(kind, CORRUPTIONS, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise ValueError(
-            f"there is no corruption {kind!r}{hint}; known are {', '.join(CORRUPTIONS)}"
-        )
+    _check_kind(kind)
     # Kinds draw from different streams, so that a mixture does not repeat one noise field.
     generator = torch.Generator().manual_seed(seed * 100 + list(CORRUPTIONS).index(kind))
     parts = [CORRUPTIONS[kind](part, severity, generator) for part in x.split(_AT_ONCE)]
@@ -84,12 +79,11 @@ def parse_corruption(text: str) -> tuple[str | None, int]:
     """
     first, _, rest = text.partition(":")
     kind, _, severity = rest.rpartition(":")
-    known = not kind or kind in CORRUPTIONS
-    if first != "corrupt" or severity not in ("1", "2", "3", "4", "5") or not known:
-        raise ValueError(
-            "corruptions are corrupt:SEVERITY or corrupt:KIND:SEVERITY with severities from 1 to 5 "
-            f"and kinds {', '.join(CORRUPTIONS)}; got {text!r}"
-        )
+    if first != "corrupt" or not severity.isdecimal():
+        raise ValueError(f"expected corrupt:SEVERITY or corrupt:KIND:SEVERITY, got {text!r}")
+    if kind:
+        _check_kind(kind)
+    _check_severity(int(severity))
     return kind or None, int(severity)
 
 
@@ -118,5 +112,18 @@ def _check(x: Tensor, severity: int) -> None:
             f"images must lie in [0, 1], got values from {low:.4g} to {high:.4g}; divide bytes by "
             "255, and put normalisation into the model"
         )
+    _check_severity(severity)
+
+
+def _check_severity(severity: int) -> None:
     if isinstance(severity, bool) or severity not in (1, 2, 3, 4, 5):
         raise ValueError(f"severity must be 1, 2, 3, 4 or 5, got {severity!r}")
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in CORRUPTIONS:
+        near = difflib.get_close_matches(kind, CORRUPTIONS, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise ValueError(
+            f"there is no corruption {kind!r}{hint}; known are {', '.join(CORRUPTIONS)}"
+        )
