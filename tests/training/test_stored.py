@@ -88,6 +88,19 @@ def test_an_epoch_can_be_taken_up_anywhere(
             assert torch.equal(b, d)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("small_windows")
+def test_two_epochs_at_once_do_not_disturb_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dissensus.training.batches._PICKED", 1)
+    batches = as_batches(train_part(store(tmp_path / "store", 203)), 13, shuffle=True, device=CPU)
+    alone = [[a for a, _ in batches.epoch(seed)] for seed in (1, 2)]
+    both = zip(batches.epoch(1), batches.epoch(2), strict=True)
+    for number, ((a, _), (b, _)) in enumerate(both):
+        assert torch.equal(a, alone[0][number])
+        assert torch.equal(b, alone[1][number])
+
+
 def test_in_turn_it_is_the_part_itself(tmp_path: Path) -> None:
     x, y = train_part(store(tmp_path / "store", 150))
     shown = list(as_batches((x, y), 32, shuffle=False, device=CPU).epoch(0))

@@ -34,6 +34,7 @@ class StoredBatches:
         self.x, self.y, self.shuffle = x, y, shuffle
         self.sizes = batch_sizes(len(x), batch_size, shuffle=shuffle)
         self.together = batches_together(self.sizes, x.shape[1:].numel())
+        self.memory: Tensor | None = None  # of a window, kept: fresh memory costs as much as a read
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -43,18 +44,20 @@ class StoredBatches:
         # Batches are cut out of larger pieces, the same ones wherever an epoch is taken up: where
         # in memory a batch lies decides about the last bits of matrix products.
         begin = start - start % self.together
-        rows = _Rows(self.x, seed if self.shuffle else None, sum(self.sizes[:begin]))
+        memory, self.memory = self.memory, None  # another epoch meanwhile has to take its own
+        rows = _Rows(self.x, seed if self.shuffle else None, sum(self.sizes[:begin]), memory)
         for first in range(begin, len(self.sizes), self.together):
             sizes = self.sizes[first : first + self.together]
             x, index = rows.take(sum(sizes))
             y = [None] * len(sizes) if self.y is None else self.y[index].split(sizes)
             yield from list(zip(x.split(sizes), y, strict=True))[max(start - first, 0) :]
+        self.memory = rows.memory
 
 
 class _Rows:
     """The rows of one epoch in their order, from the one at place ``begin`` on."""
 
-    def __init__(self, x: StoredRows, seed: int | None, begin: int) -> None:
+    def __init__(self, x: StoredRows, seed: int | None, begin: int, memory: Tensor | None) -> None:
         self.x, self.seed = x, seed
         self.number = 0 if seed is None else derived_seed(seed, _PASS) % x.passes
         self.block = max(1, _BLOCK // x.row_bytes)
@@ -66,7 +69,10 @@ class _Rows:
         self.windows = [window.sort().values for window in order.split(each)]
         ends = list(accumulate(len(self._index(window)) for window in self.windows))
         self.next = next(i for i, end in enumerate(ends) if end > begin)
-        self.held: Tensor | None = None
+        if memory is None:
+            most = min(each * self.block, len(x))
+            memory = torch.from_numpy(np.empty((most, *x.shape[1:]), x.stored))
+        self.memory = memory
         self.index = self.order = torch.empty(0, dtype=torch.int64)
         self._advance()
         self.order = self.order[begin - (ends[self.next - 2] if self.next > 1 else 0) :]
@@ -79,10 +85,9 @@ class _Rows:
         while done < count:
             if not len(self.order):
                 self._advance()
-            assert self.held is not None
             chosen, self.order = self.order[: count - done], self.order[count - done :]
             there = slice(done, done + len(chosen))
-            x[there] = self.held.index_select(0, chosen)
+            x[there] = self.memory.index_select(0, chosen)
             index[there] = self.index[chosen]
             done += len(chosen)
         return x, index
@@ -91,15 +96,11 @@ class _Rows:
         """Read the next window into the place of the one before."""
         window = self.windows[self.next]
         self.index = self._index(window)
-        rows = len(self.index)
-        if self.held is None or len(self.held) != rows:
-            self.held = None  # let go before as much again is taken
-            self.held = torch.from_numpy(np.empty((rows, *self.x.shape[1:]), self.x.stored))
-        array, done = self.held.numpy(), 0
+        array, done = self.memory.numpy(), 0
         for start, stop in _runs(window, self.block, len(self.x)):
             self.x.read(start, stop, self.number, array[done : done + stop - start])
             done += stop - start
-        self.order = self._shuffled(rows)
+        self.order = self._shuffled(done)
         self.next += 1
 
     def _shuffled(self, rows: int) -> Tensor:
