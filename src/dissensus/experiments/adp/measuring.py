@@ -1,4 +1,4 @@
-"""What is measured of a trained ensemble: errors, attacks, transfer, detection, diversity, features.
+"""What is measured of an ensemble: errors, attacks, transfer, detection, diversity, features.
 
 Every function returns plain JSON values. Which images an attack left right is kept image by image,
 as a string of 1 and 0, so that contenders can be compared on the same images.
@@ -82,17 +82,15 @@ def attacked(ens: Ensemble, x: Tensor, y: Tensor, specs: Iterable[str]) -> dict[
 def strong_attacks(eps: float, steps: int, restarts: int, queries: int) -> list[str]:
     """The standard protocol, AutoAttack first, as the rest meets only what it leaves.
 
-    PGD on cross-entropy and on the margin, with three step sizes; the sum of the members' losses;
-    members weighed anew at each step; Square.
+    PGD on cross-entropy and on the margin, with three step sizes; members weighed anew at each step;
+    Square.
     """
     pgd = f"pgd:eps={eps},steps={steps},restarts={restarts}"
     return [
         f"autoattack:eps={eps},steps={steps},queries={queries}",
         pgd,
         f"{pgd},step=0.25",
-        f"{pgd},loss=margin",
         f"{pgd},loss=margin,step=0.1",
-        f"{pgd},of=members",
         f"reweighted:eps={eps},steps={steps},restarts={restarts}",
         f"square:eps={eps},queries={queries}",
     ]
