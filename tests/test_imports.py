@@ -55,6 +55,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "cli": EVERYTHING,
     "experiments": BASE
     | {"training", "diagnostics", "sweeps", "data", "models", "ensemble", "objectives"}
+    | {"robustness", "scores", "detection"}
     | {"records", "cells", "files"},
     "sklearn": EVERYTHING,
     "demo": EVERYTHING,

@@ -1,5 +1,18 @@
 """The papers' tables and figures as named experiments, at three scales, with claims as checks."""
 
+from dissensus.experiments.adp import (
+    adversarial,
+    detection,
+    diversity,
+    errors,
+    five,
+    jsd,
+    overhead,
+    temperature,
+    theory,
+    transfer,
+    white_box,
+)
 from dissensus.experiments.base import Experiment
 from dissensus.experiments.collusion import (
     architectures,
@@ -32,4 +45,16 @@ EXPERIMENTS: dict[str, Experiment] = {
     "collusion/cnn": architectures.CNN,
     "collusion/vgg-svhn": architectures.VGG_SVHN,
     "collusion/learner-dropout": dropout.LEARNER_DROPOUT,
+    "adp/errors": errors.ERRORS,
+    "adp/features": diversity.FEATURES,
+    "adp/overhead": overhead.EXPERIMENT,
+    "adp/white-box": white_box.WHITE_BOX,
+    "adp/adversarial-training": adversarial.ADVERSARIAL_TRAINING,
+    "adp/transfer": transfer.TRANSFER,
+    "adp/detection": detection.DETECTION,
+    "adp/five-members": five.FIVE_MEMBERS,
+    "adp/theory": theory.EXPERIMENT,
+    "adp/jsd": jsd.EXPERIMENT,
+    "adp/temperature": temperature.MANY_CLASSES,
+    "adp/histogram": diversity.HISTOGRAM,
 }

@@ -45,6 +45,10 @@ PAPERS = {
         "Jeffares, Liu, Crabbé, van der Schaar, *Joint Training of Deep Ensembles Fails Due to "
         "Learner Collusion*, NeurIPS 2023"
     ),
+    "adp": (
+        "Pang, Xu, Du, Chen, Zhu, *Improving Adversarial Robustness via Promoting Ensemble "
+        "Diversity*, ICML 2019"
+    ),
 }
 
 

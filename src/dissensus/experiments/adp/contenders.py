@@ -76,7 +76,7 @@ def train_ensemble(cell: Cell, parts: Parts) -> Ensemble:
         **cell["model_options"],
     )
     members = contender.members or cell["members"]
-    ens = Ensemble(make, members=members, seed=cell["seed"])
+    ens = Ensemble(make, members=members, seed=cell["seed"], execution=cell["execution"])
     if torch.cuda.is_available():
         ens = ens.to("cuda")
     x, y = parts.train

@@ -7,6 +7,7 @@ as a string of 1 and 0, so that contenders can be compared on the same images.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from dissensus.diversity import log_ensemble_diversity
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import combined_log_probs
-from dissensus.robustness import attack, curve_over_eps, detect, transfer
+from dissensus.robustness import Outcome, attack, curve_over_eps, detect, parse, transfer
 from dissensus.training import predict
 
 __all__ = [
@@ -79,19 +80,20 @@ def attacked(ens: Ensemble, x: Tensor, y: Tensor, specs: Iterable[str]) -> dict[
     return found
 
 
-def strong_attacks(eps: float, steps: int, restarts: int, queries: int) -> list[str]:
+def strong_attacks(eps: float, settings: Mapping[str, Any]) -> list[str]:
     """The standard protocol, AutoAttack first, as the rest meets only what it leaves.
 
-    PGD on cross-entropy and on the margin, with three step sizes; members weighed anew at each step;
-    Square.
+    PGD on cross-entropy and on the margin, with three step sizes; members weighed anew at each
+    step; Square.
     """
-    pgd = f"pgd:eps={eps},steps={steps},restarts={restarts}"
+    queries, walk = settings["queries"], f"eps={eps},steps={settings['steps']}"
+    pgd = f"pgd:{walk},restarts={settings['restarts']}"
     return [
-        f"autoattack:eps={eps},steps={steps},queries={queries}",
+        f"autoattack:eps={eps},steps={settings['autoattack_steps']},queries={queries}",
         pgd,
         f"{pgd},step=0.25",
         f"{pgd},loss=margin,step=0.1",
-        f"reweighted:eps={eps},steps={steps},restarts={restarts}",
+        f"reweighted:{walk},restarts={settings['restarts']}",
         f"square:eps={eps},queries={queries}",
     ]
 
@@ -109,28 +111,42 @@ def worst_case(
     right = combined_log_probs(logits, ens.combine).argmax(-1) == y
     found = []
     for eps in sorted(settings["eps"]):
-        specs = strong_attacks(eps, settings["steps"], settings["restarts"], settings["queries"])
-        left, first, zero, nan = [], right, 0.0, 0
-        for place, spec in enumerate(specs):
+        left, zero, nan = {}, 0.0, 0
+        first = right
+        for spec in strong_attacks(eps, settings):
             rows = right.nonzero().squeeze(1)
             if len(rows):
-                outcome = attack(ens, x[rows], y[rows], spec, progress=False)
+                broken, outcome = _broken(ens, x[rows], y[rows], spec)
                 right = right.clone()
-                right[rows] = ~outcome.broken
+                right[rows] = ~broken
                 zero, nan = max(zero, outcome.zero_share), nan + int(outcome.nan_gradients.sum())
-            first = right if place == 0 else first
-            left.append(int(right.sum()))
+            first = first if left else right
+            left[spec] = int(right.sum())
         found.append(
             {
                 "eps": eps,
                 "autoattack": bits(first),
                 "right": bits(right),
-                "left": dict(zip(specs, left, strict=True)),
+                "left": left,
                 "largest_zero_share": zero,
                 "nan_gradients": nan,
             }
         )
     return found
+
+
+def _broken(ens: Ensemble, x: Tensor, y: Tensor, spec: str) -> tuple[Tensor, Outcome]:
+    """Whether any restart breaks an image; restarts are made side by side, as copies of it.
+
+    An example's random start follows from its place, so that copies start at different points.
+    """
+    chosen = parse(spec)
+    copies = getattr(chosen, "restarts", 1)
+    if copies > 1:
+        chosen = replace(chosen, restarts=1)  # type: ignore[call-arg]
+    many = x.repeat(copies, *[1] * (x.ndim - 1)), y.repeat(copies)
+    outcome = attack(ens, *many, chosen, progress=False)
+    return outcome.broken.view(copies, -1).any(0), outcome
 
 
 def resists_everything(ens: Ensemble, x: Tensor, y: Tensor, steps: int) -> float:
@@ -185,7 +201,7 @@ def detected(
     for name, spec in specs.items():
         # The attack in disguise shares nothing with these but its ε, so that one run will do.
         hidden = ("ensemble_diversity",) if name == "pgd" else ()
-        result = detect(ens, x, y, spec, adaptive=hidden, bootstrap=200, progress=False)
+        result = detect(ens, x, y, spec, adaptive=hidden, bootstrap=100, progress=False)
         found[name] = {
             "fooled": result.adversarial,
             "examples": result.clean,
