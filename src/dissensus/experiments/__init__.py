@@ -7,8 +7,8 @@ from dissensus.experiments.adp import (
     errors,
     five,
     jsd,
+    many_classes,
     overhead,
-    temperature,
     theory,
     transfer,
     white_box,
@@ -55,6 +55,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "adp/five-members": five.FIVE_MEMBERS,
     "adp/theory": theory.EXPERIMENT,
     "adp/jsd": jsd.EXPERIMENT,
-    "adp/temperature": temperature.MANY_CLASSES,
+    "adp/temperature": many_classes.MANY_CLASSES,
     "adp/histogram": diversity.HISTOGRAM,
 }

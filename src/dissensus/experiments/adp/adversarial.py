@@ -8,6 +8,13 @@ import numpy as np
 
 from dissensus.experiments.adp.contenders import CONTENDERS
 from dissensus.experiments.adp.ensembles import ENSEMBLES, TRAINED
+from dissensus.experiments.adp.judging import (
+    GRADIENT,
+    attack_title,
+    standard_check,
+    standard_eps,
+    weak_check,
+)
 from dissensus.experiments.adp.published import TABLE4
 from dissensus.experiments.adp.reading import (
     accuracy_text,
@@ -19,14 +26,6 @@ from dissensus.experiments.adp.reading import (
     title,
 )
 from dissensus.experiments.adp.settings import ENSEMBLE_SETTING
-from dissensus.experiments.adp.white_box import (
-    GRADIENT,
-    family,
-    parameter,
-    standard_check,
-    standard_eps,
-    weak_check,
-)
 from dissensus.experiments.base import Claim, Experiment, Record
 
 __all__ = ["ADVERSARIAL_TRAINING"]
@@ -56,7 +55,7 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
         for spec in attack_names(mine):
             read = kept_by([spec])
             cells = [accuracy_text(rows_of(mine, data, name), read) for name in _SHOWN]
-            rows.append([title(data), f"{family(spec).upper()}, ε = {parameter(spec):g}", *cells])
+            rows.append([title(data), attack_title(spec), *cells])
         for eps in standard_eps(mine):
             read = standard_bits(eps)
             cells = [accuracy_text(rows_of(mine, data, name), read) for name in _SHOWN]

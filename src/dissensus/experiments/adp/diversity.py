@@ -193,8 +193,8 @@ FEATURES = Experiment(
     features_table,
     {
         scale: text + " Features: t-SNE (scikit-learn) of 300 test images, as in the paper to be "
-        "looked at; the claim is judged by linear CKA (Kornblith et al. 2019), which the paper does "
-        "not have."
+        "looked at; the claim is judged by linear CKA (Kornblith et al. 2019), which the paper "
+        "does not have."
         for scale, text in ENSEMBLE_SETTING.items()
     },
 )

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 
 from dissensus.experiments.adp.contenders import CONTENDERS
-from dissensus.experiments.adp.ensembles import (
+from dissensus.experiments.adp.ensembles import run
+from dissensus.experiments.adp.judging import (
+    GRADIENT,
+    attack_title,
+    standard_check,
+    standard_eps,
+    weak_check,
+)
+from dissensus.experiments.adp.plans import (
     CIFAR10_WEAK,
     CPU,
     DIGITS_WEAK,
@@ -16,7 +24,6 @@ from dissensus.experiments.adp.ensembles import (
     PAPER,
     SMOKE,
     ensemble_cell,
-    run,
     standard,
 )
 from dissensus.experiments.adp.published import TABLE5
@@ -30,14 +37,6 @@ from dissensus.experiments.adp.reading import (
     title,
 )
 from dissensus.experiments.adp.settings import STRONG
-from dissensus.experiments.adp.white_box import (
-    GRADIENT,
-    family,
-    parameter,
-    standard_check,
-    standard_eps,
-    weak_check,
-)
 from dissensus.experiments.base import Cell, Claim, Experiment, Record, Study
 from dissensus.experiments.collusion.images import SEEDS_OPTION, seeds_of
 
@@ -99,7 +98,7 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
         rows.append([title(data), "none", *clean, *["–"] * (2 - len(clean))])
         for spec in attack_names(records):
             cells = [accuracy_text(found, kept_by([spec])) for found in mine]
-            rows.append([title(data), f"{family(spec).upper()}, ε = {parameter(spec):g}", *cells])
+            rows.append([title(data), attack_title(spec), *cells])
         for eps in standard_eps(records):
             cells = [accuracy_text(found, standard_bits(eps)) for found in mine]
             rows.append([title(data), f"**worst case, standard**, ε = {eps:g}", *cells])
@@ -149,12 +148,12 @@ FIVE_MEMBERS = Experiment(
         "smoke": "300 digits of scikit-learn, a tiny CNN, 3 epochs, 2 seeds: no claim can show.",
         "cpu": (
             "Fashion-MNIST in place of CIFAR-10, the CNN and schedule of the other ensembles, five "
-            f"members, 3 seeds; the paper's attacks on 200 test images a seed. {STRONG}; on 40 test "
-            "images a seed. C&W and EAD of Table 5 were not run."
+            f"members, 3 seeds; the paper's attacks on 200 test images a seed. {STRONG}; on 40 "
+            "test images a seed. C&W and EAD of Table 5 were not run."
         ),
         "paper": (
-            "CIFAR-10 whole, five ResNet-20, the paper's schedule and 3 seeds; all attacks of Table "
-            "5 and the standard protocol on 1,000 images."
+            "CIFAR-10 whole, five ResNet-20, the paper's schedule and 3 seeds; all attacks of "
+            "Table 5 and the standard protocol on 1,000 images."
         ),
     },
 )

@@ -1,4 +1,4 @@
-"""Appendix B.1: cross-entropy minus Jensen–Shannon divergence has no solution inside the simplex."""
+"""Appendix B.1: Jensen–Shannon divergence as the diversity has no solution inside the simplex."""
 
 from __future__ import annotations
 

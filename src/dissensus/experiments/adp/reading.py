@@ -94,7 +94,8 @@ def kept_by(names: Sequence[str], part: str = "weak") -> Reader:
         measured = record["result"].get(part, {})
         if not names or any(name not in measured for name in names):
             return None
-        return np.mean([_array(measured[name]["right"]) for name in names], axis=0)
+        bits: Bits = np.mean([_array(measured[name]["right"]) for name in names], axis=0)
+        return bits
 
     return read
 

@@ -292,8 +292,8 @@ EXPERIMENT = Experiment(
     draw,
     table,
     {
-        scale: f"The logits of one example are free and ADP's loss is minimised over them by L-BFGS "
-        f"in float64, from {starts} random starts a setting. No network is trained."
+        scale: f"The logits of one example are free and ADP's loss is minimised over them by "
+        f"L-BFGS in float64, from {starts} random starts a setting. No network is trained."
         for scale, starts in (("smoke", 3), ("cpu", 10), ("paper", 50))
     },
 )

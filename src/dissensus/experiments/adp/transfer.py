@@ -34,9 +34,9 @@ def off_diagonal(matrix: Sequence[Sequence[float]]) -> float:
 
 
 def _long(records: Sequence[Record]) -> str:
-    """``"pgd-100"``: the attack with more steps than the paper's."""
+    """``"pgd-50"``: the attack with more steps than the paper's."""
     names = [key for record in records for key in record["result"].get("transfer", {})]
-    return next((name.split()[0] for name in names if name.startswith("pgd-")), "pgd-100")
+    return next((name.split()[0] for name in names if name.startswith("pgd-")), "pgd-50")
 
 
 def _values(rows: Sequence[Record], key: str) -> dict[int, float]:
@@ -156,12 +156,12 @@ TRANSFER = Experiment(
             _less("targeted", ("pgd", "mim")),
         ),
         Claim(
-            "Untargeted, also under PGD with ten times the steps, which crosses the ball",
+            "Untargeted, also under PGD with many more steps, which crosses the ball",
             f"{_WHERE}; strong attack",
             _less("untargeted", ("long",)),
         ),
         Claim(
-            "Targeted, also under PGD with ten times the steps, which crosses the ball",
+            "Targeted, also under PGD with many more steps, which crosses the ball",
             f"{_WHERE}; strong attack",
             _less("targeted", ("long",)),
         ),
@@ -175,7 +175,7 @@ TRANSFER = Experiment(
     table,
     {
         scale: text + " Transfer: ε = 0.2 on MNIST, 0.08 on Fashion-MNIST, 0.05 (the paper's) on "
-        "CIFAR-10; 100 images a seed (paper: 1,000); the paper prints Figure 3 as colours."
+        "CIFAR-10; 80 images a seed (paper: 1,000); the paper prints Figure 3 as colours."
         for scale, text in ENSEMBLE_SETTING.items()
     },
 )

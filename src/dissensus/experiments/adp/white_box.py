@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dissensus.experiments.adp.contenders import CONTENDERS
 from dissensus.experiments.adp.ensembles import ENSEMBLES
+from dissensus.experiments.adp.judging import (
+    FAMILIES,
+    GRADIENT,
+    Check,
+    attack_title,
+    family,
+    of_families,
+    parameter,
+    standard_check,
+    standard_eps,
+    weak_check,
+)
 from dissensus.experiments.adp.published import gains, published_row
 from dissensus.experiments.adp.reading import (
     Bits,
@@ -26,111 +38,14 @@ from dissensus.experiments.adp.reading import (
 from dissensus.experiments.adp.settings import ENSEMBLE_SETTING
 from dissensus.experiments.base import Claim, Experiment, Finding, Record
 from dissensus.experiments.collusion.comparing import CANNOT, all_of
-from dissensus.robustness import parse
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "GRADIENT",
-    "WHITE_BOX",
-    "family",
-    "parameter",
-    "standard_check",
-    "standard_eps",
-    "weak_check",
-]
-
-#: The attacks that follow the gradient inside a ball.
-GRADIENT = ("fgsm", "bim", "pgd", "mim")
-FAMILIES = {
-    "fgsm": "FGSM",
-    "bim": "BIM",
-    "pgd": "PGD",
-    "mim": "MIM",
-    "jsma": "JSMA",
-    "cw": "C&W",
-    "ead": "EAD",
-}
-
-Check = Callable[[list[Record]], Finding]
+__all__ = ["WHITE_BOX"]
 
 
-# ---- reading ------------------------------------------------------------------------------------
-
-
-def family(spec: str) -> str:
-    """``"pgd"`` of ``"pgd:eps=0.1,…"``."""
-    return spec.partition(":")[0]
-
-
-def parameter(spec: str) -> float:
-    """The number that Table 2 names a row by: ε, γ of JSMA, c of C&W and EAD."""
-    attack = parse(spec)
-    key = {"jsma": "gamma", "cw": "c", "ead": "c"}.get(family(spec), "eps")
-    return float(getattr(attack, key))
-
-
-def _of_families(records: Sequence[Record], families: Sequence[str], part: str) -> list[str]:
-    """The attacks of these families; JSMA as the authors had it."""
-    return [
-        spec
-        for spec in attack_names(records, part)
-        if family(spec) in families and "direction" not in spec
-    ]
-
-
-def standard_eps(records: Sequence[Record]) -> list[float]:
-    """The ε of the standard protocol on the first of these records that has it, smallest first."""
-    for record in records:
-        if record["result"].get("standard"):
-            return sorted(found["eps"] for found in record["result"]["standard"])
-    return []
-
-
-def weak_check(
-    larger: str,
-    smaller: str,
-    families: Sequence[str],
-    quantity: str,
-    published: str | None,
-    part: str = "weak",
-) -> Check:
-    """More images stay right with ``larger``, over some of the paper's attacks, on all data."""
-    names = (CONTENDERS[larger].title, CONTENDERS[smaller].title)
-
-    def check(records: list[Record]) -> Finding:
-        findings = {}
-        for data in data_in(records):
-            pair = [rows_of(records, data, name) for name in (larger, smaller)]
-            specs = _of_families(pair[0], families, part)
-            runs = [by_seed(rows, kept_by(specs, part)) for rows in pair]
-            if all(runs):
-                findings[title(data)] = compared(runs[0], runs[1], names, quantity)
-        return all_of(findings, published)
-
-    return check
-
-
-def standard_check(larger: str, smaller: str, which: int, quantity: str) -> Check:
-    """The same for the worst case of the standard protocol at the ε of place ``which``."""
-    names = (CONTENDERS[larger].title, CONTENDERS[smaller].title)
-
-    def check(records: list[Record]) -> Finding:
-        findings = {}
-        for data in data_in(records):
-            pair = [rows_of(records, data, name) for name in (larger, smaller)]
-            sizes = standard_eps(pair[0])
-            if not sizes:
-                continue
-            eps = sizes[which]
-            runs = [by_seed(rows, standard_bits(eps)) for rows in pair]
-            if all(runs):
-                words = f"{quantity}, ε = {eps:g}"
-                findings[title(data)] = compared(runs[0], runs[1], names, words)
-        return all_of(findings)
-
-    return check
+# ---- checks -------------------------------------------------------------------------------------
 
 
 def _overstated(which: int) -> Check:
@@ -144,12 +59,12 @@ def _overstated(which: int) -> Check:
             if not sizes:
                 continue
             eps = sizes[which]
-            specs = [s for s in _of_families(pair[0], ("pgd",), "weak") if parameter(s) == eps]
+            specs = [s for s in of_families(pair[0], ("pgd",), "weak") if parameter(s) == eps]
             weak = [by_seed(rows, kept_by(specs)) for rows in pair]
             strong = [by_seed(rows, standard_bits(eps)) for rows in pair]
             if not all((*weak, *strong)):
                 continue
-            gains_ = [_difference(*runs, strong[0]) for runs in (weak, strong)]
+            gains_ = [_difference(adp, plain, strong[0]) for adp, plain in (weak, strong)]
             words = f"gain of ADP₂,₀.₅ over the baseline at ε = {eps:g}"
             names = ("under the paper's PGD", "in the worst case")
             findings[title(data)] = compared(gains_[0], gains_[1], names, words)
@@ -230,7 +145,7 @@ def draw(records: list[Record]) -> Figure:
                 continue
             eps = rows[0]["cell"]["curve"]["eps"]
             name = CONTENDERS[contender].title
-            for kind, style, words in (("weak", "--", "paper's PGD"), ("strong", "-", "PGD-50")):
+            for kind, style, words in (("weak", "--", "paper's PGD"), ("strong", "-", "PGD-40")):
                 curves = np.array([row["result"]["curve"][kind] for row in rows])
                 mean, low, high = curve_interval(curves)
                 add_line(
@@ -273,7 +188,7 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
                     if "direction" not in spec and printed is not None:
                         text += f" ({printed})"
                     cells.append(text)
-                rows.append([title(data), _row_name(spec), *cells])
+                rows.append([title(data), attack_title(spec), *cells])
         for eps in standard_eps(mine):
             for key, words in (("autoattack", "AutoAttack"), ("right", "**worst case, standard**")):
                 read = standard_bits(eps, key)
@@ -285,13 +200,6 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
 def _clean_text(rows: Sequence[Record]) -> str:
     values = [1 - record["result"]["clean"]["error"] for record in rows]
     return f"{100 * np.mean(values):.1f}" if values else "–"
-
-
-def _row_name(spec: str) -> str:
-    """``"PGD, ε = 0.1"``, and which JSMA it is."""
-    letter = {"jsma": "γ", "cw": "c", "ead": "c"}.get(family(spec), "ε")
-    kind = "JSMA that cannot stick, both ways" if "direction" in spec else FAMILIES[family(spec)]
-    return f"{kind}, {letter} = {parameter(spec):g}"
 
 
 # ---- the experiment -----------------------------------------------------------------------------
