@@ -95,7 +95,7 @@ def draw(records: list[Record]) -> Figure:
             name = f"{_NAMES[attack]}, AUROC {value:.2f}"
             style = "--" if attack == "disguised" else "-"
             add_line(panel, GRID, curve, number, name=name, markers=False, linestyle=style)
-        panel.plot([0, 1], [0, 1], color="#999999", linewidth=0.8)
+        panel.plot([0, 1], [0, 1], color="#999999", linewidth=0.8, label="chance")
         label(panel, "false positive rate", "true positive rate", title(data), legend=True)
     return figure
 

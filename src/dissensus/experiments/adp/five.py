@@ -145,7 +145,7 @@ FIVE_MEMBERS = Experiment(
     None,
     table,
     {
-        "smoke": "300 digits of scikit-learn, a tiny CNN, 3 epochs, 2 seeds: no claim can show.",
+        "smoke": "300 digits of scikit-learn, a tiny CNN, 8 epochs, 2 seeds: no claim can show.",
         "cpu": (
             "Fashion-MNIST in place of CIFAR-10, the CNN and schedule of the other ensembles, five "
             f"members, 3 seeds; the paper's attacks on 200 test images a seed. {STRONG}; on 40 "

@@ -192,7 +192,7 @@ MANY_CLASSES = Experiment(
     draw,
     table,
     {
-        "smoke": "Pairs of 300 digits of scikit-learn, a tiny CNN, 3 epochs: no claim can show.",
+        "smoke": "Pairs of 300 digits of scikit-learn, a tiny CNN, 8 epochs: no claim can show.",
         "cpu": (
             "CIFAR-100 was not at hand: a hundred classes are made of MNIST, two digits side by "
             "side at 14 × 14 pixels each; 8,000 pairs for training, 2,000 for testing; three "

@@ -188,7 +188,8 @@ EXPERIMENT = Experiment(
         "cpu": (
             "ResNet-20 on random images of 32 × 32 × 3, batches of 32: one step with each "
             "objective in turns, four times after a warm-up, in processor seconds of one core "
-            "(the paper: epochs on a Tesla P100). 20 members on 100 classes, as 10 classes do not allow them."
+            "(the paper: epochs on a Tesla P100). 20 members on 100 classes, as 10 classes do not "
+            "allow them."
         ),
         "paper": "ResNet-20, an epoch of 1,562 batches of 32 random images, three times, on a GPU.",
     },

@@ -14,7 +14,7 @@ STRONG = (
 
 ENSEMBLE_SETTING = {
     "smoke": (
-        "300 digits of scikit-learn, a tiny CNN, 3 epochs, 2 seeds, a few steps of each attack: "
+        "300 digits of scikit-learn, a tiny CNN, 8 epochs, 2 seeds, a few steps of each attack: "
         "everything runs, no claim can show."
     ),
     "cpu": (

@@ -31,12 +31,13 @@ _WEIGHTS = ((2.0, 0.5), (1.0, 0.1), (4.0, 2.0))
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """One cell for each theorem, number of members and classes, and pair of α and β."""
     starts = options.get("starts", {"smoke": 3, "cpu": 10, "paper": 50}[scale])
-    sizes = _DIVIDING[:2] if scale == "smoke" else _DIVIDING
-    others = _NOT_DIVIDING[1:2] if scale == "smoke" else _NOT_DIVIDING
+    sizes, others, weights = _DIVIDING, _NOT_DIVIDING, _WEIGHTS
+    if scale == "smoke":
+        sizes, others, weights = _DIVIDING[:2], _NOT_DIVIDING[1:2], _WEIGHTS[:1]
     plans = [
-        *[("theorem1", k, n, 0.0, beta) for k, n in sizes for beta in (0.1, 0.5, 2.0)],
-        *[("theorem2", k, n, alpha, 0.0) for k, n in sizes for alpha, _ in _WEIGHTS],
-        *[("corollary1", k, n, *weights) for k, n in sizes for weights in _WEIGHTS],
+        *[("theorem1", k, n, 0.0, beta) for k, n in sizes for _, beta in weights],
+        *[("theorem2", k, n, alpha, 0.0) for k, n in sizes for alpha, _ in weights],
+        *[("corollary1", k, n, *pair) for k, n in sizes for pair in weights],
         *[("not-dividing", k, n, 2.0, 0.5) for k, n in others],
     ]
     return [
