@@ -34,8 +34,8 @@ TRAINED = ("fgsm", "fgsm-adp", "pgd", "pgd-adp")
 _ENTRIES: dict[str, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {
     "smoke": ((("digits",), (*PAIR, *CONTROLS, *TRAINED)),),
     "cpu": (
-        (("mnist", "fashion_mnist"), PAIR),
-        (("mnist", "fashion_mnist"), CONTROLS),
+        (("mnist", "fashion_mnist", "digits"), PAIR),
+        (("mnist", "fashion_mnist", "digits"), CONTROLS),
         (("fashion_mnist",), TRAINED),
         (("cifar10",), ("plain", "adp-entropy", "adp")),
     ),

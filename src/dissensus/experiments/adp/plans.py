@@ -12,6 +12,7 @@ __all__ = [
     "CIFAR10_WEAK",
     "CIFAR100_WEAK",
     "CPU",
+    "CPU_DIGITS",
     "DIGITS_WEAK",
     "FASHION_WEAK",
     "MNIST_WEAK",
@@ -71,6 +72,18 @@ CPU: Mapping[str, Any] = {
     "trained_on": "pgd:steps=2,step=0.7",
     "images": 200,
     "slow_images": 12,
+}
+
+#: Scikit-learn's digits, all of them, with max-pools and until they are learnt by heart.
+CPU_DIGITS: Mapping[str, Any] = {
+    **CPU,
+    "data": "digits",
+    "train": None,
+    "test": 400,
+    "model": "small_cnn",
+    "model_options": {"width": 16, "hidden": 64},
+    "schedule": "multistep:at=32,factor=0.2",
+    "epochs": 40,
 }
 
 #: Scikit-learn's digits, to see that everything works.
@@ -176,6 +189,15 @@ def data_settings(scale: str) -> dict[str, dict[str, Any]]:
                 "curve": {"eps": [0.01, 0.02, 0.04, 0.06, 0.08], "images": 60},
                 "transfer": {"eps": 0.08, "steps": 50, "images": 80},
                 "detection": {"eps": 0.12, "images": 120},
+                "features": 300,
+            },
+            "digits": {
+                **CPU_DIGITS,
+                "attacks": DIGITS_WEAK,
+                "standard": standard((0.1, 0.15), 40),
+                "curve": {"eps": [0.025, 0.05, 0.1, 0.15, 0.2], "images": 60},
+                "transfer": {"eps": 0.2, "steps": 50, "images": 80},
+                "detection": {"eps": 0.3, "images": 120},
                 "features": 300,
             },
             "cifar10": {
