@@ -36,7 +36,8 @@ ALLOWED: dict[str, set[str] | None] = {
     "cells": {"records", "files"},
     "training": BASE
     | {"objectives", "ensemble", "records", "data", "scores", "calibration", "files"},
-    "runs": {"ensemble", "training", "objectives", "models", "data", "records", "files", "outputs"},
+    "runs": {"ensemble", "training", "objectives", "models", "data", "records", "files", "outputs"}
+    | {"robustness"},
     "sweeps": BASE
     | {"training", "ensemble", "objectives", "data", "models", "runs"}
     | {"records", "cells", "files", "diagnostics"},

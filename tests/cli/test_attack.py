@@ -1,54 +1,113 @@
 """``dissensus attack``: the table, the record, and mistakes before any work."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import dissensus as ds
 
 
-def test_the_table_and_the_record(dissensus: Callable[..., Any], digits_run: Path) -> None:
+def test_the_table_the_record_and_the_figures(
+    dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "found"
     answer = dissensus(
-        *("attack", digits_run, "--limit", 40, "--attacks", "fgsm:eps=0.1 pgd:eps=0.1,steps=5"),
-        *("--attacks", "noise:eps=0.1"),
+        *(
+            "attack",
+            digits_run,
+            "--limit",
+            40,
+            "--attacks",
+            "fgsm:eps=0.1 pgd:eps=0.1,steps=5,restarts=2",
+        ),
+        *("--attacks", "noise:eps=0.1", "--out", out, "--save", "npz"),
     )
     assert answer.status == 0, answer
     for text in ("the first 40 of test of digits", "fgsm:eps=0.1", "95% interval", "L∞"):
         assert text in answer.out
     assert "Worst case for each example, linf ε = 0.1:" in answer.out
-    record = json.loads((digits_run / "robustness.json").read_text())
+    assert f"Written to {out}: record.json" in answer.out
+    record = json.loads((out / "record.json").read_text())
     assert record["format"] == "dissensus.robustness/1"
-    texts = ["fgsm:eps=0.1", "pgd:eps=0.1,steps=5", "noise:eps=0.1"]
+    texts = ["fgsm:eps=0.1", "pgd:eps=0.1,steps=5,restarts=2", "noise:eps=0.1"]
     assert [row["attack"] for row in record["attacks"]] == texts
     x, y = ds.data.load("digits").test
-    found = ds.robustness.evaluate(
-        ds.load(digits_run),
-        x[:40],
-        y[:40],
-        texts,
-        checks=False,
-        progress=False,
-    )
+    ens = ds.load(digits_run)
+    found = ds.robustness.evaluate(ens, x[:40], y[:40], texts, checks=False, progress=False)
     assert record["worst_case"]["accuracy"] == found.accuracy.value
     assert record["environment"]["dissensus"] == ds.__version__
+    curve = next(curve for curve in record["curves"] if curve["over"] == "eps")
+    assert curve["values"] == [0.025, 0.05, 0.075, 0.1, 0.15, 0.2]
+    assert curve["accuracy"] == sorted(curve["accuracy"], reverse=True)
+    with np.load(out / "adversarial.npz", allow_pickle=False) as kept:
+        wrong = ens.predict(torch.from_numpy(kept["x"])).argmax(1).numpy() != kept["y"]
+        assert wrong.mean() == pytest.approx(1 - found.accuracy.value)
+    for name in ("accuracy", "examples"):
+        assert f"{name}.svg, {name}.png" in answer.out
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (out / f"{name}.svg").read_text()[:1000]
 
 
-def test_json(dissensus: Callable[..., Any], digits_run: Path) -> None:
+def test_without_matplotlib_the_numbers_are_kept(
+    dissensus: Callable[..., Any],
+    digits_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    options = ("--attacks", "bim:eps=0.2,steps=2", "--limit", 5, "--no-checks", "--curve", "none")
+    answer = dissensus("attack", digits_run, *options, "--out", tmp_path)
+    assert answer.status == 0
+    assert "pip install 'dissensus[plots]'" in answer.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["record.json"]
+
+
+def test_json(dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path) -> None:
     options = ("--attacks", "fgsm:eps=0.2", "--limit", 10, "--split", "val", "--no-checks")
-    answer = dissensus("attack", digits_run, *options, "--json")
+    answer = dissensus("attack", digits_run, *options, "--json", "--out", tmp_path)
     assert json.loads(answer.out)["evaluated_on"] == "the first 10 of val of digits"
+
+
+def test_protocols_can_be_combined(
+    dissensus: Callable[..., Any],
+    digits_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def quick(name: str, text: str) -> Callable[..., ds.robustness.Protocol]:
+        attacks = (ds.robustness.parse(text),)
+        return lambda *given: ds.robustness.Protocol(name, f"{name} {given}", attacks)
+
+    monkeypatch.setattr(ds.robustness, "standard", quick("standard", "fgsm:eps=0.2"))
+    monkeypatch.setattr(ds.robustness, "paper", quick("paper", "bim:eps=0.3,steps=2"))
+    answer = dissensus(
+        *("attack", digits_run, "--standard", "--paper", "--attacks", "noise:eps=0.2"),
+        *("--limit", 5, "--no-checks", "--curve", "0.1:0.3:0.1", "--out", tmp_path, "--json"),
+    )
+    record = json.loads(answer.out)
+    assert record["protocol"] == "paper + standard + own"
+    assert record["label"].startswith("paper ('mnist',); standard (0.1, 'linf')")
+    assert len(record["attacks"]) == 3
+    assert record["curves"][-1]["values"] == [0.1, 0.2, 0.3]
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "choose one of --attacks, --standard and --paper"),
-        (["--standard", "--paper"], "choose one of --attacks, --standard and --paper"),
+        ([], "say how to attack: --standard, --paper or --attacks pgd:eps=0.1"),
         (["--attacks", "fgsm pgd:step_size=3"], "pgd has no setting 'step_size'; did you mean"),
         (["--attacks", "fgsm", "--split", "tset"], "digits has no split 'tset'"),
+        (["--attacks", "fgsm", "--eps", "0.1"], "--eps and --norm are those of --standard"),
+        (["--attacks", "fgsm", "--save", "zip"], "--save must be npz or safetensors, got 'zip'"),
+        (["--attacks", "fgsm", "--curve", "a,b"], "--curve must be values of ε above 0"),
+        (["--standard", "--norm", "l7"], "standard: norm must be one of linf, l2, got 'l7'"),
     ],
 )
 def test_mistakes(
@@ -67,3 +126,28 @@ def test_attacks_are_listed(dissensus: Callable[..., Any]) -> None:
     assert answer.status == 0
     for name in ds.robustness.ATTACKS:
         assert name in answer.out
+
+
+def test_adversarial_training(
+    dissensus: Callable[..., Any], mistake: Callable[..., str], tmp_path: Path
+) -> None:
+    """The run of the command is the run of the library, and goes on to the same numbers."""
+    small = ("--model-option", "hidden=16", "--members", 2, "--batch-size", 256, "--quiet")
+    wanted = ("--data", "digits", "--adversarial", "fgsm:eps=0.1/0.3", *small)
+    for name, epochs in (("whole", 2), ("parts", 1)):
+        dissensus("train", *wanted, "--epochs", epochs, "--out", tmp_path / name)
+    dissensus("train", "--resume", "--out", tmp_path / "parts", "--epochs", 2, "--quiet")
+    data = ds.data.load("digits")
+    make = ds.models.make_factory("mlp", data.input_shape, 10, hidden=16)
+    ens = ds.Ensemble(make, members=2, seed=0)
+    batches = ds.robustness.AdversarialBatches(ens, "fgsm", eps=(0.1, 0.3))
+    ds.fit(ens, data.train, val=data.val, augment=batches, epochs=2, batch_size=256, progress=False)
+    for name in ("whole", "parts"):
+        for own, kept in zip(ens.parameters(), ds.load(tmp_path / name).parameters(), strict=True):
+            assert torch.equal(own, kept)
+    table = ("--data", "wine", "--adversarial", "fgsm", "--out", tmp_path / "table")
+    assert "attacks live in [0, 1]" in mistake("train", *table)
+    assert not (tmp_path / "table").exists()
+    assert "untargeted gradient attack, got cw" in mistake("train", *table[:3], "cw")
+    values = ("--data", "diabetes", "--adversarial", "fgsm")
+    assert "attacks live in [0, 1]" in mistake("train", *values)

@@ -1,5 +1,7 @@
 """Members written down number by number, and members that hide their gradients."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -42,11 +44,34 @@ class Steps(nn.Module):
         return (x * self.levels).round() / self.levels
 
 
+class Ripple(nn.Module):
+    """Inputs with a fine wave upon them: at multiples of 1/16 its slope is right, between them not.
+
+    Digits are such multiples. So the gradient at an example itself can be trusted and those after
+    the first step cannot.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.02 * torch.sin(32 * math.pi * x)
+
+
+class NoSlope(nn.Module):
+    """The identity, with a gradient that is not a number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + (x - x).sqrt()
+
+
 def scaled(ens: ds.Ensemble, factor: float) -> ds.Ensemble:
     members = [nn.Sequential(ens.member(j), Times(factor)) for j in range(ens.members)]
     return ds.Ensemble.from_members(members).eval()
 
 
-def quantised(ens: ds.Ensemble, levels: int) -> ds.Ensemble:
-    members = [nn.Sequential(Steps(levels), ens.member(j)) for j in range(ens.members)]
+def behind(ens: ds.Ensemble, first: nn.Module) -> ds.Ensemble:
+    """The same ensemble with ``first`` before each member."""
+    members = [nn.Sequential(first, ens.member(j)) for j in range(ens.members)]
     return ds.Ensemble.from_members(members).eval()
+
+
+def quantised(ens: ds.Ensemble, levels: int) -> ds.Ensemble:
+    return behind(ens, Steps(levels))

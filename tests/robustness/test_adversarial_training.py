@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import dissensus as ds
 from dissensus.models import make_factory
-from dissensus.robustness import AdversarialBatches, attack
+from dissensus.robustness import PGD, AdversarialBatches, Attack, attack
 
 
 def made(execution: str = "auto") -> ds.Ensemble:
@@ -37,14 +37,33 @@ def test_a_batch_and_its_twin() -> None:
     assert len({round(size, 4) for size in sizes}) > 10
     assert 0.009 < min(sizes) < 0.02
     assert 0.04 < max(sizes) < 0.0501
-    fixed = AdversarialBatches(ens, "fgsm:eps=0.2", eps=None)
-    assert float((fixed(x, y, generator)[0][96:] - x).abs().max()) == pytest.approx(0.2, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("how", "eps", "limits"),
+    [
+        ("fgsm", None, (0.01, 0.05)),
+        ("fgsm:eps=0.2", None, (0.2, 0.2)),
+        ("pgd:steps=2,eps=0.1/0.3", None, (0.1, 0.3)),
+        (PGD(eps=0.15, steps=2), None, (0.15, 0.15)),
+        ("fgsm:eps=0.2", (0.3, 0.4), (0.3, 0.4)),
+    ],
+)
+def test_what_the_size_is_drawn_from(
+    how: str | Attack, eps: tuple[float, float] | None, limits: tuple[float, float]
+) -> None:
+    ens, (x, y) = made(), data()
+    batches = AdversarialBatches(ens, how, eps=eps)
+    assert batches.eps == limits
+    generator = torch.Generator().manual_seed(0)
+    sizes = [float((batches(x, y, generator)[0][96:] - x).abs().max()) for _ in range(5)]
+    assert limits[0] - 1e-6 <= min(sizes) <= max(sizes) <= limits[1] + 1e-6
 
 
 def test_the_twin_is_the_attack_on_the_ensemble_as_it_is() -> None:
     ens = made()
     x, y = data()
-    both, _ = AdversarialBatches(ens, "bim:eps=0.1", eps=None)(x, y, torch.Generator())
+    both, _ = AdversarialBatches(ens, "bim:eps=0.1")(x, y, torch.Generator())
     found = attack(ens, x, y, "bim:eps=0.1,early=false", progress=False)
     right = found.clean_predictions == y
     torch.testing.assert_close(both[96:][right], found.adversarial[right])
@@ -132,6 +151,8 @@ def test_mistakes() -> None:
         AdversarialBatches(ens, "square")
     with pytest.raises(ValueError, match="0 < low ≤ high"):
         AdversarialBatches(ens, eps=(0.2, 0.1))
+    with pytest.raises(ValueError, match="eps must be a number or low/high, got 'eps=a/b'"):
+        AdversarialBatches(ens, "fgsm:eps=a/b")
     x, y = data()
     with pytest.raises(ValueError, match=r"got a batch from .* normalise inside the model"):
         AdversarialBatches(ens)(x * 3, y, torch.Generator())

@@ -154,6 +154,8 @@ def test_a_spec_comes_back(text: str) -> None:
         ("pgd:random=yes", "pgd: random must be true or false, got 'yes'"),
         ("pgd:schedule=step", "PGD: schedule must be one of constant, linear, cosine, got 'step'"),
         ("bim:of=everyone", "BIM: of must be one of ensemble, members, got 'everyone'"),
+        ("reweighted:loss=margin", "reweighted has no setting 'loss'"),
+        ("disguised:of=members", "disguised has no setting 'of'"),
         ("jsma:variant=original,direction=up", "variant=original only lowers entries"),
         ("ead:rule=l0", "EAD: rule must be one of en, l1, l2, got 'l0'"),
         ("disguised:score=unique", "score=unique counts classes and has no gradient"),

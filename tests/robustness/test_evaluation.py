@@ -1,12 +1,16 @@
 """The worst case for each example, curves without new runs, flags that fire when they should."""
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import dissensus as ds
 from dissensus.robustness import (
+    Protocol,
     Robustness,
     attack,
     curve_over_eps,
@@ -19,7 +23,7 @@ from dissensus.robustness.masking import Row, order_flags
 from dissensus.robustness.outcome import share
 
 from .conftest import Problem
-from .networks import quantised, scaled
+from .networks import NoSlope, Ripple, behind, quantised, scaled
 
 STRONG = [
     "noise:eps=0.1",
@@ -92,6 +96,8 @@ def test_masked_gradients_are_found(trained: Problem, hide: object, expected: se
     assert expected <= names(found)
     text = found.report()
     assert "Do not trust these numbers yet" in text
+    row = next(line for line in text.splitlines() if line.startswith("pgd:eps=0.2"))
+    assert row.endswith(f"{found.rows[0].outcome.zero_share:.0%}")
     assert "of the gradients of pgd:eps=0.2,steps=20 are exactly 0" in text
     assert "which uses no gradients of the model, breaks" in text
 
@@ -108,13 +114,33 @@ def test_rounding_that_hides_gradients_is_found(trained: Problem) -> None:
     assert margin.accuracy < found.accuracy - 0.2
 
 
-def test_a_weak_attack_is_not_called_strong(trained: Problem) -> None:
-    found = evaluate(*trained, ["pgd:eps=0.1,steps=10,step=0.02"], progress=False)
-    assert "more steps" in names(found) or "large ε" in names(found)
-    lone = evaluate(
-        *trained, ["fgsm:eps=0.15", "pgd:eps=0.15,steps=2,step=0.1"], checks=False, progress=False
+def test_a_single_step_that_beats_many_is_found(trained: Problem) -> None:
+    """Gradients are right at the example alone; PGD follows wrong ones from its random start."""
+    texts = ["fgsm:eps=0.125", "pgd:eps=0.125,steps=20"]
+    x, y = trained.x, trained.y
+    found = evaluate(behind(trained.ens, Ripple()), x, y, texts, checks=False, progress=False)
+    assert "one step" in names(found)
+    assert "One step along the gradient breaks" in found.report()
+    healthy = evaluate(trained.ens, x, y, texts, checks=False, progress=False)
+    assert names(healthy) == set()
+
+
+def test_gradients_that_are_no_numbers_are_found(trained: Problem) -> None:
+    masked = behind(trained.ens, NoSlope())
+    found = evaluate(masked, trained.x[:20], trained.y[:20], ["bim:eps=0.2"], progress=False)
+    assert "NaN gradients" in names(found)
+    assert "gradients that are not finite" in found.report()
+    assert found.accuracy == found.clean_accuracy
+
+
+def test_attacks_that_have_not_converged_are_found(trained: Problem) -> None:
+    slow = evaluate(*trained, ["pgd:eps=0.15,steps=20,step=0.05"], checks=False, progress=False)
+    assert names(slow) == {"more steps"}
+    lucky = evaluate(
+        *trained, ["pgd:eps=0.15,steps=2,step=0.1,restarts=2"], checks=False, progress=False
     )
-    assert "one step" in names(lone)
+    assert "more restarts" in names(lucky)
+    assert "The last of the 2 restarts" in lucky.report()
 
 
 def test_flags_need_more_than_an_example(ordinary: Robustness) -> None:
@@ -158,6 +184,11 @@ def test_curves(trained: Problem, ordinary: Robustness) -> None:
     assert eps.accuracy[0] > restarts.accuracy[-1] > eps.accuracy[1]
 
 
+def test_an_attack_that_never_stops_early_has_no_curve_over_steps(trained: Problem) -> None:
+    texts = ["disguised:eps=0.2,steps=5", "bim:eps=0.2,early=false"]
+    assert evaluate(*trained, texts, checks=False, progress=False).curves == ()
+
+
 def test_a_curve_over_eps_never_rises(trained: Problem) -> None:
     values = (0.2, 0.02, 0.08, 0.5)
     found = curve_over_eps(*trained, "pgd:steps=10", values)
@@ -193,6 +224,39 @@ def test_the_paper_protocol_is_the_papers() -> None:
         paper("svhn")
 
 
+def test_protocols_and_attacks_are_joined(trained: Problem) -> None:
+    mine = Protocol("mine", "two quick ones", (parse("fgsm:eps=0.1"), parse("noise:eps=0.1")))
+    options = {"protocol": mine, "checks": False, "progress": False}
+    found = evaluate(*trained, ["fgsm:eps=0.1", "bim:eps=0.1"], **options)  # type: ignore[arg-type]
+    specs = [row.outcome.attack.spec() for row in found.rows]
+    assert specs == ["fgsm:eps=0.1", "noise:eps=0.1", "bim:eps=0.1"]
+    assert found.label == "two quick ones; attacks as asked for"
+    assert found.to_dict()["protocol"] == "mine + own"
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_changed_inputs_are_kept(ordinary: Robustness, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"found{suffix}"
+    ordinary.save(path)
+    if suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            kept = {name: file[name] for name in file.files}
+        assert kept.pop("attacks").tolist() == [row.label for row in ordinary.rows]
+        tensors = {name: torch.from_numpy(array) for name, array in kept.items()}
+    else:
+        tensors = load_file(path)
+    assert torch.equal(tensors["original"], ordinary.inputs)
+    for number, row in enumerate(ordinary.rows):
+        assert torch.equal(tensors["adversarial"][number], row.outcome.adversarial)
+        assert torch.equal(tensors["predictions"][number], row.outcome.predictions)
+    for example, by in enumerate(tensors["broken_by"].tolist()):
+        assert (by >= 0) == bool(ordinary.broken[example])
+        changed = tensors["adversarial"][by, example] if by >= 0 else tensors["original"][example]
+        assert torch.equal(tensors["x"][example], changed)
+    with pytest.raises(ValueError, match=r"go to \.npz or \.safetensors, got found\.pkl"):
+        ordinary.save(tmp_path / "found.pkl")
+
+
 def test_the_standard_protocol_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dissensus.robustness.protocols.installed", lambda: True)
     chosen = standard(0.1)
@@ -223,7 +287,7 @@ def test_a_protocol_runs(trained: Problem, monkeypatch: pytest.MonkeyPatch) -> N
     ("options", "sentence"),
     [
         ({}, "give attacks="),
-        ({"attacks": ["fgsm"], "protocol": "standard"}, "one of the two"),
+        ({"attacks": ["fgsm"], "protocol": "standard"}, "needs eps="),
         ({"protocol": "standard"}, "needs eps="),
         ({"protocol": "strong"}, "protocol must be one of paper, standard"),
         ({"attacks": []}, "at least one attack, got none"),

@@ -20,7 +20,7 @@ X, Y = torch.tensor([[0.6, 0.6]]), torch.tensor([0])
 
 
 def test_the_distance_to_a_plane() -> None:
-    text = "cw:steps=300,searches=8,c=0.1,lr=0.02"
+    text = "cw:steps=150,searches=6,c=0.3,lr=0.03"
     found = attack(linear(*PLANE), X, Y, text, progress=False)
     assert bool(found.broken)
     assert float(found.distances["l2"]) == pytest.approx(0.24, rel=0.02)
@@ -28,7 +28,7 @@ def test_the_distance_to_a_plane() -> None:
 
 def test_the_sparsest_way_to_a_plane() -> None:
     """In L1 the whole change goes into x₁: 1.2 / 4 = 0.3."""
-    text = "ead:steps=200,searches=8,c=0.1,lr=0.02,beta=0.01,rule=l1"
+    text = "ead:steps=100,searches=8,c=0.1,lr=0.02,beta=0.01,rule=l1"
     found = attack(linear(*PLANE), X, Y, text, progress=False)
     assert bool(found.broken)
     assert float(found.distances["l1"]) == pytest.approx(0.3, rel=0.05)
@@ -36,7 +36,7 @@ def test_the_sparsest_way_to_a_plane() -> None:
 
 def test_confidence_is_a_margin() -> None:
     """A margin of 1 takes another 1/5 of distance."""
-    text = "cw:steps=300,searches=8,c=0.1,lr=0.02,confidence=1"
+    text = "cw:steps=150,searches=6,c=0.3,lr=0.03,confidence=1"
     found = attack(linear(*PLANE), X, Y, text, progress=False)
     assert float(found.distances["l2"]) == pytest.approx(0.44, rel=0.02)
 
@@ -55,11 +55,11 @@ def test_foolbox_finds_the_same_distance(problem: Problem) -> None:
     x, y = problem.x[:25], problem.y[:25]
     model = foolbox.PyTorchModel(Single(problem.ens).eval(), bounds=(0, 1), device="cpu")
     theirs = foolbox.attacks.L2CarliniWagnerAttack(
-        binary_search_steps=4, steps=150, stepsize=0.02, initial_const=0.1
+        binary_search_steps=3, steps=100, stepsize=0.03, initial_const=0.1
     )
     points, _, success = theirs(model, x, y, epsilons=None)
     _ungraded(problem.ens)
-    text = "cw:steps=150,searches=4,c=0.1,lr=0.02"
+    text = "cw:steps=100,searches=3,c=0.1,lr=0.03"
     found = attack(problem.ens, x, y, text, progress=False)
     both = found.moved & success
     assert int(both.sum()) >= 20
@@ -69,9 +69,16 @@ def test_foolbox_finds_the_same_distance(problem: Problem) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("rule", ["en", "l1"])
-def test_art_finds_the_same_distance(problem: Problem, rule: str) -> None:
+def test_art_agrees_to_the_image(problem: Problem, rule: str) -> None:
+    """ART forgets the distance where the class has changed; put back, it walks as we do."""
     evasion: Any = pytest.importorskip("art.attacks.evasion", exc_type=ImportError)
     from art.estimators.classification import PyTorchClassifier
+
+    class Whole(evasion.ElasticNet):  # type: ignore[misc]
+        def _gradient_of_loss(self, *, target: Any, x: Any, x_adv: Any, c_weight: Any) -> Any:
+            slope = super()._gradient_of_loss(target, x, x_adv, c_weight)
+            flat = np.abs(slope).sum((1, 2, 3), keepdims=True) == 0
+            return np.where(flat, 2 * (x_adv - x), slope)
 
     states = np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     x, y = problem.x[:10], problem.y[:10]
@@ -83,9 +90,9 @@ def test_art_finds_the_same_distance(problem: Problem, rule: str) -> None:
         clip_values=(0, 1),
         device_type="cpu",
     )
-    theirs = evasion.ElasticNet(
+    theirs = Whole(
         model,
-        max_iter=60,
+        max_iter=30,
         binary_search_steps=3,
         beta=0.01,
         initial_const=0.3,
@@ -97,15 +104,15 @@ def test_art_finds_the_same_distance(problem: Problem, rule: str) -> None:
     np.random.set_state(states[0])  # noqa: NPY002
     torch.set_rng_state(states[1])
     _ungraded(problem.ens)
-    text = f"ead:steps=60,searches=3,c=0.3,lr=0.02,rule={rule}"
+    text = f"ead:steps=30,searches=3,c=0.3,lr=0.02,rule={rule}"
     found = attack(problem.ens, x, y, text, progress=False)
     points = torch.from_numpy(theirs)
     both = found.moved & (problem.ens.predict(points).argmax(1) != y)
     assert int(both.sum()) >= 8
-    moved = (points - x).flatten(1)[both]
-    # ART drops the distance from its gradient once the class has changed, we do not.
-    expected = float(moved.abs().sum(1).mean())
-    assert float(found.distances["l1"][both].mean()) == pytest.approx(expected, rel=0.1)
+    apart = (found.adversarial - points)[both].flatten(1).abs().amax(1)
+    assert int((apart < 1e-4).sum()) >= int(both.sum()) - 1
+    expected = float((points - x)[both].flatten(1).abs().sum(1).mean())
+    assert float(found.distances["l1"][both].mean()) == pytest.approx(expected, rel=0.01)
 
 
 def test_targets(problem: Problem) -> None:

@@ -11,11 +11,12 @@ from .conftest import Problem
 ATTACK = "pgd:eps=0.1,steps=10"
 
 
+@pytest.mark.parametrize("how", [ATTACK, "mim:eps=0.1"])
 @pytest.mark.parametrize("targeted", [False, True])
-def test_it_equals_a_loop_over_pairs(problem: Problem, targeted: bool) -> None:
+def test_it_equals_a_loop_over_pairs(problem: Problem, targeted: bool, how: str) -> None:
     ens, x, y = problem
-    found = transfer(ens, x, y, ATTACK, targeted, progress=False)
-    text = ATTACK + ",early=false" + (",targeted=true" if targeted else "")
+    found = transfer(ens, x, y, how, targeted, progress=False)
+    text = how + ",early=false" + (",targeted=true" if targeted else "")
     for i in range(3):
         source = ds.Ensemble.from_members([ens.member(i)]).eval()
         made = attack(source, x, y, text, progress=False)

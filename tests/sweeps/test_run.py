@@ -125,8 +125,9 @@ def test_processes_give_the_same_records(tmp_path: Path) -> None:
         {"data": "digits", "model": "small_cnn", "model_options": ["width=2"], "epochs": 1},
         {"objective": "learner_dropout:drop=0.4/augmented", "epochs": 2},
         {"data": "digits", "augment": "adp", "epochs": 1},
+        {"data": "digits", "adversarial": "fgsm", "epochs": 1},
     ],
-    ids=["dropout", "convolutions", "drawn members", "augmentation"],
+    ids=["dropout", "convolutions", "drawn members", "augmentation", "adversarial"],
 )
 def test_what_cannot_be_batched_goes_through_fit(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
+
+    from dissensus.robustness import Protocol, Robustness
 
 __all__ = ["HELP", "attack"]
 
@@ -18,10 +22,15 @@ Attack a run's ensemble and say what is left of its accuracy.
 
 The headline is the worst case for each example over all attacks. Signs that an attack failed for
 its own reasons (masked gradients, too few steps) are said in plain words. The attacker sees all
-members and their gradients; inputs stay in 0 to 1. All numbers go to RUN/robustness.json.
+members and their gradients; inputs stay in 0 to 1.
 
-An attack is written name:key=value,key=value. The names are fgsm, bim, pgd, mim, jsma, cw, ead,
-reweighted, disguised, square, noise and autoattack (pip install 'dissensus\\[robustness]').
+An attack is written name:key=value,key=value; `dissensus attacks` lists them with their settings.
+--standard is today's honest set of attacks, with AutoAttack if it is installed (pip install
+'dissensus\\[robustness]'); --paper is the adp paper's, historical and weak. They can be combined.
+
+Written to RUN/robustness, or to --out: record.json with all numbers, accuracy.svg (against ε, steps
+and restarts), examples.svg (images before and after), both as .png too, and the changed inputs with
+--save npz or --save safetensors.
 
 [bold]Examples[/bold]
 
@@ -29,13 +38,26 @@ reweighted, disguised, square, noise and autoattack (pip install 'dissensus\\[ro
 
   [cyan]dissensus attack runs/adp --standard --eps 0.1 --limit 200[/cyan]   the honest number
 
-  [cyan]dissensus attack runs/adp --paper[/cyan]   the adp paper's attacks: historical, weak
+  [cyan]dissensus attack runs/adp --paper --limit 100[/cyan]   the adp paper's attacks
 
-  [cyan]dissensus attack runs/adp --attacks pgd:eps=0.1,restarts=5 --json[/cyan]
+  [cyan]dissensus attack runs/adp --attacks pgd:eps=0.1 --curve 0.02:0.2:0.02 --save npz[/cyan]
 """
 
 #: The ε of --standard where none is given.
 _EPS = {"mnist": 0.1, "cifar10": 8 / 255, "cifar100": 8 / 255}
+
+#: What --curve auto looks at, in units of the largest ε of the attacks.
+_CURVE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+
+
+class _Inputs(NamedTuple):
+    """What is attacked: in words, which of the paper's data it is like, and the data."""
+
+    where: str
+    like: str
+    x: Tensor
+    y: Tensor
+    classes: Sequence[str]
 
 
 def attack(
@@ -67,11 +89,28 @@ def attack(
     split: Annotated[
         str, typer.Option("--split", help="train, val, test, or an extra set of the data.")
     ] = "test",
-    seed: Annotated[int, typer.Option("--seed", help="Of random starts and targets.")] = 0,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Examples at once.")] = 256,
+    curve: Annotated[
+        str,
+        typer.Option(
+            "--curve",
+            help="Values of ε for the strongest gradient attack: 0.05,0.1 or 0:0.2:0.05; or none.",
+        ),
+    ] = "auto",
     checks: Annotated[
         bool, typer.Option("--checks/--no-checks", help="Look for masked gradients: two more runs.")
     ] = True,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where files go; RUN/robustness.", show_default=False),
+    ] = None,
+    save: Annotated[
+        str | None,
+        typer.Option(
+            "--save", help="Keep the changed inputs: npz or safetensors.", show_default=False
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of random starts and targets.")] = 0,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Examples at once.")] = 256,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
     data_dir: Annotated[
         Path | None,
@@ -84,45 +123,76 @@ def attack(
 ) -> None:
     """Attack a run; the help text is ``HELP``."""
     from dissensus import robustness
-    from dissensus.cli.shown import say
-    from dissensus.records import environment, write_record
     from dissensus.runs import load
 
-    if (attacks is not None) + standard + paper != 1:
-        raise ValueError("choose one of --attacks, --standard and --paper")
-    specs = [spec for text in attacks or [] for spec in text.replace(";", " ").split()]
-    asked: dict[str, Any] = {"attacks": specs} if attacks is not None else {}
-    for spec in specs:
-        robustness.parse(spec)  # a mistake in the last one is told before the first has run
+    if not (attacks or standard or paper):
+        raise ValueError("say how to attack: --standard, --paper or --attacks pgd:eps=0.1")
+    if (eps is not None or norm != "linf") and not standard:
+        raise ValueError(
+            "--eps and --norm are those of --standard; write them into an attack: "
+            "--attacks pgd:eps=0.1,norm=l2"
+        )
+    if save not in (None, "npz", "safetensors"):
+        raise ValueError(f"--save must be npz or safetensors, got {save!r}")
+    own = [robustness.parse(spec) for text in attacks or [] for spec in text.split()]
+    given = _values(curve)  # a mistake is told before anything is loaded
     ens = load(run, trust=trust, device=device)
-    where, like, x, y = _chosen(run, split, data_dir)
-    if limit is not None:
-        x, y, where = x[:limit], y[:limit], f"the first {min(limit, len(x))} of {where}"
-    if standard:
-        asked = {"protocol": "standard", "eps": _EPS[like] if eps is None else eps, "norm": norm}
+    inputs = _chosen(run, split, data_dir, limit)
+    protocols = []
     if paper:
-        asked = {"protocol": "paper", "like": like}
+        protocols.append(robustness.paper(inputs.like))
+    if standard:
+        protocols.append(robustness.standard(_EPS[inputs.like] if eps is None else eps, norm))
+    if own:
+        protocols.append(robustness.Protocol("own", "attacks as asked for", tuple(own)))
+    protocol = robustness.joined(protocols)
     found = robustness.evaluate(
-        ens, x, y, **asked, checks=checks, batch_size=batch_size, seed=seed, progress=True
+        ens,
+        inputs.x,
+        inputs.y,
+        protocol=protocol,
+        curve=_around(protocol) if given is None else given,
+        checks=checks,
+        batch_size=batch_size,
+        seed=seed,
     )
+    _keep(found, inputs, run / "robustness" if out is None else out, save, as_json=as_json)
+
+
+def _keep(
+    found: Robustness, inputs: _Inputs, folder: Path, save: str | None, *, as_json: bool
+) -> None:
+    """Write all files, then say what was found and where it is."""
+    from dissensus.cli.attack_figures import write_figures
+    from dissensus.cli.shown import note, say
+    from dissensus.records import environment, write_record
+
     record = {
         "format": "dissensus.robustness/1",
-        "evaluated_on": where,
+        "evaluated_on": inputs.where,
         **found.to_dict(),
         "environment": environment(),
     }
-    write_record(run / "robustness.json", record)
+    write_record(folder / "record.json", record)
+    try:
+        figures = write_figures(found, folder, inputs.classes)
+    except ValueError as error:  # matplotlib is not installed: the rest is still worth having
+        note(f"dissensus: {error}")
+        figures = []
+    if save is not None:
+        found.save(folder / f"adversarial.{save}")
     if as_json:
         print(json.dumps(record, indent=1))
         return
-    say(f"{run}: {where}")
+    say(inputs.where)
     for line in found.report().splitlines():
         say(line)
-    say(f"Record: {run / 'robustness.json'}")
+    names = ["record.json", *(path.name for path in figures)]
+    names += [] if save is None else [f"adversarial.{save}"]
+    say(f"Written to {folder}: {', '.join(names)}")
 
 
-def _chosen(run: Path, split: str, data_dir: Path | None) -> tuple[str, str, Tensor, Tensor]:
-    """What to attack, in words; which of the paper's data it is like; inputs and labels."""
+def _chosen(run: Path, split: str, data_dir: Path | None, limit: int | None) -> _Inputs:
     from dissensus.runs import data_of
 
     found = data_of(run, data_dir=data_dir)
@@ -133,6 +203,31 @@ def _chosen(run: Path, split: str, data_dir: Path | None) -> tuple[str, str, Ten
     if y is None or not len(x):
         lacks = "no labels" if y is None else "no rows"
         raise ValueError(f"the split {split!r} of {found.name} has {lacks}; choose another --split")
+    where = f"{split} of {found.name}"
+    if limit is not None and limit < len(x):
+        x, y, where = x[:limit], y[:limit], f"the first {limit} of {where}"
     colour = len(found.input_shape) == 3 and found.input_shape[0] == 3
     like = ("cifar100" if found.outputs == 100 else "cifar10") if colour else "mnist"
-    return f"{split} of {found.name}", like, x, y
+    return _Inputs(where, like, x, y, found.classes)
+
+
+def _values(text: str) -> list[float] | None:
+    """The values of --curve; None for auto."""
+    from dissensus.sweeps.grid import parse_axis
+
+    if text in ("auto", "none"):
+        return None if text == "auto" else []
+    _, values = parse_axis(f"eps={text}", "--curve")
+    found = [value for value in values if value != 0]  # the clean accuracy is known
+    if not all(isinstance(value, int | float) and value > 0 for value in found):
+        raise ValueError(f"--curve must be values of ε above 0, auto or none, got {text!r}")
+    return [float(value) for value in found]
+
+
+def _around(protocol: Protocol) -> list[float]:
+    """Values of ε around those of the attacks; none where they are of two norms, or have no ε."""
+    budgets = [found for found in (one.budget() for one in protocol.attacks) if found is not None]
+    if len({norm for norm, _ in budgets}) != 1:
+        return []
+    largest = max(eps for _, eps in budgets)
+    return [round(largest * factor, 12) for factor in _CURVE]

@@ -16,7 +16,8 @@ from dissensus.objectives import Objective, parse
 from dissensus.records import read_record, write_record
 from dissensus.runs import (
     Facts,
-    augmentation,
+    changes,
+    check_changes,
     check_same_data,
     device_named,
     disagreement_inputs,
@@ -63,12 +64,14 @@ def run_training(
     training = sections["training"]
     parse(training["objective"])  # what is wrong is said before anything is loaded
     recipe = Recipe.of({key: value for key, value in training.items() if key != "objective"})
-    augment = augmentation(sections["data"].get("augment"))
+    check_changes(sections["data"])
     data = load_data(sections)
+    check_changes(sections["data"], data.train[0])
     facts = Facts.of(data, channels=bool(sections["model"].get("normalize")))
     config, objective = _settled(sections, data, stored)
     ens = make_ensemble(config, facts, trust=trust).to(device_named(machine["device"]))
     extra = disagreement_inputs(config, facts, data)
+    augment = changes(config["data"], ens)
     _keep_facts(facts, out, stored)
     history = fit(
         ens,

@@ -81,6 +81,14 @@ SETTINGS: dict[str, Setting] = {
     "augment": Setting(
         "data", "augment", "text", None, "Augmentation of images: collusion, adp or none."
     ),
+    "adversarial": Setting(
+        "data",
+        "adversarial",
+        "text",
+        None,
+        "Add as many adversarial examples to each batch: fgsm or pgd:steps=10,step=0.1. ε is drawn "
+        "from 0.01 to 0.05, or as eps=0.1 or eps=0.02/0.1 says.",
+    ),
     "disagreement": Setting(
         "data",
         "disagreement",

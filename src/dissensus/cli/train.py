@@ -34,6 +34,8 @@ the step and saves; --resume goes on to the same numbers as if nothing had happe
 
   [cyan]dissensus train --data cifar10 --model resnet20 --optimizer sgd:lr=0.1 --augment adp[/cyan]
 
+  [cyan]dissensus train --data digits --objective adp --adversarial fgsm[/cyan]   more robust
+
   [cyan]dissensus train --data x.npz --model my_file.py:make_member --model-option width=64[/cyan]
 
   [cyan]dissensus train --config ldr.toml --seed 1[/cyan]

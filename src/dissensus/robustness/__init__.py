@@ -12,7 +12,7 @@ True
 from __future__ import annotations
 
 from dissensus.robustness.adaptive import Disguised, Reweighted
-from dissensus.robustness.adversarial_training import AdversarialBatches
+from dissensus.robustness.adversarial_training import AdversarialBatches, adversary
 from dissensus.robustness.attacks import ATTACKS, parse, spec
 from dissensus.robustness.autoattack import AutoAttack
 from dissensus.robustness.base import Attack
@@ -23,8 +23,8 @@ from dissensus.robustness.evaluation import Robustness, Worst, evaluate
 from dissensus.robustness.gradient import BIM, FGSM, MIM, PGD
 from dissensus.robustness.masking import Flag, Row
 from dissensus.robustness.outcome import Outcome
-from dissensus.robustness.protocols import Protocol, paper, standard
-from dissensus.robustness.running import AttackError, attack
+from dissensus.robustness.protocols import Protocol, joined, paper, standard
+from dissensus.robustness.running import AttackError, attack, check_inputs
 from dissensus.robustness.saliency import JSMA
 from dissensus.robustness.square import Noise, Square
 from dissensus.robustness.transfer import transfer, transfer_between
@@ -54,10 +54,13 @@ __all__ = [
     "Row",
     "Square",
     "Worst",
+    "adversary",
     "attack",
+    "check_inputs",
     "curve_over_eps",
     "detect",
     "evaluate",
+    "joined",
     "paper",
     "parse",
     "spec",

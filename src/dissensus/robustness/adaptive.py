@@ -113,24 +113,33 @@ class Disguised(GradientAttack):
         check_choice("Disguised", "score", self.score, SMOOTH)
 
     def plan(self) -> Plan:
-        return Plan(self.steps, self.step or 2.5 / self.steps, self.schedule, self.random)
+        length = self.step or 2.5 / self.steps
+        return Plan(self.steps, length, self.schedule, self.random, early=False)
+
+    def climbed(self, victim: Victim, logits: Tensor, log_probs: Tensor, goal: Goal) -> Tensor:
+        return self._pulled(SCORES[self.score](logits), log_probs, goal)
+
+    def _pulled(self, score: Tensor, log_probs: Tensor, goal: Goal) -> Tensor:
+        gap = margin(log_probs, goal)
+        return torch.where(gap > self.confidence, -score, gap)
 
     def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
         plan, goal = self.plan(), case.goal
         at = self._start(case, plan, 0)
         found, least = at.clone(), torch.full_like(at.flatten(1)[:, 0], torch.inf)
-        kept: dict[str, Tensor] = {}
+        scores = least
 
         def loss(logits: Tensor, log_probs: Tensor) -> Tensor:
-            score, gap = SCORES[self.score](logits), margin(log_probs, goal)
-            kept["score"] = score.detach()
-            return torch.where(gap > self.confidence, -score, gap)
+            nonlocal scores
+            score = SCORES[self.score](logits)
+            scores = score.detach()
+            return self._pulled(score, log_probs, goal)
 
         for step in range(plan.steps + 1):
             log_probs, gradient = loss_and_gradient(victim, at, loss)
             gradient = journal.gradient(case.rows, gradient)
-            better = goal.reached(log_probs) & (kept["score"] < least)
-            found[better], least[better] = at[better], kept["score"][better]
+            better = goal.reached(log_probs) & (scores < least)
+            found[better], least[better] = at[better], scores[better]
             if step < plan.steps:
                 length = self.eps * plan.step * SCHEDULES[plan.schedule](step / plan.steps)
                 moved = at + length * unit_step(gradient, self.norm)

@@ -15,17 +15,23 @@ from dissensus.robustness.goals import Goal
 from dissensus.robustness.gradient import GradientAttack
 from dissensus.robustness.victim import Victim, frozen
 
-__all__ = ["AdversarialBatches"]
+__all__ = ["PAPER_EPS", "AdversarialBatches", "adversary"]
+
+
+#: What ε is drawn from where nothing is said: adp, Section 4.3.
+PAPER_EPS = (0.01, 0.05)
 
 
 class AdversarialBatches:
     """Adds to each training batch as many adversarial examples, made on the ensemble as it is.
 
     For ``fit(ens, train, objective, augment=AdversarialBatches(ens, "fgsm"))``, with any objective
-    and any execution. ``attack`` is a gradient attack; ``eps`` is what its ε is drawn from, anew
-    for each batch: ``U(0.01, 0.05)`` as in the adp paper (Section 4.3, Table 4), with clean and
-    adversarial examples 1:1. None keeps the attack's own ε. ``augment(x, generator)`` changes
-    inputs before they are attacked. Examples are made in evaluation mode and untargeted.
+    and any execution. ``attack`` is an untargeted gradient attack. Its ε is drawn anew for each
+    batch, from ``U(0.01, 0.05)`` where nothing else is said, as in the adp paper (Section 4.3,
+    Table 4), with clean and adversarial examples 1:1. ``"fgsm:eps=0.02/0.1"`` or
+    ``eps=(0.02, 0.1)`` draws from other limits; ``"fgsm:eps=0.1"`` and an attack that is no string
+    have one ε. ``augment(x, generator)`` changes inputs before they are attacked. Examples are made
+    in evaluation mode.
 
     The objective sees both halves as one batch, so that its value is the mean over both.
 
@@ -45,20 +51,14 @@ class AdversarialBatches:
         ens: Ensemble,
         attack: str | Attack = "pgd:steps=10,step=0.1",
         *,
-        eps: tuple[float, float] | None = (0.01, 0.05),
+        eps: tuple[float, float] | None = None,
         augment: Callable[[Tensor, torch.Generator], Tensor] | None = None,
     ) -> None:
-        chosen = parse(attack)
-        if not isinstance(chosen, GradientAttack) or chosen.targeted:
-            raise ValueError(
-                f"adversarial training needs an untargeted gradient attack, got {chosen.spec()}; "
-                "use fgsm or pgd"
-            )
-        if eps is not None and not 0 < eps[0] <= eps[1]:
-            raise ValueError(f"eps must be two numbers, 0 < low ≤ high, got {eps!r}")
-        # All steps for all examples: the model is to be right beyond its boundary too.
-        self.attack = all_steps(chosen)
-        self.ens, self.eps, self.augment = ens, eps, augment
+        self.attack, limits = adversary(attack)
+        self.eps = limits if eps is None else eps
+        if not 0 < self.eps[0] <= self.eps[1]:
+            raise ValueError(f"eps must be two numbers, 0 < low ≤ high, got {self.eps!r}")
+        self.ens, self.augment = ens, augment
         self.victim = Victim(ens)
 
     def __call__(self, x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -74,13 +74,48 @@ class AdversarialBatches:
                 "inside the model"
             )
         seed = int(torch.randint(1 << 62, (), generator=generator))
-        attack = self.attack
-        if self.eps is not None:
-            low, high = self.eps
-            drawn = low + (high - low) * float(torch.rand((), generator=generator))
-            attack = replace(attack, eps=drawn)  # type: ignore[call-arg]
+        least, most = self.eps
+        drawn = least + (most - least) * float(torch.rand((), generator=generator))
+        attack = replace(self.attack, eps=drawn)
         rows = torch.arange(len(x), device=x.device)
         case = Case(x.detach(), Goal(y.long()), rows, seed)
         with frozen(self.ens):
             changed = attack.perturb(self.victim, case, Journal(len(x), x.device)).detach()
         return torch.cat([x, changed]), torch.cat([y, y])
+
+
+def adversary(attack: str | Attack) -> tuple[GradientAttack, tuple[float, float]]:
+    """The attack to train against, making all its steps, and the limits of its ε.
+
+    >>> adversary("fgsm:eps=0.02/0.1")[1], adversary("fgsm:eps=0.1")[1], adversary("fgsm")[1]
+    ((0.02, 0.1), (0.1, 0.1), (0.01, 0.05))
+    """
+    limits = None
+    if isinstance(attack, str):
+        attack, limits = _split_eps(attack)
+    chosen = parse(attack)
+    if not isinstance(chosen, GradientAttack) or chosen.targeted:
+        raise ValueError(
+            f"adversarial training needs an untargeted gradient attack, got {chosen.spec()}; "
+            "use fgsm or pgd"
+        )
+    # All steps for all examples: the model is to be right beyond its boundary too.
+    chosen = all_steps(chosen)
+    return chosen, limits or (chosen.eps, chosen.eps)
+
+
+def _split_eps(text: str) -> tuple[str, tuple[float, float] | None]:
+    """A spec without ``eps=low/high``, and these limits; None for one ε, which stays in it."""
+    name, _, arguments = text.partition(":")
+    pairs = [pair.strip() for pair in arguments.split(",") if pair.strip()]
+    said = [pair for pair in pairs if pair.partition("=")[0].strip() == "eps"]
+    if not said:
+        return text, PAPER_EPS
+    if "/" not in said[0]:
+        return text, None
+    try:
+        low, high = (float(value) for value in said[0].partition("=")[2].split("/"))
+    except ValueError:
+        raise ValueError(f"{name}: eps must be a number or low/high, got {said[0]!r}") from None
+    rest = [pair for pair in pairs if pair not in said]
+    return f"{name}:{','.join(rest)}", (low, high)

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -118,7 +119,10 @@ class Attack(ABC):
         return spec_of(self, ATTACKS)
 
 
-def all_steps(attack: Attack) -> Attack:
+Kind = TypeVar("Kind", bound=Attack)
+
+
+def all_steps(attack: Kind) -> Kind:
     """The same attack, making all its steps where it would stop as soon as it is through."""
     if not hasattr(attack, "early"):
         return attack

@@ -20,9 +20,10 @@ __all__ = ["Curve", "curve_over_eps", "own_curves"]
 
 @dataclass(frozen=True)
 class Curve:
-    """Accuracy against ``over`` (eps, steps or restarts) for one attack."""
+    """Accuracy against ``over`` (eps, steps or restarts) for one attack, whose norm is ``norm``."""
 
     attack: str
+    norm: str
     over: str
     values: tuple[float, ...]
     accuracy: tuple[float, ...]
@@ -43,7 +44,8 @@ def curve_over_eps(
     An example that broke stays broken: its changed input lies in the larger ball too.
     """
     base = parse(attack)
-    if base.budget() is None:
+    budget = base.budget()
+    if budget is None:
         raise ValueError(f"{base.spec()} has no ε to vary")
     order = sorted(range(len(values)), key=lambda place: values[place])
     broken = torch.zeros(len(x), dtype=torch.bool)
@@ -53,7 +55,9 @@ def curve_over_eps(
         tick = None if ticks is None else ticks[place]
         broken |= run(ens, x, y, changed, None, None, batch_size, seed, tick).broken
         accuracy[place] = float((~broken).double().mean())
-    return Curve(base.spec(), "eps", tuple(float(value) for value in values), tuple(accuracy))
+    return Curve(
+        base.spec(), budget[0], "eps", tuple(float(value) for value in values), tuple(accuracy)
+    )
 
 
 def own_curves(row: Row) -> list[Curve]:
@@ -71,10 +75,12 @@ def own_curves(row: Row) -> list[Curve]:
     if plan.early and plan.steps > 1 and not attack.targeted:
         values = sorted({2**k for k in range(12) if 2**k < plan.steps} | {0, plan.steps})
         points = tuple(left(first & (outcome.step <= value)) for value in values)
-        found.append(Curve(attack.spec(), "steps", tuple(map(float, values)), points))
+        found.append(Curve(attack.spec(), attack.norm, "steps", tuple(map(float, values)), points))
     if plan.restarts > 1 and not attack.targeted:
         counts = range(1, plan.restarts + 1)
         tried = outcome.restart >= 0
         points = tuple(left(tried & (outcome.restart < count)) for count in counts)
-        found.append(Curve(attack.spec(), "restarts", tuple(map(float, counts)), points))
+        found.append(
+            Curve(attack.spec(), attack.norm, "restarts", tuple(map(float, counts)), points)
+        )
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,9 +20,10 @@ from dissensus.robustness.gradient import PGD, GradientAttack
 from dissensus.robustness.masking import Flag, Row, order_flags, probe_flags
 from dissensus.robustness.outcome import Outcome, share
 from dissensus.robustness.progress import AttackProgress
-from dissensus.robustness.protocols import PROTOCOLS, Protocol, paper, standard
+from dissensus.robustness.protocols import PROTOCOLS, Protocol, joined, paper, standard
 from dissensus.robustness.report import report
 from dissensus.robustness.running import predicted, run
+from dissensus.robustness.saving import save_examples
 from dissensus.robustness.victim import Victim, frozen
 from dissensus.specs import check_choice
 
@@ -45,7 +47,8 @@ class Robustness:
     ``accuracy`` is the headline: the share of examples that no attack broke. ``worst`` has it for
     each budget; there an attack without a budget (C&W, EAD, JSMA) counts where it came near
     enough. ``rows`` are the attacks one by one, ``flags`` say in plain words where the numbers
-    should not be trusted; without a flag they are still only an upper bound.
+    should not be trusted; without a flag they are still only an upper bound. ``inputs`` are the
+    examples as they were.
     """
 
     label: str
@@ -54,6 +57,7 @@ class Robustness:
     flags: tuple[Flag, ...]
     notes: tuple[str, ...]
     seed: int
+    inputs: Tensor
     setting: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -86,6 +90,16 @@ class Robustness:
             left = share(int((~broken).sum()), self.examples)
             found.append(Worst(norm, eps, left, broken))
         return tuple(found)
+
+    @property
+    def breaker(self) -> Tensor:
+        """Which row, the first of them, broke each example, ``[batch]``; −1 where none did."""
+        broken = torch.stack([row.outcome.broken for row in self.rows])
+        return torch.where(broken.any(0), broken.int().argmax(0), -1)
+
+    def save(self, path: str | Path) -> None:
+        """The changed inputs as ``.npz`` or ``.safetensors``; see :func:`save_examples`."""
+        save_examples(self, path)
 
     def report(self) -> str:
         """The table, the headline, and what to doubt, to read."""
@@ -134,7 +148,7 @@ def evaluate(
 ) -> Robustness:
     """Attack ``ens`` at ``x`` in [0, 1] in many ways and take the worst case for each example.
 
-    Give ``attacks`` (strings or attacks), or a ``protocol``: ``"standard"`` with ``eps`` and
+    Give ``attacks`` (strings or attacks), a ``protocol``, or both: ``"standard"`` with ``eps`` and
     ``norm``, or ``"paper"``, the adp paper's parameters for data ``like`` mnist, cifar10 or
     cifar100. ``surrogates`` are other ensembles, by name: the strongest gradient attack is run on
     them and its results are tried on ``ens``. ``curve`` are values of ε for which the strongest
@@ -170,7 +184,7 @@ def evaluate(
             flags += probe_flags(ens, x, y, rows, batch_size, seed)
     setting = {"members": ens.members, "combine": ens.combine, "protocol": chosen.name}
     return Robustness(
-        chosen.label, tuple(rows), tuple(curves), tuple(flags), chosen.notes, seed, setting
+        chosen.label, tuple(rows), tuple(curves), tuple(flags), chosen.notes, seed, x, setting
     )
 
 
@@ -181,10 +195,8 @@ def _protocol(
     norm: str,
     like: str,
 ) -> Protocol:
-    if (attacks is None) == (protocol is None):
-        raise ValueError(
-            "give attacks=['pgd:eps=0.1', …] or protocol='standard' with eps=, one of the two"
-        )
+    if attacks is None and protocol is None:
+        raise ValueError("give attacks=['pgd:eps=0.1', …] or protocol='standard' with eps=")
     if attacks is not None:
         if isinstance(attacks, str | Attack):
             attacks = [attacks]
@@ -193,7 +205,13 @@ def _protocol(
             raise ValueError("attacks must name at least one attack, got none")
         if len({attack.spec() for attack in found}) < len(found):
             raise ValueError("an attack is given twice; leave one out")
-        return Protocol("own", "attacks as asked for", found)
+        own = Protocol("own", "attacks as asked for", found)
+        return own if protocol is None else joined([_named(protocol, eps, norm, like), own])
+    assert protocol is not None
+    return _named(protocol, eps, norm, like)
+
+
+def _named(protocol: str | Protocol, eps: float | None, norm: str, like: str) -> Protocol:
     if isinstance(protocol, Protocol):
         return protocol
     check_choice("evaluate", "protocol", protocol, PROTOCOLS)

@@ -24,6 +24,7 @@ __all__ = [
     "PGD",
     "SCHEDULES",
     "GradientAttack",
+    "LossAttack",
     "Plan",
     "loss_and_gradient",
     "projected",
@@ -56,7 +57,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class GradientAttack(Attack):
-    """The loop that FGSM, BIM, PGD and MIM share; they differ in their :class:`Plan`.
+    """The loop that all attacks along a gradient share.
 
     ``x ← Π(x + a · s(∇ℓ(x)))`` with s the sign (L∞) or the direction (L2) of the gradient and Π
     the projection on the ε-ball around the example and on [0, 1]. An example whose goal is reached
@@ -66,31 +67,21 @@ class GradientAttack(Attack):
 
     eps: float = number(0.1, above=0, always=True)
     norm: str = "linf"
-    loss: str = "ce"
-    of: str = "ensemble"
     targeted: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         name = type(self).__name__
         check_choice(name, "norm", self.norm, NORMS)
-        check_choice(name, "loss", self.loss, list(LOSSES))
-        check_choice(name, "of", self.of, OF)
         check_choice(name, "schedule", self.plan().schedule, list(SCHEDULES))
 
     @abstractmethod
     def plan(self) -> Plan:
         """The steps to make."""
 
+    @abstractmethod
     def climbed(self, victim: Victim, logits: Tensor, log_probs: Tensor, goal: Goal) -> Tensor:
         """The loss to climb, ``[batch]``, from the members' logits and the combination."""
-        loss = LOSSES[self.loss]
-        if self.of == "ensemble":
-            return loss(log_probs, goal)
-        by_member = loss(log_softmax(logits, -1), goal)
-        if victim.weights is None:
-            return by_member.sum(0)
-        return (victim.weights.to(by_member.dtype)[:, None] * by_member).sum(0)
 
     def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
         plan = self.plan()
@@ -196,7 +187,33 @@ def _unit_l1(gradient: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class FGSM(GradientAttack):
+class LossAttack(GradientAttack):
+    """What FGSM, BIM, PGD and MIM share; they differ in their :class:`Plan`.
+
+    They climb ``loss`` (of ``goals.LOSSES``) of the ensemble's own prediction, or with
+    ``of="members"`` the sum of the members' losses.
+    """
+
+    loss: str = "ce"
+    of: str = "ensemble"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(type(self).__name__, "loss", self.loss, list(LOSSES))
+        check_choice(type(self).__name__, "of", self.of, OF)
+
+    def climbed(self, victim: Victim, logits: Tensor, log_probs: Tensor, goal: Goal) -> Tensor:
+        loss = LOSSES[self.loss]
+        if self.of == "ensemble":
+            return loss(log_probs, goal)
+        by_member = loss(log_softmax(logits, -1), goal)
+        if victim.weights is None:
+            return by_member.sum(0)
+        return (victim.weights.to(by_member.dtype)[:, None] * by_member).sum(0)
+
+
+@dataclass(frozen=True)
+class FGSM(LossAttack):
     """One step of length ε along the gradient (Goodfellow, Shlens and Szegedy 2015)."""
 
     def plan(self) -> Plan:
@@ -204,7 +221,7 @@ class FGSM(GradientAttack):
 
 
 @dataclass(frozen=True)
-class BIM(GradientAttack):
+class BIM(LossAttack):
     """Steps from the example itself (Kurakin, Goodfellow and Bengio 2017); adp, Section 2.2.
 
     ``step`` is in units of ε; None is 1 / steps.
@@ -219,7 +236,7 @@ class BIM(GradientAttack):
 
 
 @dataclass(frozen=True)
-class PGD(GradientAttack):
+class PGD(LossAttack):
     """Steps from a random point of the ball, with restarts (Madry et al. 2018); adp, Section 2.2.
 
     ``step`` is in units of ε; None is 2.5 / steps, enough to cross the ball. The adp paper's 10
@@ -239,7 +256,7 @@ class PGD(GradientAttack):
 
 
 @dataclass(frozen=True)
-class MIM(GradientAttack):
+class MIM(LossAttack):
     """BIM with momentum: ``g ← μ g + ∇ℓ / ‖∇ℓ‖₁`` (Dong et al. 2018, Eq. 6); adp, Section 2.2.
 
     ``step`` is in units of ε; None is 1 / steps. ``decay`` is μ.

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from dissensus.robustness.attacks import parse
 from dissensus.robustness.autoattack import installed
-from dissensus.robustness.base import Attack
+from dissensus.robustness.base import NORMS, Attack
 from dissensus.specs import check_choice
 
-__all__ = ["PAPER", "PROTOCOLS", "Protocol", "paper", "standard"]
+__all__ = ["PAPER", "PROTOCOLS", "Protocol", "joined", "paper", "standard"]
 
 PROTOCOLS = ("paper", "standard")
 
@@ -23,6 +23,23 @@ class Protocol:
     label: str
     attacks: tuple[Attack, ...]
     notes: tuple[str, ...] = ()
+
+
+def joined(protocols: Sequence[Protocol]) -> Protocol:
+    """Several protocols as one, each attack once.
+
+    >>> both = joined([paper("cifar100"), Protocol("own", "mine", paper("cifar100").attacks)])
+    >>> both.name, len(both.attacks)
+    ('paper + own', 6)
+    """
+    attacks = {attack.spec(): attack for protocol in protocols for attack in protocol.attacks}
+    notes = dict.fromkeys(note for protocol in protocols for note in protocol.notes)
+    return Protocol(
+        " + ".join(protocol.name for protocol in protocols),
+        "; ".join(protocol.label for protocol in protocols),
+        tuple(attacks.values()),
+        tuple(notes),
+    )
 
 
 #: The adp paper's parameters (Tables 2, 3 and 5), for data like these: ε of FGSM, then of BIM, PGD
@@ -87,6 +104,7 @@ def standard(eps: float, norm: str = "linf", *, steps: int = 100, restarts: int 
 
     AutoAttack is left out, with a note, where ``pyautoattack`` is not installed.
     """
+    check_choice("standard", "norm", norm, NORMS)
     ball = f"eps={eps},norm={norm}"
     pgd = f"pgd:{ball},steps={steps},restarts={restarts}"
     texts = [
@@ -103,7 +121,7 @@ def standard(eps: float, norm: str = "linf", *, steps: int = 100, restarts: int 
     ]
     notes: tuple[str, ...] = ()
     if installed():
-        texts.append(f"autoattack:{ball},queries={50 * steps}")
+        texts.append(f"autoattack:{ball},steps={steps},queries={50 * steps}")
     else:
         notes = (
             "AutoAttack was left out, as pyautoattack is not installed: pip install "

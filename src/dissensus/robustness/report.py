@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["report"]
 
-_HEADINGS = ("attack", "accuracy", "95% interval", "L∞", "L2", "L1", "L0")
+_HEADINGS = ("attack", "accuracy", "95% interval", "L∞", "L2", "L1", "L0", "∇ = 0")
 
 
 def report(found: Robustness) -> str:
@@ -34,7 +34,7 @@ def report(found: Robustness) -> str:
 
 
 def _table(found: Robustness) -> list[str]:
-    clean = ("none", *_accuracy(found.clean_accuracy), "", "", "", "")
+    clean = ("none", *_accuracy(found.clean_accuracy), "", "", "", "", "")
     rows = [_HEADINGS, clean, *(_cells(row) for row in found.rows)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     lines = []
@@ -42,14 +42,18 @@ def _table(found: Robustness) -> list[str]:
         cells = [row[0].ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         lines.append("  ".join(cells).rstrip())
-    lines.append("Distances are means over the examples that the attack broke.")
+    lines.append(
+        "Distances are means over the examples that the attack broke; ∇ = 0 is the share of "
+        "gradients that were exactly 0."
+    )
     return lines
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     distortions = [row.outcome.distortion(norm) for norm in ("linf", "l2", "l1", "l0")]
     written = ["–" if value is None else f"{value:.3g}" for value in distortions]
-    return (row.label, *_accuracy(row.outcome.accuracy), *written)
+    zeros = f"{row.outcome.zero_share:.0%}" if int(row.outcome.gradients.sum()) else "–"
+    return (row.label, *_accuracy(row.outcome.accuracy), *written, zeros)
 
 
 def _accuracy(value: Estimate) -> tuple[str, str]:

@@ -152,7 +152,8 @@ def check_inputs(x: Tensor) -> None:
     if low < 0 or high > 1:
         raise ValueError(
             f"attacks live in [0, 1], got inputs from {low:.4g} to {high:.4g}; scale them "
-            "to it and normalise inside the model (`normalize=(mean, std)` of models.make_factory)"
+            "to it and normalise inside the model (`normalize=(mean, std)` of models.make_factory, "
+            "`--normalize` on the command line)"
         )
 
 

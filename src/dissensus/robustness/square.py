@@ -61,7 +61,8 @@ class Square(Attack):
     their Algorithm 3's. ``start`` is the share of entries in the first squares. Inputs that are no
     images ``[batch, channels, rows, columns]`` are taken as one row.
 
-    Each example has squares of its own. Differs from the paper: there a batch shares their places.
+    Each example has squares of its own. Differs from the paper's program: there a batch shares
+    their places, and none ever reaches the last row or column.
     """
 
     eps: float = number(0.1, above=0, always=True)

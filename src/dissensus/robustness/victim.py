@@ -43,8 +43,9 @@ class Victim:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the members compute in."""
-        return next(p.dtype for p in self.ens.parameters() if p.is_floating_point())
+        """What the members compute in; the default where they have no parameters."""
+        found = (p.dtype for p in self.ens.parameters() if p.is_floating_point())
+        return next(found, torch.get_default_dtype())
 
     def logits(self, x: Tensor) -> Tensor:
         """The attacked members' outputs, ``[members, batch, classes]``."""

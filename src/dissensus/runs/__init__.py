@@ -10,13 +10,21 @@ from dissensus.runs.facts import Facts, check_same_data
 from dissensus.runs.folder import Run, describe, find_runs, read_config
 from dissensus.runs.inputs import Inputs, read_inputs
 from dissensus.runs.loading import data_of, device_named, load, load_data, make_ensemble
-from dissensus.runs.settling import augmentation, disagreement_inputs, settled
+from dissensus.runs.settling import (
+    augmentation,
+    changes,
+    check_changes,
+    disagreement_inputs,
+    settled,
+)
 
 __all__ = [
     "Facts",
     "Inputs",
     "Run",
     "augmentation",
+    "changes",
+    "check_changes",
     "check_same_data",
     "data_of",
     "describe",

@@ -15,9 +15,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dissensus.data import Augment, Data
+    from dissensus.ensemble import Ensemble
     from dissensus.objectives import Objective
+    from dissensus.robustness import AdversarialBatches
 
-__all__ = ["augmentation", "disagreement_inputs", "fitting", "settled", "whole_model", "whole_path"]
+__all__ = [
+    "augmentation",
+    "changes",
+    "check_changes",
+    "disagreement_inputs",
+    "fitting",
+    "settled",
+    "whole_model",
+    "whole_path",
+]
 
 Sections = dict[str, dict[str, Any]]
 
@@ -102,6 +113,35 @@ def augmentation(name: str | None) -> Augment | None:
         hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(AUGMENTATIONS)}"
         raise ValueError(f"there is no augmentation {name!r}; {hint}")
     return AUGMENTATIONS[name]
+
+
+def check_changes(asked: Mapping[str, Any], x: Tensor | None = None) -> None:
+    """Raise for an augmentation or an adversary that there is not, or that ``x`` does not suit."""
+    augmentation(asked.get("augment"))
+    attack = _adversary(asked)
+    if attack is None:
+        return
+    from dissensus.robustness import adversary, check_inputs
+
+    adversary(attack)
+    if x is not None:
+        check_inputs(x)
+
+
+def changes(asked: Mapping[str, Any], ens: Ensemble) -> Augment | AdversarialBatches | None:
+    """What is done to each training batch of ``ens``: augmentation, then adversarial examples."""
+    augment = augmentation(asked.get("augment"))
+    attack = _adversary(asked)
+    if attack is None:
+        return augment
+    from dissensus.robustness import AdversarialBatches
+
+    return AdversarialBatches(ens, attack, augment=augment)
+
+
+def _adversary(asked: Mapping[str, Any]) -> str | None:
+    name = asked.get("adversarial")
+    return None if name is None or name == "none" else str(name)
 
 
 def disagreement_inputs(config: Mapping[str, Any], facts: Facts, data: Data) -> Tensor | None:

@@ -34,13 +34,14 @@ OPTIONS: dict[str, tuple[str, str]] = {
     "select_by": ("training", "select_by"),
     "clip": ("training", "clip"),
     "augment": ("data", "augment"),
+    "adversarial": ("data", "adversarial"),
 }
 
 #: Settings of every optimiser, or of one kind, which says so itself.
 OPTIMIZER_KEYS = ("lr", "weight_decay", "momentum")
 
 _MODEL = "model."
-_TEXT = ("objective", "combine", "schedule", "select_by", "augment")
+_TEXT = ("objective", "combine", "schedule", "select_by", "augment", "adversarial")
 
 
 def known_keys(sections: Sections) -> list[str]:

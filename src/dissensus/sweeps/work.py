@@ -21,7 +21,8 @@ from dissensus.objectives import Objective, parse
 from dissensus.outputs import Predictions
 from dissensus.runs import (
     Facts,
-    augmentation,
+    changes,
+    check_changes,
     device_named,
     disagreement_inputs,
     load_data,
@@ -35,7 +36,7 @@ __all__ = ["Job", "Workshop", "figures"]
 OnRecord = Callable[[Record], object]
 
 #: Settings in ``[data]`` that the data themselves do not depend on.
-_NOT_OF_DATA = ("data_dir", "augment", "disagreement")
+_NOT_OF_DATA = ("data_dir", "augment", "adversarial", "disagreement")
 
 _KEPT_DATA = 1 << 30  # bytes of data sets that are kept between batches
 
@@ -58,7 +59,8 @@ class Job:
 
     def training(self) -> Training | None:
         """As a fleet takes it; None for what only ``fit`` can do."""
-        if self.extra is not None or self.cell["config"]["data"].get("augment"):
+        asked = self.cell["config"]["data"]
+        if self.extra is not None or asked.get("augment") or asked.get("adversarial"):
             return None
         train, val = (
             None if part is None else (part[0].to(self.ens.device), part[1].to(self.ens.device))
@@ -75,7 +77,7 @@ class Job:
             self.objective,
             val=self.val,
             disagreement=self.extra,
-            augment=augmentation(self.cell["config"]["data"].get("augment")),
+            augment=changes(self.cell["config"]["data"], self.ens),
             progress=False,
             recipe=self.recipe,
         )
@@ -190,7 +192,7 @@ class Workshop:
             raise ValueError(
                 f"{type(job.objective).__name__} needs unlabelled data: --disagreement"
             )
-        augmentation(cell["config"]["data"].get("augment"))
+        check_changes(cell["config"]["data"], job.data.train[0])
         drawn = job.objective.sample_members(job.ens.members, torch.Generator())
         x, y = (part[:1] for part in job.data.train)
         with job.ens.evaluating(), torch.no_grad():
