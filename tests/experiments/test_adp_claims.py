@@ -142,8 +142,6 @@ CLAIMS = [
 NAMED = pytest.mark.parametrize(
     ("experiment", "claim"), CLAIMS, ids=[f"{one.name}: {c.text[:60]}" for one, c in CLAIMS]
 )
-#: What would be a weakness of ADP, or is the paper's own finding about members.
-AGAINST = ("single network", "alone is more robust than ADP")
 
 
 @NAMED
@@ -176,7 +174,7 @@ def claim_of(experiment: Any, words: str) -> Any:
 # ---- the claims that stand apart ----------------------------------------------------------------
 
 
-def changed(which: str, weak: float, worst: float) -> list[dict[str, Any]]:
+def changed(weak: float, worst: float) -> list[dict[str, Any]]:
     """Records in which ADP gains ``weak`` under the paper's attacks and ``worst`` in truth."""
     records = planted(white_box.WHITE_BOX.study, as_published=True)
     for record in records:
@@ -195,14 +193,14 @@ def test_a_gain_under_weak_attacks_alone_is_called_overstated() -> None:
     for words in ("ADP's gain, at the smaller ε", "ADP's gain, at the larger ε"):
         claim = claim_of(white_box.WHITE_BOX, words)
         # The same images are compared: of 200, the strong attacks saw the first 40.
-        assert claim.check(changed(words, 0.04, -0.2)).verdict == "holds"
-        assert claim.check(changed(words, 0.04, 0.8)).verdict == "does not hold"
+        assert claim.check(changed(0.04, -0.2)).verdict == "holds"
+        assert claim.check(changed(0.04, 0.8)).verdict == "does not hold"
 
 
 def test_what_withstands_attacks() -> None:
     claim = claim_of(white_box.WHITE_BOX, "withstands")
-    assert claim.check(changed("", 0.5, 0.7)).verdict == "holds"
-    assert claim.check(changed("", 0.5, 0.0)).verdict == "does not hold"
+    assert claim.check(changed(0.5, 0.7)).verdict == "holds"
+    assert claim.check(changed(0.5, 0.0)).verdict == "does not hold"
 
 
 @pytest.mark.parametrize(
@@ -252,6 +250,22 @@ def test_one_seed_decides_nothing() -> None:
     ]
     finding = claim_of(white_box.WHITE_BOX, "Under PGD,").check(records)
     assert finding.verdict == "cannot be tested at this scale"
+
+
+def test_the_top_of_the_page_says_what_was_measured() -> None:
+    records = changed(0.04, -0.1)
+    told = white_box.brief(records)
+    assert "MNIST: at ε = 0.1 20 → 25 under the paper's PGD, 20 → 10 in the worst case" in told[0]
+    assert told[-1].startswith("**ADP is not a white-box defence**")
+    assert "MNIST, Fashion-MNIST, digits" in told[-1]
+    assert not any("not a white-box" in line for line in white_box.brief(changed(0.5, 0.75)))
+    assert "**ADP reduces transfer between members.**" in transfer.brief(records)[0]
+    other = planted(transfer.TRANSFER.study, as_published=False)
+    assert "reduces transfer" not in transfer.brief(other)[0]
+    assert (
+        "AUROC under PGD → under PGD that hides from it: MNIST 0.6" in detection.brief(records)[0]
+    )
+    assert white_box.brief([]) == transfer.brief([]) == detection.brief([]) == []
 
 
 # ---- exact ones ---------------------------------------------------------------------------------

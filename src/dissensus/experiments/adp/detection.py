@@ -80,6 +80,21 @@ def _better_than(score: str, words: str) -> Callable[[list[Record]], Finding]:
     return check
 
 
+def brief(records: list[Record]) -> list[str]:
+    """The detector against attacks that do not know of it, and against one that does."""
+    parts = []
+    for data in data_in(records):
+        rows = rows_of(records, data, "adp")
+        values = [list(_auroc(rows, attack).values()) for attack in ("pgd", "disguised")]
+        if all(values):
+            before, after = (float(np.mean(one)) for one in values)
+            parts.append(f"{title(data)} {before:.2f} → {after:.2f}")
+    return [
+        "Ensemble diversity as a detector on ADP₂,₀.₅'s ensembles, AUROC under PGD → under PGD "
+        f"that hides from it: {', '.join(parts)}."
+    ][: len(parts)]
+
+
 def draw(records: list[Record]) -> Figure:
     """ROC curves on ADP's ensembles, mean over seeds."""
     from dissensus.experiments.drawing import add_line, label, new_figure
@@ -161,4 +176,5 @@ DETECTION = Experiment(
         "the predicted label, and against an attack that raises it once it is through (100 steps)."
         for scale, text in ENSEMBLE_SETTING.items()
     },
+    brief,
 )

@@ -141,8 +141,9 @@ FIVE_MEMBERS = Experiment(
     {
         "smoke": "300 digits of scikit-learn, a tiny CNN, 8 epochs, 2 seeds: no claim can show.",
         "cpu": (
-            "Scikit-learn's digits in place of CIFAR-10, the CNN and schedule of the other ensembles "
-            "on digits, five members, 3 seeds; the paper's attacks on 200 test images a seed. "
+            "Scikit-learn's digits in place of CIFAR-10, the CNN and schedule of the other "
+            "ensembles on digits, five members, 3 seeds; the paper's attacks on 200 test images a "
+            "seed. "
             f"{STRONG}; on 40 test images a seed. C&W and EAD of Table 5 were not run."
         ),
         "paper": (

@@ -79,6 +79,30 @@ def _less(
     return check
 
 
+def brief(records: list[Record]) -> list[str]:
+    """How often a target transfers, and whether ADP lowers it everywhere."""
+    parts = []
+    for data in data_in(records):
+        values = [
+            list(_values(rows_of(records, data, who), "pgd targeted").values())
+            for who in ("plain", "adp")
+        ]
+        if all(values):
+            before, after = (100 * float(np.mean(one)) for one in values)
+            parts.append(f"{title(data)} {before:.0f} → {after:.0f}")
+    if not parts:
+        return []
+    lower = all(_less("targeted", (name,))(records).verdict == "holds" for name in ("pgd", "long"))
+    words = (
+        "**ADP reduces transfer between members.**" if lower else "The claims say where it falls."
+    )
+    return [
+        "Targets that transfer from one member to another (PGD), in %, baseline → ADP₂,₀.₅: "
+        f"{', '.join(parts)}. {words} That is diversity, not robustness: an attacker of the "
+        "ensemble sees all members."
+    ]
+
+
 def _attack_title(name: str) -> str:
     kind, _, steps = name.partition("-")
     return f"{kind.upper()} of {steps} steps" if steps else kind.upper()
@@ -179,4 +203,5 @@ TRANSFER = Experiment(
         "CIFAR-10; 80 images a seed (paper: 1,000); the paper prints Figure 3 as colours."
         for scale, text in ENSEMBLE_SETTING.items()
     },
+    brief,
 )

@@ -31,6 +31,7 @@ from dissensus.experiments.adp.reading import (
     contenders_in,
     data_in,
     kept_by,
+    pooled,
     rows_of,
     standard_bits,
     title,
@@ -125,6 +126,47 @@ def _no_masking(records: list[Record]) -> Finding:
     )
     fine = at_half <= 0.05 and zero <= 0.1 and nan == 0 and before - after <= 0.02 * max(before, 50)
     return Finding("holds" if fine else "does not hold", sentence)
+
+
+def brief(records: list[Record]) -> list[str]:
+    """What the paper's attacks say, what the worst case says, and what follows."""
+    found = []
+    for data in data_in(records):
+        pair = [rows_of(records, data, name) for name in ("plain", "adp")]
+        parts = []
+        for eps in standard_eps(pair[1]):
+            specs = [s for s in of_families(pair[1], ("pgd",), "weak") if parameter(s) == eps]
+            weak = [pooled(rows, kept_by(specs)) for rows in pair]
+            worst = [pooled(rows, standard_bits(eps)) for rows in pair]
+            told = [
+                f"{100 * before.mean:.0f} → {100 * after.mean:.0f} {words}"
+                for (before, after), words in (
+                    (weak, "under the paper's PGD"),
+                    (worst, "in the worst case"),
+                )
+                if before is not None and after is not None
+            ]
+            parts += [f"at ε = {eps:g} " + ", ".join(told)] if told else []
+        if parts:
+            found.append(f"Accuracy in %, baseline → ADP₂,₀.₅, {title(data)}: {'; '.join(parts)}.")
+    fallen = [title(data) for data in data_in(records) if _share_left(records, data) < 0.5]
+    if fallen:
+        found.append(
+            "**ADP is not a white-box defence**: in the worst case at the larger ε it keeps less "
+            f"than half of its accuracy on {', '.join(fallen)}."
+        )
+    return found
+
+
+def _share_left(records: list[Record], data: str) -> float:
+    """ADP's accuracy in the worst case at the largest ε, as a share of that on clean images."""
+    rows = rows_of(records, data, "adp")
+    sizes = standard_eps(rows)
+    if not sizes:
+        return 1.0
+    worst = pooled(rows, standard_bits(sizes[-1]))
+    clean = float(np.mean([1 - row["result"]["clean"]["error"] for row in rows]))
+    return 1.0 if worst is None or not clean else worst.mean / clean
 
 
 # ---- the figure and the table -------------------------------------------------------------------
@@ -315,4 +357,5 @@ WHITE_BOX = Experiment(
     draw,
     table,
     ENSEMBLE_SETTING,
+    brief,
 )
