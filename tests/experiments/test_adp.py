@@ -73,7 +73,7 @@ def test_studies_of_five_members_and_of_pairs() -> None:
     found = temperature.run(tiny(temperature.cells("smoke", {})[-1]))
     wrong = found["wrong"]
     assert wrong["in_training_all"] > 0
-    # Hardly anything has been learnt: a temperature of 2 takes from the largest of them.
+    # Hardly anything has been learnt: a temperature of 4 takes from the largest of them.
     assert wrong["in_training_largest"] < wrong["in_use_largest"]
 
 

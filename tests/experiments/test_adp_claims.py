@@ -231,15 +231,12 @@ def test_temperature_claims_compare_the_highest_with_one() -> None:
         finding = claim.check(records)
         assert finding.verdict == "holds", finding.measured
         assert "T = 4" in finding.measured
-        for record in records:
-            record["cell"]["temperature"] = {1.0: 4.0, 4.0: 1.0}.get(
-                record["cell"]["temperature"], 2.0
-            )
-        assert claim.check(records).verdict == "does not hold"
-        for record in records:
-            record["cell"]["temperature"] = {1.0: 4.0, 4.0: 1.0}.get(
-                record["cell"]["temperature"], 2.0
-            )
+        swapped = [
+            {**one, "cell": {**one["cell"], "temperature": 5 - one["cell"]["temperature"]}}
+            for one in records
+            if one["cell"]["contender"] == "adp"
+        ]
+        assert claim.check(swapped).verdict == "does not hold"
 
 
 def test_one_seed_decides_nothing() -> None:

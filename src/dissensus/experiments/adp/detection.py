@@ -170,11 +170,11 @@ DETECTION = Experiment(
     draw,
     table,
     {
-        scale: text
+        **ENSEMBLE_SETTING,
+        "cpu": ENSEMBLE_SETTING["cpu"]
         + " Detection: ε = 0.3 on MNIST and digits and 0.12 on Fashion-MNIST, so that nearly all "
         "are misclassified; 120 images a seed (paper: 1,000 of CIFAR-10), the diversity taken with "
-        "the predicted label, and against an attack that raises it once it is through (100 steps)."
-        for scale, text in ENSEMBLE_SETTING.items()
+        "the predicted label, and against an attack that raises it once it is through (100 steps).",
     },
     brief,
 )

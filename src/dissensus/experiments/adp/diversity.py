@@ -192,9 +192,10 @@ FEATURES = Experiment(
     draw_features,
     features_table,
     {
-        scale: text + " Features: t-SNE (scikit-learn) of 300 test images, as in the paper to be "
+        **ENSEMBLE_SETTING,
+        "cpu": ENSEMBLE_SETTING["cpu"]
+        + " Features: t-SNE (scikit-learn) of 300 test images, as in the paper to be "
         "looked at; the claim is judged by linear CKA (Kornblith et al. 2019), which the paper "
-        "does not have."
-        for scale, text in ENSEMBLE_SETTING.items()
+        "does not have.",
     },
 )

@@ -59,9 +59,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         },
     }[scale]
     settings["temperature"] = 1.0
-    kinds = [("plain", 1.0), ("adp", 1.0), ("adp", 2.0), ("adp", 4.0)]
-    if scale == "smoke":
-        kinds = kinds[:3]
+    kinds = [("plain", 1.0), ("adp", 1.0), ("adp", 4.0)]
     return [
         ensemble_cell(
             f"{contender}-temperature={temperature:g}-seed={seed}",

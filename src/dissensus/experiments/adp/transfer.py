@@ -198,10 +198,10 @@ TRANSFER = Experiment(
     draw,
     table,
     {
-        scale: text
+        **ENSEMBLE_SETTING,
+        "cpu": ENSEMBLE_SETTING["cpu"]
         + " Transfer: ε = 0.2 on MNIST and digits, 0.08 on Fashion-MNIST, 0.05 (the paper's) on "
-        "CIFAR-10; 80 images a seed (paper: 1,000); the paper prints Figure 3 as colours."
-        for scale, text in ENSEMBLE_SETTING.items()
+        "CIFAR-10; 80 images a seed (paper: 1,000); the paper prints Figure 3 as colours.",
     },
     brief,
 )
