@@ -59,7 +59,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "cli": EVERYTHING,
     "experiments": BASE
     | {"training", "diagnostics", "sweeps", "data", "models", "ensemble", "objectives"}
-    | {"scores", "detection", "calibration", "shift"}
+    | {"scores", "detection", "calibration", "shift", "robustness"}
     | {"records", "cells", "files"},
     "sklearn": EVERYTHING,
     "demo": EVERYTHING,

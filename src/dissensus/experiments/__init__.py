@@ -1,5 +1,18 @@
 """The papers' tables and figures as named experiments, at three scales, with claims as checks."""
 
+from dissensus.experiments.adp import (
+    adversarial,
+    errors,
+    five,
+    jsd,
+    many_classes,
+    overhead,
+    theory,
+    transfer,
+    white_box,
+)
+from dissensus.experiments.adp import detection as adp_detection
+from dissensus.experiments.adp import diversity as adp_diversity
 from dissensus.experiments.base import Experiment
 from dissensus.experiments.collusion import (
     architectures,
@@ -60,4 +73,16 @@ EXPERIMENTS: dict[str, Experiment] = {
     "ldr/stochastic-sum": variants.STOCHASTIC_SUM,
     "ldr/examples": examples.EXPERIMENT,
     "ldr/weights": weights.EXPERIMENT,
+    "adp/errors": errors.ERRORS,
+    "adp/features": adp_diversity.FEATURES,
+    "adp/overhead": overhead.EXPERIMENT,
+    "adp/white-box": white_box.WHITE_BOX,
+    "adp/adversarial-training": adversarial.ADVERSARIAL_TRAINING,
+    "adp/transfer": transfer.TRANSFER,
+    "adp/detection": adp_detection.DETECTION,
+    "adp/five-members": five.FIVE_MEMBERS,
+    "adp/theory": theory.EXPERIMENT,
+    "adp/jsd": jsd.EXPERIMENT,
+    "adp/temperature": many_classes.MANY_CLASSES,
+    "adp/histogram": adp_diversity.HISTOGRAM,
 }

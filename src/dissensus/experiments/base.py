@@ -48,6 +48,10 @@ PAPERS = {
     "ldr": (
         "*Rethinking OOD Detection at Scale through Ensemble Diversity*, anonymous, under review"
     ),
+    "adp": (
+        "Pang, Xu, Du, Chen, Zhu, *Improving Adversarial Robustness via Promoting Ensemble "
+        "Diversity*, ICML 2019"
+    ),
 }
 
 
@@ -98,6 +102,7 @@ class Experiment:
     ``setting`` says for each scale what is run (data, network, schedule, seeds) and how that
     differs from the paper. ``check``, ``draw`` and ``table`` get the records of finished cells,
     ``{"name", "cell", "result", "seconds"}``, in the order in which the study plans them.
+    ``brief`` makes sentences of them for the top of the page: what a reader must not miss.
     """
 
     name: str
@@ -109,6 +114,7 @@ class Experiment:
     draw: Callable[[list[Record]], Figure] | None = None
     table: Callable[[list[Record]], tuple[list[str], list[list[str]]]] | None = None
     setting: Mapping[str, str] = field(default_factory=dict)
+    brief: Callable[[list[Record]], list[str]] | None = None
 
     @property
     def full_name(self) -> str:

@@ -99,6 +99,7 @@ def page_text(paper: str, found: Sequence[Outcome], known: Mapping[str, Experime
         "difference over runs lies above 0; it does not hold if the interval includes 0 (“not",
         "distinguishable”) or lies below. Brackets are such intervals.",
         "",
+        *_in_short(mine),
         "## All claims",
         "",
         _counts(mine),
@@ -113,6 +114,17 @@ def page_text(paper: str, found: Sequence[Outcome], known: Mapping[str, Experime
 
 
 # ---- parts of the page --------------------------------------------------------------------------
+
+
+def _in_short(found: Sequence[Outcome]) -> list[str]:
+    """The sentences that experiments have for the top of the page; nothing if they have none."""
+    told = [
+        f"- {sentence}"
+        for outcome in found
+        if outcome.experiment.brief is not None
+        for sentence in outcome.experiment.brief(outcome.record.records)
+    ]
+    return ["## In short", "", *told, ""] if told else []
 
 
 def _counts(found: Sequence[Outcome]) -> str:
