@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import Tensor
 from torch.nn import functional
 
@@ -284,6 +285,26 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     return [*head, "Pr[J = 1] on Q", "on P", "AUROC of PDS on Q"], rows
 
 
+def brief(records: list[Record]) -> list[str]:
+    """What a planted share of the unknown changes, at the strength that serves best without one."""
+    value = auroc(_stranger(records), "pds")
+
+    def mean(share: float, strength: float | None) -> float:
+        return float(
+            np.mean([value(record) for record in _runs(records, share, strength).values()])
+        )
+
+    best = max(_strengths_in(records), key=lambda strength: mean(0.0, strength))
+    words = [
+        f"ε = {share:g}: {mean(share, best):.3f} against {mean(share, None):.3f}"
+        for share in _shares_in(records)
+    ]
+    return [
+        "With a share ε of the unknown planted in the training data, LDR + PDS against a deep "
+        f"ensemble + PDS (AUROC on Q, λ = {best:g}): {', '.join(words)}."
+    ]
+
+
 EXPERIMENT = Experiment(
     "planted",
     "ldr",
@@ -325,4 +346,5 @@ EXPERIMENT = Experiment(
         ),
         "paper": "The same with 50,000 images and 20 epochs.",
     },
+    brief,
 )
