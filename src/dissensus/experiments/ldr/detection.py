@@ -181,8 +181,8 @@ def brief(records: list[Record]) -> list[str]:
                 mean = float(np.mean([_mean(runs, name, score) for name in sets_in(runs)]))
                 words.append(f"{_name((method, score))} {mean:.3f}")
         sentences.append(
-            f"{DATA_NAMES[data]}, AUROC over all unknown sets: {', '.join(words)} (A2D had unlabelled "
-            "data to disagree on, the others had none)."
+            f"{DATA_NAMES[data]}, AUROC over all unknown sets: {', '.join(words)} (A2D had "
+            "unlabelled data to disagree on, the others had none)."
         )
     return sentences
 

@@ -265,8 +265,8 @@ def brief(records: list[Record]) -> list[str]:
     first = float(np.mean([curve[0] for curve in _curves(records, "pulling_share")]))
     last = float(np.mean([curve[-1] for curve in _curves(records, "pulling_share")]))
     return [
-        f"{first:.0%} of LDR's weight after the first epoch, {last:.0%} after the last, lies on rows "
-        "with a top probability below ½, where the gradient of A2D's pair term draws members "
+        f"{first:.0%} of LDR's weight after the first epoch, {last:.0%} after the last, lies on "
+        "rows with a top probability below ½, where the gradient of A2D's pair term draws members "
         "together instead of apart."
     ]
 
