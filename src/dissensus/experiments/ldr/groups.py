@@ -142,6 +142,7 @@ def draw(records: list[Record]) -> Figure:
                 label=None if place else name,
             )
     panel.set_xticks(range(len(_STRENGTHS)), [METHOD_NAMES[method] for method in _STRENGTHS])
+    panel.set_ylim(0, 1.2)  # room for the legend
     label(panel, "", "accuracy in the worst group", legend=True)
     return figure
 

@@ -21,7 +21,7 @@ from dissensus.experiments.ldr.measuring import measure, outputs_of
 from dissensus.experiments.ldr.methods import train_ensemble
 from dissensus.experiments.ldr.reading import Runs, Value, accuracy, auroc, compare_sets, shown
 from dissensus.experiments.ldr.settings import load_setting
-from dissensus.experiments.statistics import mean_interval
+from dissensus.experiments.statistics import mean_interval, paired_difference
 from dissensus.scores import disagreement, unique
 
 if TYPE_CHECKING:
@@ -295,13 +295,15 @@ def brief(records: list[Record]) -> list[str]:
         )
 
     best = max(_strengths_in(records), key=lambda strength: mean(0.0, strength))
-    words = [
-        f"ε = {share:g}: {mean(share, best):.3f} against {mean(share, None):.3f}"
-        for share in _shares_in(records)
-    ]
+    words = []
+    for share in _shares_in(records):
+        runs, rival = _runs(records, share, best), _runs(records, share, None)
+        seeds = sorted(set(runs) & set(rival))
+        gain = paired_difference([value(runs[s]) for s in seeds], [value(rival[s]) for s in seeds])
+        words.append(f"ε = {share:g}: {mean(share, best):.3f}, {gain.shown('{:+.3f}')}")
     return [
-        "With a share ε of the unknown planted in the training data, LDR + PDS against a deep "
-        f"ensemble + PDS (AUROC on Q, λ = {best:g}): {', '.join(words)}."
+        "With a share ε of the unknown planted in the training data, AUROC of LDR + PDS on Q, and "
+        f"its difference from a deep ensemble's + PDS (λ = {best:g}): {'; '.join(words)}."
     ]
 
 

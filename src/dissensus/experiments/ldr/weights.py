@@ -237,6 +237,7 @@ def draw(records: list[Record]) -> Figure:
     line(axes[0, 1], "pulling_share", 2, "rows with top probability < ½")
     line(axes[0, 2], "planted_ratio", 3, "planted / others")
     label(axes[0, 0], "epoch", "mean α_n", legend=True)
+    axes[0, 1].set_ylim(0, 1.6)  # room for the legend
     label(axes[0, 1], "epoch", "share of the weight", legend=True)
     label(axes[0, 2], "epoch", "ratio of mean α", legend=True)
     return figure
