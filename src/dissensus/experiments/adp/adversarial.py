@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dissensus.experiments.adp.accuracies import clean_text
 from dissensus.experiments.adp.contenders import CONTENDERS
 from dissensus.experiments.adp.ensembles import ENSEMBLES, TRAINED
 from dissensus.experiments.adp.judging import (
@@ -50,7 +51,7 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
         if not rows_of(records, data, "pgd"):
             continue
         mine = [record for record in records if record["cell"]["data"] == data]
-        clean = [_clean(rows_of(mine, data, name)) for name in _SHOWN]
+        clean = [clean_text(rows_of(mine, data, name)) for name in _SHOWN]
         rows.append([title(data), "none", *clean])
         for spec in attack_names(mine):
             read = kept_by([spec])
@@ -65,11 +66,6 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
         cells = [f"{TABLE4[who][place]}" if who in TABLE4 else "–" for who in _SHOWN]
         rows.append(["published, CIFAR-10", f"{name.upper()}, ε = {eps:g}", *cells])
     return header, rows
-
-
-def _clean(rows: Sequence[Record]) -> str:
-    values = [1 - row["result"]["clean"]["error"] for row in rows]
-    return f"{100 * np.mean(values):.1f}" if values else "–"
 
 
 _WEAK = "Section 4.3, Table 4; the paper's attacks (historical, weak)"

@@ -83,13 +83,17 @@ def weak_check(
     quantity: str,
     published: str | None,
     part: str = "weak",
+    only: str | None = None,
 ) -> Check:
-    """More images stay right with ``larger``, over some of the paper's attacks, on all data."""
+    """More images stay right with ``larger``, over some of the paper's attacks.
+
+    On every data set, or on ``only`` one; CANNOT where it was not run.
+    """
     names = (CONTENDERS[larger].title, CONTENDERS[smaller].title)
 
     def check(records: list[Record]) -> Finding:
         findings = {}
-        for data in data_in(records):
+        for data in data_in(records) if only is None else (only,):
             pair = [rows_of(records, data, name) for name in (larger, smaller)]
             specs = of_families(pair[0], families, part)
             runs = [by_seed(rows, kept_by(specs, part)) for rows in pair]
@@ -100,13 +104,15 @@ def weak_check(
     return check
 
 
-def standard_check(larger: str, smaller: str, which: int, quantity: str) -> Check:
+def standard_check(
+    larger: str, smaller: str, which: int, quantity: str, only: str | None = None
+) -> Check:
     """The same for the worst case of the standard protocol at the ε of place ``which``."""
     names = (CONTENDERS[larger].title, CONTENDERS[smaller].title)
 
     def check(records: list[Record]) -> Finding:
         findings = {}
-        for data in data_in(records):
+        for data in data_in(records) if only is None else (only,):
             pair = [rows_of(records, data, name) for name in (larger, smaller)]
             sizes = standard_eps(pair[0])
             if not sizes:

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dissensus.experiments.adp.contenders import CONTENDERS
+from dissensus.experiments.adp.accuracies import brief, draw, table
 from dissensus.experiments.adp.ensembles import ENSEMBLES
 from dissensus.experiments.adp.judging import (
     FAMILIES,
     GRADIENT,
     Check,
-    attack_title,
-    family,
     of_families,
     parameter,
     standard_check,
     standard_eps,
     weak_check,
 )
-from dissensus.experiments.adp.published import gains, published_row
+from dissensus.experiments.adp.published import TABLE2, gains
 from dissensus.experiments.adp.reading import (
     Bits,
-    accuracy_text,
-    attack_names,
     by_seed,
     compared,
-    contenders_in,
     data_in,
     kept_by,
-    pooled,
     rows_of,
     standard_bits,
     title,
@@ -41,7 +34,7 @@ from dissensus.experiments.base import Claim, Experiment, Finding, Record
 from dissensus.experiments.collusion.comparing import CANNOT, all_of
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 __all__ = ["WHITE_BOX"]
 
@@ -128,127 +121,23 @@ def _no_masking(records: list[Record]) -> Finding:
     return Finding("holds" if fine else "does not hold", sentence)
 
 
-def brief(records: list[Record]) -> list[str]:
-    """What the paper's attacks say, what the worst case says, and what follows."""
-    found = []
-    for data in data_in(records):
-        pair = [rows_of(records, data, name) for name in ("plain", "adp")]
-        parts = []
-        for eps in standard_eps(pair[1]):
-            specs = [s for s in of_families(pair[1], ("pgd",), "weak") if parameter(s) == eps]
-            weak = [pooled(rows, kept_by(specs)) for rows in pair]
-            worst = [pooled(rows, standard_bits(eps)) for rows in pair]
-            told = [
-                f"{100 * before.mean:.0f} → {100 * after.mean:.0f} {words}"
-                for (before, after), words in (
-                    (weak, "under the paper's PGD"),
-                    (worst, "in the worst case"),
-                )
-                if before is not None and after is not None
-            ]
-            parts += [f"at ε = {eps:g} " + ", ".join(told)] if told else []
-        if parts:
-            found.append(f"Accuracy in %, baseline → ADP₂,₀.₅, {title(data)}: {'; '.join(parts)}.")
-    fallen = [title(data) for data in data_in(records) if _share_left(records, data) < 0.5]
-    if fallen:
-        found.append(
-            "**ADP is not a white-box defence**: in the worst case at the larger ε it keeps less "
-            f"than half of its accuracy on {', '.join(fallen)}."
-        )
-    return found
-
-
-def _share_left(records: list[Record], data: str) -> float:
-    """ADP's accuracy in the worst case at the largest ε, as a share of that on clean images."""
-    rows = rows_of(records, data, "adp")
-    sizes = standard_eps(rows)
-    if not sizes:
-        return 1.0
-    worst = pooled(rows, standard_bits(sizes[-1]))
-    clean = float(np.mean([1 - row["result"]["clean"]["error"] for row in rows]))
-    return 1.0 if worst is None or not clean else worst.mean / clean
-
-
-# ---- the figure and the table -------------------------------------------------------------------
-
-
-def draw(records: list[Record]) -> Figure:
-    """Accuracy against ε: the paper's PGD beside one that crosses the ball, and the worst case."""
-    from dissensus.experiments.drawing import COLORS, MARKERS, add_line, label, new_figure
-    from dissensus.experiments.statistics import curve_interval
-
-    drawn = [record for record in records if "curve" in record["result"]]
-    sets = data_in(drawn)
-    figure, axes = new_figure(1, max(1, len(sets)), width=4.4, height=3.4)
-    for panel, data in zip(axes[0], sets, strict=True):
-        for number, contender in enumerate(("plain", "adp")):
-            rows = rows_of(drawn, data, contender)
-            if not rows:
-                continue
-            eps = rows[0]["cell"]["curve"]["eps"]
-            name = CONTENDERS[contender].title
-            for kind, style, words in (("weak", "--", "paper's PGD"), ("strong", "-", "PGD-40")):
-                curves = np.array([row["result"]["curve"][kind] for row in rows])
-                mean, low, high = curve_interval(curves)
-                add_line(
-                    panel,
-                    eps,
-                    mean,
-                    number,
-                    band=(low.clip(0), high.clip(max=1)) if kind == "strong" else None,
-                    name=f"{name}, {words}",
-                    markers=False,
-                    linestyle=style,
-                )
-            for size in standard_eps(rows):
-                bits = by_seed(rows, standard_bits(size)).values()
-                worst = float(np.mean([float(one.mean()) for one in bits]))
-                mark = MARKERS[number]
-                panel.plot([size], [worst], mark, color=COLORS[number], markersize=7.0)
-        label(panel, "ε (L∞)", "accuracy", title(data))
-        panel.set_ylim(-0.03, 1.03)
-    if sets:
-        axes[0, 0].legend(loc="lower left", fontsize=7.5, frameon=False)
-    return figure
-
-
-def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
-    """Accuracies in %, ours and in round brackets the published ones."""
-    everybody = contenders_in(records)
-    header = ["data", "attack", *(CONTENDERS[name].title for name in everybody)]
-    rows = []
-    for data in data_in(records):
-        mine = [record for record in records if record["cell"]["data"] == data]
-        clean = [_clean_text(rows_of(mine, data, name)) for name in everybody]
-        rows.append([title(data), "none", *clean])
-        for part in ("weak", "slow"):
-            for spec in attack_names(mine, part):
-                cells = []
-                for name in everybody:
-                    text = accuracy_text(rows_of(mine, data, name), kept_by([spec], part))
-                    printed = published_row(data, family(spec), parameter(spec), name)
-                    if "direction" not in spec and printed is not None:
-                        text += f" ({printed})"
-                    cells.append(text)
-                rows.append([title(data), attack_title(spec), *cells])
-        for eps in standard_eps(mine):
-            for key, words in (("autoattack", "AutoAttack"), ("right", "**worst case, standard**")):
-                read = standard_bits(eps, key)
-                cells = [accuracy_text(rows_of(mine, data, name), read) for name in everybody]
-                rows.append([title(data), f"{words}, ε = {eps:g}", *cells])
-    return header, rows
-
-
-def _clean_text(rows: Sequence[Record]) -> str:
-    values = [1 - record["result"]["clean"]["error"] for record in rows]
-    return f"{100 * np.mean(values):.1f}" if values else "–"
-
-
 # ---- the experiment -----------------------------------------------------------------------------
 
 _WEAK = "Section 4.3, Table 2; the paper's attacks (historical, weak)"
 _STRONG = "Section 4.3, Table 2; standard protocol"
 _OURS = "our question; standard protocol"
+_MEAN = "accuracy, mean of FGSM, BIM, PGD and MIM"
+#: The paper's data sets, and ours.
+_SETS = ("mnist", "cifar10", "cifar100", "fashion_mnist", "digits")
+
+
+def _printed(data: str) -> str | None:
+    """Both printed accuracies, mean over the gradient attacks that the paper tried on ``data``."""
+    rows = [row for name in GRADIENT for row in TABLE2.get(data, {}).get(name, {}).values()]
+    if not rows:
+        return None
+    return f"{np.mean([row[0] for row in rows]):.1f} → {np.mean([row[-1] for row in rows]):.1f}"
+
 
 WHITE_BOX = Experiment(
     "white-box",
@@ -259,13 +148,12 @@ WHITE_BOX = Experiment(
     (
         *(
             Claim(
-                f"Under {FAMILIES[name]}, ADP₂,₀.₅ is more accurate than the baseline",
+                f"{title(data)}: under FGSM, BIM, PGD and MIM, ADP₂,₀.₅ is more accurate than the "
+                "baseline",
                 _WEAK,
-                weak_check(
-                    "adp", "plain", (name,), f"accuracy under {FAMILIES[name]}", gains(name)
-                ),
+                weak_check("adp", "plain", GRADIENT, _MEAN, _printed(data), only=data),
             )
-            for name in GRADIENT
+            for data in _SETS
         ),
         *(
             Claim(
@@ -284,7 +172,7 @@ WHITE_BOX = Experiment(
                 "adp-entropy",
                 "plain",
                 GRADIENT,
-                "accuracy, mean of FGSM, BIM, PGD and MIM",
+                _MEAN,
                 f"PGD: {gains('pgd', 'adp-entropy')}",
             ),
         ),
@@ -295,19 +183,19 @@ WHITE_BOX = Experiment(
                 "adp",
                 "adp-entropy",
                 GRADIENT,
-                "accuracy, mean of FGSM, BIM, PGD and MIM",
+                _MEAN,
                 f"PGD: {gains('pgd', 'adp', 'adp-entropy')}",
             ),
         ),
-        Claim(
-            "At the smaller ε, ADP₂,₀.₅ is more accurate than the baseline in the worst case",
-            _STRONG,
-            standard_check("adp", "plain", 0, "worst case"),
-        ),
-        Claim(
-            "At the larger ε, ADP₂,₀.₅ is more accurate than the baseline in the worst case",
-            _STRONG,
-            standard_check("adp", "plain", -1, "worst case"),
+        *(
+            Claim(
+                f"{title(data)}: at the {size} ε, ADP₂,₀.₅ is more accurate than the baseline in "
+                "the worst case",
+                _STRONG,
+                standard_check("adp", "plain", which, "worst case", data),
+            )
+            for data in _SETS
+            for which, size in ((0, "smaller"), (-1, "larger"))
         ),
         Claim(
             "At the smaller ε, ADP₂,₀.₅ is more accurate than ADP₂,₀ in the worst case",
@@ -334,9 +222,7 @@ WHITE_BOX = Experiment(
             "ADP₂,₀.₅ gains more than label smoothing with the F_y of Eq. 7, under the paper's "
             "attacks",
             "our question; the paper's attacks (historical, weak)",
-            weak_check(
-                "adp", "smoothed", GRADIENT, "accuracy, mean of FGSM, BIM, PGD and MIM", None
-            ),
+            weak_check("adp", "smoothed", GRADIENT, _MEAN, None),
         ),
         Claim(
             "ADP₂,₀.₅ gains more than label smoothing with the F_y of Eq. 7, at the smaller ε",
