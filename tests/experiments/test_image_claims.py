@@ -8,10 +8,12 @@ import pytest
 from dissensus.experiments.base import Finding
 from dissensus.experiments.collusion import architectures, comparison, dropout, gap, sweeps
 from dissensus.experiments.collusion.comparing import (
-    all_of,
-    compare_values,
     joint_is_worst,
     late_drop,
+)
+from dissensus.experiments.comparing import (
+    all_of,
+    compare_values,
 )
 
 EXPERIMENTS = (

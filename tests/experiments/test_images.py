@@ -21,10 +21,12 @@ from dissensus.experiments.collusion.images import (
     by_seed,
     image_cell,
     run_image_cell,
+)
+from dissensus.experiments.collusion.networks import library_model, small_resnet, small_vgg
+from dissensus.experiments.comparing import (
     seeds_of,
     where,
 )
-from dissensus.experiments.collusion.networks import library_model, small_resnet, small_vgg
 from dissensus.objectives import Augmented, LearnerDropout
 
 RNG = np.random.default_rng(0)
@@ -158,7 +160,9 @@ def test_images_can_be_made_smaller() -> None:
 
 
 def test_objectives_of_cells() -> None:
-    from dissensus.experiments.collusion.images import _objective
+    from dissensus.experiments.collusion.images import (
+        _objective,
+    )
 
     cell = image_cell("a", SMOKE, beta=0.4, combine="score")
     assert _objective(cell) == Augmented(beta=0.4, combine="score")

@@ -13,7 +13,11 @@ from dissensus.experiments.adp.measuring import EDGES
 from dissensus.experiments.adp.reading import contenders_in, data_in, rows_of, title
 from dissensus.experiments.adp.settings import ENSEMBLE_SETTING
 from dissensus.experiments.base import Claim, Experiment, Finding, Record
-from dissensus.experiments.collusion.comparing import all_of, compare_values, paired
+from dissensus.experiments.comparing import (
+    all_of,
+    compare_values,
+    paired,
+)
 from dissensus.experiments.statistics import mean_interval
 
 if TYPE_CHECKING:

@@ -17,8 +17,11 @@ from dissensus.experiments.adp import measuring
 from dissensus.experiments.adp.contenders import train_ensemble
 from dissensus.experiments.adp.plans import data_settings, ensemble_cell
 from dissensus.experiments.base import Cell, Study
-from dissensus.experiments.collusion.images import SEEDS_OPTION, seeds_of
 from dissensus.experiments.collusion.parts import Parts, load_parts
+from dissensus.experiments.comparing import (
+    SEEDS_OPTION,
+    seeds_of,
+)
 
 __all__ = ["CONTROLS", "ENSEMBLES", "PAIR", "TRAINED", "cells", "measure", "run"]
 

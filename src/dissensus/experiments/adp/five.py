@@ -37,7 +37,10 @@ from dissensus.experiments.adp.reading import (
 )
 from dissensus.experiments.adp.settings import STRONG
 from dissensus.experiments.base import Cell, Claim, Experiment, Record, Study
-from dissensus.experiments.collusion.images import SEEDS_OPTION, seeds_of
+from dissensus.experiments.comparing import (
+    SEEDS_OPTION,
+    seeds_of,
+)
 
 __all__ = ["FIVE", "FIVE_MEMBERS", "cells"]
 

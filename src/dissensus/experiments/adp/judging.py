@@ -16,7 +16,9 @@ from dissensus.experiments.adp.reading import (
     title,
 )
 from dissensus.experiments.base import Finding, Record
-from dissensus.experiments.collusion.comparing import all_of
+from dissensus.experiments.comparing import (
+    all_of,
+)
 from dissensus.robustness import parse
 
 __all__ = [

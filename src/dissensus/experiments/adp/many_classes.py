@@ -18,8 +18,12 @@ from dissensus.experiments.adp.reading import (
 from dissensus.experiments.adp.settings import STRONG
 from dissensus.experiments.adp.temperature import TEMPERATURE
 from dissensus.experiments.base import Claim, Experiment, Finding, Record
-from dissensus.experiments.collusion.comparing import CANNOT, compare_values, paired
-from dissensus.experiments.collusion.images import where
+from dissensus.experiments.comparing import (
+    CANNOT,
+    compare_values,
+    paired,
+    where,
+)
 from dissensus.experiments.statistics import mean_interval
 
 if TYPE_CHECKING:

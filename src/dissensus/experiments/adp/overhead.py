@@ -11,7 +11,9 @@ import torch
 
 from dissensus.ensemble import Ensemble
 from dissensus.experiments.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.experiments.collusion.comparing import CANNOT
+from dissensus.experiments.comparing import (
+    CANNOT,
+)
 from dissensus.experiments.statistics import larger_than, mean_interval
 from dissensus.models import make_factory
 from dissensus.objectives import ADP, Independent, Objective

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 
 from dissensus.experiments.adp.contenders import CONTENDERS
 from dissensus.experiments.base import Finding, Record
-from dissensus.experiments.collusion.comparing import CANNOT
-from dissensus.experiments.collusion.images import where
+from dissensus.experiments.comparing import (
+    CANNOT,
+    where,
+)
 from dissensus.experiments.statistics import Estimate, judge_larger, mean_interval
 
 __all__ = [

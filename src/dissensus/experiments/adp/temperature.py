@@ -23,8 +23,11 @@ from dissensus.experiments.adp.plans import (
     standard,
 )
 from dissensus.experiments.base import Cell, Study
-from dissensus.experiments.collusion.images import SEEDS_OPTION, seeds_of
 from dissensus.experiments.collusion.parts import Parts, load_parts
+from dissensus.experiments.comparing import (
+    SEEDS_OPTION,
+    seeds_of,
+)
 from dissensus.training import predict
 
 __all__ = ["TEMPERATURE", "cells", "digit_pairs", "run"]

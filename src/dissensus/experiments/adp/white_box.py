@@ -31,7 +31,10 @@ from dissensus.experiments.adp.reading import (
 )
 from dissensus.experiments.adp.settings import ENSEMBLE_SETTING
 from dissensus.experiments.base import Claim, Experiment, Finding, Record
-from dissensus.experiments.collusion.comparing import CANNOT, all_of
+from dissensus.experiments.comparing import (
+    CANNOT,
+    all_of,
+)
 
 if TYPE_CHECKING:
     pass

@@ -9,8 +9,6 @@ import numpy as np
 
 from dissensus.experiments.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.experiments.collusion.comparing import (
-    CANNOT,
-    all_of,
     beta_table,
     betas_in,
     compare,
@@ -22,14 +20,18 @@ from dissensus.experiments.collusion.images import (
     CPU,
     NETWORKS,
     PAPER_SWEEP,
-    SEEDS_OPTION,
     SMOKE,
     image_cell,
     run_image_cell,
+)
+from dissensus.experiments.collusion.plots import draw_beta_curves
+from dissensus.experiments.comparing import (
+    CANNOT,
+    SEEDS_OPTION,
+    all_of,
     seeds_of,
     where,
 )
-from dissensus.experiments.collusion.plots import draw_beta_curves
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

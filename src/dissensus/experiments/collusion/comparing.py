@@ -10,22 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dissensus.experiments.base import Finding, Record
-from dissensus.experiments.collusion.images import by_seed
-from dissensus.experiments.comparing import CANNOT, all_of, compare_values, paired, where
+from dissensus.experiments.collusion.images import (
+    by_seed,
+)
+from dissensus.experiments.comparing import CANNOT, compare_values, paired, where
 from dissensus.experiments.statistics import mean_interval, paired_difference
 
 __all__ = [
-    "CANNOT",
     "FORMS",
     "QUANTITIES",
-    "all_of",
     "beta_table",
     "betas_in",
     "compare",
-    "compare_values",
     "joint_is_worst",
     "late_drop",
-    "paired",
     "values_at",
 ]
 

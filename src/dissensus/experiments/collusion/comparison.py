@@ -14,20 +14,22 @@ import numpy as np
 from dissensus.experiments.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.experiments.collusion.comparing import (
     FORMS,
-    all_of,
     compare,
-    compare_values,
-    paired,
 )
 from dissensus.experiments.collusion.images import (
     CPU,
     NETWORKS,
     PAPER_SWEEP,
-    SEEDS_OPTION,
     SMOKE,
     by_seed,
     image_cell,
     run_image_cell,
+)
+from dissensus.experiments.comparing import (
+    SEEDS_OPTION,
+    all_of,
+    compare_values,
+    paired,
     seeds_of,
     where,
 )

@@ -7,25 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 from dissensus.experiments.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.experiments.collusion.comparing import (
-    CANNOT,
     FORMS,
     QUANTITIES,
-    all_of,
     compare,
-    paired,
 )
 from dissensus.experiments.collusion.images import (
     CPU,
     PAPER_SWEEP,
-    SEEDS_OPTION,
     SMOKE,
     by_seed,
     image_cell,
     run_image_cell,
+)
+from dissensus.experiments.collusion.plots import AXES, draw_points
+from dissensus.experiments.comparing import (
+    CANNOT,
+    SEEDS_OPTION,
+    all_of,
+    paired,
     seeds_of,
     where,
 )
-from dissensus.experiments.collusion.plots import AXES, draw_points
 from dissensus.experiments.statistics import mean_interval, paired_difference
 
 if TYPE_CHECKING:

@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dissensus.experiments.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.experiments.collusion.comparing import all_of, compare_values, paired
 from dissensus.experiments.collusion.images import (
     CPU,
     PAPER_SWEEP,
-    SEEDS_OPTION,
     SMOKE,
     image_cell,
     run_image_cell,
+)
+from dissensus.experiments.comparing import (
+    SEEDS_OPTION,
+    all_of,
+    compare_values,
+    paired,
     seeds_of,
     where,
 )

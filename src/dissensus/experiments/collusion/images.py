@@ -17,7 +17,6 @@ from dissensus.decomposition import decompose
 from dissensus.ensemble import Ensemble
 from dissensus.experiments.base import Cell, Record
 from dissensus.experiments.collusion.parts import Parts, load_parts
-from dissensus.experiments.comparing import SEEDS_OPTION, seeds_of, where
 from dissensus.models import make_factory
 from dissensus.objectives import Augmented, LearnerDropout, Objective
 from dissensus.outputs import combined_log_probs
@@ -28,14 +27,11 @@ __all__ = [
     "CPU",
     "NETWORKS",
     "PAPER_SWEEP",
-    "SEEDS_OPTION",
     "SMOKE",
     "by_seed",
     "image_cell",
     "member_accuracy",
     "run_image_cell",
-    "seeds_of",
-    "where",
 ]
 
 BETAS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)

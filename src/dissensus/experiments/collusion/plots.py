@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dissensus.experiments.base import Record
-from dissensus.experiments.collusion.comparing import betas_in, values_at
+from dissensus.experiments.collusion.comparing import (
+    betas_in,
+    values_at,
+)
 from dissensus.experiments.statistics import mean_interval
 
 if TYPE_CHECKING:

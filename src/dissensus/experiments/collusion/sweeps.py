@@ -11,27 +11,29 @@ from typing import TYPE_CHECKING, Any
 
 from dissensus.experiments.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.experiments.collusion.comparing import (
-    CANNOT,
-    all_of,
     beta_table,
     compare,
     joint_is_worst,
     late_drop,
-    paired,
     values_at,
 )
 from dissensus.experiments.collusion.images import (
     BETAS,
     CPU,
     PAPER_SWEEP,
-    SEEDS_OPTION,
     SMOKE,
     image_cell,
     run_image_cell,
+)
+from dissensus.experiments.collusion.plots import draw_beta_curves
+from dissensus.experiments.comparing import (
+    CANNOT,
+    SEEDS_OPTION,
+    all_of,
+    paired,
     seeds_of,
     where,
 )
-from dissensus.experiments.collusion.plots import draw_beta_curves
 from dissensus.experiments.statistics import paired_difference
 
 if TYPE_CHECKING:
