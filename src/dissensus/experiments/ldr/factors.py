@@ -82,7 +82,7 @@ def _sizes(settings: Mapping[str, Any], members: int, seed: int) -> list[Cell]:
     base = {**settings, "factor": "size", "members": members, "seed": seed, "footing": "epochs"}
     base["epochs"] = round(settings["epochs"] * 2.5)
     found = []
-    for active in (2, 5, 10) if members == 50 and seed == 0 else (2,):
+    for active in (2, 5) if members == 50 and seed == 0 else (2,):
         name = f"size-{members}-active={active}-ldr-seed={seed}"
         found.append(ldr_cell(name, base, method="ldr", strength=0.3, active=active))
     if members <= 5:
@@ -334,7 +334,7 @@ def table_size(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for method in ("ldr", "deep-ensemble"):
         for size in _sizes_in(records, method):
-            for active in (2, 5, 10):
+            for active in (2, 5):
                 runs = _of_size(records, size, method, active)
                 if not runs:
                     continue
