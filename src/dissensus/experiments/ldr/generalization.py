@@ -60,6 +60,7 @@ def _beats(
                 _WAYS[way](shift),
             )
             for data in _data(records)
+            if left(records, data) and right(records, data)
             for shift in _SHIFTS
         }
         return compare_sets(pairs, names, f"accuracy, {way}", form="{:.3f}", published=published)
