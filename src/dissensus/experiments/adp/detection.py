@@ -111,7 +111,8 @@ def draw(records: list[Record]) -> Figure:
             style = "--" if attack == "disguised" else "-"
             add_line(panel, GRID, curve, number, name=name, markers=False, linestyle=style)
         panel.plot([0, 1], [0, 1], color="#999999", linewidth=0.8, label="chance")
-        label(panel, "false positive rate", "true positive rate", title(data), legend=True)
+        label(panel, "false positive rate", "true positive rate", title(data))
+        panel.legend(loc="lower right", fontsize=7.0, framealpha=0.9, edgecolor="none")
     return figure
 
 
