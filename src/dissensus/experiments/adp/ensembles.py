@@ -37,7 +37,7 @@ _ENTRIES: dict[str, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {
         (("mnist", "fashion_mnist", "digits"), PAIR),
         (("mnist", "fashion_mnist", "digits"), CONTROLS),
         (("fashion_mnist",), TRAINED),
-        (("cifar10",), PAIR),
+        (("cifar10",), ("plain", "adp-entropy", "adp")),
     ),
     "paper": (
         (("mnist", "cifar10", "cifar100"), PAIR),
