@@ -107,7 +107,8 @@ def test_plans(study: Any, scale: str) -> None:
             for spec in measuring.strong_attacks(eps, cell["standard"]):
                 parse(spec)
     assert len(by) >= 2
-    assert all(kinds == by[0] for kinds in by.values())
+    assert all(kinds <= by[0] for kinds in by.values())  # the main rows may have more seeds
+    assert by[1] == by[0]
     fewer = study.cells(scale, {"seeds": 1})
     assert fewer == [cell for cell in cells if cell["seed"] == 0]
 

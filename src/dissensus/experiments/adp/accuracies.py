@@ -109,7 +109,8 @@ def draw(records: list[Record]) -> Figure:
                 bits = by_seed(rows, standard_bits(size)).values()
                 worst = float(np.mean([float(one.mean()) for one in bits]))
                 mark = MARKERS[number]
-                panel.plot([size], [worst], mark, color=COLORS[number], markersize=7.0)
+                told = f"{name}, worst case" if size == standard_eps(rows)[0] else None
+                panel.plot([size], [worst], mark, color=COLORS[number], markersize=7.0, label=told)
         label(panel, "ε (L∞)", "accuracy", title(data))
         panel.set_ylim(-0.03, 1.03)
     if sets:

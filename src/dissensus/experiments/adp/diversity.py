@@ -163,7 +163,8 @@ def draw_features(records: list[Record]) -> Figure:
             panel.set_yticks([])
             panel.grid(False)
             name = CONTENDERS[row["cell"]["contender"]].title
-            panel.set_title(f"{name}, net {number + 1}", fontsize=8.0)
+            words = f"{title(row['cell']['data'])}, {name}, net {number + 1}"
+            panel.set_title(words, fontsize=8.0)
     return figure
 
 

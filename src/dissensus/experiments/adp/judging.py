@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from dissensus.experiments.adp.contenders import CONTENDERS
 from dissensus.experiments.adp.reading import (
+    Bits,
+    Reader,
     attack_names,
     by_seed,
     compared,
@@ -16,9 +21,6 @@ from dissensus.experiments.adp.reading import (
     title,
 )
 from dissensus.experiments.base import Finding, Record
-from dissensus.experiments.comparing import (
-    all_of,
-)
 from dissensus.robustness import parse
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "Check",
     "attack_title",
     "family",
+    "judged_over_data",
     "of_families",
     "parameter",
     "standard_check",
@@ -87,46 +90,76 @@ def weak_check(
     part: str = "weak",
     only: str | None = None,
 ) -> Check:
-    """More images stay right with ``larger``, over some of the paper's attacks.
+    """More images stay right with ``larger``, over some of the paper's attacks."""
 
-    On every data set, or on ``only`` one; CANNOT where it was not run.
-    """
-    names = (CONTENDERS[larger].title, CONTENDERS[smaller].title)
+    def read(rows: Sequence[Record]) -> Reader | None:
+        specs = of_families(rows, families, part)
+        return kept_by(specs, part) if specs else None
 
-    def check(records: list[Record]) -> Finding:
-        findings = {}
-        for data in data_in(records) if only is None else (only,):
-            pair = [rows_of(records, data, name) for name in (larger, smaller)]
-            specs = of_families(pair[0], families, part)
-            runs = [by_seed(rows, kept_by(specs, part)) for rows in pair]
-            if all(runs):
-                findings[title(data)] = compared(runs[0], runs[1], names, quantity)
-        return all_of(findings, published)
-
-    return check
+    return contender_check(larger, smaller, read, quantity, published, only)
 
 
 def standard_check(
     larger: str, smaller: str, which: int, quantity: str, only: str | None = None
 ) -> Check:
     """The same for the worst case of the standard protocol at the ε of place ``which``."""
-    names = (CONTENDERS[larger].title, CONTENDERS[smaller].title)
+
+    def read(rows: Sequence[Record]) -> Reader | None:
+        sizes = standard_eps(rows)
+        return standard_bits(sizes[which]) if sizes else None
+
+    return contender_check(larger, smaller, read, quantity, None, only)
+
+
+def contender_check(
+    larger: str,
+    smaller: str,
+    read: Callable[[Sequence[Record]], Reader | None],
+    quantity: str,
+    published: str | None,
+    only: str | None,
+) -> Check:
+    """More images stay right with ``larger`` than with ``smaller``.
+
+    On ``only`` one data set, over its seeds; or on all, over the runs of all of them, so that what
+    differs from one data set to the next widens the interval.
+    """
 
     def check(records: list[Record]) -> Finding:
-        findings = {}
+        runs: dict[str, dict[str, dict[int, Bits]]] = {}
         for data in data_in(records) if only is None else (only,):
             pair = [rows_of(records, data, name) for name in (larger, smaller)]
-            sizes = standard_eps(pair[0])
-            if not sizes:
-                continue
-            eps = sizes[which]
-            runs = [by_seed(rows, standard_bits(eps)) for rows in pair]
-            if all(runs):
-                words = f"{quantity}, ε = {eps:g}"
-                findings[title(data)] = compared(runs[0], runs[1], names, words)
-        return all_of(findings)
+            reader = read(pair[0])
+            found = [by_seed(rows, reader) for rows in pair] if reader is not None else []
+            if found and all(found):
+                runs[data] = {larger: found[0], smaller: found[1]}
+        return judged_over_data(runs, (larger, smaller), quantity, published)
 
     return check
+
+
+def judged_over_data(
+    runs: Mapping[str, Mapping[str, Mapping[int, Bits]]],
+    names: tuple[str, str],
+    quantity: str,
+    published: str | None = None,
+    titles: tuple[str, str] | None = None,
+) -> Finding:
+    """The finding over the runs of all data sets, ``{data: {name: {seed: images}}}``."""
+    sides = [
+        {(data, seed): bits for data, both in runs.items() for seed, bits in both[name].items()}
+        for name in names
+    ]
+    shown = titles or (CONTENDERS[names[0]].title, CONTENDERS[names[1]].title)
+    finding = compared(sides[0], sides[1], shown, quantity, published)
+    if len(runs) < 2:
+        return finding
+    parts = []
+    for data, both in runs.items():
+        seeds = set(both[names[0]]) & set(both[names[1]])
+        means = [np.mean([float(both[name][s].mean()) for s in seeds]) for name in names]
+        parts.append(f"{title(data)} {means[0]:.1%} and {means[1]:.1%}")
+    return replace(finding, measured=f"{finding.measured}; by data set: {', '.join(parts)}")
 
 
 def attack_title(spec: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from dissensus.experiments.statistics import Estimate, judge_larger, mean_interv
 __all__ = [
     "TITLES",
     "Bits",
+    "Reader",
     "accuracy_text",
     "attack_names",
     "by_seed",
@@ -138,13 +140,13 @@ def images_interval(differences: Sequence[Bits]) -> Estimate:
 
 
 def compared(
-    larger: Mapping[int, Bits],
-    smaller: Mapping[int, Bits],
+    larger: Mapping[Any, Bits],
+    smaller: Mapping[Any, Bits],
     names: tuple[str, str],
     quantity: str,
     published: str | None = None,
 ) -> Finding:
-    """Whether more images stay right in the first runs than in the second, seed by seed."""
+    """Whether more images stay right in the first runs than in the second, run by run."""
     seeds = sorted(set(larger) & set(smaller))
     if not seeds:
         return Finding(CANNOT, f"{quantity}: no runs of both kinds", published)
@@ -155,7 +157,7 @@ def compared(
     over = images_interval(images)
     sentence = (
         f"{quantity}: {names[0]} {means[0]:.1%}, {names[1]} {means[1]:.1%}, difference "
-        f"{points(difference)} over {difference.runs} seeds ({words}); over their {over.runs} "
+        f"{points(difference)} over {difference.runs} runs ({words}); over their {over.runs} "
         f"images {bounds(over)}"
     )
     return Finding(verdict, sentence, published)

@@ -23,9 +23,9 @@ __all__ = ["EXPERIMENT", "THEORY", "corollary_loss", "corollary_solution"]
 CLOSE = 1e-3
 
 #: Members and classes: (3, 10) and (5, 1000) are the paper's.
-_DIVIDING = ((2, 5), (3, 10), (4, 21), (5, 101))
-_NOT_DIVIDING = ((4, 10), (5, 10), (4, 20), (4, 50), (4, 100))
-_WEIGHTS = ((2.0, 0.5), (1.0, 0.1), (4.0, 2.0))
+_DIVIDING: tuple[tuple[int, int], ...] = ((2, 5), (3, 10), (4, 21), (5, 101))
+_NOT_DIVIDING: tuple[tuple[int, int], ...] = ((4, 10), (5, 10), (4, 20), (4, 50), (4, 100))
+_WEIGHTS: tuple[tuple[float, float], ...] = ((2.0, 0.5), (1.0, 0.1), (4.0, 2.0))
 
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:

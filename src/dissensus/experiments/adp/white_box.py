@@ -12,6 +12,7 @@ from dissensus.experiments.adp.judging import (
     FAMILIES,
     GRADIENT,
     Check,
+    judged_over_data,
     of_families,
     parameter,
     standard_check,
@@ -49,7 +50,7 @@ def _overstated(which: int) -> Check:
     """ADP's gain under the paper's PGD against its gain in the worst case, on the same images."""
 
     def check(records: list[Record]) -> Finding:
-        findings = {}
+        runs: dict[str, dict[str, dict[int, Bits]]] = {}
         for data in data_in(records):
             pair = [rows_of(records, data, name) for name in ("adp", "plain")]
             sizes = standard_eps(pair[0])
@@ -59,13 +60,14 @@ def _overstated(which: int) -> Check:
             specs = [s for s in of_families(pair[0], ("pgd",), "weak") if parameter(s) == eps]
             weak = [by_seed(rows, kept_by(specs)) for rows in pair]
             strong = [by_seed(rows, standard_bits(eps)) for rows in pair]
-            if not all((*weak, *strong)):
-                continue
-            gains_ = [_difference(adp, plain, strong[0]) for adp, plain in (weak, strong)]
-            words = f"gain of ADP₂,₀.₅ over the baseline at ε = {eps:g}"
-            names = ("under the paper's PGD", "in the worst case")
-            findings[title(data)] = compared(gains_[0], gains_[1], names, words)
-        return all_of(findings)
+            if all((*weak, *strong)):
+                runs[data] = {
+                    "weak": _difference(weak[0], weak[1], strong[0]),
+                    "strong": _difference(strong[0], strong[1], strong[0]),
+                }
+        titles = ("under the paper's PGD", "in the worst case")
+        quantity = "gain of ADP₂,₀.₅ over the baseline"
+        return judged_over_data(runs, ("weak", "strong"), quantity, titles=titles)
 
     return check
 
