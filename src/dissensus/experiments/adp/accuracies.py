@@ -9,6 +9,7 @@ import numpy as np
 
 from dissensus.experiments.adp.contenders import CONTENDERS
 from dissensus.experiments.adp.judging import (
+    GRADIENT,
     attack_title,
     family,
     of_families,
@@ -57,6 +58,11 @@ def brief(records: list[Record]) -> list[str]:
             parts += [f"at ε = {eps:g} " + ", ".join(told)] if told else []
         if parts:
             found.append(f"Accuracy in %, baseline → ADP₂,₀.₅, {title(data)}: {'; '.join(parts)}.")
+    if found:
+        found.append(
+            "Accuracy in %, mean of the paper's FGSM, BIM, PGD and MIM, baseline, label smoothing, "
+            f"ADP₂,₀.₅: {'; '.join(_three(records, data) for data in data_in(records))}."
+        )
     fallen = [title(data) for data in data_in(records) if _share_left(records, data) < 0.5]
     if fallen:
         found.append(
@@ -64,6 +70,16 @@ def brief(records: list[Record]) -> list[str]:
             f"than half of its accuracy on {', '.join(fallen)}."
         )
     return found
+
+
+def _three(records: list[Record], data: str) -> str:
+    """``"MNIST 52, 37, 46"``: what label smoothing alone would have done, between the two."""
+    values = []
+    for name in ("plain", "smoothed", "adp"):
+        rows = rows_of(records, data, name)
+        estimate = pooled(rows, kept_by(of_families(rows, GRADIENT, "weak")))
+        values.append("–" if estimate is None else f"{100 * estimate.mean:.0f}")
+    return f"{title(data)} {', '.join(values)}"
 
 
 def _share_left(records: list[Record], data: str) -> float:

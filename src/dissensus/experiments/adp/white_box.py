@@ -128,8 +128,8 @@ def _no_masking(records: list[Record]) -> Finding:
 
 # ---- the experiment -----------------------------------------------------------------------------
 
-_WEAK = "Section 4.3, Table 2; the paper's attacks (historical, weak)"
-_STRONG = "Section 4.3, Table 2; standard protocol"
+_WEAK = "Section 4.3, Tables 2 and 3; the paper's attacks (historical, weak)"
+_STRONG = "Section 4.3, Tables 2 and 3; standard protocol"
 _OURS = "our question; standard protocol"
 _MEAN = "accuracy, mean of FGSM, BIM, PGD and MIM"
 #: The paper's data sets, and ours.
