@@ -13,6 +13,7 @@ from typing import Any
 
 from dissensus.experiments.base import Cell
 from dissensus.experiments.ldr.measuring import (
+    Outputs,
     distances,
     dropout_passes,
     measure,
@@ -105,7 +106,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     started = time.process_time()
     ens = train_ensemble(cell, setting)
     seconds = time.process_time() - started
-    outputs = partial(outputs_of, ens)
+    outputs: Outputs = partial(outputs_of, ens)
     if cell["method"] == "dropout":
         outputs = dropout_passes(ens, cell["members"], cell["seed"])
     result = {"training_seconds": seconds, **measure(outputs, setting)}
