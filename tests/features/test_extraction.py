@@ -227,8 +227,8 @@ def test_a_folder_of_images_is_read_as_it_is_needed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("corrupt:6", "corruptions are corrupt:SEVERITY or corrupt:KIND:SEVERITY"),
-        ("corrupt:rain:1", "corruptions are corrupt:SEVERITY"),
+        ("corrupt:6", "severity must be 1, 2, 3, 4 or 5, got 6"),
+        ("corrupt:rain:1", "no corruption 'rain'"),
         ("nowhere", "there is no set of unknown inputs 'nowhere'"),
     ],
 )
