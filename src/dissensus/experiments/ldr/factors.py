@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dissensus.experiments.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.experiments.base import (
+    Cell,
+    Claim,
+    Experiment,
+    Finding,
+    Record,
+    Study,
+    Verdict,
+)
 from dissensus.experiments.comparing import CANNOT, SEEDS_OPTION, seeds_of, where
 from dissensus.experiments.ldr.cells import CPU, PAPER, SMOKE, ldr_cell, run_cell
 from dissensus.experiments.ldr.reading import (
@@ -296,7 +304,7 @@ def _negated(finding: Finding) -> Finding:
     """Holds where the other does not: “at most marginally”."""
     if finding.verdict == CANNOT:
         return finding
-    opposite = "does not hold" if finding.verdict == "holds" else "holds"
+    opposite: Verdict = "does not hold" if finding.verdict == "holds" else "holds"
     return Finding(opposite, finding.measured, finding.published)
 
 

@@ -421,7 +421,8 @@ def _epoch_seconds(record: Record) -> float:
     cell = record["cell"]
     drawn = cell["active"] or cell["members"]
     times = cell["members"] / drawn if cell["footing"] == "updates" else 1.0
-    return float(record["result"]["training_seconds"]) / max(1, round(cell["epochs"] * times))
+    epochs: int = max(1, round(cell["epochs"] * times))
+    return float(record["result"]["training_seconds"]) / epochs
 
 
 def _drawn_runs(records: list[Record], data: str) -> dict[int, Runs]:
