@@ -66,9 +66,9 @@ class LDR(Objective):
     sum over m < l by M (M − 1), half as much; λ here is half of Equation 6's λ and equals that of
     the published code. Both members of a pair take the part of "the first" in Eq. 3, half each.
 
-    In the runs of ``results/ldr.md`` it did not detect unknown inputs better than ``Independent``,
-    unless some like them were among the training data: where members' top probabilities are below
-    one half, as on most hard examples there, the gradient of Eq. 3 draws members together.
+    In the runs of ``results/ldr.md`` it did not detect unknown inputs better than ``Independent``:
+    where members' top probabilities are below one half, as on most hard examples there, the
+    gradient of Eq. 3 draws members together.
 
     >>> LDR(active=2).sample_members(5, torch.Generator().manual_seed(0))
     [0, 4]
