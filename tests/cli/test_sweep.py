@@ -139,6 +139,10 @@ def test_an_interrupt_says_how_to_go_on(
     assert not (tmp_path / "none").exists()
 
 
+def _heed_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     words = [*DIABETES, "--grid", "batch_size=8,9,10,11,12", "--repeats", "2", "--epochs", "60"]
     process = subprocess.Popen(
@@ -147,6 +151,8 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
+        # Where a script runs the tests in the background, Ctrl-C is ignored from the start.
+        preexec_fn=_heed_ctrl_c,
     )
     try:
         deadline = time.monotonic() + 600  # a busy machine is no failure
