@@ -31,7 +31,7 @@ def plain_ldr(logits: Tensor, targets: Tensor, weights: Tensor) -> Parts:
     alpha = hardness_weights(logits, targets, weights)
     terms = (a2d_pairs(log_probs) * alpha).mean(-1)
     ce = mean_over_members(cross_entropy(log_probs, targets), weights)
-    return ce, (_pairs(weights).T * terms).sum()
+    return ce, (_pairs(weights) * terms).sum()
 
 
 def _pairs(weights: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ def test_the_term_of_a2d_is_the_weighted_sum_of_its_pairs() -> None:
     share = _pairs(weights)[..., None] * examples
 
     def plain(z: Tensor) -> Tensor:
-        return (a2d_pairs(log_softmax(z, -1)).transpose(0, 1) * share).sum()
+        return (a2d_pairs(log_softmax(z, -1)) * share).sum()
 
     leaf = logits.requires_grad_()
     got, wanted = a2d_term(leaf, share)[0], plain(leaf)

@@ -10,6 +10,7 @@ from torch.nn.functional import log_softmax
 from torch.testing import assert_close
 
 from dissensus.losses import cross_entropy, mean_cross_entropy
+from dissensus.objectives.arrays import Array, Namespace
 from dissensus.objectives.disagreement import divdis_pairs, pair_weights
 from dissensus.objectives.fused import divdis_parts, jensen_shannon_parts, member_weights
 from dissensus.objectives.gradients import Factor, WrittenOut
@@ -25,13 +26,15 @@ def draw(members: int = 3, batch: int = 4, classes: int = 5) -> tuple[Tensor, Te
     return 2 * logits, labels, weights / weights.sum()
 
 
-def squares(z: Tensor) -> tuple[Tensor, ...]:
+def squares(xp: Namespace, z: Array) -> tuple[Array, ...]:
     """``Σ z²``, ``Σ z³``, and what their gradients need."""
-    return z.square().sum(), z.pow(3).sum(), z.clone()
+    return xp.total(z**2), xp.total(z**3), z * 1
 
 
-def gradient_of_squares(factors: Sequence[Factor], _: object, kept: Sequence[Tensor]) -> Tensor:
-    return 2 * kept[0] * factors[0] + 3 * kept[0].square() * factors[1]
+def gradient_of_squares(
+    xp: Namespace, factors: Sequence[Factor], _: object, kept: Sequence[Array]
+) -> Array:
+    return 2 * kept[0] * factors[0] + 3 * kept[0] ** 2 * factors[1]
 
 
 POWERS = WrittenOut("powers", squares, values=2, gradient=gradient_of_squares)

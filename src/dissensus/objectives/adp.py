@@ -15,21 +15,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from dissensus.diversity import DETERMINANT_FLOOR, leave_out
+from dissensus.objectives.arrays import Array, Namespace
 from dissensus.objectives.base import Objective, Terms, check_hard_labels, number
 from dissensus.objectives.fused import (
     finite_log,
     grad_of_mean,
     jensen_shannon_parts,
-    label_index,
+    mean_of_members,
     minus_labels,
     scaled_mean,
-    through_softmax,
 )
 from dissensus.objectives.gradients import Factor, WrittenOut
-from dissensus.outputs import check_logits, check_targets, weighted_mean
+from dissensus.outputs import check_logits, check_targets
 
 __all__ = ["ADP", "JSD", "adp_parts", "alpha_for", "target_probability"]
 
@@ -90,55 +89,71 @@ class ADP(Objective):
         return Terms(loss, parts)
 
 
-def _compute_adp(logits: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[Tensor, ...]:
+def _compute_adp(
+    xp: Namespace, z: Array, labels: Array, weights: Array | None
+) -> tuple[Array, ...]:
     """All are multiples of e = exp(z − its largest entry) over the wrong classes, 0 at y.
 
     Probabilities are F = a e, unit vectors of Eq. 3 are e / ‖e‖, both finite at any logit.
     """
-    batch = logits.shape[1]
-    index = label_index(logits, labels)
-    wrong = logits.scatter(-1, index, -math.inf)
-    top = wrong.amax(-1, keepdim=True)
-    wrong.sub_(top).exp_()
-    total = wrong.sum(-1, keepdim=True)
-    # log Σ_{c≠y} exp z_c − z_y, so F_y = sigmoid(−gap)
-    gap = total.log().add_(top).sub_(logits.gather(-1, index))
-    ce = scaled_mean(softplus(gap, threshold=50), weights, scale=logits.shape[0])
-    probs = wrong * (gap.sigmoid() / total)  # a e
-    probs.scatter_add_(-1, index, gap.neg_().sigmoid_())  # F_y, where e is 0
-    mean = weighted_mean(probs, weights)
-    log_mean = finite_log(mean)
-    entropy = (mean * log_mean).sum() / -batch
-    wide = wrong.transpose(0, 1).double()  # the floor is a few float32 roundings away from 0
-    gram = wide.bmm(wide.transpose(1, 2))
-    length = gram.diagonal(dim1=-2, dim2=-1).rsqrt()[:, None]  # 1 / ‖e‖
-    outer = length * length.transpose(1, 2)
-    gram = gram.mul_(outer)  # M̃ᵀ M̃, Eq. 3
+    members, batch = z.shape[1:]
+    true = xp.index(labels, z)
+    wrong = xp.put(xp.copy(z), true, -math.inf)
+    top = xp.largest(wrong)
+    wrong -= top
+    xp.exp_(wrong)
+    total = xp.sum(wrong, 0)
+    # log Σ_{c≠y} exp z_c − z_y, the log-odds against F_y
+    gap = top - xp.take(z, true) + xp.log(total)
+    minus_log_p = xp.softplus(gap)
+    ce = scaled_mean(xp, minus_log_p, weights, scale=members)
+    probs = wrong * (xp.exp(gap - minus_log_p) / total)  # a e
+    probs = xp.put(probs, true, xp.exp(-minus_log_p))  # F_y
+    mean = mean_of_members(xp, probs, weights)
+    log_mean = finite_log(xp, mean)
+    entropy = xp.total(mean * log_mean) * (-1 / batch)
+    rows = xp.by_example(wrong)
+    gram, outer = _gram_matrices(xp, rows, weights)
+    factor = torch.linalg.cholesky_ex(xp.tensor(gram))[0]
+    log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum().mul_(2 / batch)
+    log_det = xp.like(xp.array(log_det), z)
+    return ce, entropy, log_det, probs, log_mean, rows, gram, outer
+
+
+def _gram_matrices(xp: Namespace, rows: Array, weights: Array | None) -> tuple[Array, Array]:
+    """``M̃ᵀ M̃`` of Eq. 3 and the floor, of every example, and its factors 1 / (‖e_j‖ ‖e_k‖)."""
+    wide = xp.double(rows)  # the floor is a few float32 roundings away from 0
+    gram = wide @ wide.swapaxes(1, 2)
+    length = xp.diagonal(gram) ** -0.5  # 1 / ‖e‖
+    outer = length[:, None] * length[:, :, None]
+    gram *= outer
     if weights is not None:
-        gram = leave_out(gram, weights)
-    gram.diagonal(dim1=-2, dim2=-1).add_(DETERMINANT_FLOOR)
-    factor = torch.linalg.cholesky_ex(gram)[0]
-    log_det = factor.diagonal(dim1=-2, dim2=-1).log().sum().mul_(2 / batch).to(logits.dtype)
-    return ce, entropy, log_det, probs, log_mean, wrong, gram, outer
+        gram = xp.array(leave_out(xp.tensor(gram), xp.tensor(weights)))
+    gram += DETERMINANT_FLOOR * xp.identity(gram)
+    return gram, outer
 
 
-def _adp_gradient(grads: Sequence[Factor], inputs: Sequence[Any], kept: Sequence[Tensor]) -> Tensor:
-    labels, weights = inputs
-    probs, log_mean, wrong, gram, outer = kept
-    members, batch = probs.shape[:2]
-    g_ce = grad_of_mean(grads[0] * members, probs, weights)
+def _adp_gradient(
+    xp: Namespace, factors: Sequence[Factor], others: Sequence[Any], kept: Sequence[Array]
+) -> Array:
+    labels, weights = others
+    probs, log_mean, rows, gram, outer = kept
+    members, batch = probs.shape[1:]
+    g_ce = grad_of_mean(xp, factors[0] * members, probs, weights)
     # ∂H(F̄)/∂F^k = −w_k (log F̄ + 1); the 1 does nothing once it went through the softmax
-    g_entropy = grad_of_mean(grads[1], probs, weights)
-    slope = through_softmax((log_mean * -g_entropy).expand_as(probs), probs)
-    slope = torch.addcmul(slope, probs, g_ce)
+    g_entropy = grad_of_mean(xp, factors[1], probs, weights)
+    slope = xp.through_softmax(log_mean * -g_entropy, probs)
+    slope = xp.multiply_add(probs, g_ce, slope)
     # ∂ log det / ∂M̃ = 2 M̃ G⁻¹; back through the normalisation: B = 2 (G⁻¹ − diag(G⁻¹ M̃ᵀ M̃)),
     # and G⁻¹ M̃ᵀ M̃ = 1 − floor · G⁻¹, where the floor is all that the diagonal of G is above 1.
-    g_det = grads[2] * (2 / batch)
-    b = torch.linalg.inv_ex(gram)[0] * g_det
-    b.diagonal(dim1=-2, dim2=-1).mul_(gram.diagonal(dim1=-2, dim2=-1)).sub_(g_det)
-    e = wrong.transpose(0, 1)
-    pushed = (b * outer).to(e.dtype).bmm(e).mul_(e)  # 0 at y
-    return minus_labels(slope.add_(pushed.transpose(0, 1)), labels, g_ce)
+    identity = xp.identity(gram)
+    b = xp.array(torch.linalg.inv_ex(xp.tensor(gram))[0])
+    b = b * xp.where(identity > 0, gram, 1.0) - identity
+    b = b * outer * (factors[2] * (2 / batch))
+    pushed = xp.like(b, rows) @ rows
+    pushed *= rows  # 0 at y
+    slope += pushed.swapaxes(0, 2)
+    return minus_labels(xp, slope, labels, g_ce)
 
 
 #: The members' cross-entropies added up (Eq. 2), the entropy of their mean and the logarithm of

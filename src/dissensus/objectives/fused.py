@@ -17,13 +17,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax, softplus
 
-from dissensus.losses import cross_entropy
+from dissensus.objectives.arrays import Array, Namespace
 from dissensus.objectives.gradients import Factor, WrittenOut
-from dissensus.outputs import weighted_mean
 
 __all__ = [
     "Asked",
@@ -34,13 +31,12 @@ __all__ = [
     "finite_log",
     "grad_of_mean",
     "jensen_shannon_parts",
-    "label_index",
+    "mean_of_members",
     "member_weights",
     "minus_labels",
     "scaled_mean",
     "score_curvature_parts",
     "slope_at_top",
-    "through_softmax",
 ]
 
 
@@ -50,92 +46,94 @@ __all__ = [
 class Top(NamedTuple):
     """The softmax of every member, its largest entry p at ŷ apart from the rest.
 
-    All are ``[members, 1, batch]``, as pairs of members then are ``[members, members, batch]``.
-    However sure a member is, the rest keeps its digits: it is relative to its own largest entry.
+    All but the rest are ``[members, batch]``. However sure a member is, the rest keeps its digits:
+    it is relative to its own largest entry.
     """
 
-    label: Tensor  # ŷ
-    odds: Tensor  # x = log((1 − p) / p)
-    minus_log_p: Tensor
-    log_sum: Tensor  # log Σ exp z
-    rest: Tensor  # exp(z − its largest entry other than z_ŷ), 0 at ŷ, [members, classes, batch]
-    total: Tensor  # its sum
+    index: Array  # of ŷ
+    odds: Array  # x = log((1 − p) / p)
+    p: Array
+    minus_log_p: Array
+    log_sum: Array  # log Σ exp z
+    rest: Array  # exp(z − its largest entry other than z_ŷ), 0 at ŷ, [classes, members, batch]
+    total: Array  # its sum
 
     @classmethod
-    def of(cls, logits: Tensor) -> Top:
-        logit, label = logits.max(-1, keepdim=True)
-        rest = logits.scatter(-1, label, -math.inf).transpose(1, 2)
-        logit, label = logit.transpose(1, 2), label.transpose(1, 2)
-        second = rest.amax(1, keepdim=True)
-        rest.sub_(second).exp_()
-        total = rest.sum(1, keepdim=True)
-        odds = total.log().add_(second.sub_(logit))
-        minus_log_p = softplus(odds, threshold=50)
-        return cls(label, odds, minus_log_p, logit.add_(minus_log_p), rest, total)
+    def of(cls, xp: Namespace, z: Array) -> Top:
+        logit, index = xp.top(z)
+        rest = xp.put(z - logit, index, -math.inf)
+        second = xp.largest(rest)
+        rest -= second
+        xp.exp_(rest)
+        total = xp.sum(rest, 0)
+        odds = xp.log(total) + second
+        inverse = xp.exp(odds) + 1  # 1 / p, which is classes at most
+        minus_log_p = xp.log(inverse)
+        return cls(index, odds, 1 / inverse, minus_log_p, logit + minus_log_p, rest, total)
 
 
 class Asked(NamedTuple):
-    """Every member l at the class ŷ that every member m predicts, ``[l, m, batch]``; q = p^l_ŷ."""
+    """Every member l at the class ŷ that member m predicts, ``[m, l, batch]``; q = p^l_ŷ."""
 
-    own: Tensor  # whether it is the class that l predicts
-    not_q: Tensor  # 1 − q
-    keep: Tensor  # (1 − q) / (q eˣ + (1 − q))
+    index: Array
+    own: Array  # whether it is the class that l predicts
+    not_q: Array  # 1 − q
+    keep: Array  # eʸ / (eˣ + eʸ)
 
 
-def disagreement_at_top(top: Top, log_q: Tensor, share: Tensor) -> tuple[Tensor, Asked]:
-    """``Σ share G``, G = −log(p (1 − q) + q (1 − p)) = −log p − log(q eˣ + (1 − q)) (ldr, Eq. 3).
+def disagreement_at_top(xp: Namespace, z: Array, top: Top, share: Array) -> tuple[Array, Asked]:
+    """``Σ share G``, G = −log(p (1 − q) + q (1 − p)) (ldr, Eq. 3).
 
-    Where ŷ is l's top class too, 1 − q is l's own rest and keeps its digits as a logarithm;
-    elsewhere q ≤ ½ and 1 − q loses none.
+    With x and y the log-odds against p and q, G is −log p − log q − log(eˣ + eʸ). Where ŷ is l's
+    top class too, y is l's own x and keeps its digits; elsewhere q ≤ ½ and 1 − q loses none.
     """
-    own = top.label == top.label.transpose(0, 1)
-    not_q = log_q.expm1().neg_()
-    log_not_q = torch.where(own, top.odds - top.minus_log_p, not_q.log())
-    log_q_odds = log_q + top.odds.transpose(0, 1)  # log(q eˣ)
-    pairs = top.minus_log_p.transpose(0, 1) - torch.logaddexp(log_q_odds, log_not_q)  # G
-    keep = log_not_q.sub_(log_q_odds).sigmoid_()
-    return (pairs * share).sum(), Asked(own, not_q, keep)
+    index = xp.across(top.index)
+    own = index == top.index
+    log_q = xp.take(z, index)
+    log_q -= top.log_sum
+    not_q = 1 - xp.exp(log_q)
+    y = xp.where(own, top.odds, xp.log(not_q) - log_q)
+    log_either = xp.logaddexp(y, top.odds[:, None])
+    y -= log_either
+    log_either += log_q
+    pairs = top.minus_log_p[:, None] - log_either  # G
+    return xp.total(pairs * share), Asked(index, own, not_q, xp.exp_(y))
 
 
 def slope_at_top(
-    index: Tensor, top: Top, asked: Asked, share: Tensor, further: Tensor | None = None
-) -> Tensor:
-    """The gradient of :func:`disagreement_at_top`, ``[members, classes, batch]``.
+    xp: Namespace, top: Top, asked: Asked, share: Array, g_ce: Factor | Array = 0.0
+) -> Array:
+    """The gradient of :func:`disagreement_at_top`, and of ``g_ce`` times log Σ exp z.
 
-    With y the log-odds of q as x is those of p, ∂x/∂z is the shares of the rest − δ_ŷ, and so is
-    ∂y/∂z at l's own ŷ; else it is (p^l − δ_ŷ)/(1 − q). ``index`` are the classes that were asked
-    for. Where it has more rows than there are members, ``further`` has the slopes in the logarithms
-    of the probabilities there.
+    ∂x/∂z is the shares of the rest − δ_ŷ, and so is ∂y/∂z at l's own ŷ; elsewhere it is
+    (p^l − δ_ŷ) / (1 − q).
     """
-    p = top.odds.neg().sigmoid_()
-    minus_x = (p.transpose(0, 1) - asked.keep) * share  # −∂G/∂x = p − keep
+    minus_x = (top.p[:, None] - asked.keep) * share  # −∂G/∂x = p − keep
     minus_y = (asked.keep - asked.not_q) * share  # −∂G/∂y = keep − (1 − q)
-    minus_own = (minus_y * asked.own).add_(minus_x.transpose(0, 1)).sum(1, keepdim=True)
-    at_index = minus_y.div_(asked.not_q).masked_fill_(asked.own, 0.0)
-    if further is not None:
-        at_index = torch.cat([at_index, further], 1)
-    spread = at_index.sum(1, keepdim=True).neg_()  # over all classes, as p^l is
-    at_top = torch.addcmul(minus_own, spread, p)
+    minus_own = xp.sum(minus_x, 1) + xp.sum(minus_y * asked.own, 0)
+    at_index = xp.where(asked.own, 0.0, minus_y / asked.not_q)
+    spread = g_ce - xp.sum(at_index, 0)  # over all classes, as p^l is
+    at_top = minus_own + spread * top.p
     slope = top.rest * ((spread - at_top) / top.total)  # 0 at ŷ
-    return slope.scatter_add_(1, top.label, at_top).scatter_add_(1, index, at_index)
+    slope = xp.put(slope, top.index, at_top)
+    return xp.add_at(slope, asked.index, at_index)
 
 
-def _compute_a2d(logits: Tensor, share: Tensor) -> tuple[Tensor, ...]:
-    top = Top.of(logits)
-    index = top.label.transpose(0, 1).expand(len(logits), -1, -1)
-    log_q = logits.transpose(1, 2).gather(1, index).sub_(top.log_sum)
-    value, asked = disagreement_at_top(top, log_q, share)
-    return value, index, *top, *asked
+def _compute_a2d(xp: Namespace, z: Array, share: Array) -> tuple[Array, ...]:
+    top = Top.of(xp, z)
+    value, asked = disagreement_at_top(xp, z, top, share)
+    return value, *top, *asked
 
 
-def _a2d_gradient(grads: Sequence[Factor], inputs: Sequence[Any], kept: Sequence[Tensor]) -> Tensor:
-    index, top, asked = kept[0], Top(*kept[1:7]), Asked(*kept[7:])
-    return slope_at_top(index, top, asked, inputs[0] * grads[0]).transpose(1, 2)
+def _a2d_gradient(
+    xp: Namespace, factors: Sequence[Factor], others: Sequence[Any], kept: Sequence[Array]
+) -> Array:
+    return slope_at_top(xp, Top(*kept[:7]), Asked(*kept[7:]), others[0] * factors[0])
 
 
-#: ``Σ_{l,m,n} share_{lmn} G(p^m_n, p^l_n)`` with G of ldr's Eq. 3, of logits and ``share``, a
+#: ``Σ_{m,l,n} share_{mln} G(p^m_n, p^l_n)`` with G of ldr's Eq. 3, of logits and ``share``, a
 #: constant that can be broadcast to ``[members, members, batch]``: how much the example counts,
-#: times how much the pair does whose first member is the second index.
+#: times how much the pair does whose first member, at whose ŷ it is, is the first index.
 a2d_term = WrittenOut("A2D", _compute_a2d, values=1, gradient=_a2d_gradient)
 
 
@@ -143,32 +141,33 @@ a2d_term = WrittenOut("A2D", _compute_a2d, values=1, gradient=_a2d_gradient)
 
 
 def _compute_divdis(
-    logits: Tensor, log_prior: Tensor, pair_weights: Tensor, weights: Tensor
-) -> tuple[Tensor, ...]:
+    xp: Namespace, z: Array, log_prior: Array, pair_weights: Array, weights: Array
+) -> tuple[Array, ...]:
     """``Σ_{m,l} v_ml (Σ J log J − Σ μ_m log μ_m − Σ μ_l log μ_l)``, J joint, μ its marginals."""
-    members, batch, classes = logits.shape
-    probs = logits.transpose(0, 1).softmax(-1)
-    flat = probs.flatten(1)  # [batch, members · classes]
-    joint = (flat.T @ flat).div_(batch)  # of all pairs in one product
-    log_joint = finite_log(joint).view(members, classes, members, classes)
-    pair_log = (log_joint * pair_weights[:, None, :, None]).view_as(joint)
-    mean = flat.mean(0).view(members, classes)
-    log_mean = finite_log(mean)
-    marginal_log = 2 * pair_weights.sum(1, keepdim=True) * log_mean
-    relative = (log_mean - log_prior) * weights[:, None]
-    information = (joint * pair_log).sum() - (mean * marginal_log).sum()
-    return information, (mean * relative).sum(), probs, pair_log, marginal_log, relative
+    classes, members, batch = z.shape
+    probs = xp.softmax(z).reshape(classes * members, batch)
+    joint = (probs @ probs.T) * (1 / batch)  # of all pairs in one product
+    pair_log = finite_log(xp, joint).reshape(classes, members, classes, members)
+    pair_log = (pair_log * pair_weights[:, None]).reshape(joint.shape)
+    mean = xp.sum(probs, 1).reshape(classes, members) * (1 / batch)
+    log_mean = finite_log(xp, mean)
+    marginal_log = 2 * xp.sum(pair_weights, 1) * log_mean
+    relative = (log_mean - log_prior[:, None]) * weights
+    information = xp.total(joint * pair_log) - xp.total(mean * marginal_log)
+    return information, xp.total(mean * relative), probs, pair_log, marginal_log, relative
 
 
 def _divdis_gradient(
-    grads: Sequence[Factor], inputs: Sequence[Any], kept: Sequence[Tensor]
-) -> Tensor:
+    xp: Namespace, factors: Sequence[Factor], others: Sequence[Any], kept: Sequence[Array]
+) -> Array:
     """``∂(J log J)/∂J`` is log J + 1; the 1 does nothing once it went through the softmax."""
-    g_information, g_imbalance = (grad / kept[0].shape[0] for grad in grads)
     probs, pair_log, marginal_log, relative = kept
+    g_information, g_imbalance = (factor / probs.shape[1] for factor in factors)
     of_marginals = relative * g_imbalance - marginal_log * g_information
-    slope = torch.addmm(of_marginals.flatten(), probs.flatten(1), pair_log * (2 * g_information))
-    return through_softmax(slope.view_as(probs), probs).transpose(0, 1)
+    shape = *relative.shape, probs.shape[1]
+    of_joint = (pair_log * (2 * g_information)) @ probs
+    slope = of_joint.reshape(shape) + of_marginals[..., None]
+    return xp.through_softmax(slope, probs.reshape(shape))
 
 
 #: The mean over pairs of ``divdis_pairs``, and ``Σ_m w_m KL(mean prediction of m ‖ prior)``, of
@@ -181,28 +180,29 @@ divdis_parts = WrittenOut("DivDis", _compute_divdis, values=2, gradient=_divdis_
 
 
 def _compute_jensen_shannon(
-    logits: Tensor, targets: Tensor, weights: Tensor | None
-) -> tuple[Tensor, ...]:
+    xp: Namespace, z: Array, targets: Array, weights: Array | None
+) -> tuple[Array, ...]:
     """``Σ_k w_k Σ_c F^k_c (log F^k_c − log F̄_c)`` (adp, Eq. 9); 0 log 0 = 0 where F̄ underflows."""
-    log_probs = log_softmax(logits, -1)
-    ce = scaled_ce(log_probs, targets, weights, scale=logits.shape[0])
-    probs = log_probs.exp()
-    ratio = log_probs - finite_log(weighted_mean(probs, weights))
-    divergence = (probs * ratio).sum(-1, keepdim=True)  # KL(F^k ‖ F̄) of every example
-    away = ratio.sub_(divergence)
-    return ce, scaled_mean(divergence, weights), probs, away
+    log_probs = xp.log_softmax(z)
+    ce = scaled_ce(xp, log_probs, targets, weights, scale=z.shape[1])
+    probs = xp.exp(log_probs)
+    away = log_probs - finite_log(xp, mean_of_members(xp, probs, weights))
+    divergence = xp.sum(probs * away, 0)  # KL(F^k ‖ F̄) of every example
+    away -= divergence
+    return ce, scaled_mean(xp, divergence, weights), probs, away
 
 
 def _jensen_shannon_gradient(
-    grads: Sequence[Factor], inputs: Sequence[Any], kept: Sequence[Tensor]
-) -> Tensor:
+    xp: Namespace, factors: Sequence[Factor], others: Sequence[Any], kept: Sequence[Array]
+) -> Array:
     """``∂/∂F^k = w_k (log F^k − log F̄)``, taken back through the softmax."""
-    targets, weights = inputs
+    targets, weights = others
     probs, away = kept
-    g_ce = grad_of_mean(grads[0] * probs.shape[0], probs, weights)
-    g_divergence = grad_of_mean(grads[1], probs, weights)
-    slope = torch.addcmul(_mass(targets, g_ce), away, g_divergence).mul_(probs)
-    return minus_labels(slope, targets, g_ce)
+    g_ce = grad_of_mean(xp, factors[0] * probs.shape[1], probs, weights)
+    g_divergence = grad_of_mean(xp, factors[1], probs, weights)
+    slope = xp.multiply_add(away, g_divergence, _mass(xp, targets, g_ce))
+    slope *= probs
+    return minus_labels(xp, slope, targets, g_ce)
 
 
 #: The members' cross-entropies added up, and ``H(Σ w F) − Σ w H(F)``, of logits, hard or soft
@@ -213,33 +213,36 @@ jensen_shannon_parts = WrittenOut(
 
 
 def _compute_score_curvature(
-    logits: Tensor, targets: Tensor, weights: Tensor | None
-) -> tuple[Tensor, ...]:
+    xp: Namespace, z: Array, targets: Array, weights: Array | None
+) -> tuple[Array, ...]:
     """Half the variance of f_j − f̄ under q̄, averaged over members: ½ Σ_j w_j Σ_c q̄_c c_jc²."""
-    mean = weighted_mean(logits, weights)
-    probs = mean.softmax(-1)
-    centred = logits - mean
-    centred.sub_((centred * probs).sum(-1, keepdim=True))  # c_j
+    mean = mean_of_members(xp, z, weights)
+    probs = xp.softmax(mean)
+    centred = z - mean
+    centred -= xp.sum(centred * probs, 0)  # c_j
     # Σ_j w_j c_j is 0, and Σ_c q̄_c c_jc is too. It is here for what the rounding of large logits
     # leaves of it, which the gradient is to be without.
-    minus_spread = weighted_mean(torch.addcmul(centred, centred, centred, value=-0.5), weights)
-    minus_value = (probs * minus_spread).sum(-1, keepdim=True)
-    away = centred.sub_(minus_spread.sub_(minus_value))
-    log_probs = log_softmax(logits, -1)
-    ce = scaled_ce(log_probs, targets, weights)
-    return ce, minus_value.sum() * (-1 / len(mean)), log_probs.exp_(), probs, away
+    minus_squares = xp.multiply_add(centred, centred, centred, scale=-0.5)
+    minus_spread = mean_of_members(xp, minus_squares, weights)
+    minus_value = xp.sum(probs * minus_spread, 0)
+    minus_spread -= minus_value
+    centred -= minus_spread
+    log_probs = xp.log_softmax(z)
+    ce = scaled_ce(xp, log_probs, targets, weights)
+    value = xp.total(minus_value) * (-1 / z.shape[2])
+    return ce, value, xp.exp_(log_probs), probs, centred
 
 
 def _score_curvature_gradient(
-    grads: Sequence[Factor], inputs: Sequence[Any], kept: Sequence[Tensor]
-) -> Tensor:
+    xp: Namespace, factors: Sequence[Factor], others: Sequence[Any], kept: Sequence[Array]
+) -> Array:
     """``w_k q̄ (c_k + ½ Σ_j w_j c_j² − its mean)``: through the distances, and through q̄."""
-    targets, weights = inputs
+    targets, weights = others
     member_probs, probs, away = kept
-    g_ce, g_curvature = (grad_of_mean(grad, away, weights) for grad in grads)
-    slope = member_probs * _mass(targets, g_ce)
-    slope = torch.addcmul(slope, away, probs * g_curvature)
-    return minus_labels(slope, targets, g_ce)
+    g_ce, g_curvature = (grad_of_mean(xp, factor, away, weights) for factor in factors)
+    slope = member_probs * _mass(xp, targets, g_ce)
+    slope = xp.multiply_add(away, probs * g_curvature, slope)
+    return minus_labels(xp, slope, targets, g_ce)
 
 
 #: Mean cross-entropy, and ``½ Σ_j w_j (f_j − f̄)ᵀ (diag q̄ − q̄ q̄ᵀ) (f_j − f̄)`` with q̄ = softmax(f̄),
@@ -252,69 +255,67 @@ score_curvature_parts = WrittenOut(
 # ---- what they share ----------------------------------------------------------------------------
 
 
-def scaled_mean(values: Tensor, weights: Tensor | None, scale: float = 1.0) -> Tensor:
-    """``scale · Σ_j w_j`` of the mean over examples of ``[members, batch, …]``, a scalar."""
+def mean_of_members(xp: Namespace, z: Array, weights: Array | None) -> Array:
+    """``Σ_j w_j z_j``, ``[classes, 1, batch]``."""
     if weights is None:
-        return values.sum() * (scale / (values.shape[0] * values.shape[1]))  # quicker than a mean
-    return weighted_mean(values, weights).mean() * scale
+        return xp.mean_of_members(z)
+    return xp.mean_of_members(z * (xp.like(weights, z)[:, None] * z.shape[1]))
+
+
+def scaled_mean(xp: Namespace, values: Array, weights: Array | None, scale: float = 1.0) -> Array:
+    """``scale · Σ_j w_j`` of the mean over examples of ``[…, members, batch]``, a scalar."""
+    members, batch = values.shape[-2:]
+    if weights is None:
+        return xp.total(values) * (scale / (members * batch))  # quicker than a mean
+    return xp.total(values * xp.like(weights, values)[:, None]) * (scale / batch)
 
 
 def scaled_ce(
-    log_probs: Tensor, targets: Tensor, weights: Tensor | None, scale: float = 1.0
-) -> Tensor:
+    xp: Namespace, log_probs: Array, targets: Array, weights: Array | None, scale: float = 1.0
+) -> Array:
     """:func:`scaled_mean` of the members' cross-entropy."""
-    if targets.is_floating_point():
-        return scaled_mean(cross_entropy(log_probs, targets), weights, scale)
-    picked = log_probs.gather(-1, label_index(log_probs, targets))
-    return scaled_mean(picked, weights, -scale)
+    if _soft(targets):
+        picked = xp.sum(log_probs * _columns(xp, targets), 0)
+    else:
+        picked = xp.take(log_probs, xp.index(targets, log_probs))
+    return scaled_mean(xp, picked, weights, -scale)
 
 
-def grad_of_mean(grad: Factor, logits: Tensor, weights: Tensor | None) -> Tensor:
+def grad_of_mean(xp: Namespace, grad: Factor, z: Array, weights: Array | None) -> Factor | Array:
     """What each member's value for an example gets of the gradient of their mean; a broadcast.
 
-    ``logits`` is any tensor ``[members, batch, classes]``.
+    ``z`` is any ``[classes, members, batch]``.
     """
-    members, batch = logits.shape[:2]
+    members, batch = z.shape[1:]
     if weights is None:
-        return _scalar(grad / (members * batch), logits)
-    return weights.to(logits.dtype)[:, None, None] * (grad / batch)
+        return grad / (members * batch)
+    return xp.like(weights, z)[:, None] * (grad / batch)
 
 
-def _scalar(number: Factor, like: Tensor) -> Tensor:
-    # With a tensor one step can do what takes two with a number.
-    return number if isinstance(number, Tensor) else like.new_full((), number)
+def minus_labels(xp: Namespace, slope: Array, targets: Array, g_ce: Factor | Array) -> Array:
+    """``slope − g y``."""
+    if _soft(targets):
+        return xp.multiply_add(_columns(xp, targets), -g_ce, slope)
+    return xp.add_at(slope, xp.index(targets, slope), -g_ce)
 
 
-def label_index(logits: Tensor, labels: Tensor) -> Tensor:
-    """Where the true class of every member and example is, ``[members, batch, 1]``."""
-    return labels.long().view(1, -1, 1).expand(logits.shape[0], -1, -1)
-
-
-def minus_labels(slope: Tensor, targets: Tensor, g_ce: Tensor) -> Tensor:
-    """``slope − g y``, for hard labels in place where that is possible."""
-    if targets.is_floating_point():
-        return torch.addcmul(slope, targets, g_ce, value=-1)
-    index = label_index(slope, targets)
-    minus_g = (-g_ce).expand_as(index)
-    if torch._C._are_functorch_transforms_active():  # vmap may run over the labels alone
-        return slope.scatter_add(-1, index, minus_g)
-    return slope.scatter_add_(-1, index, minus_g)
-
-
-def _mass(targets: Tensor, g_ce: Tensor) -> Tensor:
+def _mass(xp: Namespace, targets: Array, g_ce: Factor | Array) -> Factor | Array:
     """``g Σ_c y_c``: the gradient of cross-entropy is this times the softmax, minus g y."""
-    return g_ce * targets.sum(-1, keepdim=True) if targets.is_floating_point() else g_ce
+    return g_ce * xp.sum(_columns(xp, targets), 0) if _soft(targets) else g_ce
 
 
-def through_softmax(slope: Tensor, probs: Tensor) -> Tensor:
-    """The slope in the logits of what has this slope in the probabilities, F (s − Σ F s)."""
-    result: Tensor = torch._softmax_backward_data(slope, probs, -1, probs.dtype)
-    return result
+def _soft(targets: Array) -> bool:
+    return bool(targets.ndim == 2)
 
 
-def finite_log(probs: Tensor) -> Tensor:
+def _columns(xp: Namespace, targets: Array) -> Array:
+    """Soft labels as ``[classes, 1, batch]``."""
+    return xp.classes_first(targets)[:, None]
+
+
+def finite_log(xp: Namespace, probs: Array) -> Array:
     """The logarithm, finite at 0, so that 0 log 0 = 0."""
-    return probs.clamp_min(torch.finfo(probs.dtype).tiny).log_()
+    return xp.log_(xp.at_least(probs, xp.tiny(probs)))
 
 
 def member_weights(logits: Tensor, weights: Tensor | None) -> Tensor:

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from dissensus.losses import mean_cross_entropy
+from dissensus.objectives.arrays import Array, Namespace, Torch
 from dissensus.objectives.base import (
     Objective,
     Terms,
@@ -24,11 +24,11 @@ from dissensus.objectives.fused import (
     Top,
     disagreement_at_top,
     grad_of_mean,
+    mean_of_members,
     scaled_mean,
     slope_at_top,
 )
 from dissensus.objectives.gradients import Factor, WrittenOut, add_scaled
-from dissensus.outputs import weighted_mean
 
 __all__ = ["LDR", "hardness_weights"]
 
@@ -45,12 +45,16 @@ def hardness_weights(logits: Tensor, labels: Tensor, weights: Tensor | None = No
     tensor([0.6412, 1.2824])
     """
     with torch.no_grad():
-        return _hardness(logits, labels.long(), weights)
+        alpha: Tensor = _hardness(Torch, Torch.classes_first(logits), labels, weights)
+        return alpha.flatten()
 
 
-def _hardness(logits: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
-    ce = functional.cross_entropy(weighted_mean(logits, weights), labels, reduction="none")
-    safe = ce.mean().clamp_min(torch.finfo(ce.dtype).tiny)
+def _hardness(xp: Namespace, z: Array, labels: Array, weights: Array | None) -> Array:
+    mean = mean_of_members(xp, z, weights)
+    top = xp.largest(mean)
+    ce = top - xp.take(mean, xp.index(labels, mean))
+    ce += xp.log(xp.sum(xp.exp_(mean - top), 0))  # added last, it keeps its digits
+    safe = xp.at_least(xp.total(ce) / ce.shape[-1], xp.tiny(ce))
     return ce / safe / safe  # Eq. 4; dividing twice keeps a small mean from underflowing
 
 
@@ -131,28 +135,24 @@ class LDR(Objective):
 
 
 def _compute_ldr(
-    logits: Tensor, labels: Tensor, weights: Tensor | None, pairs: Tensor
-) -> tuple[Tensor, ...]:
-    members = logits.shape[0]
-    labels = labels.long()
-    share = pairs * _hardness(logits, labels, weights)
-    top = Top.of(logits)
-    # Each member is asked for the class that every member predicts, and for the true one.
-    classes = torch.cat([top.label.transpose(0, 1), labels.view(1, 1, -1)], 1)
-    index = classes.expand(members, -1, -1)
-    log_q = logits.transpose(1, 2).gather(1, index).sub_(top.log_sum)
-    value, asked = disagreement_at_top(top, log_q[:, :members], share)
-    ce = scaled_mean(log_q[:, members], weights, scale=-1.0)
-    return ce, value, share, index, *top, *asked
+    xp: Namespace, z: Array, labels: Array, weights: Array | None, pairs: Array
+) -> tuple[Array, ...]:
+    top = Top.of(xp, z)
+    true = xp.index(labels, z)
+    ce = scaled_mean(xp, top.log_sum - xp.take(z, true), weights)
+    share = pairs * _hardness(xp, z, labels, weights)
+    value, asked = disagreement_at_top(xp, z, top, share)
+    return ce, value, true, share, *top, *asked
 
 
-def _ldr_gradient(grads: Sequence[Factor], inputs: Sequence[Any], kept: Sequence[Tensor]) -> Tensor:
-    _, weights, _ = inputs
-    share, index, top, asked = *kept[:2], Top(*kept[2:8]), Asked(*kept[8:])
-    members, _, batch = top.rest.shape
-    minus_ce = grad_of_mean(-grads[0], top.rest.transpose(1, 2), weights)
-    minus_ce = minus_ce.expand(members, 1, batch)
-    return slope_at_top(index, top, asked, share * grads[1], minus_ce).transpose(1, 2)
+def _ldr_gradient(
+    xp: Namespace, factors: Sequence[Factor], others: Sequence[Any], kept: Sequence[Array]
+) -> Array:
+    _, weights, _ = others
+    true, share, top, asked = *kept[:2], Top(*kept[2:9]), Asked(*kept[9:])
+    g_ce = grad_of_mean(xp, factors[0], top.rest, weights)
+    slope = slope_at_top(xp, top, asked, share * factors[1], g_ce)
+    return xp.add_at(slope, true, -g_ce)
 
 
 #: The members' mean cross-entropy and the second term of Eq. 6 without λ, of logits, hard labels,
