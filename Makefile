@@ -46,5 +46,5 @@ $(STAMP): pyproject.toml constraints.txt
 		|| { echo "Dissensus needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		-c constraints.txt -e ".[dev,plots,tables,search,robustness]"
+		-c constraints.txt -e ".[dev,docs,all]"
 	@touch $@
