@@ -78,6 +78,13 @@ SETTINGS: dict[str, Setting] = {
         "Test: a share of all rows, or rows; 0.2, or the official test set.",
     ),
     "split_seed": Setting("data", "seed", "whole", 0, "Which rows are train, validation and test."),
+    "hold_out": Setting(
+        "data",
+        "hold_out",
+        "text",
+        None,
+        "Classes to keep from training, such as 8,9: the set held_out of `dissensus ood`.",
+    ),
     "augment": Setting(
         "data", "augment", "text", None, "Augmentation of images: collusion, adp or none."
     ),

@@ -40,6 +40,7 @@ from dissensus.data.features import (
     load_store,
 )
 from dissensus.data.folder import ImageFolder, load_folder
+from dissensus.data.holding import HELD_OUT, hold_out_classes
 from dissensus.data.images import Pixels, fit_images, to_unit
 from dissensus.data.mnist import load_mnist, mnist_test_pixels
 from dissensus.data.own_table import load_own_table, own_table
@@ -52,6 +53,7 @@ __all__ = [
     "CORRUPTIONS",
     "DATASETS",
     "FORMATS",
+    "HELD_OUT",
     "OOD_SETS",
     "Augment",
     "Data",
@@ -65,6 +67,7 @@ __all__ = [
     "corrupt_mixture",
     "data_places",
     "fit_images",
+    "hold_out_classes",
     "is_store",
     "load",
     "load_ood",
@@ -122,6 +125,7 @@ def load(
     val: float | int = 0.2,
     test: float | int | None = None,
     download: bool = True,
+    hold_out: str | Sequence[str | int] | None = None,
     **options: Any,
 ) -> Data:
     """Load a set of :data:`DATASETS`, a file of :data:`FORMATS`, or a folder.
@@ -133,8 +137,9 @@ def load(
     remaining rows that validates; 0 gives an empty part. The same ``seed`` gives the same rows.
     Files are looked for in ``data_dir``, or where ``DISSENSUS_DATA`` says, or in the user's cache,
     and downloaded if they are missing. A file or folder called like a data set is meant only when
-    it is given as a :class:`~pathlib.Path`. ``options`` are those of the loader: ``target=`` for a
-    table, ``limit=`` for images, and so on.
+    it is given as a :class:`~pathlib.Path`. ``hold_out`` keeps classes from all splits, as unknown
+    inputs (:func:`hold_out_classes`). ``options`` are those of the loader: ``target=`` for a table,
+    ``limit=`` for images, and so on.
 
     >>> load("irises")
     Traceback (most recent call last):
@@ -144,7 +149,8 @@ def load(
     request = Request(data_places(data_dir), seed, val, test, download)
     loader = _loader(name_or_path)
     _check_options(name_or_path, loader, options)
-    return loader(request, **options)
+    data = loader(request, **options)
+    return data if hold_out is None else hold_out_classes(data, hold_out)
 
 
 def load_table(

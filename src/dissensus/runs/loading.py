@@ -80,7 +80,7 @@ def load_data(config: Config) -> Data:
             "the run does not say what its data are, as it was not made by `dissensus train`; "
             "name them with --data"
         )
-    known = ("data_dir", "seed", "val", "test")
+    known = ("data_dir", "seed", "val", "test", "hold_out")
     settings = {key: asked[key] for key in known if asked.get(key) is not None}
     options = {key: asked[key] for key in ("target", "task") if asked.get(key) is not None}
     options |= config.get("data_options", {})
