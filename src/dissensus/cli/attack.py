@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from dissensus.ensemble import Ensemble
     from dissensus.robustness import Protocol, Robustness
 
 __all__ = ["HELP", "attack"]
@@ -31,8 +32,8 @@ An attack is written name:key=value,key=value; `dissensus attacks` lists them wi
 'dissensus\\[robustness]'); --paper is the adp paper's, historical and weak. They can be combined.
 
 Written to RUN/robustness, or to --out: record.json with all numbers, accuracy.svg (against ε, steps
-and restarts), examples.svg (images before and after), both as .png too, and the changed inputs with
---save npz or --save safetensors.
+and restarts), examples.svg (images before and after), both as .png too, the images alone
+(examples.npz), and all changed inputs with --save npz or --save safetensors.
 
 [bold]Examples[/bold]
 
@@ -101,6 +102,13 @@ def attack(
     checks: Annotated[
         bool, typer.Option("--checks/--no-checks", help="Look for masked gradients: two more runs.")
     ] = True,
+    transfer: Annotated[
+        bool,
+        typer.Option(
+            "--transfer/--no-transfer",
+            help="Try what fools one member on the others: PGD of 10 steps on each.",
+        ),
+    ] = True,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Where files go; RUN/robustness.", show_default=False),
@@ -153,24 +161,54 @@ def attack(
         batch_size=batch_size,
         seed=seed,
     )
-    _keep(found, inputs, run / "robustness" if out is None else out, save, as_json=as_json)
+    extra: dict[str, Any] = {"run": str(run)}
+    if transfer and ens.members > 1:
+        extra["transfer"] = _transfer(ens, inputs, protocol, batch_size, seed)
+    folder = run / "robustness" if out is None else out
+    _keep(found, inputs, folder, save, extra, as_json=as_json)
+
+
+def _transfer(
+    ens: Ensemble, inputs: _Inputs, protocol: Protocol, batch_size: int, seed: int
+) -> dict[str, Any]:
+    """What each member (column) makes of inputs made to fool each member (row): its accuracy.
+
+    By PGD within the largest budget of the attacks, of the norm that most of them have.
+    """
+    from dissensus import robustness
+
+    budgets = [found for found in (one.budget() for one in protocol.attacks) if found is not None]
+    norms = [norm for norm, _ in budgets]
+    norm = max(norms, key=norms.count, default="linf")
+    eps = max((eps for own, eps in budgets if own == norm), default=_EPS[inputs.like])
+    made = robustness.PGD(norm=norm, eps=eps, steps=10)
+    matrix = robustness.transfer(ens, inputs.x, inputs.y, made, batch_size=batch_size, seed=seed)
+    return {"attack": made.spec(), "targeted": False, "accuracy": matrix.tolist()}
 
 
 def _keep(
-    found: Robustness, inputs: _Inputs, folder: Path, save: str | None, *, as_json: bool
+    found: Robustness,
+    inputs: _Inputs,
+    folder: Path,
+    save: str | None,
+    extra: dict[str, Any],
+    *,
+    as_json: bool,
 ) -> None:
     """Write all files, then say what was found and where it is."""
-    from dissensus.cli.attack_figures import write_figures
+    from dissensus.cli.attack_figures import keep_examples, write_figures
     from dissensus.cli.shown import note, say
     from dissensus.records import environment, write_record
 
     record = {
         "format": "dissensus.robustness/1",
         "evaluated_on": inputs.where,
+        **extra,
         **found.to_dict(),
         "environment": environment(),
     }
     write_record(folder / "record.json", record)
+    kept = keep_examples(found, folder / "examples.npz")
     try:
         figures = write_figures(found, folder, inputs.classes)
     except ValueError as error:  # matplotlib is not installed: the rest is still worth having
@@ -185,6 +223,7 @@ def _keep(
     for line in found.report().splitlines():
         say(line)
     names = ["record.json", *(path.name for path in figures)]
+    names += ["examples.npz"] if kept else []
     names += [] if save is None else [f"adversarial.{save}"]
     say(f"Written to {folder}: {', '.join(names)}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,7 +22,8 @@ Say whether an ensemble's diversity is real or its members collude: healthy, sus
 
 SOURCE is a run folder; or a file of predictions, .npz or .safetensors, with outputs (members,
 batch, outputs) and targets, of any framework; or two .npy files, outputs and targets. Outputs are
-logits, or predicted values in a regression.
+logits, or predicted values in a regression. What is found of a run is kept there, as
+diagnosis.json.
 
 [bold]Examples[/bold]
 
@@ -95,11 +96,26 @@ def diagnose(
         for part in (before, after)
     ]
     found = diagnostics.diagnose(*pairs, loss=wanted, combine=combine, weights=weights, seed=seed)
+    record = {"source": [str(path) for path in source], **found.to_dict()}
+    if source[0].is_dir():
+        _keep(source[0], record)
     if as_json:
-        print(json.dumps({"source": [str(path) for path in source], **found.to_dict()}, indent=1))
+        print(json.dumps(record, indent=1))
     else:
         for line in found.report().splitlines():
             say(line)
+
+
+def _keep(run: Path, record: dict[str, Any]) -> None:
+    """Write ``diagnosis.json`` to the run; a folder that takes no files is no reason to fail."""
+    from dissensus.cli.shown import note
+    from dissensus.records import environment, write_record
+
+    kept = {"format": "dissensus.diagnosis/1", **record, "environment": environment()}
+    try:
+        write_record(run / "diagnosis.json", kept)
+    except OSError as error:
+        note(f"dissensus: the diagnosis is not kept: {error.strerror}: {run}")
 
 
 def _of_run(
