@@ -13,9 +13,10 @@ from dissensus.cli.options import DataDir, Device, Trust
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dissensus.diagnostics import Diagnosis
     from dissensus.outputs import Predictions
 
-__all__ = ["HELP", "diagnose"]
+__all__ = ["HELP", "diagnose", "diagnose_run"]
 
 HELP = """
 Say whether an ensemble's diversity is real or its members collude: healthy, suspicious, colluding.
@@ -80,30 +81,55 @@ def diagnose(
 
     if regression and loss not in (None, "mse"):
         raise ValueError(f"--regression means --loss mse, got --loss {loss}; leave one out")
-    weights: Tensor | None = None
-    before: Predictions | None
-    after: Predictions | None
+    wanted = "mse" if regression else loss
     if len(source) == 1 and source[0].is_dir():
         if train is not None or probs:
             raise ValueError("a run has its own training data and logits; leave --train, --probs")
-        before, after, weights = _of_run(source[0], data_dir, trust=trust, device=device)
+        record, found = diagnose_run(
+            source[0],
+            loss=wanted,
+            combine=combine,
+            seed=seed,
+            data_dir=data_dir,
+            trust=trust,
+            device=device,
+        )
     else:
-        after = _read(source)
-        before = None if train is None else _read([train])
-    wanted = "mse" if regression else loss
-    pairs = [
-        None if part is None else _prepared(part, wanted, combine, probs=probs)
-        for part in (before, after)
-    ]
-    found = diagnostics.diagnose(*pairs, loss=wanted, combine=combine, weights=weights, seed=seed)
-    record = {"source": [str(path) for path in source], **found.to_dict()}
-    if source[0].is_dir():
-        _keep(source[0], record)
+        pairs = [
+            None if part is None else _prepared(part, wanted, combine, probs=probs)
+            for part in (None if train is None else _read([train]), _read(source))
+        ]
+        found = diagnostics.diagnose(*pairs, loss=wanted, combine=combine, seed=seed)
+        record = {"source": [str(path) for path in source], **found.to_dict()}
     if as_json:
         print(json.dumps(record, indent=1))
     else:
         for line in found.report().splitlines():
             say(line)
+
+
+def diagnose_run(
+    run: Path,
+    *,
+    loss: str | None = None,
+    combine: str | None = None,
+    seed: int = 0,
+    data_dir: Path | None = None,
+    trust: bool = False,
+    device: str = "cpu",
+) -> tuple[dict[str, Any], Diagnosis]:
+    """Diagnose a run by its train and test data, and keep ``diagnosis.json`` in its folder."""
+    from dissensus import diagnostics
+
+    before, after, weights = _of_run(run, data_dir, trust=trust, device=device)
+    pairs = [
+        None if part is None else _prepared(part, loss, combine, probs=False)
+        for part in (before, after)
+    ]
+    found = diagnostics.diagnose(*pairs, loss=loss, combine=combine, weights=weights, seed=seed)
+    record = {"source": [str(run)], **found.to_dict()}
+    _keep(run, record)
+    return record, found
 
 
 def _keep(run: Path, record: dict[str, Any]) -> None:

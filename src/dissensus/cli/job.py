@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ from dissensus.training.checkpoint import check_writable
 
 __all__ = ["Outcome", "default_out", "run_training", "use_threads"]
 
+Callback = Callable[[dict[str, Any], Ensemble], bool | None]
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -49,6 +52,7 @@ def run_training(
     stored: Sections | None = None,
     trust: bool = False,
     progress: bool = True,
+    callbacks: Sequence[Callback] = (),
 ) -> Outcome:
     """Train as ``sections`` ask, in the folder ``out``; ``stored`` is the config of a run there.
 
@@ -80,6 +84,7 @@ def run_training(
         val=data.val if len(data.val[0]) else None,
         disagreement=extra,
         augment=augment,
+        callbacks=callbacks,
         out=out,
         resume=stored is not None,
         config=config,
