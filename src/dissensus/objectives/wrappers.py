@@ -82,6 +82,19 @@ class LearnerDropout(Objective):
             outputs, targets, disagreement=disagreement, weights=weights, **hyperparameters
         )
 
+    def weighted(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        example_weights: Tensor,
+        *,
+        weights: Tensor | None = None,
+        **hyperparameters: Any,
+    ) -> Terms:
+        return self.objective.weighted(
+            outputs, targets, example_weights, weights=weights, **hyperparameters
+        )
+
 
 @dataclass(frozen=True)
 class Sequential(Objective):

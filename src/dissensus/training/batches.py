@@ -18,11 +18,13 @@ from dissensus.data import StoredRows
 
 __all__ = [
     "Batches",
+    "TensorBatches",
     "as_batches",
     "batch_sizes",
     "batches_together",
     "derived_seed",
     "shuffled",
+    "split_weights",
 ]
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
@@ -215,6 +217,32 @@ def as_batches(
     if not isinstance(data, Iterable):
         raise ValueError(f"data must be (x, y) tensors or a DataLoader, got {type(data).__name__}")
     return LoaderBatches(data)
+
+
+def split_weights(data: Any) -> tuple[Any, Tensor | None]:
+    """``(x, y)`` and the example weights ``[examples]`` of ``(x, y, weights)``, checked.
+
+    Anything else comes back as it is, without weights.
+
+    >>> split_weights((torch.zeros(2, 3), torch.zeros(2), torch.tensor([1.0, -1.0])))
+    Traceback (most recent call last):
+    ...
+    ValueError: example weights must be finite, at least 0 and not all 0, got -1.0
+    """
+    three = isinstance(data, tuple | list) and len(data) == 3
+    if not three or not all(isinstance(item, Tensor) for item in data):
+        return data, None
+    x, y, weights = data
+    if weights.ndim != 1 or len(weights) != len(x) or not weights.is_floating_point():
+        raise ValueError(
+            f"example weights must be [examples] = ({len(x)},) floats, got "
+            f"{tuple(weights.shape)} of {weights.dtype}"
+        )
+    bad = weights[~(weights.isfinite() & (weights >= 0))]
+    if len(bad) or not bool(weights.any()):
+        got = float(bad[0]) if len(bad) else "zeros alone"
+        raise ValueError(f"example weights must be finite, at least 0 and not all 0, got {got}")
+    return (x, y), weights
 
 
 def _tensors(data: Any) -> bool:

@@ -12,7 +12,7 @@ import torch
 
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Independent, Objective, Terms, parse
-from dissensus.training.batches import Augmentation, Batches, as_batches
+from dissensus.training.batches import Augmentation, Batches, as_batches, split_weights
 from dissensus.training.interruption import Interruption, Stopped
 from dissensus.training.meters import Meter, check_task
 from dissensus.training.predict import outputs_of
@@ -51,7 +51,9 @@ def fit(
 ) -> History:
     """Train ``ens`` on ``(x, y)`` tensors or a DataLoader; the settings are those of ``Recipe``.
 
-    ``x`` may be a feature store's rows, which are streamed from disk.
+    ``x`` may be a feature store's rows, which are streamed from disk. Tensors ``(x, y, weights)``,
+    to train or validate on, have a weight for each example: with weights whose mean is 1, a weight
+    of 2 is the example twice and one of 0 leaves it out.
     ``val`` chooses the best epoch, whose weights the ensemble has at the end. ``disagreement`` are
     unlabelled data for objectives that need them (A2D, DivDis). ``augment(x, generator)`` changes
     each batch; one with ``labelled = True`` is called with ``(x, y, generator)`` and returns both
@@ -111,7 +113,7 @@ def _loop(
             outputs, terms = _step(trainer, batch, state, len(stream))
             if state.epoch == state.batch == 0:
                 check_task(outputs.detach(), batch.y, ens.combine)
-            meter.add(outputs, batch.y, terms.parts, batch.drawn)
+            meter.add(outputs, batch.y, terms.parts, batch.drawn, batch.weights)
             state.batch += 1
             shown.at(state.epoch * len(stream) + state.batch)
             if interruption.wanted:
@@ -167,13 +169,17 @@ def evaluate(ens: Ensemble, data: Any, batch_size: int) -> dict[str, Any]:
     Judged as it is run, so that outputs are never all in memory.
     """
     meter, first = Meter(ens.members, ens.combine), True
+    data, weights = split_weights(data)
+    begin = 0
     for outputs, targets in outputs_of(ens, data, max(batch_size, 1024)):
         if targets is None:
             raise ValueError("validation data must be (x, y), got x alone")
         if first:
             check_task(outputs, targets, ens.combine)
         first = False
-        meter.add(outputs, targets, {}, None)
+        own = None if weights is None else weights[begin : begin + len(targets)].cpu()
+        meter.add(outputs, targets, {}, None, own)
+        begin += len(targets)
     if first:
         raise ValueError("the validation data are empty, got 0 batches")
     return meter.record()
@@ -194,6 +200,9 @@ def _stream(
     if disagreement is not None and not objective.needs_disagreement:
         raise ValueError(f"{name} takes no disagreement data; leave disagreement=None")
     objective.sample_members(ens.members, torch.Generator())  # raises if it cannot draw that many
+    train, weights = split_weights(train)
+    if weights is not None and augment is not None:
+        raise ValueError("augment may change which examples there are; train without weights")
     batches = as_batches(train, size, shuffle=True, device=device)
     extra: Batches | None = None
     if disagreement is not None:
@@ -201,7 +210,8 @@ def _stream(
     for source, what in ((batches, "training"), (extra, "disagreement")):
         if source is not None and len(source) == 0:
             raise ValueError(f"the {what} data are empty, got 0 batches")
-    return Stream(batches, extra, objective, ens.members, device, augment, recipe.seed)
+    weights = None if weights is None else weights.to(device)
+    return Stream(batches, extra, objective, ens.members, device, augment, recipe.seed, weights)
 
 
 def _check_selection(ens: Ensemble, val: Any, recipe: Recipe) -> None:
@@ -212,7 +222,13 @@ def _check_selection(ens: Ensemble, val: Any, recipe: Recipe) -> None:
         raise ValueError("select_by='accuracy' is not known in regression (combine='mean')")
     if val is not None:
         device = torch.device("cpu")
-        as_batches(val, recipe.batch_size, shuffle=False, device=device, what="validation")
+        as_batches(
+            split_weights(val)[0],
+            recipe.batch_size,
+            shuffle=False,
+            device=device,
+            what="validation",
+        )
 
 
 def _check_weights(ens: Ensemble, state: RunState) -> None:

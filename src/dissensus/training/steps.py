@@ -51,28 +51,28 @@ class StackTrainer:
         self, batch: Batch, frozen: set[int], scale: float, *, check: bool
     ) -> tuple[Tensor, Terms]:
         """Train on one batch; returns the outputs and the objective's terms."""
-        x, y, extra, drawn = batch
-        rows = list(range(self.ens.members)) if drawn is None else drawn
+        rows = list(range(self.ens.members)) if batch.drawn is None else batch.drawn
         trained = set(self.objective.trained_members(rows)) - frozen
         keep = [position for position, member in enumerate(rows) if member in trained]
-        leaves, index = self._leaves(drawn)
+        leaves, index = self._leaves(batch.drawn)
         if self.ens.backbone is not None:
-            with _precision(x, self.recipe):
-                x = self.ens.features(x)
-                extra = None if extra is None else self.ens.features(extra)
+            with _precision(batch.x, self.recipe):
+                extra = None if batch.extra is None else self.ens.features(batch.extra)
+                batch = batch._replace(x=self.ens.features(batch.x), extra=extra)
+        x, extra = batch.x, batch.extra
         with self._as_they_were([member for member in rows if member not in trained]):
             if self.dense is not None and self.dense.fits(x):
-                outputs, terms, gradients = self._dense_step(leaves, x, y, extra, check)
+                outputs, terms, gradients = self._dense_step(leaves, batch, check)
             elif self.written is not None and self.written.fits(x):
-                outputs, terms, gradients = self._written_step(leaves, x, y, extra, check)
+                outputs, terms, gradients = self._written_step(leaves, batch, check)
             else:
                 with _precision(x, self.recipe):
                     outputs = self._outputs(leaves, x, index)
                     unlabelled = None if extra is None else self._outputs(leaves, extra, index)
-                terms = evaluate_objective(self.objective, outputs, y, unlabelled, check=check)
+                terms = evaluate_objective(self.objective, outputs, batch, unlabelled, check=check)
                 gradients = _gradients(terms.loss, list(leaves.values()))
         if math.isfinite(terms.loss.detach()):  # if not, the weights of before are worth keeping
-            self._update(gradients, rows, keep, drawn is None, scale)
+            self._update(gradients, rows, keep, batch.drawn is None, scale)
         return outputs, terms
 
     @contextmanager
@@ -84,15 +84,16 @@ class StackTrainer:
             self.buffers[name][members] = values
 
     def _dense_step(
-        self, leaves: dict[str, Tensor], x: Tensor, y: Tensor, extra: Tensor | None, check: bool
+        self, leaves: dict[str, Tensor], batch: Batch, check: bool
     ) -> tuple[Tensor, Terms, Sequence[Tensor]]:
         """The same through ``ensemble.dense``: only the objective is differentiated by torch."""
         assert self.dense is not None
-        batches = [x] if extra is None else [x, extra]
+        extra = batch.extra
+        batches = [batch.x] if extra is None else [batch.x, extra]
         runs = [dense_forward(self.dense, leaves, inputs[None]) for inputs in batches]
         ends = [outputs.requires_grad_() for outputs, _ in runs]
         unlabelled = None if extra is None else ends[1]
-        terms = evaluate_objective(self.objective, ends[0], y, unlabelled, check=check)
+        terms = evaluate_objective(self.objective, ends[0], batch, unlabelled, check=check)
         at_ends = _gradients(terms.loss, ends)
         found = [
             dense_backward(self.dense, leaves, activations, gradient)
@@ -103,15 +104,16 @@ class StackTrainer:
         return ends[0], terms, [found[0][name] + found[1][name] for name in leaves]
 
     def _written_step(
-        self, leaves: dict[str, Tensor], x: Tensor, y: Tensor, extra: Tensor | None, check: bool
+        self, leaves: dict[str, Tensor], batch: Batch, check: bool
     ) -> tuple[Tensor, Terms, Sequence[Tensor]]:
         """The same through ``ensemble.written``."""
         assert self.written is not None
-        batches = [x] if extra is None else [x, extra]
+        extra = batch.extra
+        batches = [batch.x] if extra is None else [batch.x, extra]
         runs = [written_forward(self.written, leaves, inputs) for inputs in batches]
         ends = [outputs.requires_grad_() for outputs, _ in runs]
         unlabelled = None if extra is None else ends[1]
-        terms = evaluate_objective(self.objective, ends[0], y, unlabelled, check=check)
+        terms = evaluate_objective(self.objective, ends[0], batch, unlabelled, check=check)
         self.gradients.begin()
         for (_, kept), gradient in zip(runs, _gradients(terms.loss, ends), strict=True):
             written_backward(self.written, leaves, kept, gradient, self.gradients)
@@ -193,15 +195,15 @@ class UnlikeTrainer:
         self, batch: Batch, frozen: set[int], scale: float, *, check: bool
     ) -> tuple[Tensor, Terms]:
         """Train on one batch; returns the outputs and the objective's terms."""
-        x, y, extra, drawn = batch
-        rows = list(range(self.ens.members)) if drawn is None else drawn
+        x, extra = batch.x, batch.extra
+        rows = list(range(self.ens.members)) if batch.drawn is None else batch.drawn
         update = [m for m in self.objective.trained_members(rows) if m not in frozen]
         update = [m for m in update if self.parameters[m]]
         before = [(b, b.clone()) for m in rows if m not in update for b in self._buffers(m)]
         with _precision(x, self.recipe):
             outputs = self.ens(x, rows)
             unlabelled = None if extra is None else self.ens(extra, rows)
-        terms = evaluate_objective(self.objective, outputs, y, unlabelled, check=check)
+        terms = evaluate_objective(self.objective, outputs, batch, unlabelled, check=check)
         for buffer, values in before:
             buffer.copy_(values)
         leaves = [p for member in update for p in self.parameters[member]]
@@ -256,12 +258,15 @@ def make_trainer(ens: Ensemble, objective: Objective, recipe: Recipe) -> Trainer
 
 
 def evaluate_objective(
-    objective: Objective, outputs: Tensor, y: Tensor, unlabelled: Tensor | None, *, check: bool
+    objective: Objective, outputs: Tensor, batch: Batch, unlabelled: Tensor | None, *, check: bool
 ) -> Terms:
     """The objective's terms; with ``check`` through its checked door, which reads the labels."""
     if outputs.dtype in (torch.float16, torch.bfloat16):
         outputs = outputs.float()
         unlabelled = None if unlabelled is None else unlabelled.float()
+    y, weights = batch.y, batch.weights
     if check:
-        return objective(outputs, y, disagreement=unlabelled)
+        return objective(outputs, y, disagreement=unlabelled, example_weights=weights)
+    if weights is not None:
+        return objective.weighted(outputs, y, weights, **objective.values())
     return objective.core(outputs, y, disagreement=unlabelled, **objective.values())

@@ -7,13 +7,20 @@ run's seed and the epoch. In the middle of an epoch their state can be saved and
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import repeat
 from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from dissensus.objectives import Objective
-from dissensus.training.batches import Augmentation, Batches, derived_seed
+from dissensus.training.batches import (
+    Augmentation,
+    Batches,
+    TensorBatches,
+    derived_seed,
+    shuffled,
+)
 
 __all__ = ["ORDER", "Batch", "LabelledAugmentation", "Stream"]
 
@@ -33,12 +40,16 @@ class LabelledAugmentation(Protocol):
 
 
 class Batch(NamedTuple):
-    """One training batch: inputs, targets, unlabelled inputs if any, members (None: all)."""
+    """One training batch: inputs, targets, unlabelled inputs if any, members (None: all).
+
+    ``weights`` say how much each example counts; None: all the same.
+    """
 
     x: Tensor
     y: Tensor
     extra: Tensor | None
     drawn: list[int] | None
+    weights: Tensor | None = None
 
 
 class Stream:
@@ -53,8 +64,9 @@ class Stream:
         device: torch.device,
         augment: Augmentation | LabelledAugmentation | None,
         seed: int,
+        weights: Tensor | None = None,
     ) -> None:
-        self.train, self.extra, self.objective = train, extra, objective
+        self.train, self.extra, self.objective, self.weights = train, extra, objective, weights
         self.members, self.device, self.augment, self.seed = members, device, augment, seed
         self.draws, self.changes = torch.Generator(), torch.Generator()
 
@@ -70,7 +82,8 @@ class Stream:
         self, epoch: int, start: int = 0, saved: dict[str, Tensor] | None = None
     ) -> Iterator[Batch]:
         """The batches of an epoch from ``start`` on; ``saved`` is the :meth:`randomness` there."""
-        source = self.train.epoch(derived_seed(self.seed, epoch, ORDER), start)
+        seed = derived_seed(self.seed, epoch, ORDER)
+        source, weights = self.train.epoch(seed, start), self._weights(seed, start)
         extras = self._extras(epoch, start)
         pair = next(source, None)
         _seed_layers(derived_seed(self.seed, epoch, _LAYERS), self.device)
@@ -85,8 +98,16 @@ class Stream:
             x, y = self._augmented(x.to(self.device), y.to(self.device))
             extra = None if extras is None else next(extras)[0].to(self.device)
             drawn = self.objective.sample_members(self.members, self.draws)
-            yield Batch(x, y, extra, None if drawn is None else list(drawn))
+            yield Batch(x, y, extra, None if drawn is None else list(drawn), next(weights))
             pair = next(source, None)
+
+    def _weights(self, seed: int, start: int) -> Iterator[Tensor | None]:
+        """The weights of each batch's examples; without end where there are none."""
+        if self.weights is None:
+            return repeat(None)
+        assert isinstance(self.train, TensorBatches)  # fit has looked
+        order = shuffled(len(self.weights), seed).to(self.weights.device)
+        return iter(self.weights[order].split(self.train.sizes)[start:])
 
     def _augmented(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         augment = self.augment
