@@ -61,6 +61,9 @@ class Objective(ABC):
     hyperparameters: ClassVar[tuple[str, ...]] = ()
     #: Whether a call needs ``disagreement``: outputs on unlabelled data to disagree on.
     needs_disagreement: ClassVar[bool] = False
+    #: False where the loss is a weighted mean over members and over examples, of which every
+    #: process can take its own part; True where one output's gradient depends on the others.
+    coupled: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for item in fields(self):

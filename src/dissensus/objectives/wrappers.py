@@ -48,6 +48,11 @@ class LearnerDropout(Objective):
         """Whatever the wrapped objective needs."""
         return self.objective.needs_disagreement
 
+    @property
+    def coupled(self) -> bool:  # type: ignore[override]
+        """As the wrapped objective is."""
+        return self.objective.coupled
+
     def values(self) -> dict[str, Any]:
         """The hyperparameters of the wrapped objective."""
         return self.objective.values()

@@ -17,9 +17,9 @@ from torch.nn.functional import log_softmax
 from dissensus.losses import check_loss_inputs, cross_entropy, errors
 from dissensus.outputs import combined_log_probs, log_mean_exp
 
-__all__ = ["Meter", "check_task", "epoch_record", "judge"]
+__all__ = ["KEPT", "Meter", "check_task", "epoch_record", "judge"]
 
-_KEPT = 1 << 20  # numbers kept before they are judged
+KEPT = 1 << 20  # numbers kept before they are judged
 _PLAIN = ("examples", "ensemble_error", "member_error", "hits", "parts")  # sums that are no tensors
 
 
@@ -113,6 +113,10 @@ class Meter:
             "parts": {},
         }
 
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """Raise unless the very first batch has the targets that are predicted."""
+        check_task(outputs.detach(), targets, self.combine)
+
     def add(
         self,
         outputs: Tensor,
@@ -128,8 +132,11 @@ class Meter:
             self.weights.append(weights)
         self.drawn.append(list(range(self.members)) if drawn is None else drawn)
         self.parts.append((len(targets), {name: part.detach() for name, part in parts.items()}))
-        if len(self.outputs) * self.outputs[0].numel() >= _KEPT:
+        if self._full():
             self.flush()
+
+    def _full(self) -> bool:
+        return len(self.outputs) * self.outputs[0].numel() >= KEPT
 
     def flush(self) -> None:
         """Judge what is kept: at once where all batches have the same members."""

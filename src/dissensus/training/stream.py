@@ -65,9 +65,11 @@ class Stream:
         augment: Augmentation | LabelledAugmentation | None,
         seed: int,
         weights: Tensor | None = None,
+        rank: int = 0,
     ) -> None:
         self.train, self.extra, self.objective, self.weights = train, extra, objective, weights
         self.members, self.device, self.augment, self.seed = members, device, augment, seed
+        self.rank = rank  # of several processes; layers of each draw for themselves
         self.draws, self.changes = torch.Generator(), torch.Generator()
 
     def __len__(self) -> int:
@@ -86,7 +88,7 @@ class Stream:
         source, weights = self.train.epoch(seed, start), self._weights(seed, start)
         extras = self._extras(epoch, start)
         pair = next(source, None)
-        _seed_layers(derived_seed(self.seed, epoch, _LAYERS), self.device)
+        _seed_layers(self._seed_of_layers(epoch, start), self.device)
         self.draws.manual_seed(derived_seed(self.seed, epoch, _DRAWS))
         self.changes.manual_seed(derived_seed(self.seed, epoch, _AUGMENT))
         if saved:
@@ -109,6 +111,11 @@ class Stream:
         order = shuffled(len(self.weights), seed).to(self.weights.device)
         return iter(self.weights[order].split(self.train.sizes)[start:])
 
+    def _seed_of_layers(self, epoch: int, start: int) -> int:
+        if self.rank == 0:
+            return derived_seed(self.seed, epoch, _LAYERS)
+        return derived_seed(self.seed, epoch, _LAYERS, self.rank, start)
+
     def _augmented(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         augment = self.augment
         if augment is None:
@@ -129,7 +136,8 @@ class Stream:
         return states
 
     def _restore(self, saved: dict[str, Tensor]) -> None:
-        torch.set_rng_state(saved["layers"])
+        if "layers" in saved:  # not where another number of processes goes on
+            torch.set_rng_state(saved["layers"])
         if "device" in saved:
             torch.cuda.set_rng_state(saved["device"], self.device)
         self.draws.set_state(saved["draws"])
