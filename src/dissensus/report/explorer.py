@@ -54,9 +54,10 @@ class Explorer:
         first, last = self.stops[0], self.stops[-1]
         what = "outputs" if self.regression else "scores"
         return (
-            f"On {first.outputs.shape[1]} held-out inputs members' {what} lie {short(_spread(first))} "
-            f"away from their mean at β = {first.beta:g} and {short(_spread(last))} at β = "
-            f"{last.beta:g} (root mean square); constant offsets alone make up "
+            f"On {first.outputs.shape[1]} held-out inputs members' {what} lie "
+            f"{short(_spread(first))} away from their mean at β = {first.beta:g} and "
+            f"{short(_spread(last))} at β = {last.beta:g} (root mean square); constant offsets "
+            "alone make up "
             f"{short(_offset(first))} and {short(_offset(last))} of that."
         )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dissensus.report.found import Attacked, Contents, Method
-from dissensus.report.plots import Cell, Panel, Plot, Series, View, percent, short
+from dissensus.report.plots import Cell, Panel, Plot, Series, View, percent
 
 __all__ = ["attacked_methods", "epsilon", "steps"]
 
@@ -80,7 +82,8 @@ def _against_eps(number: int, method: Method, attacked: Attacked, norm: str) -> 
         name = f"{method.name}, worst case"
         x = [budget.eps for budget in worst]
         y = [n.value for n in numbers]
-        series.append(Series(name, x, y, number, "points", low=ends[0], high=ends[1]))
+        point = Series(name, x, y, number, "points", low=ends[0], high=ends[1])
+        series.append(replace(point, legend=False))
     return series
 
 
@@ -130,7 +133,7 @@ def steps(contents: Contents) -> Plot | None:
         return None
     last = max(fell, default=0.0)
     alt = (
-        f"The last doubling of steps takes off at most {short(100 * last)} points of accuracy: "
+        f"The last stretch of steps takes off {100 * last:.1f} points of accuracy at most: "
         + ("the attacks have nearly converged." if last < 0.02 else "more steps may do more harm.")
         if fell
         else "Accuracy against restarts."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -107,8 +108,11 @@ def _sweep_panels(sweep: Sweep, line: SweepLine) -> list[Panel]:
             series.append(Series(_NAMES[name], x, y, style, low=low, high=high, dashed=second))
         if series:
             axis = "β" if sweep.axis == "beta" else sweep.axis
+            if len(series) == 1:
+                series = [replace(series[0], legend=False)]
             title = _NAMES[names[0]] if len(series) == 1 else "ERR and mean ERR"
-            panels.append(Panel(axis, label, series, title, shares, zero=names == ("div",)))
+            zero = names == ("div",)
+            panels.append(Panel(axis, label, series, title, shares=shares, zero=zero))
     return panels
 
 
@@ -246,14 +250,16 @@ def codependence(contents: Contents) -> Plot | None:
             sources.append(Source(record.file, "codependence"))
         index = record.number("codependence.index")
         if index is not None:
-            points.append(Series(method.name, [method.name], [index.value], number, "points"))
+            point = Series(method.name, [method.name], [index.value], number, "points")
+            points.append(replace(point, legend=not lines))
             rows.append([method.name, "index", (index, "short"), ""])
     if not lines:
         return None
-    panels = [Panel("members left out", "rise of ERR", lines, "Without random members", True)]
+    words = ("members left out", "rise of ERR", lines, "Without random members")
+    panels = [Panel(*words, shares=True, x_shares=True)]
     if points:
         rule = ("y", 1.0, "unrelated errors")
-        panels.append(Panel("", "index", points, "Codependence index", zero=True, rules=(rule,)))
+        panels.append(Panel("", "", points, "Codependence index", zero=True, rules=(rule,)))
     ends = sorted((line.y[-1], line.name) for line in lines)
     return Plot(
         "codependence",
@@ -261,7 +267,7 @@ def codependence(contents: Contents) -> Plot | None:
         "How much the ensemble's error rises when random members are left out. Members that "
         "collude need each other; the index is 1 at most for members whose errors are unrelated.",
         [View(panels)],
-        f"Without {percent(float(lines[0].x[-1]))} of its members ERR changes most for "
+        f"Without {float(lines[0].x[-1]):.0%} of its members ERR changes most for "
         f"{ends[-1][1]} ({ends[-1][0]:+.0%}) and least for {ends[0][1]} ({ends[0][0]:+.0%}).",
         ("method", "members left out", "rise of ERR, or index", "deviation over draws"),
         rows,
@@ -286,7 +292,7 @@ def debiased(contents: Contents) -> Plot | None:
         return None
     views = []
     for space, shares in spaces.items():
-        bars = [Series(m.name, [m.name], [s.value], n, "bars") for n, m, s in shares]
+        bars = [Series(m.name, [m.name], [s.value], n, "bars", legend=False) for n, m, s in shares]
         panel = Panel("", "share of the spread", bars, "", shares=True, y_range=(0.0, 1.0))
         views.append(View([panel], (space,)))
     first = sorted((s.value, m.name) for _, m, s in next(iter(spaces.values())))

@@ -26,7 +26,10 @@ def matrices(contents: Contents) -> Plot | None:
         diverging = name == "error_correlation"
         top = 1.0 if diverging else _round_up(max(float(np.nanmax(m)) for _, m in found))
         low = -1.0 if diverging else 0.0
-        panels = [Matrix(method.name, matrix, low, top, diverging) for method, matrix in found]
+        panels = [
+            Matrix(method.name, matrix, low, top, diverging, method=_number(contents, method))
+            for method, matrix in found
+        ]
         views.append(View(panels, (title,)))
         means = sorted((_off_diagonal(matrix), method.name) for method, matrix in found)
         seen.append(told.format(means[-1][1], short(means[-1][0])))
@@ -86,14 +89,27 @@ def _add_transfer(
     panels, means = [], []
     for method, attacked in found:
         assert attacked.transfer is not None
-        title = method.name
-        panels.append(Matrix(title, attacked.transfer, 0.0, 1.0, x="evaluated", y="attacked"))
+        panels.append(
+            Matrix(
+                method.name,
+                attacked.transfer,
+                0.0,
+                1.0,
+                x="evaluated",
+                y="attacked",
+                method=_number(contents, method),
+            )
+        )
         means.append((_off_diagonal(attacked.transfer), method.name))
         rows.append([method.name, "accuracy under transfer", percent(means[-1][0])])
         sources.append(Source(attacked.record.file, "transfer.accuracy"))
     views.append(View(panels, (f"attack transfer, {found[0][1].transfer_attack}",)))
     best = max(means)
     seen.append(f"attacks carry over least in {best[1]} ({percent(best[0])} accuracy left)")
+
+
+def _number(contents: Contents, method: Method) -> int:
+    return contents.methods.index(method)
 
 
 def _off_diagonal(matrix: Floats) -> float:

@@ -36,16 +36,11 @@ def roc(contents: Contents) -> Plot | None:
     curves = [line for _, _, detected in found for line in detected.curves]
     if not curves:
         return None
+    pairs = _pairs((line.score, line.set) for line in curves)
     views = []
-    for score, name in _pairs((line.score, line.set) for line in curves):
-        series = [Series("chance", [0.0, 1.0], [0.0, 1.0], "muted", dashed=True)]
-        for number, method, detected in found:
-            for line in detected.curves:
-                if (line.score, line.set) == (score, name):
-                    series.append(Series(method.name, line.fpr.tolist(), line.tpr.tolist(), number))
-        axes = ("known inputs flagged", "unknown inputs flagged")
-        panel = Panel(*axes, series, shares=True, y_range=(0.0, 1.0))
-        views.append(View([panel], (score, name)))
+    for score in dict.fromkeys(score for score, _ in pairs):
+        sets = [name for other, name in pairs if other == score]
+        views.append(View([_roc_panel(found, score, name) for name in sets], (score,)))
     rows: list[list[Cell]] = []
     for _, method, detected in found:
         for row in detected.rows:
@@ -60,8 +55,28 @@ def roc(contents: Contents) -> Plot | None:
         _best_auroc(contents),
         ("method", "unknown set", "score", "AUROC", "FPR95"),
         rows,
-        [line.source for line in curves[:1]] + [d.record_source("detection") for _, _, d in found],
-        ("score", "unknown set"),
+        [detected.record_source("curves, detection") for _, _, detected in found],
+        ("score",),
+    )
+
+
+def _roc_panel(found: list[tuple[int, Method, Detected]], score: str, name: str) -> Panel:
+    chance = Series("chance", [0.0, 1.0], [0.0, 1.0], "muted", dashed=True, markers=False)
+    lines = [
+        Series(method.name, line.fpr.tolist(), line.tpr.tolist(), number, markers=False)
+        for number, method, detected in found
+        for line in detected.curves
+        if (line.score, line.set) == (score, name)
+    ]
+    return Panel(
+        "known inputs flagged",
+        "unknown inputs flagged",
+        [*lines, chance],
+        name,
+        shares=True,
+        x_shares=True,
+        square=True,
+        y_range=(0.0, 1.0),
     )
 
 
@@ -101,7 +116,7 @@ def histograms(contents: Contents) -> Plot | None:
     )
     for score, name in pairs:
         panels = [
-            _histogram_panel(method, detected.id_name, histogram, name)
+            _histogram_panel(contents, method, detected.id_name, histogram, name)
             for method, detected, histogram in found
             if histogram.label == score and name in histogram.share
         ]
@@ -123,12 +138,14 @@ def histograms(contents: Contents) -> Plot | None:
         _overlap(found),
         ("method", "score", "set", "mean of the score", "threshold"),
         rows,
-        [histogram.source for _, _, histogram in found[:1]],
+        [detected.record_source("histograms") for _, detected, _ in found],
         ("score", "unknown set"),
     )
 
 
-def _histogram_panel(method: Method, known: str, histogram: Histogram, name: str) -> Panel:
+def _histogram_panel(
+    contents: Contents, method: Method, known: str, histogram: Histogram, name: str
+) -> Panel:
     series = [
         Series(
             f"{kind} ({which})",
@@ -141,8 +158,16 @@ def _histogram_panel(method: Method, known: str, histogram: Histogram, name: str
         if which in histogram.share
     ]
     rules = () if histogram.threshold is None else (("x", histogram.threshold, ""),)
-    label = f"{histogram.label} of {method.name}"
-    return Panel(histogram.label, "share", series, label, shares=True, zero=True, rules=rules)
+    return Panel(
+        histogram.label,
+        "share of inputs",
+        series,
+        method.name,
+        shares=True,
+        zero=True,
+        rules=rules,
+        method=contents.methods.index(method),
+    )
 
 
 def _mean_score(histogram: Histogram, name: str) -> str:

@@ -48,11 +48,12 @@ def _view(view: View) -> dict[str, Any]:
         number = "" if place == 0 else str(place + 1)
         axes = {"xaxis": f"x{number}", "yaxis": f"y{number}"}
         if isinstance(panel, Matrix):
-            traces.append(_matrix(panel) | axes | {"showscale": False})
+            traces.append(_matrix(panel) | axes)
             panels.append(_matrix_axes(panel))
             continue
         for series in panel.series:
-            traces += [trace | axes for trace in _traces(series, panel, series.name not in seen)]
+            first = series.legend and series.name not in seen
+            traces += [trace | axes for trace in _traces(series, panel, first)]
             seen.add(series.name)
         panels.append(_axes(panel))
     legend = sum(bool(trace.get("showlegend")) for trace in traces) > 1
@@ -68,8 +69,9 @@ def _traces(series: Series, panel: Panel, first: bool) -> list[dict[str, Any]]:
     common: dict[str, Any] = {"name": name, "legendgroup": name, "x": _values(series.x)}
     if isinstance(series.style, int):
         common["meta"] = {"method": series.style}
-    # The panel may have a long name: what is hovered over is called by its axes.
-    hover = f"%{{fullData.name}}<br>%{{xaxis.title.text}}: %{{x}}<br>%{{y:{form}}}<extra></extra>"
+    where = ":.1%" if panel.x_shares else ""
+    hover = f"%{{fullData.name}}<br>{safe_text(panel.x) or 'at'}: %{{x{where}}}<br>"
+    hover += f"{safe_text(panel.y)}: %{{y:{form}}}<extra></extra>"
     trace: dict[str, Any] = {**common, "y": _values(series.y), "showlegend": first}
     trace["hovertemplate"] = hover
     if series.told is not None:
@@ -87,7 +89,7 @@ def _traces(series: Series, panel: Panel, first: bool) -> list[dict[str, Any]]:
     if series.kind == "steps":
         trace["line"] = line | {"shape": "hv"}
         trace |= {"fill": "tozeroy", "fillcolor": f"{color}~"} if len(panel.series) < 3 else {}
-    elif len(series.x) <= 30:
+    elif series.markers and len(series.x) <= 30:
         trace |= {"mode": "lines+markers", "marker": marker}
     return [*_band(series, common, color), trace]
 
@@ -116,15 +118,18 @@ def _symbol(style: int | str) -> str:
 
 
 def _axes(panel: Panel) -> dict[str, Any]:
-    y: dict[str, Any] = {"title": {"text": safe_text(panel.y)}}
+    y: dict[str, Any] = {}
     y |= {"tickformat": ".0%"} if panel.shares else {}
     y |= {"range": list(panel.y_range)} if panel.y_range else {}
     y |= {"rangemode": "tozero"} if panel.zero else {}
-    words = any(isinstance(value, str) for series in panel.series for value in series.x)
+    named = any(isinstance(value, str) for series in panel.series for value in series.x)
     x: dict[str, Any] = {"title": {"text": safe_text(panel.x)}}
-    x |= {"type": "category"} if words else {}
+    x |= {"type": "category"} if named else {"zeroline": False}
+    x |= {"tickformat": ".0%"} if panel.x_shares else {}
     rules = [{"axis": a, "at": at, "text": safe_text(text)} for a, at, text in panel.rules]
-    return {"title": safe_text(panel.title), "x": x, "y": y, "rules": rules}
+    words = {"title": safe_text(panel.title), "label": safe_text(panel.y)}
+    place = {"method": panel.method, "square": panel.square}
+    return {**words, "x": x, "y": y, "rules": rules, **place}
 
 
 # ---- matrices -----------------------------------------------------------------------------------
@@ -134,7 +139,8 @@ def _matrix(matrix: Matrix) -> dict[str, Any]:
     rows, columns = matrix.values.shape
     z = [[None if math.isnan(v) else round(v, _DIGITS) for v in row] for row in matrix.values]
     shown = [["" if v is None else f"{v:.2f}" for v in row] for row in z]
-    hover = f"{safe_text(matrix.y)} %{{y}}, {safe_text(matrix.x)} %{{x}}: %{{z:.3f}}<extra></extra>"
+    rows_are = safe_text(matrix.y or matrix.x)
+    hover = f"{rows_are} %{{y}}, {safe_text(matrix.x)} %{{x}}: %{{z:.3f}}<extra></extra>"
     return {
         "type": "heatmap",
         "z": z,
@@ -143,6 +149,7 @@ def _matrix(matrix: Matrix) -> dict[str, Any]:
         "zmin": matrix.low,
         "zmax": matrix.high,
         "colorscale": "@diverging" if matrix.diverging else "@sequential",
+        "showscale": False,
         "hovertemplate": hover,
         "text": shown,
         "texttemplate": "%{text}" if max(rows, columns) <= 6 else "",
@@ -156,7 +163,9 @@ def _matrix_axes(matrix: Matrix) -> dict[str, Any]:
     return {
         "title": safe_text(matrix.title),
         "x": {"title": {"text": safe_text(matrix.x)}, **quiet},
-        "y": {"title": {"text": safe_text(matrix.y)}, **quiet, "autorange": "reversed"},
+        "y": {**quiet, "autorange": "reversed"},
+        "label": f"rows: {safe_text(matrix.y)}" if matrix.y else "",
+        "method": matrix.method,
         "rules": [],
         "square": True,
     }

@@ -34,20 +34,28 @@ class Series:
     high: Sequence[float] | None = None
     dashed: bool = False
     told: Sequence[str] | None = None
+    legend: bool = True
+    markers: bool = True
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes; ``rules`` are thin lines at a value, ``("x" or "y", value, text)``."""
+    """One pair of axes; ``rules`` are thin lines at a value, ``("x" or "y", value, text)``.
+
+    ``method`` is the number of the method that the whole panel belongs to.
+    """
 
     x: str
     y: str
     series: Sequence[Series]
     title: str = ""
     shares: bool = False
+    x_shares: bool = False
     zero: bool = False
+    square: bool = False
     y_range: tuple[float, float] | None = None
     rules: Sequence[tuple[str, float, str]] = ()
+    method: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +68,8 @@ class Matrix:
     high: float
     diverging: bool = False
     x: str = "member"
-    y: str = "member"
+    y: str = ""
+    method: int | None = None
 
 
 @dataclass(frozen=True)
@@ -98,10 +107,12 @@ def percent(value: float) -> str:
 def short(value: float) -> str:
     """A number with three digits that count.
 
-    >>> short(0.20685), short(1234.5), short(0)
-    ('0.207', '1230', '0')
+    >>> short(0.20685), short(0.6), short(1234.5), short(0), short(2e-7)
+    ('0.207', '0.600', '1234', '0', '2.00e-07')
     """
-    return f"{float(f'{value:.3g}'):.10g}"
+    if value == 0 or abs(value) >= 100:
+        return f"{value:.0f}"
+    return f"{value:#.3g}"
 
 
 def listed(names: Sequence[str]) -> str:
