@@ -39,10 +39,13 @@ def reference_pages() -> dict[str, str]:
     """The Markdown of the reference by path: an overview, then the rooms."""
     direct = [name for name in dissensus.__all__ if name not in rooms() and name != "__version__"]
     names = [
-        [f"[`ds.{name}`][{_anchor(dissensus._EXPORTS[name], name)}]", _summary(getattr(dissensus, name))]
+        [
+            f"[`ds.{name}`][{_anchor(dissensus._EXPORTS[name], name)}]",
+            _summary(getattr(dissensus, name)),
+        ]
         for name in direct
     ]
-    there = [[f"[`ds.{room}`]({room}.md)", _summary(_room(room))] for room in rooms()]
+    there = [[f"[`dissensus.{room}`]({room}.md)", _summary(_room(room))] for room in rooms()]
     overview = [
         "# Public names",
         "",
@@ -60,7 +63,12 @@ def reference_pages() -> dict[str, str]:
 
 def _room_page(room: str) -> str:
     """All names of a room; a name that is a file of the room, too, has to be asked for."""
-    lines = [f"# dissensus.{room}", "", f"::: dissensus.{room}", *_options("show_root_heading: false")]
+    lines = [
+        f"# dissensus.{room}",
+        "",
+        f"::: dissensus.{room}",
+        *_options("show_root_heading: false"),
+    ]
     for name in _room(room).__all__:
         anchor, place = _anchor(room, name), f"dissensus.{room}.{name}"
         if anchor != place:
