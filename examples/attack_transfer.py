@@ -18,9 +18,7 @@ import dissensus as ds
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument(
-        "--eps", type=float, default=0.1, help="largest change of a pixel"
-    )
+    parser.add_argument("--eps", type=float, default=0.1, help="largest change of a pixel")
     parser.add_argument("--images", type=int, default=40)
     parser.add_argument("--steps", type=int, default=20, help="steps of each strong attack")
     parser.add_argument("--restarts", type=int, default=2)

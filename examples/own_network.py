@@ -49,9 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--members", type=int, default=5)
-    parser.add_argument(
-        "--objective", default="independent", help="see `dissensus objectives`"
-    )
+    parser.add_argument("--objective", default="independent", help="see `dissensus objectives`")
     parser.add_argument("--out", type=Path, default=None, help="the run folder (a temporary one)")
     options = parser.parse_args()
     out = options.out or Path(tempfile.mkdtemp()) / "run"

@@ -29,9 +29,7 @@ def diabetes_csv() -> Path:
     return path
 
 
-def decomposed(
-    ens: ds.Ensemble, split: tuple[Tensor, Tensor]
-) -> ds.decomposition.Decomposition:
+def decomposed(ens: ds.Ensemble, split: tuple[Tensor, Tensor]) -> ds.decomposition.Decomposition:
     """The squared error of an ensemble on rows that it was not trained on, taken apart."""
     found = ds.predict(ens, split)
     return ds.decompose(found.outputs, found.targets, loss="mse", combine="mean")
