@@ -3,62 +3,28 @@
 import re
 import shlex
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from typer.main import get_command
 
 from dissensus.cli import app
+from tests.markdown import (
+    SHELLS,
+    Block,
+    dissensus_arguments,
+    fenced_blocks,
+    run_blocks,
+    shell_commands,
+)
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-SHELLS = ("bash", "sh", "shell", "console")
 
 needs_readme = pytest.mark.skipif(not README.exists(), reason="there is no README.md beside tests/")
 
 
-class Block(NamedTuple):
-    language: str
-    line: int  # of its first line of code, counted from 1
-    code: str
-
-
-def fenced_blocks(text: str) -> list[Block]:
-    """Return the fenced code blocks of a Markdown text that name a language."""
-    pattern = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
-    return [
-        Block(found[1], text.count("\n", 0, found.start()) + 2, found[2])
-        for found in pattern.finditer(text)
-    ]
-
-
 def readme_blocks(*languages: str) -> list[Block]:
     return [block for block in fenced_blocks(README.read_text()) if block.language in languages]
-
-
-def shell_commands(code: str) -> list[list[str]]:
-    """Return the commands of a shell block as words, without prompts, comments and output.
-
-    In a block with ``$`` prompts only the lines that carry one are commands.
-    """
-    lines = code.replace("\\\n", " ").splitlines()
-    prompted = [line.lstrip()[2:] for line in lines if line.lstrip().startswith("$ ")]
-    commands = []
-    for line in prompted or lines:
-        for part in re.split(r"&&|\|\||[|;]", line):
-            if words := shlex.split(part, comments=True):
-                commands.append(words)
-    return commands
-
-
-def dissensus_arguments(words: list[str]) -> list[str] | None:
-    """Return what follows ``dissensus`` or ``python -m dissensus``; None for another program."""
-    program = Path(words[0]).name
-    if program == "dissensus":
-        return words[1:]
-    if program.startswith("python") and words[1:3] == ["-m", "dissensus"]:
-        return words[3:]
-    return None
 
 
 @needs_readme
@@ -67,11 +33,7 @@ def test_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     blocks = readme_blocks("python")
     assert blocks, "README.md has no ```python block"
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "readme"}
-    for block in blocks:
-        # The empty lines make a traceback point at the line in the README.
-        code = compile("\n" * (block.line - 1) + block.code, str(README), "exec")
-        exec(code, namespace)
+    run_blocks(README, blocks)
 
 
 @needs_readme

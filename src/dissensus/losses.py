@@ -48,6 +48,7 @@ __all__ = [
     "zero_one",
 ]
 
+#: A loss by name, or a function ``(prediction, target) -> [batch]``.
 LossLike = str | Callable[[Tensor, Tensor], Tensor]
 
 

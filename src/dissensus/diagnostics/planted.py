@@ -160,6 +160,7 @@ def _cancelling(values: Tensor) -> Tensor:
     return values / values.square().mean().sqrt()
 
 
+#: Made-up ensembles whose members err on their own, by family.
 INDEPENDENT: dict[str, Planted] = {
     "noise around the truth": _regression(unrelated=1.0, shared=0.0),
     "shared error and noise": _regression(unrelated=0.3),
@@ -178,6 +179,7 @@ INDEPENDENT: dict[str, Planted] = {
     "classes, members each biased": _classifier("score", unrelated=0.5, bias=2.0),
 }
 
+#: Made-up ensembles whose members shift their predictions against each other, by family.
 COLLUDING: dict[str, Planted] = {
     "offsets, 1": _regression(unrelated=0.1, collusion=1.0 * NOISE),
     "offsets, 2": _regression(unrelated=0.1, collusion=2.0 * NOISE),

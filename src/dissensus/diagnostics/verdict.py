@@ -84,6 +84,7 @@ class Thresholds:
     least_examples: int = 20  # fewer tell nothing
 
 
+#: The constants in use.
 THRESHOLDS = Thresholds()
 
 LEVELS = ("healthy", "suspicious", "colluding")

@@ -1,0 +1,94 @@
+"""The scripts of ``examples/`` run as they are, at a small size, and say what they promise."""
+
+import ast
+import re
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+Run = Callable[..., str]
+
+#: A small size for every script.
+SMALL = {
+    "own_network": ["--epochs", "2", "--members", "2"],
+    "table_beta_sweep": ["--epochs", "2", "--members", "2", "--splits", "2"],
+    "detect_unknown": ["--epochs", "2", "--members", "2"],
+    "attack_transfer": ["--epochs", "1", "--images", "8", "--steps", "2", "--restarts", "1"],
+    "own_objective": ["--epochs", "12", "--members", "3"],
+}
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a script as ``python examples/NAME.py …`` would, and return what it prints."""
+
+    def script(name: str, *more: str) -> str:
+        path = EXAMPLES / f"{name}.py"
+        monkeypatch.setattr(sys, "argv", [str(path), *SMALL[name], *more])
+        runpy.run_path(str(path), run_name="__main__")
+        return capsys.readouterr().out
+
+    return script
+
+
+def test_every_script_is_run_here() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SMALL)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_docstring_says_how_to_run_it(name: str) -> None:
+    said = ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text())) or ""
+    assert f"python examples/{name}.py" in said
+
+
+def test_own_network(run: Run, tmp_path: Path) -> None:
+    said = run("own_network", "--out", str(tmp_path / "run"))
+    ensemble, members, diversity = (
+        float(found) for found in re.findall(r"(\d\.\d+) (?:=|of the members|of diversity)", said)
+    )
+    assert ensemble == pytest.approx(members - diversity, abs=2e-3)
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+
+
+def test_table_beta_sweep_on_a_file_of_ones_own(run: Run, tmp_path: Path) -> None:
+    """A noiseless line is learnt better than its mean; text columns are read too."""
+    table = tmp_path / "flats.csv"
+    rows = [f"{i / 10},{('old', 'new')[i % 2]},{i / 5 + i % 2}" for i in range(200)]
+    table.write_text("\n".join(["size,state,price", *rows]) + "\n")
+    said = run(
+        "table_beta_sweep", "--csv", str(table), "--target", "price", "--epochs", "20"
+    )  # the last --epochs counts
+    errors = re.findall(r"^(?:0|1)\.\d+ +(\d\.\d+) +(\d\.\d+) +(\d\.\d+)$", said, re.MULTILINE)
+    assert len(errors) == 6
+    assert all(float(test) < 0.5 for _, test, _ in errors)
+    assert "flats.csv" in said
+
+
+def test_table_beta_sweep_without_a_file(run: Run) -> None:
+    assert "Table('diabetes.csv': regression, 442 rows, 10 columns)" in run("table_beta_sweep")
+
+
+def test_detect_unknown(run: Run, tmp_path: Path) -> None:
+    said = run("detect_unknown", "--out", str(tmp_path), "--score", "entropy")
+    assert '"entropy"' in (tmp_path / "detector.json").read_text()
+    assert len(re.findall(r"AUROC of entropy 0\.\d+ \[", said)) == 2
+
+
+def test_attack_transfer(run: Run) -> None:
+    """The worst case cannot be better than no attack."""
+    said = run("attack_transfer")
+    clean = [float(value) for value in re.findall(r"without an attack +(\d\.\d+)", said)]
+    worst = [float(value) for value in re.findall(r"strong attacks +(\d\.\d+)", said)]
+    assert len(clean) == len(worst) == 2
+    assert all(low <= high for low, high in zip(worst, clean, strict=True))
+
+
+def test_own_objective(run: Run) -> None:
+    """The diagnosis tells the two rewards apart, which is the point of the script."""
+    said = run("own_objective")
+    assert re.findall(r"Verdict: ([a-z]+)", said) == ["healthy", "healthy", "colluding"]
