@@ -26,6 +26,7 @@ PUBLIC = [
     "diagnostics",
     "diversity",
     "ensemble",
+    "export",
     "features",
     "fit",
     "fit_fleet",
