@@ -45,8 +45,8 @@ ALLOWED: dict[str, set[str] | None] = {
     "robustness": BASE | {"ensemble", "scores", "detection", "specs", "records", "files"},
     "shift": {"detection", "scores", "calibration", "ensemble", "training", "runs", "data"}
     | {"outputs"},
-    "export": {"detection", "diagnostics", "ensemble", "models", "outputs", "runs", "scores"}
-    | {"calibration", "decomposition", "records", "files"},
+    "export": {"detection", "ensemble", "models", "outputs", "losses", "robustness", "runs"}
+    | {"scores", "records", "files"},
     "report": {
         "diagnostics",
         "scores",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dissensus.outputs import Predictions
 
-__all__ = ["HELP", "diagnose"]
+__all__ = ["HELP", "diagnose", "of_run"]
 
 HELP = """
 Say whether an ensemble's diversity is real or its members collude: healthy, suspicious, colluding.
@@ -85,7 +85,7 @@ def diagnose(
     if len(source) == 1 and source[0].is_dir():
         if train is not None or probs:
             raise ValueError("a run has its own training data and logits; leave --train, --probs")
-        before, after, weights = _of_run(source[0], data_dir, trust=trust, device=device)
+        before, after, weights = of_run(source[0], data_dir, trust=trust, device=device)
     else:
         after = _read(source)
         before = None if train is None else _read([train])
@@ -102,7 +102,7 @@ def diagnose(
             say(line)
 
 
-def _of_run(
+def of_run(
     run: Path, data_dir: Path | None, *, trust: bool, device: str
 ) -> tuple[Predictions | None, Predictions | None, Tensor | None]:
     """Train and test predictions of a run's best epoch, and its members' weights."""

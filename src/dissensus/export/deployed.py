@@ -17,7 +17,7 @@ from dissensus.outputs import combine
 from dissensus.runs.facts import Facts
 from dissensus.scores import NamedScore, parse
 
-__all__ = ["Deployed", "Treatment", "chosen_scores", "example_for"]
+__all__ = ["Deployed", "Treatment", "check_detector", "chosen_scores", "example_for"]
 
 
 class Treatment(nn.Module):
@@ -128,17 +128,14 @@ class _Network(nn.Module):
 
     def __init__(self, ens: Ensemble) -> None:
         super().__init__()
-        self.backbone = copy.deepcopy(ens.backbone)
+        own = copy.deepcopy(ens).cpu()
+        self.backbone, own.backbone = own.backbone, None
         self.stack: nn.Module | None = None
         self.each: nn.ModuleList | None = None
-        own = copy.deepcopy(ens)
-        own.backbone = None
-        own = own.cpu()
         if own.stack is not None and own.execution != "looped" and supported(own.stack):
             self.stack = own.stack
         else:
             self.each = nn.ModuleList(own.member(j) for j in range(own.members))
-        self.cpu()
 
     def forward(self, x: Tensor) -> Tensor:
         if self.backbone is not None:
@@ -161,14 +158,8 @@ def chosen_scores(
     Raises for a score that is not a function of the members' outputs alone.
     """
     regression = ens.combine == "mean"
-    if detector is not None and (detector.score_name is None or detector.distance is not None):
-        what = detector.score_name or "a function of your own"
-        raise ValueError(
-            f"the detector's score is {what}, which cannot be exported: it is no function of the "
-            "members' outputs alone; fit a detector with a score of `dissensus scores`"
-        )
-    if detector is not None and detector.threshold is None:
-        raise ValueError("the detector has no threshold yet; call .fit(val) first")
+    if detector is not None:
+        check_detector(detector)
     usual = "variance" if regression else "pds"
     if asked is None:
         asked = usual if detector is None else str(detector.score_name)
@@ -181,6 +172,18 @@ def chosen_scores(
         if not regression and score.name == "variance":
             raise ValueError("variance is the score of a regression; a classifier has pds and more")
     return scores
+
+
+def check_detector(detector: Detector) -> None:
+    """Raise unless its score is a function of the members' outputs and its threshold is set."""
+    if detector.score_name is None or detector.distance is not None:
+        what = detector.score_name or "a function of your own"
+        raise ValueError(
+            f"the detector's score is {what}, which cannot be exported: it is no function of the "
+            "members' outputs alone; fit a detector with a score of `dissensus scores`"
+        )
+    if detector.threshold is None:
+        raise ValueError("the detector has no threshold yet; call .fit(val) first")
 
 
 def _known(name: str) -> NamedScore:

@@ -48,7 +48,7 @@ def check_equal(
                     off = float((wanted[name] - got[name]).abs().max())
                     raise ValueError(
                         f"{what} does not give what the ensemble gives, {name} is off by "
-                        f"{off:.3g}; nothing was written. Export in the other format, or as a folder"
+                        f"{off:.3g}; nothing was written. Export in another format"
                     )
 
 
