@@ -46,6 +46,8 @@ ALLOWED: dict[str, set[str] | None] = {
     "robustness": BASE | {"ensemble", "scores", "detection", "specs", "records", "files"},
     "shift": {"detection", "scores", "calibration", "ensemble", "training", "runs", "data"}
     | {"outputs"},
+    "export": {"detection", "ensemble", "models", "outputs", "losses", "robustness", "runs"}
+    | {"scores", "records", "files"},
     "report": {
         "diagnostics",
         "scores",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dissensus.diagnostics import Diagnosis
     from dissensus.outputs import Predictions
 
-__all__ = ["HELP", "diagnose", "diagnose_run"]
+__all__ = ["HELP", "diagnose", "diagnose_run", "of_run"]
 
 HELP = """
 Say whether an ensemble's diversity is real or its members collude: healthy, suspicious, colluding.
@@ -121,7 +121,7 @@ def diagnose_run(
     """Diagnose a run by its train and test data, and keep ``diagnosis.json`` in its folder."""
     from dissensus import diagnostics
 
-    before, after, weights = _of_run(run, data_dir, trust=trust, device=device)
+    before, after, weights = of_run(run, data_dir, trust=trust, device=device)
     pairs = [
         None if part is None else _prepared(part, loss, combine, probs=False)
         for part in (before, after)
@@ -144,7 +144,7 @@ def _keep(run: Path, record: dict[str, Any]) -> None:
         note(f"dissensus: the diagnosis is not kept: {error.strerror}: {run}")
 
 
-def _of_run(
+def of_run(
     run: Path, data_dir: Path | None, *, trust: bool, device: str
 ) -> tuple[Predictions | None, Predictions | None, Tensor | None]:
     """Train and test predictions of a run's best epoch, and its members' weights."""

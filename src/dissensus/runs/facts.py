@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dissensus.files import write_text
+from dissensus.runs.portable import is_portable, read_portable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,10 +61,14 @@ class Facts:
     def read(cls, run: str | Path) -> Facts | None:
         """The facts that a run keeps; None for a run that was made without them."""
         file = Path(run) / FACTS
-        if not file.is_file():
-            return None
+        values: Any = None
         try:
-            values = json.loads(file.read_text(encoding="utf-8"))
+            if is_portable(run):
+                values = read_portable(run).get("facts")
+            elif file.is_file():
+                values = json.loads(file.read_text(encoding="utf-8"))
+            if values is None:
+                return None
             return cls(**{item.name: values[item.name] for item in fields(cls)})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
