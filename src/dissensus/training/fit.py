@@ -15,6 +15,7 @@ from dissensus.objectives import Independent, Objective, Terms, parse
 from dissensus.training.batches import Augmentation, Batches, as_batches
 from dissensus.training.interruption import Interruption, Stopped
 from dissensus.training.meters import Meter, check_task
+from dissensus.training.pacing import Pace
 from dissensus.training.predict import outputs_of
 from dissensus.training.progress import TrainingProgress
 from dissensus.training.recipe import Recipe
@@ -51,7 +52,7 @@ def fit(
 ) -> History:
     """Train ``ens`` on ``(x, y)`` tensors or a DataLoader; the settings are those of ``Recipe``.
 
-    ``x`` may be a feature store's rows, which are streamed from disk.
+    ``x`` may be a feature store's rows or ``data.Examples``, which are streamed from disk.
     ``val`` chooses the best epoch, whose weights the ensemble has at the end. ``disagreement`` are
     unlabelled data for objectives that need them (A2D, DivDis). ``augment(x, generator)`` changes
     each batch; one with ``labelled = True`` is called with ``(x, y, generator)`` and returns both
@@ -101,6 +102,7 @@ def _loop(
 ) -> None:
     """All epochs that are left."""
     state, recipe = saver.state, trainer.recipe
+    pace = Pace(recipe.checkpoint_every)
     while not state.over(recipe):
         started = time.perf_counter()
         ens.train()
@@ -116,6 +118,9 @@ def _loop(
             shown.at(state.epoch * len(stream) + state.batch)
             if interruption.wanted:
                 break
+            if pace.due(state.batch) and state.batch < len(stream):
+                _check_weights(ens, state)
+                saver.save_amid(trainer, meter)
         if interruption.wanted:
             state.seconds += time.perf_counter() - started
             if state.batch > start:
