@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dissensus.data.images import to_unit
 from dissensus.data.shards.ordering import Blocks, InTurn, Order, Scattered, Windowed
-from dissensus.data.shards.permuting import Part
+from dissensus.data.shards.permuting import Numbers, Part
 from dissensus.data.shards.sources import Found, Source
 
 __all__ = ["ON_ERROR", "Examples", "Targets"]
@@ -108,22 +108,24 @@ class Examples:
         return found
 
     def __getitem__(self, index: Any) -> Tensor:
-        return as_float(self._found(index).x)[0 if isinstance(index, int) else slice(None)]
-
-    def _found(self, index: Any) -> Found:
-        """What an index means, read."""
-        if isinstance(index, slice) and index.step in (None, 1):
-            start, stop, _ = index.indices(len(self))
-            return self.read(start, max(start, stop))
-        places = np.atleast_1d(np.asarray(index, dtype=np.int64))
-        if places.ndim != 1 or (abs(places * 2 + 1) > 2 * len(self)).any():
-            raise IndexError(f"examples on disk have numbers below {len(self)}, got {index!r}")
-        order = self.order(None)
-        numbers = [order.numbers(place, place + 1) for place in (places % len(self)).tolist()]
-        found = self.source.read(np.concatenate(numbers))
+        found = self.source.read(self._numbers(index))
         if found.problems:
             raise ValueError(found.problems[0])
-        return found
+        return as_float(found.x)[0 if isinstance(index, int) else slice(None)]
+
+    def _numbers(self, index: Any) -> Numbers:
+        """The numbers that an index means."""
+        order = self.order(None)
+        if isinstance(index, slice) and index.step in (None, 1):
+            start, stop, _ = index.indices(len(self))
+            return order.numbers(start, stop)
+        places = np.atleast_1d(np.asarray(index, dtype=np.int64))
+        if places.ndim != 1 or ((places < -len(self)) | (places >= len(self))).any():
+            raise IndexError(f"examples on disk have numbers below {len(self)}, got {index!r}")
+        places = places % len(self)
+        if len(places) and (np.diff(places) == 1).all():
+            return order.numbers(int(places[0]), int(places[-1]) + 1)
+        return np.concatenate([order.numbers(p, p + 1) for p in places.tolist()])
 
 
 class Targets:
@@ -143,8 +145,7 @@ class Targets:
         return f"Targets({tuple(self.shape)} on disk)"
 
     def __getitem__(self, index: Any) -> Tensor:
-        y = self.examples._found(index).y
-        assert y is not None
+        y = torch.from_numpy(self.examples.source.targets(self.examples._numbers(index)))
         return y[0 if isinstance(index, int) else slice(None)]
 
 

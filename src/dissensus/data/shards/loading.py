@@ -14,13 +14,14 @@ from dissensus.data.shards.examples import ON_ERROR, Examples
 from dissensus.data.shards.finding import expand, find_parts
 from dissensus.data.shards.index import Index
 from dissensus.data.shards.labels import Labels, class_names
-from dissensus.data.shards.parquet import ParquetSource, index_parquet
+from dissensus.data.shards.parquet import ParquetSource
+from dissensus.data.shards.parquet_index import index_parquet
 from dissensus.data.shards.permuting import Part, whole
 from dissensus.data.shards.pictures import PictureSource, index_pictures
 from dissensus.data.shards.sources import Source
 from dissensus.data.shards.tar import TarSource, index_tar
 
-__all__ = ["load_pictures", "load_shards"]
+__all__ = ["load_pictures", "load_shards", "open_shards"]
 
 # A window has so many examples, or as many as so many bytes hold if these are fewer.
 _WINDOW, _WINDOW_BYTES = 1 << 16, 1 << 27
@@ -64,40 +65,79 @@ def load_shards(
     for part, pattern in (("val", val_shards), ("test", test_shards)):
         if pattern is not None:
             parts[part] = expand(pattern)
-    kinds = {shard.suffix for shards in parts.values() for shard in shards}
-    if len(kinds) > 1:
-        raise ValueError(f"{path} names shards of two kinds, {' and '.join(sorted(kinds))}")
-    tar = kinds == {".tar"}
-    if tar and not (input is None or isinstance(input, str)):
-        raise ValueError(f"samples in tar files have one field as input, got {input!r}")
-    indexes = {
-        part: index_tar(shards, cast("str | None", input), target, task)
-        if tar
-        else index_parquet(shards, input, target, task)
-        for part, shards in parts.items()
-    }
+    indexes = _indexes(parts, input, target, task, str(path))
     facts = indexes["train"].facts
     if facts["labels"] is None:
-        known = facts["target"] or "a label"
-        raise ValueError(f"{path} has no field or column for {known}; name it with target=")
+        raise ValueError(f"{path} has no field or column for a label; name it with target=")
     task = task or ("regression" if facts["labels"]["kind"] == "values" else "classification")
     classes = class_names(facts["labels"]) if task == "classification" else ()
-
-    def source(part: str) -> Source:
-        own, shards = indexes[part], parts[part]
-        where = f"{shards[0].parent} ({part})"
-        if own.facts["labels"] is None:
-            raise ValueError(f"{where} has no targets")
-        labels = Labels(own.facts["labels"], task, classes, where)
-        return _source(shards, own, labels, reading)
-
+    data = {
+        part: _source(shards, indexes[part], task, classes, reading)
+        for part, shards in parts.items()
+    }
     shape = () if task == "classification" else (int(facts["labels"]["outputs"]),)
-    data = {part: source(part) for part in parts}
     notes = {"input": facts["input"], "target": facts["target"], "split_seed": request.seed}
     return _data(str(path), task, classes, data, request, reading, shape, notes)
 
 
-def _source(shards: list[Path], index: Index, labels: Labels | None, reading: _Reading) -> Source:
+def open_shards(
+    path: str | Path,
+    *,
+    input: str | Sequence[str] | None = None,
+    target: str | None = None,
+    task: str = "classification",
+    classes: Sequence[str] = (),
+    labelled: bool = True,
+    size: int = 64,
+    workers: int = 0,
+) -> Examples:
+    """All examples that ``path`` names, undivided, for a model that knows ``classes``."""
+    reading = _checked(_Reading(size, None, workers, "raise"))
+    parts = find_parts(path)
+    if len(parts) > 1:
+        raise ValueError(f"{path} has the parts {', '.join(parts)}; name the shards by a pattern")
+    own = _indexes(parts, input, target if labelled else None, task, str(path))["train"]
+    known = own.facts["labels"]
+    if labelled and known is None:
+        raise ValueError(f"{path} has no field or column for a label; name it with target=")
+    source = _source(parts["train"], own, task if labelled else "", classes, reading)
+    shape = () if task == "classification" else (int(known["outputs"]) if known else 1,)
+    return Examples(
+        source,
+        whole(source.count),
+        window=_window(source.row_bytes, reading),
+        workers=workers,
+        target_shape=shape if labelled else None,
+    )
+
+
+def _indexes(
+    parts: dict[str, list[Path]],
+    input: str | Sequence[str] | None,
+    target: str | None,
+    task: str | None,
+    path: str,
+) -> dict[str, Index]:
+    kinds = sorted({shard.suffix for shards in parts.values() for shard in shards})
+    if kinds == [".parquet"]:
+        return {part: index_parquet(own, input, target, task) for part, own in parts.items()}
+    if kinds != [".tar"]:
+        raise ValueError(f"{path} names files of other kinds than shards: {', '.join(kinds)}")
+    if not (input is None or isinstance(input, str)):
+        raise ValueError(f"samples in tar files have one field as input, got {input!r}")
+    return {part: index_tar(own, input, target, task) for part, own in parts.items()}
+
+
+def _source(
+    shards: list[Path], index: Index, task: str, classes: Sequence[str], reading: _Reading
+) -> Source:
+    """The examples of an index; without a task, without targets."""
+    labels = None
+    if task:
+        where = f"{shards[0].name} and its like"
+        if index.facts["labels"] is None:
+            raise ValueError(f"{where} have no targets")
+        labels = Labels(index.facts["labels"], task, classes, where)
     if shards[0].suffix == ".tar":
         return TarSource(shards, index, labels, reading.size)
     rows = _window(max(1, int(index.facts["bytes"])), reading)

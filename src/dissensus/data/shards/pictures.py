@@ -83,8 +83,9 @@ class PictureSource:
             pixels=True,
             load=load,
             where=lambda place: str(path(place)),
-            targets=lambda kept: self._y(numbers[kept]),
+            targets=lambda kept: self.targets(numbers[kept]),
         )
 
-    def _y(self, numbers: Numbers) -> NDArray[np.int64]:
+    def targets(self, numbers: Numbers) -> NDArray[np.int64]:
+        """The labels alone."""
         return self.labels[np.searchsorted(self.class_ends, numbers, side="right")]

@@ -40,6 +40,9 @@ class Source(Protocol):
     def read(self, numbers: Numbers) -> Found:
         """The examples of these numbers, in their order."""
 
+    def targets(self, numbers: Numbers) -> NDArray[Any]:
+        """Their targets alone; an error where there are none."""
+
 
 def one_by_one(
     count: int,

@@ -184,7 +184,7 @@ class TarSource:
         self.count = int(self.shard_ends[-1])
         self.entries = TableFile(index.folder / "entries", "<i8", 2)
         if labels is not None:
-            self.targets = TableFile(index.folder / "targets", labels.stored.str, labels.outputs)
+            self.stored = TableFile(index.folder / "targets", labels.stored.str, labels.outputs)
         self.files = OpenFiles()
         self.row_bytes = max(1, sum(map(os.path.getsize, self.shards)) // self.count)
         block = max(1, _BLOCK // self.row_bytes, -(-self.count // _MOST_BLOCKS))
@@ -201,7 +201,7 @@ class TarSource:
             pixels=self.kind == "image",
             load=lambda place: self._load(places[place]),
             where=lambda place: self._where(places[place]),
-            targets=None if self.labels is None else lambda kept: self._y(numbers[kept]),
+            targets=None if self.labels is None else lambda kept: self.targets(numbers[kept]),
         )
 
     def _load(self, place: _Place) -> NDArray[Any]:
@@ -211,9 +211,10 @@ class TarSource:
         except ValueError as error:
             raise ValueError(f"{self._where(place)} {str(error).removeprefix('it ')}") from error
 
-    def _y(self, numbers: Numbers) -> NDArray[Any]:
+    def targets(self, numbers: Numbers) -> NDArray[Any]:
+        """The targets alone."""
         assert self.labels is not None
-        return self.labels(self.targets[numbers])
+        return self.labels(self.stored[numbers])
 
     def _places(self, numbers: Numbers) -> list[_Place]:
         own = np.searchsorted(self.shard_ends, numbers, side="right").tolist()
