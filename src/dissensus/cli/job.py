@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,8 @@ def run_training(
 
 def default_out(sections: Sections) -> Path:
     """``runs/digits-ldr-0``: the data, the objective and the seed."""
-    name = Path(str(sections["data"].get("name", "run"))).stem
+    path = Path(str(sections["data"].get("name", "run")))
+    name = re.split(r"[*?{[]", path.stem)[0].strip("-_.") or path.parent.name  # of a pattern
     objective = str(sections["training"]["objective"]).partition(":")[0].replace("/", "-")
     return Path("runs") / f"{name}-{objective}-{sections['training']['seed']}"
 

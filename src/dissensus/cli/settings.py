@@ -57,8 +57,8 @@ SETTINGS: dict[str, Setting] = {
         "name",
         "text",
         None,
-        "A data set by name (digits, cifar10, …), a .csv, .tsv, .parquet or .npz file, or a folder "
-        "of images or of features.",
+        "A data set by name (digits, cifar10, …), a .csv, .tsv, .parquet or .npz file, a folder of "
+        "images, of features or of shards, or shards: 'train-{000..146}.tar', 'part-*.parquet'.",
     ),
     "data_dir": Setting(
         "data", "data_dir", "text", None, "Where data sets are, or are downloaded to."
@@ -186,6 +186,13 @@ SETTINGS: dict[str, Setting] = {
     ),
     "amp": Setting("training", "amp", "switch", False, "Train in bfloat16."),
     "compile": Setting("training", "compile", "switch", False, "Use torch.compile."),
+    "checkpoint_every": Setting(
+        "training",
+        "checkpoint_every",
+        "pace",
+        None,
+        "Save within an epoch after so many batches (500) or so much time (5min, 30s); 10min.",
+    ),
     "threads": Setting(
         "machine",
         "threads",
@@ -217,6 +224,7 @@ _TYPES: dict[str, Any] = {
     "number": float | None,
     "switch": bool | None,
     "share": str | None,
+    "pace": str | None,
 }
 
 

@@ -38,6 +38,8 @@ the step and saves; --resume goes on to the same numbers as if nothing had happe
 
   [cyan]dissensus train --data x.npz --model my_file.py:make_member --model-option width=64[/cyan]
 
+  [cyan]dissensus train --data imagenet/ --data-option stream=true --data-option workers=8[/cyan]
+
   [cyan]dissensus train --config ldr.toml --seed 1[/cyan]
 
 A file for --config has the options' names as keys (data = "digits", batch_size = 64), options of

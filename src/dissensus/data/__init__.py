@@ -44,6 +44,7 @@ from dissensus.data.holding import HELD_OUT, hold_out_classes
 from dissensus.data.images import Pixels, fit_images, to_unit
 from dissensus.data.mnist import load_mnist, mnist_test_pixels
 from dissensus.data.own_table import load_own_table, own_table
+from dissensus.data.shards import Examples, is_shards, load_shards
 from dissensus.data.svhn import load_svhn, svhn_test_pixels
 from dissensus.data.table import Scaler, Table
 from dissensus.data.uci import UCI_TABLES, load_uci, uci_table
@@ -57,6 +58,7 @@ __all__ = [
     "OOD_SETS",
     "Augment",
     "Data",
+    "Examples",
     "FeatureStore",
     "FeatureWriter",
     "ImageFolder",
@@ -68,6 +70,7 @@ __all__ = [
     "data_places",
     "fit_images",
     "hold_out_classes",
+    "is_shards",
     "is_store",
     "load",
     "load_ood",
@@ -128,9 +131,12 @@ def load(
     hold_out: str | Sequence[str | int] | None = None,
     **options: Any,
 ) -> Data:
-    """Load a set of :data:`DATASETS`, a file of :data:`FORMATS`, or a folder.
+    """Load a set of :data:`DATASETS`, a file of :data:`FORMATS`, a folder, or shards.
 
-    A folder holds images, or the features that ``dissensus features`` made, which stay on disk.
+    A folder holds images, or the features that ``dissensus features`` made, which stay on disk, or
+    shards (``.tar`` as webdataset has them, ``.parquet``), which do so too. Shards are also named
+    by a pattern: ``train-{000..146}.tar``, ``part-*.parquet``. A folder of images stays on disk if
+    it is large, or with ``stream=True``.
 
     ``test`` is the share (or number) of rows held out for testing, 0.2 where nothing is said;
     sets with an official test part keep it and take no ``test``. ``val`` is the share of the
@@ -219,14 +225,16 @@ def _loader(name_or_path: str | Path) -> Callable[..., Data]:
     name, path = _key(name_or_path), Path(name_or_path)
     if name in DATASETS and not isinstance(name_or_path, Path):
         return DATASETS[name]
+    if is_shards(name_or_path):
+        return partial(load_shards, name_or_path)
     if path.suffix.lower() in FORMATS:
         return partial(FORMATS[path.suffix.lower()], path)
     if path.is_dir():
         return partial(load_store if is_store(path) else load_folder, path)
     raise ValueError(
         f"there is no data set {str(name_or_path)!r}{_nearest(name, list(DATASETS))}; known are "
-        f"{', '.join(DATASETS)}, files ending in {', '.join(FORMATS)}, and folders of images or "
-        "features"
+        f"{', '.join(DATASETS)}, files ending in {', '.join(FORMATS)}, folders of images or "
+        "features, and shards (.tar, or a pattern of .tar or .parquet)"
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dissensus.cells import Cell, CellFolder, Record
 from dissensus.cells.folder import execute
-from dissensus.data import Data, StoredRows
+from dissensus.data import Data, Examples, StoredRows
 from dissensus.decomposition import decompose
 from dissensus.diagnostics import Split, debiased_share, explosion, judge
 from dissensus.diagnostics.split import plain
@@ -64,7 +64,9 @@ class Job:
         asked = self.cell["config"]["data"]
         if self.extra is not None or asked.get("augment") or asked.get("adversarial"):
             return None
-        if isinstance(self.data.train[0], StoredRows):  # streamed from disk, one ensemble at a time
+        if isinstance(
+            self.data.train[0], StoredRows | Examples
+        ):  # streamed from disk, one at a time
             return None
         train, val = (
             None if part is None else (part[0].to(self.ens.device), part[1].to(self.ens.device))

@@ -14,6 +14,7 @@ from dissensus.objectives import Objective
 from dissensus.training.batches import split_weights
 from dissensus.training.interruption import Interruption
 from dissensus.training.meters import Meter, check_task
+from dissensus.training.pacing import Pace
 from dissensus.training.predict import outputs_of
 from dissensus.training.recipe import Recipe
 from dissensus.training.run_folder import RunFolder
@@ -67,6 +68,10 @@ class Alone:
     def stopping(self, interruption: Interruption) -> bool:
         """Whether to stop after the step that was made."""
         return interruption.wanted
+
+    def pausing(self, pace: Pace, batch: int) -> bool:
+        """Whether to save amid the epoch, after so many batches of it."""
+        return pace.due(batch)
 
     def settle(self) -> None:
         """Called between training and evaluating."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dissensus.data import StoredRows
+from dissensus.data import Examples, StoredRows
 
 __all__ = [
     "Batches",
@@ -189,8 +189,17 @@ def as_batches(
 ) -> Batches:
     """Batches from ``(x, y)`` tensors (moved to ``device`` once), ``x`` alone, or a DataLoader.
 
-    ``x`` may be rows on disk, which stay there; ``y`` is a tensor all the same.
+    ``x`` may be rows on disk, which stay there; ``y`` is a tensor all the same. Examples on disk
+    bring their targets along.
     """
+    examples = data[0] if isinstance(data, tuple | list) and len(data) == 2 else data
+    if isinstance(examples, Examples):
+        from dissensus.training.streamed import StreamedBatches
+
+        known = examples.targets is not None and (examples is data or data[1] is not None)
+        if labelled and not known:
+            raise ValueError(f"{what} data must be (x, y), got x alone")
+        return StreamedBatches(examples, batch_size, shuffle=shuffle)
     if isinstance(data, Tensor | StoredRows):
         data = (data, None)
     if _tensors(data):

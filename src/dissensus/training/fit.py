@@ -15,6 +15,7 @@ from dissensus.objectives import Independent, Objective, Terms, parse
 from dissensus.training.alone import Alone, Callback
 from dissensus.training.batches import Augmentation, Batches, as_batches, split_weights
 from dissensus.training.interruption import Interruption, Stopped
+from dissensus.training.pacing import Pace
 from dissensus.training.progress import TrainingProgress
 from dissensus.training.recipe import Recipe
 from dissensus.training.run_folder import RunFolder
@@ -52,9 +53,9 @@ def fit(
 ) -> History:
     """Train ``ens`` on ``(x, y)`` tensors or a DataLoader; the settings are those of ``Recipe``.
 
-    ``x`` may be a feature store's rows, which are streamed from disk. Tensors ``(x, y, weights)``,
-    to train or validate on, have a weight for each example: with weights whose mean is 1, a weight
-    of 2 is the example twice and one of 0 leaves it out.
+    ``x`` may be a feature store's rows or ``data.Examples``, which are streamed from disk. Tensors
+    ``(x, y, weights)``, to train or validate on, have a weight for each example: with weights whose
+    mean is 1, a weight of 2 is the example twice and one of 0 leaves it out.
     ``val`` chooses the best epoch, whose weights the ensemble has at the end. ``disagreement`` are
     unlabelled data for objectives that need them (A2D, DivDis). ``augment(x, generator)`` changes
     each batch; one with ``labelled = True`` is called with ``(x, y, generator)`` and returns both
@@ -119,6 +120,7 @@ def _loop(
 ) -> None:
     """All epochs that are left."""
     state, recipe, ens = saver.state, trainer.recipe, team.ens
+    pace = Pace(recipe.checkpoint_every)
     while not state.over(recipe):
         started = time.perf_counter()
         ens.train()
@@ -134,6 +136,9 @@ def _loop(
             shown.at(state.epoch * len(stream) + state.batch)
             if team.stopping(interruption):
                 break
+            if team.pausing(pace, state.batch) and state.batch < len(stream):
+                _check_weights(ens, state)
+                saver.save_amid(trainer, meter)
         if team.stopping(interruption):
             state.seconds += time.perf_counter() - started
             if state.batch > start:

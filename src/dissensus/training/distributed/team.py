@@ -24,11 +24,14 @@ from dissensus.training.distributed.states import Whole, joined, packed, unpacke
 from dissensus.training.distributed.trainer import TeamTrainer
 from dissensus.training.distributed.watch import RankFailed
 from dissensus.training.interruption import Interruption
+from dissensus.training.pacing import Pace
 from dissensus.training.recipe import Recipe
 from dissensus.training.run_folder import RunFolder
 from dissensus.training.stream import Stream
 
 __all__ = ["Team"]
+
+_ASKED = 64  # batches after which ranks ask the first whether it is time to save
 
 
 class Team:
@@ -139,6 +142,12 @@ class Team:
         """Whether any rank wanted to stop at the last exchange, where all heard of it."""
         self.exchange.wants_to_stop = interruption.wanted
         return self.exchange.stopping
+
+    def pausing(self, pace: Pace, batch: int) -> bool:
+        """Whether to save amid the epoch: all count batches alike; of time the first rank tells."""
+        if pace.batches:
+            return pace.due(batch)
+        return batch % _ASKED == 0 and self.group.on_first(lambda: pace.due(batch))
 
     def settle(self) -> None:
         """Running statistics are those of the first rank that holds a member, as in DDP."""
