@@ -17,9 +17,9 @@ from torch.nn.functional import log_softmax
 from dissensus.losses import check_loss_inputs, cross_entropy, errors
 from dissensus.outputs import combined_log_probs, log_mean_exp
 
-__all__ = ["KEPT", "Meter", "check_task", "epoch_record", "judge"]
+__all__ = ["Meter", "check_task", "epoch_record", "judge"]
 
-KEPT = 1 << 20  # numbers kept before they are judged
+_KEPT = 1 << 20  # numbers kept before they are judged
 _PLAIN = ("examples", "ensemble_error", "member_error", "hits", "parts")  # sums that are no tensors
 
 
@@ -136,7 +136,10 @@ class Meter:
             self.flush()
 
     def _full(self) -> bool:
-        return len(self.outputs) * self.outputs[0].numel() >= KEPT
+        return self._enough(len(self.outputs) * self.outputs[0].numel())
+
+    def _enough(self, numbers: int) -> bool:
+        return numbers >= _KEPT
 
     def flush(self) -> None:
         """Judge what is kept: at once where all batches have the same members."""

@@ -23,12 +23,15 @@ from torch.distributed.distributed_c10d import (
     _get_default_store,
     _set_pg_timeout,
 )
+from torch.distributed.rendezvous import rendezvous
 
 from dissensus.training.distributed.watch import RankFailed, Watch
 
 __all__ = ["Group", "launched", "restarts"]
 
 T = TypeVar("T")
+
+_TO_START = 120.0  # seconds in which all processes should have begun
 
 
 def launched() -> bool:
@@ -58,8 +61,8 @@ class Group:
                     "torchrun --nproc-per-node 2 …, or call torch.distributed.init_process_group"
                 )
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-            with self._named("the ranks did not find each other"):
-                dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+            _meet(backend, timedelta(seconds=max(timeout, _TO_START)))
+        _set_pg_timeout(timedelta(seconds=timeout), dist.group.WORLD)
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.device = _own_device(device)
         store = PrefixStore(f"dissensus/{_turn()}", _get_default_store())
@@ -176,12 +179,20 @@ class Group:
         except RuntimeError as error:  # gloo's and nccl's errors, time-outs among them
             raise self.watch.blame(error, self.timeout) from error
 
-    @contextmanager
-    def _named(self, text: str) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            raise RankFailed(f"{text} within {self.timeout:g} s: {error}") from error
+
+def _meet(backend: str, wait: timedelta) -> None:
+    """Start the process group.
+
+    After a restart torchrun offers the store of the time before, with the addresses of processes
+    that are dead. So keys carry how often this rank has been here.
+    """
+    try:
+        store, rank, ranks = next(rendezvous("env://", timeout=wait))
+        turn = f"turn/{restarts()}/{ranks}"
+        fresh = PrefixStore(f"{turn}/{store.add(f'{turn}/{rank}', 1)}", store)
+        dist.init_process_group(backend, store=fresh, rank=rank, world_size=ranks, timeout=wait)
+    except RuntimeError as error:
+        raise RankFailed(f"the ranks did not find each other: {error}") from error
 
 
 def _own_device(device: torch.device) -> torch.device:

@@ -10,7 +10,7 @@ from torch import Tensor
 from dissensus.objectives import Objective
 from dissensus.training.distributed.exchange import Exchange
 from dissensus.training.distributed.layout import Layout
-from dissensus.training.meters import KEPT, Meter
+from dissensus.training.meters import Meter
 from dissensus.training.steps import evaluate_objective
 
 __all__ = ["TeamMeter"]
@@ -47,7 +47,7 @@ class TeamMeter(Meter):
             self.collect()
         # The outputs of all members, of which this rank may have few or none.
         width = self.exchange.width or 1
-        return len(self.outputs) * len(self.drawn[0]) * len(self.targets[0]) * width >= KEPT
+        return self._enough(len(self.outputs) * len(self.drawn[0]) * len(self.targets[0]) * width)
 
     def flush(self) -> None:
         """Judge what is kept, after gathering what is not."""
