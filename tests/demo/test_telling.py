@@ -43,9 +43,11 @@ def test_only_what_lies_apart_is_called_better_or_worse() -> None:
     assert "Good for resisting the paper's attack (72% against 60%)" in adp
     assert "clearly worse at noticing digits it was never taught (0.85 against 0.90)" in adp
     assert "strong" not in adp
-    assert "the rest cannot be told apart" in adp
-    assert "Clearly better here at nothing; the rest" in ldr
+    assert "Good for nothing here that independent members are not" in ldr
     assert not any("worse" in text for text in (first, ldr))
+    outcomes["ldr"] = made_up(corrupted=Estimate(0.82, low=0.79, high=0.85))  # overlaps, highest
+    said = sentences(outcomes)[2]
+    assert "Perhaps good for noticing corrupted digits (0.82 against 0.80): the highest" in said
 
 
 def test_collusion_is_told_with_its_numbers() -> None:

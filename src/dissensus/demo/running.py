@@ -171,7 +171,7 @@ def _outcome(key: str, folder: Path) -> Outcome:
         Estimate(**shares["mean_member"]),
         record["test"]["ensemble_error"],
         record["test"]["diversity"],
-        _read(folder / "diagnosis.json")["verdict"]["word"],
+        _read(folder / "diagnosis.json")["verdict"],
         aurocs[HELD_OUT],
         aurocs[CORRUPTED],
         Estimate(paper["accuracy"], *paper["interval"]),

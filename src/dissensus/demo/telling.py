@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from rich import box
@@ -88,7 +88,7 @@ def sentences(outcomes: Mapping[str, Outcome]) -> list[str]:
         if outcome is plain:
             parts.append(_of_plain(plain))
         else:
-            parts.append(_compared(outcome, plain))
+            parts.append(_compared(outcome, plain, outcomes.values()))
         if outcome.verdict != "healthy":
             parts.append(_suspected(outcome, plain))
         said.append(". ".join(parts) + ".")
@@ -103,8 +103,8 @@ def _of_plain(plain: Outcome) -> str:
     )
 
 
-def _compared(outcome: Outcome, plain: Outcome) -> str:
-    better, worse = [], []
+def _compared(outcome: Outcome, plain: Outcome, everyone: Collection[Outcome]) -> str:
+    better, worse, highest = [], [], []
     for name, (_, what) in MEASURES.items():
         own, other = getattr(outcome, name), getattr(plain, name)
         numbers = f"{what} ({_short(name, own)} against {_short(name, other)})"
@@ -112,10 +112,16 @@ def _compared(outcome: Outcome, plain: Outcome) -> str:
             better.append(numbers)
         elif own.high < other.low:
             worse.append(numbers)
-    good = f"Good for {_listed(better)}" if better else "Clearly better here at nothing"
+        elif own > max(getattr(one, name) for one in everyone if one is not outcome):
+            highest.append(numbers)
+    if better:
+        good = f"Good for {_listed(better)}"
+    elif highest:
+        good = f"Perhaps good for {_listed(highest)}: the highest here, but within chance"
+    else:
+        good = "Good for nothing here that independent members are not"
     bad = f"; clearly worse at {_listed(worse)}" if worse else ""
-    rest = "" if len(better) + len(worse) == len(MEASURES) else "; the rest cannot be told apart"
-    return f"{good}{bad}{rest}"
+    return f"{good}{bad}"
 
 
 def _suspected(outcome: Outcome, plain: Outcome) -> str:

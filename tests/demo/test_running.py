@@ -1,0 +1,45 @@
+"""The demo runs from end to end, writes its page, and shows what it promises."""
+
+from pathlib import Path
+
+import pytest
+
+from dissensus.demo import run
+from dissensus.demo.plan import CONTENDERS
+from dissensus.demo.running import MARK
+from dissensus.runs import describe
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
+
+
+def test_the_demo_shows_collusion(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes = run(made, epochs=12, limit=20)
+    assert list(outcomes) == list(CONTENDERS)
+    alone, joint = outcomes["independent"], outcomes["joint"]
+    assert alone.accuracy > 0.85
+    # Training the average: members that are much worse alone, and diversity out of proportion.
+    assert joint.member < alone.member - 0.1
+    assert joint.diversity > 5 * alone.diversity
+    assert (alone.verdict, joint.verdict) == ("healthy", "colluding")
+    for outcome in outcomes.values():
+        # The worst case counts the paper's attack, too.
+        assert outcome.strong <= outcome.paper
+        assert outcome.held_out.low <= outcome.held_out <= outcome.held_out.high
+    shown = capsys.readouterr().out
+    assert "colluding" in shown
+    assert f"{outcomes['adp'].accuracy:.1%}" in shown
+    assert "index.html" in "".join(shown.split())
+    page = (made / "report" / "index.html").read_text(encoding="utf-8")
+    assert "colluding" in page
+    assert {describe(made / "runs" / key).state for key in CONTENDERS} == {"finished"}
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(ValueError, match="holds other files"):
+        run(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    assert not (tmp_path / MARK).exists()
