@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "ATTACKED",
+    "BETAS",
     "CONTENDERS",
     "CORRUPTED",
+    "CURVE",
     "EPOCHS",
-    "KNOWN",
     "PAPER",
+    "REPEATS",
     "SETTINGS",
     "STRONG",
     "SWEEP",
@@ -56,7 +58,6 @@ SETTINGS: dict[str, Any] = {
     "quiet": True,
 }
 
-KNOWN = "the digits 0 to 7"
 #: The corruption of test digits that serves as the second unknown set.
 CORRUPTED = "corrupt:4"
 
@@ -64,10 +65,12 @@ CORRUPTED = "corrupt:4"
 ATTACKED = 200
 PAPER = "pgd:eps=0.1,steps=10,step=0.1,early=false"
 STRONG = (
-    "pgd:eps=0.1,steps=100,restarts=5",
-    "pgd:eps=0.1,steps=100,restarts=5,loss=margin",
-    "square:eps=0.1,queries=1000",
+    "pgd:eps=0.1,steps=100,restarts=2",
+    "pgd:eps=0.1,steps=100,restarts=2,loss=margin",
+    "square:eps=0.1,queries=500",
 )
+#: Values of ε for accuracy against ε, by the strongest gradient attack.
+CURVE = (0.05, 0.1, 0.15, 0.2)
 
 #: The β sweep: a regression, in which members can be seen to shift apart.
 SWEEP: dict[str, Any] = {
