@@ -36,6 +36,7 @@ PUBLIC = [
     "objectives",
     "outputs",
     "predict",
+    "report",
     "robustness",
     "runs",
     "scores",
@@ -43,7 +44,7 @@ PUBLIC = [
     "training",
 ]
 
-HEAVY = ("torch", "numpy", "scipy", "sklearn", "safetensors", "matplotlib", "pandas")
+HEAVY = ("torch", "numpy", "scipy", "sklearn", "safetensors", "matplotlib", "pandas", "plotly")
 
 
 def command(*words: str) -> str:
@@ -84,6 +85,8 @@ def test_unknown_name_raises_as_any_module_does() -> None:
         command("reproduce", "--help"),
         command("attack", "--help"),
         command("export", "--help"),
+        command("report", "--help"),
+        command("figure", "--help"),
     ],
 )
 def test_nothing_heavy_is_imported(statement: str) -> None:

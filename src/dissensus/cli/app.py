@@ -25,8 +25,10 @@ from dissensus.cli import (
     evaluate,
     export,
     features,
+    figure,
     ood,
     predict,
+    report,
     reproduce,
     runs,
     sweep,
@@ -63,6 +65,8 @@ Train them, find out whether their disagreement is real, and put it to work.
   [cyan]dissensus features --backbone timm:NAME --data photos/ --out features/[/cyan]
 
   [cyan]dissensus runs[/cyan]         the runs there are
+
+  [cyan]dissensus report runs --out report[/cyan]   one web page of all of it
 
   [cyan]dissensus reproduce --list[/cyan]   the papers' tables and figures, and their claims
 
@@ -125,6 +129,8 @@ app.command("reproduce", help=_flowing(reproduce.HELP))(reproduce.reproduce)
 app.command("features", help=_flowing(features.HELP))(features.features)
 app.command("sweep", help=_flowing(sweep.HELP))(sweep.sweep)
 app.command("runs", help=_flowing(runs.HELP))(runs.runs)
+app.command("report", help=_flowing(report.HELP))(report.report)
+app.command("figure", help=_flowing(figure.HELP))(figure.figure)
 
 
 @app.command()

@@ -109,7 +109,7 @@ class _Collected:
     def _tried(self, path: Path, action: Callable[[], T]) -> T | None:
         try:
             return action()
-        except (ValueError, OSError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, OSError, KeyError, TypeError, IndexError, AttributeError) as error:
             told = " ".join(str(error).split()) or type(error).__name__
             self.notes.append(f"{path} is left out: {told}")
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dissensus.diagnostics import diagnose
 from dissensus.objectives import parse
@@ -31,6 +31,7 @@ __all__ = ["HELD_OUT_ROWS", "beta_of", "read_method"]
 
 Keep = Callable[[Record], Record]
 Note = Callable[[str], object]
+T = TypeVar("T")
 
 #: How many test rows figures of single predictions show.
 HELD_OUT_ROWS = 40
@@ -190,14 +191,26 @@ def _detected(path: Path, run: Record, keep: Keep, note: Note) -> Detected | Non
     if record is None or not isinstance(names, dict) or not names:
         return None
     own = path.resolve().name
-    return read_detected(keep(record), own if own in names else str(next(iter(names))))
+    name = own if own in names else str(next(iter(names)))
+    return _tried(lambda: read_detected(keep(record), name), record, note)
 
 
 def _attacked(
     path: Path, run: Record, classes: tuple[str, ...], keep: Keep, note: Note
 ) -> Attacked | None:
     record = _left(path / "robustness" / "record.json", run, ATTACKED, "attack", note)
-    return None if record is None else read_attacked(keep(record), classes)
+    if record is None:
+        return None
+    return _tried(lambda: read_attacked(keep(record), classes), record, note)
+
+
+def _tried(action: Callable[[], T], record: Record, note: Note) -> T | None:
+    """What ``action`` makes of a record; None for a damaged one, which is told."""
+    try:
+        return action()
+    except (ValueError, OSError, KeyError, TypeError, IndexError, AttributeError) as error:
+        note(f"{record.file} is left out: {' '.join(str(error).split()) or type(error).__name__}")
+        return None
 
 
 def _left(file: Path, run: Record, kind: str, command: str, note: Note) -> Record | None:

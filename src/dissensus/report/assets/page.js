@@ -50,14 +50,15 @@
 
   // ---- where panels stand -----------------------------------------------------------------------
 
-  const GAP = { x: 62, y: 78 };
 
   function compose(view, width, colors) {
     const own = view.panels.map((panel, place) => ({ ...panel, place }));
     const panels = own.filter((panel) => panel.method == null || !hidden.has(panel.method));
-    const square = panels.some((panel) => panel.square);
-    const least = square ? 165 : panels.length > 2 ? 230 : 300;
-    const margin = { l: 54, r: 14, t: 34, b: 50 };
+    const square = panels.some((panel) => panel.square), narrow = width < 500;
+    const GAP = { x: square && narrow ? 40 : 62, y: 78 };
+    const least = square ? (narrow && panels.length > 2 ? 112 : 165) : panels.length > 2 ? 230 : 300;
+    const named = panels.some((panel) => panel.x.type === "category" && !panel.square);
+    const margin = { l: narrow ? 44 : 54, r: 14, t: 34, b: named && narrow ? 84 : 50 };
     const inner = Math.max(120, width - margin.l - margin.r);
     const most = Math.max(1, Math.min(panels.length, Math.floor((inner + GAP.x) / (least + GAP.x)), square ? 5 : 4));
     const rows = Math.max(1, Math.ceil(panels.length / most));
@@ -85,7 +86,8 @@
       const domains = { x: [x, Math.min(1, x + wide / inner)], y: [Math.max(0, top - tall / height), top] };
       place(layout, panel, domains, colors, wide);
     });
-    return { traces: paint(traces, colors).map(visibility), layout };
+    const cells = (trace) => (trace.texttemplate && wide / trace.x.length < 30 ? { ...trace, texttemplate: "" } : trace);
+    return { traces: paint(traces, colors).map(visibility).map(cells), layout };
   }
 
   function place(layout, panel, domains, colors, wide) {
@@ -95,7 +97,7 @@
     const title = { ...(panel.x.title || {}), standoff: 6, font: { size: 12.5, color: colors.muted } };
     layout[`xaxis${number}`] = { ...quiet, nticks: Math.max(3, Math.floor(wide / 60)), ...panel.x, title, domain: domains.x, anchor: `y${number}`, showgrid: false, showline: true };
     layout[`yaxis${number}`] = { ...quiet, nticks: 6, ...panel.y, domain: domains.y, anchor: `x${number}` };
-    if (panel.x.type === "category" && !panel.square) layout[`xaxis${number}`].tickangle = wide < 420 ? -35 : 0;
+    if (panel.x.type === "category" && !panel.square) layout[`xaxis${number}`].tickangle = wide < 420 ? 40 : 0;
     const heading = panel.title && panel.title !== panel.label ? `<b>${panel.title}</b>` : "";
     const text = [heading, panel.label].filter(Boolean).join("   ");
     if (text) layout.annotations.push({ text, xref: "paper", yref: "paper", x: domains.x[0], y: domains.y[1], xanchor: "left", yanchor: "bottom", yshift: 6, xshift: -4, showarrow: false, font: { size: 13, color: colors.ink } });
@@ -116,14 +118,9 @@
   const axis = (letter, place) => letter + (place ? place + 1 : "");
 
   function legendLines(traces, width) {
-    let lines = 1, used = 0;
-    for (const trace of traces) {
-      if (!trace.showlegend) continue;
-      const size = 52 + 7.4 * trace.name.length;
-      if (used && used + size > width) { lines += 1; used = 0; }
-      used += size;
-    }
-    return lines;
+    const sizes = traces.filter((trace) => trace.showlegend).map((trace) => 50 + 7.4 * trace.name.length);
+    if (sizes.reduce((sum, size) => sum + size, 0) <= width) return 1;
+    return Math.ceil(sizes.length / Math.max(1, Math.floor(width / Math.max(...sizes))));   // in columns
   }
 
   function visibility(trace) {

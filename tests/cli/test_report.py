@@ -1,0 +1,64 @@
+"""``dissensus report`` and ``dissensus figure``."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dissensus.experiments import EXPERIMENTS
+
+
+def test_the_page_is_written_and_said_how_to_open(
+    dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("plotly")
+    out = tmp_path / "report"
+    answer = dissensus("report", digits_run, "--out", out, "--title", "My <digits>")
+    assert answer.status == 0, answer.err
+    page = out / "index.html"
+    assert str(page) in answer.out
+    assert f"Open it in a browser: {page.resolve().as_uri()}" in answer.out
+    text = page.read_text()
+    assert "<title>My &lt;digits&gt;</title>" in text
+    accuracy = json.loads((digits_run / "record.json").read_text())["test"]["accuracy"]
+    assert f"test.accuracy = {accuracy:.10g}" in text
+    assert text.count("Plotly, Inc.") >= 1
+    assert 4e6 < page.stat().st_size < 7e6
+
+
+def test_mistakes(mistake: Callable[..., str], digits_run: Path, tmp_path: Path) -> None:
+    assert "there is no file or folder" in mistake("report", tmp_path / "gone")
+    assert "neither a run nor a sweep" in mistake("report", tmp_path)
+    assert "did you mean 'training'?" in mistake("figure", "trainig", digits_run)
+    assert "what fills it: dissensus attack RUN" in mistake("figure", "accuracy-steps", digits_run)
+    assert "must end in .svg or .png" in mistake("figure", "training", "--out", "x.pdf")
+    assert "say which figure" in mistake("figure")
+    words = ("figure", "adp/theory", "--results", tmp_path)
+    assert "`dissensus reproduce adp/theory` makes it" in mistake(*words)
+    assert "leave PATHS and --view" in mistake("figure", "adp/theory", digits_run)
+
+
+def test_figures_are_listed(dissensus: Callable[..., Any]) -> None:
+    listed = dissensus("figure", "--list").out
+    assert "codependence" in listed
+    assert all(name in listed for name, one in EXPERIMENTS.items() if one.draw is not None)
+
+
+def test_a_figure_of_runs_and_one_of_a_paper(
+    dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "training.svg"
+    answer = dissensus("figure", "training", digits_run, "--view", "training", "--out", file)
+    assert answer.out == f"Written to {file}\n"
+    first = file.read_bytes()
+    dissensus("figure", "training", digits_run, "--view", "training", "--out", file)
+    assert file.read_bytes() == first  # equal figures are equal files
+    results = Path(__file__).parents[2] / "results"
+    if not (results / "adp" / "theory.json").is_file():
+        pytest.skip("the records of experiments are not part of this copy")
+    picture = tmp_path / "theory.png"
+    assert dissensus("figure", "adp/theory", "--results", results, "--out", picture).status == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
