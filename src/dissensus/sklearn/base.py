@@ -35,6 +35,7 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     _loss: str
     _score: str  # for ood_score
+    _stops_early: bool  # unless early_stopping says otherwise
 
     def __init__(
         self,
@@ -45,12 +46,12 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         beta: float | str | None = None,
         betas: Sequence[float] = BETAS,
         cv: Any = 5,
-        learning_rate_init: float = 1e-3,
+        learning_rate_init: float = 1e-2,
         schedule: str = "cosine",
-        max_iter: int = 100,
+        max_iter: int = 50,
         batch_size: int | str = "auto",
-        alpha: float = 1e-2,
-        early_stopping: bool = False,
+        alpha: float = 0.1,
+        early_stopping: bool | None = None,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
         random_state: Any = None,
@@ -132,7 +133,11 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _trainings(self, jobs: Sequence[Job], seed: int) -> list[Training]:
         combine = "mean" if self._loss == "mse" else "probability"
         combine = getattr(jobs[0].objective, "combine", None) or combine
-        return make_trainings(jobs, self.n_outputs_, combine, seed, self.get_params(deep=False))
+        params = self.get_params(deep=False) | {"early_stopping": self._stops()}
+        return make_trainings(jobs, self.n_outputs_, combine, seed, params)
+
+    def _stops(self) -> bool:
+        return self._stops_early if self.early_stopping is None else bool(self.early_stopping)
 
     def _chosen_beta(self, objective: Objective, rows: Rows, given: Rows, seed: int) -> float:
         if not isinstance(self.beta, str):
@@ -162,7 +167,7 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.n_iter_ = len(self.history_.epochs)
         self.loss_curve_ = self.history_.column("train/ensemble_error")
         self.validation_loss_curve_ = (
-            self.history_.column("val/ensemble_error") if self.early_stopping else None
+            self.history_.column("val/ensemble_error") if training.val is not None else None
         )
 
     # ---- what the members say -------------------------------------------------------------------
@@ -173,16 +178,21 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         Logits, or in regression predictions in the units of the target.
         """
         check_is_fitted(self, "ensemble_")
-        if self.columns_ is None:
-            x = validate_data(self, X, dtype=np.float64, reset=False)
-        else:
-            validate_data(self, X, reset=False, skip_check_array=True)
-            x = check_array(self.columns_(X), dtype=np.float64, input_name="X", estimator=self)
-        outputs = predict(self.ensemble_, self.standard_.inputs(x, torch.float64)).outputs
+        x = self.standard_.inputs(self._checked_inputs(X), torch.float64)
+        outputs = predict(self.ensemble_, x).outputs
         scaler = self.standard_.y
         if scaler is None:
             return outputs
         return outputs * torch.from_numpy(scaler.scale) + torch.from_numpy(scaler.mean)
+
+    def _checked_inputs(self, X: Any) -> Floats:
+        if self.columns_ is None:
+            x: Floats = validate_data(self, X, dtype=np.float64, reset=False)
+            return x
+        self.columns_.check(X)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        x = check_array(self.columns_(X), dtype=np.float64, input_name="X", estimator=self)
+        return x
 
     @property
     def estimators_(self) -> list[nn.Module]:
@@ -207,6 +217,7 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
         See :func:`dissensus.decompose`; in regression in the units of the target, squared.
         """
+        check_is_fitted(self, "ensemble_")
         chosen = self._loss if loss is None else loss
         combine = None if self._loss == "mse" else self.ensemble_.combine
         return decompose(self.member_outputs(X), self._known_targets(y), chosen, combine)

@@ -43,8 +43,8 @@ def folds(rows: Rows, given: Rows, cv: Any, seed: int) -> list[tuple[Rows, Rows]
 def _equal_folds(rows: Rows, cv: int, seed: int) -> Iterable[tuple[Index, Index]]:
     if not 2 <= cv <= len(rows):
         raise ValueError(
-            f"beta='auto' needs cv from 2 to the number of different rows, {len(rows)}, got "
-            f"cv={cv}; give beta a number where there are few rows"
+            f"beta='auto' needs cv of at least 2 and no more than there are different rows, got "
+            f"cv={cv} and n_samples = {len(rows)}; with few rows, give beta a number"
         )
     strata = rows.y.ndim == 1 and np.unique(rows.y, return_counts=True)[1].min() >= cv
     kind = StratifiedKFold if strata else KFold

@@ -32,6 +32,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
 
     _loss = "cross_entropy"
     _score = "pds"
+    _stops_early = False
 
     classes_: NDArray[Any]
 
@@ -43,7 +44,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         self.classes_ = np.unique(y[kept])
         if len(self.classes_) < 2:
             raise ValueError(
-                f"y has one class only, {self.classes_[0]!r}; a classifier needs rows of at least "
+                f"y has one class only, {self.classes_[0]}; a classifier needs rows of at least "
                 "two classes, of a weight above zero"
             )
         labels = np.searchsorted(self.classes_, y)
@@ -55,8 +56,8 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         unknown = ~np.isin(labels, self.classes_)
         if unknown.any():
             raise ValueError(
-                f"y holds {labels[unknown][0]!r}, which was not among the classes in training: "
-                f"{', '.join(map(repr, self.classes_))}"
+                f"y holds {labels[unknown][0]}, which was not among the classes in training: "
+                f"{', '.join(map(str, self.classes_))}"
             )
         return torch.from_numpy(np.searchsorted(self.classes_, labels))
 

@@ -69,15 +69,18 @@ class Columns:
 
         ``[rows, columns]``
         """
+        numbers = [_numbers(X.iloc[:, i]) for i in self.numeric]
+        hot = self.encoder.transform(_objects(X, self.categorical))
+        together: Floats = np.column_stack([*numbers, hot])
+        return together
+
+    def check(self, X: Any) -> None:
+        """Raise unless ``X`` is a DataFrame."""
         if not _is_frame(X):
             raise ValueError(
                 "this estimator was fitted on a DataFrame with text or categories, got "
                 f"{type(X).__name__}; pass a DataFrame with the same columns"
             )
-        numbers = [_numbers(X.iloc[:, i]) for i in self.numeric]
-        hot = self.encoder.transform(_objects(X, self.categorical))
-        together: Floats = np.column_stack([*numbers, hot])
-        return together
 
     @property
     def scaled(self) -> NDArray[np.bool_]:

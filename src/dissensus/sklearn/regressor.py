@@ -32,6 +32,7 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
 
     _loss = "mse"
     _score = "variance"
+    _stops_early = True
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -1,0 +1,24 @@
+"""scikit-learn's own suite, complete, in every way the estimators train."""
+
+from typing import Any
+
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dissensus.sklearn import DiverseClassifier, DiverseRegressor
+
+SMALL = {"n_estimators": 2, "hidden_layer_sizes": 8, "max_iter": 12, "batch_size": 128}
+AUTO = SMALL | {"beta": "auto", "betas": (0.0, 0.5), "cv": 2, "max_iter": 8}
+
+
+@parametrize_with_checks(
+    [
+        DiverseClassifier(**SMALL, learning_rate_init=0.05),
+        DiverseRegressor(**SMALL, learning_rate_init=0.05),
+        DiverseClassifier(**AUTO, learning_rate_init=0.1, early_stopping=True),
+        DiverseRegressor(**AUTO, learning_rate_init=0.1, early_stopping=False),
+        # Members drawn for each batch: not the fleet but the ordinary loop.
+        DiverseClassifier(**SMALL | {"n_estimators": 3}, objective="ldr", learning_rate_init=0.1),
+    ]
+)
+def test_scikit_learn_is_satisfied(estimator: Any, check: Any) -> None:
+    check(estimator)

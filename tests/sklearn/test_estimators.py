@@ -1,0 +1,309 @@
+"""The estimators beyond scikit-learn's own checks: what they promise, and what they refuse."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import load_iris, make_friedman1
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from dissensus.objectives import ADP, LDR
+from dissensus.sklearn import DiverseClassifier, DiverseRegressor
+from dissensus.training import fit_fleet
+
+QUICK = {
+    "n_estimators": 3,
+    "hidden_layer_sizes": 16,
+    "max_iter": 20,
+    "learning_rate_init": 0.03,
+    "random_state": 0,
+}
+IRIS = load_iris(return_X_y=True)
+FRIEDMAN = make_friedman1(159, noise=0.5, random_state=0)
+
+
+def classifier(**settings: Any) -> DiverseClassifier:
+    return DiverseClassifier(**QUICK | settings)
+
+
+def regressor(**settings: Any) -> DiverseRegressor:
+    return DiverseRegressor(**QUICK | settings)
+
+
+# ---- weights ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"early_stopping": True},
+        {"objective": "ldr"},
+        {"beta": "auto", "cv": 2, "betas": (0, 1)},
+    ],
+    ids=["plain", "early stopping", "ldr", "auto"],
+)
+def test_a_weight_is_a_repetition_and_zero_is_absence(settings: dict[str, Any]) -> None:
+    """To the bit, in batches smaller than the data, with the rows in another order."""
+    X, y = IRIS
+    rng = np.random.default_rng(0)
+    times = rng.integers(0, 4, len(X))
+    order = rng.permutation(np.arange(len(X)).repeat(times))
+    make = {**settings, "batch_size": 32, "max_iter": 4}
+    repeated = classifier(**make).fit(X[order], y[order])
+    weighed = classifier(**make).fit(X, y, sample_weight=times)
+    doubled = classifier(**make).fit(X, y, sample_weight=2.5 * times)
+    np.testing.assert_array_equal(repeated.predict_proba(X), weighed.predict_proba(X))
+    np.testing.assert_allclose(repeated.predict_proba(X), doubled.predict_proba(X), rtol=1e-4)
+    plain = classifier(**make).fit(X, y)
+    assert np.abs(plain.predict_proba(X) - weighed.predict_proba(X)).max() > 1e-3
+
+
+def test_weights_move_a_constant_prediction_to_the_weighted_mean() -> None:
+    """Two rows that only weights tell apart: the best prediction is their weighted mean."""
+    X, y = np.zeros((2, 1)), np.array([0.0, 1.0])
+    model = regressor(early_stopping=False, max_iter=200, alpha=0).fit(X, y, [1.0, 4.0])
+    assert model.predict([[0.0]]) == pytest.approx(0.8, abs=1e-3)
+
+
+# ---- beta ---------------------------------------------------------------------------------------
+
+
+def test_auto_chooses_the_beta_that_a_loop_over_folds_would() -> None:
+    """Against the same folds and β one after the other, with the estimator itself."""
+    X, y = FRIEDMAN
+    splits = list(KFold(3, shuffle=True, random_state=1).split(X))
+    betas = (0.0, 0.5, 1.0)
+    auto = regressor(beta="auto", betas=betas, cv=splits, early_stopping=False).fit(X, y)
+    found = auto.cv_results_
+    for place, beta in enumerate(betas):
+        for fold, (train, test) in enumerate(splits):
+            alone = regressor(beta=beta, early_stopping=False).fit(X[train], y[train])
+            scale = alone.standard_.y.scale[0]
+            error = ((alone.predict(X[test]) - y[test]) ** 2).mean() / scale**2
+            score = found[f"split{fold}_test_score"][place]
+            assert score == pytest.approx(-error, rel=1e-3)
+    assert auto.beta_ == betas[int(np.argmax(found["mean_test_score"]))]
+    assert found["rank_test_score"][betas.index(auto.beta_)] == 1
+    same = regressor(beta=auto.beta_, early_stopping=False).fit(X, y)
+    np.testing.assert_array_equal(auto.predict(X), same.predict(X))
+
+
+def test_auto_trains_all_folds_and_betas_as_one_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """150 rows in 4 folds: training sets of unlike size, filled up, of one kind all the same."""
+    from dissensus.sklearn import choosing
+    from dissensus.training.fleet import kind
+
+    kinds = []
+
+    def seen(trainings: Any, **settings: Any) -> Any:
+        kinds.append([kind(training) for training in trainings])
+        return fit_fleet(trainings, **settings)
+
+    monkeypatch.setattr(choosing, "fit_fleet", seen)
+    model = classifier(beta="auto", cv=4, early_stopping=True).fit(*IRIS)
+    (together,) = kinds
+    assert len(together) == 4 * 5
+    assert len(set(together)) == 1
+    assert together[0] is not None
+    assert 0 <= model.beta_ <= 1
+
+
+# ---- DataFrames ---------------------------------------------------------------------------------
+
+
+def frame() -> tuple[pd.DataFrame, np.ndarray]:
+    rng = np.random.default_rng(3)
+    colour = rng.choice(["red", "green", "blue"], 120)
+    X = pd.DataFrame(
+        {
+            "size": rng.normal(50, 10, 120),
+            "colour": pd.Series(colour, dtype="category"),
+            "town": np.where(colour == "red", "Bonn", None),
+            "count": pd.array(rng.integers(0, 5, 120), dtype="Int64"),
+            "open": rng.random(120) < 0.5,
+        }
+    )
+    y = np.where(colour == "red", 5.0, -5.0) + X["count"].to_numpy(float)
+    return X, y
+
+
+def test_categories_are_one_hot_and_names_are_kept() -> None:
+    X, y = frame()
+    model = regressor(max_iter=60).fit(X, y)
+    assert list(model.feature_names_in_) == list(X.columns)
+    assert model.n_features_in_ == 5
+    assert model.ensemble_.stack[0].weight.shape[-1] == 3 + 3 + 2  # None is a level of its own
+    assert model.score(X, y) > 0.95
+    unknown = X.head(4).assign(colour="violet")  # no level of it: not an error, and not any level
+    assert np.isfinite(model.predict(unknown)).all()
+    as_text = X.assign(colour=X["colour"].astype(str))
+    np.testing.assert_array_equal(model.predict(as_text), model.predict(X))
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(X[list(X.columns[::-1])])
+    with pytest.raises(ValueError, match="pass a DataFrame with the same columns"):
+        model.predict(X.to_numpy())
+    with pytest.raises(ValueError, match="column 'size' was made of numbers in training; now"):
+        model.predict(X.assign(size="large"))
+
+
+def test_columns_that_mean_nothing_are_named() -> None:
+    X, y = frame()
+    with pytest.raises(ValueError, match="'id' has 300 different values, more than the 255"):
+        regressor().fit(pd.DataFrame({"id": [f"row {i}" for i in range(300)]}), np.arange(300))
+    with pytest.raises(ValueError, match="column 'when' holds datetime64"):
+        regressor().fit(X.assign(when=pd.Timestamp("2024-01-01")), y)
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        regressor().fit(X.assign(size=np.nan), y)
+
+
+# ---- inside scikit-learn ------------------------------------------------------------------------
+
+
+def test_it_goes_where_estimators_go() -> None:
+    X, y = IRIS
+    scores = cross_val_score(make_pipeline(StandardScaler(), classifier()), X, y, cv=3)
+    assert scores.mean() > 0.9
+    grid = {"beta": [0.0, 0.9], "n_estimators": np.array([2, 3])}
+    search = GridSearchCV(classifier(max_iter=5), grid, cv=2).fit(X, y)
+    assert set(search.best_params_) == set(grid)
+    names = np.array(["setosa", "versicolor", "virginica"])
+    model = classifier().fit(X, names[y])
+    assert list(model.classes_) == list(names)
+    assert model.score(X, names[y]) > 0.9
+
+
+def test_the_same_seed_gives_the_same_bits_and_nothing_global_moves() -> None:
+    before = torch.get_rng_state(), np.random.get_state()[1].copy(), torch.get_num_threads()  # noqa: NPY002
+    first = classifier().fit(*IRIS)
+    second = clone(first).fit(*IRIS)
+    other = classifier(random_state=1).fit(*IRIS)
+    back = pickle.loads(pickle.dumps(first))
+    X = IRIS[0]
+    np.testing.assert_array_equal(first.predict_proba(X), second.predict_proba(X))
+    np.testing.assert_array_equal(first.predict_proba(X), back.predict_proba(X))
+    assert np.abs(first.predict_proba(X) - other.predict_proba(X)).max() > 1e-3
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
+    assert torch.get_num_threads() == before[2]
+
+
+# ---- what an ensemble is for --------------------------------------------------------------------
+
+
+def test_members_probabilities_and_their_decomposition_agree() -> None:
+    X, y = IRIS
+    model = classifier().fit(X, y)
+    logits = model.member_outputs(X).numpy()
+    probs = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    np.testing.assert_allclose(model.predict_proba(X), probs.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(np.exp(model.predict_log_proba(X)), probs.mean(0), rtol=1e-12)
+    found = model.decompose(X, y)
+    error = -np.log(probs.mean(0)[np.arange(len(y)), y]).mean()
+    assert float(found.ensemble_error) == pytest.approx(error)
+    assert float(found.diversity) == pytest.approx(float(found.member_error) - error)
+    assert model.diagnose(X, y).judged_on == "test"
+    assert model.diagnose(X, y, X, y).gap is not None
+    inputs = model.standard_.inputs(X, torch.float64)
+    np.testing.assert_allclose(model.estimators_[1](inputs).numpy(), logits[1], rtol=1e-10)
+    assert model.n_iter_ == len(model.loss_curve_) == 20
+    assert model.loss_curve_[-1] < model.loss_curve_[0]
+
+
+def test_regression_is_in_the_units_of_each_target() -> None:
+    X, y = FRIEDMAN
+    both = np.column_stack([y, 1000 * y + 5e4])
+    model = regressor(max_iter=60).fit(X, both)
+    outputs = model.member_outputs(X).numpy()
+    np.testing.assert_allclose(model.predict(X), outputs.mean(0))
+    np.testing.assert_allclose(model.predict_std(X), outputs.std(0))
+    assert model.predict(X).shape == (159, 2)
+    assert model.score(X, both) > 0.8
+    found = model.decompose(X, both)
+    assert float(found.ensemble_error) == pytest.approx(
+        ((model.predict(X) - both) ** 2).sum(1).mean()
+    )
+    assert float(found.diversity) == pytest.approx((model.predict_std(X) ** 2).sum(1).mean())
+    # Both targets say the same: their standardised spread counts alike.
+    spread = (outputs / model.standard_.y.scale).var(0).sum(1)
+    ranks = [np.argsort(scores) for scores in (model.ood_score(X), spread)]
+    np.testing.assert_array_equal(*ranks)
+    single = regressor().fit(X, y)
+    assert single.predict(X).shape == single.predict_std(X).shape == (159,)
+    assert model.validation_loss_curve_ is not None
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_what_is_far_away_scores_higher(make: Any) -> None:
+    X, y = IRIS
+    model = make().fit(X, y)
+    away = X + np.array([30.0, -30.0, 30.0, -30.0])
+    assert np.median(model.ood_score(away, "variance")) > model.ood_score(X, "variance").max()
+    assert model.ood_score(X).shape == (150,)
+
+
+@pytest.mark.parametrize(
+    "objective", ["joint", "augmented:beta=0.3", "gncl", "jsd", ADP(alpha=1.0), LDR(active=None)]
+)
+def test_objectives_by_name_and_as_objects(objective: Any) -> None:
+    X, y = IRIS
+    model = classifier(objective=objective, n_estimators=2, max_iter=40).fit(X, y)
+    assert model.score(X, y) > 0.9
+    weights = np.linspace(1, 2, len(X))
+    assert classifier(objective=objective, n_estimators=2, max_iter=2).fit(X, y, weights).n_iter_
+
+
+# ---- errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"objective": "adp"}, r"ADP needs at most classes − 1 = 2 members, got 3"),
+        ({"objective": "a2d"}, "objective='ldr' disagrees on the training data"),
+        ({"objective": 3}, "objective must be a name such as"),
+        ({"objective": "adp", "beta": 0.5}, "beta goes with objective='independent'"),
+        ({"beta": 1.2}, r"beta must be a finite number in \[0, 1\], got 1.2"),
+        ({"beta": "best"}, r"beta must be None, a number in \[0, 1\] or 'auto', got 'best'"),
+        ({"beta": "auto", "betas": ()}, "needs some betas"),
+        ({"beta": "auto", "cv": 1}, "cv of at least 2"),
+        ({"n_estimators": 0}, "n_estimators must be an integer of at least 1, got 0"),
+        ({"hidden_layer_sizes": (8, -1)}, "hidden_layer_sizes must be an integer"),
+        ({"alpha": -1}, "alpha must be a finite number of at least 0, got -1"),
+        ({"batch_size": "all"}, "batch_size must be an integer of at least 1, got 'all'"),
+        ({"early_stopping": True, "validation_fraction": 1.0}, "validation_fraction must lie"),
+        ({"learning_rate_init": 1e30}, "Lower the learning rate"),
+    ],
+)
+def test_parameters_that_do_not_work_are_explained(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        classifier(**settings).fit(*IRIS)
+
+
+def test_data_that_do_not_work_are_explained() -> None:
+    X, y = IRIS
+    with pytest.raises(ValueError, match="y has one class only, 1"):
+        classifier().fit(X, y, sample_weight=y == 1)
+    with pytest.raises(ValueError, match="finite and at least 0, got -1"):
+        classifier().fit(X, y, sample_weight=np.full(150, -1.0))
+    with pytest.raises(TypeError, match="Sparse data was passed for X"):
+        classifier().fit(sparse.csr_array(X), y)
+    model = classifier().fit(X, y)
+    with pytest.raises(ValueError, match="y holds 7, which was not among the classes"):
+        model.decompose(X, np.full(150, 7))
+    with pytest.raises(NotFittedError):
+        _ = classifier().estimators_
+    with pytest.raises(NotFittedError):
+        classifier().ood_score(X)
+    with pytest.raises(NotFittedError):
+        regressor().decompose(X, y)
+    with pytest.raises(NotFittedError):
+        regressor().diagnose(X, y)
