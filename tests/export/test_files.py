@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import dissensus as ds
 from dissensus.data import Scaler
 from dissensus.export import files
+from dissensus.export.onnx_graph import onnx_runner
 from dissensus.runs import Facts
 from tests.export.elsewhere import run_elsewhere
 
@@ -76,13 +77,14 @@ def perturbed(ens: ds.Ensemble) -> ds.Ensemble:
 
 
 def mlp_case() -> Case:
-    """All scores, weights of members, and a detector with a score that is not among the outputs."""
-    ens = ds.Ensemble(ds.models.make_factory("mlp", (20,), 6, hidden=(16,)), members=4, seed=1)
-    ens.set_weights(torch.tensor([0.4, 0.3, 0.2, 0.1]))
+    """Scores, weights of members, and a detector with a score that is not among the outputs."""
+    ens = ds.Ensemble(ds.models.make_factory("mlp", (20,), 5, hidden=(16,)), members=3, seed=1)
+    ens.set_weights(torch.tensor([0.5, 0.3, 0.2]))
     inputs = [3 * torch.randn(size, 20) for size in (1, 7)]
     inputs[1][3] = 1e4 * torch.randn(20)  # logits far apart
     detector = ds.Detector(ens, "bma:temperature=2").fit(3 * torch.randn(51, 20), tpr=0.5)
-    scores = [*CLASSIFIER_SCORES, "energy:temperature=3"]
+    scores = [name for name in CLASSIFIER_SCORES if name != "ensemble_diversity"]
+    scores.append("energy:temperature=3")
     return case(ens, inputs, score=scores, detector=detector, name="mine")
 
 
@@ -101,7 +103,10 @@ def unlike_case() -> Case:
 
 
 def image_case() -> Case:
-    """Convolutions and batch norms that normalise inside, fed with bytes as a run's images are."""
+    """Convolutions and batch norms that normalise inside, fed with bytes as a run's images are.
+
+    With ADP's score: a determinant, which ONNX has no operator for.
+    """
     shape = (3, 8, 8)
 
     def make() -> nn.Module:
@@ -111,9 +116,9 @@ def image_case() -> Case:
 
     pixels = [torch.randint(256, (size, *shape), dtype=torch.uint8) for size in (1, 7)]
     facts = Facts("pictures", "classification", list(shape), 5, {}, classes=list("abcde"))
-    ens = perturbed(ds.Ensemble(make, members=2, seed=3))
-    raw = [x.numpy() for x in pixels]
-    return case(ens, [x.float() / 255 for x in pixels], raw, facts=facts)
+    ens = perturbed(ds.Ensemble(make, members=3, seed=3))
+    raw, scores = [x.numpy() for x in pixels], ["pds", "ensemble_diversity"]
+    return case(ens, [x.float() / 255 for x in pixels], raw, facts=facts, score=scores)
 
 
 def table_case() -> Case:
@@ -227,6 +232,34 @@ def test_a_file_flags_what_the_library_refuses(tmp_path: Path) -> None:
     assert module(x)["is_ood"].tolist() == [False, True, True]
 
 
+class Either(nn.Module):
+    """One of two layers, by the sign of the batch's sum: a graph with graphs inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(3, 4), nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen: Tensor = torch.cond(
+            x.sum() > 0, lambda x: self.one(x).clone(), lambda x: self.other(x).clone(), (x,)
+        )
+        return chosen
+
+
+def test_graphs_inside_and_outputs_that_are_one_value(tmp_path: Path) -> None:
+    """With one member several scores are the same number, which an optimiser finds out."""
+    ens = ds.Ensemble(Either, members=1, execution="looped")
+    scores = ["bma", "confidence", "max_softmax"]
+    ds.export.to_onnx(ens, torch.randn(2, 3), tmp_path / "a.onnx", score=scores)
+    run = onnx_runner((tmp_path / "a.onnx").read_bytes())
+    for x in (torch.rand(4, 3), -torch.rand(1, 3)):
+        found = run(x)
+        assert list(found) == ["probs", "members", *(f"score_{score}" for score in scores)]
+        torch.testing.assert_close(found["probs"], ens.predict(x))
+        for score in scores:
+            torch.testing.assert_close(found[f"score_{score}"], -found["probs"].amax(-1))
+
+
 # ---- mistakes -----------------------------------------------------------------------------------
 
 
@@ -299,6 +332,19 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     ens = ds.Ensemble(lambda: nn.Linear(4, 3), members=3)
     with pytest.raises(ValueError, match=r"needs onnxruntime.*dissensus\[export\].*pt2 needs"):
         ds.export.to_onnx(ens, torch.zeros(1, 4), tmp_path / "a.onnx")
+
+
+def test_what_onnx_does_not_know(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ens = ds.Ensemble(lambda: nn.Linear(3, 3), members=2)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("No ONNX function found for aten.foo\nand more")
+
+    with pytest.raises(ValueError, match="onnxruntime cannot run the graph"):
+        onnx_runner(b"nonsense")
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    with pytest.raises(ValueError, match=r"export as pt2.*No ONNX function found for aten\.foo$"):
+        ds.export.to_onnx(ens, torch.ones(3, 3), tmp_path / "a.onnx")
 
 
 def test_a_graph_that_differs_is_not_written(

@@ -13,6 +13,7 @@ from typing import Any
 from dissensus.detection import Detector
 from dissensus.export.findings import Findings
 from dissensus.export.measured import adversarial_inputs, diagnosis, results, unknown_inputs
+from dissensus.export.metadata import backbone_of
 from dissensus.models import MODELS
 from dissensus.runs.facts import Facts
 
@@ -191,6 +192,9 @@ def _data(facts: Facts | None) -> list[str]:
         lines.append(f"- classes: {_some(facts.classes)}")
     if facts.features:
         lines.append(f"- columns: {_some(facts.features)}")
+    backbone = backbone_of(facts)
+    if backbone is not None:
+        lines.append(f"- inputs are features of the backbone `{backbone}`, which is not included")
     notes = [str(note) for note in facts.preprocessing.get("notes", ())]
     if "feature_mean" in facts.preprocessing:
         notes.append("columns standardised by the training rows")

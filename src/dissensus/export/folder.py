@@ -21,6 +21,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.export.card import model_card
 from dissensus.export.deployed import check_detector
 from dissensus.export.findings import Findings, found_in
+from dissensus.export.metadata import backbone_of
 from dissensus.files import replace_atomically, write_text
 from dissensus.models import MODELS, MemberFactory
 from dissensus.runs import Facts, load, member_factory, read_config
@@ -160,7 +161,7 @@ def _config(
             "dtype": str(_dtype(ens)).removeprefix("torch."),
         },
         "model": described,
-        "facts": None if facts is None else asdict(facts),
+        "facts": None if facts is None else _described_data(facts),
         **{section: dict(values) for section, values in settings.items()},
         "versions": {
             "dissensus": __version__,
@@ -187,6 +188,15 @@ def _described(model: MemberFactory) -> dict[str, Any]:
         "normalize": None if model.normalize is None else [list(part) for part in model.normalize],
         "options": dict(model.options),
     }
+
+
+def _described_data(facts: Facts) -> dict[str, Any]:
+    """The facts, without the path of a backbone's file."""
+    found = asdict(facts)
+    backbone = found["preprocessing"].get("backbone")
+    if backbone:
+        backbone["name"] = backbone_of(facts)
+    return found
 
 
 def _code_file(model: MemberFactory) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from dissensus.detection import Detector
 from dissensus.export.deployed import Deployed
 from dissensus.runs.facts import Facts
 
-__all__ = ["FORMAT", "metadata"]
+__all__ = ["FORMAT", "backbone_of", "metadata"]
 
 FORMAT = "dissensus.export/1"
 
@@ -39,7 +40,7 @@ def metadata(
             "name": "x",
             "shape": ["batch", *example.shape[1:]],
             "dtype": str(example.dtype).removeprefix("torch."),
-            "units": _units(deployed, example),
+            "units": _units(deployed, example, facts),
         },
         "outputs": _outputs(deployed),
         "versions": {
@@ -57,7 +58,22 @@ def metadata(
     return told
 
 
-def _units(deployed: Deployed, example: Tensor) -> str:
+def backbone_of(facts: Facts | None) -> str | None:
+    """The backbone whose features a run takes as its inputs, without the path of its file.
+
+    >>> notes = {"backbone": {"name": "code/mine.py:make"}}
+    >>> backbone_of(Facts("a", "classification", [8], 3, {}, preprocessing=notes))
+    'mine.py:make'
+    """
+    found = {} if facts is None else facts.preprocessing.get("backbone") or {}
+    name = found.get("name")
+    return Path(name).name if isinstance(name, str) and ".py:" in name else name
+
+
+def _units(deployed: Deployed, example: Tensor, facts: Facts | None) -> str:
+    backbone = backbone_of(facts)
+    if backbone is not None:
+        return f"features of the backbone {backbone}, which is not in the file"
     treatment = deployed.treatment
     if treatment.pixels and example.dtype == torch.uint8:
         return "pixels from 0 to 255; the file divides by 255"

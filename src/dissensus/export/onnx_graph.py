@@ -21,10 +21,16 @@ def onnx_model(program: ExportedProgram, outputs: Sequence[str], told: Mapping[s
     """The ``ModelProto`` with names and metadata, and nothing about the machine that made it."""
     import onnx
 
-    with _quiet():
-        made = torch.onnx.export(
-            _without_cholesky(program), dynamo=True, verbose=False, external_data=False
-        )
+    try:
+        with _quiet():
+            made = torch.onnx.export(
+                _without_cholesky(program), dynamo=True, verbose=False, external_data=False
+            )
+    except Exception as error:  # of torch's exporter and of onnxscript, of no common kind
+        raise ValueError(
+            f"the graph cannot be written in ONNX, which may lack one of its operations: export as "
+            f"pt2, or write that operation in others. torch says: {_first_line(error)}"
+        ) from error
     assert made is not None
     model = made.model_proto
     _name(model.graph, outputs)
@@ -40,7 +46,14 @@ def onnx_runner(content: bytes) -> Callable[[Tensor], dict[str, Tensor]]:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    options.log_severity_level = 3  # errors; they come as exceptions
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of onnxruntime's own kinds
+        raise ValueError(
+            "onnxruntime cannot run the graph; members in float32 (ens.float()) run best, and pt2 "
+            f"runs as torch does. It says: {_first_line(error)}"
+        ) from error
     names = [output.name for output in session.get_outputs()]
 
     def run(x: Tensor) -> dict[str, Tensor]:
@@ -48,6 +61,11 @@ def onnx_runner(content: bytes) -> Callable[[Tensor], dict[str, Tensor]]:
         return {name: torch.from_numpy(v) for name, v in zip(names, found, strict=True)}
 
     return run
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:300]}"
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -20,8 +21,11 @@ def traced(deployed: Deployed, example: Tensor) -> ExportedProgram:
     """
     rows = _several(example)
     try:
-        with torch.no_grad():
-            deployed(rows)  # a mistake in the example is told as what it is
+        with torch.no_grad(), warnings.catch_warnings():
+            # A recurrent layer lists its weights a second time; the graph takes them as they are.
+            warnings.filterwarnings(
+                "ignore", r"The tensor attributes? .*_flat_weights", UserWarning
+            )
             program = torch.export.export(
                 deployed,
                 (torch.zeros_like(rows),),  # they are kept in a pt2: nobody's data
