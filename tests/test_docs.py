@@ -3,10 +3,11 @@ code runs, its commands exist, and it needs no network."""
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -284,17 +285,15 @@ def test_the_benchmarks_page_has_every_record(site: Path) -> None:
 # ---- quotes -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def expand(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
-    monkeypatch.syspath_prepend(str(DOCS / "hooks"))
-    yield import_module("records").expand
-    sys.modules.pop("records")
+@pytest.fixture(scope="module")
+def expand() -> Callable[[str, str], str]:
+    return runpy.run_path(str(DOCS / "hooks" / "records.py"))["expand"]
 
 
-def test_a_quote_is_what_the_record_holds(expand: object) -> None:
+def test_a_quote_is_what_the_record_holds(expand: Callable[[str, str], str]) -> None:
     row = "| weather | 10 | 0.0805"
     assert row in (ROOT / "results" / "collusion.md").read_text()
-    quoted = expand('{{ cell("collusion/explosion", "ERR, β = 0", "weather") }}', "")  # type: ignore[operator]
+    quoted = expand('{{ cell("collusion/explosion", "ERR, β = 0", "weather") }}', "")
     assert quoted.startswith("0.0805 ±")
 
 
@@ -309,9 +308,21 @@ def test_a_quote_is_what_the_record_holds(expand: object) -> None:
         ('{{ cel("x") }}', "there is no quote 'cel'"),
     ],
 )
-def test_a_quote_of_nothing_stops_the_build(expand: object, quote: str, error: str) -> None:
+def test_a_quote_of_nothing_stops_the_build(
+    expand: Callable[[str, str], str], quote: str, error: str
+) -> None:
     with pytest.raises(ValueError, match=error):
-        expand(quote, "")  # type: ignore[operator]
+        expand(quote, "")
+
+
+def test_docstrings_become_markdown() -> None:
+    as_markdown = runpy.run_path(str(DOCS / "hooks" / "docstrings.py"))["as_markdown"]
+    text = "Like :func:`parse` and :meth:`core`.\n\n>>> 1 + 1\n2\n\nThen ``more``."
+    assert as_markdown(text, "a.b", "a.b.C") == (
+        'Like <autoref optional identifier="a.b.parse"><code>parse</code></autoref> and '
+        '<autoref optional identifier="a.b.C.core"><code>core</code></autoref>.\n\n\n'
+        "```pycon\n>>> 1 + 1\n2\n```\n\nThen ``more``."
+    )
 
 
 # ---- in a browser -------------------------------------------------------------------------------
