@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "_version": set(),
     "files": set(),
     "specs": set(),
+    "drawing": {"files"},
     "outputs": {"files"},
     "losses": {"outputs"},
     "diversity": {"outputs", "losses"},
@@ -45,6 +46,8 @@ ALLOWED: dict[str, set[str] | None] = {
     "robustness": BASE | {"ensemble", "scores", "detection", "specs", "records", "files"},
     "shift": {"detection", "scores", "calibration", "ensemble", "training", "runs", "data"}
     | {"outputs"},
+    "export": {"detection", "ensemble", "models", "outputs", "losses", "robustness", "runs"}
+    | {"scores", "records", "files"},
     "report": {
         "diagnostics",
         "scores",
@@ -54,13 +57,16 @@ ALLOWED: dict[str, set[str] | None] = {
         "decomposition",
         "outputs",
         "losses",
+        "objectives",
+        "runs",
+        "drawing",
         "files",
     },
     "cli": EVERYTHING,
     "experiments": BASE
     | {"training", "diagnostics", "sweeps", "data", "models", "ensemble", "objectives"}
     | {"scores", "detection", "calibration", "shift", "robustness"}
-    | {"records", "cells", "files"},
+    | {"records", "cells", "files", "drawing"},
     "sklearn": EVERYTHING,
     "demo": EVERYTHING,
     "__init__": EVERYTHING,  # exports the public names, lazily

@@ -26,6 +26,7 @@ PUBLIC = [
     "diagnostics",
     "diversity",
     "ensemble",
+    "export",
     "features",
     "fit",
     "fit_fleet",
@@ -82,6 +83,7 @@ def test_unknown_name_raises_as_any_module_does() -> None:
         command("ood", "--help"),
         command("reproduce", "--help"),
         command("attack", "--help"),
+        command("export", "--help"),
     ],
 )
 def test_nothing_heavy_is_imported(statement: str) -> None:

@@ -5,8 +5,8 @@ module holds the checks that the public functions run on it, the ways to combine
 prediction, and :class:`Predictions`, the same tensor on disk.
 
 The functions whose names begin with ``check_`` look at shapes and values and raise; everything else
-is pure and has no branch that depends on data. Inside ``torch.func.vmap`` values cannot be read, so
-there only shapes are checked.
+is pure and has no branch that depends on data. Inside ``torch.func.vmap`` and while
+``torch.export`` traces, values cannot be read, so there only shapes are checked.
 """
 
 from __future__ import annotations
@@ -197,8 +197,10 @@ def check_combination(combine: str) -> None:
 
 
 def _hidden(values: Tensor) -> bool:
-    """Whether ``values`` stand inside a ``torch.func`` transform, where they cannot be read."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(values))
+    """Whether ``values`` cannot be read: inside a ``torch.func`` transform, or while traced."""
+    return bool(
+        torch._C._functorch.is_functorch_wrapped_tensor(values) or torch.compiler.is_compiling()
+    )
 
 
 def _check_tensor(targets: Tensor) -> None:

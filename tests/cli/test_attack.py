@@ -49,6 +49,16 @@ def test_the_table_the_record_and_the_figures(
     with np.load(out / "adversarial.npz", allow_pickle=False) as kept:
         wrong = ens.predict(torch.from_numpy(kept["x"])).argmax(1).numpy() != kept["y"]
         assert wrong.mean() == pytest.approx(1 - found.accuracy.value)
+    assert record["run"] == str(digits_run)
+    moved = record["transfer"]
+    assert (moved["attack"], moved["targeted"]) == ("pgd:eps=0.1,steps=10", False)
+    matrix = ds.robustness.transfer(ens, x[:40], y[:40], moved["attack"], progress=False)
+    assert moved["accuracy"] == matrix.tolist()
+    with np.load(out / "examples.npz", allow_pickle=False) as kept:
+        assert kept["adversarial"].shape == (3, *kept["original"].shape)
+        changed = torch.from_numpy(kept["adversarial"][1]).float() / 255
+        assert (kept["predictions"] != kept["labels"]).any()
+        assert ens.predict(changed).argmax(1).tolist() == kept["predictions"][1].tolist()
     for name in ("accuracy", "examples"):
         assert f"{name}.svg, {name}.png" in answer.out
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -66,7 +76,7 @@ def test_without_matplotlib_the_numbers_are_kept(
     answer = dissensus("attack", digits_run, *options, "--out", tmp_path)
     assert answer.status == 0
     assert "pip install 'dissensus[plots]'" in answer.err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["record.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["examples.npz", "record.json"]
 
 
 def test_json(dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path) -> None:

@@ -33,6 +33,9 @@ def test_a_run_is_judged_on_its_train_and_test_data(
     assert found["explosion"]["test"]["diversity"] == pytest.approx(float(terms.diversity))
     assert found["examples"] == {"train": 1150, "test": 359}
     assert found["verdict"] == "healthy"
+    record = json.loads((digits_run / "diagnosis.json").read_text())
+    assert record["format"] == "dissensus.diagnosis/1"
+    assert {name: record[name] for name in found} == found
     text = dissensus("diagnose", digits_run).out
     assert "healthy" in text.lower()
     for told in ("DIV / ERR", "offsets explain (score)", "From train to test"):

@@ -113,7 +113,34 @@ def test_every_default_score_and_figure(
         f"histograms-{run}.png",
         f"examples-{run}-test.png",
         f"examples-{run}-corrupt-3.png",
+        f"examples-{run}.npz",
     }
+
+
+def test_curves_histograms_and_images_are_kept_for_figures(
+    dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
+) -> None:
+    words = ["--ood", "corrupt:5", "--scores", "pds", *FEW, "--out", tmp_path]
+    assert dissensus("ood", digits_run, *words).status == 0
+    record = json.loads((tmp_path / "ood.json").read_text())
+    (curve,), (histogram,) = record["curves"], record["histograms"]
+    assert len(curve["fpr"]) == len(curve["tpr"]) <= 102
+    area = np.trapezoid(curve["tpr"], curve["fpr"])
+    assert area == pytest.approx(record["detection"][0]["auroc"], abs=0.005)
+    assert histogram["threshold"] == record["detection"][0]["threshold"]
+    ens, data = ds.load(digits_run), ds.data.load("digits")
+    scores = ds.scores.SCORES["pds"](ens(data.test[0]).detach()).numpy()
+    edges = np.array(histogram["edges"])
+    counts, _ = np.histogram(np.clip(scores, edges[0], edges[-1]), edges)
+    np.testing.assert_allclose(histogram["share"]["test"], counts / len(scores), atol=0.006)
+    assert sum(histogram["share"]["corrupt:5"]) == pytest.approx(1, abs=1e-3)
+    rows = [row for row in record["examples"] if row["set"] == "test"]
+    assert [row["kind"] for row in rows] == ["most"] * 5 + ["least"] * 5
+    with np.load(tmp_path / rows[0]["file"], allow_pickle=False) as kept:
+        image = kept["images"][rows[0]["image"]]
+    most = data.test[0][int(scores.argmax())]
+    np.testing.assert_array_equal(image, np.rint(most.numpy() * 255))
+    assert rows[0]["value"] == pytest.approx(float(scores.max()), rel=1e-4)
 
 
 @pytest.mark.parametrize("score", ["energy:temperature=fit", "mahalanobis"])

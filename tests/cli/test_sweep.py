@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from dissensus.cells import CellFolder
@@ -49,6 +50,14 @@ def test_a_cell_is_what_train_makes_of_its_settings(
     for part in ("val", "test"):
         for key in ("ensemble_error", "member_error", "diversity"):
             assert cell[part][key] == pytest.approx(record[part][key], rel=1e-3, abs=1e-6)
+
+    first = CellFolder(out / "cells").done()["beta=0.5+repeat=0"]["result"]
+    assert "held_out" not in cell
+    kept = first["held_out"]
+    outputs, targets = torch.tensor(kept["outputs"]), torch.tensor(kept["targets"])
+    assert outputs.shape[1:] == (40, 1) == targets.shape
+    error = float((outputs.mean(0) - targets).square().mean())
+    assert 0.3 < error / first["test"]["ensemble_error"] < 3  # of 40 of the 89 rows
 
     summary = json.loads((out / "summary.json").read_text())
     assert [row["point"]["beta"] for row in summary["rows"]] == [0.0, 0.5, 1.0]

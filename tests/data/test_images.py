@@ -295,7 +295,7 @@ def test_image_folder_one_at_a_time(tmp_path: Path) -> None:
     batches = torch.utils.data.DataLoader(images, batch_size=2)
     assert [tuple(x.shape) for x, _ in batches] == [(2, 3, 16, 16), (1, 3, 16, 16)]
     large = ImageFolder(tmp_path, size=30_000)
-    with pytest.raises(ValueError, match="GiB of memory; lower size, or give a DataLoader over Im"):
+    with pytest.raises(ValueError, match="GiB of memory; lower size, or leave them on disk"):
         large.all_pixels()
 
 

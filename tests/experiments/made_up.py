@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from dissensus.drawing import add_line, label, new_figure
 from dissensus.experiments.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.experiments.drawing import add_line, label, new_figure
 from dissensus.experiments.statistics import larger_than
 
 

@@ -5,10 +5,9 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from dissensus.detection import histogram_edges, thinned
 from dissensus.experiments.detection_figures import (
     Example,
-    _edges,
-    _thinned,
     examples_figure,
     histogram_figure,
     roc_figure,
@@ -18,7 +17,7 @@ from dissensus.experiments.detection_figures import (
 def test_a_thinned_curve_keeps_its_shape() -> None:
     x = np.sort(np.random.default_rng(0).random(5000))
     x[0], x[-1] = 0, 1
-    thin_x, thin_y = _thinned(x, np.sqrt(x))
+    thin_x, thin_y = thinned(x, np.sqrt(x))
     assert 100 < len(thin_x) <= 402
     assert (thin_x[0], thin_x[-1], thin_y[-1]) == (0, 1, 1)
     np.testing.assert_allclose(np.interp(x, thin_x, thin_y), np.sqrt(x), atol=0.01)
@@ -39,7 +38,9 @@ def test_histograms_show_shares_and_the_threshold() -> None:
     heights = [sum(patch.get_height() for patch in bars) for bars in axes.containers]
     assert heights == pytest.approx([1.0, 1.0])
     assert [line.get_xdata()[0] for line in axes.lines] == [1.5]
-    assert _edges(np.ones(5))[0] < 1 < _edges(np.ones(5))[-1]  # one value alone has a bin
+    assert (
+        histogram_edges(np.ones(5))[0] < 1 < histogram_edges(np.ones(5))[-1]
+    )  # one value alone has a bin
 
 
 def test_examples_tell_truth_prediction_and_dissent() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from dissensus.drawing import new_figure, save_figure
 from dissensus.experiments.base import check_options, option_values, select
-from dissensus.experiments.drawing import new_figure, save_figure
 from dissensus.experiments.page import outcomes, page_text, write_figures, write_page
 from dissensus.experiments.studies import cells_folder, read_study, run_study, study_path
 from tests.experiments.made_up import COINS, STUDY

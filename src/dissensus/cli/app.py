@@ -22,6 +22,7 @@ from dissensus.cli import (
     attack,
     diagnose,
     evaluate,
+    export,
     features,
     ood,
     predict,
@@ -55,6 +56,8 @@ Train them, find out whether their disagreement is real, and put it to work.
   [cyan]dissensus attack runs/adp --standard --eps 0.1[/cyan]   what adversaries leave of it
 
   [cyan]dissensus predict runs/ldr --input x.npz --output p.npz[/cyan]
+
+  [cyan]dissensus export runs/ldr --out ldr.onnx[/cyan]   for use elsewhere, or to hand on
 
   [cyan]dissensus features --backbone timm:NAME --data photos/ --out features/[/cyan]
 
@@ -116,6 +119,7 @@ app.command("diagnose", help=_flowing(diagnose.HELP))(diagnose.diagnose)
 app.command("attack", help=_flowing(attack.HELP))(attack.attack)
 app.command("ood", help=_flowing(ood.HELP))(ood.ood)
 app.command("predict", help=_flowing(predict.HELP))(predict.predict)
+app.command("export", help=_flowing(export.HELP))(export.export)
 app.command("reproduce", help=_flowing(reproduce.HELP))(reproduce.reproduce)
 app.command("features", help=_flowing(features.HELP))(features.features)
 app.command("sweep", help=_flowing(sweep.HELP))(sweep.sweep)

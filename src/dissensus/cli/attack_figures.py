@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from dissensus.experiments.drawing import add_line, label, new_figure, save_figure
+from dissensus.drawing import add_line, label, new_figure, save_figure
+from dissensus.files import replace_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from dissensus.robustness import Robustness
 
-__all__ = ["write_figures"]
+__all__ = ["keep_examples", "write_figures"]
 
 #: How many examples, and rows of attacks, a picture shows; lines, a panel.
 _EXAMPLES, _ROWS, _LINES = 8, 6, 6
@@ -81,13 +84,9 @@ def _add_worst(panel: Axes, found: Robustness, norm: str) -> None:
 
 def _examples(found: Robustness, classes: Sequence[str]) -> Figure | None:
     """Images that most attacks broke, before and after each attack; predictions stand above."""
-    shape = tuple(found.inputs.shape[1:])
     rows, before = found.rows[:_ROWS], found.rows[0].outcome
-    right = before.clean_predictions == before.labels
-    times = torch.stack([row.outcome.broken & right for row in rows]).sum(0)
-    shown = times.argsort(descending=True, stable=True)[:_EXAMPLES]
-    shown = shown[times[shown] > 0]
-    if len(shape) != 3 or shape[0] not in (1, 3) or not len(shown):
+    shown = shown_examples(found)
+    if not len(shown):
         return None
     figure, axes = new_figure(len(rows) + 1, len(shown), width=1.0, height=1.15)
 
@@ -106,6 +105,51 @@ def _examples(found: Robustness, classes: Sequence[str]) -> Figure | None:
         words = textwrap.fill(text.replace(",", ", ").replace(":", ": "), 16)
         axes[line, 0].set_ylabel(words, fontsize=6.0, rotation=0, ha="right", va="center")
     return figure
+
+
+def shown_examples(found: Robustness) -> Tensor:
+    """The rows of images that most attacks broke, a few of them; none where inputs are no images.
+
+    Images that were wrong from the start do not count.
+    """
+    shape, before = tuple(found.inputs.shape[1:]), found.rows[0].outcome
+    right = before.clean_predictions == before.labels
+    broken = torch.stack([row.outcome.broken & right for row in found.rows[:_ROWS]])
+    times = broken.sum(0)
+    order = times.argsort(descending=True, stable=True)[:_EXAMPLES]
+    pictures = len(shape) == 3 and shape[0] in (1, 3)
+    return order[times[order] > 0] if pictures else order[:0]
+
+
+def keep_examples(found: Robustness, path: Path) -> bool:
+    """Write the examples that figures show to ``path``, ``.npz``; False where there are none.
+
+    ``original`` ``[images, channels, height, width]`` and ``adversarial`` ``[attacks, images, …]``
+    as bytes, ``labels`` ``[images]`` and ``predictions`` ``[attacks, images]``; the attacks are the
+    first of the record's, in its order.
+    """
+    shown = shown_examples(found)
+    if not len(shown):
+        return False
+    rows = [row.outcome for row in found.rows[:_ROWS]]
+    arrays: dict[str, Any] = {
+        "original": _bytes(found.inputs[shown]),
+        "adversarial": _bytes(torch.stack([row.adversarial[shown] for row in rows])),
+        "labels": rows[0].labels[shown].numpy(),
+        "predictions": torch.stack([row.predictions[shown] for row in rows]).numpy(),
+    }
+
+    def write(part: Path) -> None:
+        with part.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+
+    replace_atomically(path, write)
+    return True
+
+
+def _bytes(images: Tensor) -> NDArray[np.uint8]:
+    found: NDArray[np.uint8] = (images.cpu().clamp(0, 1) * 255).round().byte().numpy()
+    return found
 
 
 def _draw(axes: Axes, image: Tensor, title: str, *, fooled: bool = False) -> None:

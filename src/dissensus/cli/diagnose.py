@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,16 +13,18 @@ from dissensus.cli.options import DataDir, Device, Trust
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dissensus.diagnostics import Diagnosis
     from dissensus.outputs import Predictions
 
-__all__ = ["HELP", "diagnose"]
+__all__ = ["HELP", "diagnose", "diagnose_run", "of_run"]
 
 HELP = """
 Say whether an ensemble's diversity is real or its members collude: healthy, suspicious, colluding.
 
 SOURCE is a run folder; or a file of predictions, .npz or .safetensors, with outputs (members,
 batch, outputs) and targets, of any framework; or two .npy files, outputs and targets. Outputs are
-logits, or predicted values in a regression.
+logits, or predicted values in a regression. What is found of a run is kept there, as
+diagnosis.json.
 
 [bold]Examples[/bold]
 
@@ -79,30 +81,70 @@ def diagnose(
 
     if regression and loss not in (None, "mse"):
         raise ValueError(f"--regression means --loss mse, got --loss {loss}; leave one out")
-    weights: Tensor | None = None
-    before: Predictions | None
-    after: Predictions | None
+    wanted = "mse" if regression else loss
     if len(source) == 1 and source[0].is_dir():
         if train is not None or probs:
             raise ValueError("a run has its own training data and logits; leave --train, --probs")
-        before, after, weights = _of_run(source[0], data_dir, trust=trust, device=device)
+        record, found = diagnose_run(
+            source[0],
+            loss=wanted,
+            combine=combine,
+            seed=seed,
+            data_dir=data_dir,
+            trust=trust,
+            device=device,
+        )
     else:
-        after = _read(source)
-        before = None if train is None else _read([train])
-    wanted = "mse" if regression else loss
-    pairs = [
-        None if part is None else _prepared(part, wanted, combine, probs=probs)
-        for part in (before, after)
-    ]
-    found = diagnostics.diagnose(*pairs, loss=wanted, combine=combine, weights=weights, seed=seed)
+        pairs = [
+            None if part is None else _prepared(part, wanted, combine, probs=probs)
+            for part in (None if train is None else _read([train]), _read(source))
+        ]
+        found = diagnostics.diagnose(*pairs, loss=wanted, combine=combine, seed=seed)
+        record = {"source": [str(path) for path in source], **found.to_dict()}
     if as_json:
-        print(json.dumps({"source": [str(path) for path in source], **found.to_dict()}, indent=1))
+        print(json.dumps(record, indent=1))
     else:
         for line in found.report().splitlines():
             say(line)
 
 
-def _of_run(
+def diagnose_run(
+    run: Path,
+    *,
+    loss: str | None = None,
+    combine: str | None = None,
+    seed: int = 0,
+    data_dir: Path | None = None,
+    trust: bool = False,
+    device: str = "cpu",
+) -> tuple[dict[str, Any], Diagnosis]:
+    """Diagnose a run by its train and test data, and keep ``diagnosis.json`` in its folder."""
+    from dissensus import diagnostics
+
+    before, after, weights = of_run(run, data_dir, trust=trust, device=device)
+    pairs = [
+        None if part is None else _prepared(part, loss, combine, probs=False)
+        for part in (before, after)
+    ]
+    found = diagnostics.diagnose(*pairs, loss=loss, combine=combine, weights=weights, seed=seed)
+    record = {"source": [str(run)], **found.to_dict()}
+    _keep(run, record)
+    return record, found
+
+
+def _keep(run: Path, record: dict[str, Any]) -> None:
+    """Write ``diagnosis.json`` to the run; a folder that takes no files is no reason to fail."""
+    from dissensus.cli.shown import note
+    from dissensus.records import environment, write_record
+
+    kept = {"format": "dissensus.diagnosis/1", **record, "environment": environment()}
+    try:
+        write_record(run / "diagnosis.json", kept)
+    except OSError as error:
+        note(f"dissensus: the diagnosis is not kept: {error.strerror}: {run}")
+
+
+def of_run(
     run: Path, data_dir: Path | None, *, trust: bool, device: str
 ) -> tuple[Predictions | None, Predictions | None, Tensor | None]:
     """Train and test predictions of a run's best epoch, and its members' weights."""

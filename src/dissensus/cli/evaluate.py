@@ -42,7 +42,7 @@ def evaluate(
         str | None,
         typer.Option(
             "--data",
-            help="Other data: a data set by name, or a file (all its rows).",
+            help="Other data: a data set by name, or a file or shards (all their examples).",
             show_default=False,
         ),
     ] = None,
@@ -62,7 +62,8 @@ def evaluate(
     told = describe(run)
     ens = load(run, trust=trust, device=device)
     where, x, y = _chosen(run, data, split, data_dir)
-    found = figures(predict(ens, (x, y)), ens.combine, ens.weights, Facts.read(run))
+    predictions = predict(ens, (x, y), progress=not as_json)
+    found = figures(predictions, ens.combine, ens.weights, Facts.read(run))
     if as_json:
         print(json.dumps(_numbers(told, where, found), indent=1))
     else:
@@ -73,21 +74,24 @@ def _chosen(
     run: Path, data: str | None, split: str, data_dir: Path | None
 ) -> tuple[str, Tensor, Tensor]:
     """What to evaluate on, in words and as tensors."""
+    from dissensus.data import is_shards
     from dissensus.runs import Facts, data_of, load_data, read_config, read_inputs
 
     config, facts = read_config(run), Facts.read(run)
-    if data is not None and Path(data).is_file() and facts is not None:
+    one = data is not None and (Path(data).is_file() or (is_shards(data) and not _folder(data)))
+    if data is not None and one and facts is not None:
         options = {"target": config["data"].get("target")}
         header = bool(config.get("data_options", {}).get("header", True))
         inputs = read_inputs(data, facts, header=header, labelled=True, **options)
         assert inputs.y is not None
-        return f"all rows of {data}", inputs.x, inputs.y
+        return f"all examples of {data}", inputs.x, inputs.y
     if data is None:
         found = data_of(run, data_dir=data_dir)
     else:
         kept = {k: v for k, v in config.get("data", {}).items() if k in ("seed", "val", "test")}
         folder = {} if data_dir is None else {"data_dir": str(data_dir)}
-        found = load_data({"data": {**kept, **folder, "name": data}})
+        options = _reading_options(config, data)
+        found = load_data({"data": {**kept, **folder, "name": data}, "data_options": options})
     sets = {**found.extra, **found.splits()}
     if split not in sets:
         raise ValueError(f"{found.name} has no split {split!r}; it has {', '.join(sets)}")
@@ -104,6 +108,19 @@ def _chosen(
             f"the run takes {tuple(facts.input_shape)} and gives {facts.outputs}"
         )
     return f"{split} of {found.name}", x, y
+
+
+def _folder(name: str) -> bool:
+    return Path(name).is_dir()
+
+
+def _reading_options(config: dict[str, dict[str, Any]], data: str) -> dict[str, Any]:
+    """How the run read its images, for others in a folder."""
+    from dissensus.data import is_shards
+
+    own = config.get("data_options", {}) if _folder(data) else {}
+    known = ["size", "workers", "on_error"] + ([] if is_shards(data) else ["stream"])
+    return {key: own[key] for key in known if key in own}
 
 
 def _numbers(told: Run, where: str, found: dict[str, Any]) -> dict[str, Any]:

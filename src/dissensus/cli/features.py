@@ -48,7 +48,9 @@ def features(
     ],
     data: Annotated[
         str,
-        typer.Option("--data", help="A data set or a folder of images.", show_default=False),
+        typer.Option(
+            "--data", help="A data set, a folder of images, or shards.", show_default=False
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", help="The folder to make.", show_default=False)],
     ood: Annotated[

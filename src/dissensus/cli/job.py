@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import torch
 
 from dissensus.cli.figures import figures
+from dissensus.cli.ranks import Ranks
 from dissensus.cli.settings import SETTINGS, Sections
 from dissensus.data import Data
 from dissensus.ensemble import Ensemble
@@ -31,6 +34,8 @@ from dissensus.training.checkpoint import check_writable
 
 __all__ = ["Outcome", "default_out", "run_training", "use_threads"]
 
+Callback = Callable[[dict[str, Any], Ensemble], bool | None]
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -49,13 +54,17 @@ def run_training(
     stored: Sections | None = None,
     trust: bool = False,
     progress: bool = True,
+    callbacks: Sequence[Callback] = (),
+    ranks: Ranks | None = None,
 ) -> Outcome:
     """Train as ``sections`` ask, in the folder ``out``; ``stored`` is the config of a run there.
 
     Writes the run's files, the outputs on validation and test data under ``predictions/``, and
-    adds their figures to ``record.json``.
+    adds their figures to ``record.json``. ``ranks`` are the processes that do it together; the
+    first writes.
     """
-    _check_folder(out, stored)
+    together = Ranks(None, "auto") if ranks is None else ranks
+    together.on_first(lambda: _check_folder(out, stored))
     machine = sections["machine"]
     if "threads" in machine:
         use_threads(machine["threads"])
@@ -65,14 +74,14 @@ def run_training(
     parse(training["objective"])  # what is wrong is said before anything is loaded
     recipe = Recipe.of({key: value for key, value in training.items() if key != "objective"})
     check_changes(sections["data"])
-    data = load_data(sections)
+    data = together.first_first(lambda: load_data(sections))
     check_changes(sections["data"], data.train[0])
     facts = Facts.of(data, channels=bool(sections["model"].get("normalize")))
     config, objective = _settled(sections, data, stored)
     ens = make_ensemble(config, facts, trust=trust).to(device_named(machine["device"]))
     extra = disagreement_inputs(config, facts, data)
     augment = changes(config["data"], ens)
-    _keep_facts(facts, out, stored)
+    together.on_first(lambda: _keep_facts(facts, out, stored))
     history = fit(
         ens,
         data.train,
@@ -80,12 +89,16 @@ def run_training(
         val=data.val if len(data.val[0]) else None,
         disagreement=extra,
         augment=augment,
+        callbacks=callbacks,
         out=out,
         resume=stored is not None,
         config=config,
         progress=progress,
+        distributed=together.settings or False,
         recipe=recipe,
     )
+    if not together.first:
+        return Outcome(out, config, history, {})
     found = _keep_predictions(ens, data, facts, out, history)
     _keep_figures(out, config, facts, found)
     return Outcome(out, config, history, found)
@@ -93,7 +106,8 @@ def run_training(
 
 def default_out(sections: Sections) -> Path:
     """``runs/digits-ldr-0``: the data, the objective and the seed."""
-    name = Path(str(sections["data"].get("name", "run"))).stem
+    path = Path(str(sections["data"].get("name", "run")))
+    name = re.split(r"[*?{[]", path.stem)[0].strip("-_.") or path.parent.name  # of a pattern
     objective = str(sections["training"]["objective"]).partition(":")[0].replace("/", "-")
     return Path("runs") / f"{name}-{objective}-{sections['training']['seed']}"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +23,8 @@ cifar100, mnist, fashion_mnist, kmnist), corrupt:SEVERITY or corrupt:KIND:SEVERI
 images, an extra set of the run's data, a file (.npz, .npy, a table), or a folder of images. AUROC,
 AUPR and FPR95 take OOD as positive; their intervals are bootstrap ones. Thresholds accept --tpr of
 the validation split, never of what is tested on. Sets with labels also show the accuracy of the
-ensemble, of its soups and of its members.
+ensemble, of its soups and of its members. The numbers, ROC curves and histograms are kept in
+ood.json, the most and least divergent images in examples-*.npz, for `dissensus report`.
 
 Instead of a run, a .safetensors or .npz file of predictions; --ood are such files then.
 
@@ -134,6 +133,7 @@ def ood(
     device: Device = "auto",
 ) -> None:
     """Detect the unknown; the help text is ``HELP``."""
+    from dissensus.cli.ood_record import keep_study, write_csv
     from dissensus.cli.ood_shown import StudyProgress, show
     from dissensus.cli.shown import say
     from dissensus.shift import Question
@@ -170,10 +170,9 @@ def ood(
             progress.start(name, made.rows, len(made.scorer.names) * len(made.unknown))
             prepared[name], studies[name] = made, made.study(progress.step)
     folder = out or (runs[0] / "ood" if len(runs) == 1 and runs[0].is_dir() else Path("ood"))
-    record = _record(question, runs, studies, prepared)
-    _write(folder / "ood.json", record)
+    record = keep_study(folder, question, runs, studies, prepared)
     if csv_file is not None:
-        _write_csv(csv_file, record["detection"])
+        write_csv(csv_file, record["detection"])
     if save_detector is not None:
         _save_detector(next(iter(prepared.values()), None), tpr, save_detector)
     drawn = _draw(folder, studies, prepared) if plots and _can_draw() else []
@@ -218,66 +217,6 @@ def _of_files(run: Path, question: Question, progress: Any) -> Study:
         seed=question.seed,
         steps=progress.step,
     )
-
-
-def _record(
-    question: Question,
-    runs: list[Path],
-    studies: dict[str, Study],
-    prepared: dict[str, Prepared],
-) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from dissensus.records import environment
-    from dissensus.shift import detection_rows, group_means
-
-    rows = [row for name, found in studies.items() for row in detection_rows(name, found)]
-    grouped = _groups(question, prepared)
-    means = [
-        {"method": name, "score": score, "group": group, **values}
-        for name, found in studies.items()
-        for score, sets in found.detection.items()
-        for group, values in group_means(sets, grouped).items()
-    ]
-    return {
-        "format": "dissensus.ood/1",
-        "runs": [str(run) for run in runs],
-        "question": asdict(question),
-        "id": {name: found.id_name for name, found in studies.items()},
-        "groups": grouped,
-        "detection": rows,
-        "group_means": means,
-        "temperatures": {name: found.temperature for name, found in studies.items()},
-        "accuracy": {
-            name: {part: measured.record() for part, measured in found.accuracy.items()}
-            for name, found in studies.items()
-        },
-        "environment": environment(),
-    }
-
-
-def _groups(question: Question, prepared: dict[str, Prepared]) -> dict[str, list[str]]:
-    made = next(iter(prepared.values()), None)
-    if made is not None:
-        return made.groups
-    asked = {"near": question.near, "far": question.far}
-    return {group: [Path(text).stem for text in texts] for group, texts in asked.items() if texts}
-
-
-def _write(path: Path, record: dict[str, Any]) -> None:
-    from dissensus.records import write_record
-
-    write_record(path, record)
-
-
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    from dissensus.files import write_text
-
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
 
 
 def _save_detector(made: Prepared | None, tpr: float, path: Path) -> None:

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
+from dissensus.cli.ood_examples import divergent, plain_name
 from dissensus.detection import roc_curve
+from dissensus.drawing import COLORS, save_figure
 from dissensus.experiments.detection_figures import (
     Curve,
-    Example,
     examples_figure,
     histogram_figure,
     roc_figure,
 )
-from dissensus.experiments.drawing import COLORS, save_figure
-from dissensus.outputs import combine
-from dissensus.shift import Prepared, Source, Study
+from dissensus.shift import Prepared, Study
 
 __all__ = ["draw_examples", "draw_study"]
 
 #: Scores with histograms: the first ones; more would not fit on a page.
 _HISTOGRAMS = 4
-
-#: The examples shown of each kind (ldr, Fig. 3).
-_EXAMPLES = 5
 
 
 def draw_study(folder: Path, method: str, found: Study) -> list[Path]:
@@ -51,7 +45,7 @@ def draw_study(folder: Path, method: str, found: Study) -> list[Path]:
     return [
         path
         for kind, figure in figures.items()
-        for path in save_figure(figure, folder, f"{kind}-{_plain(method)}", ("png",))
+        for path in save_figure(figure, folder, f"{kind}-{plain_name(method)}", ("png",))
     ]
 
 
@@ -65,49 +59,10 @@ def _best(found: Study) -> list[str]:
 
 
 def draw_examples(folder: Path, method: str, made: Prepared, found: Study) -> list[Path]:
-    """``examples-METHOD-SET.png``: most and least divergent images of each set, by PDS (Fig. 3).
-
-    By the first score where PDS is not among them; nothing for inputs that are no images.
-    """
-    if len(made.origin.data.input_shape) != 3 or made.origin.data.task != "classification":
-        return []
-    score = "pds" if "pds" in made.scorer.names else made.scorer.names[0]
+    """``examples-METHOD-SET.png``: most and least divergent images of each set (ldr, Fig. 3)."""
     paths = []
-    for source in (made.known, *made.unknown.values()):
-        order = found.scores[source.name][score].argsort(descending=True)
-        count = min(_EXAMPLES, max(1, len(order) // 2))
-        most = _examples(made, source, order[:count], found, score)
-        least = _examples(made, source, order[-count:].flip(0), found, score)
-        name = f"examples-{_plain(method)}-{_plain(source.name)}"
-        figure = examples_figure(most, least, f"{score} ({source.name})")
-        paths += save_figure(figure, folder, name, ("png",))
+    for name, divided in divergent(made, found).items():
+        stem = f"examples-{plain_name(method)}-{plain_name(name)}"
+        figure = examples_figure(divided.most, divided.least, f"{divided.score} ({name})")
+        paths += save_figure(figure, folder, stem, ("png",))
     return paths
-
-
-def _examples(
-    made: Prepared, source: Source, rows: torch.Tensor, found: Study, score: str
-) -> list[Example]:
-    ens, classes = made.scorer.ens, made.origin.data.classes
-    images = source.x[rows]
-    with ens.evaluating():
-        logits = ens(images.to(ens.device))
-    predicted = combine(logits, ens.combine, ens.weights).argmax(-1).tolist()
-    votes = logits.argmax(-1).T.tolist()
-    examples = []
-    for place, row in enumerate(rows.tolist()):
-        others = [classes[vote] for vote in dict.fromkeys(votes[place]) if vote != predicted[place]]
-        examples.append(
-            Example(
-                images[place].clamp(0, 1).numpy(),
-                float(found.scores[source.name][score][row]),
-                classes[predicted[place]],
-                others,
-                None if source.y is None else classes[int(source.y[row])],
-            )
-        )
-    return examples
-
-
-def _plain(name: str) -> str:
-    """A name that can be part of a file's."""
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.") or "run"

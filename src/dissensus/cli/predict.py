@@ -25,11 +25,11 @@ __all__ = ["HELP", "predict"]
 HELP = """
 Predict new inputs with a run.
 
-Inputs are .npz (the array x, or the only one), .npy, or a table with the columns of the training
-table, in the units of the source: what training standardised is standardised here, by the same
-statistics. The output, .npz or .csv, has for a classifier probs \\[rows, classes], labels
-\\[rows] (positions in classes) and classes, for a regression mean \\[rows, outputs] in the units
-of the target.
+Inputs are .npz (the array x, or the only one), .npy, a table with the columns of the training
+table, or shards (.tar, 'new-*.parquet'), in the units of the source: what training standardised is
+standardised here, by the same statistics. The output, .npz or .csv, has for a classifier probs
+\\[rows, classes], labels \\[rows] (positions in classes) and classes, for a regression mean
+\\[rows, outputs] in the units of the target.
 
 [bold]Examples[/bold]
 
@@ -84,7 +84,8 @@ def predict(
     inputs = read_inputs(source, facts, target=target, header=header)
     if inputs.ignored:
         note(f"columns of {source} that the run does not know: {', '.join(inputs.ignored)}")
-    arrays = _arrays(ens, predict_all(ens, inputs.x), facts, score or [], members=members)
+    predictions = predict_all(ens, inputs.x, progress=True)
+    arrays = _arrays(ens, predictions, facts, score or [], members=members)
     _write(output, arrays)
     say(f"{len(inputs.x)} predictions written to {output}: {', '.join(arrays)}")
 

@@ -20,6 +20,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "whole": ((int,), "a whole number"),
     "number": ((int, float), "a number"),
     "switch": ((bool,), "true or false"),
+    "pace": ((int, str), "a number of batches or a time"),
     "share": ((int, float), "a share below 1 or a whole number of rows"),
 }
 

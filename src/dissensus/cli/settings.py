@@ -57,8 +57,8 @@ SETTINGS: dict[str, Setting] = {
         "name",
         "text",
         None,
-        "A data set by name (digits, cifar10, …), a .csv, .tsv, .parquet or .npz file, or a folder "
-        "of images or of features.",
+        "A data set by name (digits, cifar10, …), a .csv, .tsv, .parquet or .npz file, a folder of "
+        "images, of features or of shards, or shards: 'train-{000..146}.tar', 'part-*.parquet'.",
     ),
     "data_dir": Setting(
         "data", "data_dir", "text", None, "Where data sets are, or are downloaded to."
@@ -78,6 +78,13 @@ SETTINGS: dict[str, Setting] = {
         "Test: a share of all rows, or rows; 0.2, or the official test set.",
     ),
     "split_seed": Setting("data", "seed", "whole", 0, "Which rows are train, validation and test."),
+    "hold_out": Setting(
+        "data",
+        "hold_out",
+        "text",
+        None,
+        "Classes to keep from training, such as 8,9: the set held_out of `dissensus ood`.",
+    ),
     "augment": Setting(
         "data", "augment", "text", None, "Augmentation of images: collusion, adp or none."
     ),
@@ -179,6 +186,13 @@ SETTINGS: dict[str, Setting] = {
     ),
     "amp": Setting("training", "amp", "switch", False, "Train in bfloat16."),
     "compile": Setting("training", "compile", "switch", False, "Use torch.compile."),
+    "checkpoint_every": Setting(
+        "training",
+        "checkpoint_every",
+        "pace",
+        None,
+        "Save within an epoch after so many batches (500) or so much time (5min, 30s); 10min.",
+    ),
     "threads": Setting(
         "machine",
         "threads",
@@ -210,6 +224,7 @@ _TYPES: dict[str, Any] = {
     "number": float | None,
     "switch": bool | None,
     "share": str | None,
+    "pace": str | None,
 }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dissensus.cli.ranks import asked_for, ranks, speaks
 from dissensus.cli.resolving import resolve
 from dissensus.cli.settings import Sections, with_settings
 
@@ -38,12 +39,19 @@ the step and saves; --resume goes on to the same numbers as if nothing had happe
 
   [cyan]dissensus train --data x.npz --model my_file.py:make_member --model-option width=64[/cyan]
 
+  [cyan]dissensus train --data imagenet/ --data-option stream=true --data-option workers=8[/cyan]
+
   [cyan]dissensus train --config ldr.toml --seed 1[/cyan]
+
+  [cyan]torchrun --nproc-per-node 4 -m dissensus train --data cifar10 --model resnet20[/cyan]
 
 A file for --config has the options' names as keys (data = "digits", batch_size = 64), options of
 the model and the data in \\[model_options] and \\[data_options]. config.toml of any run, with the
 same settings in sections, will do as well. What stands on the command line wins.
 """
+
+
+_PROCESSES = "Several processes (torchrun)"
 
 
 @with_settings
@@ -61,20 +69,57 @@ def train(
             rich_help_panel="Run",
         ),
     ] = False,
+    distributed: Annotated[
+        bool | None,
+        typer.Option(
+            "--distributed/--no-distributed",
+            help="Spread members over the processes that torchrun has started; as it is found.",
+            rich_help_panel=_PROCESSES,
+        ),
+    ] = None,
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            "--mesh",
+            metavar="MEMBERSxDATA",
+            help="Processes along members and along the rows of a batch, such as 4x2.",
+            rich_help_panel=_PROCESSES,
+        ),
+    ] = None,
+    rank_timeout: Annotated[
+        float,
+        typer.Option(
+            "--rank-timeout",
+            help="Seconds to wait for a process that does not answer.",
+            rich_help_panel=_PROCESSES,
+        ),
+    ] = 300.0,
+    sync_batchnorm: Annotated[
+        bool,
+        typer.Option(
+            "--sync-batchnorm",
+            help="Let BatchNorm see whole batches where their rows are spread.",
+            rich_help_panel=_PROCESSES,
+        ),
+    ] = False,
     **given: Any,
 ) -> None:
     """Train an ensemble; the help text is ``HELP``."""
     asked = resolve(given, config)
-    with _resumable(asked):
+    settings = asked_for(distributed, mesh, rank_timeout, sync_batchnorm=sync_batchnorm)
+    with _resumable(asked), ranks(settings, asked["machine"]) as together:
         from dissensus.cli.job import default_out, run_training
 
         out = Path(asked["run"].get("out") or default_out(asked))
         asked["run"]["out"] = str(out)
-        stored = _stored(out) if asked["run"]["resume"] else None
+        resume = together.resuming(asked["run"]["resume"], lambda: _stored(out) is not None)
+        stored = _stored(out) if resume else None
         sections = resolve(given, config, stored)
-        quiet = sections["run"]["quiet"]
+        quiet = sections["run"]["quiet"] or not together.first
         trusted = trust or given.get("model") is not None
-        outcome = run_training(sections, out, stored=stored, trust=trusted, progress=not quiet)
+        outcome = run_training(
+            sections, out, stored=stored, trust=trusted, progress=not quiet, ranks=together
+        )
         if not quiet:
             _show(outcome)
 
@@ -95,6 +140,8 @@ def _resumable(asked: Sections) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
+        if not speaks():
+            raise typer.Exit(130) from stop
         out = asked["run"].get("out")
         if out is not None and (Path(out) / "config.toml").exists():
             again = command("dissensus", "train", "--resume", "--out", out, *_trust_of(out))

@@ -40,9 +40,11 @@ from dissensus.data.features import (
     load_store,
 )
 from dissensus.data.folder import ImageFolder, load_folder
+from dissensus.data.holding import HELD_OUT, hold_out_classes
 from dissensus.data.images import Pixels, fit_images, to_unit
 from dissensus.data.mnist import load_mnist, mnist_test_pixels
 from dissensus.data.own_table import load_own_table, own_table
+from dissensus.data.shards import Examples, is_shards, load_shards
 from dissensus.data.svhn import load_svhn, svhn_test_pixels
 from dissensus.data.table import Scaler, Table
 from dissensus.data.uci import UCI_TABLES, load_uci, uci_table
@@ -52,9 +54,11 @@ __all__ = [
     "CORRUPTIONS",
     "DATASETS",
     "FORMATS",
+    "HELD_OUT",
     "OOD_SETS",
     "Augment",
     "Data",
+    "Examples",
     "FeatureStore",
     "FeatureWriter",
     "ImageFolder",
@@ -65,6 +69,8 @@ __all__ = [
     "corrupt_mixture",
     "data_places",
     "fit_images",
+    "hold_out_classes",
+    "is_shards",
     "is_store",
     "load",
     "load_ood",
@@ -122,19 +128,24 @@ def load(
     val: float | int = 0.2,
     test: float | int | None = None,
     download: bool = True,
+    hold_out: str | Sequence[str | int] | None = None,
     **options: Any,
 ) -> Data:
-    """Load a set of :data:`DATASETS`, a file of :data:`FORMATS`, or a folder.
+    """Load a set of :data:`DATASETS`, a file of :data:`FORMATS`, a folder, or shards.
 
-    A folder holds images, or the features that ``dissensus features`` made, which stay on disk.
+    A folder holds images, or the features that ``dissensus features`` made, which stay on disk, or
+    shards (``.tar`` as webdataset has them, ``.parquet``), which do so too. Shards are also named
+    by a pattern: ``train-{000..146}.tar``, ``part-*.parquet``. A folder of images stays on disk if
+    it is large, or with ``stream=True``.
 
     ``test`` is the share (or number) of rows held out for testing, 0.2 where nothing is said;
     sets with an official test part keep it and take no ``test``. ``val`` is the share of the
     remaining rows that validates; 0 gives an empty part. The same ``seed`` gives the same rows.
     Files are looked for in ``data_dir``, or where ``DISSENSUS_DATA`` says, or in the user's cache,
     and downloaded if they are missing. A file or folder called like a data set is meant only when
-    it is given as a :class:`~pathlib.Path`. ``options`` are those of the loader: ``target=`` for a
-    table, ``limit=`` for images, and so on.
+    it is given as a :class:`~pathlib.Path`. ``hold_out`` keeps classes from all splits, as unknown
+    inputs (:func:`hold_out_classes`). ``options`` are those of the loader: ``target=`` for a table,
+    ``limit=`` for images, and so on.
 
     >>> load("irises")
     Traceback (most recent call last):
@@ -144,7 +155,8 @@ def load(
     request = Request(data_places(data_dir), seed, val, test, download)
     loader = _loader(name_or_path)
     _check_options(name_or_path, loader, options)
-    return loader(request, **options)
+    data = loader(request, **options)
+    return data if hold_out is None else hold_out_classes(data, hold_out)
 
 
 def load_table(
@@ -213,14 +225,16 @@ def _loader(name_or_path: str | Path) -> Callable[..., Data]:
     name, path = _key(name_or_path), Path(name_or_path)
     if name in DATASETS and not isinstance(name_or_path, Path):
         return DATASETS[name]
+    if is_shards(name_or_path):
+        return partial(load_shards, name_or_path)
     if path.suffix.lower() in FORMATS:
         return partial(FORMATS[path.suffix.lower()], path)
     if path.is_dir():
         return partial(load_store if is_store(path) else load_folder, path)
     raise ValueError(
         f"there is no data set {str(name_or_path)!r}{_nearest(name, list(DATASETS))}; known are "
-        f"{', '.join(DATASETS)}, files ending in {', '.join(FORMATS)}, and folders of images or "
-        "features"
+        f"{', '.join(DATASETS)}, files ending in {', '.join(FORMATS)}, folders of images or "
+        "features, and shards (.tar, or a pattern of .tar or .parquet)"
     )
 
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Data", "Request", "Split", "data_places", "missing_extra", "split_rows"]
+__all__ = ["Data", "Request", "Split", "data_places", "missing_extra", "part_size", "split_rows"]
 
 Split = tuple[Tensor, Tensor]
 Rows = NDArray[np.int64]
@@ -31,7 +31,8 @@ class Data:
     ``rows`` says for each split which rows of the source it holds; no row is in two. ``extra``
     holds further sets, such as shifted or out-of-distribution inputs, with labels where known.
     ``preprocessing`` is plain JSON: what was done, with the statistics that it used. Of a feature
-    store each ``x`` is a :class:`~dissensus.data.features.StoredRows`, read as it is used.
+    store each ``x`` is a :class:`~dissensus.data.features.StoredRows`, of shards an
+    :class:`~dissensus.data.shards.Examples`, read as it is used.
     """
 
     name: str
@@ -139,8 +140,8 @@ def split_rows(
     [90, 10, 0]
     """
     order = np.random.default_rng(seed).permutation(count).astype(np.int64)
-    tested = _size("test", test, count)
-    validated = _size("val", val, count - tested)
+    tested = part_size("test", test, count)
+    validated = part_size("val", val, count - tested)
     if tested + validated >= count:
         raise ValueError(
             f"test={test!r} and val={val!r} of {count} rows leave none for training; lower them"
@@ -149,7 +150,8 @@ def split_rows(
     return order[held:], order[tested:held], order[:tested]
 
 
-def _size(name: str, part: float | int, count: int) -> int:
+def part_size(name: str, part: float | int, count: int) -> int:
+    """How many of ``count`` rows a share, or a number of rows, is; ``name`` is that of the part."""
     if isinstance(part, bool) or not isinstance(part, int | float) or not 0 <= part < math.inf:
         raise ValueError(f"{name} must be a share below 1 or a number of rows, got {part!r}")
     if isinstance(part, int):

@@ -7,8 +7,9 @@ from train.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -18,7 +19,14 @@ from torch import Tensor
 from dissensus.data.base import Data, Request, missing_extra
 from dissensus.data.images import Pixels, image_data, to_unit
 
-__all__ = ["IMAGE_SUFFIXES", "ImageFolder", "find_images", "load_folder", "read_image"]
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "ImageFolder",
+    "decode_image",
+    "find_images",
+    "load_folder",
+    "read_image",
+]
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 
@@ -71,11 +79,11 @@ class ImageFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
 
     def all_pixels(self) -> Pixels:
         """Every image in memory."""
-        needed = len(self) * 3 * self.size**2 * 5  # once as bytes, once as float32
+        needed = _needed(len(self), self.size)
         if needed > _LARGEST:
             raise ValueError(
                 f"{len(self)} images of {self.size} × {self.size} need {needed / 2**30:.1f} GiB of "
-                "memory; lower size, or give a DataLoader over ImageFolder to fit"
+                "memory; lower size, or leave them on disk with stream=True"
             )
         x = np.stack([self.pixels(i) for i in range(len(self))])
         return Pixels(x, np.array([label for _, label in self.files], dtype=np.int64))
@@ -88,8 +96,27 @@ def load_folder(
     size: int = 64,
     limit: int | None = None,
     test_limit: int | None = None,
+    stream: bool | None = None,
+    workers: int = 0,
+    on_error: str = "raise",
 ) -> Data:
-    """A folder of images as ``[rows, 3, size, size]`` in [0, 1], in memory."""
+    """A folder of images as ``[rows, 3, size, size]`` in [0, 1].
+
+    In memory, or with ``stream=True`` read as they are used, by ``workers`` processes, with
+    ``on_error="skip"`` without those that cannot be read. Where nothing is said about ``stream``,
+    a set that needs more than 4 GiB of memory stays on disk.
+    """
+    if stream is None:
+        limited = limit is not None or test_limit is not None
+        stream = not limited and _memory(path, size) > _LARGEST
+    if stream:
+        from dissensus.data.shards import load_pictures
+
+        if limit is not None or test_limit is not None:
+            raise ValueError("limit and test_limit are for images in memory; leave stream out")
+        return load_pictures(path, request, size=size, workers=workers, on_error=on_error)
+    if workers or on_error != "raise":
+        raise ValueError("workers and on_error are for images on disk; set stream=True")
     if not (path / "train").is_dir():
         return _one_folder(path, request, size, limit)
     train = ImageFolder(path / "train", size)
@@ -107,6 +134,15 @@ def load_folder(
         limit=limit,
         test_limit=test_limit,
     )
+
+
+def _memory(path: Path, size: int) -> int:
+    """The bytes that the images below ``path`` need in memory."""
+    return _needed(sum(1 for _ in _images_below(path)), size)
+
+
+def _needed(images: int, size: int) -> int:
+    return images * 3 * size**2 * 5  # once as bytes, once as float32
 
 
 def _one_folder(path: Path, request: Request, size: int, limit: int | None) -> Data:
@@ -131,20 +167,30 @@ def _one_folder(path: Path, request: Request, size: int, limit: int | None) -> D
 
 def find_images(folder: Path) -> list[Path]:
     """The images in a folder, at any depth, in the order of their paths."""
-    return [file for file in sorted(folder.rglob("*")) if file.suffix.lower() in IMAGE_SUFFIXES]
+    return sorted(_images_below(folder))
+
+
+def _images_below(folder: Path) -> Iterator[Path]:
+    return (file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
 
 
 def read_image(path: Path, size: int) -> NDArray[np.uint8]:
     """An image as ``[size, size, 3]``, cut as :class:`ImageFolder` says."""
+    return decode_image(path, size, str(path))
+
+
+def decode_image(source: Path | IO[bytes], size: int, where: str) -> NDArray[np.uint8]:
+    """The same from a file or from bytes; ``where`` says in an error what they are."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise missing_extra("reading images", "Pillow", "pillow") from error
+    bad = (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError)
     try:
-        with Image.open(path) as opened:
+        with Image.open(source) as opened:
             image = opened.convert("RGB")
-    except (OSError, SyntaxError, UnidentifiedImageError) as error:
-        raise ValueError(f"{path} cannot be read as an image ({error})") from error
+    except bad as error:
+        raise ValueError(f"{where} cannot be read as an image ({error})") from error
     scale = size * 256 / 224 / min(image.size)
     width, height = (max(size, round(side * scale)) for side in image.size)
     image = image.resize((width, height), Image.Resampling.BILINEAR)

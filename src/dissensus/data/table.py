@@ -38,8 +38,17 @@ class Scaler:
     scale: Floats
 
     @classmethod
-    def fit(cls, x: Floats, scaled: NDArray[np.bool_], log_skew: float | None = None) -> Scaler:
-        """Estimate everything on ``x``, the training rows ``[rows, columns]``."""
+    def fit(
+        cls,
+        x: Floats,
+        scaled: NDArray[np.bool_],
+        log_skew: float | None = None,
+        weights: Floats | None = None,
+    ) -> Scaler:
+        """Estimate everything on ``x``, the training rows ``[rows, columns]``.
+
+        With ``weights`` ``[rows]`` the mean and the deviation are weighted.
+        """
         fill = _column_means(x)
         x = np.where(np.isnan(x), fill, x)
         log = np.zeros(x.shape[1], dtype=bool)
@@ -47,6 +56,9 @@ class Scaler:
             log = scaled & (x.min(0) >= 0) & (_skewness(x) > log_skew)
         x = np.where(log, _signed_log(x), x)
         mean, scale = x.mean(0), x.std(0)
+        if weights is not None:
+            mean = np.average(x, 0, weights)
+            scale = np.sqrt(np.average((x - mean) ** 2, 0, weights))
         constant = scale <= 1e-8 * np.maximum(1.0, np.abs(mean))
         return cls(
             log,

@@ -12,6 +12,7 @@ A threshold is a score value, so examples with equal scores are always on the sa
 
 from __future__ import annotations
 
+from dissensus.detection.curves import histogram_edges, thinned
 from dissensus.detection.detector import DISTANCES, Detector
 from dissensus.detection.mahalanobis import Mahalanobis
 from dissensus.detection.measures import (
@@ -33,6 +34,8 @@ __all__ = [
     "NearestNeighbours",
     "RocCurve",
     "evaluate",
+    "histogram_edges",
     "roc_curve",
+    "thinned",
     "threshold_at",
 ]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.experiments.drawing import COLORS, add_line, label, new_figure
+from dissensus.detection import histogram_edges, thinned
+from dissensus.drawing import COLORS, add_line, label, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +32,7 @@ def roc_figure(curves: Mapping[str, Mapping[str, Curve]]) -> Figure:
     for panel, (name, lines) in zip(axes[0], curves.items(), strict=True):
         panel.plot([0, 1], [0, 1], color="#AAAAAA", linewidth=0.8)
         for number, (score, curve) in enumerate(list(lines.items())[: len(COLORS)]):
-            x, y = _thinned(*curve)
+            x, y = thinned(*curve)
             add_line(panel, x, y, number, name=score, markers=False)
         label(panel, "false positive rate (ID flagged)", "", name)
         panel.legend(fontsize=7.0, frameon=False, loc="lower right")
@@ -51,7 +52,7 @@ def histogram_figure(
     sets = [name for name in next(iter(scores.values())) if name != known]
     figure, axes = new_figure(len(scores), len(sets), width=2.8, height=1.9)
     for row, (score, values) in zip(axes, scores.items(), strict=True):
-        edges = _edges(np.concatenate(list(values.values())))
+        edges = histogram_edges(np.concatenate(list(values.values())))
         for panel, name in zip(row, sets, strict=True):
             for number, which in enumerate((known, name)):
                 shown = np.clip(values[which], edges[0], edges[-1])
@@ -120,19 +121,3 @@ def _show(panel: Any, example: Example) -> None:
 def _short(name: str, most: int = 16) -> str:
     name = name if len(name) <= most else name[: most - 1] + "…"
     return name.replace("$", r"\$")  # which would start a formula
-
-
-def _thinned(x: NDArray[Any], y: NDArray[Any], points: int = 400) -> Curve:
-    """Points of a curve about evenly along its length; the ends stay."""
-    way = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y)))])
-    chosen = np.searchsorted(way, np.linspace(0, way[-1], points)).clip(0, len(x) - 1)
-    chosen = np.unique(np.concatenate([[0], chosen, [len(x) - 1]]))
-    return x[chosen], y[chosen]
-
-
-def _edges(values: NDArray[Any], bins: int = 40) -> NDArray[Any]:
-    """Edges of bins between the 0.5% and 99.5% quantiles; what lies outside goes to the ends."""
-    low, high = np.quantile(values, [0.005, 0.995])
-    if not high > low:
-        low, high = low - 0.5, high + 0.5
-    return np.linspace(low, high, bins + 1)

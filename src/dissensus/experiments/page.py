@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dissensus.drawing import save_figure
 from dissensus.experiments.base import PAPERS, Claim, Experiment, Finding
-from dissensus.experiments.drawing import save_figure
 from dissensus.experiments.studies import StudyRecord, read_study, study_path
 from dissensus.files import write_text
 

@@ -17,9 +17,11 @@ from dissensus.data import (
     DATASETS,
     OOD_SETS,
     Data,
+    Examples,
     ImageFolder,
     corrupt,
     corrupt_mixture,
+    is_shards,
     load_ood,
 )
 from dissensus.data import load as load_data
@@ -88,17 +90,19 @@ def sources(
     data_dir: str | Path | None = None,
     options: dict[str, Any] | None = None,
 ) -> Sources:
-    """The parts of a data set; of a folder of images each is read when it is needed."""
+    """The parts of a data set; of a folder of images, or shards, each is read when it is needed."""
     options = dict(options or {})
     if not isinstance(data, Data):
         path = Path(data).expanduser()
         named = isinstance(data, str) and data.lower().replace("-", "_") in DATASETS
-        if path.is_dir() and not (named or options or is_store(path)):
+        if path.is_dir() and not (named or options or is_store(path) or is_shards(path)):
             return _folder(path, size or 224, seed, val)
+        if is_shards(data):
+            options.setdefault("size", size or 224)
         data = load_data(data, data_dir=data_dir, seed=seed, val=val, **options)
     if data.task != "classification":
         raise ValueError(f"features are kept with class labels; {data.name} is a {data.task}")
-    parts = {name: _tensors(x, y) for name, (x, y) in data.splits().items() if len(x)}
+    parts = {name: _part(x, y) for name, (x, y) in data.splits().items() if len(x)}
     parts |= {name: _tensors(x, y) for name, (x, y) in data.extra.items()}
     return Sources(data.name, data.classes, parts)
 
@@ -145,6 +149,15 @@ def _corrupted(name: str, known: Sources, seed: int) -> tuple[str, Source]:
     return f"{kind or 'corrupt'}{level}", replace(
         test, change=change, digest=f"{test.digest} {name} {seed}"
     )
+
+
+def _part(x: Tensor | Examples, y: Tensor) -> Source:
+    if not isinstance(x, Examples):
+        return _tensors(x, y)
+    rows = np.arange(len(x), dtype=np.int64)
+    labels = np.concatenate([y[i : i + 4096].numpy() for i in range(0, len(x), 4096)])
+    told = f"{x.digest} {x.part.first} {x.part.stop} {x.part.seed}"
+    return Source(lambda chosen: x[chosen], rows, labels, told)
 
 
 def _tensors(x: Tensor, y: Tensor | None) -> Source:

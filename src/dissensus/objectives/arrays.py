@@ -209,7 +209,7 @@ class NumPy:
 
     @staticmethod
     def logaddexp(x: Array, y: Array) -> Array:
-        if x.size <= 1 << 10:
+        if x.size <= 1 << 8:
             return np.logaddexp(x, y)
         high, low = np.maximum(x, y), np.minimum(x, y)  # more calls, but vectorised ones
         low -= high

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from dissensus.outputs import check_labels, check_logits, check_weights
 
@@ -60,6 +61,9 @@ class Objective(ABC):
     hyperparameters: ClassVar[tuple[str, ...]] = ()
     #: Whether a call needs ``disagreement``: outputs on unlabelled data to disagree on.
     needs_disagreement: ClassVar[bool] = False
+    #: False where the loss is a weighted mean over members and over examples, of which every
+    #: process can take its own part; True where one output's gradient depends on the others.
+    coupled: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -73,11 +77,13 @@ class Objective(ABC):
         *,
         disagreement: Tensor | None = None,
         weights: Tensor | None = None,
+        example_weights: Tensor | None = None,
     ) -> Terms:
         """The loss and its parts for ``outputs`` ``[members, batch, outputs]`` and their targets.
 
         ``disagreement`` are the same members' outputs ``[members, batch', classes]`` on unlabelled
         data, for objectives with ``needs_disagreement``. ``weights`` ``[members]`` sum to 1.
+        ``example_weights`` ``[batch]`` are those of :meth:`weighted`.
         """
         self.check(outputs, targets)
         self._check_disagreement(outputs, disagreement)
@@ -86,6 +92,11 @@ class Objective(ABC):
             raise ValueError(
                 "weights are constants of an objective and get no gradient from it; pass "
                 "weights.detach()"
+            )
+        if example_weights is not None:
+            self._check_example_weights(outputs, example_weights)
+            return self.weighted(
+                outputs, targets, example_weights, weights=weights, **self.values()
             )
         return self.core(
             outputs, targets, disagreement=disagreement, weights=weights, **self.values()
@@ -102,6 +113,31 @@ class Objective(ABC):
         **hyperparameters: Any,
     ) -> Terms:
         """The terms, unchecked and pure; ``hyperparameters`` as in :meth:`values`."""
+
+    def weighted(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        example_weights: Tensor,
+        *,
+        weights: Tensor | None = None,
+        **hyperparameters: Any,
+    ) -> Terms:
+        """The terms where example n counts ``example_weights[n]`` times: ``Σ_n v_n ℓ_n / batch``.
+
+        All weights 1 give :meth:`core`, a weight of 2 is the example twice (in a batch that is
+        still called as large as it was), and one of 0 leaves it out. Unchecked and pure, as
+        ``core`` is. This one serves every objective that is a mean over examples of terms that
+        depend on one example alone; ``LDR``, whose terms depend on the batch, has its own.
+        """
+
+        def one(own: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            terms = self.core(own[:, None], target[None], weights=weights, **hyperparameters)
+            return terms.loss, terms.parts
+
+        losses, parts = vmap(one, in_dims=(1, 0))(outputs, targets)
+        share = example_weights.to(losses.dtype) / outputs.shape[1]
+        return Terms(losses @ share, {name: part @ share for name, part in parts.items()})
 
     @abstractmethod
     def check(self, outputs: Tensor, targets: Tensor) -> None:
@@ -129,6 +165,18 @@ class Objective(ABC):
         from dissensus.objectives import spec
 
         return spec(self)
+
+    def _check_example_weights(self, outputs: Tensor, example_weights: Tensor) -> None:
+        if self.needs_disagreement:
+            raise ValueError(
+                f"{type(self).__name__} has a term on unlabelled data, which example weights do "
+                "not reach; leave example_weights=None"
+            )
+        if tuple(example_weights.shape) != tuple(outputs.shape[1:2]):
+            raise ValueError(
+                f"example_weights must be [batch] = ({outputs.shape[1]},), got "
+                f"{tuple(example_weights.shape)}"
+            )
 
     def _check_disagreement(self, outputs: Tensor, disagreement: Tensor | None) -> None:
         name = type(self).__name__

@@ -78,7 +78,7 @@ class WrittenOut:
             return self._evaluate(Torch, factors, logits, others)
         if factors is not None:
             factors = [_number(factor) for factor in factors]
-        array, *arrays = [x if x is None else x.detach().numpy() for x in (logits, *others)]
+        array, *arrays = [x if x is None else _as_numpy(x) for x in (logits, *others)]
         with np.errstate(all="ignore"):  # log 0 is −∞ and no accident, as in torch
             return self._evaluate(NumPy, factors, array, arrays)
 
@@ -94,6 +94,10 @@ class WrittenOut:
         if factors is None:
             return values, None
         return values, xp.classes_last(self._gradient(xp, factors, others, kept))
+
+
+def _as_numpy(x: Tensor) -> Array:
+    return x.detach().numpy() if x.requires_grad else x.numpy()
 
 
 def _number(factor: Factor) -> float:

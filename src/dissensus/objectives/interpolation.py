@@ -87,6 +87,8 @@ class Independent(Interpolation):
     0.6931
     """
 
+    coupled = False
+
     def core(
         self,
         outputs: Tensor,

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import log_softmax
 
-from dissensus.losses import mean_cross_entropy
+from dissensus.losses import cross_entropy, mean_cross_entropy
 from dissensus.objectives.arrays import Array, Namespace, Torch
 from dissensus.objectives.base import (
     Objective,
@@ -29,6 +30,7 @@ from dissensus.objectives.fused import (
     slope_at_top,
 )
 from dissensus.objectives.gradients import Factor, WrittenOut, add_scaled
+from dissensus.outputs import mean_over_members, weighted_mean
 
 __all__ = ["LDR", "hardness_weights"]
 
@@ -132,6 +134,28 @@ class LDR(Objective):
             disagreement = disagreement_term(self.regularizer, outputs, alpha, weights)
             loss = add_scaled(ce, disagreement, strength)  # Eq. 6
         return Terms(loss, {"cross_entropy": ce, "disagreement": disagreement})
+
+    def weighted(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        example_weights: Tensor,
+        *,
+        weights: Tensor | None = None,
+        **hyperparameters: Any,
+    ) -> Terms:
+        """Eq. 6 of weighed examples; the mean CE in α_n (Eq. 4) is weighed too."""
+        share = example_weights.to(outputs.dtype)
+        own = cross_entropy(log_softmax(outputs, -1), targets, self.label_smoothing)
+        ce = mean_over_members(own * share, weights)
+        with torch.no_grad():
+            hard = cross_entropy(log_softmax(weighted_mean(outputs, weights), -1), targets)
+            tiny = torch.finfo(hard.dtype).tiny
+            mean = ((hard @ share) / share.sum().clamp_min(tiny)).clamp_min(tiny)
+            alpha = hard / mean / mean * share
+        term = disagreement_term(self.regularizer, outputs, alpha, weights)
+        loss = add_scaled(ce, term, hyperparameters["strength"])
+        return Terms(loss, {"cross_entropy": ce, "disagreement": term})
 
 
 def _compute_ldr(

@@ -48,6 +48,11 @@ class LearnerDropout(Objective):
         """Whatever the wrapped objective needs."""
         return self.objective.needs_disagreement
 
+    @property
+    def coupled(self) -> bool:  # type: ignore[override]
+        """As the wrapped objective is."""
+        return self.objective.coupled
+
     def values(self) -> dict[str, Any]:
         """The hyperparameters of the wrapped objective."""
         return self.objective.values()
@@ -80,6 +85,19 @@ class LearnerDropout(Objective):
     ) -> Terms:
         return self.objective.core(
             outputs, targets, disagreement=disagreement, weights=weights, **hyperparameters
+        )
+
+    def weighted(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        example_weights: Tensor,
+        *,
+        weights: Tensor | None = None,
+        **hyperparameters: Any,
+    ) -> Terms:
+        return self.objective.weighted(
+            outputs, targets, example_weights, weights=weights, **hyperparameters
         )
 
 

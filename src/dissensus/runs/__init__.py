@@ -9,7 +9,14 @@ from __future__ import annotations
 from dissensus.runs.facts import Facts, check_same_data
 from dissensus.runs.folder import Run, describe, find_runs, read_config
 from dissensus.runs.inputs import Inputs, read_inputs
-from dissensus.runs.loading import data_of, device_named, load, load_data, make_ensemble
+from dissensus.runs.loading import (
+    data_of,
+    device_named,
+    load,
+    load_data,
+    make_ensemble,
+    member_factory,
+)
 from dissensus.runs.settling import (
     augmentation,
     changes,
@@ -34,6 +41,7 @@ __all__ = [
     "load",
     "load_data",
     "make_ensemble",
+    "member_factory",
     "read_config",
     "read_inputs",
     "settled",

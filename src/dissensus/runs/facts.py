@@ -12,7 +12,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dissensus.files import write_text
+from dissensus.runs.portable import is_portable, read_portable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["FACTS", "Facts", "check_same_data"]
 
 FACTS = "data.json"
+
+#: So many examples on disk are read for the statistics of channels.
+_SAMPLED = 10_000
 
 
 @dataclass(frozen=True)
@@ -53,17 +59,21 @@ class Facts:
             list(data.features),
             dict(data.preprocessing),
             _channel_statistics(data.train[0]) if channels else {},
-            _digest(source) if source is not None and source.is_file() else "",
+            _digest(source) if source is not None and source.is_file() else _on_disk(data),
         )
 
     @classmethod
     def read(cls, run: str | Path) -> Facts | None:
         """The facts that a run keeps; None for a run that was made without them."""
         file = Path(run) / FACTS
-        if not file.is_file():
-            return None
+        values: Any = None
         try:
-            values = json.loads(file.read_text(encoding="utf-8"))
+            if is_portable(run):
+                values = read_portable(run).get("facts")
+            elif file.is_file():
+                values = json.loads(file.read_text(encoding="utf-8"))
+            if values is None:
+                return None
             return cls(**{item.name: values[item.name] for item in fields(cls)})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
@@ -98,12 +108,22 @@ def check_same_data(kept: Facts, now: Facts, run: str | Path) -> None:
             )
 
 
-def _channel_statistics(x: Tensor) -> dict[str, list[float]]:
+def _channel_statistics(x: Any) -> dict[str, list[float]]:
     """Mean and deviation over examples and places, one a channel or feature."""
+    from torch import Tensor
+
+    if not isinstance(x, Tensor):  # on disk: of examples from all over it
+        rows = np.linspace(0, len(x) - 1, min(len(x), _SAMPLED)).astype(np.int64)
+        x = x[rows]
     axes = [0, *range(2, x.ndim)]
     std = x.double().std(axes, correction=0)
     std = std.where(std > 1e-8, 1.0)
     return {"mean": x.double().mean(axes).tolist(), "std": std.tolist()}
+
+
+def _on_disk(data: Data) -> str:
+    """What tells shards or a folder of images apart from others; empty for data in memory."""
+    return str(getattr(data.train[0], "digest", ""))
 
 
 def _digest(file: Path) -> str:

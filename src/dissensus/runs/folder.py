@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dissensus.records import read_record
+from dissensus.runs.portable import is_portable, read_portable
 
 __all__ = [
     "CHECKPOINT",
@@ -69,12 +70,18 @@ class Run:
 
 
 def read_config(run: str | Path) -> dict[str, dict[str, Any]]:
-    """``config.toml`` of a run folder; an error says what is wrong with the folder."""
+    """``config.toml`` of a run folder; an error says what is wrong with the folder.
+
+    A folder that was written to be handed on says the same, as far as it does, in its
+    ``config.json``.
+    """
     path = Path(run)
     if not path.is_dir():
         raise ValueError(
             f"there is no run folder {path}; `dissensus runs` lists the runs there are"
         )
+    if is_portable(path):
+        return _sections(read_portable(path))
     file = path / CONFIG
     if not file.is_file():
         raise ValueError(f"{path} is not a run: it has no {CONFIG}")
@@ -82,15 +89,21 @@ def read_config(run: str | Path) -> dict[str, dict[str, Any]]:
         read = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from error
-    config = {section: values for section, values in read.items() if isinstance(values, dict)}
+    config = _sections(read)
     if "training" not in config or "ensemble" not in config:
         raise ValueError(f"{file} is not the config of a run: it lacks [ensemble] or [training]")
     return config
 
 
+def _sections(read: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {section: values for section, values in read.items() if isinstance(values, dict)}
+
+
 def describe(run: str | Path) -> Run:
     """What the files of ``run`` say; raises where they cannot be read."""
     path = Path(run)
+    if is_portable(path):
+        raise ValueError(f"{path} was written to be handed on; its README.md says what it is")
     config = read_config(path)
     newest = max(_modified(path / name) for name in (CONFIG, METRICS, CHECKPOINT))
     state = _checkpoint_state(path / CHECKPOINT)

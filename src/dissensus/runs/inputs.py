@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,14 +39,19 @@ def read_inputs(
     header: bool = True,
     labelled: bool = False,
 ) -> Inputs:
-    """Inputs for a run whose data were as ``facts`` say, from ``.npz``, ``.npy`` or a table.
+    """Inputs for a run whose data were as ``facts`` say, from a file or shards.
 
     An ``.npz`` holds ``x`` (or one array of any name) and, if ``labelled``, ``y``; a table has the
     columns that the training table had (``header=False``: no names in its first line), and
     ``target`` is the one to be predicted. Numbers are in the units of the source: what was
     standardised in training is standardised here by the statistics of the training rows, and
-    unsigned bytes for a model of images are divided by 255.
+    unsigned bytes for a model of images are divided by 255. Shards (``.tar``, or a pattern of
+    ``.tar`` or ``.parquet``) stay on disk.
     """
+    from dissensus.data import is_shards
+
+    if is_shards(path):
+        return _from_shards(path, facts, labelled=labelled)
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
@@ -60,6 +65,29 @@ def read_inputs(
         raise ValueError(f"inputs must be .npz, .npy, .csv, .tsv or .parquet, got {path.name}")
     inputs = _tensor(_standardized(_checked(x, facts, path), facts))
     return Inputs(inputs, None if y is None else _targets(y, facts, path), ignored)
+
+
+def _from_shards(path: str | Path, facts: Facts, *, labelled: bool) -> Inputs:
+    """All examples of shards that have the fields or columns that training took."""
+    from dissensus.data.shards import open_shards
+
+    notes = facts.preprocessing
+    x = open_shards(
+        path,
+        input=notes.get("input"),
+        target=notes.get("target"),
+        task=facts.task,
+        classes=facts.classes,
+        labelled=labelled,
+        size=facts.input_shape[-1],
+    )
+    if list(x.shape[1:]) != facts.input_shape:
+        raise ValueError(
+            f"the examples of {path} have the shape {tuple(x.shape[1:])}, those of {facts.name} "
+            f"{tuple(facts.input_shape)}"
+        )
+    # Examples on disk stand in for tensors; what takes inputs knows them.
+    return Inputs(cast("Tensor", x), cast("Tensor | None", x.targets))
 
 
 # ---- arrays -------------------------------------------------------------------------------------

@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from dissensus.runs.facts import Facts, check_same_data
 from dissensus.runs.folder import read_config
+from dissensus.runs.portable import (
+    build,
+    check_trusted,
+    is_portable,
+    read_portable,
+    read_weights,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -15,8 +22,17 @@ if TYPE_CHECKING:
 
     from dissensus.data import Data
     from dissensus.ensemble import Ensemble
+    from dissensus.models import MemberFactory
 
-__all__ = ["data_of", "device_named", "load", "load_data", "make_ensemble"]
+__all__ = [
+    "data_of",
+    "device_named",
+    "load",
+    "load_data",
+    "make_ensemble",
+    "member_factory",
+    "put_weights",
+]
 
 Config = Mapping[str, Mapping[str, Any]]
 
@@ -31,12 +47,13 @@ def load(
 ) -> Ensemble:
     """The ensemble of a run with the weights of its best epoch, in evaluation mode.
 
-    The best epoch so far for a run that was stopped. A run of the command line knows its model by
-    name. For others pass ``make_member``, the function that made the members, or, for an ensemble
-    that was put together in another way (unlike members, a shared backbone), ``into``: one built
-    the same way. A model that is given by an import path is code outside of Dissensus, which a
-    folder from a stranger could name too: it is run with ``trust=True`` alone. ``device="auto"``
-    is a GPU if there is one.
+    The best epoch so far for a run that was stopped; ``run`` may also be a folder that
+    ``dissensus export --format hub`` or ``export.save_folder`` wrote. A run of the command line
+    knows its model by name. For others pass ``make_member``, the function that made the members,
+    or, for an ensemble that was put together in another way (unlike members, a shared backbone),
+    ``into``: one built the same way. A model that is given by an import path is code outside of
+    Dissensus, which a folder from a stranger could name too: it is run with ``trust=True`` alone.
+    ``device="auto"`` is a GPU if there is one.
 
     >>> import tempfile, torch
     >>> from torch import nn
@@ -48,6 +65,11 @@ def load(
     >>> load(run, make_member=make)(torch.zeros(5, 2)).shape
     torch.Size([4, 5, 3])
     """
+    if is_portable(run):
+        config, weights = read_portable(run), read_weights(run)
+        ens = build(config, run, make_member, trust=trust) if into is None else into
+        put_weights(ens, weights, run)
+        return ens.to(device_named(device)).eval()
     from dissensus.training.checkpoint import read_checkpoint
 
     config = read_config(run)
@@ -60,11 +82,12 @@ def load(
             f"`dissensus train --resume --out {run}`"
         )
     tensors, state = found
-    ens = into
-    if ens is None:
+    if into is not None:
+        ens = into
+    else:
         assert make_member is not None
         ens = make_ensemble(config, make_member)
-    _put_weights(ens, _best_weights(tensors), run)
+    put_weights(ens, _best_weights(tensors), run)
     if state.get("execution"):
         ens.execution = state["execution"]
     return ens.to(device_named(device)).eval()
@@ -80,7 +103,7 @@ def load_data(config: Config) -> Data:
             "the run does not say what its data are, as it was not made by `dissensus train`; "
             "name them with --data"
         )
-    known = ("data_dir", "seed", "val", "test")
+    known = ("data_dir", "seed", "val", "test", "hold_out")
     settings = {key: asked[key] for key in known if asked.get(key) is not None}
     options = {key: asked[key] for key in ("target", "task") if asked.get(key) is not None}
     options |= config.get("data_options", {})
@@ -109,7 +132,7 @@ def make_ensemble(
     from dissensus.ensemble import Ensemble
 
     asked = config["ensemble"]
-    make = model if not isinstance(model, Facts) else _factory(config, model, trust=trust)
+    make = model if not isinstance(model, Facts) else member_factory(config, model, trust=trust)
     return Ensemble(
         make,
         members=asked["members"],
@@ -141,19 +164,16 @@ def _known_factory(config: Config, run: str | Path, *, trust: bool) -> Callable[
             f"{run} does not say how its members are made, as it was not made by `dissensus "
             "train`; pass make_member=, the function that makes one, to dissensus.load"
         )
-    return _factory(config, facts, trust=trust)
+    return member_factory(config, facts, trust=trust)
 
 
-def _factory(config: Config, facts: Facts, *, trust: bool) -> Callable[[], nn.Module]:
-    from dissensus.models import MODELS, make_factory
+def member_factory(config: Config, facts: Facts, *, trust: bool) -> MemberFactory:
+    """What makes the members of a run that knows its model by name."""
+    from dissensus.models import make_factory
 
     asked = config["model"]
     name, options = asked["name"], dict(config.get("model_options", {}))
-    if name not in MODELS and ":" in name and not trust:
-        raise ValueError(
-            f"the model is {name}, code from outside of Dissensus; if you trust it, and whoever "
-            "made this run, pass trust=True (--trust) to run it"
-        )
+    check_trusted(name, trust=trust)
     normalize = None
     if asked.get("normalize"):
         normalize = (facts.channels["mean"], facts.channels["std"])
@@ -166,7 +186,8 @@ def _best_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
-def _put_weights(ens: Ensemble, weights: dict[str, Tensor], run: str | Path) -> None:
+def put_weights(ens: Ensemble, weights: dict[str, Tensor], run: str | Path) -> None:
+    """Load ``weights``, a state of an ensemble; an error says how ``ens`` differs from it."""
     if "weights" in weights and ens.weights is None:
         ens.set_weights(weights["weights"])  # an empty slot takes no values
     try:

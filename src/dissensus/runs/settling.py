@@ -46,6 +46,10 @@ def settled(sections: Sections, task: str) -> tuple[Sections, Objective]:
     for section, key in (("data", "name"), ("data", "data_dir"), ("data", "disagreement")):
         if key in config[section]:
             config[section][key] = whole_path(config[section][key])
+    for key in ("val_shards", "test_shards"):
+        if key in config.get("data_options", {}):
+            own = config["data_options"]
+            config["data_options"] = {**own, key: whole_path(own[key])}
     config["model"]["name"] = whole_model(config["model"]["name"])
     return config, objective
 
@@ -89,9 +93,11 @@ def _own(objective: Any, name: str) -> Any:
 
 def whole_path(name: str) -> str:
     """A path that is still right from another folder; the name of a data set stays as it is."""
-    from dissensus.data import DATASETS
+    from dissensus.data import DATASETS, is_shards
 
     path = Path(name).expanduser()
+    if is_shards(name):
+        return str(Path.cwd() / path)
     known = name.lower().replace("-", "_") in DATASETS
     return str(path.resolve()) if path.exists() and not known else name
 
@@ -121,11 +127,12 @@ def check_changes(asked: Mapping[str, Any], x: Tensor | None = None) -> None:
     attack = _adversary(asked)
     if attack is None:
         return
+    from dissensus.data import Examples
     from dissensus.robustness import adversary, check_inputs
 
     adversary(attack)
     if x is not None:
-        check_inputs(x)
+        check_inputs(x[:256] if isinstance(x, Examples) else x)  # not all that are on disk
 
 
 def changes(asked: Mapping[str, Any], ens: Ensemble) -> Augment | AdversarialBatches | None:

@@ -17,6 +17,7 @@ from dissensus.shift.accuracy import (
     mean_estimate,
 )
 from dissensus.shift.features import MemberFeatures
+from dissensus.shift.kept import curve_rows, histogram_rows
 from dissensus.shift.of_runs import Prepared, Question, prepare
 from dissensus.shift.scoring import (
     ALL_SCORES,
@@ -46,9 +47,11 @@ __all__ = [
     "Source",
     "Study",
     "accuracies",
+    "curve_rows",
     "detection_rows",
     "group_accuracies",
     "group_means",
+    "histogram_rows",
     "known",
     "mean_estimate",
     "prepare",

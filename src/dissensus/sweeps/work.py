@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dissensus.cells import Cell, CellFolder, Record
 from dissensus.cells.folder import execute
-from dissensus.data import Data, StoredRows
+from dissensus.data import Data, Examples, StoredRows
 from dissensus.decomposition import decompose
 from dissensus.diagnostics import Split, debiased_share, explosion, judge
 from dissensus.diagnostics.split import plain
@@ -31,12 +31,14 @@ from dissensus.runs import (
 from dissensus.training import History, NonFiniteLoss, Recipe, Training, fit, fit_fleet, predict
 from dissensus.training.fleet import kind
 
-__all__ = ["Job", "Workshop", "figures"]
+__all__ = ["Job", "Workshop", "figures", "held_out"]
 
 OnRecord = Callable[[Record], object]
 
 #: Settings in ``[data]`` that the data themselves do not depend on.
 _NOT_OF_DATA = ("data_dir", "augment", "adversarial", "disagreement")
+
+_HELD_OUT_ROWS, _HELD_OUT_NUMBERS = 40, 20_000  # of the outputs that a record keeps
 
 _KEPT_DATA = 1 << 30  # bytes of data sets that are kept between batches
 
@@ -62,7 +64,9 @@ class Job:
         asked = self.cell["config"]["data"]
         if self.extra is not None or asked.get("augment") or asked.get("adversarial"):
             return None
-        if isinstance(self.data.train[0], StoredRows):  # streamed from disk, one ensemble at a time
+        if isinstance(
+            self.data.train[0], StoredRows | Examples
+        ):  # streamed from disk, one at a time
             return None
         train, val = (
             None if part is None else (part[0].to(self.ens.device), part[1].to(self.ens.device))
@@ -105,6 +109,8 @@ class Job:
         if "test" in made:
             train = predict(self.ens, self.data.train)
             found["diagnosis"] = _diagnosis(train, made["test"], self.ens.combine)
+            if self.cell["repeat"] == 0:
+                found["held_out"] = held_out(made["test"])
         return found
 
 
@@ -131,6 +137,28 @@ def figures(predictions: Predictions, combine: str) -> dict[str, Any]:
         hits = decompose(outputs, targets, "zero_one", combine)
         found["accuracy"] = 1 - float(hits.ensemble_error)
     return found
+
+
+def held_out(predictions: Predictions) -> dict[str, Any]:
+    """Outputs ``[members][rows][outputs]`` and targets of the first test rows, a few of them.
+
+    What members say of the same inputs at each point of a grid: enough for a figure.
+
+    >>> held_out(Predictions(torch.zeros(1, 4, 2), torch.tensor([0, 0, 0, 1])))["targets"]
+    [0, 0, 0, 1]
+    """
+    outputs, targets = predictions.outputs, predictions.targets
+    assert targets is not None
+    rows = max(1, min(_HELD_OUT_ROWS, _HELD_OUT_NUMBERS // (outputs.shape[0] * outputs.shape[2])))
+    kept = outputs[:, :rows].double()
+    return {"outputs": _digits(kept.tolist()), "targets": _digits(targets[:rows].tolist())}
+
+
+def _digits(values: Any) -> Any:
+    """Numbers with as many digits as a figure can show."""
+    if isinstance(values, list):
+        return [_digits(value) for value in values]
+    return float(f"{values:.5g}") if isinstance(values, float) else values
 
 
 def _diagnosis(train: Predictions, test: Predictions, combine: str) -> dict[str, Any]:

@@ -14,15 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dissensus.data import StoredRows
+from dissensus.data import Examples, StoredRows
 
 __all__ = [
     "Batches",
+    "TensorBatches",
     "as_batches",
     "batch_sizes",
     "batches_together",
     "derived_seed",
     "shuffled",
+    "split_weights",
 ]
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
@@ -187,8 +189,17 @@ def as_batches(
 ) -> Batches:
     """Batches from ``(x, y)`` tensors (moved to ``device`` once), ``x`` alone, or a DataLoader.
 
-    ``x`` may be rows on disk, which stay there; ``y`` is a tensor all the same.
+    ``x`` may be rows on disk, which stay there; ``y`` is a tensor all the same. Examples on disk
+    bring their targets along.
     """
+    examples = data[0] if isinstance(data, tuple | list) and len(data) == 2 else data
+    if isinstance(examples, Examples):
+        from dissensus.training.streamed import StreamedBatches
+
+        known = examples.targets is not None and (examples is data or data[1] is not None)
+        if labelled and not known:
+            raise ValueError(f"{what} data must be (x, y), got x alone")
+        return StreamedBatches(examples, batch_size, shuffle=shuffle)
     if isinstance(data, Tensor | StoredRows):
         data = (data, None)
     if _tensors(data):
@@ -215,6 +226,32 @@ def as_batches(
     if not isinstance(data, Iterable):
         raise ValueError(f"data must be (x, y) tensors or a DataLoader, got {type(data).__name__}")
     return LoaderBatches(data)
+
+
+def split_weights(data: Any) -> tuple[Any, Tensor | None]:
+    """``(x, y)`` and the example weights ``[examples]`` of ``(x, y, weights)``, checked.
+
+    Anything else comes back as it is, without weights.
+
+    >>> split_weights((torch.zeros(2, 3), torch.zeros(2), torch.tensor([1.0, -1.0])))
+    Traceback (most recent call last):
+    ...
+    ValueError: example weights must be finite, at least 0 and not all 0, got -1.0
+    """
+    three = isinstance(data, tuple | list) and len(data) == 3
+    if not three or not all(isinstance(item, Tensor) for item in data):
+        return data, None
+    x, y, weights = data
+    if weights.ndim != 1 or len(weights) != len(x) or not weights.is_floating_point():
+        raise ValueError(
+            f"example weights must be [examples] = ({len(x)},) floats, got "
+            f"{tuple(weights.shape)} of {weights.dtype}"
+        )
+    bad = weights[~(weights.isfinite() & (weights >= 0))]
+    if len(bad) or not bool(weights.any()):
+        got = float(bad[0]) if len(bad) else "zeros alone"
+        raise ValueError(f"example weights must be finite, at least 0 and not all 0, got {got}")
+    return (x, y), weights
 
 
 def _tensors(data: Any) -> bool:

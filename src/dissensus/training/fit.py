@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Independent, Objective, Terms, parse
-from dissensus.training.batches import Augmentation, Batches, as_batches
+from dissensus.training.alone import Alone, Callback
+from dissensus.training.batches import Augmentation, Batches, as_batches, split_weights
 from dissensus.training.interruption import Interruption, Stopped
-from dissensus.training.meters import Meter, check_task
-from dissensus.training.predict import outputs_of
+from dissensus.training.pacing import Pace
 from dissensus.training.progress import TrainingProgress
 from dissensus.training.recipe import Recipe
 from dissensus.training.run_folder import RunFolder
 from dissensus.training.saving import Saver
 from dissensus.training.state import History, RunState, select
-from dissensus.training.steps import Trainer, make_trainer
+from dissensus.training.steps import Trainer
 from dissensus.training.stream import Batch, LabelledAugmentation, Stream
 
-__all__ = ["NonFiniteLoss", "fit"]
+if TYPE_CHECKING:
+    from dissensus.training.distributed import Distributed, Team, TeamTrainer
 
-Callback = Callable[[dict[str, Any], Ensemble], bool | None]
+__all__ = ["NonFiniteLoss", "fit"]
 
 
 class NonFiniteLoss(ValueError):
@@ -46,12 +47,15 @@ def fit(
     resume: bool = False,
     config: dict[str, Any] | None = None,
     progress: bool = True,
+    distributed: bool | Distributed = False,
     recipe: Recipe | None = None,
     **settings: Any,
 ) -> History:
     """Train ``ens`` on ``(x, y)`` tensors or a DataLoader; the settings are those of ``Recipe``.
 
-    ``x`` may be a feature store's rows, which are streamed from disk.
+    ``x`` may be a feature store's rows or ``data.Examples``, which are streamed from disk. Tensors
+    ``(x, y, weights)``, to train or validate on, have a weight for each example: with weights whose
+    mean is 1, a weight of 2 is the example twice and one of 0 leaves it out.
     ``val`` chooses the best epoch, whose weights the ensemble has at the end. ``disagreement`` are
     unlabelled data for objectives that need them (A2D, DivDis). ``augment(x, generator)`` changes
     each batch; one with ``labelled = True`` is called with ``(x, y, generator)`` and returns both
@@ -59,6 +63,11 @@ def fit(
     ends training by returning True. With ``out`` the run is kept in a folder (``config`` is added
     to its config.toml) and can go on from there after any interruption, with ``resume=True``, to
     the same bits as if nothing had happened.
+
+    With ``distributed``, in each of the processes that ``torchrun`` has started, members (and, on a
+    second axis, rows of each batch) are spread over these processes; see
+    ``training.distributed``. All processes call ``fit`` with the same arguments and end with the
+    same ensemble and history; the first alone shows progress, calls back and writes files.
 
     >>> from torch import nn
     >>> ens = Ensemble(lambda: nn.Linear(2, 2), members=3)
@@ -71,27 +80,37 @@ def fit(
         raise ValueError(f"give recipe= or settings, not both; got {sorted(settings)}")
     chosen = Recipe.of(settings) if recipe is None else recipe
     parsed = parse(objective) if isinstance(objective, str) else objective or Independent()
-    stream = _stream(ens, train, parsed, disagreement, augment, chosen)
-    _check_selection(ens, val, chosen)
     folder = None if out is None else RunFolder(out)
-    with torch.random.fork_rng(), Interruption() as interruption:
-        saver = Saver(ens, parsed, chosen, folder, stream)
-        saver.start(config or {}, resume=resume)
-        if not resume or saver.fresh:
-            _tune(ens, stream, saver.state)
-        trainer = make_trainer(ens, parsed, chosen)
-        saver.restore_trainer(trainer)
-        with TrainingProgress(
-            type(parsed).__name__, chosen.epochs, len(stream), show=progress
-        ) as shown:
-            _loop(ens, stream, trainer, saver, interruption, shown, train, val, callbacks)
-    return saver.finish()
+    with _team(ens, distributed) as team:
+        stream = _stream(team, train, parsed, disagreement, augment, chosen)
+        _check_selection(ens, val, chosen)
+        saver = team.saver(parsed, chosen, folder, stream)
+        with torch.random.fork_rng(), Interruption() as interruption:
+            resume = team.resuming(resume, folder)
+            saver.start(config or {}, resume=resume)
+            if (not resume or saver.fresh) and ens.execution == "tune":
+                saver.state.execution = team.tune(stream)
+            trainer = team.trainer(parsed, chosen)
+            saver.restore_trainer(trainer)
+            with TrainingProgress(
+                type(parsed).__name__, chosen.epochs, len(stream), show=progress and team.first
+            ) as shown:
+                _loop(team, stream, trainer, saver, interruption, shown, train, val, callbacks)
+        return saver.finish()
+
+
+def _team(ens: Ensemble, distributed: bool | Distributed) -> Alone | Team:
+    if not distributed:
+        return Alone(ens)
+    from dissensus.training.distributed import Distributed, Team
+
+    return Team(ens, Distributed() if distributed is True else distributed)
 
 
 def _loop(
-    ens: Ensemble,
+    team: Alone | Team,
     stream: Stream,
-    trainer: Trainer,
+    trainer: Trainer | TeamTrainer,
     saver: Saver,
     interruption: Interruption,
     shown: TrainingProgress,
@@ -100,7 +119,8 @@ def _loop(
     callbacks: Sequence[Callback],
 ) -> None:
     """All epochs that are left."""
-    state, recipe = saver.state, trainer.recipe
+    state, recipe, ens = saver.state, trainer.recipe, team.ens
+    pace = Pace(recipe.checkpoint_every)
     while not state.over(recipe):
         started = time.perf_counter()
         ens.train()
@@ -110,13 +130,16 @@ def _loop(
         while (batch := _next(batches, interruption)) is not None:
             outputs, terms = _step(trainer, batch, state, len(stream))
             if state.epoch == state.batch == 0:
-                check_task(outputs.detach(), batch.y, ens.combine)
-            meter.add(outputs, batch.y, terms.parts, batch.drawn)
+                meter.check(outputs, batch.y)
+            meter.add(outputs, batch.y, terms.parts, batch.drawn, batch.weights)
             state.batch += 1
             shown.at(state.epoch * len(stream) + state.batch)
-            if interruption.wanted:
+            if team.stopping(interruption):
                 break
-        if interruption.wanted:
+            if team.pausing(pace, state.batch) and state.batch < len(stream):
+                _check_weights(ens, state)
+                saver.save_amid(trainer, meter)
+        if team.stopping(interruption):
             state.seconds += time.perf_counter() - started
             if state.batch > start:
                 _check_weights(ens, state)
@@ -125,18 +148,19 @@ def _loop(
         _check_weights(ens, state)
         state.epoch, state.batch = state.epoch + 1, 0
         record: dict[str, Any] = {"epoch": state.epoch, "train": meter.record()}
+        team.settle()
         if recipe.exact_train:
-            record["train_exact"] = evaluate(ens, train, recipe.batch_size)
+            record["train_exact"] = team.evaluate(train, recipe.batch_size)
         if val is not None:
-            record["val"] = evaluate(ens, val, recipe.batch_size)
+            record["val"] = team.evaluate(val, recipe.batch_size)
+        record = team.agreed(record)
         _check_figures(record)
         if select(state, record, recipe):
             saver.keep_best()
         state.seconds += time.perf_counter() - started
         state.epochs.append(record)
         shown.epoch(record)
-        answers = [callback(record, ens) for callback in callbacks]
-        if any(answers):
+        if team.called(callbacks, record):
             state.ended = "callback"
         saver.save(trainer, record)
 
@@ -151,36 +175,20 @@ def _next(batches: Iterator[Batch], interruption: Interruption) -> Batch | None:
         raise
 
 
-def _step(trainer: Trainer, batch: Batch, state: RunState, batches: int) -> tuple[Any, Terms]:
+def _step(
+    trainer: Trainer | TeamTrainer, batch: Batch, state: RunState, batches: int
+) -> tuple[Any, Terms]:
     recipe = trainer.recipe
     scale = recipe.schedule(state.epoch + state.batch / batches, recipe.epochs)  # type: ignore[operator]
     # In the first epoch every example passes the objective's checks, later ones go without.
     outputs, terms = trainer.step(batch, set(state.frozen), scale, check=state.epoch == 0)
     if not math.isfinite(terms.loss.detach()):
-        raise _non_finite(trainer.objective, terms, state)
+        raise _non_finite(trainer, outputs, terms, state)
     return outputs, terms
 
 
-def evaluate(ens: Ensemble, data: Any, batch_size: int) -> dict[str, Any]:
-    """The figures of a data set in evaluation mode, as in an epoch's record.
-
-    Judged as it is run, so that outputs are never all in memory.
-    """
-    meter, first = Meter(ens.members, ens.combine), True
-    for outputs, targets in outputs_of(ens, data, max(batch_size, 1024)):
-        if targets is None:
-            raise ValueError("validation data must be (x, y), got x alone")
-        if first:
-            check_task(outputs, targets, ens.combine)
-        first = False
-        meter.add(outputs, targets, {}, None)
-    if first:
-        raise ValueError("the validation data are empty, got 0 batches")
-    return meter.record()
-
-
 def _stream(
-    ens: Ensemble,
+    team: Alone | Team,
     train: Any,
     objective: Objective,
     disagreement: Any,
@@ -188,12 +196,16 @@ def _stream(
     recipe: Recipe,
 ) -> Stream:
     """The batches to train on; says before any work what does not fit together."""
-    name, size, device = type(objective).__name__, recipe.batch_size, ens.device
+    name, size = type(objective).__name__, recipe.batch_size
+    device, members = team.ens.device, team.members
     if objective.needs_disagreement and disagreement is None:
         raise ValueError(f"{name} needs disagreement=, unlabelled data to disagree on")
     if disagreement is not None and not objective.needs_disagreement:
         raise ValueError(f"{name} takes no disagreement data; leave disagreement=None")
-    objective.sample_members(ens.members, torch.Generator())  # raises if it cannot draw that many
+    objective.sample_members(members, torch.Generator())  # raises if it cannot draw that many
+    train, weights = split_weights(train)
+    if weights is not None and augment is not None:
+        raise ValueError("augment may change which examples there are; train without weights")
     batches = as_batches(train, size, shuffle=True, device=device)
     extra: Batches | None = None
     if disagreement is not None:
@@ -201,7 +213,10 @@ def _stream(
     for source, what in ((batches, "training"), (extra, "disagreement")):
         if source is not None and len(source) == 0:
             raise ValueError(f"the {what} data are empty, got 0 batches")
-    return Stream(batches, extra, objective, ens.members, device, augment, recipe.seed)
+    weights = None if weights is None else weights.to(device)
+    return Stream(
+        batches, extra, objective, members, device, augment, recipe.seed, weights, rank=team.rank
+    )
 
 
 def _check_selection(ens: Ensemble, val: Any, recipe: Recipe) -> None:
@@ -212,7 +227,13 @@ def _check_selection(ens: Ensemble, val: Any, recipe: Recipe) -> None:
         raise ValueError("select_by='accuracy' is not known in regression (combine='mean')")
     if val is not None:
         device = torch.device("cpu")
-        as_batches(val, recipe.batch_size, shuffle=False, device=device, what="validation")
+        as_batches(
+            split_weights(val)[0],
+            recipe.batch_size,
+            shuffle=False,
+            device=device,
+            what="validation",
+        )
 
 
 def _check_weights(ens: Ensemble, state: RunState) -> None:
@@ -241,19 +262,16 @@ def _check_figures(record: dict[str, Any]) -> None:
             )
 
 
-def _tune(ens: Ensemble, stream: Stream, state: RunState) -> None:
-    if ens.execution == "tune":
-        ens.tune(stream.first_inputs())
-        state.execution = ens.execution
-
-
-def _non_finite(objective: Objective, terms: Terms, state: RunState) -> NonFiniteLoss:
+def _non_finite(
+    trainer: Trainer | TeamTrainer, outputs: Any, terms: Terms, state: RunState
+) -> NonFiniteLoss:
     bad = [name for name, part in terms.parts.items() if not math.isfinite(part.detach())]
     cause = f" (not finite: {', '.join(bad)})" if bad else ""
+    name, loss = type(trainer.objective).__name__, float(terms.loss.detach())
     return NonFiniteLoss(
-        f"the loss of {type(objective).__name__} is {float(terms.loss.detach())} at epoch "
-        f"{state.epoch + 1}, batch {state.batch + 1}{cause}; a checkpoint, if there is one, is "
-        "from before it. Lower the learning rate, clip gradients (clip=1.0), or look at the batch"
+        f"{trainer.where(outputs)}the loss of {name} is {loss} at epoch {state.epoch + 1}, batch "
+        f"{state.batch + 1}{cause}; a checkpoint, if there is one, is from before it. Lower the "
+        "learning rate, clip gradients (clip=1.0), or look at the batch"
     )
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.ensemble.stack import tensors_of
 from dissensus.objectives import Independent, Objective, parse
+from dissensus.training.batches import split_weights
 from dissensus.training.fit import NonFiniteLoss, fit
 from dissensus.training.fleet_state import Fleet
 from dissensus.training.optim import Optimizer
@@ -32,12 +33,15 @@ OnEnd = Callable[[int, History], None]
 
 @dataclass(frozen=True)
 class Training:
-    """One ensemble to train, on what, and how: the arguments of ``fit`` for tensors in memory."""
+    """One ensemble to train, on what, and how: the arguments of ``fit`` for tensors in memory.
+
+    ``train`` and ``val`` are ``(x, y)`` or ``(x, y, weights)``.
+    """
 
     ens: Ensemble
-    train: tuple[Tensor, Tensor]
+    train: tuple[Tensor, ...]
     objective: Objective | str = field(default_factory=Independent)
-    val: tuple[Tensor, Tensor] | None = None
+    val: tuple[Tensor, ...] | None = None
     recipe: Recipe = field(default_factory=Recipe)
 
     def __post_init__(self) -> None:
@@ -48,13 +52,17 @@ class Training:
                 "train and val must be two tensors (x, y) of one length, at least 1; for a "
                 "DataLoader use fit"
             )
+        if len(self.train) == 3 and self.objective.needs_disagreement:  # type: ignore[union-attr]
+            raise ValueError("objectives with unlabelled data take no example weights")
         if self.val is None and (self.recipe.patience or self.recipe.freeze_patience):
             raise ValueError("patience and freeze_patience need validation data, val=")
 
 
 def _pair(data: Any) -> bool:
-    tensors = isinstance(data, tuple | list) and all(isinstance(item, Tensor) for item in data)
-    return tensors and len(data) == 2 and len(data[0]) == len(data[1]) > 0
+    if not isinstance(data, tuple | list) or not all(isinstance(item, Tensor) for item in data):
+        return False
+    pair, _ = split_weights(data)
+    return len(pair) == 2 and len(pair[0]) == len(pair[1]) > 0
 
 
 def fit_fleet(

@@ -61,7 +61,7 @@ class Fleet:
 
     def _check(self, training: Training) -> None:
         """Say before any work what is wrong with targets."""
-        for x, y in filter(None, (training.train, training.val)):
+        for x, y, *_ in filter(None, (training.train, training.val)):
             outputs = training.ens(x[:1]).detach().expand(-1, len(y), -1)
             _objective(training).check(outputs, y)
             check_task(outputs, y, self.combine)
@@ -71,10 +71,10 @@ class Fleet:
     def epoch(self, epoch: int) -> list[dict[str, Any]]:
         """Train one epoch and return each ensemble's record; ``failure`` says what went wrong."""
         meter, losses = _FleetMeter(self.combine), []
-        for number, (x, y) in enumerate(self._batches(epoch)):
-            outputs, loss, parts, gradients = self._gradients(x, y)
+        for number, (x, y, *weights) in enumerate(self._batches(epoch)):
+            outputs, loss, parts, gradients = self._gradients(x, y, *weights)
             self._step(gradients, epoch + number / len(self.sizes))
-            meter.add(outputs, y, parts)
+            meter.add(outputs, y, parts, *weights)
             losses.append(loss)
         columns = {"train": meter.records(), "val": self._evaluated("val")}
         if self.trainings[0].recipe.exact_train:
@@ -98,7 +98,7 @@ class Fleet:
             optimizer.step([gradient[rows] for gradient in gradients], None, scale)
 
     def _gradients(
-        self, x: Tensor, y: Tensor
+        self, x: Tensor, y: Tensor, *weights: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], list[Tensor]]:
         """Outputs, losses ``[ensembles]``, their parts, and gradients in the tensors' order."""
         shape = (len(x), self.members)
@@ -110,10 +110,14 @@ class Fleet:
             ends = flat.unflatten(0, shape).requires_grad_()
         objective = _objective(self.trainings[0])
 
-        def terms(outputs: Tensor, targets: Tensor, values: dict[str, Tensor]) -> Any:
+        def terms(
+            outputs: Tensor, targets: Tensor, values: dict[str, Tensor], *weights: Tensor
+        ) -> Any:
+            if weights:
+                return tuple(objective.weighted(outputs, targets, *weights, **values))
             return tuple(objective.core(outputs, targets, **values))
 
-        loss, parts = vmap(terms)(ends, y, self.values)
+        loss, parts = vmap(terms)(ends, y, self.values, *weights)
         # No ensemble's loss depends on another's outputs: the gradient of the sum is everyone's.
         total = loss.sum()
         if self.plan is None:
@@ -142,8 +146,11 @@ class Fleet:
         outputs = vmap(one)(stacks, x)
         return outputs
 
-    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches ``[ensembles, batch, …]``, each ensemble's own in its own order."""
+    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, ...]]:
+        """Batches ``[ensembles, batch, …]``, each ensemble's own in its own order.
+
+        Inputs, targets and, where there are any, example weights.
+        """
         orders = []
         for training in self.trainings:
             seed = derived_seed(training.recipe.seed, epoch, ORDER)
@@ -156,9 +163,9 @@ class Fleet:
             index = [order[begin : begin + sum(sizes)] for order in orders]
             picked = [
                 torch.stack([t.train[kind][i] for t, i in zip(self.trainings, index, strict=True)])
-                for kind in (0, 1)
+                for kind in range(len(self.trainings[0].train))
             ]
-            yield from zip(picked[0].split(sizes, 1), picked[1].split(sizes, 1), strict=True)
+            yield from zip(*(tensor.split(sizes, 1) for tensor in picked), strict=True)
             begin += sum(sizes)
 
     def _evaluated(self, which: str) -> list[dict[str, Any]]:
@@ -170,8 +177,11 @@ class Fleet:
         for begin in range(0, len(data[0][0]), 1024):
             rows = slice(begin, begin + 1024)
             with torch.no_grad():
-                outputs = self._outputs(torch.stack([x[rows] for x, _ in data]))
-            meter.add(outputs, torch.stack([y[rows] for _, y in data]), {})
+                outputs = self._outputs(torch.stack([own[0][rows] for own in data]))
+            others = [
+                torch.stack([own[kind][rows] for own in data]) for kind in range(1, len(data[0]))
+            ]
+            meter.add(outputs, others[0], {}, *others[1:])
         return meter.records()
 
     def _failures(self, losses: Tensor) -> list[str | None]:
@@ -261,15 +271,20 @@ class _FleetMeter:
     """An epoch's figures of each ensemble, as a ``Meter`` has them, judged together."""
 
     def __init__(self, combine: str) -> None:
-        self.combine, self.examples = combine, 0
+        self.combine = combine
+        self.examples: Tensor | float = 0.0  # of all ensembles, or, weighed, of each
         self.outputs: list[Tensor] = []
         self.targets: list[Tensor] = []
+        self.weights: list[Tensor] = []
         self.parts: list[dict[str, Tensor]] = []
         self.sums: dict[str, Tensor] = {}
         self.part_sums: dict[str, Tensor] = {}
 
-    def add(self, outputs: Tensor, targets: Tensor, parts: dict[str, Tensor]) -> None:
+    def add(
+        self, outputs: Tensor, targets: Tensor, parts: dict[str, Tensor], *weights: Tensor
+    ) -> None:
         """Remember a batch: ``[ensembles, members, batch, outputs]`` and what goes with it."""
+        self.weights += weights
         self.outputs.append(outputs)
         self.targets.append(targets)
         self.parts.append(parts)
@@ -278,7 +293,8 @@ class _FleetMeter:
 
     def _flush(self) -> None:
         outputs, targets = torch.cat(self.outputs, 2), torch.cat(self.targets, 1)
-        found = vmap(lambda o, t: judge(o, t, self.combine))(outputs, targets)
+        weights = [torch.cat(self.weights, 1)] if self.weights else []
+        found = vmap(lambda o, t, *w: judge(o, t, self.combine, *w))(outputs, targets, *weights)
         for name, value in found.items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value
         sizes = torch.tensor([float(t.shape[1]) for t in self.targets], device=targets.device)
@@ -286,8 +302,10 @@ class _FleetMeter:
             total = sizes.double() @ torch.stack([part[name] for part in self.parts]).double()
             before = self.part_sums.get(name)
             self.part_sums[name] = total if before is None else before + total
-        self.examples += targets.shape[1]
-        self.outputs, self.targets, self.parts = [], [], []
+        self.examples = self.examples + (
+            weights[0].double().sum(1) if weights else targets.shape[1]
+        )
+        self.outputs, self.targets, self.weights, self.parts = [], [], [], []
 
     def records(self) -> list[dict[str, Any]]:
         """One record an ensemble."""
@@ -295,15 +313,15 @@ class _FleetMeter:
             self._flush()
         sums = dict(self.sums)
         sums["member_error"] = sums["member"].mean(1)
-        sums["per_member"] = sums.pop("member") / self.examples
+        sums["examples"] = torch.as_tensor(self.examples).expand_as(sums["member_error"])
+        sums["per_member"] = sums.pop("member") / sums["examples"][:, None]
         if "hits" in sums:
-            sums["per_member_hits"] = sums.pop("member_hits") / self.examples
+            sums["per_member_hits"] = sums.pop("member_hits") / sums["examples"][:, None]
         columns = {name: value.tolist() for name, value in sums.items()}
         parts = {name: value.tolist() for name, value in self.part_sums.items()}
         return [
             epoch_record(
                 {name: values[place] for name, values in columns.items()}
-                | {"examples": self.examples}
                 | {"parts": {name: values[place] for name, values in parts.items()}}
             )
             for place in range(len(columns["ensemble_error"]))

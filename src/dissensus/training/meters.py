@@ -37,14 +37,24 @@ def check_task(outputs: Tensor, targets: Tensor, combine: str) -> None:
         ) from error
 
 
-def judge(outputs: Tensor, targets: Tensor, combine: str) -> dict[str, Tensor]:
-    """Sums over examples: ERR, each member's error, and hits of both for a classifier."""
+def judge(
+    outputs: Tensor, targets: Tensor, combine: str, weights: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Sums over examples: ERR, each member's error, and hits of both for a classifier.
+
+    With ``weights`` each example counts as much as they say.
+    """
+
+    def total(values: Tensor) -> Tensor:
+        values = values.double()
+        return values.sum(-1) if weights is None else values @ weights.double()
+
     outputs = outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
     if combine == "mean":
         found = errors(outputs, targets, "mse", combine)
         return {
-            "ensemble_error": found.ensemble.double().sum(),
-            "member": found.member.double().sum(1),
+            "ensemble_error": total(found.ensemble),
+            "member": total(found.member),
         }
     labels = targets.argmax(-1) if targets.is_floating_point() else targets
     log_probs = log_softmax(outputs, -1)
@@ -55,10 +65,10 @@ def judge(outputs: Tensor, targets: Tensor, combine: str) -> dict[str, Tensor]:
     else:  # the error needs the true class alone, the prediction no logarithm
         ensemble, predicted = -log_mean_exp(-member), log_probs.exp().sum(0).argmax(-1)
     return {
-        "ensemble_error": ensemble.double().sum(),
-        "member": member.double().sum(1),
-        "hits": (predicted == labels).double().sum(),
-        "member_hits": (outputs.argmax(-1) == labels).double().sum(1),
+        "ensemble_error": total(ensemble),
+        "member": total(member),
+        "hits": total(predicted == labels),
+        "member_hits": total(outputs.argmax(-1) == labels),
     }
 
 
@@ -89,6 +99,7 @@ class Meter:
         self.members, self.combine = members, combine
         self.outputs: list[Tensor] = []
         self.targets: list[Tensor] = []
+        self.weights: list[Tensor] = []  # as many as targets, or none
         self.drawn: list[list[int]] = []
         self.parts: list[tuple[int, dict[str, Tensor]]] = []
         self.sums: dict[str, Any] = {
@@ -102,47 +113,66 @@ class Meter:
             "parts": {},
         }
 
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        """Raise unless the very first batch has the targets that are predicted."""
+        check_task(outputs.detach(), targets, self.combine)
+
     def add(
         self,
         outputs: Tensor,
         targets: Tensor,
         parts: dict[str, Tensor],
         drawn: list[int] | None,
+        weights: Tensor | None = None,
     ) -> None:
         """Remember one batch."""
         self.outputs.append(outputs.detach())
         self.targets.append(targets)
+        if weights is not None:
+            self.weights.append(weights)
         self.drawn.append(list(range(self.members)) if drawn is None else drawn)
         self.parts.append((len(targets), {name: part.detach() for name, part in parts.items()}))
-        if len(self.outputs) * self.outputs[0].numel() >= _KEPT:
+        if self._full():
             self.flush()
+
+    def _full(self) -> bool:
+        return self._enough(len(self.outputs) * self.outputs[0].numel())
+
+    def _enough(self, numbers: int) -> bool:
+        return numbers >= _KEPT
 
     def flush(self) -> None:
         """Judge what is kept: at once where all batches have the same members."""
         if not self.outputs:
             return
         same = all(drawn == self.drawn[0] for drawn in self.drawn)
+        weights: list[Tensor | None] = [*self.weights] or [None] * len(self.outputs)
         if same:
-            groups = [(torch.cat(self.outputs, 1), torch.cat(self.targets), self.drawn[0])]
+            every = torch.cat(self.weights) if self.weights else None
+            groups = [(torch.cat(self.outputs, 1), torch.cat(self.targets), self.drawn[0], every)]
         else:
-            groups = list(zip(self.outputs, self.targets, self.drawn, strict=True))
-        for outputs, targets, drawn in groups:
-            self._judge(outputs, targets, drawn)
+            groups = list(zip(self.outputs, self.targets, self.drawn, weights, strict=True))
+        for group in groups:
+            self._judge(*group)
         totals = self.sums["parts"]
         for name in self.parts[0][1]:
             values = torch.stack([parts[name] for _, parts in self.parts]).double().cpu()
             sizes = torch.tensor([size for size, _ in self.parts], dtype=torch.float64)
             totals[name] = totals.get(name, 0.0) + float(values @ sizes)
-        self.outputs, self.targets, self.drawn, self.parts = [], [], [], []
+        self.outputs, self.targets, self.weights, self.drawn, self.parts = [], [], [], [], []
 
-    def _judge(self, outputs: Tensor, targets: Tensor, drawn: list[int]) -> None:
-        found = {name: value.cpu() for name, value in judge(outputs, targets, self.combine).items()}
+    def _judge(
+        self, outputs: Tensor, targets: Tensor, drawn: list[int], weights: Tensor | None
+    ) -> None:
+        judged = judge(outputs, targets, self.combine, weights)
+        found = {name: value.cpu() for name, value in judged.items()}
         sums = self.sums
-        sums["examples"] += len(targets)
+        examples = len(targets) if weights is None else float(weights.double().sum())
+        sums["examples"] += examples
         sums["ensemble_error"] += float(found["ensemble_error"])
         sums["member_error"] += float(found["member"].mean())
         sums["member"][drawn] += found["member"]
-        sums["member_examples"][drawn] += len(targets)
+        sums["member_examples"][drawn] += examples
         if "hits" in found:
             sums["hits"] += float(found["hits"])
             sums["member_hits"][drawn] += found["member_hits"]
@@ -172,6 +202,7 @@ class Meter:
         tensors = {name: self.sums[name] for name in ("member", "member_hits", "member_examples")}
         for number, (outputs, targets) in enumerate(zip(self.outputs, self.targets, strict=True)):
             tensors |= {f"outputs.{number}": outputs, f"targets.{number}": targets}
+        tensors |= {f"weights.{number}": own for number, own in enumerate(self.weights)}
         for number, (_, parts) in enumerate(self.parts):
             tensors |= {f"part.{number}.{name}": value for name, value in parts.items()}
         plain = {name: self.sums[name] for name in _PLAIN}
@@ -188,5 +219,7 @@ class Meter:
         for number, (size, names) in enumerate(plain["sizes"]):
             self.outputs.append(tensors[f"outputs.{number}"].to(device))
             self.targets.append(tensors[f"targets.{number}"].to(device))
+            if f"weights.{number}" in tensors:
+                self.weights.append(tensors[f"weights.{number}"].to(device))
             parts = {name: tensors[f"part.{number}.{name}"].to(device) for name in names}
             self.parts.append((size, parts))

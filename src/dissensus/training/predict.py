@@ -10,17 +10,24 @@ from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import Predictions
-from dissensus.training.batches import as_batches
+from dissensus.training.batches import Batches, as_batches
+from dissensus.training.progress import BatchProgress
 
 __all__ = ["outputs_of", "predict"]
 
 
 def predict(
-    ens: Ensemble, data: Any, *, batch_size: int = 1024, meta: Mapping[str, Any] | None = None
+    ens: Ensemble,
+    data: Any,
+    *,
+    batch_size: int = 1024,
+    meta: Mapping[str, Any] | None = None,
+    progress: bool = False,
 ) -> Predictions:
     """Every member's outputs for ``(x, y)`` tensors, ``x`` alone, or a DataLoader, on the CPU.
 
-    ``x`` may be a feature store's rows, which are streamed from disk.
+    ``x`` may be a feature store's rows or ``data.Examples``, which are streamed from disk; the
+    outputs are all in memory. ``progress`` shows a bar on a terminal.
 
     In evaluation mode, without gradients, in the order of the data: a DataLoader must not shuffle.
 
@@ -30,10 +37,13 @@ def predict(
     torch.Size([2, 7, 3])
     """
     outputs, targets = [], []
-    for found, y in outputs_of(ens, data, batch_size):
-        outputs.append(found)
-        if y is not None:
-            targets.append(y)
+    batches = as_batches(data, batch_size, shuffle=False, device=ens.device, labelled=False)
+    with BatchProgress("predicting", batches, show=progress) as shown:
+        for found, y in _outputs(ens, batches):
+            outputs.append(found)
+            if y is not None:
+                targets.append(y)
+            shown.advance()
     if not outputs:
         raise ValueError("the data are empty, got 0 batches")
     known = torch.cat(targets) if targets else None
@@ -42,7 +52,12 @@ def predict(
 
 def outputs_of(ens: Ensemble, data: Any, batch_size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Every member's outputs for a batch after the other, with the targets, on the CPU."""
-    batches = as_batches(data, batch_size, shuffle=False, device=ens.device, labelled=False)
+    return _outputs(
+        ens, as_batches(data, batch_size, shuffle=False, device=ens.device, labelled=False)
+    )
+
+
+def _outputs(ens: Ensemble, batches: Batches) -> Iterator[tuple[Tensor, Tensor | None]]:
     with torch.random.fork_rng():
         for x, y in batches.epoch(seed=0):
             with ens.evaluating():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sized
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["FleetProgress", "TrainingProgress"]
+__all__ = ["BatchProgress", "FleetProgress", "TrainingProgress"]
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -97,6 +98,32 @@ def _figures(record: dict[str, Any]) -> str:
             text += f", accuracy {figures['accuracy']:.1%}"
         parts.append(text)
     return "; ".join(parts)
+
+
+class BatchProgress:
+    """A bar over the batches of a data set, on a terminal."""
+
+    def __init__(self, title: str, batches: Sized, *, show: bool) -> None:
+        console = Console(stderr=True)
+        self.bar: Progress | None = None
+        if show and console.is_terminal:
+            columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+            self.bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+            self.task = self.bar.add_task(title, total=len(batches))
+
+    def __enter__(self) -> Self:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def advance(self) -> None:
+        """One more batch is done."""
+        if self.bar is not None:
+            self.bar.advance(self.task)
 
 
 class FleetProgress:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dissensus.training.optim import Optimizer
+from dissensus.training.pacing import Pace
 from dissensus.training.schedules import Schedule, parse_schedule
 
 __all__ = ["SELECTIONS", "Recipe"]
@@ -30,7 +31,9 @@ class Recipe:
     kept, and training stops once it has not improved for ``patience`` epochs. A member whose own
     validation error has not improved for ``freeze_patience`` epochs is frozen while the others go
     on (adp, Algorithm 1). ``clip`` limits the norm of each member's gradient. ``exact_train`` adds
-    an evaluation of the training data after each epoch. ``amp`` trains in bfloat16.
+    an evaluation of the training data after each epoch. ``amp`` trains in bfloat16. A run folder
+    gets a checkpoint after each epoch and, within one, after every ``checkpoint_every`` batches, or
+    minutes or seconds (``"5min"``, ``"30s"``); where nothing is said, every ten minutes.
 
     Objectives other than ADP and JSD are means over members, so a member's own gradient counts
     1/members. Adam and AdamW do not notice; with SGD, multiply the learning rate that suits one
@@ -49,6 +52,7 @@ class Recipe:
     exact_train: bool = False
     amp: bool = False
     compile: bool = False
+    checkpoint_every: int | str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, str):
@@ -67,6 +71,7 @@ class Recipe:
             raise ValueError("patience waits for a better epoch; select_by='last' knows none")
         if self.clip is not None and not (math.isfinite(self.clip) and self.clip > 0):
             raise ValueError(f"clip must be a finite number greater than 0, got {self.clip!r}")
+        Pace(self.checkpoint_every)
         if not isinstance(self.seed, int) or self.seed < 0:
             raise ValueError(f"seed must be an integer of at least 0, got {self.seed!r}")
 

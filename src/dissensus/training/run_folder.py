@@ -118,6 +118,10 @@ def _over(before: Any, now: Any) -> Any:
 
 
 def _may_change(section: str, key: str, was: Any) -> bool:
-    """Training longer is going on, and what a measurement chose stands in the checkpoint."""
-    longer = section == "training" and key in ("epochs", "patience")
+    """Training longer is going on, and what a measurement chose stands in the checkpoint.
+
+    How often it is saved, and by how many processes data are read, changes no number.
+    """
+    longer = section == "training" and key in ("epochs", "patience", "checkpoint_every")
+    longer = longer or (section == "data_options" and key == "workers")
     return longer or (section, key, was) == ("ensemble", "execution", "tune")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -14,6 +14,9 @@ from dissensus.training.run_folder import RunFolder
 from dissensus.training.state import History, RunState
 from dissensus.training.steps import Trainer
 from dissensus.training.stream import Stream
+
+if TYPE_CHECKING:
+    from dissensus.training.distributed import TeamTrainer
 
 __all__ = ["Saver"]
 
@@ -30,7 +33,7 @@ class Saver:
         stream: Stream,
     ) -> None:
         self.ens, self.objective, self.recipe = ens, objective, recipe
-        self.folder, self.stream = folder, stream
+        self.folder, self.stream, self.members = folder, stream, ens.members
         self.state = RunState()
         self.best: dict[str, Tensor] = {}
         self.restored: dict[str, Tensor] = {}
@@ -44,14 +47,14 @@ class Saver:
             if resume:
                 raise ValueError("resume=True needs out=, the folder of the run to go on with")
             return
-        self.folder.start(self._config(config), self._bytes_needed(), resume=resume)
-        found = self.folder.load() if resume else None
+        self._open(config, resume=resume)
+        found = self._load() if resume else None
         if found is None:
-            self.folder.keep_epochs(0)
+            self._epochs(0)
             return
         self.restored, values = found
         self.state, self.fresh = RunState(**values), False
-        self.state.epochs = self.folder.keep_epochs(self.state.epoch)
+        self.state.epochs = self._epochs(self.state.epoch)
         try:
             self.ens.load_state_dict(_part(self.restored, "model."))
         except RuntimeError as error:
@@ -63,18 +66,34 @@ class Saver:
             self.ens.execution = self.state.execution
         self.state.go_on(self.recipe)
 
-    def restore_trainer(self, trainer: Trainer) -> None:
+    def _open(self, config: dict[str, Any], *, resume: bool) -> None:
+        assert self.folder is not None
+        self.folder.start(self._config(config), self._bytes_needed(), resume=resume)
+
+    def _load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        assert self.folder is not None
+        return self.folder.load()
+
+    def _epochs(self, epochs: int) -> list[dict[str, Any]]:
+        """The records of so many epochs, the only ones that the folder keeps."""
+        assert self.folder is not None
+        return self.folder.keep_epochs(epochs)
+
+    def restore_trainer(self, trainer: Trainer | TeamTrainer) -> None:
         """Bring back moments and step counts."""
         if self.restored:
             trainer.load(_part(self.restored, "optimizer."))
 
     def restore_meter(self) -> Meter:
         """The meter of the epoch that begins, or of the one that was interrupted."""
-        meter = Meter(self.ens.members, self.ens.combine)
+        meter = self._meter()
         if self.state.meter is not None:
             meter.load(_part(self.restored, "meter."), self.state.meter, self.ens.device)
             self.state.meter = None
         return meter
+
+    def _meter(self) -> Meter:
+        return Meter(self.ens.members, self.ens.combine)
 
     def saved_randomness(self) -> dict[str, Tensor] | None:
         """The random numbers of the epoch that was interrupted; None at the start of one."""
@@ -88,24 +107,32 @@ class Saver:
         """Remember the weights of now."""
         self.best = {name: t.detach().clone() for name, t in self.ens.state_dict().items()}
 
-    def save(self, trainer: Trainer, record: dict[str, Any]) -> None:
+    def save(self, trainer: Trainer | TeamTrainer, record: dict[str, Any]) -> None:
         """Save after an epoch."""
         state = self.state
         if state.epoch >= self.recipe.epochs and not state.ended:
             state.ended = "epochs"
-        if self.folder is not None:
-            self.folder.append(record)
-            self.folder.save(self._tensors(trainer), state.plain())
+        self._write(trainer, {}, record)
 
-    def save_amid(self, trainer: Trainer, meter: Meter) -> None:
+    def save_amid(self, trainer: Trainer | TeamTrainer, meter: Meter) -> None:
         """Save in the middle of an epoch, with its figures and random numbers so far."""
+        if self.folder is not None:
+            self._write(trainer, self._amid(meter))
+
+    def _amid(self, meter: Meter) -> dict[str, Tensor]:
+        kept, self.state.meter = meter.state()
+        tensors = {f"meter.{name}": tensor for name, tensor in kept.items()}
+        randomness = self.stream.randomness()
+        return tensors | {f"random.{name}": tensor for name, tensor in randomness.items()}
+
+    def _write(
+        self, trainer: Trainer | TeamTrainer, extra: dict[str, Tensor], record: Any = None
+    ) -> None:
         if self.folder is None:
             return
-        kept, self.state.meter = meter.state()
-        tensors = self._tensors(trainer)
-        tensors |= {f"meter.{name}": tensor for name, tensor in kept.items()}
-        tensors |= {f"random.{name}": tensor for name, tensor in self.stream.randomness().items()}
-        self.folder.save(tensors, self.state.plain())
+        if record is not None:
+            self.folder.append(record)
+        self.folder.save(self._tensors(trainer) | extra, self.state.plain())
 
     def finish(self) -> History:
         """Put the best weights in place and write what came out."""
@@ -115,23 +142,30 @@ class Saver:
         self.ens.eval()
         history = state.history(self.ens.resolved_execution())
         if self.folder is not None:
-            self.folder.finish(
-                {
-                    "kind": "run",
-                    "objective": self.objective.spec(),
-                    "members": self.ens.members,
-                    "seed": self.recipe.seed,
-                    "epochs": state.epoch,
-                    "best_epoch": state.best_epoch,
-                    "ended": history.ended,
-                    "seconds": state.seconds,
-                    "execution": history.execution,
-                    "best": state.epochs[state.best_epoch - 1] if state.epochs else {},
-                }
-            )
+            self._record(history)
         return history
 
-    def _tensors(self, trainer: Trainer) -> dict[str, Tensor]:
+    def _record(self, history: History, **more: Any) -> None:
+        """Write what came out."""
+        state = self.state
+        assert self.folder is not None
+        self.folder.finish(
+            {
+                "kind": "run",
+                "objective": self.objective.spec(),
+                "members": self.members,
+                "seed": self.recipe.seed,
+                "epochs": state.epoch,
+                "best_epoch": state.best_epoch,
+                "ended": history.ended,
+                "seconds": state.seconds,
+                "execution": history.execution,
+                "best": state.epochs[state.best_epoch - 1] if state.epochs else {},
+                **more,
+            }
+        )
+
+    def _tensors(self, trainer: Trainer | TeamTrainer) -> dict[str, Tensor]:
         tensors = {f"model.{name}": tensor for name, tensor in self.ens.state_dict().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
         return tensors | {f"optimizer.{name}": t for name, t in trainer.tensors().items()}
@@ -140,7 +174,7 @@ class Saver:
         """What was asked, for ``config.toml``."""
         ensemble = {
             **extra.get("ensemble", {}),
-            "members": self.ens.members,
+            "members": self.members,
             "combine": self.ens.combine,
             "execution": self.ens.execution,
         }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,8 @@ class StackTrainer:
         self.dense = dense_plan(ens.stack) if plain and stacked else None
         self.written = written_plan(ens.stack) if plain and stacked and not self.dense else None
         self.gradients = Gradients()
+        self.meet: Meet = evaluate_objective
+        self.reduce: Reduce | None = None
         self.run = torch.compile(ens.run) if recipe.compile else ens.run
         self.run_drawn = torch.compile(ens.run_drawn) if recipe.compile else ens.run_drawn
 
@@ -51,28 +54,37 @@ class StackTrainer:
         self, batch: Batch, frozen: set[int], scale: float, *, check: bool
     ) -> tuple[Tensor, Terms]:
         """Train on one batch; returns the outputs and the objective's terms."""
-        x, y, extra, drawn = batch
-        rows = list(range(self.ens.members)) if drawn is None else drawn
+        rows = list(range(self.ens.members)) if batch.drawn is None else batch.drawn
         trained = set(self.objective.trained_members(rows)) - frozen
+        return self.step_trained(batch, trained, scale, check=check)
+
+    def step_trained(
+        self, batch: Batch, trained: set[int], scale: float, *, check: bool
+    ) -> tuple[Tensor, Terms]:
+        """As :meth:`step`, with the members that are to be ``trained`` known."""
+        rows = list(range(self.ens.members)) if batch.drawn is None else batch.drawn
         keep = [position for position, member in enumerate(rows) if member in trained]
-        leaves, index = self._leaves(drawn)
+        leaves, index = self._leaves(batch.drawn)
         if self.ens.backbone is not None:
-            with _precision(x, self.recipe):
-                x = self.ens.features(x)
-                extra = None if extra is None else self.ens.features(extra)
+            with _precision(batch.x, self.recipe):
+                extra = None if batch.extra is None else self.ens.features(batch.extra)
+                batch = batch._replace(x=self.ens.features(batch.x), extra=extra)
+        x, extra = batch.x, batch.extra
         with self._as_they_were([member for member in rows if member not in trained]):
             if self.dense is not None and self.dense.fits(x):
-                outputs, terms, gradients = self._dense_step(leaves, x, y, extra, check)
+                outputs, terms, gradients = self._dense_step(leaves, batch, check)
             elif self.written is not None and self.written.fits(x):
-                outputs, terms, gradients = self._written_step(leaves, x, y, extra, check)
+                outputs, terms, gradients = self._written_step(leaves, batch, check)
             else:
                 with _precision(x, self.recipe):
                     outputs = self._outputs(leaves, x, index)
                     unlabelled = None if extra is None else self._outputs(leaves, extra, index)
-                terms = evaluate_objective(self.objective, outputs, y, unlabelled, check=check)
+                outputs, terms = self.meet(
+                    self.objective, outputs, batch.y, unlabelled, batch.weights, check=check
+                )
                 gradients = _gradients(terms.loss, list(leaves.values()))
         if math.isfinite(terms.loss.detach()):  # if not, the weights of before are worth keeping
-            self._update(gradients, rows, keep, drawn is None, scale)
+            self._update(gradients, rows, keep, batch.drawn is None, scale)
         return outputs, terms
 
     @contextmanager
@@ -84,41 +96,47 @@ class StackTrainer:
             self.buffers[name][members] = values
 
     def _dense_step(
-        self, leaves: dict[str, Tensor], x: Tensor, y: Tensor, extra: Tensor | None, check: bool
+        self, leaves: dict[str, Tensor], batch: Batch, check: bool
     ) -> tuple[Tensor, Terms, Sequence[Tensor]]:
         """The same through ``ensemble.dense``: only the objective is differentiated by torch."""
         assert self.dense is not None
-        batches = [x] if extra is None else [x, extra]
+        extra = batch.extra
+        batches = [batch.x] if extra is None else [batch.x, extra]
         runs = [dense_forward(self.dense, leaves, inputs[None]) for inputs in batches]
         ends = [outputs.requires_grad_() for outputs, _ in runs]
         unlabelled = None if extra is None else ends[1]
-        terms = evaluate_objective(self.objective, ends[0], y, unlabelled, check=check)
+        outputs, terms = self.meet(
+            self.objective, ends[0], batch.y, unlabelled, batch.weights, check=check
+        )
         at_ends = _gradients(terms.loss, ends)
         found = [
             dense_backward(self.dense, leaves, activations, gradient)
             for (_, activations), gradient in zip(runs, at_ends, strict=True)
         ]
         if extra is None:
-            return ends[0], terms, [found[0][name] for name in leaves]
-        return ends[0], terms, [found[0][name] + found[1][name] for name in leaves]
+            return outputs, terms, [found[0][name] for name in leaves]
+        return outputs, terms, [found[0][name] + found[1][name] for name in leaves]
 
     def _written_step(
-        self, leaves: dict[str, Tensor], x: Tensor, y: Tensor, extra: Tensor | None, check: bool
+        self, leaves: dict[str, Tensor], batch: Batch, check: bool
     ) -> tuple[Tensor, Terms, Sequence[Tensor]]:
         """The same through ``ensemble.written``."""
         assert self.written is not None
-        batches = [x] if extra is None else [x, extra]
+        extra = batch.extra
+        batches = [batch.x] if extra is None else [batch.x, extra]
         runs = [written_forward(self.written, leaves, inputs) for inputs in batches]
         ends = [outputs.requires_grad_() for outputs, _ in runs]
         unlabelled = None if extra is None else ends[1]
-        terms = evaluate_objective(self.objective, ends[0], y, unlabelled, check=check)
+        outputs, terms = self.meet(
+            self.objective, ends[0], batch.y, unlabelled, batch.weights, check=check
+        )
         self.gradients.begin()
         for (_, kept), gradient in zip(runs, _gradients(terms.loss, ends), strict=True):
             written_backward(self.written, leaves, kept, gradient, self.gradients)
         found = self.gradients.found
         # A layer that is never called has no gradient.
         return (
-            ends[0],
+            outputs,
             terms,
             [
                 found[name] if name in found else torch.zeros_like(leaf)
@@ -152,6 +170,8 @@ class StackTrainer:
     ) -> None:
         if not keep:
             return
+        if self.reduce is not None:
+            gradients = self.reduce(gradients)
         if self.recipe.clip is not None:
             gradients = clip_by_member(gradients, self.recipe.clip)
         if len(keep) == len(rows):
@@ -159,6 +179,10 @@ class StackTrainer:
             return
         kept = [g[keep] for g in gradients]
         self.optimizer.step(kept, [rows[position] for position in keep], scale)
+
+    def where(self, outputs: Tensor) -> str:
+        """Which process a loss that is not finite comes from, in front of the error's text."""
+        return ""
 
     def tensors(self) -> dict[str, Tensor]:
         """What has to be saved of the optimiser."""
@@ -175,6 +199,8 @@ class UnlikeTrainer:
     def __init__(self, ens: Ensemble, objective: Objective, recipe: Recipe) -> None:
         assert ens.unlike is not None
         self.ens, self.objective, self.recipe = ens, objective, recipe
+        self.meet: Meet = evaluate_objective
+        self.reduce: Reduce | None = None
         self.parameters: list[list[nn.Parameter]] = []
         self.optimizers: list[MemberOptimizer] = []
         rates, decays = recipe.optimizer.for_members(ens.members)  # type: ignore[union-attr]
@@ -193,21 +219,31 @@ class UnlikeTrainer:
         self, batch: Batch, frozen: set[int], scale: float, *, check: bool
     ) -> tuple[Tensor, Terms]:
         """Train on one batch; returns the outputs and the objective's terms."""
-        x, y, extra, drawn = batch
-        rows = list(range(self.ens.members)) if drawn is None else drawn
-        update = [m for m in self.objective.trained_members(rows) if m not in frozen]
-        update = [m for m in update if self.parameters[m]]
+        rows = list(range(self.ens.members)) if batch.drawn is None else batch.drawn
+        trained = set(self.objective.trained_members(rows)) - frozen
+        return self.step_trained(batch, trained, scale, check=check)
+
+    def step_trained(
+        self, batch: Batch, trained: set[int], scale: float, *, check: bool
+    ) -> tuple[Tensor, Terms]:
+        """As :meth:`step`, with the members that are to be ``trained`` known."""
+        x, extra = batch.x, batch.extra
+        rows = list(range(self.ens.members)) if batch.drawn is None else batch.drawn
+        update = [m for m in rows if m in trained and self.parameters[m]]
         before = [(b, b.clone()) for m in rows if m not in update for b in self._buffers(m)]
         with _precision(x, self.recipe):
             outputs = self.ens(x, rows)
             unlabelled = None if extra is None else self.ens(extra, rows)
-        terms = evaluate_objective(self.objective, outputs, y, unlabelled, check=check)
+        outputs, terms = self.meet(
+            self.objective, outputs, batch.y, unlabelled, batch.weights, check=check
+        )
         for buffer, values in before:
             buffer.copy_(values)
         leaves = [p for member in update for p in self.parameters[member]]
         if not leaves or not math.isfinite(terms.loss.detach()):
             return outputs, terms
-        gradients = iter(_gradients(terms.loss, leaves))
+        found = _gradients(terms.loss, leaves)
+        gradients = iter(found if self.reduce is None else self.reduce(found))
         for member in update:
             own = [next(gradients)[None] for _ in self.parameters[member]]
             if self.recipe.clip is not None:
@@ -218,6 +254,10 @@ class UnlikeTrainer:
     def _buffers(self, member: int) -> list[Tensor]:
         assert self.ens.unlike is not None
         return list(self.ens.unlike[member].buffers())
+
+    def where(self, outputs: Tensor) -> str:
+        """Which process a loss that is not finite comes from, in front of the error's text."""
+        return ""
 
     def tensors(self) -> dict[str, Tensor]:
         """What has to be saved of the optimisers."""
@@ -255,13 +295,40 @@ def make_trainer(ens: Ensemble, objective: Objective, recipe: Recipe) -> Trainer
     return kind(ens, objective, recipe)
 
 
+class Meet(Protocol):
+    """Where outputs meet the objective: returns the outputs that it saw, and its terms."""
+
+    def __call__(
+        self,
+        objective: Objective,
+        outputs: Tensor,
+        y: Tensor,
+        unlabelled: Tensor | None,
+        weights: Tensor | None,
+        *,
+        check: bool,
+    ) -> tuple[Tensor, Terms]: ...
+
+
+Reduce = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+
 def evaluate_objective(
-    objective: Objective, outputs: Tensor, y: Tensor, unlabelled: Tensor | None, *, check: bool
-) -> Terms:
-    """The objective's terms; with ``check`` through its checked door, which reads the labels."""
+    objective: Objective,
+    outputs: Tensor,
+    y: Tensor,
+    unlabelled: Tensor | None,
+    weights: Tensor | None,
+    *,
+    check: bool,
+) -> tuple[Tensor, Terms]:
+    """The outputs and the objective's terms; with ``check`` through the door that reads labels."""
+    seen = outputs
     if outputs.dtype in (torch.float16, torch.bfloat16):
-        outputs = outputs.float()
+        seen = outputs.float()
         unlabelled = None if unlabelled is None else unlabelled.float()
     if check:
-        return objective(outputs, y, disagreement=unlabelled)
-    return objective.core(outputs, y, disagreement=unlabelled, **objective.values())
+        return outputs, objective(seen, y, disagreement=unlabelled, example_weights=weights)
+    if weights is not None:
+        return outputs, objective.weighted(seen, y, weights, **objective.values())
+    return outputs, objective.core(seen, y, disagreement=unlabelled, **objective.values())

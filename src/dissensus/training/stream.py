@@ -7,13 +7,20 @@ run's seed and the epoch. In the middle of an epoch their state can be saved and
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import repeat
 from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from dissensus.objectives import Objective
-from dissensus.training.batches import Augmentation, Batches, derived_seed
+from dissensus.training.batches import (
+    Augmentation,
+    Batches,
+    TensorBatches,
+    derived_seed,
+    shuffled,
+)
 
 __all__ = ["ORDER", "Batch", "LabelledAugmentation", "Stream"]
 
@@ -33,12 +40,16 @@ class LabelledAugmentation(Protocol):
 
 
 class Batch(NamedTuple):
-    """One training batch: inputs, targets, unlabelled inputs if any, members (None: all)."""
+    """One training batch: inputs, targets, unlabelled inputs if any, members (None: all).
+
+    ``weights`` say how much each example counts; None: all the same.
+    """
 
     x: Tensor
     y: Tensor
     extra: Tensor | None
     drawn: list[int] | None
+    weights: Tensor | None = None
 
 
 class Stream:
@@ -53,9 +64,12 @@ class Stream:
         device: torch.device,
         augment: Augmentation | LabelledAugmentation | None,
         seed: int,
+        weights: Tensor | None = None,
+        rank: int = 0,
     ) -> None:
-        self.train, self.extra, self.objective = train, extra, objective
+        self.train, self.extra, self.objective, self.weights = train, extra, objective, weights
         self.members, self.device, self.augment, self.seed = members, device, augment, seed
+        self.rank = rank  # of several processes; layers of each draw for themselves
         self.draws, self.changes = torch.Generator(), torch.Generator()
 
     def __len__(self) -> int:
@@ -70,10 +84,11 @@ class Stream:
         self, epoch: int, start: int = 0, saved: dict[str, Tensor] | None = None
     ) -> Iterator[Batch]:
         """The batches of an epoch from ``start`` on; ``saved`` is the :meth:`randomness` there."""
-        source = self.train.epoch(derived_seed(self.seed, epoch, ORDER), start)
+        seed = derived_seed(self.seed, epoch, ORDER)
+        source, weights = self.train.epoch(seed, start), self._weights(seed, start)
         extras = self._extras(epoch, start)
         pair = next(source, None)
-        _seed_layers(derived_seed(self.seed, epoch, _LAYERS), self.device)
+        _seed_layers(self._seed_of_layers(epoch, start), self.device)
         self.draws.manual_seed(derived_seed(self.seed, epoch, _DRAWS))
         self.changes.manual_seed(derived_seed(self.seed, epoch, _AUGMENT))
         if saved:
@@ -85,8 +100,21 @@ class Stream:
             x, y = self._augmented(x.to(self.device), y.to(self.device))
             extra = None if extras is None else next(extras)[0].to(self.device)
             drawn = self.objective.sample_members(self.members, self.draws)
-            yield Batch(x, y, extra, None if drawn is None else list(drawn))
+            yield Batch(x, y, extra, None if drawn is None else list(drawn), next(weights))
             pair = next(source, None)
+
+    def _weights(self, seed: int, start: int) -> Iterator[Tensor | None]:
+        """The weights of each batch's examples; without end where there are none."""
+        if self.weights is None:
+            return repeat(None)
+        assert isinstance(self.train, TensorBatches)  # fit has looked
+        order = shuffled(len(self.weights), seed).to(self.weights.device)
+        return iter(self.weights[order].split(self.train.sizes)[start:])
+
+    def _seed_of_layers(self, epoch: int, start: int) -> int:
+        if self.rank == 0:
+            return derived_seed(self.seed, epoch, _LAYERS)
+        return derived_seed(self.seed, epoch, _LAYERS, self.rank, start)
 
     def _augmented(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         augment = self.augment
@@ -108,7 +136,8 @@ class Stream:
         return states
 
     def _restore(self, saved: dict[str, Tensor]) -> None:
-        torch.set_rng_state(saved["layers"])
+        if "layers" in saved:  # not where another number of processes goes on
+            torch.set_rng_state(saved["layers"])
         if "device" in saved:
             torch.cuda.set_rng_state(saved["device"], self.device)
         self.draws.set_state(saved["draws"])

@@ -95,7 +95,7 @@ def _share_left(records: list[Record], data: str) -> float:
 
 def draw(records: list[Record]) -> Figure:
     """Accuracy against ε: the paper's PGD beside one that crosses the ball, and the worst case."""
-    from dissensus.experiments.drawing import COLORS, MARKERS, add_line, label, new_figure
+    from dissensus.drawing import COLORS, MARKERS, add_line, label, new_figure
     from dissensus.experiments.statistics import curve_interval
 
     drawn = [record for record in records if "curve" in record["result"]]

@@ -103,7 +103,7 @@ def brief(records: list[Record]) -> list[str]:
 
 def draw(records: list[Record]) -> Figure:
     """ROC curves on ADP's ensembles, mean over seeds."""
-    from dissensus.experiments.drawing import add_line, label, new_figure
+    from dissensus.drawing import add_line, label, new_figure
 
     chosen = [record for record in records if "detection" in record["result"]]
     sets = data_in(chosen)

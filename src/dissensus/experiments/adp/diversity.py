@@ -57,7 +57,7 @@ def _more_diverse(larger: str, smaller: str) -> Callable[[list[Record]], Finding
 
 def draw_histogram(records: list[Record]) -> Figure:
     """Histograms of log diversity, all seeds together."""
-    from dissensus.experiments.drawing import COLORS, label, new_figure
+    from dissensus.drawing import COLORS, label, new_figure
 
     chosen = [record for record in records if "histogram" in record["result"]]
     sets = data_in(chosen)
@@ -145,7 +145,7 @@ def _less_alike(records: list[Record]) -> Finding:
 
 def draw_features(records: list[Record]) -> Figure:
     """t-SNE of each member's last hidden features, one colour a class, for the first seed."""
-    from dissensus.experiments.drawing import COLORS, new_figure
+    from dissensus.drawing import COLORS, new_figure
 
     chosen = [record for record in records if "tsne" in record["result"]]
     data = data_in(chosen)[:1]

@@ -133,7 +133,7 @@ def _too_weak(records: list[Record]) -> Finding:
 
 def draw(records: list[Record]) -> Figure:
     """Members' probabilities of the label at the least loss, against λ."""
-    from dissensus.experiments.drawing import COLORS, label, new_figure
+    from dissensus.drawing import COLORS, label, new_figure
 
     counts = sorted({record["cell"]["members"] for record in records})
     figure, axes = new_figure(1, len(counts), width=3.2, height=2.8, sharey=True)

@@ -112,7 +112,7 @@ def _in_training(record: Record) -> float:
 
 def draw(records: list[Record]) -> Figure:
     """What a temperature does to diversity, to wrong-class probabilities and to accuracies."""
-    from dissensus.experiments.drawing import COLORS, label, new_figure
+    from dissensus.drawing import COLORS, label, new_figure
 
     pgd = [spec for spec in attack_names(records) if family(spec) == "pgd"]
 

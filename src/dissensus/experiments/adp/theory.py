@@ -208,7 +208,7 @@ def _approximately(records: list[Record]) -> Finding:
 
 def draw(records: list[Record]) -> Figure:
     """The predictions of three members on ten classes: Eq. 8, as in Figure 1."""
-    from dissensus.experiments.drawing import COLORS, label, new_figure
+    from dissensus.drawing import COLORS, label, new_figure
 
     figure, axes = new_figure(1, 2, width=4.0, height=2.8, sharey=True)
     for panel, (members, classes) in zip(axes[0], ((3, 10), (5, 101)), strict=True):

@@ -117,7 +117,7 @@ def _attack_title(name: str) -> str:
 
 def draw(records: list[Record]) -> Figure:
     """The matrices of PGD, mean over seeds; high is good untargeted, low is good targeted."""
-    from dissensus.experiments.drawing import new_figure
+    from dissensus.drawing import new_figure
 
     chosen = [record for record in records if "transfer" in record["result"]]
     sets = data_in(chosen)

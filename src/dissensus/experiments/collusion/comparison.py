@@ -226,7 +226,7 @@ def _members_far_below(records: list[Record]) -> Finding:
 
 def draw_curves(records: list[Record]) -> Figure:
     """Figure 6 (right): validation accuracy of the ensemble and of its members over epochs."""
-    from dissensus.experiments.drawing import COLORS, add_line, label, new_figure
+    from dissensus.drawing import COLORS, add_line, label, new_figure
 
     figure, axes = new_figure(1, 1, width=5.0, height=3.4)
     panel = axes[0, 0]
@@ -256,7 +256,7 @@ def draw_curves(records: list[Record]) -> Figure:
 
 def draw_table(records: list[Record]) -> Figure:
     """Top-1 test accuracy of both kinds of training, one pair of bars an architecture."""
-    from dissensus.experiments.drawing import COLORS, label, new_figure
+    from dissensus.drawing import COLORS, label, new_figure
 
     found = _architectures(records)
     figure, axes = new_figure(1, 1, width=max(4.0, 1.6 * len(found)), height=3.2)

@@ -160,7 +160,7 @@ def _change_of_mean(error: Matrix) -> Estimate:
 
 
 def _panels(records: list[Record], draw: Callable[[Any, str], None], scale: str) -> Figure:
-    from dissensus.experiments.drawing import label, new_figure
+    from dissensus.drawing import label, new_figure
 
     tables = list(by_table(records, error_of))
     figure, axes = new_figure(1, len(tables), width=2.6, height=2.5)
@@ -178,7 +178,7 @@ def _spread(values: Matrix) -> tuple[Matrix, tuple[Matrix, Matrix]]:
 
 
 def _draw_explosion(records: list[Record]) -> Figure:
-    from dissensus.experiments.drawing import add_line
+    from dissensus.drawing import add_line
 
     lines = {"ERR (test MSE)": by_table(records, error_of), "DIV": by_table(records, diversity_of)}
 
@@ -233,7 +233,7 @@ def _share_grows(records: list[Record]) -> Finding:
 
 
 def _draw_share(records: list[Record]) -> Figure:
-    from dissensus.experiments.drawing import add_line
+    from dissensus.drawing import add_line
 
     shares = by_table(records, lambda figures: 100 * share_of(figures))
 
@@ -278,7 +278,7 @@ def _harmless_elsewhere(records: list[Record]) -> Finding:
 
 
 def _draw_without(records: list[Record]) -> Figure:
-    from dissensus.experiments.drawing import add_line
+    from dissensus.drawing import add_line
 
     lines = {fraction: by_table(records, without(fraction)) for fraction in FRACTIONS}
 

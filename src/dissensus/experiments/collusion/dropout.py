@@ -126,7 +126,7 @@ def _still_below_independent(records: list[Record]) -> Finding:
 
 def draw(records: list[Record]) -> Figure:
     """Accuracy, diversity and individual performance against the share that is dropped."""
-    from dissensus.experiments.drawing import label, new_figure
+    from dissensus.drawing import label, new_figure
 
     keys = ("accuracy", "diversity", "member_accuracy", "error")
     figure, axes = new_figure(1, len(keys), width=3.2, height=2.8)

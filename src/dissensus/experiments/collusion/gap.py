@@ -220,7 +220,7 @@ _PANELS = (
 
 def draw(records: list[Record]) -> Figure:
     """One row a data set: the gap, both losses, and both decompositions over epochs."""
-    from dissensus.experiments.drawing import add_line, label, new_figure
+    from dissensus.drawing import add_line, label, new_figure
 
     groups = _groups(records)
     figure, axes = new_figure(2 * len(groups), 4, width=3.2, height=2.6)

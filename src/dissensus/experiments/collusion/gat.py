@@ -289,7 +289,7 @@ def _constant_target(records: list[Record]) -> Finding:
 
 def draw(records: list[Record]) -> Figure:
     """Figure 9 (α against β) on the left, Figure 8 (γ against α for several M) on the right."""
-    from dissensus.experiments.drawing import add_line, label, new_figure
+    from dissensus.drawing import add_line, label, new_figure
 
     curve = _curve(records)
     figure, axes = new_figure(1, 2, width=4.2, height=3.2)

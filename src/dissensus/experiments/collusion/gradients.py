@@ -275,7 +275,7 @@ def _never_above(records: list[Record]) -> Finding:
 
 def draw(records: list[Record]) -> Figure:
     """The pull on a member towards the true class, for each way of training."""
-    from dissensus.experiments.drawing import add_line, label, new_figure
+    from dissensus.drawing import add_line, label, new_figure
 
     curve = next(r["result"] for r in records if r["cell"]["kind"] == "curves")
     figure, axes = new_figure(1, 3, width=3.1, height=2.9, sharey=True)

@@ -30,7 +30,7 @@ AXES = {
 
 def draw_beta_curves(groups: Mapping[str, Sequence[Record]], keys: Sequence[str]) -> Figure:
     """One panel a quantity, one line a group, against β, with intervals over runs."""
-    from dissensus.experiments.drawing import label, new_figure
+    from dissensus.drawing import label, new_figure
 
     figure, axes = new_figure(1, len(keys), width=3.8, height=3.0)
     for panel, key in zip(axes[0], keys, strict=True):
@@ -47,7 +47,7 @@ def draw_points(
     panel: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], number: int, name: str
 ) -> None:
     """A line through the means of ``runs`` at ``x`` with its 95 % band; no band for one run."""
-    from dissensus.experiments.drawing import add_line
+    from dissensus.drawing import add_line
 
     found = [mean_interval(values) for values in runs]
     means = [estimate.mean for estimate in found]

@@ -112,7 +112,7 @@ def _best_of_all(records: list[Record]) -> Finding:
 
 def draw_methods(records: list[Record]) -> Figure:
     """AUROC of every method with PDS and with BMA, by unknown set."""
-    from dissensus.experiments.drawing import COLORS, label, new_figure
+    from dissensus.drawing import COLORS, label, new_figure
 
     sets = _main_data(records)
     figure, axes = new_figure(len(sets), 4, width=2.7, height=2.9, sharey="row")
@@ -284,7 +284,7 @@ def _state_of_the_art(records: list[Record]) -> Finding:
 
 def draw_baselines(records: list[Record]) -> Figure:
     """Figure 4: AUROC under strong corruption, and on average over all unknown sets."""
-    from dissensus.experiments.drawing import COLORS, label, new_figure
+    from dissensus.drawing import COLORS, label, new_figure
 
     data_sets = _with_baselines(records)
     figure, axes = new_figure(1, len(data_sets), width=5.0, height=4.4)

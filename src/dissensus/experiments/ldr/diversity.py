@@ -90,7 +90,7 @@ def _plain_is_alike(records: list[Record]) -> Finding:
 
 def draw(records: list[Record]) -> Figure:
     """#unique on test inputs and on each unknown set, for each method."""
-    from dissensus.experiments.drawing import add_line, label, new_figure
+    from dissensus.drawing import add_line, label, new_figure
 
     sets = [data for data in data_in(records) if chosen(records, data, "ldr")]
     figure, axes = new_figure(1, len(sets), width=3.6, height=3.0, sharey=True)

@@ -91,7 +91,7 @@ def _ambiguous(records: list[Record]) -> Finding:
 
 def draw(records: list[Record]) -> Figure:
     """Figure 3: the five most and the five least divided test images, with their votes."""
-    from dissensus.experiments.drawing import new_figure
+    from dissensus.drawing import new_figure
 
     figure, axes = new_figure(2, _SHOWN, width=1.7, height=2.1)
     found = records[0]["result"]

@@ -159,7 +159,7 @@ _NAMES = {"ldr": "LDR", "ldr-divdis": "LDR, DivDis term", "deep-ensemble": "deep
 
 def draw_when(records: list[Record]) -> Figure:
     """What LDR changes over a deep ensemble: AUROC of PDS on each unknown set, and accuracy."""
-    from dissensus.experiments.drawing import COLORS, MARKERS, label, new_figure
+    from dissensus.drawing import COLORS, MARKERS, label, new_figure
 
     factors = _factors_in(records)
     names = sets_in(_rival(records, "as elsewhere"))
@@ -310,7 +310,7 @@ def _negated(finding: Finding) -> Finding:
 
 def draw_size(records: list[Record]) -> Figure:
     """#unique and AUROC of PDS against the number of members."""
-    from dissensus.experiments.drawing import add_line, label, new_figure
+    from dissensus.drawing import add_line, label, new_figure
 
     figure, axes = new_figure(1, 3, width=3.4, height=2.8)
     sizes = _sizes_in(records, "ldr")

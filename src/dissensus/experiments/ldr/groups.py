@@ -122,7 +122,7 @@ def _oracle(records: list[Record]) -> Finding:
 
 def draw(records: list[Record]) -> Figure:
     """Worst-group accuracy of the ensemble, of its best member and of the mean member."""
-    from dissensus.experiments.drawing import COLORS, label, new_figure
+    from dissensus.drawing import COLORS, label, new_figure
 
     figure, axes = new_figure(1, 1, width=5.0, height=3.0)
     panel = axes[0, 0]

@@ -226,7 +226,7 @@ def _enriched(records: list[Record]) -> Finding:
 
 def draw(records: list[Record]) -> Figure:
     """δ_H against Pr[J = 1] on Q and on P, and the AUROC of PDS on Q against ε."""
-    from dissensus.experiments.drawing import COLORS, MARKERS, add_line, label, new_figure
+    from dissensus.drawing import COLORS, MARKERS, add_line, label, new_figure
 
     name = _stranger(records)
     figure, axes = new_figure(1, 3, width=3.6, height=3.0)

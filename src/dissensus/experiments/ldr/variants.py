@@ -106,7 +106,7 @@ def _detects_better(records: list[Record]) -> Finding:
 
 def draw_strength(records: list[Record]) -> Figure:
     """#unique, accuracy and AUROC of PDS against λ."""
-    from dissensus.experiments.drawing import add_line, label, new_figure
+    from dissensus.drawing import add_line, label, new_figure
 
     data_sets = _data(records, "ldr")
     figure, axes = new_figure(len(data_sets), 3, width=3.4, height=2.6)

@@ -223,7 +223,7 @@ def _no_flips(records: list[Record]) -> Finding:
 
 def draw(records: list[Record]) -> Figure:
     """α over training: its mean, where its mass lies, and on planted rows."""
-    from dissensus.experiments.drawing import add_line, label, new_figure
+    from dissensus.drawing import add_line, label, new_figure
 
     figure, axes = new_figure(1, 3, width=3.5, height=2.8)
 

@@ -1,0 +1,154 @@
+"""Examples that stay on disk and are read as they are used, however many there are."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dissensus.data.images import to_unit
+from dissensus.data.shards.ordering import Blocks, InTurn, Order, Scattered, Windowed
+from dissensus.data.shards.permuting import Numbers, Part
+from dissensus.data.shards.sources import Found, Source
+
+__all__ = ["ON_ERROR", "Examples", "Targets"]
+
+#: What to do with examples that cannot be read.
+ON_ERROR = ("raise", "skip")
+
+
+class Examples:
+    """The inputs ``[rows, *shape]`` of one part, on disk; in use much like a float32 tensor.
+
+    It has ``len``, ``shape`` and ``dtype``, and an index gives a tensor: ``x[5]``, ``x[10:20]``.
+    Training, prediction and evaluation take it, or ``(x, y)`` with its :class:`Targets`, wherever
+    they take inputs. ``workers`` processes read and decode ahead; what is shown and in which order
+    does not depend on them. ``on_error="skip"`` leaves out examples that cannot be read and says
+    how many. ``window`` is how many examples of shards are shuffled together.
+    """
+
+    dtype = torch.float32  # of what is read, however it is stored
+
+    def __init__(
+        self,
+        source: Source,
+        part: Part,
+        *,
+        window: int,
+        workers: int = 0,
+        on_error: str = "raise",
+        target_shape: tuple[int, ...] | None = None,
+    ) -> None:
+        self.source, self.part, self.window = source, part, window
+        self.workers, self.on_error = workers, on_error
+        self.shape = torch.Size((len(part), *source.shape))
+        self.target_shape = target_shape
+        self.rank, self.world = 0, 1
+        self.blocks = None if source.ends is None else Blocks(source.ends, part)
+
+    @property
+    def targets(self) -> Targets | None:
+        """The targets of these inputs; None where there are none."""
+        return None if self.target_shape is None else Targets(self)
+
+    @property
+    def digest(self) -> str:
+        """What tells the data apart from others: names, sizes and numbers of examples."""
+        return self.source.digest
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def numel(self) -> int:
+        """How many numbers there are."""
+        return self.shape.numel()
+
+    def element_size(self) -> int:
+        """The bytes of memory that each takes: none, as they are on disk."""
+        return 0
+
+    def __repr__(self) -> str:
+        """Return one line."""
+        workers = f", {self.workers} workers" if self.workers else ""
+        return f"Examples({tuple(self.shape)} on disk{workers})"
+
+    def for_rank(self, rank: int, world: int) -> Examples:
+        """The same, but of each batch only the share of one of ``world`` processes.
+
+        Batches have the same numbers in all processes; ``batch_size`` is that of all together.
+        """
+        if not 0 <= rank < world:
+            raise ValueError(f"rank must be from 0 to {world - 1}, got {rank}")
+        own = copy.copy(self)
+        own.rank, own.world = rank, world
+        return own
+
+    def order(self, seed: int | None) -> Order:
+        """Which example stands at which place of an epoch; without a seed as they are on disk."""
+        if self.blocks is not None:
+            return Windowed(self.blocks, self.window, seed)
+        return InTurn(self.part) if seed is None else Scattered(self.part, seed)
+
+    def read(self, start: int, stop: int, order: Order | None = None, step: int = 1) -> Found:
+        """Every ``step``-th of the examples at places ``start`` to ``stop`` − 1, as stored."""
+        numbers = (order or self.order(None)).numbers(start, stop)[::step]
+        found = self.source.read(numbers)
+        if found.problems and self.on_error == "raise":
+            raise ValueError(
+                f"{found.problems[0]}; pass on_error='skip' to leave out what cannot be read"
+            )
+        return found
+
+    def __getitem__(self, index: Any) -> Tensor:
+        found = self.source.read(self._numbers(index))
+        if found.problems:
+            raise ValueError(found.problems[0])
+        return as_float(found.x)[0 if isinstance(index, int) else slice(None)]
+
+    def _numbers(self, index: Any) -> Numbers:
+        """The numbers that an index means."""
+        order = self.order(None)
+        if isinstance(index, slice) and index.step in (None, 1):
+            start, stop, _ = index.indices(len(self))
+            return order.numbers(start, stop)
+        places = np.atleast_1d(np.asarray(index, dtype=np.int64))
+        if places.ndim != 1 or ((places < -len(self)) | (places >= len(self))).any():
+            raise IndexError(f"examples on disk have numbers below {len(self)}, got {index!r}")
+        places = places % len(self)
+        if len(places) and (np.diff(places) == 1).all():
+            return order.numbers(int(places[0]), int(places[-1]) + 1)
+        return np.concatenate([order.numbers(p, p + 1) for p in places.tolist()])
+
+
+class Targets:
+    """The targets ``[rows]`` or ``[rows, outputs]`` of some examples, read together with them."""
+
+    def __init__(self, examples: Examples) -> None:
+        assert examples.target_shape is not None
+        self.examples = examples
+        self.shape = torch.Size((len(examples), *examples.target_shape))
+        self.dtype = torch.float32 if examples.target_shape else torch.int64
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        """Return one line."""
+        return f"Targets({tuple(self.shape)} on disk)"
+
+    def __getitem__(self, index: Any) -> Tensor:
+        y = torch.from_numpy(self.examples.source.targets(self.examples._numbers(index)))
+        return y[0 if isinstance(index, int) else slice(None)]
+
+
+def as_float(x: Tensor) -> Tensor:
+    """Inputs as stored, as members take them: pixels in [0, 1]."""
+    return to_unit(x.numpy()) if x.dtype == torch.uint8 else x

@@ -1,0 +1,115 @@
+"""From a folder or a pattern to the shards of train, val and test."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+__all__ = ["SUFFIXES", "expand", "find_parts", "is_shards"]
+
+#: What a shard's name ends in.
+SUFFIXES = (".tar", ".parquet")
+
+#: How shards of a part begin, or what their folder is called.
+_NAMES = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing"),
+}
+_RANGE = re.compile(r"\{([^{}]*)\}")
+_MOST = 1_000_000
+
+
+def is_shards(name: str | Path) -> bool:
+    """Whether ``name`` means shards: a pattern, a .tar, or a folder that holds shards."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        places = [path, *(path / one for names in _NAMES.values() for one in names)]
+        return any(_shards_in(place) for place in places if place.is_dir())
+    if path.is_file():
+        return path.suffix == ".tar"
+    return path.suffix == ".tar" or (_is_pattern(str(name)) and path.suffix in SUFFIXES)
+
+
+def expand(pattern: str | Path) -> list[Path]:
+    """The shards that a pattern names, in order: ``*``, ``?``, ``[…]``, ``{000..146}``, ``{a,b}``.
+
+    >>> [path.name for path in _braces("train-{08..10}.tar")]
+    ['train-08.tar', 'train-09.tar', 'train-10.tar']
+    """
+    found: list[Path] = []
+    for path in _braces(str(Path(pattern).expanduser())):
+        if re.search(r"[*?[]", str(path)):
+            found += sorted(Path(name) for name in glob.glob(str(path)))  # noqa: PTH207 - whole paths
+        elif not path.is_file():
+            raise ValueError(f"there is no shard {path}, which {str(pattern)!r} names")
+        else:
+            found.append(path)
+    if not found:
+        raise ValueError(f"no file fits {str(pattern)!r}")
+    return list(dict.fromkeys(path.resolve() for path in found))
+
+
+def find_parts(name: str | Path) -> dict[str, list[Path]]:
+    """The shards of each part; a pattern, or a folder that does not tell them apart, is train."""
+    path = Path(name).expanduser()
+    if not path.is_dir():
+        return {"train": expand(name)}
+    parts = {
+        part: shards
+        for part, names in _NAMES.items()
+        for one in names
+        if (path / one).is_dir() and (shards := _shards_in(path / one))
+    }
+    if "train" in parts:
+        return parts
+    found = _shards_in(path)
+    for shard in found:
+        word = re.split(r"[^a-z]", shard.name.lower())[0]
+        own = next((part for part, names in _NAMES.items() if word in names), None)
+        if own is not None:
+            parts.setdefault(own, []).append(shard)
+    if "train" not in parts:
+        return {"train": found}
+    strange = [shard for shard in found if not any(shard in own for own in parts.values())]
+    if strange:
+        raise ValueError(
+            f"{path} holds shards that begin with train and others that begin with none of train, "
+            f"val and test, such as {strange[0].name}; name the shards by a pattern"
+        )
+    return parts
+
+
+def _shards_in(folder: Path) -> list[Path]:
+    return [path.resolve() for path in sorted(folder.iterdir()) if path.suffix in SUFFIXES]
+
+
+def _is_pattern(name: str) -> bool:
+    return re.search(r"[*?[{]", name) is not None
+
+
+def _braces(pattern: str) -> Iterator[Path]:
+    """The pattern with each ``{…}`` replaced by what it may be."""
+    pieces = _RANGE.split(pattern)  # text and insides of braces in turn
+    choices = [_choices(inside, pattern) for inside in pieces[1::2]]
+    count = 1
+    for choice in choices:
+        count *= len(choice)
+    if count > _MOST:
+        raise ValueError(f"{pattern!r} names {count} shards; at most {_MOST} make sense")
+    for chosen in product(*choices):
+        between = [*chosen, ""]
+        yield Path("".join(a + b for a, b in zip(pieces[::2], between, strict=True)))
+
+
+def _choices(inside: str, pattern: str) -> list[str]:
+    ends = re.fullmatch(r"(\d+)\.\.(\d+)", inside)
+    if ends is None:
+        return inside.split(",")
+    low, high = ends.groups()
+    if not int(low) <= int(high) < int(low) + _MOST:
+        raise ValueError(f"{{{inside}}} in {pattern!r} must rise, to at most {_MOST} numbers")
+    return [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]

@@ -1,0 +1,169 @@
+"""Indexes of data on disk, kept in the user's cache and made again when the data change.
+
+An index is a folder of small files: ``index.json`` with facts and with the size and time of every
+shard, and tables from which a single row can be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Index", "OpenFiles", "TableFile", "indexed", "shown"]
+
+_FILE, _FORMAT = "index.json", "dissensus.index/1"
+
+#: Writes tables into a folder and returns the facts and the files and folders to watch.
+Build = Callable[[Path], tuple[dict[str, Any], Sequence[Path]]]
+
+
+class Index:
+    """An index that was found or made: its folder and facts; ``digest`` tells the data apart."""
+
+    def __init__(self, folder: Path, kept: Mapping[str, Any]) -> None:
+        self.folder, self.facts = folder, kept["facts"]
+        names = [[Path(name).name, size] for name, size, _ in kept["watched"]]
+        told = json.dumps([names, self.facts], sort_keys=True)
+        self.digest = hashlib.sha256(told.encode()).hexdigest()
+
+
+def indexed(what: Mapping[str, Any], build: Build) -> Index:
+    """The index of what ``what`` describes, built if it is not there or the data have changed."""
+    key = hashlib.sha256(json.dumps([_FORMAT, what], sort_keys=True).encode()).hexdigest()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser()
+    folder = cache / "dissensus" / "index" / key[:32]
+    kept = _fresh(folder)
+    return Index(folder, _built(folder, build) if kept is None else kept)
+
+
+def _fresh(folder: Path) -> dict[str, Any] | None:
+    """What ``index.json`` holds if nothing that it watches has changed."""
+    try:
+        kept: dict[str, Any] = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+        same = kept["watched"] == [_stamp(Path(name)) for name, _, _ in kept["watched"]]
+        return kept if same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _built(folder: Path, build: Build) -> dict[str, Any]:
+    part = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.part")
+    try:
+        part.mkdir(parents=True)
+    except OSError as error:
+        raise ValueError(
+            f"cannot keep the index of the data in {folder.parent}: {error}; set XDG_CACHE_HOME to "
+            "a folder that can be written"
+        ) from error
+    try:
+        facts, watched = build(part)
+        kept = {"facts": facts, "watched": [_stamp(path) for path in watched]}
+        (part / _FILE).write_text(json.dumps(kept), encoding="utf-8")
+        if folder.exists():  # of data that have changed, or made meanwhile by another
+            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            part.rename(folder)
+        except OSError:
+            if _fresh(folder) is None:  # else another was quicker, with the same
+                raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    read: dict[str, Any] = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+    return read
+
+
+def _stamp(path: Path) -> list[Any]:
+    found = path.stat()
+    return [str(path), 0 if path.is_dir() else found.st_size, found.st_mtime_ns]
+
+
+@contextmanager
+def shown(title: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal while shards are looked at; call what is given after each."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda: bar.advance(task)
+
+
+class OpenFiles:
+    """Pieces of many files, of which only some are open at a time."""
+
+    def __init__(self, limit: int = 64) -> None:
+        self.limit = limit
+        self.files: OrderedDict[str, FileIO] = OrderedDict()
+
+    def read(self, path: str, offset: int, size: int) -> bytes:
+        """``size`` bytes from ``offset`` on."""
+        try:
+            file = self._file(path)
+            if hasattr(os, "pread"):  # which leaves the place alone that forked workers share
+                data = os.pread(file.fileno(), size, offset)
+            else:
+                file.seek(offset)
+                data = file.read(size) or b""
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read: {error}") from error
+        if len(data) < size:
+            raise ValueError(f"{path} was cut short since it was indexed")
+        return data
+
+    def _file(self, path: str) -> FileIO:
+        if path in self.files:
+            self.files.move_to_end(path)
+            return self.files[path]
+        while len(self.files) >= self.limit:
+            self.files.popitem(last=False)[1].close()
+        self.files[path] = FileIO(path)
+        return self.files[path]
+
+    def __del__(self) -> None:
+        for file in self.files.values():
+            file.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For a worker process: it opens its own."""
+        return OpenFiles, (self.limit,)
+
+
+class TableFile:
+    """Rows of numbers on disk, read one by one; ``append`` writes them."""
+
+    def __init__(self, path: Path, dtype: str, width: int) -> None:
+        self.path, self.dtype, self.width = str(path), np.dtype(dtype), width
+        self.files = OpenFiles(1)
+
+    def append(self, rows: NDArray[Any]) -> None:
+        """Add rows ``[rows, width]`` at the end."""
+        with Path(self.path).open("ab") as file:
+            file.write(np.ascontiguousarray(rows, dtype=self.dtype).tobytes())
+
+    def __getitem__(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
+        row = self.width * self.dtype.itemsize
+        read = bytearray()
+        for start, stop in _runs(numbers):
+            read += self.files.read(self.path, start * row, (stop - start) * row)
+        return np.frombuffer(bytes(read), self.dtype).reshape(len(numbers), self.width)
+
+
+def _runs(numbers: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Stretches of numbers that follow one another, as ``start, stop``."""
+    breaks = np.flatnonzero(np.diff(numbers) != 1)
+    starts = numbers[np.concatenate([[0], breaks + 1])] if len(numbers) else numbers
+    stops = numbers[np.concatenate([breaks, [-1]])] + 1 if len(numbers) else numbers
+    return zip(starts.tolist(), stops.tolist(), strict=True)

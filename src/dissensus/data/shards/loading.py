@@ -1,0 +1,276 @@
+"""Folders of images and shards as a data set whose examples stay on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from dissensus.data.base import Data, Request, Split, part_size
+from dissensus.data.shards.examples import ON_ERROR, Examples
+from dissensus.data.shards.finding import expand, find_parts
+from dissensus.data.shards.index import Index
+from dissensus.data.shards.labels import Labels, class_names
+from dissensus.data.shards.parquet import ParquetSource
+from dissensus.data.shards.parquet_index import index_parquet
+from dissensus.data.shards.permuting import Part, whole
+from dissensus.data.shards.pictures import PictureSource, index_pictures
+from dissensus.data.shards.sources import Source
+from dissensus.data.shards.tar import TarSource, index_tar
+
+__all__ = ["load_pictures", "load_shards", "open_shards"]
+
+# A window has so many examples, or as many as so many bytes hold if these are fewer.
+_WINDOW, _WINDOW_BYTES = 1 << 16, 1 << 27
+
+
+class _Reading(NamedTuple):
+    """How examples are read."""
+
+    size: int
+    window: int | None
+    workers: int
+    on_error: str
+
+
+def load_shards(
+    path: str | Path,
+    request: Request,
+    *,
+    input: str | Sequence[str] | None = None,
+    target: str | None = None,
+    task: str | None = None,
+    val_shards: str | None = None,
+    test_shards: str | None = None,
+    size: int = 64,
+    window: int | None = None,
+    workers: int = 0,
+    on_error: str = "raise",
+) -> Data:
+    """Shards in webdataset's tar form, or of Parquet; the examples are read as they are used.
+
+    ``path`` is a folder with the folders ``train``, ``val`` and ``test``, or with shards that begin
+    with these words, or a pattern such as ``train-{000..146}.tar`` for train, beside which
+    ``val_shards`` and ``test_shards`` may stand. Where there is no test part, validation shards
+    are the test part; what is missing is cut from train by ``request``. ``input`` and ``target``
+    are the fields of a sample (``jpg``, ``json:label``) or the columns of a table, found by their
+    names and kinds if they are not given. Images are brought to ``size`` × ``size``.
+    """
+    reading = _checked(_Reading(size, window, workers, on_error))
+    _check_task(task)
+    parts = find_parts(path)
+    for part, pattern in (("val", val_shards), ("test", test_shards)):
+        if pattern is not None:
+            parts[part] = expand(pattern)
+    indexes = _indexes(parts, input, target, task, str(path))
+    facts = indexes["train"].facts
+    if facts["labels"] is None:
+        raise ValueError(f"{path} has no field or column for a label; name it with target=")
+    task = task or ("regression" if facts["labels"]["kind"] == "values" else "classification")
+    classes = class_names(facts["labels"]) if task == "classification" else ()
+    data = {
+        part: _source(shards, indexes[part], task, classes, reading)
+        for part, shards in parts.items()
+    }
+    shape = () if task == "classification" else (int(facts["labels"]["outputs"]),)
+    notes = {"input": facts["input"], "target": facts["target"], "split_seed": request.seed}
+    return _data(str(path), task, classes, data, request, reading, shape, notes)
+
+
+def open_shards(
+    path: str | Path,
+    *,
+    input: str | Sequence[str] | None = None,
+    target: str | None = None,
+    task: str = "classification",
+    classes: Sequence[str] = (),
+    labelled: bool = True,
+    size: int = 64,
+    workers: int = 0,
+) -> Examples:
+    """All examples that ``path`` names, undivided, for a model that knows ``classes``."""
+    reading = _checked(_Reading(size, None, workers, "raise"))
+    parts = find_parts(path)
+    if len(parts) > 1:
+        raise ValueError(f"{path} has the parts {', '.join(parts)}; name the shards by a pattern")
+    own = _indexes(parts, input, target if labelled else None, task, str(path))["train"]
+    known = own.facts["labels"]
+    if labelled and known is None:
+        raise ValueError(f"{path} has no field or column for a label; name it with target=")
+    source = _source(parts["train"], own, task if labelled else "", classes, reading)
+    shape = () if task == "classification" else (int(known["outputs"]) if known else 1,)
+    return Examples(
+        source,
+        whole(source.count),
+        window=_window(source.row_bytes, reading),
+        workers=workers,
+        target_shape=shape if labelled else None,
+    )
+
+
+def _indexes(
+    parts: dict[str, list[Path]],
+    input: str | Sequence[str] | None,
+    target: str | None,
+    task: str | None,
+    path: str,
+) -> dict[str, Index]:
+    kinds = sorted({shard.suffix for shards in parts.values() for shard in shards})
+    if kinds == [".parquet"]:
+        return {part: index_parquet(own, input, target, task) for part, own in parts.items()}
+    if kinds != [".tar"]:
+        raise ValueError(f"{path} names files of other kinds than shards: {', '.join(kinds)}")
+    if not (input is None or isinstance(input, str)):
+        raise ValueError(f"samples in tar files have one field as input, got {input!r}")
+    return {part: index_tar(own, input, target, task) for part, own in parts.items()}
+
+
+def _source(
+    shards: list[Path], index: Index, task: str, classes: Sequence[str], reading: _Reading
+) -> Source:
+    """The examples of an index; without a task, without targets."""
+    labels = None
+    if task:
+        where = f"{shards[0].name} and its like"
+        if index.facts["labels"] is None:
+            raise ValueError(f"{where} have no targets")
+        labels = Labels(index.facts["labels"], task, classes, where)
+    if shards[0].suffix == ".tar":
+        return TarSource(shards, index, labels, reading.size)
+    rows = _window(max(1, int(index.facts["bytes"])), reading)
+    return ParquetSource(shards, index, labels, reading.size, rows)
+
+
+def load_pictures(
+    path: Path,
+    request: Request,
+    *,
+    size: int = 64,
+    workers: int = 0,
+    on_error: str = "raise",
+) -> Data:
+    """A folder of images, ``train/class/picture.jpg`` or ``class/picture.jpg``, left on disk.
+
+    Where there is no ``test`` folder the ``val`` folder is the test part, as it is for ImageNet.
+    """
+    reading = _checked(_Reading(size, None, workers, on_error))
+    folders = {"train": path / "train" if (path / "train").is_dir() else path}
+    for part in ("val", "test"):
+        if folders["train"] != path and (path / part).is_dir():
+            folders[part] = path / part
+    indexes = {part: index_pictures(folder) for part, folder in folders.items()}
+    classes = tuple(indexes["train"].facts["classes"])
+    data: dict[str, Source] = {
+        part: PictureSource(folder, indexes[part], classes, size)
+        for part, folder in folders.items()
+    }
+    notes = {"notes": ["pixels divided by 255"], "split_seed": request.seed}
+    return _data(str(path), "classification", classes, data, request, reading, (), notes)
+
+
+# ---- parts --------------------------------------------------------------------------------------
+
+
+def _data(
+    path: str,
+    task: str,
+    classes: tuple[str, ...],
+    sources: dict[str, Source],
+    request: Request,
+    reading: _Reading,
+    target_shape: tuple[int, ...],
+    notes: dict[str, Any],
+) -> Data:
+    for part, source in sources.items():
+        if source.shape != sources["train"].shape:
+            raise ValueError(
+                f"examples of {part} have the shape {source.shape}, those of train "
+                f"{sources['train'].shape}"
+            )
+
+    def split(source: Source, part: Part) -> Split:
+        x = Examples(
+            source,
+            part,
+            window=_window(source.row_bytes, reading),
+            workers=reading.workers,
+            on_error=reading.on_error,
+            target_shape=target_shape,
+        )
+        # Examples on disk stand in for tensors; what takes inputs knows them.
+        return cast(Tensor, x), cast(Tensor, x.targets)
+
+    empty = (
+        torch.empty(0, *sources["train"].shape),
+        torch.empty(0, *target_shape, dtype=torch.float32 if target_shape else torch.int64),
+    )
+    found = {
+        part: split(*own) if len(own[1]) else empty
+        for part, own in _parts(sources, request, path).items()
+    }
+    name = Path(path).expanduser().resolve().name
+    return Data(
+        name,
+        task,
+        found["train"],
+        found["val"],
+        found["test"],
+        classes=classes,
+        preprocessing=notes,
+        source=path,
+    )
+
+
+def _parts(
+    sources: dict[str, Source], request: Request, path: str
+) -> dict[str, tuple[Source, Part]]:
+    """What each part reads: its own source, or a share of train's."""
+    train, given = sources["train"], dict(sources)
+    if "test" not in given and "val" in given:
+        given["test"] = given.pop("val")
+    if "test" in given and request.test is not None:
+        raise ValueError(f"{path} has a test part of its own; leave test out")
+    count = train.count
+    tested = 0 if "test" in given else part_size("test", request.test_share, count)
+    validated = 0 if "val" in given else part_size("val", request.val, count - tested)
+    if tested + validated >= count:
+        raise ValueError(
+            f"test={request.test_share!r} and val={request.val!r} of {count} examples leave none "
+            "for training; lower them"
+        )
+    seed, held = request.seed, tested + validated
+    cut = {
+        "train": Part(count, held, count, seed),
+        "val": Part(count, tested, held, seed),
+        "test": Part(count, 0, tested, seed),
+    }
+    return {
+        part: (given[part], whole(given[part].count))
+        if part in given and part != "train"
+        else (train, cut[part])
+        for part in ("train", "val", "test")
+    }
+
+
+def _window(row_bytes: int, reading: _Reading) -> int:
+    if reading.window is not None:
+        return reading.window
+    return max(1, min(_WINDOW, _WINDOW_BYTES // row_bytes))
+
+
+def _checked(reading: _Reading) -> _Reading:
+    for name, least in (("size", 1), ("window", 1), ("workers", 0)):
+        value = getattr(reading, name)
+        if value is not None and (type(value) is not int or value < least):
+            raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    if reading.on_error not in ON_ERROR:
+        raise ValueError(f"on_error must be 'raise' or 'skip', got {reading.on_error!r}")
+    return reading
+
+
+def _check_task(task: str | None) -> None:
+    if task not in (None, "classification", "regression"):
+        raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")

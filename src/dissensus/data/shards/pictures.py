@@ -1,0 +1,91 @@
+"""Folders of images, ``class/picture.jpg``, of any number; their list stays on disk as well."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dissensus.data.folder import IMAGE_SUFFIXES, find_images, read_image
+from dissensus.data.shards.index import Index, OpenFiles, TableFile, indexed, shown
+from dissensus.data.shards.permuting import Numbers
+from dissensus.data.shards.sources import Found, one_by_one
+
+__all__ = ["PictureSource", "index_pictures"]
+
+
+def index_pictures(root: Path) -> Index:
+    """The list of the images below ``root/class/``."""
+    return indexed({"pictures": str(root.resolve())}, partial(_build, root.resolve()))
+
+
+def _build(root: Path, folder: Path) -> tuple[dict[str, Any], Sequence[Path]]:
+    names = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
+    entries, watched = TableFile(folder / "entries", "<i8", 2), [root]
+    counts, offset = [], 0
+    with (folder / "names").open("wb") as blob, shown("listing images", len(names)) as advance:
+        for name in names:
+            found = find_images(root / name)
+            watched += [Path(place) for place, _, _ in os.walk(root / name)]
+            texts = [os.fsencode(path.relative_to(root)) for path in found]
+            places = np.cumsum([0, *map(len, texts)])
+            if texts:
+                entries.append(np.stack([offset + places[:-1], np.diff(places)], 1))
+            blob.write(b"".join(texts))
+            offset += int(places[-1])
+            counts.append(len(texts))
+            advance()
+    if not sum(counts):
+        raise ValueError(
+            f"{root} holds no images: the layout is class/picture.jpg, with one of "
+            f"{', '.join(sorted(IMAGE_SUFFIXES))}"
+        )
+    return {"classes": names, "counts": counts}, watched
+
+
+class PictureSource:
+    """The images of an index by number; labels are positions in ``classes``."""
+
+    ends: Numbers | None = None  # each is a file of its own
+
+    def __init__(self, root: Path, index: Index, classes: Sequence[str], size: int) -> None:
+        self.root, self.size = root.resolve(), size
+        self.shape: tuple[int, ...] = (3, size, size)
+        own = index.facts["classes"]
+        strangers = [name for name in own if name not in classes]
+        if strangers:
+            raise ValueError(f"{root} has classes that train has not: {', '.join(strangers[:10])}")
+        self.class_ends = np.cumsum(np.array(index.facts["counts"], dtype=np.int64))
+        self.labels = np.array([classes.index(name) for name in own], dtype=np.int64)
+        self.count, self.digest = int(self.class_ends[-1]), index.digest
+        self.row_bytes = 3 * size * size
+        self.entries = TableFile(index.folder / "entries", "<i8", 2)
+        self.names, self.files = str(index.folder / "names"), OpenFiles(1)
+
+    def read(self, numbers: Numbers) -> Found:
+        """The examples of these numbers, in their order."""
+        places = self.entries[numbers].tolist()
+
+        def path(place: int) -> Path:
+            return self.root / os.fsdecode(self.files.read(self.names, *places[place]))
+
+        def load(place: int) -> NDArray[Any]:
+            return read_image(path(place), self.size).transpose(2, 0, 1)
+
+        return one_by_one(
+            len(numbers),
+            self.shape,
+            pixels=True,
+            load=load,
+            where=lambda place: str(path(place)),
+            targets=lambda kept: self.targets(numbers[kept]),
+        )
+
+    def targets(self, numbers: Numbers) -> NDArray[np.int64]:
+        """The labels alone."""
+        return self.labels[np.searchsorted(self.class_ends, numbers, side="right")]

@@ -1,0 +1,230 @@
+"""Shards in webdataset's form: tar files in which neighbours with one name are one sample.
+
+``0001.jpg`` and ``0001.cls`` are the fields ``jpg`` and ``cls`` of sample ``0001``. A shard is gone
+through once, to note where each sample's input lies and what its target is; after that an example
+is one read at a known place. Nothing is ever extracted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dissensus.data.shards.decoding import decode_input, decode_target, kind_of
+from dissensus.data.shards.index import Index, OpenFiles, TableFile, indexed, shown
+from dissensus.data.shards.labels import Labels, LabelScan
+from dissensus.data.shards.permuting import Numbers
+from dissensus.data.shards.sources import Found, one_by_one
+
+__all__ = ["TarSource", "index_tar", "samples"]
+
+# As webdataset divides a name: the folder and all before the first dot, then the field.
+_NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
+_META = re.compile(r"__[^/]*__($|/)")
+_LABELS = ("cls", "label", "class", "target", "y")
+_LARGEST = 1 << 30  # bytes of a field
+_BLOCK = 1 << 20  # bytes of neighbours that stay together
+_MOST_BLOCKS = 1 << 16
+
+Fields = dict[str, tarfile.TarInfo]
+_Place = tuple[str, int, int]  # shard, offset, size
+
+
+def index_tar(
+    shards: Sequence[Path], field: str | None, target: str | None, task: str | None
+) -> Index:
+    """Where the samples of the shards lie; ``field`` is their input, None to find it."""
+    what = {"tar": [str(path) for path in shards], "input": field, "target": target}
+    return indexed({**what, "task": task}, partial(_build, shards, field, target, task))
+
+
+def _build(
+    shards: Sequence[Path],
+    field: str | None,
+    target: str | None,
+    task: str | None,
+    folder: Path,
+) -> tuple[dict[str, Any], Sequence[Path]]:
+    labels = LabelScan(values=task == "regression")
+    counts: list[int] = []
+    entries = TableFile(folder / "entries", "<i8", 2)
+    with shown("looking at shards", len(shards)) as advance:
+        for shard in shards:
+            places: list[list[int]] = []
+            targets: list[NDArray[Any]] = []
+            with _opened(shard) as tar:
+                for key, fields in samples(tar, shard):
+                    if not (counts or places):
+                        field, target = _choose(fields, field, target, shard)
+                    chosen = _field(fields, str(field), f"{shard}: sample {key}")
+                    places.append([chosen.offset_data, chosen.size])
+                    if target is not None:
+                        targets.append(labels.add(*_target(tar, shard, key, fields, target)))
+            if not places:
+                raise ValueError(f"{shard} holds no samples")
+            entries.append(np.array(places))
+            if targets:
+                kind = "<f4" if labels.kind == "values" else "<i8"
+                TableFile(folder / "targets", kind, labels.outputs).append(np.stack(targets))
+            counts.append(len(places))
+            advance()
+    facts: dict[str, Any] = {"input": field, "target": target, "counts": counts}
+    return facts | {"labels": labels.facts() if target is not None else None}, shards
+
+
+def _opened(shard: Path) -> tarfile.TarFile:
+    try:
+        return tarfile.open(shard, "r:")
+    except (tarfile.TarError, OSError) as error:
+        raise ValueError(
+            f"{shard} cannot be read as a tar without compression ({error}); unpack .tar.gz first"
+        ) from error
+
+
+def samples(tar: tarfile.TarFile, shard: Path) -> Iterator[tuple[str, Fields]]:
+    """The samples of a shard: a name and the files that have it, by field."""
+    key, fields = "", Fields()
+    for info in _members(tar, shard):
+        found = _NAME.match(info.name)
+        if found is None or _META.match(info.name) or info.isdir():
+            continue
+        if not info.isreg() or info.issparse():
+            raise ValueError(f"{shard}: {info.name!r} is a link or device, not a file")
+        if info.size > _LARGEST:
+            raise ValueError(f"{shard}: {info.name!r} claims {info.size} bytes")
+        if found[1] != key and fields:
+            yield key, fields
+            fields = Fields()
+        key, own = found[1], found[2].lower()
+        if own in fields:
+            raise ValueError(f"{shard}: sample {key} has the field {own!r} twice")
+        fields[own] = info
+    if fields:
+        yield key, fields
+
+
+def _members(tar: tarfile.TarFile, shard: Path) -> Iterator[tarfile.TarInfo]:
+    """All members; raises where the file ends too early, which tarfile lets pass."""
+    try:
+        while (info := tar.next()) is not None:
+            yield info
+            tar.members = []  # type: ignore[attr-defined] # else it remembers them all
+        assert tar.fileobj is not None
+        tar.fileobj.seek(tar.offset)
+        rest = tar.fileobj.read(512)
+    except (tarfile.TarError, OSError) as error:
+        raise ValueError(f"{shard} is damaged or cut short ({error})") from error
+    # tarfile has read a block of zeros, which ends an archive, or has met something else.
+    if rest.strip(b"\0"):
+        raise ValueError(f"{shard} is damaged at byte {tar.offset}: there is no tar header")
+
+
+def _choose(
+    fields: Fields, field: str | None, target: str | None, shard: Path
+) -> tuple[str, str | None]:
+    """The fields of input and target, where they are not given by their names in a sample."""
+    if target is None:
+        own = [name for name in fields if name.partition(".")[0] in _LABELS and name != field]
+        target = own[0] if len(own) == 1 else None
+    if field is not None:
+        kind_of(field, str(shard))
+        return field, target
+    kinds: dict[str, list[str]] = {"image": [], "npy": []}
+    refused = ""
+    for name in fields:
+        if name != (target or "").partition(":")[0]:
+            try:
+                kinds.get(kind_of(name, str(shard)), []).append(name)
+            except ValueError as error:
+                refused = f"; {error}"
+    found = kinds["image"] or kinds["npy"]
+    if len(found) != 1:
+        raise ValueError(
+            f"{shard} has samples with {', '.join(fields)}: name the input with input= and the "
+            f"label with target={refused}"
+        )
+    return found[0], target
+
+
+def _field(fields: Mapping[str, tarfile.TarInfo], name: str, where: str) -> tarfile.TarInfo:
+    if name not in fields:
+        raise ValueError(f"{where} has no field {name!r}, it has {', '.join(fields)}")
+    return fields[name]
+
+
+def _target(
+    tar: tarfile.TarFile, shard: Path, key: str, fields: Fields, target: str
+) -> tuple[Any, str]:
+    name, _, inside = target.partition(":")
+    where = f"{shard}: sample {key}"
+    file = tar.extractfile(_field(fields, name, where))  # into memory
+    assert file is not None
+    return decode_target(file.read(), kind_of(name, where), inside, f"{where}, {name}"), where
+
+
+class TarSource:
+    """The samples of shards by number."""
+
+    def __init__(
+        self, shards: Sequence[Path], index: Index, labels: Labels | None, size: int
+    ) -> None:
+        self.shards, self.labels, self.size = [str(path) for path in shards], labels, size
+        self.digest = index.digest
+        facts = index.facts
+        self.field, self.kind = facts["input"], kind_of(facts["input"], self.shards[0])
+        self.shard_ends = np.cumsum(np.array(facts["counts"], dtype=np.int64))
+        self.count = int(self.shard_ends[-1])
+        self.entries = TableFile(index.folder / "entries", "<i8", 2)
+        if labels is not None:
+            self.stored = TableFile(index.folder / "targets", labels.stored.str, labels.outputs)
+        self.files = OpenFiles()
+        self.row_bytes = max(1, sum(map(os.path.getsize, self.shards)) // self.count)
+        block = max(1, _BLOCK // self.row_bytes, -(-self.count // _MOST_BLOCKS))
+        ends = np.arange(block, self.count + block, block, dtype=np.int64)
+        self.ends: Numbers | None = ends.clip(max=self.count)
+        self.shape = tuple(self._load(self._places(np.zeros(1, np.int64))[0]).shape)
+
+    def read(self, numbers: Numbers) -> Found:
+        """The examples of these numbers, in their order."""
+        places = self._places(numbers)
+        return one_by_one(
+            len(numbers),
+            self.shape,
+            pixels=self.kind == "image",
+            load=lambda place: self._load(places[place]),
+            where=lambda place: self._where(places[place]),
+            targets=None if self.labels is None else lambda kept: self.targets(numbers[kept]),
+        )
+
+    def _load(self, place: _Place) -> NDArray[Any]:
+        data = self.files.read(*place)
+        try:
+            return decode_input(data, self.kind, self.size, "it")
+        except ValueError as error:
+            raise ValueError(f"{self._where(place)} {str(error).removeprefix('it ')}") from error
+
+    def targets(self, numbers: Numbers) -> NDArray[Any]:
+        """The targets alone."""
+        assert self.labels is not None
+        return self.labels(self.stored[numbers])
+
+    def _places(self, numbers: Numbers) -> list[_Place]:
+        own = np.searchsorted(self.shard_ends, numbers, side="right").tolist()
+        entries = self.entries[numbers].tolist()
+        return [
+            (self.shards[n], offset, size) for n, (offset, size) in zip(own, entries, strict=True)
+        ]
+
+    def _where(self, place: _Place) -> str:
+        """A sample in words: its shard, and its name from the header before the file."""
+        shard, offset, _ = place
+        header = self.files.read(shard, offset - 512, 512)
+        return f"{shard}: {header[:100].rstrip(bytes(1)).decode('utf-8', 'replace')}"

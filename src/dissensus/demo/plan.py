@@ -1,0 +1,83 @@
+"""What the demo trains, on what, and how it is tested."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+__all__ = [
+    "ATTACKED",
+    "CONTENDERS",
+    "CORRUPTED",
+    "EPOCHS",
+    "KNOWN",
+    "PAPER",
+    "SETTINGS",
+    "STRONG",
+    "SWEEP",
+    "Contender",
+]
+
+
+class Contender(NamedTuple):
+    """An objective, its name for people, and what it does."""
+
+    name: str
+    objective: str
+    what: str
+
+
+#: What is compared, by the name of its run folder.
+CONTENDERS = {
+    "independent": Contender(
+        "independent", "independent", "each member learns on its own: the plain deep ensemble"
+    ),
+    "joint": Contender(
+        "joint", "joint:combine=score", "the averaged score is trained, as if it were one network"
+    ),
+    "beta-0.5": Contender(
+        "β = 0.5", "augmented:beta=0.5,combine=score", "half-way between the two"
+    ),
+    "adp": Contender("ADP", "adp", "members agree on the digit and differ on all others"),
+    "ldr": Contender("LDR", "ldr:strength=0.1", "two members a batch, apart on hard examples"),
+}
+
+EPOCHS = 60
+
+#: Settings of ``dissensus train`` that all contenders share; 8 and 9 are never trained on.
+SETTINGS: dict[str, Any] = {
+    "data": "digits",
+    "hold_out": "8,9",
+    "model": "mlp",
+    "model_options": ["hidden=64,64"],
+    "members": 5,
+    "batch_size": 64,
+    "optimizer": "adam:lr=2e-3",
+    "select_by": "last",
+    "quiet": True,
+}
+
+KNOWN = "the digits 0 to 7"
+#: The corruption of test digits that serves as the second unknown set.
+CORRUPTED = "corrupt:4"
+
+#: How many test digits are attacked, with the attack of the adp paper and with strong ones.
+ATTACKED = 200
+PAPER = "pgd:eps=0.1,steps=10,step=0.1,early=false"
+STRONG = (
+    "pgd:eps=0.1,steps=100,restarts=5",
+    "pgd:eps=0.1,steps=100,restarts=5,loss=margin",
+    "square:eps=0.1,queries=1000",
+)
+
+#: The β sweep: a regression, in which members can be seen to shift apart.
+SWEEP: dict[str, Any] = {
+    "data": "diabetes",
+    "objective": "augmented",
+    "model": "mlp",
+    "model_options": ["hidden=30,30"],
+    "members": 10,
+    "epochs": 60,
+    "batch_size": 32,
+}
+BETAS = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
+REPEATS = 3

@@ -1,0 +1,242 @@
+"""The demo from beginning to end: train, diagnose, detect, attack, tell, and write the page."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dissensus.cells import Cell, Record
+from dissensus.cli.attack_job import Asked, attack_run
+from dissensus.cli.diagnose import diagnose_run
+from dissensus.cli.job import run_training
+from dissensus.cli.ood_record import keep_study
+from dissensus.cli.resolving import resolve
+from dissensus.data import HELD_OUT
+from dissensus.demo.plan import (
+    ATTACKED,
+    BETAS,
+    CONTENDERS,
+    CORRUPTED,
+    EPOCHS,
+    PAPER,
+    REPEATS,
+    SETTINGS,
+    STRONG,
+    SWEEP,
+)
+from dissensus.demo.telling import Outcome, sentences, table
+from dissensus.detection import Estimate
+from dissensus.files import write_text
+from dissensus.robustness import parse
+from dissensus.shift import Question, prepare
+from dissensus.sweeps import Plan, Watcher, run_sweep
+
+__all__ = ["MARK", "run"]
+
+#: The file by which a folder is known as one that a demo made, and may make anew.
+MARK = "demo.json"
+
+_RUNS, _SWEEP, _REPORT = "runs", "sweep", "report"
+
+
+def run(
+    out: str | Path = "demo",
+    *,
+    epochs: int = EPOCHS,
+    limit: int = ATTACKED,
+    seed: int = 0,
+    threads: int = 1,
+) -> dict[str, Outcome]:
+    """Train and test every contender, print the comparison and write the page to ``out``.
+
+    The folder then holds a run folder for each method and a sweep over β, as the commands of
+    ``dissensus`` write them, and the page made of them.
+    """
+    place, console = Path(out), Console()
+    _clear(place)
+    with _threads(threads):
+        console.print(
+            f"[bold]Dissensus[/]: {len(CONTENDERS)} ways to train {SETTINGS['members']} small "
+            "networks on the digits 0 to 7; 8 and 9 are kept from them"
+        )
+        with _progress(console) as bars:
+            runs = _train(place, epochs, seed, bars)
+            _sweep(place / _SWEEP, epochs, seed, bars)
+            for key in _each(bars, "diagnose", runs):
+                diagnose_run(runs[key])
+            for key in _each(bars, "detect", runs):
+                _detect(key, runs[key], seed)
+            for key in _each(bars, "attack", runs):
+                _attack(runs[key], limit, seed)
+            page = _page(place, runs, bars)
+    outcomes = {key: _outcome(key, folder) for key, folder in runs.items()}
+    _tell(console, outcomes, page)
+    return outcomes
+
+
+# ---- the stages ---------------------------------------------------------------------------------
+
+
+def _train(place: Path, epochs: int, seed: int, bars: Progress) -> dict[str, Path]:
+    runs = {key: place / _RUNS / key for key in CONTENDERS}
+    for key, contender in CONTENDERS.items():
+        task = bars.add_task(f"train {contender.name}", total=epochs)
+
+        def advance(record: dict[str, Any], ens: Any, task: Any = task) -> None:
+            bars.advance(task)
+
+        asked = {**SETTINGS, "objective": contender.objective, "epochs": epochs, "seed": seed}
+        sections = resolve({**asked, "out": str(runs[key])})
+        run_training(sections, runs[key], progress=False, callbacks=[advance])
+    return runs
+
+
+class _Bar(Watcher):
+    """Moves a bar with the cells of a sweep."""
+
+    def __init__(self, bars: Progress) -> None:
+        self.bars, self.task = bars, bars.add_task("sweep β", total=None)
+
+    def begin(self, cells: Sequence[Cell], records: Sequence[Record]) -> None:
+        self.bars.update(self.task, total=len(cells), completed=len(records))
+
+    def record(self, record: Record) -> None:
+        self.bars.advance(self.task)
+
+
+def _sweep(out: Path, epochs: int, seed: int, bars: Progress) -> None:
+    sections = resolve({**SWEEP, "epochs": min(epochs, SWEEP["epochs"]), "seed": seed})
+    plan = Plan(sections, {"beta": list(BETAS)}, repeats=REPEATS)
+    run_sweep(plan, out, watcher=_Bar(bars))
+
+
+def _detect(key: str, folder: Path, seed: int) -> None:
+    question = Question(ood=(HELD_OUT, CORRUPTED), scores=("pds", "bma", "energy"), seed=seed)
+    prepared = prepare(folder, question)
+    keep_study(folder / "ood", question, [folder], {key: prepared.study()}, {key: prepared})
+
+
+def _attack(folder: Path, limit: int, seed: int) -> None:
+    attack_run(
+        folder,
+        Asked([parse(spec) for spec in (PAPER, *STRONG)]),
+        limit=limit,
+        curve=[0.025, 0.05, 0.075, 0.1, 0.15, 0.2],
+        checks=False,
+        figures=False,
+        seed=seed,
+        progress=False,
+    )
+
+
+def _page(place: Path, runs: dict[str, Path], bars: Progress) -> Path | None:
+    """The report page; None where plotly, an extra, is not installed."""
+    from dissensus.report import build
+
+    task = bars.add_task("report", total=1)
+    title = "Dissensus: five ways to train an ensemble on digits"
+    try:
+        page = build([*runs.values(), place / _SWEEP], place / _REPORT, title=title)
+    except ModuleNotFoundError:
+        return None
+    bars.advance(task)
+    return page
+
+
+# ---- what was found -----------------------------------------------------------------------------
+
+
+def _outcome(key: str, folder: Path) -> Outcome:
+    """The numbers of one method, from the records that this run has just written."""
+    record, ood = _read(folder / "record.json"), _read(folder / "ood" / "ood.json")
+    attacks = _read(folder / "robustness" / "record.json")
+    (paper,) = (row for row in attacks["attacks"] if row["attack"] == PAPER)
+    worst = attacks["worst_case"]
+    aurocs = {
+        row["set"]: Estimate(row["auroc"], row["auroc_low"], row["auroc_high"])
+        for row in ood["detection"]
+        if row["score"] == "pds"
+    }
+    shares = ood["accuracy"][key]["test"]["overall"]
+    return Outcome(
+        Estimate(**shares["ensemble"]),
+        Estimate(**shares["mean_member"]),
+        record["test"]["ensemble_error"],
+        record["test"]["diversity"],
+        _read(folder / "diagnosis.json")["verdict"]["word"],
+        aurocs[HELD_OUT],
+        aurocs[CORRUPTED],
+        Estimate(paper["accuracy"], *paper["interval"]),
+        Estimate(worst["accuracy"], worst["low"], worst["high"]),
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _tell(console: Console, outcomes: dict[str, Outcome], page: Path | None) -> None:
+    console.print(table(outcomes))
+    for sentence in sentences(outcomes):
+        console.print(f"- {sentence}", highlight=False)
+    console.print(
+        "\nThe verdict is that of `dissensus diagnose`; strong attacks are the worst of "
+        f"{len(STRONG) + 1}, ε = 0.1. Runs, sweep and records stay in the folder, for every "
+        "command of dissensus.",
+        highlight=False,
+    )
+    if page is None:
+        console.print("The page needs plotly: pip install 'dissensus[report]'", highlight=False)
+    else:
+        console.print(f"Open the page in a browser: [bold]{page}[/]", highlight=False)
+
+
+# ---- round about --------------------------------------------------------------------------------
+
+
+def _clear(place: Path) -> None:
+    """Make the folder anew if a demo made it; refuse any other that has something in it."""
+    if place.is_dir() and any(place.iterdir()) and not (place / MARK).is_file():
+        raise ValueError(f"{place} holds other files; choose another --out for the demo")
+    for name in (_RUNS, _SWEEP, _REPORT):
+        shutil.rmtree(place / name, ignore_errors=True)
+    write_text(place / MARK, json.dumps({"made by": "dissensus demo"}) + "\n")
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:20}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+def _each(bars: Progress, stage: str, runs: dict[str, Path]) -> Iterator[str]:
+    """The contenders, one after the other, with a bar for the stage."""
+    task = bars.add_task(stage, total=len(runs))
+    for key in runs:
+        yield key
+        bars.advance(task)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """So many threads of torch: networks this small are slower on more than one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,56 @@
+"""Every figure of the page by its name: how it is made, and which command would fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dissensus.report.figures_attacks import epsilon, steps
+from dissensus.report.figures_collusion import beta_sweep, codependence, debiased, training
+from dissensus.report.figures_members import diversity, matrices
+from dissensus.report.figures_unknown import histograms, roc
+from dissensus.report.found import Contents
+from dissensus.report.plots import Plot
+
+__all__ = ["FIGURES", "Figure"]
+
+_OOD = "`dissensus ood RUN --ood corrupt:5`, or --ood with data of your own"
+_ATTACK = "`dissensus attack RUN --standard --eps 0.1`"
+
+
+class Figure(NamedTuple):
+    """A figure: what makes it of the contents, what it shows, and what it needs."""
+
+    make: Callable[[Contents], Plot | None]
+    what: str
+    needs: str
+
+
+FIGURES: dict[str, Figure] = {
+    "beta-sweep": Figure(
+        beta_sweep,
+        "ERR, mean ERR, DIV and accuracy along β, with bands",
+        "`dissensus sweep --objective augmented --grid beta=0:1:0.1 --repeats 3`",
+    ),
+    "codependence": Figure(
+        codependence, "the rise of ERR without random members", "`dissensus diagnose RUN`"
+    ),
+    "debiased-share": Figure(
+        debiased, "the part of the spread that offsets explain", "`dissensus diagnose RUN`"
+    ),
+    "training": Figure(training, "ERR, mean ERR and DIV after each epoch", "`dissensus train`"),
+    "members": Figure(
+        matrices,
+        "disagreement, error correlation and attack transfer of pairs",
+        "`dissensus diagnose RUN`",
+    ),
+    "ensemble-diversity": Figure(
+        diversity,
+        "the histogram of ADP's ensemble diversity",
+        "a run with test predictions, `dissensus train`, of fewer members than classes",
+    ),
+    "roc": Figure(roc, "ROC curves of the scores", _OOD),
+    "score-histograms": Figure(histograms, "scores of known and unknown inputs", _OOD),
+    "accuracy-epsilon": Figure(epsilon, "accuracy against ε", _ATTACK),
+    "accuracy-steps": Figure(steps, "accuracy against steps and restarts", _ATTACK),
+}

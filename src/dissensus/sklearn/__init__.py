@@ -1,0 +1,13 @@
+"""Diverse ensembles for those with a table and scikit-learn habits.
+
+:class:`DiverseClassifier` and :class:`DiverseRegressor` are ordinary scikit-learn estimators: they
+go into a ``Pipeline``, a ``GridSearchCV`` and ``cross_val_score``, take arrays, DataFrames and
+``sample_weight``, and can be cloned and pickled.
+"""
+
+from __future__ import annotations
+
+from dissensus.sklearn.classifier import DiverseClassifier
+from dissensus.sklearn.regressor import DiverseRegressor
+
+__all__ = ["DiverseClassifier", "DiverseRegressor"]

@@ -1,0 +1,223 @@
+"""What the classifier and the regressor share: parameters, fitting, members' outputs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, validate_data
+from torch import Tensor, nn
+
+from dissensus.decomposition import Decomposition, decompose
+from dissensus.diagnostics import Diagnosis, diagnose
+from dissensus.objectives import Objective
+from dissensus.scores import parse as parse_score
+from dissensus.sklearn.choosing import folds, held_out_errors, results
+from dissensus.sklearn.columns import Columns, has_categories
+from dissensus.sklearn.rows import Floats, Rows, check_weights
+from dissensus.sklearn.settings import Job, make_trainings, objective_of, with_beta
+from dissensus.training import Training, fit_fleet, predict
+
+__all__ = ["BETAS", "DiverseEstimator"]
+
+#: The β that ``beta="auto"`` tries where no others are given.
+BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
+    """An ensemble of perceptrons, trained by an objective, as a scikit-learn estimator."""
+
+    _loss: str
+    _score: str  # for ood_score
+
+    def __init__(
+        self,
+        n_estimators: int = 10,
+        *,
+        hidden_layer_sizes: int | Sequence[int] = (100,),
+        objective: str | Objective = "independent",
+        beta: float | str | None = None,
+        betas: Sequence[float] = BETAS,
+        cv: Any = 5,
+        learning_rate_init: float = 1e-3,
+        schedule: str = "cosine",
+        max_iter: int = 100,
+        batch_size: int | str = "auto",
+        alpha: float = 1e-2,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        random_state: Any = None,
+        device: str = "cpu",
+        verbose: bool = False,
+    ) -> None:
+        self.n_estimators = n_estimators
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.objective = objective
+        self.beta = beta
+        self.betas = betas
+        self.cv = cv
+        self.learning_rate_init = learning_rate_init
+        self.schedule = schedule
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.alpha = alpha
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    # ---- fitting --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _checks_of_targets(self) -> dict[str, Any]:
+        """What ``check_X_y`` is to know about ``y``."""
+
+    @abstractmethod
+    def _learn_targets(self, y: NDArray[Any], kept: NDArray[np.bool_]) -> tuple[NDArray[Any], int]:
+        """Labels ``[rows]`` or targets ``[rows, outputs]``, and how many outputs they need.
+
+        What there is to learn about them is learnt from the rows that are ``kept``.
+        """
+
+    @abstractmethod
+    def _known_targets(self, y: Any) -> Tensor:
+        """Targets of new data, as ``decompose`` and ``diagnose`` take them."""
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train the ensemble.
+
+        ``X`` is ``[rows, columns]``, an array or a DataFrame. A row of weight w counts as if it
+        were there w times; see :mod:`dissensus.sklearn.rows`.
+        """
+        x, y, weights = self._checked(X, y, sample_weight)
+        targets, self.n_outputs_ = self._learn_targets(y, weights > 0)
+        given = Rows(x, targets, weights)
+        rows = Rows.of(x, targets, weights)
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        objective = objective_of(self.objective, self._loss)
+        if self.beta is not None:
+            self.beta_ = self._chosen_beta(objective, rows, given, seed)
+            objective = with_beta(objective, self.beta_)
+        job = Job(rows, self._scaled(x), objective)
+        (training,) = self._trainings([job], seed)
+        (self.history_,) = fit_fleet([training], progress=bool(self.verbose))
+        self._keep(job, training)
+        return self
+
+    def _checked(self, X: Any, y: Any, sample_weight: Any) -> tuple[Floats, NDArray[Any], Floats]:
+        """Inputs as floats, ``y`` as an array, weights; the columns of a DataFrame are learnt."""
+        self.columns_: Columns | None = None
+        checks = self._checks_of_targets()
+        if not has_categories(X):
+            x, y = validate_data(self, X, y, dtype=np.float64, **checks)
+            return x, y, check_weights(sample_weight, len(x))
+        validate_data(self, X, y, skip_check_array=True)
+        weights = check_weights(sample_weight, len(X))
+        self.columns_ = Columns.fit(X.iloc[np.flatnonzero(weights > 0)])
+        x, y = check_X_y(self.columns_(X), y, dtype=np.float64, estimator=self, **checks)
+        return x, y, weights
+
+    def _scaled(self, x: Floats) -> NDArray[np.bool_]:
+        return np.ones(x.shape[1], dtype=bool) if self.columns_ is None else self.columns_.scaled
+
+    def _trainings(self, jobs: Sequence[Job], seed: int) -> list[Training]:
+        combine = "mean" if self._loss == "mse" else "probability"
+        combine = getattr(jobs[0].objective, "combine", None) or combine
+        return make_trainings(jobs, self.n_outputs_, combine, seed, self.get_params(deep=False))
+
+    def _chosen_beta(self, objective: Objective, rows: Rows, given: Rows, seed: int) -> float:
+        if not isinstance(self.beta, str):
+            return with_beta(objective, self.beta).beta  # type: ignore[arg-type]
+        if self.beta != "auto":
+            raise ValueError(f"beta must be None, a number in [0, 1] or 'auto', got {self.beta!r}")
+        if not len(self.betas):
+            raise ValueError("beta='auto' needs some betas to choose from, got none")
+        splits, scaled = folds(rows, given, self.cv, seed), self._scaled(rows.x)
+        jobs = [
+            (Job(train, scaled, with_beta(objective, beta)), test)
+            for beta in self.betas
+            for train, test in splits
+        ]
+        trainings = self._trainings([job for job, _ in jobs], seed)
+        held_out = [job.standard.tensors(test) for job, test in jobs]
+        errors = held_out_errors(trainings, held_out, bool(self.verbose))
+        self.cv_results_ = results(self.betas, errors.reshape(len(self.betas), -1))
+        best = int(np.argmax(self.cv_results_["mean_test_score"]))
+        return float(self.betas[best])
+
+    def _keep(self, job: Job, training: Training) -> None:
+        """What a fitted estimator has: the ensemble, in float64 and on the CPU, and its history."""
+        self.standard_ = job.standard
+        self.objective_ = job.objective
+        self.ensemble_ = training.ens.cpu().double().eval().requires_grad_(False)
+        self.n_iter_ = len(self.history_.epochs)
+        self.loss_curve_ = self.history_.column("train/ensemble_error")
+        self.validation_loss_curve_ = (
+            self.history_.column("val/ensemble_error") if self.early_stopping else None
+        )
+
+    # ---- what the members say -------------------------------------------------------------------
+
+    def member_outputs(self, X: Any) -> Tensor:
+        """Every member's output, ``[members, rows, outputs]``, in float64.
+
+        Logits, or in regression predictions in the units of the target.
+        """
+        check_is_fitted(self, "ensemble_")
+        if self.columns_ is None:
+            x = validate_data(self, X, dtype=np.float64, reset=False)
+        else:
+            validate_data(self, X, reset=False, skip_check_array=True)
+            x = check_array(self.columns_(X), dtype=np.float64, input_name="X", estimator=self)
+        outputs = predict(self.ensemble_, self.standard_.inputs(x, torch.float64)).outputs
+        scaler = self.standard_.y
+        if scaler is None:
+            return outputs
+        return outputs * torch.from_numpy(scaler.scale) + torch.from_numpy(scaler.mean)
+
+    @property
+    def estimators_(self) -> list[nn.Module]:
+        """The members as ordinary modules; they take the standardised inputs."""
+        check_is_fitted(self, "ensemble_")
+        return [self.ensemble_.member(member) for member in range(self.ensemble_.members)]
+
+    def ood_score(self, X: Any, score: str | None = None) -> Floats:
+        """How strange each row looks, ``[rows]``: higher means further from the training data.
+
+        ``score`` is a name of ``dissensus.scores.SCORES``.
+        """
+        named = parse_score(self._score if score is None else score)
+        scores: Floats = named(self._scored_outputs(self.member_outputs(X))).numpy()
+        return scores
+
+    def _scored_outputs(self, outputs: Tensor) -> Tensor:
+        return outputs
+
+    def decompose(self, X: Any, y: Any, loss: str | None = None) -> Decomposition:
+        """The members' mean error on ``(X, y)``, the ensemble's, and diversity, their difference.
+
+        See :func:`dissensus.decompose`; in regression in the units of the target, squared.
+        """
+        chosen = self._loss if loss is None else loss
+        combine = None if self._loss == "mse" else self.ensemble_.combine
+        return decompose(self.member_outputs(X), self._known_targets(y), chosen, combine)
+
+    def diagnose(self, X: Any, y: Any, X_train: Any = None, y_train: Any = None) -> Diagnosis:
+        """Whether the members' diversity on held-out ``(X, y)`` is real, or they collude.
+
+        With the training data as well, the verdict is sharper. See :func:`dissensus.diagnose`.
+        """
+        test = self.member_outputs(X), self._known_targets(y)
+        train = None
+        if X_train is not None:
+            train = self.member_outputs(X_train), self._known_targets(y_train)
+        return diagnose(train, test, loss=self._loss, combine=self.ensemble_.combine)

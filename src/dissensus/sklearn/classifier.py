@@ -1,0 +1,77 @@
+"""The classifier."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+from torch import Tensor
+
+from dissensus.outputs import combined_log_probs
+from dissensus.sklearn.base import DiverseEstimator
+from dissensus.sklearn.rows import Floats
+
+__all__ = ["DiverseClassifier"]
+
+
+class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc]
+    """An ensemble of perceptrons for classification.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = DiverseClassifier(n_estimators=3, max_iter=30, random_state=0).fit(X, y)
+    >>> model.predict_proba(X).shape, bool(model.score(X, y) > 0.9)
+    ((150, 3), True)
+    >>> strange = model.ood_score([[20.0, 0.0, -5.0, 9.0]])
+    """
+
+    _loss = "cross_entropy"
+    _score = "pds"
+
+    classes_: NDArray[Any]
+
+    def _checks_of_targets(self) -> dict[str, Any]:
+        return {}
+
+    def _learn_targets(self, y: NDArray[Any], kept: NDArray[np.bool_]) -> tuple[NDArray[Any], int]:
+        check_classification_targets(y)
+        self.classes_ = np.unique(y[kept])
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"y has one class only, {self.classes_[0]!r}; a classifier needs rows of at least "
+                "two classes, of a weight above zero"
+            )
+        labels = np.searchsorted(self.classes_, y)
+        # Rows of weight 0 are left out and may be of any class.
+        return np.minimum(labels, len(self.classes_) - 1), len(self.classes_)
+
+    def _known_targets(self, y: Any) -> Tensor:
+        labels = column_or_1d(y)
+        unknown = ~np.isin(labels, self.classes_)
+        if unknown.any():
+            raise ValueError(
+                f"y holds {labels[unknown][0]!r}, which was not among the classes in training: "
+                f"{', '.join(map(repr, self.classes_))}"
+            )
+        return torch.from_numpy(np.searchsorted(self.classes_, labels))
+
+    def predict_log_proba(self, X: Any) -> Floats:
+        """Logarithms of the class probabilities, ``[rows, classes]``, exact where they are tiny."""
+        outputs = self.member_outputs(X)
+        log_probs: Floats = combined_log_probs(outputs, self.ensemble_.combine).numpy()
+        return log_probs
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Class probabilities ``[rows, classes]``, in the order of ``classes_``."""
+        return np.exp(self.predict_log_proba(X))
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable class of each row."""
+        best = self.predict_log_proba(X).argmax(1)
+        labels: NDArray[Any] = self.classes_[best]
+        return labels

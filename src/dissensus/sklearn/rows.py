@@ -1,0 +1,130 @@
+"""Training rows in a form that does not depend on how they were written down.
+
+A training set with weights is a measure: what a weight of 2 says, two equal rows say too, and the
+order of rows says nothing. :meth:`Rows.of` leaves out rows of weight 0, merges equal rows (inputs
+and target alike) into one with the sum of their weights and sorts the rest. Whatever is then split,
+shuffled and trained on is the same for all ways of writing the same measure, so that a weight *is*
+a repetition, bit by bit, and a row's copies never stand on both sides of a split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dissensus.data.table import Scaler
+
+__all__ = ["Rows", "Standard", "aligned", "check_weights"]
+
+Floats = NDArray[np.float64]
+
+
+def check_weights(sample_weight: Any, rows: int) -> Floats:
+    """``sample_weight`` as floats ``[rows]``; ones where there are none."""
+    if sample_weight is None:
+        return np.ones(rows)
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.shape != (rows,):
+        raise ValueError(f"sample_weight must be one number a row, ({rows},), got {weights.shape}")
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise ValueError(
+            "sample_weight must be finite and at least 0, got "
+            f"{weights[~(np.isfinite(weights) & (weights >= 0))][0]}"
+        )
+    if not weights.any():
+        raise ValueError("sample_weight must not be zero for all rows: none is left to learn from")
+    return weights
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Inputs ``[rows, columns]``, labels ``[rows]`` or targets ``[rows, outputs]``, weights."""
+
+    x: Floats
+    y: NDArray[Any]
+    weights: Floats
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @classmethod
+    def of(cls, x: Floats, y: NDArray[Any], weights: Floats) -> Rows:
+        """Rows without those of weight 0, equal ones merged, in an order that is always the same.
+
+        >>> x = np.array([[2.0], [1.0], [2.0], [0.0]])
+        >>> rows = Rows.of(x, np.array([1, 0, 1, 1]), np.array([1.0, 3.0, 1.0, 0.0]))
+        >>> rows.x.tolist(), rows.y.tolist(), rows.weights.tolist()
+        ([[1.0], [2.0]], [0, 1], [3.0, 2.0])
+        """
+        kept = weights > 0
+        x, y, weights = x[kept], y[kept], weights[kept]
+        # Adding 0 makes −0 a 0: rows are compared byte by byte, and sorted by that.
+        both = np.ascontiguousarray(np.column_stack([x, y.reshape(len(y), -1)]) + 0.0)
+        keys = both.view(np.dtype((np.void, both.itemsize * both.shape[1]))).ravel()
+        _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+        # Sorted, so that a sum does not depend on the order of its terms.
+        order = np.lexsort((weights, group.ravel()))
+        total = np.bincount(group.ravel()[order], weights[order], len(first))
+        return cls(x[first], y[first], total)
+
+    def pick(self, index: NDArray[np.int64]) -> Rows:
+        """Some of the rows."""
+        return Rows(self.x[index], self.y[index], self.weights[index])
+
+
+@dataclass(frozen=True, eq=False)
+class Standard:
+    """How inputs and, in regression, targets are standardised: weighted mean 0, deviation 1."""
+
+    x: Scaler
+    y: Scaler | None
+
+    @classmethod
+    def fit(cls, rows: Rows, scaled: NDArray[np.bool_]) -> Standard:
+        """Learn it from training rows; labels (integers) stay as they are."""
+        targets = None
+        if rows.y.ndim == 2:
+            every = np.ones(rows.y.shape[1], dtype=bool)
+            targets = Scaler.fit(rows.y, every, weights=rows.weights)
+        return cls(Scaler.fit(rows.x, scaled, weights=rows.weights), targets)
+
+    def inputs(self, x: Floats, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Inputs as a tensor."""
+        return torch.from_numpy(self.x(x)).to(dtype)
+
+    def tensors(self, rows: Rows) -> tuple[Tensor, ...]:
+        """``(x, y)``, or ``(x, y, weights)`` of mean 1 where the weights are not all equal."""
+        y = torch.from_numpy(rows.y.copy())
+        if self.y is not None:
+            y = torch.from_numpy(self.y(rows.y)).float()
+        if (rows.weights == rows.weights[0]).all():
+            return self.inputs(rows.x), y
+        return self.inputs(rows.x), y, torch.from_numpy(rows.weights / rows.weights.mean()).float()
+
+
+def aligned(parts: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
+    """The same data sets, all of one length: the shorter ones filled up with rows of weight 0.
+
+    >>> sets = [(torch.ones(2, 3), torch.ones(2)), (torch.ones(3, 3), torch.ones(3))]
+    >>> [weights.tolist() for _, _, weights in aligned(sets)]
+    [[1.5, 1.5, 0.0], [1.0, 1.0, 1.0]]
+    """
+    most = max(len(part[0]) for part in parts)
+    if all(len(part[0]) == most and len(part) == len(parts[0]) for part in parts):
+        return list(parts)
+    return [_filled(part, most) for part in parts]
+
+
+def _filled(part: tuple[Tensor, ...], rows: int) -> tuple[Tensor, ...]:
+    x, y, *given = part
+    weights = given[0] if given else torch.ones(len(x))
+    more = rows - len(x)
+    index = torch.cat([torch.arange(len(x)), torch.zeros(more, dtype=torch.int64)])
+    scaled = weights * (rows / len(x))  # their mean stays 1
+    return x[index], y[index], torch.cat([scaled, torch.zeros(more)])

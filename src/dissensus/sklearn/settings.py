@@ -1,0 +1,158 @@
+"""From an estimator's parameters to a training of the library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import train_test_split
+
+from dissensus.ensemble import Ensemble
+from dissensus.models.mlp import mlp
+from dissensus.objectives import Augmented, Independent, Objective, parse
+from dissensus.objectives.interpolation import Interpolation
+from dissensus.sklearn.rows import Rows, Standard, aligned
+from dissensus.training import Optimizer, Recipe, Training
+
+__all__ = ["Job", "batch_size", "make_trainings", "objective_of", "with_beta"]
+
+
+def objective_of(asked: Any, loss: str) -> Objective:
+    """The objective for ``loss``, from a name with settings or an object."""
+    objective = parse(asked) if isinstance(asked, str) else asked
+    if not isinstance(objective, Objective):
+        raise ValueError(
+            "objective must be a name such as 'ldr:strength=2' or an object of "
+            f"dissensus.objectives, got {asked!r}"
+        )
+    if objective.needs_disagreement:
+        raise ValueError(
+            f"{type(objective).__name__} needs unlabelled data to disagree on, which fit(X, y) "
+            "has not; objective='ldr' disagrees on the training data"
+        )
+    if isinstance(objective, Interpolation) and loss == "mse" and objective.loss != "mse":
+        return replace(objective, loss="mse", combine=None, label_smoothing=0.0)
+    return objective
+
+
+def with_beta(objective: Objective, beta: float) -> Augmented:
+    """``Augmented(beta)`` in place of the plain ensemble, with that one's loss."""
+    if not isinstance(objective, Independent | Augmented):
+        raise ValueError(
+            f"beta goes with objective='independent' or 'augmented', got {objective.spec()!r}; "
+            "leave beta=None, and give an objective's own settings with its name: "
+            "'adp:alpha=1,beta=0.5'"
+        )
+    same = {"combine": objective.combine, "label_smoothing": objective.label_smoothing}
+    return Augmented(beta=float(beta), loss=objective.loss, **same)
+
+
+def batch_size(asked: int | str, rows: int) -> int:
+    """The number of rows in a batch; ``"auto"``: a sixteenth of them, from 16 to 128.
+
+    >>> [batch_size("auto", rows) for rows in (100, 1000, 10_000)]
+    [16, 62, 128]
+    """
+    if asked == "auto":
+        return min(max(rows // 16, 16), 128)
+    return min(_integer("batch_size", asked), rows)
+
+
+class Job:
+    """One ensemble to train on ``rows``, which it standardises by themselves."""
+
+    def __init__(self, rows: Rows, scaled: NDArray[np.bool_], objective: Objective) -> None:
+        self.rows, self.objective = rows, objective
+        self.standard = Standard.fit(rows, scaled)
+
+
+def make_trainings(
+    jobs: Sequence[Job], outputs: int, combine: str, seed: int, params: dict[str, Any]
+) -> list[Training]:
+    """Trainings that go side by side: their data sets are made of one length.
+
+    All start from the same weights and see rows in an order of the same seed.
+    """
+    members = _integer("n_estimators", params["n_estimators"])
+    hidden = params["hidden_layer_sizes"]
+    widths = [
+        _integer("hidden_layer_sizes", width)
+        for width in ([hidden] if isinstance(hidden, Integral) else hidden)
+    ]
+    parts = [_parts(job, seed, params) for job in jobs]
+    train = aligned([own for own, _ in parts])
+    val = [own for _, own in parts if own is not None]
+    recipe = _recipe(len(train[0][0]), seed, params)
+    columns, device = train[0][0].shape[1], params["device"]
+
+    def ensemble() -> Ensemble:
+        ens = Ensemble(lambda: mlp((columns,), outputs, hidden=widths), members, seed, combine)
+        return ens.to(device)
+
+    def there(part: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(tensor.to(device) for tensor in part)
+
+    judged = [there(own) for own in aligned(val)] if val else [None] * len(jobs)
+    return [
+        Training(ensemble(), there(own), job.objective, held, recipe)
+        for job, own, held in zip(jobs, train, judged, strict=True)
+    ]
+
+
+def _parts(job: Job, seed: int, params: dict[str, Any]) -> tuple[Any, Any]:
+    """Tensors to train on and, for early stopping, to validate on."""
+    rows = job.rows
+    if not params["early_stopping"]:
+        return job.standard.tensors(rows), None
+    share = params["validation_fraction"]
+    if not isinstance(share, Real) or not 0 < share < 1:
+        raise ValueError(f"validation_fraction must lie between 0 and 1, got {share!r}")
+    held = min(max(round(share * len(rows)), 1), len(rows) - 1)
+    if held < 1:
+        raise ValueError("early_stopping=True needs at least 2 different rows, got 1 sample")
+    train, val = train_test_split(
+        np.arange(len(rows)), test_size=held, random_state=seed, stratify=_strata(rows, held)
+    )
+    # In the order of all rows, so that what is trained on is the same whatever the shuffle.
+    return tuple(job.standard.tensors(rows.pick(np.sort(index))) for index in (train, val))  # type: ignore[return-value]
+
+
+def _strata(rows: Rows, held: int) -> NDArray[Any] | None:
+    """The labels, where every class has rows for both sides of a split."""
+    if rows.y.ndim == 2:
+        return None
+    counts = np.unique(rows.y, return_counts=True)[1]
+    fits = counts.min() >= 2 and len(counts) <= min(held, len(rows) - held)
+    return rows.y if fits else None
+
+
+def _recipe(rows: int, seed: int, params: dict[str, Any]) -> Recipe:
+    patience = params["n_iter_no_change"]
+    return Recipe(
+        epochs=_integer("max_iter", params["max_iter"]),
+        batch_size=batch_size(params["batch_size"], rows),
+        optimizer=Optimizer(
+            "adamw",
+            lr=_number("learning_rate_init", params["learning_rate_init"]),
+            weight_decay=_number("alpha", params["alpha"]),
+        ),
+        schedule=params["schedule"],
+        patience=_integer("n_iter_no_change", patience) if params["early_stopping"] else None,
+        seed=seed,
+    )
+
+
+def _integer(name: str, value: Any) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    return int(value)
+
+
+def _number(name: str, value: Any) -> float:
+    if not isinstance(value, Real) or not 0 <= value < np.inf:
+        raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+    return float(value)

@@ -1,0 +1,22 @@
+"""Coupled training across processes, on ``torch.distributed``.
+
+``torchrun --nproc-per-node 4 -m dissensus train …``, or ``fit(…, distributed=True)`` in a program
+that ``torchrun`` starts. Ranks form a mesh of members × data. Each holds some members and, along
+the data axis, works on some rows of each batch. In a step a coupled objective exchanges outputs
+``[members, batch, outputs]`` and nothing else along members; an independent one exchanges nothing.
+Along data, gradients are summed. Losses are those of one process and weights are, to rounding.
+
+What chance decides: members start, batches are ordered and augmented and LDR's members are drawn
+exactly as in one process. Random layers (dropout) draw other numbers than in one process, the same
+ones in every run with as many ranks.
+"""
+
+from __future__ import annotations
+
+from dissensus.training.distributed.group import Group, launched, restarts
+from dissensus.training.distributed.layout import Distributed
+from dissensus.training.distributed.team import Team
+from dissensus.training.distributed.trainer import TeamTrainer
+from dissensus.training.distributed.watch import RankFailed
+
+__all__ = ["Distributed", "Group", "RankFailed", "Team", "TeamTrainer", "launched", "restarts"]

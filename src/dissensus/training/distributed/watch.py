@@ -1,0 +1,104 @@
+"""Signs of life: which rank is to blame where a job cannot go on.
+
+Every rank counts, in the store that all ranks share, the seconds it lives and the exchanges it has
+come to. Nobody reads that while all is well. Where an exchange fails or takes too long, those who
+wait look twice: a rank that does not count any more is dead or stopped, one that has come to fewer
+exchanges than the others hangs. A rank that fails by itself, at a loss that is NaN or a full disk,
+says so before it ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+__all__ = ["RankFailed", "Watch"]
+
+_BEAT = 0.25  # seconds between two signs of life
+_FAILED = "failed"
+
+
+class RankFailed(ConnectionError):
+    """A rank died, hangs or reported an error; the message names it."""
+
+
+class Watch:
+    """The signs of life of this rank, and what the others' say."""
+
+    def __init__(self, store: Any, rank: int, ranks: int) -> None:
+        self.store, self.rank, self.ranks = store, rank, ranks
+        self.entered = 0
+        self._over = threading.Event()
+        self._own = store.clone()  # a thread of its own, a connection of its own
+        self._thread = threading.Thread(target=self._beat, name="signs of life", daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        beats = 0
+        while not self._over.wait(_BEAT):
+            beats += 1
+            try:
+                self._own.set(f"beat/{self.rank}", f"{beats} {self.entered}")
+            except Exception:
+                return  # the store is gone, and with it the job; the main thread will find out
+
+    def close(self) -> None:
+        """Stop giving signs of life."""
+        self._over.set()
+        self._thread.join(2 * _BEAT)
+
+    def report(self, error: BaseException) -> None:
+        """Say that this rank fails, unless another one has been first."""
+        text = " ".join(str(error).split()) or "no message"
+        self._say(f"rank {self.rank} failed: {type(error).__name__}: {text}")
+
+    def blame(self, error: BaseException, timeout: float) -> RankFailed:
+        """The error that names who is to blame for ``error``, which an exchange met with."""
+        try:
+            said = self._said(4 * _BEAT) or self._say(self._silent(error, timeout))
+        except Exception as lost:
+            said = f"rank 0 is gone, and the store that it kept: {lost}"
+        return RankFailed(f"{said} (seen by rank {self.rank})")
+
+    def _said(self, seconds: float) -> str | None:
+        """What a rank has reported, waiting a little for it."""
+        until = time.monotonic() + seconds
+        while not self.store.check([_FAILED]):
+            if time.monotonic() > until:
+                return None
+            time.sleep(_BEAT / 4)
+        return str(self.store.get(_FAILED).decode())
+
+    def _say(self, text: str) -> str:
+        """Put ``text`` into the store if nothing is there; returns what is."""
+        try:
+            return str(self.store.compare_set(_FAILED, "", text).decode())
+        except Exception:
+            return text  # nobody is left to read it
+
+    def _silent(self, error: BaseException, timeout: float) -> str:
+        """Who gives no sign of life, or is behind the others."""
+        before = self._beats()
+        time.sleep(6 * _BEAT)
+        after = self._beats()
+        others = [rank for rank in range(self.ranks) if rank != self.rank]
+        silent = [rank for rank in others if before[rank][0] == after[rank][0]]
+        if silent:
+            return f"{_named(silent)} gave no sign of life: killed, stopped, or cut off"
+        behind = [rank for rank in others if after[rank][1] < self.entered]
+        if behind:
+            return (
+                f"{_named(behind)} did not come to the exchange that the others wait in, within "
+                f"{timeout:g} s: it hangs, or needs a longer timeout"
+            )
+        return f"an exchange among the ranks failed: {' '.join(str(error).split())}"
+
+    def _beats(self) -> list[tuple[int, int]]:
+        keys = [f"beat/{rank}" for rank in range(self.ranks)]
+        found = [self.store.get(k).decode() if self.store.check([k]) else "0 0" for k in keys]
+        return [(int(beats), int(entered)) for beats, entered in (text.split() for text in found)]
+
+
+def _named(ranks: list[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -1,0 +1,255 @@
+"""``dissensus export``: runs as files for a runtime, and as folders to hand on."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from scipy.stats import binomtest
+
+import dissensus as ds
+from dissensus.export import found_in
+from dissensus.records import read_record, write_record
+
+
+def load_npz(path: Path) -> dict[str, Any]:
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def test_an_onnx_of_a_table_takes_raw_rows(
+    dissensus: Callable[..., Any], flats_run: Path, tmp_path: Path
+) -> None:
+    """The same numbers as `dissensus predict` from the same rows, in the units of the table."""
+    answer = dissensus("export", flats_run, "--out", tmp_path / "flats.onnx")
+    assert answer.status == 0, answer.err
+    assert "in   x  [batch, 4] float64, those of the source; the file standardises" in answer.out
+    assert (
+        "out  mean  [batch, outputs], the members' mean, in the units of the target" in answer.out
+    )
+    (tmp_path / "new.csv").write_text("rooms,town\n2,Ulm\n5,Bonn\n3,Trier\n")
+    wanted = ["--input", tmp_path / "new.csv", "--output", tmp_path / "p.npz"]
+    dissensus("predict", flats_run, *wanted, "--members", "--score", "variance")
+    session = onnxruntime.InferenceSession(tmp_path / "flats.onnx")
+    told = session.get_modelmeta().custom_metadata_map
+    assert json.loads(told["features"]) == ["rooms", "town=Bonn", "town=Trier", "town=Ulm"]
+    assert told["run"] == "run"
+    rows = np.array([[2.0, 0, 0, 1], [5, 1, 0, 0], [3, 0, 1, 0]])
+    names = [output.name for output in session.get_outputs()]
+    got = dict(zip(names, session.run(names, {"x": rows}), strict=True))
+    expected = load_npz(tmp_path / "p.npz")
+    assert names == list(expected) == ["mean", "members", "score_variance"]
+    for name in names:
+        np.testing.assert_allclose(got[name], expected[name], rtol=1e-5)
+    assert got["mean"].min() > 50, "prices, not standardised ones"
+
+
+def test_a_pt2_of_images_with_a_detector(
+    dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
+) -> None:
+    ens, data = ds.load(digits_run), ds.data.load("digits")
+    ds.Detector(ens, "entropy").fit(data.val, tpr=0.6).save(tmp_path / "detector.json")
+    out = tmp_path / "digits.pt2"
+    wanted = ["--format", "pt2", "--out", out, "--bytes", "--name", "mine"]
+    answer = dissensus("export", digits_run, *wanted, "--detector", tmp_path / "detector.json")
+    assert answer.status == 0, answer.err
+    assert [line.split()[1] for line in answer.out.splitlines()[2:]] == [
+        "probs",
+        "members",
+        "score_entropy",
+        "is_ood",
+    ]
+    pixels = torch.randint(256, (6, 1, 8, 8), dtype=torch.uint8)
+    extra = {"dissensus.json": ""}
+    found = torch.export.load(out, extra_files=extra).module()(pixels)
+    assert json.loads(extra["dissensus.json"])["classes"] == [str(digit) for digit in range(10)]
+    assert json.loads(extra["dissensus.json"])["run"] == "mine"
+    x = pixels.float() / 255
+    torch.testing.assert_close(found["probs"], ens.predict(x))
+    detector = ds.Detector.load(tmp_path / "detector.json", ens)
+    assert found["is_ood"].tolist() == detector.is_ood(x).tolist()
+
+
+def test_a_folder_predicts_as_its_run(
+    dissensus: Callable[..., Any], flats_run: Path, tmp_path: Path
+) -> None:
+    answer = dissensus("export", flats_run, "--format", "hub", "--out", tmp_path / "hub")
+    assert answer.status == 0, answer.err
+    assert "No license is chosen" in answer.out
+    run, back = ds.load(flats_run), ds.load(tmp_path / "hub")
+    x = torch.randn(7, 4)
+    assert torch.equal(back(x), run(x))
+    (tmp_path / "new.csv").write_text("rooms,town\n2,Ulm\n5,Bonn\n")
+    for source in (flats_run, tmp_path / "hub"):
+        wanted = ["--input", tmp_path / "new.csv", "--output", tmp_path / f"{source.name}.csv"]
+        assert dissensus("predict", source, *wanted).status == 0
+    assert (tmp_path / "hub.csv").read_text() == (tmp_path / "run.csv").read_text()
+    text = "".join((tmp_path / "hub" / name).read_text() for name in ("README.md", "config.json"))
+    assert str(flats_run.parent) not in text, "paths of a machine are nobody's business"
+    record = read_record(flats_run / "record.json")
+    assert f"{record['test']['rmse']:.4g} [" in text
+    assert "`x` is standardised by the statistics in `config.json`" in text
+
+
+OOD = {
+    "format": "dissensus.ood/1",
+    "id": {"run": "test"},
+    "detection": [
+        {"method": "run", "score": "pds", "set": "moon", "auroc": 0.8125, "auroc_low": 0.75}
+        | {"auroc_high": 0.9, "fpr95": 0.25, "fpr95_low": None, "flagged": 0.625}
+    ],
+}
+ATTACKS = {
+    "evaluated_on": "the first 40 of test of digits",
+    "examples": 40,
+    "clean_accuracy": {"accuracy": 0.9, "low": 0.77, "high": 0.96},
+    "worst_case": {"accuracy": 0.175, "low": 0.09, "high": 0.32},
+    "attacks": [{"source": None, "attack": "pgd:eps=0.1", "accuracy": 0.2, "interval": [0.1, 0.3]}],
+    "flags": [{"name": "masked", "text": "gradients vanish."}],
+}
+
+
+def test_a_card_says_what_the_records_say(
+    dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
+) -> None:
+    yaml = pytest.importorskip("yaml")
+    run = tmp_path / "run"
+    shutil.copytree(digits_run, run)
+    later = {"environment": {"written": "2999-01-01T00:00:00+00:00"}}
+    write_record(run / "ood" / "ood.json", OOD | later)
+    write_record(run / "robustness" / "record.json", ATTACKS | later)
+    ds.Detector(ens := ds.load(run), "bma").fit(ds.data.load("digits").val).save(
+        tmp_path / "d.json"
+    )
+    wanted = [
+        "--out",
+        tmp_path / "hub",
+        "--license",
+        "apache-2.0",
+        "--detector",
+        tmp_path / "d.json",
+    ]
+    answer = dissensus("export", run, "--format", "hub", *wanted)
+    assert answer.status == 0, answer.err
+    card = (tmp_path / "hub" / "README.md").read_text()
+    _, front, body = card.split("---\n", 2)
+    record = read_record(run / "record.json")
+    facts = yaml.safe_load(front)
+    assert (facts["library_name"], facts["license"]) == ("dissensus", "apache-2.0")
+    assert facts["pipeline_tag"] == "image-classification"
+    (result,) = facts["model-index"][0]["results"]
+    assert {metric["type"]: metric["value"] for metric in result["metrics"]} == pytest.approx(
+        {key: record["test"][key] for key in ("accuracy", "nll", "brier")}, abs=1e-12
+    )
+    verdict = json.loads(dissensus("diagnose", run, "--json").out)
+    for text in (
+        f"| accuracy | {record['test']['accuracy']:.2%} [",
+        f"| {record['test']['ece_width']:.4f} | {record['val']['ece_width']:.4f} |",
+        f"**{verdict['verdict']}**, judged on 1150 train and 359 test examples. "
+        + " ".join(verdict["reasons"]),
+        "| moon | pds | 0.812 [0.750, 0.900] | 0.250 | 62.5% |",
+        "| `pgd:eps=0.1` | 20.0% [10.0%, 30.0%] |",
+        "| **worst case for each example** | 17.5% [9.0%, 32.0%] |",
+        "- masked: gradients vanish.",
+        "1150 train, 288 val, 359 test",
+        "`detector.json` flags inputs whose score `bma` is above",
+    ):
+        assert text in body
+    assert "not measured" not in body
+    back = ds.Detector.load(tmp_path / "hub" / "detector.json", ds.load(tmp_path / "hub"))
+    x = torch.rand(9, 1, 8, 8)
+    assert back.score(x).tolist() == ds.Detector(ens, "bma").score(x).tolist()
+
+
+def test_intervals_against_references(digits_run: Path) -> None:
+    found = found_in(digits_run).figures["test"]
+    saved = ds.Predictions.load(digits_run / "predictions" / "test.safetensors")
+    logits, labels = saved.outputs.double().numpy(), saved.targets.numpy()
+    probs = np.exp(logits - logits.max(-1, keepdims=True))
+    probs /= probs.sum(-1, keepdims=True)
+    right = int((probs.mean(0).argmax(-1) == labels).sum())
+    wilson = binomtest(right, len(labels)).proportion_ci(method="wilson")
+    accuracy = found["accuracy"]
+    assert (accuracy.low, accuracy.high) == pytest.approx((wilson.low, wilson.high))
+    rows = np.arange(len(labels))
+    members = -np.log(probs[:, rows, labels])
+    div = members.mean(0) + np.log(probs.mean(0)[rows, labels])
+    half = 1.959964 * div.std(ddof=1) / np.sqrt(len(div))
+    diversity = found["diversity"]
+    assert (diversity.value, diversity.low, diversity.high) == pytest.approx(
+        (div.mean(), div.mean() - half, div.mean() + half), rel=1e-5
+    )
+
+
+def test_records_of_other_weights_are_left_out(
+    dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(digits_run, run)
+    earlier = {"environment": {"written": "1999-01-01T00:00:00+00:00"}}
+    write_record(run / "ood" / "ood.json", OOD | earlier)
+    answer = dissensus("export", run, "--format", "hub", "--out", tmp_path / "a", "--no-diagnosis")
+    assert "ood/ood.json is older than the run's weights and is left out" in answer.err
+    card = (tmp_path / "a" / "README.md").read_text()
+    assert "moon" not in card
+    assert "What it does with unknown inputs was not measured" in card
+    assert "Whether its members collude was not looked at" in card
+
+
+def test_without_its_data_a_run_is_diagnosed_on_what_it_saved(
+    dissensus: Callable[..., Any], flats_run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(flats_run, tmp_path / "run")
+    config = (tmp_path / "run" / "config.toml").read_text()
+    moved = config.replace(str(flats_run.parent / "flats.csv"), str(tmp_path / "gone.csv"))
+    (tmp_path / "run" / "config.toml").write_text(moved)
+    answer = dissensus("export", tmp_path / "run", "--format", "hub", "--out", tmp_path / "hub")
+    assert answer.status == 0, answer.err
+    assert "diagnosed on saved test predictions alone" in answer.err
+    assert "judged on 12 test examples" in (tmp_path / "hub" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--out", "a.bin"], "say --format onnx, pt2 or hub, got no --format and --out a.bin"),
+        (["--out", "a.pt2", "--format", "onnx"], "--out must end in .onnx for --format onnx"),
+        (["--out", "a", "--format", "zip"], "got --format zip"),
+        (["--out", "a.pt2", "--score", "knn"], "knn cannot be exported"),
+        (["--out", "a.pt2", "--score", "pd"], "did you mean 'pds'?"),
+        (["--out", "a.pt2", "--license", "mit"], "--license is for the card"),
+        (["--out", "a", "--format", "hub", "--bytes"], "--score and --bytes are of onnx and pt2"),
+        (["--out", "a.pt2", "--detector", "none.json"], "no detector at none.json"),
+        (["--out", ".", "--format", "hub"], "is not empty; choose a new folder"),
+    ],
+)
+def test_mistakes(
+    arguments: list[str],
+    sentence: str,
+    mistake: Callable[..., str],
+    digits_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text("")
+    assert sentence in mistake("export", digits_run, *arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_bytes_are_for_images(mistake: Callable[..., str], flats_run: Path, tmp_path: Path) -> None:
+    told = mistake("export", flats_run, "--out", tmp_path / "a.pt2", "--bytes")
+    assert "bytes are for images; one example of flats.csv has the shape (4,)" in told
+
+
+def test_a_run_of_python_knows_no_data(mistake: Callable[..., str], tmp_path: Path) -> None:
+    ens = ds.Ensemble(lambda: torch.nn.Linear(2, 3), members=2)
+    data = torch.zeros(8, 2), torch.zeros(8, dtype=torch.long)
+    ds.fit(ens, data, epochs=1, out=tmp_path / "run", progress=False)
+    told = mistake("export", tmp_path / "run", "--out", tmp_path / "a.onnx")
+    assert "does not say how its members are made" in told

@@ -1,0 +1,64 @@
+"""What the demo says follows from its numbers."""
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from dissensus.demo.plan import CONTENDERS
+from dissensus.demo.telling import Outcome, sentences, table
+from dissensus.detection import Estimate
+
+
+def made_up(**changes: object) -> Outcome:
+    """An unremarkable ensemble, but for ``changes``."""
+    about = {
+        "accuracy": Estimate(0.97, low=0.95, high=0.98),
+        "member": Estimate(0.96, low=0.94, high=0.97),
+        "held_out": Estimate(0.90, low=0.88, high=0.92),
+        "corrupted": Estimate(0.80, low=0.77, high=0.83),
+        "paper": Estimate(0.60, low=0.55, high=0.65),
+        "strong": Estimate(0.45, low=0.40, high=0.50),
+        "error": 0.1,
+        "diversity": 0.01,
+        "verdict": "healthy",
+    }
+    return Outcome(**(about | changes))  # type: ignore[arg-type]
+
+
+def test_only_what_lies_apart_is_called_better_or_worse() -> None:
+    plain = made_up()
+    outcomes = {
+        "independent": plain,
+        "adp": made_up(
+            paper=Estimate(0.72, low=0.66, high=0.78),  # apart: above
+            held_out=Estimate(0.85, low=0.82, high=0.87),  # apart: below
+            strong=Estimate(0.49, low=0.44, high=0.54),  # overlaps
+        ),
+        "ldr": made_up(),
+    }
+    first, adp, ldr = sentences(outcomes)
+    assert first.startswith("independent: ")
+    assert "Good for 97.0% accuracy" in first
+    assert "Good for resisting the paper's attack (72% against 60%)" in adp
+    assert "clearly worse at noticing digits it was never taught (0.85 against 0.90)" in adp
+    assert "strong" not in adp
+    assert "the rest cannot be told apart" in adp
+    assert "Clearly better here at nothing; the rest" in ldr
+    assert not any("worse" in text for text in (first, ldr))
+
+
+def test_collusion_is_told_with_its_numbers() -> None:
+    joint = made_up(verdict="colluding", member=Estimate(0.31, low=0.2, high=0.4))
+    said = sentences({"independent": made_up(), "joint": replace(joint, diversity=0.5)})
+    assert "colluding: alone a member has 31%, not 96%, and DIV is 50.0 times as large" in said[1]
+
+
+def test_the_table_has_every_number_with_its_interval_in_80_columns() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table({key: made_up() for key in CONTENDERS}))
+    shown = console.export_text()
+    assert "…" not in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    for text in ("97.0%", "95–98", "0.900", "0.88–0.92", "45.0%", "40–50", "healthy", "β = 0.5"):
+        assert text in shown

@@ -1,0 +1,233 @@
+"""What else ranks go through together: runs that change hands, interruptions, errors, counts."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dissensus.ensemble import Ensemble
+from dissensus.training import NonFiniteLoss, Stopped, fit
+from dissensus.training.distributed import Distributed, RankFailed, Team
+from tests.training.distributed.cases import CASES, Case, data, train
+
+Found = dict[str, Any]
+
+BY_NAME = {case.name: case for case in CASES}
+#: Runs that several numbers of ranks go on with, one after the other.
+PASSED_ON = {
+    name: BY_NAME[name] for name in ("adp", "ldr", "learner_dropout_independent", "unlike")
+}
+EPOCHS = 4
+
+
+def pass_on(top: Path, ranks: int) -> Found:
+    """Two ranks begin, and stop amid an epoch; four go on from there, to the end of the third."""
+    left = {}
+    for name, case in PASSED_ON.items():
+        folder = top / "passed_on" / name
+        if ranks == 2:
+            stopped_amid(case, folder)
+        else:
+            mesh = Distributed(data=2) if name == "ldr" else True
+            train(case, out=folder, resume=True, epochs=3, distributed=mesh)
+        state = json.loads((folder / "state.json").read_text())
+        left[name] = [state["epoch"], state["batch"]]
+    return left
+
+
+def stopped_amid(case: Case, folder: Path) -> None:
+    """Rank 1 gets a Ctrl-C in the third batch of the second epoch; all ranks stop at one place."""
+    seen = 0
+
+    def interrupt(x: Tensor, generator: torch.Generator) -> Tensor:
+        nonlocal seen
+        seen += 1
+        if seen == 8 and torch.distributed.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return x
+
+    try:
+        train(case, out=folder, epochs=EPOCHS, augment=interrupt, distributed=True)
+    except Stopped:
+        return
+    raise AssertionError("training was to be stopped")
+
+
+def traffic(top: Path, ranks: int) -> Found:
+    """The bytes that a step hands over, for members on several ranks and for rows on several."""
+    found = {}
+    members, batch, classes = 4, 32, 10
+    x, y = torch.randn(batch, 6), torch.zeros(batch, dtype=torch.long)
+    for objective in ("independent", "adp", "ldr:active=4"):
+        for name, mesh in (("members", Distributed(data=1)), ("data", Distributed(members=1))):
+            ens = Ensemble(lambda: nn.Linear(6, classes), members)
+            sent, calls = steps_of(ens, mesh, objective, x, y, 3)
+            found[f"{objective} {name}"] = {"sent": sent, "calls": calls}
+    return found
+
+
+def steps_of(
+    ens: Ensemble, mesh: Distributed, objective: str, x: Tensor, y: Tensor, steps: int
+) -> tuple[dict[str, int], dict[str, int]]:
+    from dissensus.objectives import parse
+    from dissensus.training import Recipe
+    from dissensus.training.stream import Batch
+
+    with Team(ens, mesh) as team:
+        trainer = team.trainer(parse(objective), Recipe())
+        team.ens.train()
+        for _ in range(steps):
+            trainer.step(Batch(x, y, None, None), set(), 1.0, check=False)
+        return dict(team.group.sent), dict(team.group.calls)
+
+
+def called_back(top: Path, ranks: int) -> Found:
+    """The first rank calls back with all members; its answer ends training everywhere."""
+    calls: list[list[int]] = []
+
+    def callback(record: dict[str, Any], ens: Ensemble) -> bool:
+        with ens.evaluating():
+            calls.append(list(ens(data(0, 9, regression=False)[0]).shape))
+        return record["epoch"] == 2
+
+    _, history = train(BY_NAME["adp"], callbacks=[callback], distributed=True)
+    return {"calls": calls, "ended": history.ended, "epochs": len(history.epochs)}
+
+
+def held(top: Path, ranks: int) -> Found:
+    """What a rank holds while it trains: parameters of its own members, and nothing more."""
+    seen: list[int] = []
+    x, y = data(0, 67, regression=False)
+    ens = Ensemble(lambda: nn.Linear(4, 7).double(), 5)
+
+    def look(inputs: Tensor, generator: torch.Generator) -> Tensor:
+        seen.append(sum(parameter.numel() for parameter in ens.parameters()))
+        return inputs
+
+    fit(ens, (x, y), "joint", augment=look, epochs=1, progress=False, distributed=True)
+    return {"held": seen[0], "after": sum(parameter.numel() for parameter in ens.parameters())}
+
+
+def message(kind: type[Exception], work: Callable[[], Any]) -> str:
+    """The text of the error that ``work`` ends in."""
+    try:
+        work()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"{kind.__name__} was to be raised")
+
+
+def refused(top: Path, ranks: int) -> Found:
+    """Errors that all ranks see, and that leave the group in order."""
+    ens = Ensemble(lambda: nn.Sequential(nn.Linear(4, 7), nn.BatchNorm1d(7)), 2)
+    x, y = (
+        tensor.float() if tensor.is_floating_point() else tensor
+        for tensor in data(0, 20, regression=False)
+    )
+
+    def trying(**settings: Any) -> Callable[[], Any]:
+        mesh = Distributed(**settings)
+        return lambda: fit(ens, (x, y), "joint", epochs=1, progress=False, distributed=mesh)
+
+    stacked = Ensemble(
+        lambda: nn.Sequential(nn.Linear(4, 7), nn.BatchNorm1d(7)), 2, execution="stacked"
+    )
+    there = top / "passed_on" / "adp"
+    return {
+        "mesh": message(ValueError, trying(members=3, data=1)),
+        "members": message(ValueError, trying(members=ranks, data=1)) if ranks > 2 else "",
+        "stacked": message(
+            ValueError,
+            lambda: fit(
+                stacked,
+                (x, y),
+                "joint",
+                progress=False,
+                distributed=Distributed(data=ranks, sync_batchnorm=True),
+            ),
+        ),
+        "folder": message(ValueError, lambda: train(BY_NAME["adp"], out=there, distributed=True)),
+        "empty": message(
+            ValueError,
+            lambda: fit(ens, (x, y), "joint", val=[], epochs=1, progress=False, distributed=True),
+        ),
+    }
+
+
+STORIES: dict[str, Callable[[Path, int], Found]] = {
+    "pass_on": pass_on,
+    "traffic": traffic,
+    "called_back": called_back,
+    "held": held,
+    "refused": refused,
+}
+
+
+def other_batches(rank: int) -> str:
+    """Each rank has data in an order of its own; nobody trains on a mixture."""
+    x, y = data(rank, 64, regression=False)
+    ens = Ensemble(lambda: nn.Linear(4, 7).double(), 2)
+    return message(
+        (ValueError, RankFailed),  # type: ignore[arg-type]
+        lambda: fit(
+            ens, (x, y), "joint", epochs=1, progress=False, distributed=Distributed(timeout=20)
+        ),
+    )
+
+
+def poisoned(rank: int, objective: str) -> str:
+    """A member of rank 1 comes to NaN; every rank ends, and says whose it was."""
+    x, y = data(0, 64, regression=False)
+    ens = Ensemble(lambda: nn.Linear(4, 7).double(), 3)
+    with torch.no_grad():
+        next(ens.parameters())[2] = float("nan")
+    return message(
+        (NonFiniteLoss, RankFailed),  # type: ignore[arg-type]
+        lambda: fit(
+            ens, (x, y), objective, epochs=1, progress=False, distributed=Distributed(timeout=20)
+        ),
+    )
+
+
+def hanging(rank: int) -> str:
+    """Rank 1 is busy with something else for longer than the others wait."""
+    import time
+
+    x, y = data(0, 64, regression=False)
+    ens = Ensemble(lambda: nn.Linear(4, 7).double(), 2)
+    seen = 0
+
+    def hang(inputs: Tensor, generator: torch.Generator) -> Tensor:
+        nonlocal seen
+        seen += 1
+        if rank == 1 and seen == 3:
+            time.sleep(6)
+        return inputs
+
+    return message(
+        RankFailed,
+        lambda: fit(
+            ens,
+            (x, y),
+            "joint",
+            augment=hang,
+            epochs=1,
+            batch_size=16,
+            progress=False,
+            distributed=Distributed(timeout=2),
+        ),
+    )
+
+
+#: Each in a group of two ranks of its own, as nothing works in a group that has failed.
+FATAL: dict[str, Callable[[int], str]] = {
+    "other_batches": other_batches,
+    "poisoned": lambda rank: poisoned(rank, "joint"),
+    "poisoned_independent": lambda rank: poisoned(rank, "independent"),
+    "hanging": hanging,
+}

@@ -1,0 +1,215 @@
+"""Any number of processes trains an ensemble to the same end as one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dissensus.ensemble import Ensemble
+from dissensus.training import fit
+from dissensus.training.distributed.layout import Distributed, Layout
+from tests.training.distributed.cases import CASES, Case, make, train
+from tests.training.distributed.stories import EPOCHS, PASSED_ON
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+ROOT = Path(__file__).parents[3]
+RUNS = [(case, ranks) for case in CASES for ranks in case.meshes]
+
+
+@pytest.fixture(scope="module")
+def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where ranks have left what they came to; all of them were started by one program."""
+    folder = tmp_path_factory.mktemp("ranks")
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.training.distributed.ranks", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert run.returncode == 0, run.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    """What one process comes to, found once for each case."""
+    return {}
+
+
+def seen(top: Path, name: str, ranks: int) -> list[dict[str, Any]]:
+    """What each rank has left under a name."""
+    return [json.loads((top / f"{name}-{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def apart(a: dict[str, Any], b: dict[str, Any]) -> float:
+    """The largest difference of two states with the same tensors."""
+    assert a.keys() == b.keys()
+    assert all(a[name].shape == b[name].shape for name in a)
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+def numbers(value: Any) -> list[float]:
+    """All numbers of a record, in their order."""
+    if isinstance(value, dict):
+        return [n for name in sorted(value) for n in numbers(value[name])]
+    if isinstance(value, list):
+        return [n for item in value for n in numbers(item)]
+    return [] if value is None else [float(value)]
+
+
+@pytest.mark.parametrize(("case", "ranks"), RUNS, ids=[f"{c.name}-{ranks}" for c, ranks in RUNS])
+def test_ranks_come_to_the_weights_and_losses_of_one_process(
+    case: Case, ranks: int, top: Path, alone: dict[str, Any]
+) -> None:
+    name = f"{ranks}-{case.name.replace('/', '-')}"
+    states = [load_file(top / f"{name}-{rank}.safetensors") for rank in range(ranks)]
+    records = seen(top, name, ranks)
+    for state, record in zip(states[1:], records[1:], strict=True):
+        assert apart(state, states[0]) == 0.0
+        assert record["epochs"] == records[0]["epochs"]
+    if case.name not in alone:
+        alone[case.name] = train(case)
+    ens, history = alone[case.name]
+    assert apart(states[0], make(case).state_dict()) > 1e-3  # something was learnt
+    distance = apart(states[0], ens.state_dict())
+    figures = torch.tensor(numbers(records[0]["epochs"])), torch.tensor(numbers(history.epochs))
+    if not case.exact:
+        assert 1e-6 < distance < 0.5
+        return
+    # A bias before a BatchNorm has no gradient but rounding, which Adam makes something of.
+    assert distance < 1e-7
+    torch.testing.assert_close(*figures, rtol=1e-6, atol=1e-9)
+    assert (records[0]["best"], records[0]["ended"]) == (history.best_epoch, history.ended)
+
+
+def test_decisions_were_put_to_the_test(alone: dict[str, Any], top: Path) -> None:
+    case = next(case for case in CASES if case.name == "decisions")
+    (record, *_) = seen(top, "2-decisions", 2)
+    assert record["ended"] == "patience"
+    assert len(record["epochs"]) < case.settings["epochs"]
+
+
+@pytest.mark.parametrize("name", PASSED_ON)
+def test_a_run_changes_hands_amid_an_epoch_and_goes_on_to_the_same_numbers(
+    name: str, top: Path, tmp_path: Path
+) -> None:
+    """Begun by two ranks, stopped amid an epoch, gone on with by four, ended by one."""
+    case, folder = PASSED_ON[name], top / "passed_on" / name
+    # The others hear of the wish to stop in the next exchange: in the fourth step, or, where steps
+    # exchange nothing, at the end of the epoch.
+    (amid, *_), (later, *_) = seen(top, "2-pass_on", 2), seen(top, "4-pass_on", 4)
+    assert amid[name] == ([2, 1] if "independent" in name else [1, 4])
+    assert later[name] == [3, 0]
+    ens, history = train(case, out=folder, resume=True, epochs=EPOCHS)
+    whole, expected = train(case, out=tmp_path / "run", epochs=EPOCHS)
+    assert apart(ens.state_dict(), whole.state_dict()) < 1e-9
+    torch.testing.assert_close(
+        torch.tensor(numbers(history.epochs)), torch.tensor(numbers(expected.epochs))
+    )
+    files = [load_file(path / "checkpoint.safetensors") for path in (folder, tmp_path / "run")]
+    assert apart(*files) < 1e-9  # moments and step counts are in there
+    names = [sorted(file.name for file in path.iterdir()) for path in (folder, tmp_path / "run")]
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_step_exchanges_outputs_alone(ranks: int, top: Path) -> None:
+    """Bytes by hand: 4 members × 32 rows × 10 classes of 4 bytes, 3 numbers in front, 3 steps."""
+    head, parameters = 3 * 4, 4 * (6 * 10 + 10) * 4
+    for found in seen(top, f"{ranks}-traffic", ranks):
+        sent = {name: entry["sent"] for name, entry in found.items()}
+        assert {k for k, n in sent["independent members"].items() if n} == set()
+        assert sent["independent data"]["gradients"] == 3 * parameters
+        assert "outputs" not in sent["independent data"]
+        for name in ("adp", "ldr:active=4"):
+            assert sent[f"{name} members"]["outputs"] == 3 * (4 * 32 * 10 * 4 // ranks + head)
+            assert "gradients" not in sent[f"{name} members"]
+            assert found[f"{name} members"]["calls"]["outputs"] == 3
+            assert sent[f"{name} data"]["gradients"] == 3 * parameters
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_first_rank_calls_back_with_all_members(ranks: int, top: Path) -> None:
+    first, *others = seen(top, f"{ranks}-called_back", ranks)
+    assert first["calls"] == [[5, 9, 7], [5, 9, 7]]
+    assert all(other["calls"] == [] for other in others)
+    assert {(o["ended"], o["epochs"]) for o in (first, *others)} == {("callback", 2)}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_holds_its_own_members_only(ranks: int, top: Path) -> None:
+    each = 4 * 7 + 7
+    layout = Layout(5, ranks, 1)
+    for rank, found in enumerate(seen(top, f"{ranks}-held", ranks)):
+        assert found == {"held": len(layout.own(rank)) * each, "after": 5 * each}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_what_is_wrong_is_said_on_all_ranks_and_the_group_goes_on(ranks: int, top: Path) -> None:
+    for found in seen(top, f"{ranks}-refused", ranks):
+        assert f"a mesh of 3 × 1 (members × data) needs 3 ranks, got {ranks}" in found["mesh"]
+        assert "sync_batchnorm needs execution='looped'" in found["stacked"]
+        assert "there is a run in" in found["folder"]
+        assert "the validation data are empty" in found["empty"]
+        if ranks == 4:
+            assert "4 ranks cannot share 2 members" in found["members"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("other_batches", "rank 1 has another batch than rank 0"),
+        ("poisoned", "rank 1 gave outputs that are not finite (members 2)"),
+        ("poisoned_independent", "on rank 1 (members 2) the loss of Independent is nan"),
+        ("hanging", "rank 1 did not come to the exchange"),
+    ],
+)
+def test_an_error_names_the_rank_on_all_ranks_in_time(name: str, text: str, top: Path) -> None:
+    for found in seen(top, name, 2):
+        assert text in found["message"]
+        assert found["seconds"] < 15
+
+
+def test_fit_says_how_to_start_several_processes() -> None:
+    ens = Ensemble(lambda: torch.nn.Linear(2, 2), 2)
+    data = torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)
+    with pytest.raises(ValueError, match="torchrun --nproc-per-node 2"):
+        fit(ens, data, distributed=True, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks", "members", "shape"),
+    [
+        ({}, 4, 5, (4, 1)),
+        ({}, 4, 3, (2, 2)),
+        ({}, 3, 2, (1, 3)),
+        ({}, 8, 1, (1, 8)),
+        ({"data": 4}, 8, 20, (2, 4)),
+        ({"members": 3}, 6, 20, (3, 2)),
+    ],
+)
+def test_the_mesh_leaves_no_rank_idle(
+    settings: dict[str, int], ranks: int, members: int, shape: tuple[int, int]
+) -> None:
+    assert Distributed(**settings).shape(ranks, members) == shape
+
+
+@pytest.mark.parametrize("rows", range(1, 12))
+def test_every_row_of_every_member_has_one_owner_and_none_is_left_alone(rows: int) -> None:
+    layout = Layout(5, 2, 3)
+    share = layout.share(rows, drawn=[0, 3, 4])
+    pairs = []
+    for rank in range(layout.ranks):
+        positions, own = share.of(rank)
+        assert len(own) != 1 or rows == 1
+        assert share.size(rank) == len(positions) * len(own)
+        pairs += [(position, row) for position in positions for row in own]
+    assert sorted(pairs) == [(position, row) for position in range(3) for row in range(rows)]
