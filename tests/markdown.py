@@ -51,9 +51,9 @@ def dissensus_arguments(words: list[str]) -> list[str] | None:
 
 
 def inline_commands(text: str) -> list[list[str]]:
-    """Return the commands that stand in a sentence: code spans that begin with ``dissensus``."""
+    """Return the commands that stand in sentences: spans of ``dissensus …`` and ``make …``."""
     prose = re.sub(r"^```.*?^```\s*$", "", text, flags=re.MULTILINE | re.DOTALL)
-    spans = re.findall(r"(?<!`)`(dissensus [^`]+)`(?!`)", prose)
+    spans = re.findall(r"(?<!`)`((?:dissensus|make) [^`]+)`(?!`)", prose)
     return [shlex.split(" ".join(span.split())) for span in spans]
 
 

@@ -68,16 +68,18 @@ def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
     )
 
 
-def commands_of(path: Path) -> list[list[str]]:
-    """What a page tells its readers to type after ``dissensus``, in blocks and in sentences."""
+def typed_in(path: Path) -> list[list[str]]:
+    """What a page tells its readers to type, in blocks and in sentences, as words."""
     text = path.read_text()
     blocks = [block for block in fenced_blocks(text) if block.language in SHELLS]
     found = [words for block in blocks for words in shell_commands(block.code)]
-    return [
-        arguments
-        for words in [*found, *inline_commands(text)]
-        if (arguments := dissensus_arguments(words)) is not None
-    ]
+    return [*found, *inline_commands(text)]
+
+
+def commands_of(path: Path) -> list[list[str]]:
+    """What of it follows ``dissensus``."""
+    found = (dissensus_arguments(words) for words in typed_in(path))
+    return [arguments for arguments in found if arguments is not None]
 
 
 def check_command(arguments: list[str]) -> None:
@@ -107,6 +109,18 @@ def test_commands_and_their_options_exist(path: Path) -> None:
             check_command(list(arguments))
         except WRONG as error:
             pytest.fail(f"{name_of(path)}: dissensus {shlex.join(arguments)}: {error!r}")
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name_of)
+def test_make_targets_and_examples_exist(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for program, *words in typed_in(path):
+        if program == "make":
+            assert words[0] in targets, f"{name_of(path)}: make {words[0]}"
+        elif program == "python" and words[0].startswith("examples/"):
+            script = (ROOT / words[0]).read_text()
+            options = [word for word in words if word.startswith("--")]
+            assert all(f'"{option}"' in script for option in options), f"{name_of(path)}: {words}"
 
 
 def test_there_are_commands_to_check() -> None:
