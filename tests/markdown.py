@@ -39,19 +39,21 @@ def shell_commands(code: str) -> list[list[str]]:
 
 
 def dissensus_arguments(words: list[str]) -> list[str] | None:
-    """Return what follows ``dissensus`` or ``python -m dissensus``; None for another program."""
+    """Return what follows ``dissensus`` or ``… -m dissensus``; None for another program."""
     program = Path(words[0]).name
     if program == "dissensus":
         return words[1:]
     if program.startswith("python") and words[1:3] == ["-m", "dissensus"]:
         return words[3:]
+    if program == "torchrun" and "dissensus" in words:
+        return words[words.index("dissensus") + 1 :]
     return None
 
 
 def inline_commands(text: str) -> list[list[str]]:
-    """Return the commands that stand in a sentence: code spans that begin with ``dissensus``."""
+    """Return the commands that stand in sentences: spans of ``dissensus …`` and ``make …``."""
     prose = re.sub(r"^```.*?^```\s*$", "", text, flags=re.MULTILINE | re.DOTALL)
-    spans = re.findall(r"(?<!`)`(dissensus [^`]+)`(?!`)", prose)
+    spans = re.findall(r"(?<!`)`((?:dissensus|make) [^`]+)`(?!`)", prose)
     return [shlex.split(" ".join(span.split())) for span in spans]
 
 

@@ -3,10 +3,11 @@ code runs, its commands exist, and it needs no network."""
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -67,16 +68,18 @@ def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
     )
 
 
-def commands_of(path: Path) -> list[list[str]]:
-    """What a page tells its readers to type after ``dissensus``, in blocks and in sentences."""
+def typed_in(path: Path) -> list[list[str]]:
+    """What a page tells its readers to type, in blocks and in sentences, as words."""
     text = path.read_text()
     blocks = [block for block in fenced_blocks(text) if block.language in SHELLS]
     found = [words for block in blocks for words in shell_commands(block.code)]
-    return [
-        arguments
-        for words in [*found, *inline_commands(text)]
-        if (arguments := dissensus_arguments(words)) is not None
-    ]
+    return [*found, *inline_commands(text)]
+
+
+def commands_of(path: Path) -> list[list[str]]:
+    """What of it follows ``dissensus``."""
+    found = (dissensus_arguments(words) for words in typed_in(path))
+    return [arguments for arguments in found if arguments is not None]
 
 
 def check_command(arguments: list[str]) -> None:
@@ -106,6 +109,18 @@ def test_commands_and_their_options_exist(path: Path) -> None:
             check_command(list(arguments))
         except WRONG as error:
             pytest.fail(f"{name_of(path)}: dissensus {shlex.join(arguments)}: {error!r}")
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name_of)
+def test_make_targets_and_examples_exist(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for program, *words in typed_in(path):
+        if program == "make":
+            assert words[0] in targets, f"{name_of(path)}: make {words[0]}"
+        elif program == "python" and words[0].startswith("examples/"):
+            script = (ROOT / words[0]).read_text()
+            options = [word for word in words if word.startswith("--")]
+            assert all(f'"{option}"' in script for option in options), f"{name_of(path)}: {words}"
 
 
 def test_there_are_commands_to_check() -> None:
@@ -284,17 +299,15 @@ def test_the_benchmarks_page_has_every_record(site: Path) -> None:
 # ---- quotes -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def expand(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
-    monkeypatch.syspath_prepend(str(DOCS / "hooks"))
-    yield import_module("records").expand
-    sys.modules.pop("records")
+@pytest.fixture(scope="module")
+def expand() -> Callable[[str, str], str]:
+    return runpy.run_path(str(DOCS / "hooks" / "records.py"))["expand"]
 
 
-def test_a_quote_is_what_the_record_holds(expand: object) -> None:
+def test_a_quote_is_what_the_record_holds(expand: Callable[[str, str], str]) -> None:
     row = "| weather | 10 | 0.0805"
     assert row in (ROOT / "results" / "collusion.md").read_text()
-    quoted = expand('{{ cell("collusion/explosion", "ERR, β = 0", "weather") }}', "")  # type: ignore[operator]
+    quoted = expand('{{ cell("collusion/explosion", "ERR, β = 0", "weather") }}', "")
     assert quoted.startswith("0.0805 ±")
 
 
@@ -309,9 +322,21 @@ def test_a_quote_is_what_the_record_holds(expand: object) -> None:
         ('{{ cel("x") }}', "there is no quote 'cel'"),
     ],
 )
-def test_a_quote_of_nothing_stops_the_build(expand: object, quote: str, error: str) -> None:
+def test_a_quote_of_nothing_stops_the_build(
+    expand: Callable[[str, str], str], quote: str, error: str
+) -> None:
     with pytest.raises(ValueError, match=error):
-        expand(quote, "")  # type: ignore[operator]
+        expand(quote, "")
+
+
+def test_docstrings_become_markdown() -> None:
+    as_markdown = runpy.run_path(str(DOCS / "hooks" / "docstrings.py"))["as_markdown"]
+    text = "Like :func:`parse` and :meth:`core`.\n\n>>> 1 + 1\n2\n\nThen ``more``."
+    assert as_markdown(text, "a.b", "a.b.C") == (
+        'Like <autoref optional identifier="a.b.parse"><code>parse</code></autoref> and '
+        '<autoref optional identifier="a.b.C.core"><code>core</code></autoref>.\n\n\n'
+        "```pycon\n>>> 1 + 1\n2\n```\n\nThen ``more``."
+    )
 
 
 # ---- in a browser -------------------------------------------------------------------------------

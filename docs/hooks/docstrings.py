@@ -26,17 +26,7 @@ class Docstrings(griffe.Extension):
 
 
 def as_markdown(text: str, module: str = "", owner: str = "") -> str:
-    """``text`` in Markdown; ``module`` and ``owner`` (a class) are where bare names are looked up.
-
-    >>> print(as_markdown("See :func:`~a.b`.\\n\\n>>> 1 + 1\\n2"))
-    See <autoref optional identifier="a.b"><code>b</code></autoref>.
-    <BLANKLINE>
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
-    """
+    """``text`` in Markdown; bare names are looked up in ``module``, methods in ``owner``."""
 
     def link(found: re.Match[str]) -> str:
         name, role = found["name"].lstrip("."), found["role"]

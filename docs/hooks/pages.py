@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 EXAMPLES = RESULTS.parent / "examples"
 
 #: Modules of the public interface that are not names of the package itself.
-MORE_ROOMS = ("sweeps", "sklearn", "report", "export", "distributed")
+MORE_ROOMS = ("sweeps", "sklearn", "report", "training.distributed")
 
 
 def rooms() -> list[str]:
