@@ -17,6 +17,7 @@ from typing import Any
 from dissensus.experiments import EXPERIMENTS
 from dissensus.experiments.base import Claim, Finding
 from dissensus.experiments.page import Outcome, markdown_table, outcomes
+from dissensus.report import FIGURES
 
 __all__ = ["MACROS", "RESULTS", "expand"]
 
@@ -200,6 +201,12 @@ def _limit(entry: dict[str, Any], result: dict[str, Any]) -> list[str]:
     return [f"{entry['limit']:g}", "**no**" if entry["name"] in result["missed"] else "yes"]
 
 
+def report_figures() -> str:
+    """The rows of a table: every figure of the report, what it shows, and what fills it."""
+    rows = [[f"`{name}`", figure.what, figure.needs] for name, figure in FIGURES.items()]
+    return "\n".join(markdown_table(["", "", ""], rows)[2:])
+
+
 #: Every quote by the name that pages use.
 MACROS: dict[str, Callable[..., str]] = {
     "cell": cell,
@@ -211,4 +218,5 @@ MACROS: dict[str, Callable[..., str]] = {
     "figure": figure,
     "bench": bench,
     "benchmarks": benchmarks,
+    "report_figures": report_figures,
 }
