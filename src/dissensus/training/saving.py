@@ -106,6 +106,7 @@ class Saver:
         tensors |= {f"meter.{name}": tensor for name, tensor in kept.items()}
         tensors |= {f"random.{name}": tensor for name, tensor in self.stream.randomness().items()}
         self.folder.save(tensors, self.state.plain())
+        self.state.meter = None  # the epoch goes on with the meter that it has
 
     def finish(self) -> History:
         """Put the best weights in place and write what came out."""
