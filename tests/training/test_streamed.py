@@ -217,46 +217,51 @@ def test_ctrl_c_amid_an_epoch_with_workers(tmp_path: Path) -> None:
     assert same_bits(state(train(tmp_path / "cut", found, resume=True)), state(whole))
 
 
+# One child after the other trains, and kills itself at the batch that it is told.
 PROGRAM = """
-import sys
+import json, os, signal, sys
 from pathlib import Path
-from torch import nn
+import torch
+from tests.training.test_streamed import train
 from dissensus import data
-from dissensus.ensemble import Ensemble
-from dissensus.training import fit
-import torch, os, signal
+
 torch.set_num_threads(1)
-top, kill = Path(sys.argv[1]), int(sys.argv[2])
-found = data.load(top / "data", val=6, test=8, window=12, workers=2)
-def net():
-    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3))
-calls = [0]
-def augment(x, generator):
-    calls[0] += 1
-    if calls[0] == kill:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return x
-fit(Ensemble(net, members=3), found.train, "ldr:active=2", val=found.val, out=top / sys.argv[3],
-    batch_size=3, epochs=3, seed=4, progress=False, resume=True, augment=augment,
-    checkpoint_every=2)
+top = Path(sys.argv[1])
+for name, kill in [("whole", 0), ("cut", 6), ("cut", 8), ("cut", 0)]:
+    child = os.fork()
+    if child == 0:
+        calls = 0
+        def augment(x, generator):
+            global calls
+            calls += 1
+            if calls == kill:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return x
+        found = data.load(top / "data", val=6, test=8, window=12, workers=2)
+        train(top / name, found, resume=True, checkpoint_every=2, augment=augment)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    state = json.loads((top / name / "state.json").read_text())
+    print(json.dumps([status, state["epoch"], state["batch"]]))
 """
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
 def test_kill_9_amid_an_epoch_costs_nothing_but_time(tmp_path: Path) -> None:
     write_vectors(tmp_path / "data", [15, 25])
-
-    def run(kill: int, name: str) -> int:
-        command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(kill), name]
-        return subprocess.run(command, cwd=ROOT, timeout=100, check=False).returncode
-
-    assert run(0, "whole") == 0
-    assert run(6, "cut") == -signal.SIGKILL  # in the first epoch, of 9 batches
-    assert run(8, "cut") == -signal.SIGKILL  # in the second
-    kept = read_checkpoint(tmp_path / "cut")
-    assert kept is not None
-    assert (kept[1]["epoch"], kept[1]["batch"]) == (1, 2)
-    assert run(0, "cut") == 0
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    killed = -signal.SIGKILL
+    # Of 9 batches an epoch: in the first one at batch 6, in the second at batch 3.
+    told = [json.loads(line) for line in run.stdout.splitlines()]
+    assert told == [[0, 3, 0], [killed, 0, 4], [killed, 1, 2], [0, 3, 0]]
     check_same_files(tmp_path / "cut", tmp_path / "whole")
 
 
