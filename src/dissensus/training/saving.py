@@ -118,6 +118,7 @@ class Saver:
         """Save in the middle of an epoch, with its figures and random numbers so far."""
         if self.folder is not None:
             self._write(trainer, self._amid(meter))
+            self.state.meter = None  # the epoch goes on with the meter that it has
 
     def _amid(self, meter: Meter) -> dict[str, Tensor]:
         kept, self.state.meter = meter.state()
