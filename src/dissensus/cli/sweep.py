@@ -50,7 +50,8 @@ options of the command (members, epochs, batch_size, patience, objective, …) a
 With --search each repeat first looks for its best setting by Bayesian optimisation (optuna): as
 many trials as --trials says, --batch of them proposed and trained at once. They are trained with
 the settings given outside of --grid (in the example beta=0.5) and compared by validation error.
-The whole grid is then run with the setting that was found.
+The whole grid is then run with the setting that was found. All proposals come from this program,
+whoever trains them; with --storage each repeat's search is a study that optuna's own tools show.
 
 With --engine ray fleets and runs are tasks of Ray, on this machine or on the cluster at
 --ray-address. Records come back through Ray, so workers need no shared folder; data are loaded
@@ -104,6 +105,15 @@ def sweep(
         typer.Option(
             "--batch",
             help="Trials that are proposed at once. \\[default: 5]",
+            rich_help_panel="Sweep",
+            show_default=False,
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage",
+            help="Where others can follow the search: a file of optuna's, or sqlite:///….",
             rich_help_panel="Sweep",
             show_default=False,
         ),
@@ -165,7 +175,7 @@ def sweep(
             engine, jobs=jobs, cpus=cpus_per_run, gpus=gpus_per_run, address=ray_address
         )
         trusted = trust or given.get("model") is not None
-        summary = _run(plan, place, where, trust=trusted, quiet=quiet)
+        summary = _run(plan, place, where, storage, trust=trusted, quiet=quiet)
     if not quiet:
         _show(summary, plan, place)
     if summary.failures:
@@ -208,7 +218,9 @@ def _default_out(sections: Sections) -> Path:
     return Path("sweeps") / f"{name}-{objective}"
 
 
-def _run(plan: Plan, out: Path, engine: Engine, *, trust: bool, quiet: bool) -> Summary:
+def _run(
+    plan: Plan, out: Path, engine: Engine, storage: str | None, *, trust: bool, quiet: bool
+) -> Summary:
     from dissensus.cli.job import use_threads
     from dissensus.cli.sweep_shown import ShownSweep
     from dissensus.sweeps import run_sweep
@@ -217,7 +229,7 @@ def _run(plan: Plan, out: Path, engine: Engine, *, trust: bool, quiet: bool) -> 
     if threads is not None:
         use_threads(threads)
     with ShownSweep(show=not quiet) as watcher:
-        return run_sweep(plan, out, engine=engine, trust=trust, watcher=watcher)
+        return run_sweep(plan, out, engine=engine, trust=trust, storage=storage, watcher=watcher)
 
 
 @contextmanager

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dissensus.cells import Cell, CellFolder, Crew, Engine, LocalEngine, RayEngine, Record
+from dissensus.cells.claims import alone
 from dissensus.cells.folder import check_cells, settle
 from dissensus.records import write_record
 from dissensus.runs import Facts, check_same_data
 from dissensus.sweeps.grid import Point, label, points
 from dissensus.sweeps.plan import CELLS, SEARCH, SUMMARY, Plan
 from dissensus.sweeps.search import Trial, best_trial, propose
+from dissensus.sweeps.storage import SharedStudy
 from dissensus.sweeps.summary import Summary, summarize
 from dissensus.sweeps.work import Workshop, nbytes
 
@@ -48,6 +52,7 @@ def run_sweep(
     jobs: int = 1,
     engine: Engine | None = None,
     trust: bool = False,
+    storage: str | None = None,
     watcher: Watcher | None = None,
 ) -> Summary:
     """Train every cell of ``plan`` that ``out`` has no result of; return the table of all.
@@ -56,7 +61,8 @@ def run_sweep(
     ``search/``, and ``summary.json``. What is wrong with any point of the grid is raised before
     anything is trained; a training that fails is a record, and is tried again at the next start.
     ``trust`` runs a model that is named by an import path. ``engine`` says where to train, such as
-    ``RayEngine(gpus=1)``; ``LocalEngine(jobs)`` if it is not given.
+    ``RayEngine(gpus=1)``; ``LocalEngine(jobs)`` if it is not given. ``storage`` is optuna's, where
+    other programs can follow the search (:class:`SharedStudy`).
     """
     engine = LocalEngine(jobs) if engine is None else engine
     place, seen = Path(out), watcher or Watcher()
@@ -64,7 +70,7 @@ def run_sweep(
     task = _checked(plan, place, here)
     with engine.crew(there.run) as crew:
         floor = _Floor(plan, here, crew, seen)
-        chosen = _search(plan, task, place, floor, seen) if plan.space else {}
+        chosen = _search(plan, task, place, floor, seen, storage) if plan.space else {}
         cells = plan.cells(task, chosen)
         check_cells(cells)
         folder = CellFolder(place / CELLS)
@@ -181,7 +187,9 @@ def _names_alone(text: str) -> list[str]:
 # ---- the search ---------------------------------------------------------------------------------
 
 
-def _search(plan: Plan, task: str, out: Path, floor: _Floor, seen: Watcher) -> dict[int, Point]:
+def _search(
+    plan: Plan, task: str, out: Path, floor: _Floor, seen: Watcher, storage: str | None
+) -> dict[int, Point]:
     """The best choice of each repeat; all repeats search side by side, so that fleets are large.
 
     Trials have records as cells have. The search itself is not kept: from the same seed and the
@@ -189,23 +197,41 @@ def _search(plan: Plan, task: str, out: Path, floor: _Floor, seen: Watcher) -> d
     """
     folder = CellFolder(out / SEARCH)
     seed = int(plan.sections["training"].get("seed", 0))
-    asking = {
-        repeat: propose(plan.space, trials=plan.trials, batch=plan.batch, seed=seed + repeat)
-        for repeat in range(plan.repeats)
-    }
-    wanted = {repeat: next(one) for repeat, one in asking.items()}
+    turn: Callable[[], AbstractContextManager[None]]
+    turn = partial(_turn, folder) if storage else nullcontext
+    with turn():
+        asking = {
+            repeat: propose(
+                plan.space,
+                trials=plan.trials,
+                batch=plan.batch,
+                seed=seed + repeat,
+                shared=SharedStudy(storage, plan.study_name(out, repeat)) if storage else None,
+            )
+            for repeat in range(plan.repeats)
+        }
+        wanted = {repeat: next(one) for repeat, one in asking.items()}
     trials: dict[int, list[Trial]] = {}
     tried, total = 0, plan.trials * plan.repeats
     while wanted:
         seen.searching(tried, total)
         values = _values(plan, task, wanted, folder, floor)
-        for repeat, one in asking.items():
-            if repeat in wanted:
-                _send(one, values[repeat], wanted, trials, repeat)
+        with turn():
+            for repeat, one in asking.items():
+                if repeat in wanted:
+                    _send(one, values[repeat], wanted, trials, repeat)
         tried = min(total, tried + plan.batch * plan.repeats)
     seen.searching(total, total)
     best = {repeat: best_trial(found) for repeat, found in sorted(trials.items())}
     return {repeat: trial.choice for repeat, trial in best.items()}
+
+
+@contextmanager
+def _turn(folder: CellFolder) -> Iterator[None]:
+    """While entered, no other program on this sweep writes to optuna's storage."""
+    folder.folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder.folder):
+        yield
 
 
 def _send(
