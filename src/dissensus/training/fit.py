@@ -15,6 +15,7 @@ from dissensus.objectives import Independent, Objective, Terms, parse
 from dissensus.training.alone import Alone, Callback
 from dissensus.training.batches import Augmentation, Batches, as_batches
 from dissensus.training.interruption import Interruption, Stopped
+from dissensus.training.layout import Distributed
 from dissensus.training.progress import TrainingProgress
 from dissensus.training.recipe import Recipe
 from dissensus.training.run_folder import RunFolder
@@ -24,7 +25,7 @@ from dissensus.training.steps import Trainer
 from dissensus.training.stream import Batch, LabelledAugmentation, Stream
 
 if TYPE_CHECKING:
-    from dissensus.training.distributed import Distributed, Team, TeamTrainer
+    from dissensus.training.distributed import Team, TeamTrainer
 
 __all__ = ["NonFiniteLoss", "fit"]
 
@@ -99,7 +100,7 @@ def fit(
 def _team(ens: Ensemble, distributed: bool | Distributed) -> Alone | Team:
     if not distributed:
         return Alone(ens)
-    from dissensus.training.distributed import Distributed, Team
+    from dissensus.training.distributed import Team
 
     return Team(ens, Distributed() if distributed is True else distributed)
 

@@ -17,13 +17,13 @@ from dissensus.training.batches import as_batches
 from dissensus.training.distributed.batch_norm import synchronise
 from dissensus.training.distributed.exchange import Exchange, to_all_members
 from dissensus.training.distributed.group import Group, restarts
-from dissensus.training.distributed.layout import Distributed, Layout
 from dissensus.training.distributed.meter import TeamMeter
 from dissensus.training.distributed.saver import TeamSaver
 from dissensus.training.distributed.states import Whole, joined, packed, unpacked
 from dissensus.training.distributed.trainer import TeamTrainer
 from dissensus.training.distributed.watch import RankFailed
 from dissensus.training.interruption import Interruption
+from dissensus.training.layout import Distributed, Layout
 from dissensus.training.recipe import Recipe
 from dissensus.training.run_folder import RunFolder
 from dissensus.training.stream import Stream

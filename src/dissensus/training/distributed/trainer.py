@@ -16,8 +16,8 @@ from dissensus.training.steps import evaluate_objective, make_trainer
 from dissensus.training.stream import Batch
 
 if TYPE_CHECKING:
-    from dissensus.training.distributed.layout import Share
     from dissensus.training.distributed.team import Team
+    from dissensus.training.layout import Share
 
 __all__ = ["TeamTrainer"]
 
