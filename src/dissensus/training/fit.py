@@ -223,6 +223,8 @@ def _check_weights(ens: Ensemble, state: RunState) -> None:
     for name, parameter in ens.named_parameters():
         if not parameter.requires_grad:
             continue
+        if hasattr(parameter, "to_local"):  # split over processes
+            parameter = parameter.to_local()
         # A sum is finite if its terms are, short of overflow, and is far cheaper to look at.
         if not math.isfinite(parameter.detach().sum()) and not bool(parameter.isfinite().all()):
             raise NonFiniteLoss(
