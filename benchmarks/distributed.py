@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import TCPStore
 
 from benchmarks.timing import Check, Contender, Result, compare
 from benchmarks.training import ours
@@ -45,7 +45,7 @@ def run(quick: bool) -> list[Result]:
 @contextmanager
 def _second_process() -> Iterator[None]:
     """A group of this process and another, which does as it is told until the end."""
-    store = TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+    store = _store(0, is_master=True, wait_for_workers=False)
     environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     command = [sys.executable, "-m", "benchmarks.distributed", str(store.port)]
     other = subprocess.Popen(command, env=environment)
@@ -59,6 +59,10 @@ def _second_process() -> Iterator[None]:
                 other.wait(30)
             except subprocess.TimeoutExpired:
                 other.kill()
+
+
+def _store(port: int, **options: Any) -> Any:
+    return dist.TCPStore("127.0.0.1", port, 2, **options)  # type: ignore[attr-defined]
 
 
 def _together() -> None:
@@ -149,7 +153,7 @@ def _counted(mesh: Distributed, objective: str, members: int, rows: int, classes
 def main() -> None:
     """Be the second process."""
     torch.set_num_threads(1)
-    store = TCPStore("127.0.0.1", int(sys.argv[1]), 2, is_master=False)
+    store = _store(int(sys.argv[1]), is_master=False)
     dist.init_process_group("gloo", store=store, rank=1, world_size=2, timeout=WAIT)
     with _team() as step:
         while _told(None) == _STEPS:

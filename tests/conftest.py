@@ -2,6 +2,9 @@
 
 import os
 import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 
 import hypothesis
@@ -35,3 +38,19 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.fail(f"DISSENSUS_DATA names {folder}, which is not a folder")
     return path
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[str]:
+    """The address of a Ray with two cores, started once for all tests and stopped after them."""
+    if find_spec("ray") is None or os.name == "nt":
+        pytest.skip("Ray is not installed, or signals are not those of Unix")
+    from dissensus.cells import RayEngine
+    from dissensus.cells.ray_session import import_ray
+
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(RayEngine(jobs=2).session())
+        except (OSError, RuntimeError) as error:
+            pytest.skip(f"Ray cannot be started here: {error}")
+        yield import_ray().get_runtime_context().gcs_address

@@ -19,7 +19,7 @@ from typing import Any
 from dissensus._version import __version__
 from dissensus.files import write_text
 
-__all__ = ["environment", "read_record", "toml_text", "write_record"]
+__all__ = ["environment", "read_record", "threads", "toml_text", "write_record"]
 
 
 def write_record(path: str | Path, record: dict[str, Any]) -> None:
@@ -57,13 +57,14 @@ def environment() -> dict[str, Any]:
         "packages": packages,
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
-        "threads": _threads(),
+        "threads": threads(),
         "commit": _commit(),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
-def _threads() -> int | None:
+def threads() -> int | None:
+    """How many threads torch uses; None as long as nobody has loaded it."""
     torch = sys.modules.get("torch")
     return None if torch is None else int(torch.get_num_threads())
 

@@ -192,7 +192,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
         ([*DIABETES, "--grid", "members=0"], "--grid members=0: members must be an integer"),
         ([*DIABETES, "--repeats", "0"], "repeats must be a whole number, 1 or more"),
         ([*DIABETES, "--jobs", "0"], "jobs must be at least 1"),
-        ([*DIABETES, "--engine", "rai"], "engine must be one of local, got 'rai'"),
+        ([*DIABETES, "--engine", "rai"], "engine must be one of local, ray, got 'rai'"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -13,7 +13,23 @@ second start runs what is missing and what failed. Sweeps and reproductions are 
 [1.0, 1.5]
 """
 
+from dissensus.cells.engines import ENGINES, Crew, Engine, engine_named
 from dissensus.cells.folder import Cell, CellFolder, Record, changed_settings, plain
+from dissensus.cells.local import LocalEngine
+from dissensus.cells.on_ray import RayEngine
 from dissensus.cells.running import run_cells
 
-__all__ = ["Cell", "CellFolder", "Record", "changed_settings", "plain", "run_cells"]
+__all__ = [
+    "ENGINES",
+    "Cell",
+    "CellFolder",
+    "Crew",
+    "Engine",
+    "LocalEngine",
+    "RayEngine",
+    "Record",
+    "changed_settings",
+    "engine_named",
+    "plain",
+    "run_cells",
+]

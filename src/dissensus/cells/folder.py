@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dissensus.records import environment, read_record, write_record
+from dissensus.records import environment, read_record, threads, write_record
 
 __all__ = [
     "Cell",
@@ -57,6 +57,14 @@ class CellFolder:
         path = self.path(name)
         return _checked(path) if path.exists() else None
 
+    def stamp(self, name: str) -> tuple[int, int] | None:
+        """Something that changes when the record of ``name`` is written anew; None without one."""
+        try:
+            found = self.path(name).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
     def write(self, record: Record) -> None:
         """Keep ``record``, whole or not at all, in place of an older one of that cell."""
         write_record(self.path(record["name"]), record)
@@ -80,7 +88,7 @@ def execute(cell: Cell, run: Callable[[Cell], dict[str, Any]]) -> Record:
         record["traceback"] = traceback.format_exc().splitlines()[-_TRACEBACK_LINES:]
     record["seconds"] = round(time.perf_counter() - began, 3)
     written = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
-    record["facts"] = {**_facts(), "written": written}
+    record["facts"] = {**_facts(), "threads": threads(), "written": written}
     return record
 
 

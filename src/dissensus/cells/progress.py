@@ -85,6 +85,11 @@ class CellProgress:
                 f"took {record['seconds']:.1f} s"
             )
 
+    def waiting(self, count: int) -> None:
+        """Show that all cells that are left are being run by another program."""
+        if self.show:
+            self.say(f"{self.title}: {count} cells are run by another program; waiting for them")
+
     def say(self, text: str) -> None:
         """A line that stays."""
         console = self.console if self.bar is None else self.bar.console

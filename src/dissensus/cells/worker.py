@@ -1,66 +1,96 @@
-"""The other side of the pipe: a process that runs cells until there are no more."""
+"""The other side of the pipe: a process that runs batches of cells until there are no more."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
-from dissensus.cells.folder import Cell, CellFolder, execute
+from dissensus.cells.folder import Cell, CellFolder, Record, execute
 
-__all__ = ["one_thread_each", "serve"]
+__all__ = ["Each", "Work", "died", "environment_set", "serve", "thread_variables", "use_threads"]
 
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+#: Runs cells, together or one after another, and hands over the record of each as it ends.
+Work = Callable[[Sequence[Cell], Callable[[Record], object]], None]
 
 
-def serve(pipe: Connection, run: Callable[[Cell], dict[str, Any]], folder: Path) -> None:
-    """Take cells from ``pipe``, write their records to ``folder`` and send them back.
+@dataclass(frozen=True)
+class Each:
+    """Work that runs cells one after another."""
 
-    The record is on disk before it is sent, so that not even the death of the parent loses it.
+    run: Callable[[Cell], dict[str, Any]]
+
+    def __call__(self, cells: Sequence[Cell], on_record: Callable[[Record], object]) -> None:
+        for cell in cells:
+            on_record(execute(cell, self.run))
+
+
+def serve(pipe: Connection, work: Work) -> None:
+    """Take batches, write their records, and send each as it is made, None after the last.
+
+    A record is on disk before it is sent, so that not even the death of the parent loses it.
     """
     # Ctrl-C reaches every process of a terminal; the parent decides, and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    place = CellFolder(folder)
     while True:
         try:
-            cell = pipe.recv()
-        except (EOFError, ConnectionError):
-            return
-        _one_thread()
-        record = execute(cell, run)
-        place.write(record)
-        try:
-            pipe.send(record)
-        except (BrokenPipeError, ConnectionError):
+            batch, folder = pipe.recv()
+            place = CellFolder(folder)
+
+            def kept(record: Record, place: CellFolder = place) -> None:
+                place.write(record)
+                pipe.send(record)
+
+            use_threads(1)
+            work(batch, kept)
+            pipe.send(None)
+        except (EOFError, ConnectionError, KeyboardInterrupt):  # no more, or told to stop
             return
 
 
-def _one_thread() -> None:
-    """Several processes share the cores; threads in each would only make them wait."""
+def died(cell: Cell, how: str) -> Record:
+    """The record of a cell whose process ended before the cell did."""
+
+    def raise_it(_: Cell) -> dict[str, Any]:
+        raise RuntimeError(how)
+
+    return execute(cell, raise_it)
+
+
+def use_threads(count: int) -> None:
+    """Several processes share the cores; more threads would only make them wait."""
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.set_num_threads(1)
+        torch.set_num_threads(count)
+
+
+def thread_variables(count: int) -> dict[str, str]:
+    """What libraries read when they are loaded to know how many threads they may have.
+
+    A new process loads them before it comes to any code of ours; so it must inherit these.
+    """
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return dict.fromkeys(names, str(count))
 
 
 @contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Processes started meanwhile load their libraries with one thread.
+def environment_set(variables: dict[str, str], *also: str) -> Iterator[None]:
+    """Processes started meanwhile inherit these variables; afterwards they are as before.
 
-    Libraries read these variables when they are loaded, which a new process does before it comes
-    to any code of ours; so it must inherit them.
+    So are those named in ``also``, which somebody else will set.
     """
-    before = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+    before = {name: os.environ.get(name) for name in (*variables, *also)}
+    os.environ.update(variables)
     try:
         yield
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value

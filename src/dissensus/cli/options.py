@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["DataDir", "Device", "Trust"]
+__all__ = ["CpusPerRun", "DataDir", "Device", "EngineName", "GpusPerRun", "RayAddress", "Trust"]
 
 DataDir = Annotated[
     Path | None,
@@ -17,3 +17,38 @@ Trust = Annotated[
     bool, typer.Option("--trust", help="Run the code that the run names as its model.")
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, … or auto.")]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="Where it runs: local, or ray (needs dissensus\\[ray]).",
+        rich_help_panel="Engine",
+    ),
+]
+CpusPerRun = Annotated[
+    int | None,
+    typer.Option(
+        "--cpus-per-run",
+        help="Cores, and threads, of each run on Ray. \\[default: 1]",
+        rich_help_panel="Engine",
+        show_default=False,
+    ),
+]
+GpusPerRun = Annotated[
+    float | None,
+    typer.Option(
+        "--gpus-per-run",
+        help="GPUs of each run on Ray, 0.5 to share one; without it runs see none.",
+        rich_help_panel="Engine",
+        show_default=False,
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address",
+        help="A Ray cluster, host:6379 or auto; else $RAY_ADDRESS, else a Ray of this machine.",
+        rich_help_panel="Engine",
+        show_default=False,
+    ),
+]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dissensus.cli.options import DataDir
+from dissensus.cli.options import CpusPerRun, DataDir, EngineName, GpusPerRun, RayAddress
 
 if TYPE_CHECKING:
+    from dissensus.cells import Engine
     from dissensus.experiments.base import Experiment
     from dissensus.experiments.page import Outcome
 
@@ -36,7 +37,12 @@ on. A page with every claim and its verdict, the figures and the records are wri
 
   [cyan]dissensus reproduce collusion/gat --set draws=50 --out mine[/cyan]
 
+  [cyan]dissensus reproduce collusion --engine ray --ray-address auto --gpus-per-run 1[/cyan]
+
   [cyan]dissensus reproduce --report --out results[/cyan]   pages and figures again, from records
+
+With --engine ray every unit of work is a task of Ray, on this machine or on the cluster at
+--ray-address. Records come back through Ray; data sets are loaded where the task runs.
 """
 
 
@@ -58,8 +64,16 @@ def reproduce(
     data_dir: DataDir = None,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", help="Processes at once; else what suits it.", show_default=False),
+        typer.Option(
+            "--jobs",
+            help="Processes at once; else what suits it, and on Ray all that there is room for.",
+            show_default=False,
+        ),
     ] = None,
+    engine: EngineName = "local",
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
+    ray_address: RayAddress = None,
     options: Annotated[
         list[str] | None,
         typer.Option(
@@ -80,6 +94,7 @@ def reproduce(
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
 ) -> None:
     """Reproduce experiments of the papers; the help text is ``HELP``."""
+    from dissensus.cells import engine_named
     from dissensus.experiments import EXPERIMENTS
     from dissensus.experiments.base import SCALES, check_options, option_values, select
 
@@ -93,6 +108,10 @@ def reproduce(
     chosen = select(names, EXPERIMENTS) if names else list(EXPERIMENTS.values())
     given = option_values(options or ())
     check_options(given, [experiment.study for experiment in chosen])
+    where = engine_named(
+        engine, jobs=jobs, cpus=cpus_per_run, gpus=gpus_per_run, address=ray_address
+    )
+    chosen_by_study = engine == "local" and jobs is None
     place = out or Path("results" if scale == "cpu" else f"results-{scale}")
     if data_dir is not None:
         # By the environment, which new processes inherit, so that no path gets into a record.
@@ -100,7 +119,15 @@ def reproduce(
     failed: list[str] = []
     if not report:
         with _resumable():
-            failed = _run(chosen, scale, given, place, jobs=jobs, progress=not quiet, again=again)
+            failed = _run(
+                chosen,
+                scale,
+                given,
+                place,
+                engine=None if chosen_by_study else where,
+                progress=not quiet,
+                again=again,
+            )
     _finish(chosen, place, quiet=quiet, report=report)
     if failed:
         from dissensus.cli.shown import note
@@ -115,7 +142,7 @@ def _run(
     given: dict[str, object],
     out: Path,
     *,
-    jobs: int | None,
+    engine: Engine | None,
     progress: bool,
     again: bool,
 ) -> list[str]:
@@ -124,11 +151,12 @@ def _run(
 
     studies = {(one.paper, one.study.name): one.study for one in chosen}
     failed = []
-    for (paper, _), study in studies.items():
-        record = run_study(
-            study, paper, scale, given, out, jobs=jobs, progress=progress, again=again
-        )
-        failed += list(record.failed)
+    with nullcontext() if engine is None else engine.session():  # one Ray for all studies
+        for (paper, _), study in studies.items():
+            record = run_study(
+                study, paper, scale, given, out, engine=engine, progress=progress, again=again
+            )
+            failed += list(record.failed)
     return failed
 
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dissensus.cli.options import CpusPerRun, EngineName, GpusPerRun, RayAddress
 from dissensus.cli.resolving import resolve
 from dissensus.cli.settings import Sections, with_settings
 
 if TYPE_CHECKING:
+    from dissensus.cells import Engine
     from dissensus.sweeps import Plan, Summary
 
 __all__ = ["HELP", "sweep"]
@@ -39,13 +41,21 @@ lowest validation error, never chosen by test data.
 
   [cyan]dissensus sweep --resume --out sweeps/abalone-augmented[/cyan]
 
+  [cyan]dissensus sweep --data cifar10 --model resnet20 --objective adp --grid alpha=0,1,2
+  --repeats 5 --engine ray --gpus-per-run 1[/cyan]
+
 A grid may vary any setting of the objective (beta, alpha, strength, …), lr, weight_decay, momentum,
 options of the command (members, epochs, batch_size, patience, objective, …) and model.OPTION.
 
 With --search each repeat first looks for its best setting by Bayesian optimisation (optuna): as
 many trials as --trials says, --batch of them proposed and trained at once. They are trained with
 the settings given outside of --grid (in the example beta=0.5) and compared by validation error.
-The whole grid is then run with the setting that was found.
+The whole grid is then run with the setting that was found. All proposals come from this program,
+whoever trains them; with --storage each repeat's search is a study that optuna's own tools show.
+
+With --engine ray fleets and runs are tasks of Ray, on this machine or on the cluster at
+--ray-address. Records come back through Ray, so workers need no shared folder; data are loaded
+where a task runs, from the same path. A worker that dies is replaced, and its cells run again.
 """
 
 
@@ -99,16 +109,29 @@ def sweep(
             show_default=False,
         ),
     ] = None,
-    jobs: Annotated[
-        int,
+    storage: Annotated[
+        str | None,
         typer.Option(
-            "--jobs", help="Processes at once, of one thread each.", rich_help_panel="Sweep"
+            "--storage",
+            help="Where others can follow the search: a file of optuna's, or sqlite:///….",
+            rich_help_panel="Sweep",
+            show_default=False,
         ),
-    ] = 1,
-    engine: Annotated[
-        str,
-        typer.Option("--engine", help="Where it runs; local is all.", rich_help_panel="Sweep"),
-    ] = "local",
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            help="Processes at once, of one thread each; on Ray runs at once. \\[default: 1; on "
+            "Ray all that there is room for]",
+            rich_help_panel="Engine",
+            show_default=False,
+        ),
+    ] = None,
+    engine: EngineName = "local",
+    cpus_per_run: CpusPerRun = None,
+    gpus_per_run: GpusPerRun = None,
+    ray_address: RayAddress = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -141,13 +164,18 @@ def sweep(
     **given: Any,
 ) -> None:
     """Train a grid of ensembles; the help text is ``HELP``."""
+    from dissensus.cells import engine_named
+
     with _resumable() as going:
         asked = {"repeats": repeats, "trials": trials, "batch": batch}
         place, plan = _plan(given, config, out, {"grid": grid, "search": search}, asked, resume)
         going.update(out=place, trust=":" in str(plan.sections["model"]["name"]))
         quiet = bool(plan.sections.get("run", {}).get("quiet"))
+        where = engine_named(
+            engine, jobs=jobs, cpus=cpus_per_run, gpus=gpus_per_run, address=ray_address
+        )
         trusted = trust or given.get("model") is not None
-        summary = _run(plan, place, jobs, engine, trust=trusted, quiet=quiet)
+        summary = _run(plan, place, where, storage, trust=trusted, quiet=quiet)
     if not quiet:
         _show(summary, plan, place)
     if summary.failures:
@@ -190,7 +218,9 @@ def _default_out(sections: Sections) -> Path:
     return Path("sweeps") / f"{name}-{objective}"
 
 
-def _run(plan: Plan, out: Path, jobs: int, engine: str, *, trust: bool, quiet: bool) -> Summary:
+def _run(
+    plan: Plan, out: Path, engine: Engine, storage: str | None, *, trust: bool, quiet: bool
+) -> Summary:
     from dissensus.cli.job import use_threads
     from dissensus.cli.sweep_shown import ShownSweep
     from dissensus.sweeps import run_sweep
@@ -199,7 +229,7 @@ def _run(plan: Plan, out: Path, jobs: int, engine: str, *, trust: bool, quiet: b
     if threads is not None:
         use_threads(threads)
     with ShownSweep(show=not quiet) as watcher:
-        return run_sweep(plan, out, jobs=jobs, engine=engine, trust=trust, watcher=watcher)
+        return run_sweep(plan, out, engine=engine, trust=trust, storage=storage, watcher=watcher)
 
 
 @contextmanager

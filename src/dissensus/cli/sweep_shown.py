@@ -128,6 +128,9 @@ class ShownSweep(Watcher):
         figures = "" if val is None else f", ERR {val['ensemble_error']:.4f}"
         self._line(f"{self.head}, {name}{figures}")
 
+    def waiting(self, count: int) -> None:
+        self.say(f"sweep: {count} cells are run by another program; waiting for them")
+
     def say(self, text: str) -> None:
         """A line that stays."""
         if self.show:

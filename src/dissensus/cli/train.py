@@ -102,11 +102,21 @@ def train(
             rich_help_panel=_PROCESSES,
         ),
     ] = False,
+    shard: Annotated[
+        bool,
+        typer.Option(
+            "--shard",
+            help="Split each member over the processes along data (FSDP2).",
+            rich_help_panel=_PROCESSES,
+        ),
+    ] = False,
     **given: Any,
 ) -> None:
     """Train an ensemble; the help text is ``HELP``."""
     asked = resolve(given, config)
-    settings = asked_for(distributed, mesh, rank_timeout, sync_batchnorm=sync_batchnorm)
+    settings = asked_for(
+        distributed, mesh, rank_timeout, sync_batchnorm=sync_batchnorm, shard=shard
+    )
     with _resumable(asked), ranks(settings, asked["machine"]) as together:
         from dissensus.cli.job import default_out, run_training
 

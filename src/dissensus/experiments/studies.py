@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dissensus.cells import Cell, CellFolder, changed_settings, run_cells
+from dissensus.cells import (
+    Cell,
+    CellFolder,
+    Engine,
+    LocalEngine,
+    changed_settings,
+    run_cells,
+)
 from dissensus.experiments.base import SCALES, Record, Study
 from dissensus.files import write_text
 from dissensus.records import read_record
@@ -70,10 +77,14 @@ def run_study(
     out: str | Path,
     *,
     jobs: int | None = None,
+    engine: Engine | None = None,
     progress: bool = True,
     again: bool = False,
 ) -> StudyRecord:
     """Run what is missing of ``study`` and write its compact record.
+
+    ``engine`` says where; if it is not given that is here, in ``jobs`` processes or as many as
+    suit the study.
 
     A compact record of another scale or other options is refused before anything runs. When it is
     interrupted, what was done is kept in the working files, and in the compact record unless that
@@ -98,7 +109,7 @@ def run_study(
             cells,
             study.run,
             folder,
-            jobs=study.jobs if jobs is None else jobs,
+            engine=engine or LocalEngine(study.jobs if jobs is None else jobs),
             progress=progress,
             title=f"{paper}/{study.name}",
             again=again,

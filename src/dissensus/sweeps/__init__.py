@@ -8,11 +8,13 @@ from dissensus.sweeps.grid import parse_grid, points
 from dissensus.sweeps.plan import Plan
 from dissensus.sweeps.run import Watcher, run_sweep
 from dissensus.sweeps.search import Trial, best_trial, propose, search
+from dissensus.sweeps.storage import SharedStudy
 from dissensus.sweeps.summary import Row, Spread, Summary, summarize
 
 __all__ = [
     "Plan",
     "Row",
+    "SharedStudy",
     "Spread",
     "Summary",
     "Trial",

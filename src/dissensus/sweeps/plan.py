@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -90,6 +91,14 @@ class Plan:
         """A trial of the search: as a cell, but judged on validation data alone."""
         found = self.cell(task, choice, repeat, {})
         return {**found, "only": "val"}
+
+    def study_name(self, out: str | Path, repeat: int) -> str:
+        """How the search of a repeat is called in optuna's storage: by folder, and by settings."""
+        asked = {name: dict(v) for name, v in self.asked().items() if name not in _LOCAL}
+        asked["data"].pop("data_dir", None)
+        del asked["sweep"]["repeats"]
+        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        return f"{Path(out).resolve().name}-{digest[:8]}-repeat-{repeat}"
 
     def config(self, task: str, point: Point, repeat: int) -> Sections:
         """The settings of one training, whole, as ``dissensus train`` would keep them."""

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dissensus.cells import Cell, CellFolder, Record
+from dissensus.cells import Cell, CellFolder, Crew, Engine, LocalEngine, RayEngine, Record
+from dissensus.cells.claims import alone
 from dissensus.cells.folder import check_cells, settle
 from dissensus.records import write_record
 from dissensus.runs import Facts, check_same_data
-from dissensus.sweeps.engines import ENGINES, LocalEngine
 from dissensus.sweeps.grid import Point, label, points
 from dissensus.sweeps.plan import CELLS, SEARCH, SUMMARY, Plan
 from dissensus.sweeps.search import Trial, best_trial, propose
+from dissensus.sweeps.storage import SharedStudy
 from dissensus.sweeps.summary import Summary, summarize
 from dissensus.sweeps.work import Workshop, nbytes
 
 __all__ = ["Watcher", "run_sweep"]
 
-_MEMORY = 2 << 30  # bytes that the ensembles and data of all batches under way may take
+#: Bytes that the ensembles and data of all batches under way on one machine may take.
+_MEMORY = 2 << 30
 
 
 class Watcher:
@@ -37,14 +41,18 @@ class Watcher:
     def record(self, record: Record) -> None:
         """A cell has ended."""
 
+    def waiting(self, count: int) -> None:
+        """So many cells are left, and another program is at all of them."""
+
 
 def run_sweep(
     plan: Plan,
     out: str | Path,
     *,
     jobs: int = 1,
-    engine: str = "local",
+    engine: Engine | None = None,
     trust: bool = False,
+    storage: str | None = None,
     watcher: Watcher | None = None,
 ) -> Summary:
     """Train every cell of ``plan`` that ``out`` has no result of; return the table of all.
@@ -52,18 +60,17 @@ def run_sweep(
     ``out`` holds ``sweep.toml``, one record a cell in ``cells/``, those of the search in
     ``search/``, and ``summary.json``. What is wrong with any point of the grid is raised before
     anything is trained; a training that fails is a record, and is tried again at the next start.
-    ``trust`` runs a model that is named by an import path.
+    ``trust`` runs a model that is named by an import path. ``engine`` says where to train, such as
+    ``RayEngine(gpus=1)``; ``LocalEngine(jobs)`` if it is not given. ``storage`` is optuna's, where
+    other programs can follow the search (:class:`SharedStudy`).
     """
-    if engine not in ENGINES:
-        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+    engine = LocalEngine(jobs) if engine is None else engine
     place, seen = Path(out), watcher or Watcher()
-    machine = plan.sections.get("machine", {})
-    data_dir = plan.sections["data"].get("data_dir")
-    workshop = Workshop(machine.get("device", "auto"), data_dir, trust)
-    with ENGINES[engine](workshop, jobs) as crew:
-        task = _checked(plan, place, workshop)
-        floor = _Floor(plan, workshop, crew)
-        chosen = _search(plan, task, place, floor, seen) if plan.space else {}
+    here, there = _workshops(plan, engine, trust=trust)
+    task = _checked(plan, place, here)
+    with engine.crew(there.run) as crew:
+        floor = _Floor(plan, here, crew, seen)
+        chosen = _search(plan, task, place, floor, seen, storage) if plan.space else {}
         cells = plan.cells(task, chosen)
         check_cells(cells)
         folder = CellFolder(place / CELLS)
@@ -75,6 +82,18 @@ def run_sweep(
             summary = summarize(cells, folder.records().values())
             write_record(place / SUMMARY, summary.plain())
     return summary
+
+
+def _workshops(plan: Plan, engine: Engine, *, trust: bool) -> tuple[Workshop, Workshop]:
+    """Where cells are checked, and where they are trained: on Ray another machine, perhaps."""
+    device = plan.sections.get("machine", {}).get("device", "auto")
+    data_dir = plan.sections["data"].get("data_dir")
+    there = Workshop(device, data_dir, trust)
+    if not isinstance(engine, RayEngine):
+        return there, there
+    if device.startswith("cuda") and not engine.gpus:
+        raise ValueError(f"--device {device} on Ray needs a GPU for each run: --gpus-per-run 1")
+    return Workshop("cpu", data_dir, trust), there
 
 
 def _checked(plan: Plan, out: Path, workshop: Workshop) -> str:
@@ -115,12 +134,15 @@ class _Floor:
 
     plan: Plan
     workshop: Workshop
-    crew: LocalEngine
+    crew: Crew
+    seen: Watcher
 
     def run(
         self, cells: Sequence[Cell], folder: CellFolder, on_record: Callable[[Record], object]
     ) -> None:
         """Train ``cells``; their records come in no fixed order."""
+        if not cells:
+            return
         folder.folder.mkdir(parents=True, exist_ok=True)
         batches: list[list[Cell]] = []
         for group in _alike(cells):
@@ -128,7 +150,7 @@ class _Floor:
                 batches += [[cell] for cell in group]
             else:
                 batches += self._fleets(group)
-        self.crew.run(batches, folder, on_record)
+        self.crew.run(batches, folder, on_record, self.seen.waiting)
 
     def _fleets(self, cells: list[Cell]) -> list[list[Cell]]:
         """Even parts: one a process, more if memory asks for it."""
@@ -137,7 +159,7 @@ class _Floor:
         repeats = len({cell["repeat"] for cell in cells})
         # Weights, gradients, the best ones, moments, and a share of each repeat's data.
         each = 8 * weights + nbytes(job.data) * repeats / len(cells)
-        most = max(1, int(_MEMORY / self.crew.jobs / each))
+        most = max(1, int(_MEMORY * self.crew.machines / self.crew.jobs / each))
         count = max(min(self.crew.jobs, len(cells)), -(-len(cells) // most))
         size = -(-len(cells) // count)
         return [cells[begin : begin + size] for begin in range(0, len(cells), size)]
@@ -165,7 +187,9 @@ def _names_alone(text: str) -> list[str]:
 # ---- the search ---------------------------------------------------------------------------------
 
 
-def _search(plan: Plan, task: str, out: Path, floor: _Floor, seen: Watcher) -> dict[int, Point]:
+def _search(
+    plan: Plan, task: str, out: Path, floor: _Floor, seen: Watcher, storage: str | None
+) -> dict[int, Point]:
     """The best choice of each repeat; all repeats search side by side, so that fleets are large.
 
     Trials have records as cells have. The search itself is not kept: from the same seed and the
@@ -173,23 +197,41 @@ def _search(plan: Plan, task: str, out: Path, floor: _Floor, seen: Watcher) -> d
     """
     folder = CellFolder(out / SEARCH)
     seed = int(plan.sections["training"].get("seed", 0))
-    asking = {
-        repeat: propose(plan.space, trials=plan.trials, batch=plan.batch, seed=seed + repeat)
-        for repeat in range(plan.repeats)
-    }
-    wanted = {repeat: next(one) for repeat, one in asking.items()}
+    turn: Callable[[], AbstractContextManager[None]]
+    turn = partial(_turn, folder) if storage else nullcontext
+    with turn():
+        asking = {
+            repeat: propose(
+                plan.space,
+                trials=plan.trials,
+                batch=plan.batch,
+                seed=seed + repeat,
+                shared=SharedStudy(storage, plan.study_name(out, repeat)) if storage else None,
+            )
+            for repeat in range(plan.repeats)
+        }
+        wanted = {repeat: next(one) for repeat, one in asking.items()}
     trials: dict[int, list[Trial]] = {}
     tried, total = 0, plan.trials * plan.repeats
     while wanted:
         seen.searching(tried, total)
         values = _values(plan, task, wanted, folder, floor)
-        for repeat, one in asking.items():
-            if repeat in wanted:
-                _send(one, values[repeat], wanted, trials, repeat)
+        with turn():
+            for repeat, one in asking.items():
+                if repeat in wanted:
+                    _send(one, values[repeat], wanted, trials, repeat)
         tried = min(total, tried + plan.batch * plan.repeats)
     seen.searching(total, total)
     best = {repeat: best_trial(found) for repeat, found in sorted(trials.items())}
     return {repeat: trial.choice for repeat, trial in best.items()}
+
+
+@contextmanager
+def _turn(folder: CellFolder) -> Iterator[None]:
+    """While entered, no other program on this sweep writes to optuna's storage."""
+    folder.folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder.folder):
+        yield
 
 
 def _send(

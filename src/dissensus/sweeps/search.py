@@ -13,6 +13,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dissensus.sweeps.storage import SharedStudy
+
 __all__ = ["Trial", "best_trial", "propose", "search"]
 
 #: Values to choose from, in order where they are numbers.
@@ -57,11 +59,17 @@ def search(
 
 
 def propose(
-    space: Space, *, trials: int = 20, batch: int = 1, seed: int = 0
+    space: Space,
+    *,
+    trials: int = 20,
+    batch: int = 1,
+    seed: int = 0,
+    shared: SharedStudy | None = None,
 ) -> Generator[list[dict[str, Any]], Sequence[float], list[Trial]]:
     """The search as a generator, so that several can go on side by side.
 
-    It yields a batch of new choices, wants their values sent, and returns all trials.
+    It yields a batch of new choices, wants their values sent, and returns all trials. ``shared``
+    is told of every trial.
     """
     _check(space, trials, batch)
     study, distributions = _study(space, trials, seed)
@@ -71,6 +79,9 @@ def propose(
         count = min(batch, trials - len(done))
         asked = [study.ask(distributions) for _ in range(count)]
         keys = [tuple(trial.params[name] for name in space) for trial in asked]
+        if shared is not None:
+            for trial, key in zip(asked, keys, strict=True):
+                shared.asked(trial.number, trial.params, distributions, _choice(space, key))
         new = [key for key in dict.fromkeys(keys) if key not in known]
         if new:
             values = yield [_choice(space, key) for key in new]
@@ -81,6 +92,8 @@ def propose(
                 study.tell(trial, value)
             else:
                 study.tell(trial, state=_failed())
+            if shared is not None:
+                shared.told(trial.number, value)
             done.append(Trial(_choice(space, key), value if math.isfinite(value) else math.nan))
     return done
 

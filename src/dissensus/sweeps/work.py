@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus.cells import Cell, CellFolder, Record
+from dissensus.cells import Cell, Record
 from dissensus.cells.folder import execute
 from dissensus.data import Data, Examples, StoredRows
 from dissensus.decomposition import decompose
@@ -179,12 +179,15 @@ def _diagnosis(train: Predictions, test: Predictions, combine: str) -> dict[str,
 
 @dataclass
 class Workshop:
-    """Where cells are trained; plain values, so that another process can have the same."""
+    """Where cells are trained. Another process gets the same settings, and loads data itself."""
 
     device: str = "auto"
     data_dir: str | None = None
     trust: bool = False
     _data: dict[str, tuple[Data, Facts]] = field(default_factory=dict, repr=False)
+
+    def __reduce__(self) -> tuple[type[Workshop], tuple[str, str | None, bool]]:
+        return Workshop, (self.device, self.data_dir, self.trust)
 
     def data(self, config: dict[str, Any]) -> tuple[Data, Facts]:
         """The data of a cell; those of a repeat are loaded once for all its cells."""
@@ -231,12 +234,11 @@ class Workshop:
         training = job.training()
         return None if training is None else kind(training)
 
-    def run(self, cells: Sequence[Cell], folder: CellFolder, on_record: OnRecord) -> None:
-        """Train ``cells``, together if they are several; write each record as its cell ends."""
+    def run(self, cells: Sequence[Cell], on_record: OnRecord) -> None:
+        """Train ``cells``, together if they are several; hand over each record as its cell ends."""
         left = list(cells)
 
         def kept(record: Record) -> None:
-            folder.write(record)
             left[:] = [cell for cell in left if cell["name"] != record["name"]]
             on_record(record)
 

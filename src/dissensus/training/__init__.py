@@ -6,6 +6,7 @@ from dissensus.training.callbacks import TensorBoard
 from dissensus.training.fit import NonFiniteLoss, fit
 from dissensus.training.fleet import Training, fit_fleet
 from dissensus.training.interruption import Stopped
+from dissensus.training.layout import Distributed
 from dissensus.training.optim import MemberOptimizer, Optimizer
 from dissensus.training.predict import predict
 from dissensus.training.recipe import Recipe
@@ -13,6 +14,7 @@ from dissensus.training.schedules import Schedule, parse_schedule
 from dissensus.training.state import History
 
 __all__ = [
+    "Distributed",
     "History",
     "MemberOptimizer",
     "NonFiniteLoss",

@@ -15,6 +15,7 @@ from dissensus.objectives import Independent, Objective, Terms, parse
 from dissensus.training.alone import Alone, Callback
 from dissensus.training.batches import Augmentation, Batches, as_batches, split_weights
 from dissensus.training.interruption import Interruption, Stopped
+from dissensus.training.layout import Distributed
 from dissensus.training.pacing import Pace
 from dissensus.training.progress import TrainingProgress
 from dissensus.training.recipe import Recipe
@@ -25,7 +26,7 @@ from dissensus.training.steps import Trainer
 from dissensus.training.stream import Batch, LabelledAugmentation, Stream
 
 if TYPE_CHECKING:
-    from dissensus.training.distributed import Distributed, Team, TeamTrainer
+    from dissensus.training.distributed import Team, TeamTrainer
 
 __all__ = ["NonFiniteLoss", "fit"]
 
@@ -102,7 +103,7 @@ def fit(
 def _team(ens: Ensemble, distributed: bool | Distributed) -> Alone | Team:
     if not distributed:
         return Alone(ens)
-    from dissensus.training.distributed import Distributed, Team
+    from dissensus.training.distributed import Team
 
     return Team(ens, Distributed() if distributed is True else distributed)
 
@@ -241,6 +242,8 @@ def _check_weights(ens: Ensemble, state: RunState) -> None:
     for name, parameter in ens.named_parameters():
         if not parameter.requires_grad:
             continue
+        if hasattr(parameter, "to_local"):  # split over processes
+            parameter = parameter.to_local()
         # A sum is finite if its terms are, short of overflow, and is far cheaper to look at.
         if not math.isfinite(parameter.detach().sum()) and not bool(parameter.isfinite().all()):
             raise NonFiniteLoss(

@@ -56,7 +56,7 @@ class Saver:
         self.state, self.fresh = RunState(**values), False
         self.state.epochs = self._epochs(self.state.epoch)
         try:
-            self.ens.load_state_dict(_part(self.restored, "model."))
+            self._put_weights(_part(self.restored, "model."))
         except RuntimeError as error:
             raise ValueError(
                 f"the checkpoint in {self.folder.path} is of another ensemble: {error}"
@@ -92,6 +92,12 @@ class Saver:
             self.state.meter = None
         return meter
 
+    def _weights(self) -> dict[str, Tensor]:
+        return self.ens.state_dict()
+
+    def _put_weights(self, weights: dict[str, Tensor]) -> None:
+        self.ens.load_state_dict(weights)
+
     def _meter(self) -> Meter:
         return Meter(self.ens.members, self.ens.combine)
 
@@ -105,7 +111,7 @@ class Saver:
 
     def keep_best(self) -> None:
         """Remember the weights of now."""
-        self.best = {name: t.detach().clone() for name, t in self.ens.state_dict().items()}
+        self.best = {name: t.detach().clone() for name, t in self._weights().items()}
 
     def save(self, trainer: Trainer | TeamTrainer, record: dict[str, Any]) -> None:
         """Save after an epoch."""
@@ -118,6 +124,7 @@ class Saver:
         """Save in the middle of an epoch, with its figures and random numbers so far."""
         if self.folder is not None:
             self._write(trainer, self._amid(meter))
+            self.state.meter = None  # the epoch goes on with the meter that it has
 
     def _amid(self, meter: Meter) -> dict[str, Tensor]:
         kept, self.state.meter = meter.state()
@@ -138,7 +145,7 @@ class Saver:
         """Put the best weights in place and write what came out."""
         state = self.state
         if self.best:
-            self.ens.load_state_dict(self.best)
+            self._put_weights(self.best)
         self.ens.eval()
         history = state.history(self.ens.resolved_execution())
         if self.folder is not None:
@@ -166,7 +173,7 @@ class Saver:
         )
 
     def _tensors(self, trainer: Trainer | TeamTrainer) -> dict[str, Tensor]:
-        tensors = {f"model.{name}": tensor for name, tensor in self.ens.state_dict().items()}
+        tensors = {f"model.{name}": tensor for name, tensor in self._weights().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
         return tensors | {f"optimizer.{name}": t for name, t in trainer.tensors().items()}
 

@@ -66,7 +66,7 @@ class StackTrainer:
         keep = [position for position, member in enumerate(rows) if member in trained]
         leaves, index = self._leaves(batch.drawn)
         if self.ens.backbone is not None:
-            with _precision(batch.x, self.recipe):
+            with autocast(batch.x, self.recipe):
                 extra = None if batch.extra is None else self.ens.features(batch.extra)
                 batch = batch._replace(x=self.ens.features(batch.x), extra=extra)
         x, extra = batch.x, batch.extra
@@ -76,7 +76,7 @@ class StackTrainer:
             elif self.written is not None and self.written.fits(x):
                 outputs, terms, gradients = self._written_step(leaves, batch, check)
             else:
-                with _precision(x, self.recipe):
+                with autocast(x, self.recipe):
                     outputs = self._outputs(leaves, x, index)
                     unlabelled = None if extra is None else self._outputs(leaves, extra, index)
                 outputs, terms = self.meet(
@@ -231,7 +231,7 @@ class UnlikeTrainer:
         rows = list(range(self.ens.members)) if batch.drawn is None else batch.drawn
         update = [m for m in rows if m in trained and self.parameters[m]]
         before = [(b, b.clone()) for m in rows if m not in update for b in self._buffers(m)]
-        with _precision(x, self.recipe):
+        with autocast(x, self.recipe):
             outputs = self.ens(x, rows)
             unlabelled = None if extra is None else self.ens(extra, rows)
         outputs, terms = self.meet(
@@ -283,7 +283,8 @@ def _gradients(loss: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor]:
     return torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
 
 
-def _precision(x: Tensor, recipe: Recipe) -> AbstractContextManager[object]:
+def autocast(x: Tensor, recipe: Recipe) -> AbstractContextManager[object]:
+    """The precision that a recipe asks for."""
     if not recipe.amp:
         return nullcontext()
     return torch.autocast(x.device.type, dtype=torch.bfloat16)

@@ -58,8 +58,8 @@ class StreamedBatches:
                 raise ValueError(made.error)
             assert made.x is not None
             skipped += made.problems[: 1000 - len(skipped)]
-            if not len(made.x):
-                raise ValueError(f"no example of batch {number} can be read: {skipped[-1]}")
+            if made.problems and not len(made.x):
+                raise ValueError(f"no example of batch {number} can be read: {made.problems[0]}")
             yield as_float(made.x), made.y
         if skipped:
             warnings.warn(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp  # here, once for all ranks
 from safetensors.torch import save_file
 
 from dissensus.training.distributed import Distributed

@@ -33,7 +33,9 @@ def pass_on(top: Path, ranks: int) -> Found:
         if ranks == 2:
             stopped_amid(case, folder)
         else:
-            mesh = Distributed(data=2) if name == "ldr" else True
+            mesh = {"ldr": Distributed(data=2), "adp": Distributed(data=2, shard=True)}.get(
+                name, True
+            )
             train(case, out=folder, resume=True, epochs=3, distributed=mesh)
         state = json.loads((folder / "state.json").read_text())
         left[name] = [state["epoch"], state["batch"]]

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from dissensus.ensemble import Ensemble
 from dissensus.training import fit
-from dissensus.training.distributed.layout import Distributed, Layout
+from dissensus.training.layout import Distributed, Layout
 from tests.training.distributed.cases import CASES, Case, make, train
 from tests.training.distributed.stories import EPOCHS, PASSED_ON
 

@@ -83,7 +83,8 @@ class Examples:
     def for_rank(self, rank: int, world: int) -> Examples:
         """The same, but of each batch only the share of one of ``world`` processes.
 
-        Batches have the same numbers in all processes; ``batch_size`` is that of all together.
+        Batches have the same numbers in all processes, and ``batch_size`` is that of all together;
+        where a last batch has fewer examples than there are processes, some get none of it.
         """
         if not 0 <= rank < world:
             raise ValueError(f"rank must be from 0 to {world - 1}, got {rank}")

@@ -14,9 +14,9 @@ ones in every run with as many ranks.
 from __future__ import annotations
 
 from dissensus.training.distributed.group import Group, launched, restarts
-from dissensus.training.distributed.layout import Distributed
 from dissensus.training.distributed.team import Team
 from dissensus.training.distributed.trainer import TeamTrainer
 from dissensus.training.distributed.watch import RankFailed
+from dissensus.training.layout import Distributed
 
 __all__ = ["Distributed", "Group", "RankFailed", "Team", "TeamTrainer", "launched", "restarts"]

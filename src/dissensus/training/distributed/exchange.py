@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dissensus.training.distributed.group import Group
-from dissensus.training.distributed.layout import Share
+from dissensus.training.layout import Share
 
 __all__ = ["Exchange", "to_all_members"]
 

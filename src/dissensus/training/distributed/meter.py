@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dissensus.objectives import Objective
 from dissensus.training.distributed.exchange import Exchange
-from dissensus.training.distributed.layout import Layout
+from dissensus.training.layout import Layout
 from dissensus.training.meters import Meter
 from dissensus.training.steps import evaluate_objective
 

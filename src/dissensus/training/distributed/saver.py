@@ -85,6 +85,12 @@ class TeamSaver(Saver):
         else:
             del tensors["random.layers"]
 
+    def _weights(self) -> dict[str, Tensor]:
+        return self.team.weights()
+
+    def _put_weights(self, weights: dict[str, Tensor]) -> None:
+        self.team.put_weights(weights)
+
     def _meter(self) -> Meter:
         return self.team.meter(self.objective)
 
@@ -114,8 +120,8 @@ class TeamSaver(Saver):
     def finish(self) -> History:
         """Put the best weights of all members in place, on every rank."""
         if self.best:
-            self.ens.load_state_dict(self.best)
-        state = {f"model.{name}": tensor for name, tensor in self.ens.state_dict().items()}
+            self._put_weights(self.best)
+        state = {f"model.{name}": tensor for name, tensor in self._weights().items()}
         whole = self.team.gathered(state, everywhere=True)
         self.team.whole.fill({n.removeprefix("model."): t for n, t in whole.items()})
         self.team.given.eval()

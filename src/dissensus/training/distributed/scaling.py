@@ -70,11 +70,11 @@ def bytes_per_step(work: Work, along: int, data: int) -> dict[str, int]:
 
     As data-parallel training hands over the gradients of all members, on a mesh of 1 × ranks.
 
-    >>> step = Work(members=4, batch=32, outputs=10, parameters=272_474)        # ResNet-20
+    >>> step = Work(members=4, batch=32, outputs=10, parameters=269_722)        # ResNet-20
     >>> bytes_per_step(step, along=2, data=1)
     {'outputs': 2572, 'gradients': 0}
-    >>> bytes_per_step(Work(4, 32, 10, 272_474, coupled=False), along=1, data=2)
-    {'outputs': 0, 'gradients': 4359584}
+    >>> bytes_per_step(Work(4, 32, 10, 269_722, coupled=False), along=1, data=2)
+    {'outputs': 0, 'gradients': 4315552}
     """
     members, rows = -(-work.members // along), _most_rows(work.batch, data)
     outputs = (_HEAD + members * rows * work.outputs) * work.itemsize if work.coupled else 0

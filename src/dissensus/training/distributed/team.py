@@ -17,13 +17,14 @@ from dissensus.training.batches import as_batches, split_weights
 from dissensus.training.distributed.batch_norm import synchronise
 from dissensus.training.distributed.exchange import Exchange, to_all_members
 from dissensus.training.distributed.group import Group, restarts
-from dissensus.training.distributed.layout import Distributed, Layout
 from dissensus.training.distributed.meter import TeamMeter
 from dissensus.training.distributed.saver import TeamSaver
+from dissensus.training.distributed.sharding import Shards
 from dissensus.training.distributed.states import Whole, joined, packed, unpacked
 from dissensus.training.distributed.trainer import TeamTrainer
 from dissensus.training.distributed.watch import RankFailed
 from dissensus.training.interruption import Interruption
+from dissensus.training.layout import Distributed, Layout
 from dissensus.training.pacing import Pace
 from dissensus.training.recipe import Recipe
 from dissensus.training.run_folder import RunFolder
@@ -55,7 +56,10 @@ class Team:
             self.own = self.layout.own(self.rank)
             self.ens = ens.select(self.own).to(self.group.device)
             self._share_start()
+            self.shards = Shards(self.ens, self.group) if settings.shard else None
             self.synchronised = synchronise(self.ens, self.group) if settings.sync_batchnorm else []
+            if self.shards is not None:
+                self.shards.split()
 
     def __enter__(self) -> Self:
         self.whole.lend(self.ens, self._forward)
@@ -165,10 +169,10 @@ class Team:
                 if y is None:
                     raise ValueError("validation data must be (x, y), got x alone")
                 rows = self.layout.share(len(x)).of(self.rank)[1]
-                outputs = torch.empty(len(self.own), 0, 0)
-                if rows:
-                    with ens.evaluating():
-                        outputs = ens(x[rows.start : rows.stop].to(ens.device)).cpu()
+                # A rank without a row runs one all the same: members that are split need all ranks.
+                taken = x[rows.start : rows.stop] if rows else x[:1]
+                with ens.evaluating():
+                    outputs = ens(taken.to(ens.device)).cpu()[:, : len(rows)]
                 if first:
                     meter.check(outputs, y.cpu())
                 first = False
@@ -178,6 +182,17 @@ class Team:
             if first:
                 raise ValueError("the validation data are empty, got 0 batches")
             return meter.record()
+
+    def weights(self) -> dict[str, Tensor]:
+        """Weights and statistics of this rank's members; ranks with the same members all ask."""
+        return self.ens.state_dict() if self.shards is None else self.shards.state()
+
+    def put_weights(self, weights: dict[str, Tensor]) -> None:
+        """Go on with such weights."""
+        if self.shards is None:
+            self.ens.load_state_dict(weights)
+        else:
+            self.shards.load(weights)
 
     def meter_of_outputs(self) -> TeamMeter:
         """A meter of outputs that are not gathered yet, without an objective."""
@@ -191,7 +206,7 @@ class Team:
         """The first rank calls back, with all members in its hands; all hear the answers."""
         if not callbacks:
             return False
-        state = {f"model.{name}": tensor for name, tensor in self.ens.state_dict().items()}
+        state = {f"model.{name}": tensor for name, tensor in self.weights().items()}
         gathered = self.gathered(state, everywhere=False)
 
         def answered() -> bool:

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from dissensus.objectives import Objective, Terms
+from dissensus.training.distributed.sharding import ShardTrainer
 from dissensus.training.optim import Optimizer
 from dissensus.training.recipe import Recipe
-from dissensus.training.steps import evaluate_objective, make_trainer
+from dissensus.training.steps import Trainer, evaluate_objective, make_trainer
 from dissensus.training.stream import Batch
 
 if TYPE_CHECKING:
-    from dissensus.training.distributed.layout import Share
     from dissensus.training.distributed.team import Team
+    from dissensus.training.layout import Share
 
 __all__ = ["TeamTrainer"]
 
@@ -34,7 +35,11 @@ class TeamTrainer:
     def __init__(self, team: Team, objective: Objective, recipe: Recipe) -> None:
         self.team, self.objective, self.recipe = team, objective, recipe
         own = dataclasses.replace(recipe, optimizer=_own_settings(recipe, team))
-        self.inner = make_trainer(team.ens, objective, own)
+        self.inner: Trainer | ShardTrainer = (
+            make_trainer(team.ens, objective, own)
+            if team.shards is None
+            else ShardTrainer(team.ens, objective, own, team.shards)
+        )
         self.inner.meet = self._meet
         if team.group.data is not None:
             self.inner.reduce = self._summed
