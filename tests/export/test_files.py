@@ -334,6 +334,22 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         ds.export.to_onnx(ens, torch.zeros(1, 4), tmp_path / "a.onnx")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("_LARGEST", 10, "the weights take 0.0 GiB and an ONNX file holds 2 at most"),
+        ("_OLDEST", (99, 0), "ONNX needs torch 99.0 or newer, this is"),
+    ],
+)
+def test_limits_of_onnx(
+    name: str, value: Any, sentence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(files, name, value)
+    ens = ds.Ensemble(lambda: nn.Linear(4, 3), members=3)
+    with pytest.raises(ValueError, match=sentence):
+        ds.export.to_onnx(ens, torch.zeros(1, 4), tmp_path / "a.onnx")
+
+
 def test_what_onnx_does_not_know(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ens = ds.Ensemble(lambda: nn.Linear(3, 3), members=2)
 
