@@ -260,6 +260,19 @@ def test_graphs_inside_and_outputs_that_are_one_value(tmp_path: Path) -> None:
             torch.testing.assert_close(found[f"score_{score}"], -found["probs"].amax(-1))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.uint8])
+def test_a_run_takes_what_read_inputs_takes(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Flat inputs of any kind reach the members as float32, and bytes that are no pixels as is."""
+    facts = Facts("rows", "classification", [4], 3, {})
+    ens = ds.Ensemble(lambda: nn.Linear(4, 3), members=2)
+    x = torch.randint(9, (5, 4)).to(dtype)
+    np.save(tmp_path / "x.npy", x.numpy())
+    ds.export.to_pt2(ens, x, tmp_path / "a.pt2", facts=facts)
+    found = torch.export.load(tmp_path / "a.pt2").module()(x)
+    expected = ens.predict(ds.runs.read_inputs(tmp_path / "x.npy", facts).x)
+    torch.testing.assert_close(found["probs"], expected)
+
+
 # ---- mistakes -----------------------------------------------------------------------------------
 
 

@@ -47,7 +47,8 @@ def to_pt2(
     ``torch.export.load(path).module()(x)`` is a dict: ``probs`` ``[batch, classes]`` (``mean`` for
     a regression), ``members`` ``[members, batch, outputs]``, ``score_NAME`` ``[batch]`` for every
     ``score`` (by default pds, or variance for a regression), and ``is_ood`` where a fitted
-    ``detector`` is given. The batch may have any size from 1.
+    ``detector`` is given. The batch may have any size from 1. Weights of members count in the
+    prediction and not in scores, as in ``dissensus predict`` and ``Detector``.
 
     ``example`` is a batch ``[batch, …]`` that says the shape and type of one input. With the
     ``facts`` of a run the file takes inputs in the units of its source and gives a regression's
