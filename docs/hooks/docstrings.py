@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,16 @@ def _comment_above(obj: griffe.Object) -> str:
     if obj.lineno is None or not isinstance(obj.filepath, Path):
         return ""
     said: list[str] = []
-    for line in reversed(obj.filepath.read_text().splitlines()[: obj.lineno - 1]):
+    for line in reversed(_lines(obj.filepath)[: obj.lineno - 1]):
         if not line.strip().startswith("#:"):
             break
         said.insert(0, line.strip().removeprefix("#:").strip())
     return "\n".join(said)
+
+
+@cache
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
 
 
 def _place(obj: griffe.Object) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mkdocs.structure.files import File, Files
 
 import dissensus
+from dissensus.experiments.base import PAPERS
 from dissensus.experiments.page import markdown_table
 
 sys.path.insert(0, str(Path(__file__).parent))  # the build loads this file alone
@@ -96,9 +97,9 @@ def _summary(entry: object) -> str:
     return (inspect.getdoc(entry) or "").partition("\n")[0]
 
 
-def example_page() -> str:
+def example_page(introduction: str) -> str:
     """Every script of ``examples/``, in full."""
-    lines = (Path(__file__).parents[1] / "examples.md").read_text().splitlines()
+    lines = introduction.splitlines()
     for path in sorted(EXAMPLES.glob("*.py")):
         lines += ["", f"## {path.name}", "", "``` { .py .example }", path.read_text().rstrip()]
         lines += ["```"]
@@ -106,12 +107,20 @@ def example_page() -> str:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the rooms into the navigation."""
+    """Put the pages of results and the rooms into the navigation."""
     assert config.nav is not None
-    for entry in config.nav:
-        if isinstance(entry, dict) and "Reference" in entry:
-            entry["Reference"] = list(reference_pages())
+    sections = {name: entry for entry in config.nav for name in entry}
+    results = [{f"Results, {path.stem}": f"results/{path.name}"} for path in _result_pages()]
+    sections["Measured"]["Measured"][1:1] = results
+    sections["Reference"]["Reference"] = list(reference_pages())
     return config
+
+
+def _result_pages() -> list[Path]:
+    """The papers in their order, then other pages."""
+    papers = [RESULTS / f"{paper}.md" for paper in PAPERS]
+    found = sorted(RESULTS.glob("*.md"))
+    return [path for path in papers if path in found] + [p for p in found if p not in papers]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -120,11 +129,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         name = f"results/{path.relative_to(RESULTS).as_posix()}"
         if path.suffix == ".md":
             files.append(File.generated(config, name, content=_literal(path.read_text())))
-        elif path.suffix in (".json", ".svg") and "cells" not in path.parts:
+        elif path.suffix in (".json", ".svg") and not ignored(path):
             files.append(File.generated(config, name, abs_src_path=str(path)))
     for name, text in reference_pages().items():
         files.append(File.generated(config, name, content=text))
     return files
+
+
+def ignored(path: Path) -> bool:
+    """Whether a file of results is of the machine it was made on, and not kept."""
+    return "cells" in path.parts or path.stem.endswith("-quick")
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
@@ -132,7 +146,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     if page.file.generated_by is not None:
         return markdown
     if page.file.src_uri == "examples.md":
-        return example_page()
+        return example_page(markdown)
     return expand(markdown, "../" * page.file.src_uri.count("/"))
 
 

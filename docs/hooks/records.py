@@ -17,6 +17,7 @@ from typing import Any
 from dissensus.experiments import EXPERIMENTS
 from dissensus.experiments.base import Claim, Finding
 from dissensus.experiments.page import Outcome, markdown_table, outcomes
+from dissensus.report import FIGURES
 
 __all__ = ["MACROS", "RESULTS", "expand"]
 
@@ -66,12 +67,17 @@ def _claim(experiment: str, begins: str) -> tuple[Claim, Finding]:
     return found[0]
 
 
-def cell(experiment: str, column: str, *row: str) -> str:
-    """An entry of an experiment's table: its column, and the first entries of its row."""
+@cache
+def _rows(experiment: str) -> tuple[list[str], list[list[str]]]:
     table = _outcome(experiment).experiment.table
     if table is None:
         raise ValueError(f"{experiment} has no table")
-    header, rows = table(_outcome(experiment).record.records)
+    return table(_outcome(experiment).record.records)
+
+
+def cell(experiment: str, column: str, *row: str) -> str:
+    """An entry of an experiment's table: its column, and the first entries of its row."""
+    header, rows = _rows(experiment)
     found = [entries for entries in rows if tuple(entries[: len(row)]) == row]
     if len(found) != 1 or column not in header:
         raise ValueError(
@@ -90,10 +96,15 @@ def verdict(experiment: str, begins: str) -> str:
     return f"**{_claim(experiment, begins)[1].verdict}**"
 
 
+@cache
+def _told(experiment: str) -> list[str]:
+    outcome = _outcome(experiment)
+    return outcome.experiment.brief(outcome.record.records) if outcome.experiment.brief else []
+
+
 def brief(experiment: str, begins: str) -> str:
     """The sentence of an experiment's summary that begins so."""
-    outcome = _outcome(experiment)
-    told = outcome.experiment.brief(outcome.record.records) if outcome.experiment.brief else []
+    told = _told(experiment)
     found = [sentence for sentence in told if sentence.startswith(begins)]
     if len(found) != 1:
         raise ValueError(f"{len(found)} sentences of {experiment} begin {begins!r}: {told}")
@@ -200,6 +211,12 @@ def _limit(entry: dict[str, Any], result: dict[str, Any]) -> list[str]:
     return [f"{entry['limit']:g}", "**no**" if entry["name"] in result["missed"] else "yes"]
 
 
+def report_figures() -> str:
+    """The rows of a table: every figure of the report, what it shows, and what fills it."""
+    rows = [[f"`{name}`", figure.what, figure.needs] for name, figure in FIGURES.items()]
+    return "\n".join(markdown_table(["", "", ""], rows)[2:])
+
+
 #: Every quote by the name that pages use.
 MACROS: dict[str, Callable[..., str]] = {
     "cell": cell,
@@ -211,4 +228,5 @@ MACROS: dict[str, Callable[..., str]] = {
     "figure": figure,
     "bench": bench,
     "benchmarks": benchmarks,
+    "report_figures": report_figures,
 }

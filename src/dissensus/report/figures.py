@@ -26,6 +26,7 @@ class Figure(NamedTuple):
     needs: str
 
 
+#: Every figure of the report, and of `dissensus figure`, by name.
 FIGURES: dict[str, Figure] = {
     "beta-sweep": Figure(
         beta_sweep,
