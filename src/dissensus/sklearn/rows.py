@@ -70,7 +70,9 @@ class Rows:
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         # Sorted, so that a sum does not depend on the order of its terms.
         order = np.lexsort((weights, group.ravel()))
-        total = np.bincount(group.ravel()[order], weights[order], len(first))
+        total: Floats = np.bincount(group.ravel()[order], weights[order], len(first)).astype(
+            np.float64
+        )
         return cls(x[first], y[first], total)
 
     def pick(self, index: NDArray[np.int64]) -> Rows:
