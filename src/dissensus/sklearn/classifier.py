@@ -31,7 +31,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
     >>> model = DiverseClassifier(n_estimators=3, random_state=0).fit(X, y)
     >>> model.predict_proba(X).shape, bool(model.score(X, y) > 0.95)
     ((150, 3), True)
-    >>> known, strange = model.ood_score([X[0], [9.0, 1.0, 1.0, 5.0]])
+    >>> known, strange = model.ood_score([X[0], [5.0, 3.5, 5.0, 0.2]])  # petals unlike any iris
     >>> bool(strange > known)
     True
     >>> print(model.decompose(X, y).summary())

@@ -59,8 +59,8 @@ class Rows:
 
         >>> x = np.array([[2.0], [1.0], [2.0], [0.0]])
         >>> rows = Rows.of(x, np.array([1, 0, 1, 1]), np.array([1.0, 3.0, 1.0, 0.0]))
-        >>> rows.x.tolist(), rows.y.tolist(), rows.weights.tolist()
-        ([[1.0], [2.0]], [0, 1], [3.0, 2.0])
+        >>> sorted(zip(rows.x.ravel().tolist(), rows.y.tolist(), rows.weights.tolist()))
+        [(1.0, 0, 3.0), (2.0, 1, 2.0)]
         """
         kept = weights > 0
         x, y, weights = x[kept], y[kept], weights[kept]
