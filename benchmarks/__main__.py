@@ -21,6 +21,7 @@ BENCHMARKS = {
     "heads": "benchmarks.heads",
     "streaming": "benchmarks.streaming",
     "distributed": "benchmarks.distributed",
+    "estimators": "benchmarks.estimators",
 }
 
 RECORDS = Path(__file__).parents[1] / "results" / "bench"
