@@ -158,6 +158,7 @@
         const found = chosenView(plot);
         selects.forEach((one, number) => { one.value = found.choice[number]; });
         chosen.set(plot.name, found.choice);
+        if (found.alt) document.getElementById(`alt-${plot.name}`).textContent = found.alt;
         draw(plot.name);
       });
     }
