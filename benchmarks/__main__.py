@@ -20,6 +20,7 @@ BENCHMARKS = {
     "robustness": "benchmarks.robustness",
     "heads": "benchmarks.heads",
     "streaming": "benchmarks.streaming",
+    "shards": "benchmarks.shards",
 }
 
 RECORDS = Path(__file__).parents[1] / "results" / "bench"

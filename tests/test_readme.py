@@ -67,6 +67,7 @@ def test_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     blocks = readme_blocks("python")
     assert blocks, "README.md has no ```python block"
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     namespace: dict[str, object] = {"__name__": "readme"}
     for block in blocks:
         # The empty lines make a traceback point at the line in the README.

@@ -190,6 +190,7 @@ def _keep(
 
 
 def _chosen(run: Path, split: str, data_dir: Path | None, limit: int | None) -> _Inputs:
+    from dissensus.data import Examples
     from dissensus.runs import data_of
 
     found = data_of(run, data_dir=data_dir)
@@ -203,6 +204,10 @@ def _chosen(run: Path, split: str, data_dir: Path | None, limit: int | None) -> 
     where = f"{split} of {found.name}"
     if limit is not None and limit < len(x):
         x, y, where = x[:limit], y[:limit], f"the first {limit} of {where}"
+    if isinstance(x, Examples):
+        if limit is None:
+            raise ValueError(f"{where} is on disk, {len(x)} examples; say how many: --limit")
+        x, y = x[:], y[:]
     colour = len(found.input_shape) == 3 and found.input_shape[0] == 3
     like = ("cifar100" if found.outputs == 100 else "cifar10") if colour else "mnist"
     return _Inputs(where, like, x, y, found.classes)
