@@ -108,7 +108,7 @@ def _rows(folder: Path, count: int, repeats: int) -> Result:
         f"An epoch of {count:,} rows of Parquet in batches of {BATCH}, ratio to a loader that "
         "shuffles row groups and the rows in each",
         Contender("torch DataLoader, row groups", _through(loader)),
-        [Contender("dissensus, windows of row groups", _ours(str(folder / "rows-*.parquet")), 1.5)],
+        [Contender("dissensus, windows of row groups", _ours(str(folder / "rows-*.parquet")), 1.0)],
         repeats=repeats,
     )
 

@@ -120,6 +120,8 @@ def _loop(
                 break
             if pace.due(state.batch) and state.batch < len(stream):
                 _check_weights(ens, state)
+                now = time.perf_counter()
+                state.seconds, started = state.seconds + now - started, now
                 saver.save_amid(trainer, meter)
         if interruption.wanted:
             state.seconds += time.perf_counter() - started
