@@ -22,6 +22,7 @@ BENCHMARKS = {
     "streaming": "benchmarks.streaming",
     "distributed": "benchmarks.distributed",
     "estimators": "benchmarks.estimators",
+    "shards": "benchmarks.shards",
 }
 
 RECORDS = Path(__file__).parents[1] / "results" / "bench"

@@ -139,6 +139,8 @@ def _loop(
                 break
             if team.pausing(pace, state.batch) and state.batch < len(stream):
                 _check_weights(ens, state)
+                now = time.perf_counter()
+                state.seconds, started = state.seconds + now - started, now
                 saver.save_amid(trainer, meter)
         if team.stopping(interruption):
             state.seconds += time.perf_counter() - started
