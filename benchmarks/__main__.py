@@ -20,6 +20,7 @@ BENCHMARKS = {
     "robustness": "benchmarks.robustness",
     "heads": "benchmarks.heads",
     "streaming": "benchmarks.streaming",
+    "ray": "benchmarks.ray_engine",
 }
 
 RECORDS = Path(__file__).parents[1] / "results" / "bench"
