@@ -23,6 +23,7 @@ BENCHMARKS = {
     "distributed": "benchmarks.distributed",
     "estimators": "benchmarks.estimators",
     "shards": "benchmarks.shards",
+    "ray": "benchmarks.ray_engine",
 }
 
 RECORDS = Path(__file__).parents[1] / "results" / "bench"
