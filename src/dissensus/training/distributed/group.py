@@ -74,8 +74,7 @@ class Group:
     def lay_out(self, along: int, data: int) -> None:
         """Arrange the ranks as a mesh of members × data."""
         with self._exchange("mesh", 0):
-            kind = self.device.type
-            self.mesh = init_device_mesh(kind, (along, data), mesh_dim_names=("members", "data"))
+            self.mesh = _mesh(self.device.type, along, data)
         self.along, self.across = divmod(self.rank, data)  # its place in the mesh
         self.data = self.mesh.get_group("data") if data > 1 else None
         self.column = self.mesh.get_group("members") if along > 1 else None
@@ -92,6 +91,7 @@ class Group:
         """Leave; the process group ends if it was started here."""
         self.watch.close()
         if self.started and dist.is_initialized():
+            _meshes.clear()
             dist.destroy_process_group()
 
     # ---- exchanges ------------------------------------------------------------------------------
@@ -202,6 +202,19 @@ def _own_device(device: torch.device) -> torch.device:
     own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(own)
     return own
+
+
+_meshes: dict[tuple[str, int, int], tuple[Any, DeviceMesh]] = {}
+
+
+def _mesh(kind: str, along: int, data: int) -> DeviceMesh:
+    """The mesh of that shape, made once: each has process groups, which live as long as all."""
+    world = dist.group.WORLD
+    found = _meshes.get((kind, along, data))
+    if found is None or found[0] is not world:
+        mesh = init_device_mesh(kind, (along, data), mesh_dim_names=("members", "data"))
+        _meshes[kind, along, data] = found = world, mesh
+    return found[1]
 
 
 _turns = 0
