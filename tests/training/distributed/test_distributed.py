@@ -126,16 +126,17 @@ def test_a_run_changes_hands_amid_an_epoch_and_goes_on_to_the_same_numbers(
 def test_the_command_line_trains_in_several_processes_and_goes_on_in_others(
     top: Path, tmp_path: Path
 ) -> None:
-    """Two ranks, then two along data; the first alone shows and writes, errors are everyone's."""
+    """Two along members, along data, and anew; the first shows and writes, all have errors."""
     first, second = (found["shown"] for found in seen(top, "2-command", 2))
     assert "2 epochs" in first[0]
     assert "3 epochs" in first[1]
-    assert second[:2] == ["exit 0", "exit 0"]
+    assert "4 epochs" in first[3]
+    assert [second[0], second[1], second[3]] == ["exit 0"] * 3
     assert all(
         "there is a run in" in shown[2] and "exit 2" in shown[2] for shown in (first, second)
     )
     (tmp_path / "digits.npz").write_bytes((top / "digits.npz").read_bytes())
-    run_command("--out", str(tmp_path / "command"), "--epochs", "3")
+    run_command("--out", str(tmp_path / "command"), "--epochs", "4")
     figures = []
     for folder in (top / "command", tmp_path / "command"):
         lines = (folder / "metrics.jsonl").read_text().splitlines()
@@ -147,7 +148,7 @@ def test_the_command_line_trains_in_several_processes_and_goes_on_in_others(
     ]
     assert names[0] == names[1]
     record = json.loads((top / "command" / "record.json").read_text())
-    assert record["distributed"] == {"members": 1, "data": 2}
+    assert record["distributed"] == {"members": 2, "data": 1}
     assert record["members"] == 3
 
 
