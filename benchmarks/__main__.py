@@ -21,6 +21,9 @@ BENCHMARKS = {
     "heads": "benchmarks.heads",
     "streaming": "benchmarks.streaming",
     "distributed": "benchmarks.distributed",
+    "estimators": "benchmarks.estimators",
+    "shards": "benchmarks.shards",
+    "ray": "benchmarks.ray_engine",
 }
 
 RECORDS = Path(__file__).parents[1] / "results" / "bench"

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from dissensus.cells import Cell, engine_named, run_cells
 from tests.cell_runs import slow, slow_cells
 
@@ -35,8 +33,10 @@ def deadly_once(cell: Cell) -> dict[str, Any]:
     return slow(cell)
 
 
-def logged_member(outputs: int, log: str) -> nn.Module:
+def logged_member(outputs: int, log: str) -> Any:
     """A member that leaves the number of the process that made it."""
+    from torch import nn
+
     with Path(log).open("a") as file:
         file.write(f"{os.getpid()}\n")
     return nn.Linear(10, outputs)

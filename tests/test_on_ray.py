@@ -1,5 +1,6 @@
 """Cells on Ray: a real cluster of this machine, workers killed, programs stopped and killed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from dissensus.cells import CellFolder, RayEngine, Record, engine_named, on_ray
 from dissensus.sweeps import Plan, Watcher, run_sweep
 from tests.cell_runs import deadly, slow_cells, sometimes, square
 from tests.ray_runs import deadly_once, surroundings
-from tests.sweeps.sweep_runs import BETAS, sections
+from tests.sweeps.sweep_runs import BETAS, long_plan, sections
 from tests.test_cells import alive, cells, quietly, wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -120,27 +121,40 @@ def test_a_sweep_and_its_search_give_the_records_of_two_local_processes(tmp_path
     assert {record["facts"]["threads"] for record in two.values()} == {1}
 
 
+@needs_ray
+def test_another_file_of_that_name_is_noticed_by_the_worker(tmp_path: Path) -> None:
+    table = tmp_path / "t.csv"
+    rows = [f"{i},{i * 7 % 11},{'ab'[i % 2]}" for i in range(60)]
+    table.write_text("u,v,kind\n" + "\n".join(rows) + "\n")
+
+    class Changer(Watcher):
+        """Changes the file after the driver has read it, and before a worker does."""
+
+        def begin(self, *_: Any) -> None:
+            table.write_text("u,v,kind\n" + "\n".join(reversed(rows)) + "\n")
+
+    plan = Plan(sections(data=str(table), target="kind", epochs=1), {"beta": [0.0, 1.0]})
+    summary = run_sweep(plan, tmp_path / "out", engine=RAY, watcher=Changer())
+    assert summary.done == 0
+    errors = list(summary.failures.values())
+    assert len(errors) == 2
+    assert all("is not the file that the sweep began with" in error for error in errors)
+
+
+@needs_ray
+def test_a_sweep_on_each_engine_in_one_folder(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "tests.sweeps.sweep_runs", str(tmp_path), "1"]
+    program = subprocess.Popen(words, cwd=ROOT)
+    summary = run_sweep(long_plan(), tmp_path, engine=RAY)
+    assert program.wait(timeout=120) == 0
+    assert (summary.done, summary.total, summary.failures) == (18, 18, {})
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary.plain()
+    records = CellFolder(tmp_path / "cells").done()
+    assert len(records) == 18
+    assert not debris(tmp_path)
+
+
 # ---- workers that die ---------------------------------------------------------------------------
-
-
-@needs_ray
-def test_a_worker_that_is_killed_is_replaced(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    made = quietly(slow_cells(tmp_path, 4), deadly_once, tmp_path / "cells", engine=RAY)
-    assert [record["result"]["square"] for record in made] == [0, 1, 4, 9]
-    assert [record.get("attempts") for record in made] == [None, 2, None, None]
-    assert Counter(name for name, _ in begun(tmp_path)) == Counter(["c0", "c1", "c2", "c3"])
-    assert "A worker died" not in "".join(capfd.readouterr())
-
-
-@needs_ray
-def test_a_cell_that_kills_every_worker_costs_itself_alone(tmp_path: Path) -> None:
-    made = quietly(cells(4), deadly, tmp_path, engine=RayEngine(attempts=2))
-    assert "the worker that ran the cell died 2 times (WorkerCrashedError" in made[1]["error"]
-    assert made[1]["attempts"] == 2
-    assert [record["result"]["square"] for record in made if "result" in record] == [0, 4, 9]
-    assert (CellFolder(tmp_path).read("x=1") or {})["error"] == made[1]["error"]
 
 
 @needs_ray
@@ -181,6 +195,26 @@ def test_of_a_fleet_whose_worker_is_killed_only_what_is_left_is_trained_again(
     for name, record in CellFolder(tmp_path / "whole" / "cells").done().items():
         close = pytest.approx(record["result"]["test"], rel=1e-3)
         assert records[name]["result"]["test"] == close
+
+
+@needs_ray
+def test_a_worker_that_is_killed_is_replaced(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = quietly(slow_cells(tmp_path, 4), deadly_once, tmp_path / "cells", engine=RAY)
+    assert [record["result"]["square"] for record in made] == [0, 1, 4, 9]
+    assert [record.get("attempts") for record in made] == [None, 2, None, None]
+    assert Counter(name for name, _ in begun(tmp_path)) == Counter(["c0", "c1", "c2", "c3"])
+    assert "A worker died" not in "".join(capfd.readouterr())
+
+
+@needs_ray
+def test_a_cell_that_kills_every_worker_costs_itself_alone(tmp_path: Path) -> None:
+    made = quietly(cells(4), deadly, tmp_path, engine=RayEngine(attempts=2))
+    assert "the worker that ran the cell died 2 times (WorkerCrashedError" in made[1]["error"]
+    assert made[1]["attempts"] == 2
+    assert [record["result"]["square"] for record in made if "result" in record] == [0, 4, 9]
+    assert (CellFolder(tmp_path).read("x=1") or {})["error"] == made[1]["error"]
 
 
 # ---- programs that stop, die, or share a folder -------------------------------------------------

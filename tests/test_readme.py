@@ -33,6 +33,7 @@ def test_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     blocks = readme_blocks("python")
     assert blocks, "README.md has no ```python block"
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run_blocks(README, blocks)
 
 

@@ -28,7 +28,10 @@ def test_an_onnx_of_a_table_takes_raw_rows(
     """The same numbers as `dissensus predict` from the same rows, in the units of the table."""
     answer = dissensus("export", flats_run, "--out", tmp_path / "flats.onnx")
     assert answer.status == 0, answer.err
-    assert "in   x  [batch, 4] float64, those of the source; the file standardises" in answer.out
+    assert (
+        "in   x  [batch, 4] float64, those of the source; the file standardises, and NaN"
+        in answer.out
+    )
     assert (
         "out  mean  [batch, outputs], the members' mean, in the units of the target" in answer.out
     )

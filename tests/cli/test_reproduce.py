@@ -9,6 +9,7 @@ import pytest
 
 from dissensus.experiments import EXPERIMENTS
 from dissensus.experiments.collusion import gat
+from dissensus.experiments.studies import read_study
 
 FEW = ["--scale", "smoke", "--set", "draws=2"]
 
@@ -130,3 +131,15 @@ def test_without_matplotlib_all_but_the_figures_is_there(
     assert answer.status == 0
     assert "pip install 'dissensus[plots]'" in answer.err
     assert (tmp_path / "collusion.md").exists()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_ray_runs_the_cells(dissensus: Callable[..., Any], tmp_path: Path) -> None:
+    for engine in ("local", "ray"):
+        answer = dissensus("reproduce", "gat", *FEW, "--engine", engine, "--out", tmp_path / engine)
+        assert answer.status == 0, answer.err
+        assert "collusion/gat: 4 of 4 cells done" in answer.err
+    one, two = (read_study(tmp_path / e / "collusion" / "gat.json") for e in ("local", "ray"))
+    assert [(r["cell"], r["result"]) for r in one.records] == [
+        (r["cell"], r["result"]) for r in two.records
+    ]

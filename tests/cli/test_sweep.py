@@ -192,6 +192,8 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
         ([*DIABETES, "--grid", "members=0"], "--grid members=0: members must be an integer"),
         ([*DIABETES, "--repeats", "0"], "repeats must be a whole number, 1 or more"),
         ([*DIABETES, "--jobs", "0"], "jobs must be at least 1"),
+        ([*DIABETES, "--gpus-per-run", 1], "--ray-address are for --engine ray"),
+        ([*DIABETES, "--engine", "ray", "--ray-address", "ray://x:1"], "ray://x:1 is the address"),
         ([*DIABETES, "--engine", "rai"], "engine must be one of local, ray, got 'rai'"),
     ],
 )
@@ -228,6 +230,19 @@ def test_the_table_fills_on_a_terminal(
     assert len(consoles) == 1
     assert "test DIV" in answer.err  # the table itself was drawn there
     assert "3/3 cells" in answer.err
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_what_one_engine_began_the_other_goes_on_with(
+    dissensus: Callable[..., Any], tmp_path: Path
+) -> None:
+    words = ["sweep", *DIABETES, *GRID, "--epochs", 1, "--out", tmp_path]
+    there = dissensus(*words, "--engine", "ray", "--cpus-per-run", 1)
+    assert there.status == 0, there.err
+    assert "Best by validation (*)" in there.out
+    here = dissensus("sweep", "--resume", "--repeats", 2, "--out", tmp_path)
+    assert here.status == 0, here.err
+    assert "3 of 6 cells are done already" in here.err
 
 
 @pytest.mark.skipif(not README.exists(), reason="there is no README.md beside tests/")

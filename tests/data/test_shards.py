@@ -369,6 +369,8 @@ def test_options_are_checked(tmp_path: Path) -> None:
     assert [len(x) for x, _ in data.load(parts).splits().values()] == [7, 2, 4]
     with pytest.raises(ValueError, match="has a test part of its own; leave test out"):
         data.load(parts, test=0.5)
+    beside = data.load(str(shards / "*.tar"), val_shards=str(parts / "test-*.tar"), test=0)
+    assert [len(x) for x, _ in beside.splits().values()] == [9, 4, 0]
     write_tar(parts / "val-000.tar", [("a", {"npy": npy(np.zeros(4)), "cls": b"7"})])
     with pytest.raises(ValueError, match="classes that train has not: 7"):
         data.load(parts)

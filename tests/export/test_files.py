@@ -260,6 +260,19 @@ def test_graphs_inside_and_outputs_that_are_one_value(tmp_path: Path) -> None:
             torch.testing.assert_close(found[f"score_{score}"], -found["probs"].amax(-1))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.uint8])
+def test_a_run_takes_what_read_inputs_takes(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Flat inputs of any kind reach the members as float32, and bytes that are no pixels as is."""
+    facts = Facts("rows", "classification", [4], 3, {})
+    ens = ds.Ensemble(lambda: nn.Linear(4, 3), members=2)
+    x = torch.randint(9, (5, 4)).to(dtype)
+    np.save(tmp_path / "x.npy", x.numpy())
+    ds.export.to_pt2(ens, x, tmp_path / "a.pt2", facts=facts)
+    found = torch.export.load(tmp_path / "a.pt2").module()(x)
+    expected = ens.predict(ds.runs.read_inputs(tmp_path / "x.npy", facts).x)
+    torch.testing.assert_close(found["probs"], expected)
+
+
 # ---- mistakes -----------------------------------------------------------------------------------
 
 
@@ -331,6 +344,22 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setattr(files, "find_spec", lambda name: None if name == "onnxruntime" else 1)
     ens = ds.Ensemble(lambda: nn.Linear(4, 3), members=3)
     with pytest.raises(ValueError, match=r"needs onnxruntime.*dissensus\[export\].*pt2 needs"):
+        ds.export.to_onnx(ens, torch.zeros(1, 4), tmp_path / "a.onnx")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("_LARGEST", 10, "the weights take 0.0 GiB and an ONNX file holds 2 at most"),
+        ("_OLDEST", (99, 0), "ONNX needs torch 99.0 or newer, this is"),
+    ],
+)
+def test_limits_of_onnx(
+    name: str, value: Any, sentence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(files, name, value)
+    ens = ds.Ensemble(lambda: nn.Linear(4, 3), members=3)
+    with pytest.raises(ValueError, match=sentence):
         ds.export.to_onnx(ens, torch.zeros(1, 4), tmp_path / "a.onnx")
 
 

@@ -197,6 +197,10 @@ def test_the_best_of_each_column_is_marked(contents: Contents) -> None:
     assert not any(entry is not None and entry.best for entry in table["div"].entries)
     assert table["auroc"].entries[3] is None
     assert "ε = 0.2" in table["robust"].meaning
+    for entry, method in zip(table["robust"].entries, contents.methods, strict=True):
+        if entry is not None and method.attacked is not None:
+            flagged = bool(method.attacked.record.rows("flags"))
+            assert entry.interval.endswith("doubtful") == flagged
 
 
 def test_findings_name_the_best_and_say_what_is_no_finding(contents: Contents) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -57,10 +58,13 @@ def with_workers(found: Data, workers: int) -> Any:
     return found.train
 
 
+@pytest.mark.parametrize("together", [1, 3])
 @pytest.mark.parametrize("kind", ["tar", "parquet", "pictures"])
 def test_an_epoch_is_the_same_whatever_the_workers_and_wherever_it_is_taken_up(
-    tmp_path: Path, kind: str
+    tmp_path: Path, kind: str, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    numbers = 5 * (192 if kind == "pictures" else 4)
+    monkeypatch.setattr("dissensus.training.streamed._TOGETHER", together * numbers)
     found = opened(kind, tmp_path / "data")
     alone = shown(found.train)
     assert [len(y) for _, y in alone] == [5] * 6 + [2]
@@ -79,6 +83,25 @@ def test_an_epoch_is_the_same_whatever_the_workers_and_wherever_it_is_taken_up(
                 assert torch.equal(y, kept_y)
     others = [shown(with_workers(found, 0), seed)[0][0] for seed in range(2, 6)]
     assert not any(torch.equal(other, alone[0][0]) for other in others)
+
+
+@pytest.mark.parametrize("kind", ["tar", "parquet", "pictures"])
+def test_examples_can_be_sent_to_a_process_that_was_not_forked(tmp_path: Path, kind: str) -> None:
+    train = opened(kind, tmp_path / "data").train
+    first = shown(train)[2]  # which leaves files open and row groups held
+    sent = pickle.loads(pickle.dumps(train[0]))
+    again = shown((sent, sent.targets))[2]
+    assert torch.equal(first[0], again[0])
+    assert torch.equal(first[1], again[1])
+
+
+def test_a_batch_to_predict_has_no_more_numbers_than_memory_likes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = opened("tar", tmp_path / "data").train
+    monkeypatch.setattr("dissensus.training.streamed._NUMBERS", 40)
+    plain = as_batches(train, 1024, shuffle=False, device=CPU)
+    assert [len(x) for x, _ in plain.epoch(0)] == [10, 10, 10, 2]
 
 
 def test_a_single_example_left_over_joins_the_batch_before(tmp_path: Path) -> None:
@@ -168,6 +191,7 @@ class Enough(Exception):
 def test_a_run_goes_on_at_the_exact_batch(
     tmp_path: Path, kind: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("dissensus.training.streamed._TOGETHER", 2 * 3 * 4)  # two batches at once
     found = opened(kind, tmp_path / "data", val=6)
     whole = train(tmp_path / "whole", found)
     found.train[0].workers = workers  # type: ignore[attr-defined]

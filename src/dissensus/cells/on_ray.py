@@ -22,7 +22,14 @@ from dissensus._version import __version__
 from dissensus.cells.claims import Claims
 from dissensus.cells.folder import Cell, CellFolder, Record
 from dissensus.cells.queue import Batch, OnRecord, OnWait, Queue
-from dissensus.cells.ray_session import import_ray, lacking, room, session, worker_environment
+from dissensus.cells.ray_session import (
+    check_address,
+    import_ray,
+    lacking,
+    room,
+    session,
+    worker_environment,
+)
 from dissensus.cells.worker import Work, died, use_threads
 
 __all__ = ["RayCrew", "RayEngine"]
@@ -51,6 +58,8 @@ class RayEngine:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.address is not None:
+            check_address(self.address)
         if not self.gpus >= 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
             raise ValueError(f"gpus must be a share of one GPU or a whole number, got {self.gpus}")
 

@@ -15,7 +15,7 @@ from types import ModuleType
 
 from dissensus.cells.worker import environment_set, thread_variables
 
-__all__ = ["import_ray", "lacking", "room", "session", "worker_environment"]
+__all__ = ["check_address", "import_ray", "lacking", "room", "session", "worker_environment"]
 
 _STORE = 100 << 20  # bytes of shared memory; records are small
 _LONGEST = 40  # characters of a folder: below it Ray makes sockets, whose paths end at 107
@@ -91,11 +91,7 @@ def _local(ray: ModuleType, cores: int | None, variables: dict[str, str]) -> Ite
 
 @contextmanager
 def _joined(ray: ModuleType, address: str) -> Iterator[None]:
-    if address.startswith("ray://"):
-        raise ValueError(
-            f"{address} is the address of a Ray client, which cannot stream records; give that of "
-            "the cluster itself (host:6379), from one of its machines or with `ray job submit`"
-        )
+    check_address(address)
     try:
         ray.init(address, log_to_driver=False, configure_logging=False)
     except ConnectionError as error:
@@ -104,6 +100,15 @@ def _joined(ray: ModuleType, address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def check_address(address: str) -> None:
+    """Refuse what Ray takes for an address but cannot be used here."""
+    if address.startswith("ray://"):
+        raise ValueError(
+            f"{address} is the address of a Ray client, which cannot stream records; give that of "
+            "the cluster itself (host:6379), from one of its machines or with `ray job submit`"
+        )
 
 
 @cache

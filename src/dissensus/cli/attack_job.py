@@ -11,6 +11,7 @@ from torch import Tensor
 from dissensus import robustness
 from dissensus.cli.attack_figures import keep_examples, write_figures
 from dissensus.cli.shown import note
+from dissensus.data import Examples
 from dissensus.ensemble import Ensemble
 from dissensus.records import environment, write_record
 from dissensus.robustness import Attack, Protocol, Robustness
@@ -155,6 +156,10 @@ def _chosen(run: Path, split: str, data_dir: Path | None, limit: int | None) -> 
     where = f"{split} of {found.name}"
     if limit is not None and limit < len(x):
         x, y, where = x[:limit], y[:limit], f"the first {limit} of {where}"
+    if isinstance(x, Examples):
+        if limit is None:
+            raise ValueError(f"{where} is on disk, {len(x)} examples; say how many: --limit")
+        x, y = x[:], y[:]
     colour = len(found.input_shape) == 3 and found.input_shape[0] == 3
     like = ("cifar100" if found.outputs == 100 else "cifar10") if colour else "mnist"
     return _Inputs(where, like, x, y, found.classes)

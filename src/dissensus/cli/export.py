@@ -183,7 +183,8 @@ def _hub(
         say(f"{', '.join(code)} is code of yours, copied; what it imports is not in the folder")
     if license is None:
         say("No license is chosen; name one at the top of README.md before you hand it on")
-    say(f"{command('dissensus', 'predict', out, '--input', 'x.npz', '--output', 'p.npz')} uses it")
+    words = ["dissensus", "predict", out, "--input", "x.npz", "--output", "p.npz"]
+    say(f"{command(*words, *(['--trust'] if code else []))} uses it")
 
 
 def _diagnosed(run: Path, data_dir: Path | None, *, trust: bool) -> dict[str, Any] | None:

@@ -144,11 +144,12 @@ def _use(config: Mapping[str, Any], facts: Facts | None, detector: Detector | No
     foreign = [name for name in names if name not in MODELS]
     argument = ", trust=True" if foreign else "" if names else ", make_member=make_member"
     shape = "…" if facts is None else ", ".join(str(size) for size in facts.input_shape)
-    result = "the mean prediction" if config["task"] == "regression" else "probabilities"
+    regression = config["task"] == "regression"
+    result = "the mean, [batch, outputs]" if regression else "probabilities, [batch, classes]"
     lines = ["## How to load it", "", "```python", "import dissensus as ds", ""]
     lines += [
         f'ens = ds.load("path/to/this/folder"{argument})',
-        f"ens.predict(x)    # x: [batch, {shape}]; {result}, [batch, outputs]",
+        f"ens.predict(x)    # x: [batch, {shape}]; {result}",
         "ens(x)            # every member, [members, batch, outputs]",
     ]
     if detector is not None:

@@ -24,18 +24,20 @@ class Treatment(nn.Module):
     """What is done to raw inputs before the members see them, as ``runs.read_inputs`` does it.
 
     A table's columns are filled, logged and standardised in float64 by the statistics of the
-    training rows; bytes of an image are divided by 255; other inputs are left as they are. Missing
-    values of a table that had none in training are not filled: they make the outputs NaN.
+    training rows; bytes of an image are divided by 255; members then get float32. Missing values of
+    a table that had none in training are not filled: they make the outputs NaN. Without ``facts``
+    inputs are left as they are.
     """
 
     fill: Tensor | None
     log: Tensor | None
     mean: Tensor | None
-    scale: Tensor
+    scale: Tensor | None
 
     def __init__(self, facts: Facts | None) -> None:
         super().__init__()
         notes = {} if facts is None else facts.preprocessing
+        self.known = facts is not None
         self.pixels = facts is not None and len(facts.input_shape) >= 2
         logged = set(notes.get("log_features", ()))
         log = [name in logged for name in facts.features] if facts is not None else []
@@ -46,16 +48,20 @@ class Treatment(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[batch, …]`` in the units of the source, to what the members take."""
+        if not self.known:
+            return x
         if self.pixels and x.dtype == torch.uint8:
             return x.float() / 255
-        if self.mean is None:
-            return x
-        x = x.double()
+        return (x if self.mean is None else self._standardized(x.double())).float()
+
+    def _standardized(self, x: Tensor) -> Tensor:
+        assert self.mean is not None
+        assert self.scale is not None
         if self.fill is not None:
             x = torch.where(x.isnan(), self.fill, x)
         if self.log is not None:
             x = torch.where(self.log, x.sign() * x.abs().log1p(), x)
-        return ((x - self.mean) / self.scale).float()
+        return (x - self.mean) / self.scale
 
 
 def _column_values(notes: Mapping[str, Any], key: str) -> Tensor | None:

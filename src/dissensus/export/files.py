@@ -25,6 +25,9 @@ __all__ = ["to_onnx", "to_pt2"]
 #: The name of the metadata among the extra files of a pt2.
 EXTRA = "dissensus.json"
 
+#: Before it torch's exporter of traced graphs was experimental, and is not known to work here.
+_OLDEST = (2, 6)
+
 #: Protocol buffers hold no more, and an ONNX file is one.
 _LARGEST = 2**31 - 2**20
 
@@ -44,15 +47,17 @@ def to_pt2(
     ``torch.export.load(path).module()(x)`` is a dict: ``probs`` ``[batch, classes]`` (``mean`` for
     a regression), ``members`` ``[members, batch, outputs]``, ``score_NAME`` ``[batch]`` for every
     ``score`` (by default pds, or variance for a regression), and ``is_ood`` where a fitted
-    ``detector`` is given. The batch may have any size from 1.
+    ``detector`` is given. The batch may have any size from 1. Weights of members count in the
+    prediction and not in scores, as in ``dissensus predict`` and ``Detector``.
 
     ``example`` is a batch ``[batch, …]`` that says the shape and type of one input. With the
     ``facts`` of a run the file takes inputs in the units of its source and gives a regression's
     outputs in those of its target; ``example`` may be None then. ``name`` is kept in the metadata,
     which are the extra file ``dissensus.json``.
 
-    The format is torch's own. **To load such a file is to load a program**: load your own, or those
-    of people whose programs you would run. Dissensus writes them and never loads one.
+    The format is torch's own. **To load such a file is to load a program**: torch may unpickle what
+    is in it, so load your own, or those of people whose programs you would run. Dissensus writes
+    such files and never loads one; ``.onnx`` and :func:`save_folder` hold no code.
 
     >>> import tempfile
     >>> ens = Ensemble(lambda: torch.nn.Linear(4, 3), members=2)
@@ -119,6 +124,7 @@ def _prepared(
             raise ValueError("pass an example, a batch [batch, …] of inputs, or the facts of a run")
         example = example_for(facts)
     check_example(example)
+    example = example.detach().cpu()
     scores = chosen_scores(ens, score, detector)
     deployed = Deployed(ens, scores, detector=detector, facts=facts)
     return deployed, example, metadata(deployed, example, facts, detector, name)
@@ -131,3 +137,17 @@ def _check_installed() -> None:
             f"ONNX needs {', '.join(missing)}, which is not installed: "
             "pip install 'dissensus[export]'; the format pt2 needs nothing more"
         )
+    if _version(torch.__version__) < _OLDEST:
+        raise ValueError(
+            f"ONNX needs torch {_OLDEST[0]}.{_OLDEST[1]} or newer, this is {torch.__version__}; "
+            "the format pt2 does not"
+        )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """The first two numbers of a version.
+
+    >>> _version("2.13.0+cpu")
+    (2, 13)
+    """
+    return tuple(int(part) for part in text.split(".")[:2])

@@ -78,8 +78,9 @@ def _units(deployed: Deployed, example: Tensor, facts: Facts | None) -> str:
     if treatment.pixels and example.dtype == torch.uint8:
         return "pixels from 0 to 255; the file divides by 255"
     if treatment.mean is not None:
-        gaps = "fills NaN and " if treatment.fill is not None else ""
-        return f"those of the source; the file {gaps}standardises"
+        if treatment.fill is None:
+            return "those of the source; the file standardises, and NaN stays NaN"
+        return "those of the source; the file fills NaN and standardises"
     return "as the members take them"
 
 

@@ -55,14 +55,34 @@ class Interpolation(Objective):
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         check_loss_inputs(outputs, targets, self.loss, finite=False)
 
+    def weighted(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        example_weights: Tensor,
+        *,
+        weights: Tensor | None = None,
+        **hyperparameters: Any,
+    ) -> Terms:
+        hyperparameters |= {"example_weights": example_weights}
+        return self.core(outputs, targets, weights=weights, **hyperparameters)
+
     def _parts(
-        self, outputs: Tensor, targets: Tensor, weights: Tensor | None, trained: tuple[str, ...]
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        weights: Tensor | None,
+        trained: tuple[str, ...],
+        example_weights: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Mean ERR, ERR and DIV of the batch; those not ``trained`` carry no gradient."""
         assert self.combine is not None  # set in __post_init__
         member, ensemble = errors(
             outputs, targets, self.loss, self.combine, weights, self.label_smoothing
         )
+        if example_weights is not None:
+            share = example_weights.to(member.dtype)
+            member, ensemble = member * share, ensemble * share
         if "member_error" not in trained:
             member = member.detach()
         if "ensemble_error" not in trained:
@@ -98,7 +118,8 @@ class Independent(Interpolation):
         weights: Tensor | None = None,
         **hyperparameters: Any,
     ) -> Terms:
-        parts = self._parts(outputs, targets, weights, ("member_error",))
+        shares = hyperparameters.get("example_weights")
+        parts = self._parts(outputs, targets, weights, ("member_error",), shares)
         return Terms(parts["member_error"], parts)
 
 
@@ -118,7 +139,8 @@ class Joint(Interpolation):
         weights: Tensor | None = None,
         **hyperparameters: Any,
     ) -> Terms:
-        parts = self._parts(outputs, targets, weights, ("ensemble_error",))
+        shares = hyperparameters.get("example_weights")
+        parts = self._parts(outputs, targets, weights, ("ensemble_error",), shares)
         return Terms(parts["ensemble_error"], parts)
 
 
@@ -146,7 +168,8 @@ class Augmented(Interpolation):
         **hyperparameters: Any,
     ) -> Terms:
         beta = hyperparameters["beta"]
-        parts = self._parts(outputs, targets, weights, ("member_error", "ensemble_error"))
+        shares = hyperparameters.get("example_weights")
+        parts = self._parts(outputs, targets, weights, ("member_error", "ensemble_error"), shares)
         # Eq. 2, its second form: (1 − β) mean ERR + β ERR, exact at both ends.
         loss = torch.lerp(parts["member_error"], parts["ensemble_error"], beta)
         return Terms(loss, parts)

@@ -29,6 +29,8 @@ _NAMES = {
     "debiased": "explained by constant offsets",
 }
 
+_SPACES = {"score": "scores", "probability": "probabilities", "outputs": "outputs"}
+
 _EPOCHS = 200  # points of a line at most
 
 
@@ -45,7 +47,8 @@ def beta_sweep(contents: Contents) -> Plot | None:
         return None
     views, rows = [], []
     for sweep, line in chosen:
-        views.append(View(_sweep_panels(sweep, line), (_line_name(sweep, line),)))
+        seen = _seen_in_sweep(sweep, line)
+        views.append(View(_sweep_panels(sweep, line), (_line_name(sweep, line),), seen))
         for point in line.points:
             rows.append(_sweep_row(sweep, line, point))
     banded = any(sweep.repeats > 1 for sweep, _ in chosen)
@@ -56,7 +59,7 @@ def beta_sweep(contents: Contents) -> Plot | None:
         "β = 0 trains each member for itself, β = 1 trains the ensemble alone. ERR is the "
         "ensemble's error, mean ERR its members', DIV the difference." + band,
         views,
-        " ".join(dict.fromkeys(_seen_in_sweep(sweep, line) for sweep, line in chosen[:3])),
+        views[0].alt,
         ("sweep", "at", *_NAMES.values(), "verdicts"),
         rows,
         [Source(sweep.file, "rows") for sweep in dict.fromkeys(s for s, _ in chosen)],
@@ -294,8 +297,13 @@ def debiased(contents: Contents) -> Plot | None:
     for space, shares in spaces.items():
         bars = [Series(m.name, [m.name], [s.value], n, "bars", legend=False) for n, m, s in shares]
         panel = Panel("", "share of the spread", bars, "", shares=True, y_range=(0.0, 1.0))
-        views.append(View([panel], (space,)))
-    first = sorted((s.value, m.name) for _, m, s in next(iter(spaces.values())))
+        order = sorted((share.value, method.name) for _, method, share in shares)
+        seen = (
+            f"In the space of {_SPACES.get(space, space)} constant offsets explain most for "
+            f"{order[-1][1]} ({percent(order[-1][0])}) and least for {order[0][1]} "
+            f"({percent(order[0][0])})."
+        )
+        views.append(View([panel], (space,), seen))
     rows: list[list[Cell]] = [
         [method.name, space, (share, "percent")]
         for space, shares in spaces.items()
@@ -307,8 +315,7 @@ def debiased(contents: Contents) -> Plot | None:
         "The part of the members' spread around the ensemble that goes away when each member is "
         "shifted by a constant. Such diversity does nothing for any single input.",
         views,
-        f"Constant offsets explain most for {first[-1][1]} ({percent(first[-1][0])}) and least for "
-        f"{first[0][1]} ({percent(first[0][0])}).",
+        views[0].alt,
         ("method", "space", "share"),
         rows,
         [share.source for shares in spaces.values() for _, _, share in shares],

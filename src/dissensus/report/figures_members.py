@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dissensus.report.found import Contents, Floats, Method, Source
-from dissensus.report.plots import Cell, Matrix, Panel, Plot, Series, View, listed, percent, short
+from dissensus.report.plots import Cell, Matrix, Panel, Plot, Series, View, percent, short
 
 __all__ = ["diversity", "matrices"]
 
@@ -14,11 +14,16 @@ _BINS = 40
 
 def matrices(contents: Contents) -> Plot | None:
     """Member × member: disagreement, correlation of errors, and attack transfer (adp, Figure 3)."""
-    views, seen, sources = [], [], []
+    views: list[View] = []
+    sources: list[Source] = []
     rows: list[list[Cell]] = []
     for name, title, told in (
-        ("disagreement", "disagreement", "two members disagree most in {} ({})"),
-        ("error_correlation", "error correlation", "errors correlate most in {} ({})"),
+        ("disagreement", "disagreement", "two members disagree most in {} ({}), least in {} ({})"),
+        (
+            "error_correlation",
+            "error correlation",
+            "members' errors correlate most in {} ({}), least in {} ({})",
+        ),
     ):
         found = _pairwise(contents, name)
         if not found:
@@ -30,16 +35,16 @@ def matrices(contents: Contents) -> Plot | None:
             Matrix(method.name, matrix, low, top, diverging, method=_number(contents, method))
             for method, matrix in found
         ]
-        views.append(View(panels, (title,)))
         means = sorted((_off_diagonal(matrix), method.name) for method, matrix in found)
-        seen.append(told.format(means[-1][1], short(means[-1][0])))
+        ends = (means[-1][1], short(means[-1][0]), means[0][1], short(means[0][0]))
+        views.append(View(panels, (title,), f"On average over pairs {told.format(*ends)}."))
         rows += [[method.name, f"mean {title}", short(_off_diagonal(m))] for method, m in found]
         sources += [
             Source(method.diagnosis.file, f"pairwise.{name}")
             for method, _ in found
             if method.diagnosis is not None
         ]
-    _add_transfer(contents, views, seen, rows, sources)
+    _add_transfer(contents, views, rows, sources)
     if not views:
         return None
     return Plot(
@@ -50,7 +55,7 @@ def matrices(contents: Contents) -> Plot | None:
         "transfer is how often a member (column) still predicts rightly on inputs made to fool "
         "another (row): high off the diagonal means that attacks do not carry over.",
         views,
-        f"On average over pairs {listed(seen)}.",
+        views[0].alt,
         ("method", "measure", "mean over pairs"),
         rows,
         sources,
@@ -75,7 +80,6 @@ def _pairwise(contents: Contents, name: str) -> list[tuple[Method, Floats]]:
 def _add_transfer(
     contents: Contents,
     views: list[View],
-    seen: list[str],
     rows: list[list[Cell]],
     sources: list[Source],
 ) -> None:
@@ -103,9 +107,12 @@ def _add_transfer(
         means.append((_off_diagonal(attacked.transfer), method.name))
         rows.append([method.name, "accuracy under transfer", percent(means[-1][0])])
         sources.append(Source(attacked.record.file, "transfer.accuracy"))
-    views.append(View(panels, (f"attack transfer, {found[0][1].transfer_attack}",)))
-    best = max(means)
-    seen.append(f"attacks carry over least in {best[1]} ({percent(best[0])} accuracy left)")
+    best, worst = max(means), min(means)
+    seen = (
+        f"On average over pairs attacks carry over least in {best[1]} ({percent(best[0])} accuracy "
+        f"left) and most in {worst[1]} ({percent(worst[0])})."
+    )
+    views.append(View(panels, (f"attack transfer, {found[0][1].transfer_attack}",), seen))
 
 
 def _number(contents: Contents, method: Method) -> int:

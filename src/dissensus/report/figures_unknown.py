@@ -40,7 +40,8 @@ def roc(contents: Contents) -> Plot | None:
     views = []
     for score in dict.fromkeys(score for score, _ in pairs):
         sets = [name for other, name in pairs if other == score]
-        views.append(View([_roc_panel(found, score, name) for name in sets], (score,)))
+        panels = [_roc_panel(found, score, name) for name in sets]
+        views.append(View(panels, (score,), _best_auroc(contents, score)))
     rows: list[list[Cell]] = []
     for _, method, detected in found:
         for row in detected.rows:
@@ -52,7 +53,7 @@ def roc(contents: Contents) -> Plot | None:
         "How many unknown inputs a score flags when it flags so many known ones. The area below "
         "is the AUROC: 0.5 is chance, 1 is perfect. Intervals are bootstrap ones over inputs.",
         views,
-        _best_auroc(contents),
+        views[0].alt,
         ("method", "unknown set", "score", "AUROC", "FPR95"),
         rows,
         [detected.record_source("curves, detection") for _, _, detected in found],
@@ -80,8 +81,7 @@ def _roc_panel(found: list[tuple[int, Method, Detected]], score: str, name: str)
     )
 
 
-def _best_auroc(contents: Contents) -> str:
-    score = shown_score(contents)
+def _best_auroc(contents: Contents, score: str) -> str:
     means = [
         (mean.value, method.name)
         for _, method, detected in detected_methods(contents)
@@ -120,7 +120,7 @@ def histograms(contents: Contents) -> Plot | None:
             for method, detected, histogram in found
             if histogram.label == score and name in histogram.share
         ]
-        views.append(View(panels, (score, name)))
+        views.append(View(panels, (score, name), _overlap(found, score, name)))
     rows: list[list[Cell]] = []
     sets = list(dict.fromkeys(name for _, name in pairs))
     for method, detected, histogram in found:
@@ -135,7 +135,7 @@ def histograms(contents: Contents) -> Plot | None:
         "Higher scores mean more out of distribution. The vertical rule is the threshold that "
         "accepts the chosen share of validation inputs; unknown inputs left of it go unnoticed.",
         views,
-        _overlap(found),
+        views[0].alt,
         ("method", "score", "set", "mean of the score", "threshold"),
         rows,
         [detected.record_source("histograms") for _, detected, _ in found],
@@ -175,22 +175,20 @@ def _mean_score(histogram: Histogram, name: str) -> str:
     return short(float((middles * histogram.share[name]).sum()))
 
 
-def _overlap(found: list[tuple[Method, Detected, Histogram]]) -> str:
-    """How much of known and unknown lies together, for the first score and set."""
-    label = found[0][2].label
+def _overlap(found: list[tuple[Method, Detected, Histogram]], score: str, name: str) -> str:
+    """How much of known and unknown lies together."""
     told = []
     for method, detected, histogram in found:
-        others = [name for name in histogram.share if name != detected.id_name]
-        if histogram.label == label and others and detected.id_name in histogram.share:
-            both = (histogram.share[detected.id_name], histogram.share[others[0]])
+        if histogram.label == score and {detected.id_name, name} <= histogram.share.keys():
+            both = (histogram.share[detected.id_name], histogram.share[name])
             shared = sum(min(a, b) for a, b in zip(*both, strict=True))
-            told.append((float(shared), method.name, others[0]))
+            told.append((float(shared), method.name))
     if not told:
-        return "Histograms of each score."
-    least = min(told)
+        return f"Histograms of {score}."
+    least, most = min(told), max(told)
     return (
-        f"By {label}, known inputs and {least[2]} overlap least for {least[1]}, in {least[0]:.0%} "
-        "of their mass."
+        f"By {score}, known inputs and {name} overlap least for {least[1]} ({least[0]:.0%} of "
+        f"their mass) and most for {most[1]} ({most[0]:.0%})."
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dissensus.report.figures_unknown import shown_score
 from dissensus.report.found import Budget, Contents, Method, Number, Source
@@ -72,10 +72,13 @@ def columns(contents: Contents) -> list[Column]:
             [m.detected.mean_auroc(score) if m.detected else None for m in methods],
             "estimate",
         ),
-        _column(
-            *("robust", "robust accuracy", _budget_told(budget), "high"),
-            [_within(m, budget) for m in methods],
-            "percent_interval",
+        _doubted(
+            _column(
+                *("robust", "robust accuracy", _budget_told(budget), "high"),
+                [_within(m, budget) for m in methods],
+                "percent_interval",
+            ),
+            methods,
         ),
     ]
     return [column for column in made if any(column.entries)]
@@ -100,7 +103,21 @@ def _budget_told(budget: tuple[str, float] | None) -> str:
     if budget is None:
         return "Accuracy in the worst case over all attacks."
     norm = {"linf": "L∞", "l2": "L2"}.get(budget[0], budget[0])
-    return f"Accuracy in the worst case over all attacks within {norm} ε = {budget[1]:g}."
+    return (
+        f"Accuracy in the worst case over all attacks within {norm} ε = {budget[1]:g}. Doubtful: "
+        "there are signs that the attacks failed for their own reasons (see Under attack)."
+    )
+
+
+def _doubted(column: Column, methods: Sequence[Method]) -> Column:
+    """``column`` with a mark where ``dissensus attack`` found a reason not to trust it."""
+    entries = [
+        replace(entry, interval=f"{entry.interval} doubtful".strip())
+        if entry is not None and method.attacked and method.attacked.record.rows("flags")
+        else entry
+        for entry, method in zip(column.entries, methods, strict=True)
+    ]
+    return replace(column, entries=entries)
 
 
 def _measured(
@@ -172,8 +189,7 @@ def findings(contents: Contents) -> list[str]:
         found += _told_best(table.get("auroc"), names, told)
         robust = table.get("robust")
         if robust is not None:
-            where = robust.meaning.removeprefix("Accuracy in the worst case over all attacks")
-            told = f"Most accuracy is left under attack{where.rstrip('.')} by {{}} ({{}})."
+            told = "Most accuracy is left in the worst case over all attacks by {} ({})."
             found += _told_best(robust, names, told)
         found.append(
             "Each row is one training: differences smaller than the intervals, or than what "

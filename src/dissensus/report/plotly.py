@@ -57,7 +57,8 @@ def _view(view: View) -> dict[str, Any]:
             seen.add(series.name)
         panels.append(_axes(panel))
     legend = sum(bool(trace.get("showlegend")) for trace in traces) > 1
-    return {"choice": list(view.choice), "traces": traces, "panels": panels, "legend": legend}
+    shown = {"traces": traces, "panels": panels, "legend": legend}
+    return {"choice": list(view.choice), "alt": view.alt, **shown}
 
 
 # ---- panels of lines ----------------------------------------------------------------------------

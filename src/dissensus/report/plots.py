@@ -74,10 +74,14 @@ class Matrix:
 
 @dataclass(frozen=True)
 class View:
-    """Panels side by side; ``choice`` says for which of the plot's choices they are."""
+    """Panels side by side; ``choice`` says for which of the plot's choices they are.
+
+    ``alt`` says what is seen here, where it is not the same for all views.
+    """
 
     panels: Sequence[Panel | Matrix]
     choice: tuple[str, ...] = ()
+    alt: str = ""
 
 
 @dataclass(frozen=True)

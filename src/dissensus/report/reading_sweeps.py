@@ -34,6 +34,9 @@ _STUDY_FIGURES = {
     "accuracy": ("accuracy",),
 }
 
+#: Settings that a line's name leaves out where the others tell it from the rest.
+_MINOR = ("optimizer", "schedule", "epochs", "batch_size", "model_options")
+
 #: Fewer values of β than this are a comparison, not a sweep.
 _FEWEST = 3
 
@@ -156,7 +159,9 @@ def _cell_tests(
     tests: list[tuple[float, Mapping[str, Any]]] = [
         (float(part["beta"]), part["test"])
         for part in parts
-        if isinstance(part, dict) and _number(part.get("beta")) and isinstance(part["test"], dict)
+        if isinstance(part, dict)
+        and _number(part.get("beta"))
+        and isinstance(part.get("test"), dict)
     ]
     return setting, tests
 
@@ -181,8 +186,11 @@ def _mean_point(record: Record, beta: float, tests: Sequence[Mapping[str, Any]])
 
 def _label(setting: Mapping[str, Any], settings: Sequence[Mapping[str, Any]]) -> str:
     """What a setting differs in from the others."""
-    words = []
-    for key, value in setting.items():
-        if any(other.get(key) != value for other in settings):
-            words.append(str(value) if isinstance(value, str) else f"{value} {key}")
+    unlike = [key for key in setting if any(o.get(key) != setting[key] for o in settings)]
+    main = [key for key in unlike if key not in _MINOR]
+    alone = sum(all(o.get(key) == setting[key] for key in main) for o in settings) == 1
+    words = [
+        setting[key] if isinstance(setting[key], str) else f"{setting[key]} {key}"
+        for key in (main if alone else unlike)
+    ]
     return ", ".join(words) or str(setting.get("data", setting.get("table", "")))

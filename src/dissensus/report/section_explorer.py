@@ -23,9 +23,9 @@ _READOUT = {
 _LEAD = (
     "What each member says of the same held-out inputs, with the ensemble in the middle: Figure 1 "
     "of the collusion paper, measured. Move β from joint training back to independent training. "
-    "Members that collude stand apart by constant offsets, which cancel in the ensemble. Scores "
-    "are logits less their mean over the classes."
+    "Members that collude stand apart by constant offsets, which cancel in the ensemble."
 )
+_SCORES = " Scores are logits less their mean over the classes."
 
 
 def explorer_section(found: Sequence[Explorer], make: Elements) -> Html:
@@ -42,7 +42,7 @@ def explorer_section(found: Sequence[Explorer], make: Elements) -> Html:
     return element(
         "figure",
         element("h3", "The collusion explorer"),
-        element("p", _LEAD),
+        element("p", _LEAD, "" if found[0].regression else _SCORES),
         controls(_source(found), _slider(found[0]), *_lists(), saving("explorer")),
         element("dl", *readout, class_="readout", aria_live="polite"),
         element("div", id="plot-explorer", **canvas),

@@ -27,7 +27,7 @@ def overview_section(contents: Contents, make: Elements) -> Html:
     lacking = [
         missing(f"No column of {what}", needs)
         for name, what, needs in _LACKING
-        if name not in known
+        if name not in known and not (name == "robust" and _values_alone(contents))
     ]
     head = [_heading("method", "The run's folder and objective", "")]
     head += [_heading(column.heading, column.meaning, "value") for column in made]
@@ -55,6 +55,11 @@ def overview_section(contents: Contents, make: Elements) -> Html:
         element("details", element("summary", "What the columns mean"), element("ul", *meanings)),
         *lacking,
     )
+
+
+def _values_alone(contents: Contents) -> bool:
+    """Whether no run is a classifier, so that attacks do not apply."""
+    return all(method.task == "regression" for method in contents.methods)
 
 
 def _heading(text: str, meaning: str, kind: str) -> Html:

@@ -65,9 +65,13 @@ def sections(
                 _flags(contents),
                 figures("accuracy-epsilon", "accuracy-steps"),
                 attacked_pictures(contents, make),
-            ),
+            )
+            if any(method.task != "regression" for method in contents.methods)
+            else element("p", "Attacks need classes; these runs predict values.", class_="missing"),
         ),
     ]
+    if not contents.methods:  # no runs were given, so that only sweeps have something to show
+        found = [section for section in found if section.name == "collusion"]
     if contents.studies:
         found.append(Section("experiments", "Experiments", _experiments(contents, make)))
     found.append(Section("sources", "Sources", _sources(contents, make)))

@@ -103,7 +103,9 @@ def describe(run: str | Path) -> Run:
     """What the files of ``run`` say; raises where they cannot be read."""
     path = Path(run)
     if is_portable(path):
-        raise ValueError(f"{path} was written to be handed on; its README.md says what it is")
+        raise ValueError(
+            f"{path} is no run but was written to be handed on; its README.md says what it is"
+        )
     config = read_config(path)
     newest = max(_modified(path / name) for name in (CONFIG, METRICS, CHECKPOINT))
     state = _checkpoint_state(path / CHECKPOINT)

@@ -156,7 +156,7 @@ def disagreement_inputs(config: Mapping[str, Any], facts: Facts, data: Data) -> 
 
     Its training part, so that its test part can still serve as unknown inputs.
     """
-    from dissensus.data import fit_images, load
+    from dissensus.data import Examples, fit_images, load
 
     asked = config["data"]
     name = asked.get("disagreement")
@@ -167,7 +167,8 @@ def disagreement_inputs(config: Mapping[str, Any], facts: Facts, data: Data) -> 
     if Path(name).is_file():
         return read_inputs(name, facts, target=asked.get("target")).x
     x = load(name, data_dir=asked.get("data_dir"), seed=asked["seed"]).train[0]
-    if tuple(x.shape[1:]) != data.input_shape and x.ndim == 4 and len(data.input_shape) == 3:
+    other = tuple(x.shape[1:]) != data.input_shape and not isinstance(x, Examples)
+    if other and x.ndim == 4 and len(data.input_shape) == 3:
         x = fit_images(x, data.input_shape)
     if tuple(x.shape[1:]) != data.input_shape:
         raise ValueError(

@@ -31,7 +31,15 @@ BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
-    """An ensemble of perceptrons, trained by an objective, as a scikit-learn estimator."""
+    """An ensemble of perceptrons, trained by an objective, as a scikit-learn estimator.
+
+    After ``fit`` there are ``ensemble_`` (a ``dissensus.Ensemble`` in float64), ``estimators_``,
+    ``n_features_in_``, ``feature_names_in_``, ``n_outputs_``, ``n_iter_``, ``history_``,
+    ``objective_``, ``loss_curve_`` and ``validation_loss_curve_`` (the ensemble's error on training
+    and held-out rows after each epoch; the latter None without early stopping), ``columns_`` and
+    ``standard_`` (how columns become inputs); with ``beta`` also ``beta_``, and with ``"auto"``
+    ``cv_results_`` in the form that ``GridSearchCV`` gives it.
+    """
 
     _loss: str
     _score: str  # for ood_score
@@ -58,6 +66,28 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         device: str = "cpu",
         verbose: bool = False,
     ) -> None:
+        """Keep the parameters; they are looked at in ``fit``.
+
+        ``n_estimators`` and ``hidden_layer_sizes``
+            How many members, and the sizes of their hidden layers.
+        ``objective``
+            What to train by: a name with settings such as ``"ldr:strength=2"``, or an object of
+            ``dissensus.objectives``. ``"independent"`` is the plain deep ensemble.
+        ``beta``, ``betas``, ``cv``
+            β of ``(1 − β) mean ERR + β ERR`` (``Augmented``): None leaves the objective as it is, a
+            number in [0, 1] is taken, ``"auto"`` takes the one of ``betas`` with the least error in
+            cross-validation, all folds and all β trained side by side. ``cv`` is a number of folds,
+            a splitter or pairs of indices.
+        ``learning_rate_init``, ``schedule``, ``max_iter``, ``batch_size``, ``alpha``
+            AdamW's learning rate and its course (``"cosine"``, ``"constant"``, ``"multistep:…"``),
+            epochs, rows in a batch, and weight decay.
+        ``early_stopping``, ``validation_fraction``, ``n_iter_no_change``
+            Whether to hold out a share of the rows, keep the epoch that is best on them and stop
+            once there was no better one for so many epochs. None: for regression, where networks
+            learn noise by heart, and not for classification.
+        ``random_state``, ``device``, ``verbose``
+            A seed, where to train (``"cpu"``, ``"cuda"``), whether to show progress.
+        """
         self.n_estimators = n_estimators
         self.hidden_layer_sizes = hidden_layer_sizes
         self.objective = objective

@@ -20,14 +20,22 @@ __all__ = ["DiverseClassifier"]
 
 
 class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc]
-    """An ensemble of perceptrons for classification.
+    """An ensemble of perceptrons for classification, of two classes or more.
+
+    Inputs are standardised inside; text and categories of a DataFrame become one-hot. For the
+    parameters see ``__init__``, for what there is after ``fit`` :class:`DiverseEstimator`, and
+    ``classes_``.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = DiverseClassifier(n_estimators=3, max_iter=30, random_state=0).fit(X, y)
-    >>> model.predict_proba(X).shape, bool(model.score(X, y) > 0.9)
+    >>> model = DiverseClassifier(n_estimators=3, random_state=0).fit(X, y)
+    >>> model.predict_proba(X).shape, bool(model.score(X, y) > 0.95)
     ((150, 3), True)
-    >>> strange = model.ood_score([[20.0, 0.0, -5.0, 9.0]])
+    >>> known, strange = model.ood_score([X[0], [5.0, 3.5, 5.0, 0.2]])  # petals unlike any iris
+    >>> bool(strange > known)
+    True
+    >>> print(model.decompose(X, y).summary())
+    Combining 3 members by probability takes ... off their mean cross_entropy of ...
     """
 
     _loss = "cross_entropy"

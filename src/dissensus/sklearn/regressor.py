@@ -19,6 +19,9 @@ __all__ = ["DiverseRegressor"]
 class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
     """An ensemble of perceptrons for regression, of one target or several.
 
+    Inputs and targets are standardised inside; text and categories of a DataFrame become one-hot.
+    For the parameters see ``__init__``, for what there is after ``fit`` :class:`DiverseEstimator`.
+
     >>> import numpy as np
     >>> X = np.linspace(-1, 1, 200)[:, None]
     >>> y = np.sin(3 * X[:, 0])
@@ -27,6 +30,9 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
     True
     >>> near, far = model.predict_std([[0.0], [5.0]])
     >>> bool(far > near)
+    True
+    >>> auto = DiverseRegressor(n_estimators=3, beta="auto", max_iter=5, random_state=0).fit(X, y)
+    >>> auto.beta_ in auto.cv_results_["param_beta"]
     True
     """
 

@@ -59,8 +59,8 @@ class Rows:
 
         >>> x = np.array([[2.0], [1.0], [2.0], [0.0]])
         >>> rows = Rows.of(x, np.array([1, 0, 1, 1]), np.array([1.0, 3.0, 1.0, 0.0]))
-        >>> rows.x.tolist(), rows.y.tolist(), rows.weights.tolist()
-        ([[1.0], [2.0]], [0, 1], [3.0, 2.0])
+        >>> sorted(zip(rows.x.ravel().tolist(), rows.y.tolist(), rows.weights.tolist()))
+        [(1.0, 0, 3.0), (2.0, 1, 2.0)]
         """
         kept = weights > 0
         x, y, weights = x[kept], y[kept], weights[kept]
@@ -70,7 +70,9 @@ class Rows:
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         # Sorted, so that a sum does not depend on the order of its terms.
         order = np.lexsort((weights, group.ravel()))
-        total = np.bincount(group.ravel()[order], weights[order], len(first))
+        total: Floats = np.bincount(group.ravel()[order], weights[order], len(first)).astype(
+            np.float64
+        )
         return cls(x[first], y[first], total)
 
     def pick(self, index: NDArray[np.int64]) -> Rows:

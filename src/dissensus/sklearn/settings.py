@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
@@ -47,8 +48,12 @@ def with_beta(objective: Objective, beta: float) -> Augmented:
             "leave beta=None, and give an objective's own settings with its name: "
             "'adp:alpha=1,beta=0.5'"
         )
-    same = {"combine": objective.combine, "label_smoothing": objective.label_smoothing}
-    return Augmented(beta=float(beta), loss=objective.loss, **same)
+    return Augmented(
+        beta=float(beta),
+        loss=objective.loss,
+        combine=objective.combine,
+        label_smoothing=objective.label_smoothing,
+    )
 
 
 def batch_size(asked: int | str, rows: int) -> int:
@@ -89,16 +94,15 @@ def make_trainings(
     recipe = _recipe(len(train[0][0]), seed, params)
     columns, device = train[0][0].shape[1], params["device"]
 
-    def ensemble() -> Ensemble:
-        ens = Ensemble(lambda: mlp((columns,), outputs, hidden=widths), members, seed, combine)
-        return ens.to(device)
+    ens = Ensemble(lambda: mlp((columns,), outputs, hidden=widths), members, seed, combine)
+    ens = ens.to(device)
 
     def there(part: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(tensor.to(device) for tensor in part)
 
     judged = [there(own) for own in aligned(val)] if val else [None] * len(jobs)
     return [
-        Training(ensemble(), there(own), job.objective, held, recipe)
+        Training(deepcopy(ens), there(own), job.objective, held, recipe)
         for job, own, held in zip(jobs, train, judged, strict=True)
     ]
 
@@ -108,8 +112,8 @@ def _parts(job: Job, seed: int, params: dict[str, Any]) -> tuple[Any, Any]:
     rows = job.rows
     if not params["early_stopping"]:
         return job.standard.tensors(rows), None
-    share = params["validation_fraction"]
-    if not isinstance(share, Real) or not 0 < share < 1:
+    share = _number("validation_fraction", params["validation_fraction"])
+    if not 0 < share < 1:
         raise ValueError(f"validation_fraction must lie between 0 and 1, got {share!r}")
     if len(rows) < 2:  # nothing can be held out, and one row is no risk to fit too well
         return job.standard.tensors(rows), job.standard.tensors(rows)
@@ -147,12 +151,12 @@ def _recipe(rows: int, seed: int, params: dict[str, Any]) -> Recipe:
 
 
 def _integer(name: str, value: Any) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     return int(value)
 
 
 def _number(name: str, value: Any) -> float:
-    if not isinstance(value, Real) or not 0 <= value < np.inf:
+    if not isinstance(value, Real) or not 0 <= float(value) < np.inf:
         raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
     return float(value)

@@ -67,7 +67,8 @@ def run_sweep(
     engine = LocalEngine(jobs) if engine is None else engine
     place, seen = Path(out), watcher or Watcher()
     here, there = _workshops(plan, engine, trust=trust)
-    task = _checked(plan, place, here)
+    facts = _checked(plan, place, here)
+    task, there.sha256 = facts.task, facts.sha256
     with engine.crew(there.run) as crew:
         floor = _Floor(plan, here, crew, seen)
         chosen = _search(plan, task, place, floor, seen, storage) if plan.space else {}
@@ -96,8 +97,8 @@ def _workshops(plan: Plan, engine: Engine, *, trust: bool) -> tuple[Workshop, Wo
     return Workshop("cpu", data_dir, trust), there
 
 
-def _checked(plan: Plan, out: Path, workshop: Workshop) -> str:
-    """Raise what is wrong before any training; else keep the plan. Returns the data's task."""
+def _checked(plan: Plan, out: Path, workshop: Workshop) -> Facts:
+    """Raise what is wrong before any training; else keep the plan."""
     before = Plan.read(out)
     if before is not None:
         plan.keep(out)  # other settings are refused at once
@@ -117,7 +118,7 @@ def _checked(plan: Plan, out: Path, workshop: Workshop) -> str:
     plan.keep(out)
     if kept is None:
         facts.write(out)
-    return data.task
+    return facts
 
 
 def _one_by_one(space: dict[str, list[Any]]) -> list[Point]:

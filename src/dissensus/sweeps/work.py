@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -184,10 +185,11 @@ class Workshop:
     device: str = "auto"
     data_dir: str | None = None
     trust: bool = False
+    sha256: str = ""  # of the data's file, where it is one file; another machine may have another
     _data: dict[str, tuple[Data, Facts]] = field(default_factory=dict, repr=False)
 
-    def __reduce__(self) -> tuple[type[Workshop], tuple[str, str | None, bool]]:
-        return Workshop, (self.device, self.data_dir, self.trust)
+    def __reduce__(self) -> tuple[type[Workshop], tuple[str, str | None, bool, str]]:
+        return Workshop, (self.device, self.data_dir, self.trust, self.sha256)
 
     def data(self, config: dict[str, Any]) -> tuple[Data, Facts]:
         """The data of a cell; those of a repeat are loaded once for all its cells."""
@@ -200,8 +202,13 @@ class Workshop:
             if self.data_dir is not None:
                 asked["data"]["data_dir"] = self.data_dir
             data = load_data(asked)
+            facts = Facts.of(data, channels=normalize)
+            if self.sha256 and facts.sha256 != self.sha256:
+                raise ValueError(
+                    f"{data.source} on {platform.node()} is not the file that the sweep began with"
+                )
             self._make_room(nbytes(data))
-            self._data[key] = data, Facts.of(data, channels=normalize)
+            self._data[key] = data, facts
         return self._data[key]
 
     def _make_room(self, size: int) -> None:

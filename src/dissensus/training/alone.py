@@ -30,7 +30,7 @@ Callback = Callable[[dict[str, Any], Ensemble], bool | None]
 class Alone:
     """One process with all members."""
 
-    rank, first = 0, True
+    rank, first, alone = 0, True, True
 
     def __init__(self, ens: Ensemble) -> None:
         self.ens, self.members = ens, ens.members

@@ -128,7 +128,7 @@ def _loop(
         meter = saver.restore_meter()
         start = state.batch
         batches = stream.epoch(state.epoch, start, saver.saved_randomness())
-        while (batch := _next(batches, interruption)) is not None:
+        while (batch := _next(batches, interruption, team)) is not None:
             outputs, terms = _step(trainer, batch, state, len(stream))
             if state.epoch == state.batch == 0:
                 meter.check(outputs, batch.y)
@@ -139,6 +139,8 @@ def _loop(
                 break
             if team.pausing(pace, state.batch) and state.batch < len(stream):
                 _check_weights(ens, state)
+                now = time.perf_counter()
+                state.seconds, started = state.seconds + now - started, now
                 saver.save_amid(trainer, meter)
         if team.stopping(interruption):
             state.seconds += time.perf_counter() - started
@@ -166,12 +168,12 @@ def _loop(
         saver.save(trainer, record)
 
 
-def _next(batches: Iterator[Batch], interruption: Interruption) -> Batch | None:
+def _next(batches: Iterator[Batch], interruption: Interruption, team: Alone | Team) -> Batch | None:
     """The next batch; None at the end, or where the Ctrl-C also hit a loader's workers."""
     try:
         return next(batches, None)
     except RuntimeError:
-        if interruption.wanted:
+        if interruption.wanted and team.alone:
             return None
         raise
 

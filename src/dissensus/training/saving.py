@@ -33,7 +33,8 @@ class Saver:
         stream: Stream,
     ) -> None:
         self.ens, self.objective, self.recipe = ens, objective, recipe
-        self.folder, self.stream, self.members = folder, stream, ens.members
+        self.folder, self.stream = folder, stream
+        self.members, self.execution = ens.members, ens.execution
         self.state = RunState()
         self.best: dict[str, Tensor] = {}
         self.restored: dict[str, Tensor] = {}
@@ -183,7 +184,7 @@ class Saver:
             **extra.get("ensemble", {}),
             "members": self.members,
             "combine": self.ens.combine,
-            "execution": self.ens.execution,
+            "execution": self.execution,
         }
         training = {"objective": self.objective.spec(), **self.recipe.plain()}
         return {**extra, "ensemble": ensemble, "training": training}

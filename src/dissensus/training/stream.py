@@ -150,15 +150,12 @@ class Stream:
         extra = self.extra
 
         def forever() -> Iterator[_Pair]:
-            turn = 0
+            turn, first = divmod(start, len(extra))
             while True:  # there is at least one batch: fit has looked
-                yield from extra.epoch(derived_seed(self.seed, epoch, _EXTRA, turn))
-                turn += 1
+                yield from extra.epoch(derived_seed(self.seed, epoch, _EXTRA, turn), first)
+                turn, first = turn + 1, 0
 
-        batches = forever()
-        for _ in range(start):
-            next(batches)
-        return batches
+        return forever()
 
 
 def _seed_layers(seed: int, device: torch.device) -> None:

@@ -21,16 +21,20 @@ from dissensus.data.shards.ordering import Order
 
 __all__ = ["StreamedBatches"]
 
+_TOGETHER = 1 << 18  # numbers that are read at once, where a batch has fewer
+_NUMBERS = 1 << 24  # in a batch that is not for training, at most
+_TOLD = 1000  # problems that are remembered
+
 
 class _Wanted(NamedTuple):
-    """A batch: the epoch's seed (None for examples as they are) and the batch's number."""
+    """A piece: the epoch's seed (None for examples as they are) and the piece's number."""
 
     seed: int | None
-    number: int
+    piece: int
 
 
 class _Made(NamedTuple):
-    """What a worker gives back: a batch as stored, or the text of an error."""
+    """What a worker gives back: a piece as stored, or the text of an error."""
 
     x: Tensor | None
     y: Tensor | None
@@ -39,28 +43,32 @@ class _Made(NamedTuple):
 
 
 class StreamedBatches:
-    """Examples on disk in batches."""
+    """Examples on disk in batches. What is read at once, a piece, is one batch or several small."""
 
     def __init__(self, x: Examples, batch_size: int, *, shuffle: bool) -> None:
+        if not shuffle:  # then it makes no difference but to memory
+            batch_size = max(1, min(batch_size, _NUMBERS // max(1, x.shape[1:].numel())))
         self.shuffle = shuffle
         self.maker = _Maker(x, batch_size, shuffle)
         self.wanted = _Sequence(len(self.maker))
         self.loader: Any = None
 
     def __len__(self) -> int:
-        return len(self.maker)
+        return self.maker.batches
 
     def epoch(self, seed: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:
         """The batches of one epoch from number ``start`` on."""
         skipped: list[str] = []
-        for number, made in enumerate(self._made(seed if self.shuffle else None, start), start):
+        begin = start // self.maker.together
+        for piece, made in enumerate(self._made(seed if self.shuffle else None, begin), begin):
             if made.error:
                 raise ValueError(made.error)
             assert made.x is not None
-            skipped += made.problems[: 1000 - len(skipped)]
+            skipped += made.problems[: _TOLD - len(skipped)]
             if made.problems and not len(made.x):
-                raise ValueError(f"no example of batch {number} can be read: {made.problems[0]}")
-            yield as_float(made.x), made.y
+                raise ValueError(f"no example of batch {piece} can be read: {made.problems[0]}")
+            batches = self.maker.batches_of(piece, as_float(made.x), made.y)
+            yield from batches[max(start - piece * self.maker.together, 0) :]
         if skipped:
             warnings.warn(
                 f"{len(skipped)} examples could not be read and were left out, such as "
@@ -88,7 +96,7 @@ class StreamedBatches:
 
 
 class _Maker(Dataset[_Made]):
-    """Makes any batch of any epoch."""
+    """Makes any piece of any epoch."""
 
     def __init__(self, x: Examples, batch_size: int, shuffle: bool) -> None:
         self.x, self.batch_size = x, batch_size
@@ -97,37 +105,55 @@ class _Maker(Dataset[_Made]):
         # BatchNorm cannot be trained on one.
         joined = shuffle and full > 0 and left == 1
         self.batches = full + (left > 0) - joined
+        # A batch of which some may be missing cannot be told from its neighbours afterwards.
+        alone = x.on_error != "raise" or x.world > 1
+        numbers = max(1, x.shape[1:].numel() * batch_size)
+        self.together = 1 if alone else max(1, _TOGETHER // numbers)
         self.order: tuple[int | None, Order] | None = None
 
     def __len__(self) -> int:
-        return self.batches
+        return -(-self.batches // self.together)
 
     def __getitem__(self, wanted: _Wanted) -> _Made:
         if self.order is None or self.order[0] != wanted.seed:
             self.order = wanted.seed, self.x.order(wanted.seed)
-        start = wanted.number * self.batch_size
-        stop = start + self.batch_size if wanted.number < self.batches - 1 else len(self.x)
-        x = self.x
+        x, first = self.x, wanted.piece * self.together
+        start, stop = self._start(first), self._start(first + self.together)
         try:
             found = x.read(start + x.rank, stop, self.order[1], x.world)
         except ValueError as error:
             return _Made(None, None, [], str(error))
         return _Made(found.x, found.y, found.problems)
 
+    def _start(self, batch: int) -> int:
+        """The place at which a batch begins; that after the last one is the end."""
+        return batch * self.batch_size if batch < self.batches else len(self.x)
+
+    def batches_of(
+        self, piece: int, x: Tensor, y: Tensor | None
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """A piece cut into its batches."""
+        if self.together == 1:
+            return [(x, y)]
+        numbers = range(piece * self.together, min((piece + 1) * self.together, self.batches))
+        sizes = [self._start(number + 1) - self._start(number) for number in numbers]
+        parts = [None] * len(sizes) if y is None else y.split(sizes)
+        return list(zip(x.split(sizes), parts, strict=True))
+
 
 class _Sequence:
-    """The batches that are wanted next, for a DataLoader to ask its workers for."""
+    """The pieces that are wanted next, for a DataLoader to ask its workers for."""
 
-    def __init__(self, batches: int) -> None:
-        self.batches = batches
+    def __init__(self, pieces: int) -> None:
+        self.pieces = pieces
         self.seed: int | None = None
         self.start = 0
 
     def __len__(self) -> int:
-        return self.batches - self.start
+        return self.pieces - self.start
 
     def __iter__(self) -> Iterator[_Wanted]:
-        return (_Wanted(self.seed, number) for number in range(self.start, self.batches))
+        return (_Wanted(self.seed, piece) for piece in range(self.start, self.pieces))
 
 
 def _as_it_is(made: Any) -> Any:

@@ -181,7 +181,7 @@ def train(case: Case, **more: Any) -> tuple[Ensemble, History]:
     ens = make(case)
     if case.adversarial:
         more["augment"] = AdversarialBatches(ens, case.adversarial)
-    settings = {"epochs": 3, "batch_size": 16, "seed": 5, **case.settings, **more}
+    settings = {"epochs": 2, "batch_size": 16, "seed": 5, **case.settings, **more}
     history = fit(
         ens,
         data(0, 67, regression=case.regression),

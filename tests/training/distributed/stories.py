@@ -1,15 +1,19 @@
 """What else ranks go through together: runs that change hands, interruptions, errors, counts."""
 
+import io
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dissensus.cli import main
 from dissensus.ensemble import Ensemble
 from dissensus.training import NonFiniteLoss, Stopped, fit
 from dissensus.training.distributed import Distributed, RankFailed, Team
@@ -115,6 +119,40 @@ def held(top: Path, ranks: int) -> Found:
     return {"held": seen[0], "after": sum(parameter.numel() for parameter in ens.parameters())}
 
 
+def command(top: Path, ranks: int) -> Found:
+    """``dissensus train``, as torchrun starts it; what each process shows."""
+    if ranks != 2:
+        return {}
+    os.environ |= {"RANK": str(torch.distributed.get_rank()), "WORLD_SIZE": str(ranks)}
+    shown = [
+        run_command("--out", str(top / "command"), "--epochs", "2"),
+        run_command(
+            "--resume", "--out", str(top / "command"), "--epochs", "3", "--mesh", f"1x{ranks}"
+        ),
+        run_command("--out", str(top / "command"), "--epochs", "2"),
+    ]
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"  # then it goes on without being asked to
+    shown.append(run_command("--out", str(top / "command"), "--epochs", "4"))
+    for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"):
+        del os.environ[name]
+    return {"shown": shown}
+
+
+def run_command(*words: str) -> str:
+    """What the command line says."""
+    data = str(Path(words[words.index("--out") + 1]).parent / "digits.npz")
+    said = io.StringIO()
+    sys.argv = ["dissensus", "train", *words]
+    if "--resume" not in words:
+        sys.argv += ["--data", data, "--members", "3", "--objective", "joint"]
+    with redirect_stdout(said), redirect_stderr(said):
+        try:
+            main()
+        except SystemExit as end:
+            said.write(f"exit {end.code}")
+    return said.getvalue()
+
+
 def message(kind: type[Exception], work: Callable[[], Any]) -> str:
     """The text of the error that ``work`` ends in."""
     try:
@@ -162,6 +200,7 @@ def refused(top: Path, ranks: int) -> Found:
 
 
 STORIES: dict[str, Callable[[Path, int], Found]] = {
+    "command": command,
     "pass_on": pass_on,
     "traffic": traffic,
     "called_back": called_back,

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,8 +15,8 @@ from safetensors.torch import load_file
 from dissensus.ensemble import Ensemble
 from dissensus.training import fit
 from dissensus.training.layout import Distributed, Layout
-from tests.training.distributed.cases import CASES, Case, make, train
-from tests.training.distributed.stories import EPOCHS, PASSED_ON
+from tests.training.distributed.cases import CASES, Case, data, make, train
+from tests.training.distributed.stories import EPOCHS, PASSED_ON, run_command
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 ROOT = Path(__file__).parents[3]
@@ -26,6 +27,8 @@ RUNS = [(case, ranks) for case in CASES for ranks in case.meshes]
 def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where ranks have left what they came to; all of them were started by one program."""
     folder = tmp_path_factory.mktemp("ranks")
+    x, y = data(0, 90, regression=False)
+    np.savez(folder / "digits.npz", x=x.float().numpy(), y=y.numpy())
     run = subprocess.run(
         [sys.executable, "-W", "error", "-m", "tests.training.distributed.ranks", str(folder)],
         capture_output=True,
@@ -118,6 +121,35 @@ def test_a_run_changes_hands_amid_an_epoch_and_goes_on_to_the_same_numbers(
     assert apart(*files) < 1e-9  # moments and step counts are in there
     names = [sorted(file.name for file in path.iterdir()) for path in (folder, tmp_path / "run")]
     assert names[0] == names[1]
+
+
+def test_the_command_line_trains_in_several_processes_and_goes_on_in_others(
+    top: Path, tmp_path: Path
+) -> None:
+    """Two along members, along data, and anew; the first shows and writes, all have errors."""
+    first, second = (found["shown"] for found in seen(top, "2-command", 2))
+    assert "2 epochs" in first[0]
+    assert "3 epochs" in first[1]
+    assert "4 epochs" in first[3]
+    assert [second[0], second[1], second[3]] == ["exit 0"] * 3
+    assert all(
+        "there is a run in" in shown[2] and "exit 2" in shown[2] for shown in (first, second)
+    )
+    (tmp_path / "digits.npz").write_bytes((top / "digits.npz").read_bytes())
+    run_command("--out", str(tmp_path / "command"), "--epochs", "4")
+    figures = []
+    for folder in (top / "command", tmp_path / "command"):
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        figures.append(torch.tensor([n for line in lines for n in numbers(json.loads(line))]))
+    torch.testing.assert_close(*figures, rtol=1e-4, atol=1e-6)
+    names = [
+        sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+        for folder in (top / "command", tmp_path / "command")
+    ]
+    assert names[0] == names[1]
+    record = json.loads((top / "command" / "record.json").read_text())
+    assert record["distributed"] == {"members": 2, "data": 1}
+    assert record["members"] == 3
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

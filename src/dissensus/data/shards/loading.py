@@ -53,15 +53,15 @@ def load_shards(
     """Shards in webdataset's tar form, or of Parquet; the examples are read as they are used.
 
     ``path`` is a folder with the folders ``train``, ``val`` and ``test``, or with shards that begin
-    with these words, or a pattern such as ``train-{000..146}.tar`` for train, beside which
-    ``val_shards`` and ``test_shards`` may stand. Where there is no test part, validation shards
-    are the test part; what is missing is cut from train by ``request``. ``input`` and ``target``
-    are the fields of a sample (``jpg``, ``json:label``) or the columns of a table, found by their
-    names and kinds if they are not given. Images are brought to ``size`` × ``size``.
+    with these words; without a test part the validation shards of a folder are it. Or it is a
+    pattern such as ``train-{000..146}.tar`` for train, beside which ``val_shards`` and
+    ``test_shards`` may stand. What is missing is cut from train by ``request``. ``input`` and
+    ``target`` are the fields of a sample (``jpg``, ``json:label``) or the columns of a table, found
+    by their names and kinds if they are not given. Images are brought to ``size`` × ``size``.
     """
     reading = _checked(_Reading(size, window, workers, on_error))
     _check_task(task)
-    parts = find_parts(path)
+    parts = _with_test(find_parts(path))
     for part, pattern in (("val", val_shards), ("test", test_shards)):
         if pattern is not None:
             parts[part] = expand(pattern)
@@ -161,6 +161,7 @@ def load_pictures(
     for part in ("val", "test"):
         if folders["train"] != path and (path / part).is_dir():
             folders[part] = path / part
+    folders = _with_test(folders)
     indexes = {part: index_pictures(folder) for part, folder in folders.items()}
     classes = tuple(indexes["train"].facts["classes"])
     data: dict[str, Source] = {
@@ -172,6 +173,13 @@ def load_pictures(
 
 
 # ---- parts --------------------------------------------------------------------------------------
+
+
+def _with_test(parts: dict[str, Any]) -> dict[str, Any]:
+    """Where there is no test part, that of validation is it, as it is for ImageNet."""
+    if "test" in parts or "val" not in parts:
+        return parts
+    return {"train": parts["train"], "test": parts["val"]}
 
 
 def _data(
@@ -228,9 +236,7 @@ def _parts(
     sources: dict[str, Source], request: Request, path: str
 ) -> dict[str, tuple[Source, Part]]:
     """What each part reads: its own source, or a share of train's."""
-    train, given = sources["train"], dict(sources)
-    if "test" not in given and "val" in given:
-        given["test"] = given.pop("val")
+    train, given = sources["train"], sources
     if "test" in given and request.test is not None:
         raise ValueError(f"{path} has a test part of its own; leave test out")
     count = train.count

@@ -33,6 +33,7 @@ _LABELS = ("cls", "label", "class", "target", "y")
 _LARGEST = 1 << 30  # bytes of a field
 _BLOCK = 1 << 20  # bytes of neighbours that stay together
 _MOST_BLOCKS = 1 << 16
+_TRIED = 100  # examples, to learn their shape
 
 Fields = dict[str, tarfile.TarInfo]
 _Place = tuple[str, int, int]  # shard, offset, size
@@ -190,7 +191,7 @@ class TarSource:
         block = max(1, _BLOCK // self.row_bytes, -(-self.count // _MOST_BLOCKS))
         ends = np.arange(block, self.count + block, block, dtype=np.int64)
         self.ends: Numbers | None = ends.clip(max=self.count)
-        self.shape = tuple(self._load(self._places(np.zeros(1, np.int64))[0]).shape)
+        self.shape = (3, size, size) if self.kind == "image" else self._first_shape()
 
     def read(self, numbers: Numbers) -> Found:
         """The examples of these numbers, in their order."""
@@ -203,6 +204,16 @@ class TarSource:
             where=lambda place: self._where(places[place]),
             targets=None if self.labels is None else lambda kept: self.targets(numbers[kept]),
         )
+
+    def _first_shape(self) -> tuple[int, ...]:
+        """The shape of the first example that can be read."""
+        problem: ValueError | None = None
+        for place in self._places(np.arange(min(self.count, _TRIED), dtype=np.int64)):
+            try:
+                return tuple(self._load(place).shape)
+            except ValueError as error:
+                problem = problem or error
+        raise ValueError(f"none of the first {_TRIED} examples can be read: {problem}")
 
     def _load(self, place: _Place) -> NDArray[Any]:
         data = self.files.read(*place)

@@ -54,10 +54,11 @@
   function compose(view, width, colors) {
     const own = view.panels.map((panel, place) => ({ ...panel, place }));
     const panels = own.filter((panel) => panel.method == null || !hidden.has(panel.method));
+    const traces = view.traces.filter((trace) => panels.some((panel) => axis("x", panel.place) === trace.xaxis));
     const square = panels.some((panel) => panel.square), narrow = width < 500;
     const GAP = { x: square && narrow ? 40 : 62, y: 78 };
     const least = square ? (narrow && panels.length > 2 ? 112 : 165) : panels.length > 2 ? 230 : 300;
-    const named = panels.some((panel) => panel.x.type === "category" && !panel.square);
+    const named = traces.some((trace) => trace.x.some((one) => String(one).length > 3 && typeof one === "string") && !square);
     const margin = { l: narrow ? 44 : 54, r: 14, t: 34, b: named && narrow ? 84 : 50 };
     const inner = Math.max(120, width - margin.l - margin.r);
     const most = Math.max(1, Math.min(panels.length, Math.floor((inner + GAP.x) / (least + GAP.x)), square ? 5 : 4));
@@ -67,8 +68,7 @@
     const wide = square ? Math.min(each, panels.length > 2 ? 260 : 360) : each;
     const tall = square ? wide : columns === 1 && panels.length === 1 ? Math.min(360, Math.max(240, inner * 0.5)) : 230;
     const height = rows * tall + (rows - 1) * GAP.y;
-    const traces = view.traces.filter((trace) => panels.some((panel) => axis("x", panel.place) === trace.xaxis));
-    const lines = view.legend ? legendLines(traces, width) : 0;
+    const lines = view.legend ? legendLines(traces, inner) : 0;
     margin.b += lines * 21 + (lines ? 8 : 0);
     const layout = {
       width, height: height + margin.t + margin.b, margin,
@@ -84,22 +84,22 @@
       const column = index % columns, row = Math.floor(index / columns);
       const x = (column * (each + GAP.x)) / inner, top = 1 - (row * (tall + GAP.y)) / height;
       const domains = { x: [x, Math.min(1, x + wide / inner)], y: [Math.max(0, top - tall / height), top] };
-      place(layout, panel, domains, colors, wide);
+      place(layout, panel, domains, colors, wide, named);
     });
     const cells = (trace) => (trace.texttemplate && wide / trace.x.length < 30 ? { ...trace, texttemplate: "" } : trace);
     return { traces: paint(traces, colors).map(visibility).map(cells), layout };
   }
 
-  function place(layout, panel, domains, colors, wide) {
+  function place(layout, panel, domains, colors, wide, named) {
     const number = panel.place ? String(panel.place + 1) : "";
     const line = { gridcolor: colors.grid, linecolor: colors.rule, zerolinecolor: colors.rule, tickcolor: colors.rule };
     const quiet = { ...line, ticks: "", automargin: false, tickfont: { color: colors.muted, size: 12 }, fixedrange: coarse };
     const title = { ...(panel.x.title || {}), standoff: 6, font: { size: 12.5, color: colors.muted } };
     layout[`xaxis${number}`] = { ...quiet, nticks: Math.max(3, Math.floor(wide / 60)), ...panel.x, title, domain: domains.x, anchor: `y${number}`, showgrid: false, showline: true };
     layout[`yaxis${number}`] = { ...quiet, nticks: 6, ...panel.y, domain: domains.y, anchor: `x${number}` };
-    if (panel.x.type === "category" && !panel.square) layout[`xaxis${number}`].tickangle = wide < 420 ? 40 : 0;
-    const heading = panel.title && panel.title !== panel.label ? `<b>${panel.title}</b>` : "";
-    const text = [heading, panel.label].filter(Boolean).join("   ");
+    if (named && panel.x.type === "category") layout[`xaxis${number}`].tickangle = wide < 420 ? 40 : 0;
+    const unlike = panel.label !== panel.title ? panel.label : "";
+    const text = [panel.title && `<b>${panel.title}</b>`, unlike].filter(Boolean).join("   ");
     if (text) layout.annotations.push({ text, xref: "paper", yref: "paper", x: domains.x[0], y: domains.y[1], xanchor: "left", yanchor: "bottom", yshift: 6, xshift: -4, showarrow: false, font: { size: 13, color: colors.ink } });
     for (const rule of panel.rules || []) {
       const across = rule.axis === "y";
@@ -158,6 +158,7 @@
         const found = chosenView(plot);
         selects.forEach((one, number) => { one.value = found.choice[number]; });
         chosen.set(plot.name, found.choice);
+        if (found.alt) document.getElementById(`alt-${plot.name}`).textContent = found.alt;
         draw(plot.name);
       });
     }
@@ -197,7 +198,7 @@
 
     function view() {
       const set = current(), all = values(), { members, middle, order } = all[Number(slider.value)];
-      const around = mode.value === "around";
+      const around = mode.value === "around", colors = palette(false);
       const shown = (one) => one.members.map((member) => member.map((value, point) => value - (around ? one.middle[point] : 0)));
       const wide = [all.flatMap((one) => shown(one).flat()), all.flatMap((one) => offsets(one))].map(reach);
       const x = middle.map((_, point) => point + 1);
@@ -212,7 +213,7 @@
         const truth = order.map((point, place) => set.targets[point][output] - (around ? middle[place] : 0));
         traces.push({ type: "scatter", mode: "markers", name: "truth", legendgroup: "truth", x, y: truth, xaxis: "x", yaxis: "y", showlegend: true, marker: { color: "@muted", symbol: "x-thin-open", size: 8 }, hovertemplate: "truth, point %{x}: %{y:.3g}<extra></extra>" });
       }
-      traces.push({ type: "bar", name: "offset", x: members.map((_, member) => String(member)), y: offsets({ members, middle }), xaxis: "x2", yaxis: "y2", showlegend: false, marker: { color: members.map((_, member) => palette(false)[member % 8]) }, hovertemplate: "member %{x}: %{y:+.3g}<extra></extra>" });
+      traces.push({ type: "bar", name: "offset", x: members.map((_, member) => String(member)), y: offsets({ members, middle }), xaxis: "x2", yaxis: "y2", showlegend: false, marker: { color: members.map((_, member) => colors[member % 8]) }, hovertemplate: "member %{x}: %{y:+.3g}<extra></extra>" });
       const panels = [
         { title: `β = ${set.stops[Number(slider.value)].beta}`, label: set.outputs[Number(outputs.value)] + (around ? ", minus the ensemble’s" : ""), x: { title: { text: "held-out points" }, range: [0, x.length + 1] }, y: { range: wide[0] }, rules: [] },
         { title: "Constant offsets", label: "mean over points", x: { title: { text: "member" }, type: "category" }, y: { range: wide[1] }, rules: [] },

@@ -39,13 +39,17 @@ class Exchange:
         return next((width for width, _ in self._kinds.values()), None)
 
     def gather(
-        self, pieces: Sequence[Tensor], shares: Sequence[Share], targets: Tensor | None
+        self,
+        pieces: Sequence[Tensor],
+        shares: Sequence[Share],
+        targets: Tensor | None = None,
+        kind: str = "train",
     ) -> list[Tensor]:
         """The whole of each piece, ``[members, rows, outputs]``; differentiable.
 
-        ``shares`` say how each is dealt out. ``targets`` have to be the same on all ranks.
+        ``shares`` say how each is dealt out. ``targets`` have to be the same on all ranks. Outputs
+        of one ``kind`` always have the same dtype.
         """
-        kind = "train" if torch.is_grad_enabled() else "evaluate"
         width, dtype = self._settled(kind, pieces)
         pieces = [
             piece

@@ -74,8 +74,7 @@ class Group:
     def lay_out(self, along: int, data: int) -> None:
         """Arrange the ranks as a mesh of members × data."""
         with self._exchange("mesh", 0):
-            kind = self.device.type
-            self.mesh = init_device_mesh(kind, (along, data), mesh_dim_names=("members", "data"))
+            self.mesh = _mesh(self.device.type, along, data)
         self.along, self.across = divmod(self.rank, data)  # its place in the mesh
         self.data = self.mesh.get_group("data") if data > 1 else None
         self.column = self.mesh.get_group("members") if along > 1 else None
@@ -88,10 +87,12 @@ class Group:
         """Whether this rank is the one that shows and writes."""
         return self.rank == 0
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
         """Leave; the process group ends if it was started here."""
         self.watch.close()
-        if self.started and dist.is_initialized():
+        stuck = failed and self.device.type == "cuda"  # nccl would wait for those who are gone
+        if self.started and dist.is_initialized() and not stuck:
+            _meshes.clear()
             dist.destroy_process_group()
 
     # ---- exchanges ------------------------------------------------------------------------------
@@ -118,16 +119,7 @@ class Group:
                 dist.broadcast(tensor, source, group=group)
 
     def gather_bytes(self, payload: bytes, purpose: str, *, everywhere: bool) -> list[bytes]:
-        """Payloads of any length from the ranks along members, on the first rank or on all.
-
-        Ranks with the same members have the same to say: of these the first speaks, or, where all
-        want to hear it, each to its own column.
-        """
-        if self.column is None:
-            return [payload]
-        if not everywhere and self.across:
-            self.watch.entered += 2  # as many as the others make
-            return []
+        """Payloads of any length from the ranks along members, on the first of them or on all."""
         own = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
         sizes = self.all_gather(torch.tensor([len(own)]), purpose, self.column).flatten().tolist()
         padded = torch.cat([own, own.new_zeros(max(sizes) - len(own))])
@@ -138,6 +130,10 @@ class Group:
             with self._exchange(purpose, padded.nbytes):
                 dist.gather(padded, found or None, dst=0, group=self.column)
         return [t[:size].numpy().tobytes() for t, size in zip(found, sizes, strict=False)]
+
+    def stand_by(self) -> None:
+        """Count the exchanges of a :meth:`gather_bytes` that other ranks make."""
+        self.watch.entered += 2
 
     def on_first(self, work: Callable[[], T], purpose: str = "decisions") -> T:
         """What ``work`` returns on the first rank, which alone does it; as plain JSON values.
@@ -202,6 +198,19 @@ def _own_device(device: torch.device) -> torch.device:
     own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(own)
     return own
+
+
+_meshes: dict[tuple[str, int, int], tuple[Any, DeviceMesh]] = {}
+
+
+def _mesh(kind: str, along: int, data: int) -> DeviceMesh:
+    """The mesh of that shape, made once: each has process groups, which live as long as all."""
+    world = dist.group.WORLD
+    found = _meshes.get((kind, along, data))
+    if found is None or found[0] is not world:
+        mesh = init_device_mesh(kind, (along, data), mesh_dim_names=("members", "data"))
+        _meshes[kind, along, data] = found = world, mesh
+    return found[1]
 
 
 _turns = 0

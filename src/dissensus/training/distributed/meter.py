@@ -76,7 +76,8 @@ class TeamMeter(Meter):
             for y, drawn in zip(targets, self.drawn[start:], strict=True)
         ]
         with torch.no_grad():
-            self.outputs[start:] = self.exchange.gather(pieces, shares, targets[-1])
+            kind = "evaluate" if self.objective is None else "figures"
+            self.outputs[start:] = self.exchange.gather(pieces, shares, targets[-1], kind)
             if self.objective is not None:
                 weights: list[Tensor | None] = [*self.weights[start:]] or [None] * len(targets)
                 self.parts[start:] = [

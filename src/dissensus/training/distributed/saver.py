@@ -40,7 +40,7 @@ class TeamSaver(Saver):
         stream: Stream,
     ) -> None:
         super().__init__(team.ens, objective, recipe, folder, stream)
-        self.team, self.members = team, team.members
+        self.team, self.members, self.execution = team, team.members, team.given.execution
 
     # ---- starting and going on ------------------------------------------------------------------
 
@@ -125,6 +125,8 @@ class TeamSaver(Saver):
         whole = self.team.gathered(state, everywhere=True)
         self.team.whole.fill({n.removeprefix("model."): t for n, t in whole.items()})
         self.team.given.eval()
+        if self.state.execution:
+            self.team.given.execution = self.state.execution  # what "tune" chose
         history = self.state.history(self.ens.resolved_execution())
         if self.folder is not None and self.team.first:
             layout = self.team.layout

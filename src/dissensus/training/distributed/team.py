@@ -42,6 +42,8 @@ class Team:
     still gives the outputs of all, from all ranks, who must all call it.
     """
 
+    alone = False
+
     def __init__(self, ens: Ensemble, settings: Distributed) -> None:
         self.settings, self.given = settings, ens
         self.group = Group(ens.device, settings.timeout)
@@ -76,7 +78,7 @@ class Team:
             self.group.all_reduce(torch.zeros(1), "decisions")  # nobody leaves before the others
         elif not isinstance(error, RankFailed | KeyboardInterrupt):
             self.group.watch.report(error)
-        self.group.close()
+        self.group.close(failed=error is not None)
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
@@ -89,11 +91,13 @@ class Team:
     def _share_start(self) -> None:
         """Ranks with the same members begin with the same weights, all with the same backbone."""
         if self.group.data is not None:
-            own = [t.data for t in (*self.ens.parameters(), *self.ens.buffers())]
+            holder = self.ens.stack if self.ens.stack is not None else self.ens.unlike
+            assert holder is not None
+            own = list(holder.state_dict().values())
             self.group.from_first_of(own, "start", self.group.data)
-        elif self.ens.backbone is not None:
-            shared = self.ens.backbone.state_dict().values()
-            self.group.from_first_of(list(shared), "start")
+        if self.ens.backbone is not None:
+            shared = list(self.ens.backbone.state_dict().values())
+            self.group.from_first_of(shared, "start")
 
     def _forward(self, x: Tensor, members: Sequence[int] | None = None) -> Tensor:
         """Outputs of all members for ``x``, from the ranks along members; gradients pass to ``x``.
@@ -109,7 +113,7 @@ class Team:
         seen = to_all_members(x, self.group)
         # Without a member here it depends on x all the same: others wait for it on the way back.
         piece = self.ens(seen, own) if own else x.new_zeros(0, len(x), 1) * seen.sum()
-        (whole,) = self.column.gather([piece], [share], None)
+        (whole,) = self.column.gather([piece], [share])
         return whole
 
     # ---- what the loop asks for -----------------------------------------------------------------
@@ -162,8 +166,8 @@ class Team:
         """The figures of a data set: each rank runs its members on its rows."""
         meter, ens, first = self.meter_of_outputs(), self.ens, True
         data, weights = split_weights(data)
-        begin = 0
-        batches = as_batches(data, max(batch_size, 1024), shuffle=False, device=ens.device)
+        size, begin = max(batch_size, 1024), 0
+        batches = as_batches(data, size, shuffle=False, device=ens.device, labelled=False)
         with torch.random.fork_rng(), torch.no_grad():
             for x, y in batches.epoch(seed=0):
                 if y is None:
@@ -221,5 +225,10 @@ class Team:
         for name in ("model.weights", "best.weights"):
             if name in tensors and self.whole.weights is not None:
                 tensors[name] = self.whole.weights
+        if self.group.column is None:
+            return tensors
+        if self.group.across and not everywhere:  # ranks with the same members: the first will do
+            self.group.stand_by()
+            return {}
         parts = self.group.gather_bytes(packed(tensors), "checkpoint", everywhere=everywhere)
         return joined([unpacked(part) for part in parts], stacked=self.whole.stacked)

@@ -29,6 +29,7 @@ class Watch:
     def __init__(self, store: Any, rank: int, ranks: int) -> None:
         self.store, self.rank, self.ranks = store, rank, ranks
         self.entered = 0
+        self.beat = _BEAT * max(1.0, ranks / 64)  # so that the store is not kept busy by many
         self._over = threading.Event()
         self._own = store.clone()  # a thread of its own, a connection of its own
         self._thread = threading.Thread(target=self._beat, name="signs of life", daemon=True)
@@ -36,7 +37,7 @@ class Watch:
 
     def _beat(self) -> None:
         beats = 0
-        while not self._over.wait(_BEAT):
+        while not self._over.wait(self.beat):
             beats += 1
             try:
                 self._own.set(f"beat/{self.rank}", f"{beats} {self.entered}")
@@ -46,7 +47,7 @@ class Watch:
     def close(self) -> None:
         """Stop giving signs of life."""
         self._over.set()
-        self._thread.join(2 * _BEAT)
+        self._thread.join(2 * self.beat)
 
     def report(self, error: BaseException) -> None:
         """Say that this rank fails, unless another one has been first."""
@@ -56,7 +57,7 @@ class Watch:
     def blame(self, error: BaseException, timeout: float) -> RankFailed:
         """The error that names who is to blame for ``error``, which an exchange met with."""
         try:
-            said = self._said(4 * _BEAT) or self._say(self._silent(error, timeout))
+            said = self._said(4 * self.beat) or self._say(self._silent(error, timeout))
         except Exception as lost:
             said = f"rank 0 is gone, and the store that it kept: {lost}"
         return RankFailed(f"{said} (seen by rank {self.rank})")
@@ -67,7 +68,7 @@ class Watch:
         while not self.store.check([_FAILED]):
             if time.monotonic() > until:
                 return None
-            time.sleep(_BEAT / 4)
+            time.sleep(self.beat / 4)
         return str(self.store.get(_FAILED).decode())
 
     def _say(self, text: str) -> str:
@@ -80,7 +81,7 @@ class Watch:
     def _silent(self, error: BaseException, timeout: float) -> str:
         """Who gives no sign of life, or is behind the others."""
         before = self._beats()
-        time.sleep(6 * _BEAT)
+        time.sleep(6 * self.beat)
         after = self._beats()
         others = [rank for rank in range(self.ranks) if rank != self.rank]
         silent = [rank for rank in others if before[rank][0] == after[rank][0]]
