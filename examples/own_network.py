@@ -70,7 +70,7 @@ def main() -> None:
         f"Cross-entropy: {found.ensemble_error:.3f} = {found.member_error:.3f} of the members "
         f"− {found.diversity:.3f} of diversity."
     )
-    print(f"The run is kept in {out}; the same command with resume=True would go on from there.")
+    print(f"The run is kept in {out}; ds.fit with resume=True would go on from there.")
 
 
 if __name__ == "__main__":

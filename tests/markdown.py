@@ -1,4 +1,7 @@
-"""Code blocks and command lines of Markdown texts, for the tests that run or check them."""
+"""Code blocks and command lines of Markdown texts, for the tests that run or check them.
+
+A block of ``python`` is run; one of ``py`` is a fragment to look at.
+"""
 
 import re
 import shlex

@@ -88,7 +88,7 @@ def check_command(arguments: list[str]) -> None:
     if not arguments[0].startswith("-"):
         command = command.commands[arguments.pop(0)]  # type: ignore[attr-defined]
     parser = command.make_parser(command.context_class(command))
-    given, left, _ = parser.parse_args(arguments)
+    given, left, _ = parser.parse_args([word for word in arguments if word != "…"])
     if left:
         raise ValueError(f"{command.name} takes no {left}")
     if given.get("objective"):
