@@ -109,6 +109,8 @@ CASES = [
     Case("head", "ldr:active=3", ROWS, network="head"),
     Case("convolutional", "adp", BOTH, network="convolutional"),
     Case("norm", "joint", BOTH, network="norm"),
+    Case("backbone", "adp", {2: {}, 4: {"data": 2}}, network="backbone"),
+    Case("half", "ldr:active=2", BOTH, settings={"amp": True}),
     Case(
         "synchronised",
         "adp",
@@ -172,6 +174,13 @@ def make(case: Case) -> Ensemble:
             torch.manual_seed(number)
             modules.append(kind(outputs).double())
         return Ensemble.from_members(modules, combine=combine)
+    if case.network == "backbone":
+        torch.manual_seed(0)
+        backbone = nn.Sequential(nn.Linear(FEATURES, 6), nn.Tanh()).double()
+        ens = Ensemble.on_features(
+            backbone, lambda: nn.Linear(6, outputs).double(), case.members, combine=combine
+        )
+        return ens.set_weights(torch.tensor([0.4, 0.3, 0.1, 0.1, 0.1], dtype=torch.float64))
     network = NETWORKS[case.network]
     return Ensemble(lambda: network(outputs).double(), case.members, seed=3, combine=combine)
 
