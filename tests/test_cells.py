@@ -267,7 +267,7 @@ def test_claims_end_with_the_program_that_made_them(tmp_path: Path) -> None:
         program.kill()
         program.communicate()
         assert claims.take(["a", "c"]) == {"a", "c"}
-        assert list(tmp_path.iterdir()) == [claims.path]  # the dead program's is gone
+        assert list(claims.path.parent.iterdir()) == [claims.path]  # the dead one's is gone
     assert not list(tmp_path.iterdir())
 
 

@@ -221,7 +221,7 @@ def test_a_cell_that_kills_every_worker_costs_itself_alone(tmp_path: Path) -> No
 
 
 def test_an_interrupt_keeps_what_was_done_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    """With a Ray of its own: started, stopped, and its files gone."""
+    """With a Ray of its own: started, stopped, its files gone. Ctrl-C goes to all processes."""
     pytest.importorskip("ray")
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as short:
         program = start(tmp_path, "ray", TMPDIR=short, RAY_ADDRESS="", HOME=str(tmp_path / "home"))
@@ -229,7 +229,7 @@ def test_an_interrupt_keeps_what_was_done_and_leaves_nothing_behind(tmp_path: Pa
         (tmp_path / "go").touch()
         wait_until(lambda: len(list((tmp_path / "cells").glob("[!.]*.json"))) >= 3)
         mine |= children(program.pid)
-        program.send_signal(signal.SIGINT)
+        os.killpg(program.pid, signal.SIGINT)
         assert program.wait(timeout=60) == 130
         wait_until(lambda: not any(alive(process) for process in mine))
         assert not list(Path(short).iterdir())

@@ -78,6 +78,17 @@ def test_a_folder_of_images_is_streamed(dissensus: Callable[..., Any]) -> None:
     words = ["--attacks", "fgsm:eps=0.1", "--limit", 6, "--curve", "none", "--out", "attacked"]
     assert dissensus("attack", "run", *words).status == 0
 
+    words = ["--ood", "corrupt:1", "--scores", "entropy", "--out", "ood"]
+    assert dissensus("ood", "run", *words).status == 0
+
+
+def test_a_sweep_on_shards_trains_one_ensemble_at_a_time(dissensus: Callable[..., Any]) -> None:
+    write_parquet(Path("table"), [40, 20])
+    words = ["--data", "table", *SMALL, "--epochs", 1, "--objective", "augmented", "--repeats", 1]
+    answer = dissensus("sweep", *words, "--grid", "beta=0,1", "--out", "sweep")
+    assert answer.status == 0, answer.err
+    assert "2 records" in answer.out
+
 
 def test_features_of_shards(dissensus: Callable[..., Any]) -> None:
     write_parquet(Path("table"), [40, 20])

@@ -130,6 +130,10 @@ def test_what_is_no_run_is_an_error_that_says_so(runs: list[Path], tmp_path: Pat
         read([tmp_path / "gone"])
     with pytest.raises(ValueError, match="neither a run nor a sweep"):
         read([tmp_path])
+    with pytest.raises(
+        ValueError, match="no record that a report reads by itself; give its folder"
+    ):
+        read([runs[0] / "record.json"])
     broken = shutil.copytree(runs[3], tmp_path / "broken")
     (broken / "checkpoint.safetensors").write_bytes(b"half")
     with pytest.raises(ValueError, match=r"nothing to report .* is not a checkpoint"):

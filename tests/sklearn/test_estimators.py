@@ -261,6 +261,21 @@ def test_objectives_by_name_and_as_objects(objective: Any) -> None:
     assert classifier(objective=objective, n_estimators=2, max_iter=2).fit(X, y, weights).n_iter_
 
 
+def test_objectives_for_regression_take_its_loss() -> None:
+    X, y = FRIEDMAN
+    for objective in ("learner_dropout:drop=0.4/joint", "ncl", "gat:alpha=0.5"):
+        model = regressor(objective=objective, max_iter=60).fit(X, y)
+        assert model.ensemble_.combine == "mean"
+        assert model.score(X, y) > 0.6
+    with pytest.raises(ValueError, match="'jsd' is an objective for classification, and this is"):
+        regressor(objective="jsd").fit(X, y)
+    with pytest.raises(ValueError, match="'ncl' is an objective for regression, and this is"):
+        classifier(objective="ncl").fit(*IRIS)
+    mixed = classifier(objective="joint:combine=score").fit(*IRIS)
+    probs = mixed.member_outputs(IRIS[0]).mean(0).softmax(-1).numpy()
+    np.testing.assert_allclose(mixed.predict_proba(IRIS[0]), probs)
+
+
 # ---- errors -------------------------------------------------------------------------------------
 
 

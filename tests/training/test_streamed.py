@@ -225,6 +225,18 @@ def test_a_run_goes_on_at_the_exact_batch(
     check_same_files(tmp_path / "cut", tmp_path / "whole")
 
 
+def test_a_first_look_at_the_data_changes_nothing(tmp_path: Path) -> None:
+    """``tune`` asks the workers for one batch and leaves the rest."""
+    found = opened("parquet", tmp_path / "data", val=6, workers=2)
+    stream = as_batches(found.train, 3, shuffle=True, device=CPU)
+    first = next(stream.epoch(1))[0]
+    again = [x for x, _ in stream.epoch(1)]
+    assert len(again) == len(stream)
+    assert torch.equal(again[0], first)
+    ens = Ensemble(dropout_net, members=3, execution="tune")
+    fit(ens, found.train, val=found.val, epochs=1, batch_size=3, progress=False)
+
+
 def test_ctrl_c_amid_an_epoch_with_workers(tmp_path: Path) -> None:
     found = opened("parquet", tmp_path / "data", val=6, workers=2)
     whole = train(tmp_path / "whole", found)

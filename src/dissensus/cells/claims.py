@@ -1,9 +1,9 @@
 """Which program works at which cell, so that two on one folder share the work.
 
-Each program keeps a hidden file in the folder that names its cells, and a lock of the operating
-system on it. Whatever ends the program ends the lock too: there are no claims of the dead, and no
-times to guess. Claims save work, no more; records are whole without them. Where files cannot be
-locked (Windows, some network file systems), everybody may have every cell.
+Each program keeps a file in the hidden folder ``.claims`` that names its cells, and a lock of the
+operating system on it. Whatever ends the program ends the lock too: there are no claims of the
+dead, and no times to guess. Claims save work, no more; records are whole without them. Where files
+cannot be locked (Windows, some network file systems), everybody may have every cell.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows h
 
 __all__ = ["Claims", "alone"]
 
-_PREFIX = ".claims-"
+_FOLDER, _LOCK = ".claims", "lock"
 
 
 class Claims:
@@ -38,7 +38,7 @@ class Claims:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.path = folder / f"{_PREFIX}{secrets.token_hex(8)}"
+        self.path = folder / _FOLDER / secrets.token_hex(8)
         self.file: int | None = None
         self.names: set[str] = set()
 
@@ -67,6 +67,7 @@ class Claims:
             self.path.unlink(missing_ok=True)
             os.close(self.file)
             self.file = None
+            _tidy(self.folder)
 
     def take(self, names: Iterable[str]) -> set[str]:
         """Claim what no other program has of ``names``; returns those that are this one's."""
@@ -82,8 +83,8 @@ class Claims:
     def _others(self) -> set[str]:
         """What programs that are alive have claimed; what dead ones left is removed."""
         found: set[str] = set()
-        for path in self.folder.glob(f"{_PREFIX}*"):
-            if path == self.path:
+        for path in self.path.parent.iterdir():
+            if path in (self.path, self.path.with_name(_LOCK)):
                 continue
             with suppress(FileNotFoundError):  # its program ended just now
                 if _locked(path):
@@ -114,9 +115,13 @@ def alone(folder: Path) -> Iterator[None]:
     if fcntl is None:
         yield
         return
-    path = folder / ".claims.lock"
+    path = folder / _FOLDER / _LOCK
     while True:
-        file = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+        path.parent.mkdir(exist_ok=True)
+        try:
+            file = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+        except FileNotFoundError:  # the hidden folder was removed just now
+            continue
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
@@ -131,3 +136,10 @@ def alone(folder: Path) -> Iterator[None]:
     finally:
         path.unlink(missing_ok=True)
         os.close(file)
+        _tidy(folder)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove the hidden folder if nobody has a file in it."""
+    with suppress(OSError):
+        (folder / _FOLDER).rmdir()

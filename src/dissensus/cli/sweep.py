@@ -169,7 +169,7 @@ def sweep(
     with _resumable() as going:
         asked = {"repeats": repeats, "trials": trials, "batch": batch}
         place, plan = _plan(given, config, out, {"grid": grid, "search": search}, asked, resume)
-        going.update(out=place, trust=":" in str(plan.sections["model"]["name"]))
+        going.update(out=place, trust=":" in str(plan.sections["model"]["name"]), engine=engine)
         quiet = bool(plan.sections.get("run", {}).get("quiet"))
         where = engine_named(
             engine, jobs=jobs, cpus=cpus_per_run, gpus=gpus_per_run, address=ray_address
@@ -243,8 +243,9 @@ def _resumable() -> Iterator[dict[str, Any]]:
     except KeyboardInterrupt as stop:
         out = going.get("out")
         if out is not None and (out / "sweep.toml").exists():
-            trust = ["--trust"] if going["trust"] else []
-            again = command("dissensus", "sweep", "--resume", "--out", out, *trust)
+            more = ["--trust"] if going["trust"] else []
+            more += [] if going["engine"] == "local" else ["--engine", going["engine"]]
+            again = command("dissensus", "sweep", "--resume", "--out", out, *more)
             note(f"dissensus: stopped; finished cells are kept, go on with: {again}")
         else:
             note("dissensus: stopped before training began; nothing was written")

@@ -8,6 +8,7 @@ from train.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
@@ -108,7 +109,7 @@ def load_folder(
     """
     if stream is None:
         limited = limit is not None or test_limit is not None
-        stream = not limited and _memory(path, size) > _LARGEST
+        stream = not limited and _too_many(path, size)
     if stream:
         from dissensus.data.shards import load_pictures
 
@@ -136,9 +137,10 @@ def load_folder(
     )
 
 
-def _memory(path: Path, size: int) -> int:
-    """The bytes that the images below ``path`` need in memory."""
-    return _needed(sum(1 for _ in _images_below(path)), size)
+def _too_many(path: Path, size: int) -> bool:
+    """Whether the images below ``path`` need more memory than a set may; counts no further."""
+    most = _LARGEST // _needed(1, size)
+    return sum(1 for _ in islice(_images_below(path), most + 1)) > most
 
 
 def _needed(images: int, size: int) -> int:

@@ -65,6 +65,7 @@ class Explorer:
         """What the page draws; outputs have four digits."""
         return {
             "name": self.name,
+            "alt": self.alt(),
             "regression": self.regression,
             "outputs": list(self.outputs),
             "start": _widest(self.stops[-1]),

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dissensus.report.figures_attacks import epsilon, steps
-from dissensus.report.figures_collusion import beta_sweep, codependence, debiased, training
+from dissensus.report.figures_collusion import codependence, debiased, training
 from dissensus.report.figures_members import diversity, matrices
+from dissensus.report.figures_sweep import beta_sweep
 from dissensus.report.figures_unknown import histograms, roc
 from dissensus.report.found import Contents
 from dissensus.report.plots import Plot

@@ -82,7 +82,7 @@ def _traces(series: Series, panel: Panel, first: bool) -> list[dict[str, Any]]:
         trace |= {"type": "bar", "marker": {"color": color}}
         return [trace | _intervals(series, "@ink")]
     marker = {"color": color, "size": 7, "symbol": _symbol(series.style)}
-    line = {"color": color, "width": 2, "dash": "dash" if series.dashed else "solid"}
+    line = {"color": color, "width": 2, "dash": _dash(series)}
     if series.kind == "points":
         trace |= {"type": "scatter", "mode": "markers", "marker": marker | {"size": 9}}
         return [trace | _intervals(series, color)]
@@ -112,6 +112,12 @@ def _band(series: Series, common: dict[str, Any], color: str) -> list[dict[str, 
     outline = {"x": [*x, *reversed(x)], "y": edges, "fill": "toself", "fillcolor": f"{color}~"}
     quiet = {"hoverinfo": "skip", "showlegend": False, "mode": "lines", "type": "scatter"}
     return [common | outline | quiet | {"line": {"width": 0, "color": color}}]
+
+
+def _dash(series: Series) -> str:
+    """Solid, dashed where asked, dotted where colours begin again."""
+    again = isinstance(series.style, int) and series.style >= len(_MARKERS)
+    return "dash" if series.dashed else "dot" if again else "solid"
 
 
 def _symbol(style: int | str) -> str:

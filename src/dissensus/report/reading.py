@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from dissensus.records import read_record
 from dissensus.report.found import Contents, Method, Record, StudyFound, Sweep
-from dissensus.report.reading_records import ATTACKED, OOD, read_attacked, read_detected
+from dissensus.report.reading_records import ATTACKED, OOD, read_attacked, read_detected, tried
 from dissensus.report.reading_runs import read_method
 from dissensus.report.reading_sweeps import read_study_sweeps, read_sweep
 
@@ -18,8 +18,6 @@ __all__ = ["read"]
 
 #: How deep below a folder things are looked for.
 _DEPTH = 4
-
-T = TypeVar("T")
 
 
 def read(paths: Sequence[str | Path]) -> Contents:
@@ -80,14 +78,15 @@ class _Collected:
         if whole in self.seen:
             return
         self.seen.add(whole)
+        note = self.notes.append
         if kind == "run":
-            method = self._tried(path, lambda: read_method(path, self._keep, self.notes.append))
+            method = tried(partial(read_method, path, self._keep, note), path, note)
             self.methods += [] if method is None else [method]
         elif kind == "sweep":
-            sweep = self._tried(path, lambda: read_sweep(path, self._keep))
+            sweep = tried(partial(read_sweep, path, self._keep), path, note)
             self.sweeps += [] if sweep is None else [sweep]
         else:
-            self._tried(path, lambda: self._take_record(path))
+            tried(partial(self._take_record, path), path, note)
 
     def _take_record(self, path: Path) -> None:
         record = Record(path, read_record(path))
@@ -105,14 +104,8 @@ class _Collected:
                 )
             )
             self.sweeps += read_study_sweeps(record)
-
-    def _tried(self, path: Path, action: Callable[[], T]) -> T | None:
-        try:
-            return action()
-        except (ValueError, OSError, KeyError, TypeError, IndexError, AttributeError) as error:
-            told = " ".join(str(error).split()) or type(error).__name__
-            self.notes.append(f"{path} is left out: {told}")
-            return None
+        else:
+            raise ValueError("it is no record that a report reads by itself; give its folder")
 
     def _keep(self, record: Record) -> Record:
         self.records[record.file.resolve()] = record
@@ -125,7 +118,9 @@ class _Collected:
         methods = _named_apart(self.methods)
         for record in self.loose:
             attach = self._detected if record.text("format") == OOD else self._attacked
-            methods = self._tried(record.file, partial(attach, record, methods)) or methods
+            methods = (
+                tried(partial(attach, record, methods), record.file, self.notes.append) or methods
+            )
         return Contents(
             tuple(methods),
             tuple(self.sweeps),

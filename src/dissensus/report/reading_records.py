@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,12 +24,24 @@ from dissensus.report.found import (
     Source,
 )
 
-__all__ = ["ATTACKED", "OOD", "floats", "read_attacked", "read_detected"]
+__all__ = ["ATTACKED", "OOD", "Note", "floats", "read_attacked", "read_detected", "tried"]
 
 OOD, ATTACKED = "dissensus.ood/1", "dissensus.robustness/1"
 
+Note = Callable[[str], object]
+T = TypeVar("T")
+
 #: No figure shows more points of a curve, or bins, than this.
 _POINTS = 200
+
+
+def tried(action: Callable[[], T], file: Path, note: Note) -> T | None:
+    """What ``action`` makes of ``file``; None for one that is damaged, and ``note`` is told why."""
+    try:
+        return action()
+    except (ValueError, OSError, KeyError, TypeError, IndexError, AttributeError) as error:
+        note(f"{file} is left out: {' '.join(str(error).split()) or type(error).__name__}")
+        return None
 
 
 def floats(values: Any, source: Source, *, most: int | None = None) -> Floats:

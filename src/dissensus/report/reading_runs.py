@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from dissensus.diagnostics import diagnose
 from dissensus.objectives import parse
@@ -22,7 +22,14 @@ from dissensus.report.found import (
     Record,
     Source,
 )
-from dissensus.report.reading_records import ATTACKED, OOD, read_attacked, read_detected
+from dissensus.report.reading_records import (
+    ATTACKED,
+    OOD,
+    Note,
+    read_attacked,
+    read_detected,
+    tried,
+)
 from dissensus.runs import Facts, Run, describe
 from dissensus.runs.folder import METRICS, RECORD
 from dissensus.scores import ensemble_diversity
@@ -30,8 +37,6 @@ from dissensus.scores import ensemble_diversity
 __all__ = ["HELD_OUT_ROWS", "beta_of", "read_method"]
 
 Keep = Callable[[Record], Record]
-Note = Callable[[str], object]
-T = TypeVar("T")
 
 #: How many test rows figures of single predictions show.
 HELD_OUT_ROWS = 40
@@ -192,7 +197,7 @@ def _detected(path: Path, run: Record, keep: Keep, note: Note) -> Detected | Non
         return None
     own = path.resolve().name
     name = own if own in names else str(next(iter(names)))
-    return _tried(lambda: read_detected(keep(record), name), record, note)
+    return tried(lambda: read_detected(keep(record), name), record.file, note)
 
 
 def _attacked(
@@ -201,16 +206,7 @@ def _attacked(
     record = _left(path / "robustness" / "record.json", run, ATTACKED, "attack", note)
     if record is None:
         return None
-    return _tried(lambda: read_attacked(keep(record), classes), record, note)
-
-
-def _tried(action: Callable[[], T], record: Record, note: Note) -> T | None:
-    """What ``action`` makes of a record; None for a damaged one, which is told."""
-    try:
-        return action()
-    except (ValueError, OSError, KeyError, TypeError, IndexError, AttributeError) as error:
-        note(f"{record.file} is left out: {' '.join(str(error).split()) or type(error).__name__}")
-        return None
+    return tried(lambda: read_attacked(keep(record), classes), record.file, note)
 
 
 def _left(file: Path, run: Record, kind: str, command: str, note: Note) -> Record | None:

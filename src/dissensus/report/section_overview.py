@@ -72,10 +72,11 @@ def _row(place: int, method: Method, made: Sequence[Column], make: Elements) -> 
     if not method.standing.startswith("finished"):
         told += f"; {method.standing}"
     name = element(
-        "td",
+        "th",
         element("span", class_="dot", style=own_color(place)),
         method.name,
         element("span", told, class_="objective"),
+        scope="row",
         data_value=method.name,
     )
     cells = [_cell(column.name, column.entries[place], make) for column in made]

@@ -21,7 +21,13 @@ from dissensus.scores import parse as parse_score
 from dissensus.sklearn.choosing import folds, held_out_errors, results
 from dissensus.sklearn.columns import Columns, has_categories
 from dissensus.sklearn.rows import Floats, Rows, check_weights
-from dissensus.sklearn.settings import Job, make_trainings, objective_of, with_beta
+from dissensus.sklearn.settings import (
+    Job,
+    combination,
+    make_trainings,
+    objective_of,
+    with_beta,
+)
 from dissensus.training import Training, fit_fleet, predict
 
 __all__ = ["BETAS", "DiverseEstimator"]
@@ -161,8 +167,7 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return np.ones(x.shape[1], dtype=bool) if self.columns_ is None else self.columns_.scaled
 
     def _trainings(self, jobs: Sequence[Job], seed: int) -> list[Training]:
-        combine = "mean" if self._loss == "mse" else "probability"
-        combine = getattr(jobs[0].objective, "combine", None) or combine
+        combine = combination(jobs[0].objective, self._loss)
         params = self.get_params(deep=False) | {"early_stopping": self._stops()}
         return make_trainings(jobs, self.n_outputs_, combine, seed, params)
 

@@ -77,12 +77,14 @@ def results(betas: Sequence[float], errors: Floats) -> dict[str, Any]:
     """
     scores = -errors
     mean = scores.mean(1)
+    with np.errstate(invalid="ignore"):  # a β whose training failed has an infinite error
+        spread = scores.std(1)
     ranks = np.argsort(np.argsort(-mean, kind="stable"), kind="stable") + 1
     return {
         "param_beta": np.array(betas, dtype=np.float64),
         "params": [{"beta": float(beta)} for beta in betas],
         **{f"split{fold}_test_score": scores[:, fold] for fold in range(scores.shape[1])},
         "mean_test_score": mean,
-        "std_test_score": scores.std(1),
+        "std_test_score": spread,
         "rank_test_score": ranks.astype(np.int32),
     }

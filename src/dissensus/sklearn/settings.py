@@ -9,17 +9,19 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
 from dissensus.ensemble import Ensemble
+from dissensus.losses import natural_combination
 from dissensus.models.mlp import mlp
-from dissensus.objectives import Augmented, Independent, Objective, parse
+from dissensus.objectives import Augmented, Independent, LearnerDropout, Objective, parse
 from dissensus.objectives.interpolation import Interpolation
 from dissensus.sklearn.rows import Rows, Standard, aligned
 from dissensus.training import Optimizer, Recipe, Training
 
-__all__ = ["Job", "batch_size", "make_trainings", "objective_of", "with_beta"]
+__all__ = ["Job", "batch_size", "combination", "make_trainings", "objective_of", "with_beta"]
 
 
 def objective_of(asked: Any, loss: str) -> Objective:
@@ -35,9 +37,35 @@ def objective_of(asked: Any, loss: str) -> Objective:
             f"{type(objective).__name__} needs unlabelled data to disagree on, which fit(X, y) "
             "has not; objective='ldr' disagrees on the training data"
         )
+    if isinstance(objective, LearnerDropout):
+        return replace(objective, objective=objective_of(objective.objective, loss))
     if isinstance(objective, Interpolation) and loss == "mse" and objective.loss != "mse":
         return replace(objective, loss="mse", combine=None, label_smoothing=0.0)
+    regression = loss == "mse"
+    if not _fits(objective, regression) and _fits(objective, not regression):
+        here, there = ("classification", "regression")[:: -1 if regression else 1]
+        raise ValueError(f"{objective.spec()!r} is an objective for {there}, and this is {here}")
     return objective
+
+
+def _fits(objective: Objective, regression: bool) -> bool:
+    """Whether the objective takes targets of a regression, or labels of a classification."""
+    outputs = torch.zeros(2, 1, 4)
+    targets = outputs[0] if regression else torch.zeros(1, dtype=torch.int64)
+    try:
+        objective.check(outputs, targets)
+    except ValueError:
+        return False
+    return True
+
+
+def combination(objective: Objective, loss: str) -> str:
+    """How the members' outputs are combined: as the objective does, where it says."""
+    if isinstance(objective, LearnerDropout):
+        return combination(objective.objective, loss)
+    if isinstance(objective, Interpolation) and objective.combine is not None:
+        return objective.combine
+    return natural_combination(loss)
 
 
 def with_beta(objective: Objective, beta: float) -> Augmented:

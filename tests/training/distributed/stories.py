@@ -24,7 +24,8 @@ Found = dict[str, Any]
 BY_NAME = {case.name: case for case in CASES}
 #: Runs that several numbers of ranks go on with, one after the other.
 PASSED_ON = {
-    name: BY_NAME[name] for name in ("adp", "ldr", "learner_dropout_independent", "unlike")
+    name: BY_NAME[name]
+    for name in ("adp", "ldr", "learner_dropout_independent", "unlike", "backbone")
 }
 EPOCHS = 4
 

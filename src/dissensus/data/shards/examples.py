@@ -20,7 +20,29 @@ __all__ = ["ON_ERROR", "Examples", "Targets"]
 ON_ERROR = ("raise", "skip")
 
 
-class Examples:
+class _OnDisk:
+    """What a tensor says of itself, for something on disk that stands in for one."""
+
+    shape: torch.Size
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def numel(self) -> int:
+        """How many numbers there are."""
+        return self.shape.numel()
+
+    def element_size(self) -> int:
+        """The bytes of memory that each takes: none, as they are on disk."""
+        return 0
+
+
+class Examples(_OnDisk):
     """The inputs ``[rows, *shape]`` of one part, on disk; in use much like a float32 tensor.
 
     It has ``len``, ``shape`` and ``dtype``, and an index gives a tensor: ``x[5]``, ``x[10:20]``.
@@ -58,22 +80,6 @@ class Examples:
     def digest(self) -> str:
         """What tells the data apart from others: names, sizes and numbers of examples."""
         return self.source.digest
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def numel(self) -> int:
-        """How many numbers there are."""
-        return self.shape.numel()
-
-    def element_size(self) -> int:
-        """The bytes of memory that each takes: none, as they are on disk."""
-        return 0
 
     def __repr__(self) -> str:
         """Return one line."""
@@ -129,7 +135,7 @@ class Examples:
         return np.concatenate([order.numbers(p, p + 1) for p in places.tolist()])
 
 
-class Targets:
+class Targets(_OnDisk):
     """The targets ``[rows]`` or ``[rows, outputs]`` of some examples, read together with them."""
 
     def __init__(self, examples: Examples) -> None:
@@ -137,9 +143,6 @@ class Targets:
         self.examples = examples
         self.shape = torch.Size((len(examples), *examples.target_shape))
         self.dtype = torch.float32 if examples.target_shape else torch.int64
-
-    def __len__(self) -> int:
-        return self.shape[0]
 
     def __repr__(self) -> str:
         """Return one line."""

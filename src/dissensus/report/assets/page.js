@@ -29,9 +29,12 @@
     if (Array.isArray(value)) return value.map((item) => paint(item, colors));
     if (value === null || typeof value !== "object") return value;
     const painted = {};
+    const token = (item) => typeof item === "string" && item[0] === "@";
     for (const [key, item] of Object.entries(value)) {
-      const token = typeof item === "string" && item[0] === "@" && /color/.test(key);
-      painted[key] = !token ? paint(item, colors) : key === "colorscale" ? scale(item, colors) : color(item, colors);
+      if (key === "colorscale" && token(item)) painted[key] = scale(item, colors);
+      else if (/color$/.test(key) && Array.isArray(item)) painted[key] = item.map((one) => color(one, colors));
+      else if (/color$/.test(key) && token(item)) painted[key] = color(item, colors);
+      else painted[key] = paint(item, colors);
     }
     return painted;
   }
@@ -180,6 +183,7 @@
       outputs.replaceChildren(...set.outputs.map((text, number) => new Option(text, String(number))));
       outputs.value = String(set.start);
       outputs.closest("label").hidden = set.outputs.length < 2;
+      document.getElementById("alt-explorer").textContent = set.alt;
       tell();
     }
 
@@ -198,7 +202,7 @@
 
     function view() {
       const set = current(), all = values(), { members, middle, order } = all[Number(slider.value)];
-      const around = mode.value === "around", colors = palette(false);
+      const around = mode.value === "around";
       const shown = (one) => one.members.map((member) => member.map((value, point) => value - (around ? one.middle[point] : 0)));
       const wide = [all.flatMap((one) => shown(one).flat()), all.flatMap((one) => offsets(one))].map(reach);
       const x = middle.map((_, point) => point + 1);
@@ -213,7 +217,7 @@
         const truth = order.map((point, place) => set.targets[point][output] - (around ? middle[place] : 0));
         traces.push({ type: "scatter", mode: "markers", name: "truth", legendgroup: "truth", x, y: truth, xaxis: "x", yaxis: "y", showlegend: true, marker: { color: "@muted", symbol: "x-thin-open", size: 8 }, hovertemplate: "truth, point %{x}: %{y:.3g}<extra></extra>" });
       }
-      traces.push({ type: "bar", name: "offset", x: members.map((_, member) => String(member)), y: offsets({ members, middle }), xaxis: "x2", yaxis: "y2", showlegend: false, marker: { color: members.map((_, member) => colors[member % 8]) }, hovertemplate: "member %{x}: %{y:+.3g}<extra></extra>" });
+      traces.push({ type: "bar", name: "offset", x: members.map((_, member) => String(member)), y: offsets({ members, middle }), xaxis: "x2", yaxis: "y2", showlegend: false, marker: { color: members.map((_, member) => `@${member % 8}`) }, hovertemplate: "member %{x}: %{y:+.3g}<extra></extra>" });
       const panels = [
         { title: `β = ${set.stops[Number(slider.value)].beta}`, label: set.outputs[Number(outputs.value)] + (around ? ", minus the ensemble’s" : ""), x: { title: { text: "held-out points" }, range: [0, x.length + 1] }, y: { range: wide[0] }, rules: [] },
         { title: "Constant offsets", label: "mean over points", x: { title: { text: "member" }, type: "category" }, y: { range: wide[1] }, rules: [] },

@@ -89,7 +89,7 @@ class Whole:
     def __init__(self, ens: Ensemble) -> None:
         self.ens, self.stacked = ens, ens.stack is not None
         self.weights = ens.weights
-        self.mode = ens.training
+        self.backbone = ens.backbone
         self._kept: nn.Module | None = None
 
     def lend(self, own: Ensemble, forward: Callable[..., Tensor]) -> None:
@@ -109,6 +109,7 @@ class Whole:
             return
         ens, held = self.ens, self._kept
         ens.stack, ens.unlike = (held, None) if self.stacked else (None, held)  # type: ignore[assignment]
+        ens.backbone = self.backbone
         del ens.forward
         self._kept = None
 
