@@ -27,6 +27,7 @@ BROWSERS = ("chromium", "google-chrome", "chromium-browser", "google-chrome-stab
 pytest.importorskip("mkdocs", reason="the docs are built with pip install 'dissensus[docs]'")
 
 
+HERE = ("", "data")
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "object": "data"}
 
 
@@ -51,6 +52,21 @@ class Links(HTMLParser):
             self.loaded.append(given[name])
         if "srcset" in given:
             self.loaded += [part.split()[0] for part in given["srcset"].split(",")]
+
+
+def from_outside(links: list[str]) -> list[str]:
+    """Those that a browser would fetch from another machine."""
+    return [link for link in links if urlsplit(link).netloc or urlsplit(link).scheme not in HERE]
+
+
+def test_what_a_page_loads_is_seen() -> None:
+    page = Links(
+        '<link rel="stylesheet" href="https://far/a.css"><script src="//far/b.js"></script>'
+        '<img src="c.svg" srcset="d.png 1x, https://far/e.png 2x"><a href="f.html#g" id="h">'
+    )
+    assert page.links == ["f.html#g"]
+    assert page.anchors == {"h"}
+    assert from_outside(page.loaded) == ["https://far/a.css", "//far/b.js", "https://far/e.png"]
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +113,7 @@ def test_nothing_is_loaded_from_the_network(site: Path, pages: dict[Path, Links]
     outside = [
         f"{path.relative_to(site)}: {link}"
         for path, page in pages.items()
-        for link in page.loaded
-        if urlsplit(link).scheme not in ("", "data") or urlsplit(link).netloc
+        for link in from_outside(page.loaded)
     ]
     for sheet in site.rglob("*.css"):
         found = re.findall(
