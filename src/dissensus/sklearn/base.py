@@ -136,7 +136,7 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         were there w times; see :mod:`dissensus.sklearn.rows`.
         """
         for earlier in ("beta_", "cv_results_"):  # of a fit with other parameters
-            vars(self).pop(earlier, None)
+            self.__dict__.pop(earlier, None)
         x, y, weights = self._checked(X, y, sample_weight)
         targets, self.n_outputs_ = self._learn_targets(y, weights > 0)
         given = Rows(x, targets, weights)
