@@ -95,6 +95,7 @@ def test_auto_chooses_the_beta_that_a_loop_over_folds_would() -> None:
     assert found["rank_test_score"][betas.index(auto.beta_)] == 1
     same = regressor(beta=auto.beta_, early_stopping=False).fit(X, y)
     np.testing.assert_array_equal(auto.predict(X), same.predict(X))
+    assert not hasattr(auto.set_params(beta=None).fit(X, y), "cv_results_")
 
 
 def test_auto_trains_all_folds_and_betas_as_one_fleet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,8 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         ``X`` is ``[rows, columns]``, an array or a DataFrame. A row of weight w counts as if it
         were there w times; see :mod:`dissensus.sklearn.rows`.
         """
+        for earlier in ("beta_", "cv_results_"):  # of a fit with other parameters
+            self.__dict__.pop(earlier, None)
         x, y, weights = self._checked(X, y, sample_weight)
         targets, self.n_outputs_ = self._learn_targets(y, weights > 0)
         given = Rows(x, targets, weights)
