@@ -240,6 +240,8 @@ def test_folders_of_images_are_the_same_from_disk_as_in_memory(tmp_path: Path) -
         assert torch.equal(y[:], kept_y[order])
     cut = data.load(tmp_path, size=8, stream=True)
     assert [len(part[0]) for part in cut.splits().values()] == [16, 4, 5]
+    write_tar(tmp_path / "train" / "ant.tar", vectors(0, 2))  # what it was unpacked from
+    assert len(data.load(tmp_path, size=8, stream=True).train[0]) == 16
     (tmp_path / "val" / "dog").mkdir()
     write_pictures(tmp_path / "val", {"dog": 1})
     with pytest.raises(ValueError, match="has classes that train has not: dog"):
@@ -290,6 +292,9 @@ def test_the_index_is_built_once_and_again_when_the_data_change(
 # ---- what strangers write -----------------------------------------------------------------------
 
 
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
+
+
 class Malice:
     def __reduce__(self) -> tuple[Any, ...]:
         return pytest.fail, ("a pickle was loaded",)
@@ -318,6 +323,8 @@ def object_npy() -> bytes:
         ({"npy": npy([np.nan]), "cls": b"0"}, {}, "0001.npy holds NaN or infinite values"),
         ({"npy": npy([1.0])[:-2], "cls": b"0"}, {}, r"0001\.npy cannot be read as \.npy"),
         ({"jpg": b"no image", "cls": b"0"}, {}, r"0001\.jpg cannot be read as an image"),
+        # Pillow would have Ghostscript run it.
+        ({"jpg": POSTSCRIPT, "cls": b"0"}, {}, "cannot identify image file"),
     ],
 )
 def test_samples_that_cannot_be_read_are_told_by_name(
