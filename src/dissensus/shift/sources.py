@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dissensus.data import OOD_SETS, Data, corrupt, corrupt_mixture, load, load_ood
+from dissensus.data import OOD_SETS, Data, Examples, corrupt, corrupt_mixture, load, load_ood
 from dissensus.data.arrays import read_npz
 from dissensus.data.corruptions import parse_corruption
 from dissensus.runs import Facts, data_of, read_config, read_inputs
