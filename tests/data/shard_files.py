@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+import pytest
 
 Sample = tuple[str, dict[str, bytes]]
 
@@ -19,10 +19,11 @@ def npy(array: object) -> bytes:
 
 def jpg(red: int, side: int = 24) -> bytes:
     """A plain image, as red as it is numbered."""
+    image = pytest.importorskip("PIL.Image")
     file = io.BytesIO()
     pixels = np.full((side, side + 8, 3), 100, np.uint8)
     pixels[:, :, 0] = red
-    Image.fromarray(pixels).save(file, "JPEG", quality=95)
+    image.fromarray(pixels).save(file, "JPEG", quality=95)
     return file.getvalue()
 
 
@@ -59,9 +60,7 @@ def write_vectors(folder: Path, shards: Sequence[int], name: str = "part") -> Pa
 
 def write_parquet(folder: Path, shards: Sequence[int], groups: int = 10) -> Path:
     """Parquet shards with the same examples: a list column ``features``, and ``label``."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     folder.mkdir(parents=True, exist_ok=True)
     start = 0
     for number, count in enumerate(shards):

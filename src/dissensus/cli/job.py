@@ -99,7 +99,7 @@ def run_training(
     )
     if not together.first:
         return Outcome(out, config, history, {})
-    found = _keep_predictions(ens, data, facts, out, history)
+    found = _keep_predictions(ens, data, facts, out, history, progress=progress)
     _keep_figures(out, config, facts, found)
     return Outcome(out, config, history, found)
 
@@ -153,7 +153,7 @@ def _keep_facts(facts: Facts, out: Path, stored: Sections | None) -> None:
 
 
 def _keep_predictions(
-    ens: Ensemble, data: Data, facts: Facts, out: Path, history: History
+    ens: Ensemble, data: Data, facts: Facts, out: Path, history: History, *, progress: bool
 ) -> dict[str, dict[str, Any]]:
     found = {}
     for part in ("test", "val"):
@@ -167,7 +167,7 @@ def _keep_predictions(
             "best_epoch": history.best_epoch,
             "classes": facts.classes,
         }
-        predictions = predict(ens, split, meta=meta)
+        predictions = predict(ens, split, meta=meta, progress=progress)
         predictions.save(out / "predictions" / f"{part}.safetensors")
         found[part] = figures(predictions, ens.combine, ens.weights, facts)
     return found

@@ -8,6 +8,7 @@ from train.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -181,6 +182,16 @@ def read_image(path: Path, size: int) -> NDArray[np.uint8]:
     return decode_image(path, size, str(path))
 
 
+@cache
+def _formats() -> tuple[str, ...]:
+    """Pillow's names of what :data:`IMAGE_SUFFIXES` are; it knows some that start programs."""
+    from PIL import Image
+
+    Image.init()
+    known = ("JPEG", "MPO", "PNG", "BMP", "WEBP", "TIFF", "PPM")
+    return tuple(name for name in known if name in Image.OPEN)
+
+
 def decode_image(source: Path | IO[bytes], size: int, where: str) -> NDArray[np.uint8]:
     """The same from a file or from bytes; ``where`` says in an error what they are."""
     try:
@@ -189,7 +200,7 @@ def decode_image(source: Path | IO[bytes], size: int, where: str) -> NDArray[np.
         raise missing_extra("reading images", "Pillow", "pillow") from error
     bad = (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError)
     try:
-        with Image.open(source) as opened:
+        with Image.open(source, formats=_formats()) as opened:
             image = opened.convert("RGB")
     except bad as error:
         raise ValueError(f"{where} cannot be read as an image ({error})") from error

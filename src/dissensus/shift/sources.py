@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dissensus.data import OOD_SETS, Data, corrupt, corrupt_mixture, load, load_ood
+from dissensus.data import OOD_SETS, Data, Examples, corrupt, corrupt_mixture, load, load_ood
 from dissensus.data.arrays import read_npz
 from dissensus.data.corruptions import parse_corruption
 from dissensus.runs import Facts, data_of, read_config, read_inputs
@@ -149,7 +149,8 @@ def _corrupted(text: str, data: Data, seed: int) -> Source:
     x, y = data.test
     if not len(x):
         raise ValueError(f"{data.name} has no test images to corrupt")
-    x, y = x[:], y[:]  # those on disk are read
+    if isinstance(x, Examples):
+        x, y = x[:], y[:]
     if kind is not None:
         return Source(text, corrupt(x, kind, severity, seed), y)
     return Source(text, corrupt_mixture(x, severity, seed), y)

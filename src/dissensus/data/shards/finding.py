@@ -24,11 +24,14 @@ _MOST = 1_000_000
 
 
 def is_shards(name: str | Path) -> bool:
-    """Whether ``name`` means shards: a pattern, a .tar, or a folder that holds shards."""
+    """Whether ``name`` means shards: a pattern, a .tar, or a folder that holds shards.
+
+    A folder that has folders other than those of parts is one of classes, whatever lies beside.
+    """
     path = Path(name).expanduser()
     if path.is_dir():
         places = [path, *(path / one for names in _NAMES.values() for one in names)]
-        return any(_shards_in(place) for place in places if place.is_dir())
+        return any(_only_shards_in(place) for place in places if place.is_dir())
     if path.is_file():
         return path.suffix == ".tar"
     return path.suffix == ".tar" or (_is_pattern(str(name)) and path.suffix in SUFFIXES)
@@ -85,6 +88,12 @@ def find_parts(name: str | Path) -> dict[str, list[Path]]:
 
 def _shards_in(folder: Path) -> list[Path]:
     return [path.resolve() for path in sorted(folder.iterdir()) if path.suffix in SUFFIXES]
+
+
+def _only_shards_in(folder: Path) -> bool:
+    known = [name for names in _NAMES.values() for name in names]
+    classes = any(path.is_dir() and path.name not in known for path in folder.iterdir())
+    return not classes and bool(_shards_in(folder))
 
 
 def _is_pattern(name: str) -> bool:
