@@ -50,4 +50,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     top = Path(sys.argv[1])
     (top / f"pid-{restarts()}-{os.environ['RANK']}").write_text(str(os.getpid()))
-    train(top / "run", pause=float(sys.argv[2]), distributed=Distributed(timeout=3))
+    train(top / "run", pause=float(sys.argv[2]), distributed=Distributed(timeout=6))

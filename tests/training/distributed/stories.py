@@ -10,6 +10,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -58,11 +59,8 @@ def stopped_amid(case: Case, folder: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
         return x
 
-    try:
+    with pytest.raises(Stopped):
         train(case, out=folder, epochs=EPOCHS, augment=interrupt, distributed=True)
-    except Stopped:
-        return
-    raise AssertionError("training was to be stopped")
 
 
 def traffic(top: Path, ranks: int) -> Found:
@@ -107,17 +105,34 @@ def called_back(top: Path, ranks: int) -> Found:
 
 
 def held(top: Path, ranks: int) -> Found:
-    """What a rank holds while it trains: parameters of its own members, and nothing more."""
+    """What a rank holds before, while and after it trains, and after it was stopped."""
     seen: list[int] = []
+    stopped: list[bool] = []
     x, y = data(0, 67, regression=False)
     ens = Ensemble(lambda: nn.Linear(4, 7).double(), 5)
 
+    def size() -> int:
+        return sum(parameter.numel() for parameter in ens.parameters())
+
     def look(inputs: Tensor, generator: torch.Generator) -> Tensor:
-        seen.append(sum(parameter.numel() for parameter in ens.parameters()))
+        seen.append(size())
         return inputs
 
-    fit(ens, (x, y), "joint", augment=look, epochs=1, progress=False, distributed=True)
-    return {"held": seen[0], "after": sum(parameter.numel() for parameter in ens.parameters())}
+    def stop(inputs: Tensor, generator: torch.Generator) -> Tensor:
+        if not stopped:
+            os.kill(os.getpid(), signal.SIGINT)
+        stopped.append(True)
+        return inputs
+
+    settings = {"epochs": 1, "batch_size": 16, "progress": False, "distributed": True}
+    with pytest.raises(ValueError, match="disagreement"):
+        fit(ens, (x, y), "joint", disagreement=x, **settings)
+    refused = size()
+    fit(ens, (x, y), "joint", augment=look, **settings)
+    after = size()
+    with pytest.raises(Stopped):
+        fit(ens, (x, y), "joint", augment=stop, **settings)
+    return {"held": seen[0], "refused": refused, "after": after, "stopped": size()}
 
 
 def command(top: Path, ranks: int) -> Found:

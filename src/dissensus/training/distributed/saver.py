@@ -121,9 +121,7 @@ class TeamSaver(Saver):
         """Put the best weights of all members in place, on every rank."""
         if self.best:
             self._put_weights(self.best)
-        state = {f"model.{name}": tensor for name, tensor in self._weights().items()}
-        whole = self.team.gathered(state, everywhere=True)
-        self.team.whole.fill({n.removeprefix("model."): t for n, t in whole.items()})
+        self.team.fill()
         self.team.given.eval()
         if self.state.execution:
             self.team.given.execution = self.state.execution  # what "tune" chose

@@ -23,7 +23,7 @@ from dissensus.training.distributed.sharding import Shards
 from dissensus.training.distributed.states import Whole, joined, packed, unpacked
 from dissensus.training.distributed.trainer import TeamTrainer
 from dissensus.training.distributed.watch import RankFailed
-from dissensus.training.interruption import Interruption
+from dissensus.training.interruption import Interruption, Stopped
 from dissensus.training.layout import Distributed, Layout
 from dissensus.training.pacing import Pace
 from dissensus.training.recipe import Recipe
@@ -38,8 +38,9 @@ _ASKED = 64  # batches after which ranks ask the first whether it is time to sav
 class Team:
     """This rank's part of a job: ``ens`` are its own members, an ensemble like any other.
 
-    While it is entered the ensemble that was given holds this rank's members only, too; calling it
-    still gives the outputs of all, from all ranks, who must all call it.
+    While it trains the ensemble that was given holds this rank's members only, too; calling it
+    still gives the outputs of all, from all ranks, who must all call it. At the end it holds all of
+    them, after an error none: then they are in the run folder.
     """
 
     alone = False
@@ -64,7 +65,6 @@ class Team:
                 self.shards.split()
 
     def __enter__(self) -> Self:
-        self.whole.lend(self.ens, self._forward)
         return self
 
     def __exit__(
@@ -73,6 +73,8 @@ class Team:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if isinstance(error, Stopped):  # all ranks have stopped at the same batch
+            self.fill()
         self.whole.give_back()
         if error is None:
             self.group.all_reduce(torch.zeros(1), "decisions")  # nobody leaves before the others
@@ -129,7 +131,8 @@ class Team:
         return TeamSaver(self, objective, recipe, folder, stream)
 
     def trainer(self, objective: Objective, recipe: Recipe) -> TeamTrainer:
-        """What makes the steps."""
+        """What makes the steps; from here on the ensemble that was given holds own members only."""
+        self.whole.lend(self.ens, self._forward)
         return TeamTrainer(self, objective, recipe)
 
     def meter(self, objective: Objective) -> TeamMeter:
@@ -197,6 +200,12 @@ class Team:
             self.ens.load_state_dict(weights)
         else:
             self.shards.load(weights)
+
+    def fill(self) -> None:
+        """Give the ensemble that was given the weights of all members, on every rank."""
+        state = {f"model.{name}": tensor for name, tensor in self.weights().items()}
+        whole = self.gathered(state, everywhere=True)
+        self.whole.fill({n.removeprefix("model."): t for n, t in whole.items()})
 
     def meter_of_outputs(self) -> TeamMeter:
         """A meter of outputs that are not gathered yet, without an objective."""
