@@ -341,6 +341,19 @@ def test_what_only_ray_can_do_is_not_asked_of_the_local_engine() -> None:
         engine_named("local", cpus=2)
 
 
+def test_a_cluster_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
+    """In a process of its own: this one may have a Ray already."""
+    pytest.importorskip("ray")
+    program = subprocess.run(
+        [sys.executable, "-m", "tests.ray_runs", str(tmp_path), "ray", "127.0.0.1:1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "ValueError: there is no Ray cluster at 127.0.0.1:1: " in program.stderr
+
+
 def test_without_ray_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from dissensus.cells.worker import environment_set, thread_variables
 __all__ = ["check_address", "import_ray", "lacking", "room", "session", "worker_environment"]
 
 _STORE = 100 << 20  # bytes of shared memory; records are small
+_SECONDS_TO_ANSWER = 10.0
 _LONGEST = 40  # characters of a folder: below it Ray makes sockets, whose paths end at 107
 
 #: What workers of the Ray that this process started have in their environment from the start.
@@ -93,13 +95,21 @@ def _local(ray: ModuleType, cores: int | None, variables: dict[str, str]) -> Ite
 def _joined(ray: ModuleType, address: str) -> Iterator[None]:
     check_address(address)
     try:
+        _knock(address)
         ray.init(address, log_to_driver=False, configure_logging=False)
-    except ConnectionError as error:
-        raise ValueError(f"there is no Ray cluster at {address!r}: {error}") from error
+    except OSError as error:
+        raise ValueError(f"there is no Ray cluster at {address}: {error}") from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise OSError if nobody answers there; Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_ANSWER).close()
 
 
 def check_address(address: str) -> None:

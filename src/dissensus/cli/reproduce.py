@@ -147,8 +147,12 @@ def _run(
     again: bool,
 ) -> list[str]:
     """Run every study that ``chosen`` read, once; returns the names of cells that failed."""
+    from dissensus.cells import RayEngine
+    from dissensus.cli.shown import note
     from dissensus.experiments.studies import run_study
 
+    if progress and isinstance(engine, RayEngine):
+        note("dissensus: connecting to Ray")
     studies = {(one.paper, one.study.name): one.study for one in chosen}
     failed = []
     with nullcontext() if engine is None else engine.session():  # one Ray for all studies
