@@ -40,8 +40,8 @@ def plant(monkeypatch: pytest.MonkeyPatch, module: str, **names: object) -> None
     monkeypatch.setitem(sys.modules, planted.__name__, planted)
 
 
-def failing_demo(error: Exception) -> Callable[[], None]:
-    def run() -> None:
+def failing_demo(error: Exception) -> Callable[..., None]:
+    def run(*given: object, **named: object) -> None:
         raise error
 
     return run
@@ -80,7 +80,7 @@ def test_demo_calls_the_demo(
     monkeypatch: pytest.MonkeyPatch, command_line: Callable[..., int]
 ) -> None:
     calls: list[str] = []
-    plant(monkeypatch, "demo", run=lambda: calls.append("run"))
+    plant(monkeypatch, "demo", run=lambda *given, **named: calls.append("run"))
     assert command_line("demo") == 0
     assert calls == ["run"]
 

@@ -231,7 +231,7 @@ def test_an_interrupt_says_how_to_go_on(
         if record["epoch"] == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(job, "fit", lambda *a, **k: real(*a, callbacks=[stop], **k))
+    monkeypatch.setattr(job, "fit", lambda *a, **k: real(*a, **k | {"callbacks": [stop]}))
     answer = dissensus("train", *WINE, "--epochs", 3, "--out", out)
     assert answer.status == 130
     sentence = f"dissensus: stopped; go on with: dissensus train --resume --out '{out}'\n"

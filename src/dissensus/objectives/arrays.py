@@ -193,11 +193,11 @@ class NumPy:
 
     @staticmethod
     def classes_first(x: Array) -> Array:
-        return x.transpose(-1, *range(x.ndim - 1)).copy()
+        return np.ascontiguousarray(x.T if x.ndim == 2 else x.transpose(2, 0, 1))
 
     @staticmethod
     def classes_last(x: Array) -> Array:
-        return x.transpose(*range(1, x.ndim), 0).copy()
+        return np.ascontiguousarray(x.transpose(1, 2, 0))
 
     @staticmethod
     def exp_(x: Array) -> Array:

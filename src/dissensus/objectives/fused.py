@@ -67,7 +67,8 @@ class Top(NamedTuple):
         xp.exp_(rest)
         total = xp.sum(rest, 0)
         odds = xp.log(total) + second
-        inverse = xp.exp(odds) + 1  # 1 / p, which is classes at most
+        inverse = xp.exp(odds)
+        inverse += 1  # 1 / p, which is classes at most
         minus_log_p = xp.log(inverse)
         return cls(index, odds, 1 / inverse, minus_log_p, logit + minus_log_p, rest, total)
 

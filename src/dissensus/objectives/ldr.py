@@ -57,7 +57,9 @@ def _hardness(xp: Namespace, z: Array, labels: Array, weights: Array | None) -> 
     ce = top - xp.take(mean, xp.index(labels, mean))
     ce += xp.log(xp.sum(xp.exp_(mean - top), 0))  # added last, it keeps its digits
     safe = xp.at_least(xp.total(ce) / ce.shape[-1], xp.tiny(ce))
-    return ce / safe / safe  # Eq. 4; dividing twice keeps a small mean from underflowing
+    ce /= safe
+    ce /= safe  # Eq. 4; dividing twice keeps a small mean from underflowing
+    return ce
 
 
 @dataclass(frozen=True)
