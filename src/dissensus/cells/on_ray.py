@@ -23,6 +23,7 @@ from dissensus.cells.claims import Claims
 from dissensus.cells.folder import Cell, CellFolder, Record
 from dissensus.cells.queue import Batch, OnRecord, OnWait, Queue
 from dissensus.cells.ray_session import (
+    Room,
     check_address,
     import_ray,
     lacking,
@@ -111,15 +112,15 @@ class RayCrew:
     @property
     def jobs(self) -> int:
         """How many batches run at once."""
-        return self._room[0]
+        return self._room.jobs
 
     @property
     def machines(self) -> int:
         """How many machines have room for a run."""
-        return self._room[1]
+        return self._room.machines
 
     @cached_property
-    def _room(self) -> tuple[int, int]:
+    def _room(self) -> Room:
         asked = self.engine
         self.stack.enter_context(asked.session())
         return room(asked.cpus, asked.gpus, asked.jobs, grows=asked.address is not None)
@@ -148,7 +149,7 @@ class RayCrew:
         with Claims(folder.folder) as claims:
             queue = Queue(batches, folder, claims, on_record, on_wait)
             while queue or self.running:
-                while len(self.running) < self.jobs:
+                while len(self.running) < self.jobs + self._room.ahead:
                     batch = queue.take()
                     if batch is None:
                         break

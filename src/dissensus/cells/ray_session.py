@@ -13,10 +13,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
+from typing import NamedTuple
 
 from dissensus.cells.worker import environment_set, thread_variables
 
-__all__ = ["check_address", "import_ray", "lacking", "room", "session", "worker_environment"]
+__all__ = [
+    "Room",
+    "check_address",
+    "import_ray",
+    "lacking",
+    "room",
+    "session",
+    "worker_environment",
+]
 
 _STORE = 100 << 20  # bytes of shared memory; records are small
 _SECONDS_TO_ANSWER = 10.0
@@ -166,8 +175,20 @@ def lacking(variables: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if _inherited.get(name) != value}
 
 
-def room(cpus: int, gpus: float, jobs: int | None, *, grows: bool) -> tuple[int, int]:
-    """How many runs go on at once, and on how many machines.
+class Room(NamedTuple):
+    """How many runs go on at once, on how many machines, and how many may wait at Ray for room.
+
+    One waits for each that runs, so that a worker need not wait for the next; none where Ray has
+    room for more than was asked for, and would begin them.
+    """
+
+    jobs: int
+    machines: int
+    ahead: int
+
+
+def room(cpus: int, gpus: float, jobs: int | None, *, grows: bool) -> Room:
+    """The room that Ray has for runs.
 
     ``jobs`` is taken at its word where the cluster ``grows``: there may be no machine yet.
     """
@@ -182,7 +203,8 @@ def room(cpus: int, gpus: float, jobs: int | None, *, grows: bool) -> tuple[int,
             f"no machine of Ray has {asked} for a run; the largest has {most[1]:g} CPUs and "
             f"{most[0]:g} GPUs. For a cluster that grows by itself say --jobs"
         )
-    return sum(fits) if jobs is None else jobs, machines
+    taken = sum(fits) if jobs is None else jobs
+    return Room(taken, machines, taken if taken == sum(fits) and not grows else 0)
 
 
 def _fitting(have: dict[str, float], cpus: int, gpus: float) -> int:
