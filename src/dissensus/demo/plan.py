@@ -65,9 +65,9 @@ CORRUPTED = "corrupt:4"
 ATTACKED = 200
 PAPER = "pgd:eps=0.1,steps=10,step=0.1,early=false"
 STRONG = (
-    "pgd:eps=0.1,steps=100,restarts=2",
-    "pgd:eps=0.1,steps=100,restarts=2,loss=margin",
-    "square:eps=0.1,queries=500",
+    "pgd:eps=0.1,steps=100,restarts=5",
+    "pgd:eps=0.1,steps=100,restarts=5,loss=margin",
+    "square:eps=0.1,queries=1000",
 )
 #: Values of ε for accuracy against ε, by the strongest gradient attack.
 CURVE = (0.05, 0.1, 0.15, 0.2)

@@ -53,6 +53,7 @@ def run(
     *,
     epochs: int = EPOCHS,
     limit: int = ATTACKED,
+    attacks: Sequence[str] = STRONG,
     seed: int = 0,
     threads: int = 1,
 ) -> dict[str, Outcome]:
@@ -76,10 +77,10 @@ def run(
             for key in _each(bars, "detect", runs):
                 _detect(key, runs[key], seed)
             for key in _each(bars, "attack", runs):
-                _attack(runs[key], limit, seed)
+                _attack(runs[key], limit, attacks, seed)
             page = _page(place, runs, bars)
     outcomes = {key: _outcome(key, folder) for key, folder in runs.items()}
-    _tell(console, outcomes, page)
+    _tell(console, outcomes, page, len(attacks) + 1)
     return outcomes
 
 
@@ -125,10 +126,10 @@ def _detect(key: str, folder: Path, seed: int) -> None:
     keep_study(folder / "ood", question, [folder], {key: prepared.study()}, {key: prepared})
 
 
-def _attack(folder: Path, limit: int, seed: int) -> None:
+def _attack(folder: Path, limit: int, attacks: Sequence[str], seed: int) -> None:
     attack_run(
         folder,
-        Asked([parse(spec) for spec in (PAPER, *STRONG)]),
+        Asked([parse(spec) for spec in (PAPER, *attacks)]),
         limit=limit,
         curve=CURVE,
         checks=False,
@@ -185,13 +186,13 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _tell(console: Console, outcomes: dict[str, Outcome], page: Path | None) -> None:
+def _tell(console: Console, outcomes: dict[str, Outcome], page: Path | None, attacks: int) -> None:
     console.print(table(outcomes))
     for sentence in sentences(outcomes):
         console.print(f"- {sentence}", highlight=False)
     console.print(
         "\nThe verdict is that of `dissensus diagnose`; strong attacks are the worst of "
-        f"{len(STRONG) + 1}, ε = 0.1. Runs, sweep and records stay in the folder, for every "
+        f"{attacks}, ε = 0.1. Runs, sweep and records stay in the folder, for every "
         "command of dissensus.",
         highlight=False,
     )
