@@ -57,4 +57,6 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    # Where a script runs the tests in the background, Ctrl-C is ignored from the start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main(sys.argv[1:])
