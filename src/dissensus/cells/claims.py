@@ -16,7 +16,6 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows has none
@@ -57,12 +56,7 @@ class Claims:
                 self.file = file
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.file is not None:
             self.path.unlink(missing_ok=True)
             os.close(self.file)

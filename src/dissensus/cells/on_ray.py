@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Self
 
 from dissensus._version import __version__
@@ -97,12 +96,7 @@ class RayCrew:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for stream in self.running:
             with suppress(Exception):  # it ended meanwhile, or its machine is gone
                 self.ray.cancel(stream, force=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from rich.box import SIMPLE_HEAD
@@ -96,12 +95,7 @@ class ShownSweep(Watcher):
             self.live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.live is not None:
             self.live.stop()
             self.live = None
