@@ -1,4 +1,4 @@
-"""Cells for the tests of ``dissensus.cells``, in a module of their own: new processes import it.
+"""Cells for the tests of ``dissensus.sweeps.engines``, in a module of their own: new processes import it.
 
 ``python -m tests.cell_runs FOLDER JOBS`` runs twelve slow cells in ``FOLDER/cells``.
 """
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dissensus.cells import Cell, run_cells
+from dissensus.sweeps.engines import Cell, run_cells
 
 
 def square(cell: Cell) -> dict[str, Any]:

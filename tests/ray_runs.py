@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dissensus.cells import Cell, engine_named, run_cells
+from dissensus.sweeps.engines import Cell, engine_named, run_cells
 from tests.cell_runs import slow, slow_cells
 
 

@@ -11,8 +11,8 @@ import typer
 from typer.main import get_command
 
 from dissensus.cli import app
-from dissensus.experiments import EXPERIMENTS
-from dissensus.experiments.base import select
+from dissensus.papers import EXPERIMENTS
+from dissensus.papers.base import select
 from dissensus.objectives import OBJECTIVES
 from dissensus.objectives import parse as parse_objective
 from dissensus.robustness import ATTACKS

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dissensus.cells import CellFolder, RayEngine, Record, engine_named, on_ray
+from dissensus.sweeps.engines import CellFolder, RayEngine, Record, engine_named, on_ray
 from dissensus.sweeps import Plan, Watcher, run_sweep
 from tests.cell_runs import deadly, slow_cells, sometimes, square
 from tests.ray_runs import deadly_once, surroundings

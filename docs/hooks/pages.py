@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from mkdocs.structure.files import File, Files
 
 import dissensus
-from dissensus.experiments.base import PAPERS
-from dissensus.experiments.page import markdown_table
+from dissensus.papers.base import PAPERS
+from dissensus.papers.page import markdown_table
 
 sys.path.insert(0, str(Path(__file__).parent))  # the build loads this file alone
 from records import RESULTS, expand

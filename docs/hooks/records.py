@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dissensus.experiments import EXPERIMENTS
-from dissensus.experiments.base import Claim, Finding
-from dissensus.experiments.page import Outcome, markdown_table, outcomes
+from dissensus.papers import EXPERIMENTS
+from dissensus.papers.base import Claim, Finding
+from dissensus.papers.page import Outcome, markdown_table, outcomes
 from dissensus.report import FIGURES
 
 __all__ = ["MACROS", "RESULTS", "expand"]

@@ -80,56 +80,52 @@ __all__ = [
     "training",
 ]
 
-# Each public name and the module that defines it.
+#: Where each public name is defined: a module, or a name in one after a colon.
 _EXPORTS = {
-    "Detector": "detection",
-    "Ensemble": "ensemble",
-    "History": "training",
-    "Optimizer": "training",
-    "Predictions": "outputs",
-    "Recipe": "training",
-    "Training": "training",
-    "combine": "outputs",
-    "decompose": "decomposition",
-    "diagnose": "diagnostics",
-    "fit": "training",
-    "fit_fleet": "training",
-    "load": "runs",
-    "predict": "training",
-}
-
-_SUBMODULES = {
-    "calibration",
-    "data",
-    "decomposition",
-    "detection",
-    "diagnostics",
-    "diversity",
-    "ensemble",
-    "export",
-    "features",
-    "losses",
-    "models",
-    "objectives",
-    "outputs",
-    "report",
-    "robustness",
-    "runs",
-    "scores",
-    "shift",
-    "training",
+    "Detector": "detection:Detector",
+    "Ensemble": "ensemble:Ensemble",
+    "History": "training:History",
+    "Optimizer": "training:Optimizer",
+    "Predictions": "outputs:Predictions",
+    "Recipe": "training:Recipe",
+    "Training": "training:Training",
+    "calibration": "calibration",
+    "combine": "outputs:combine",
+    "data": "data",
+    "decompose": "decomposition:decompose",
+    "decomposition": "decomposition",
+    "detection": "detection",
+    "diagnose": "diagnostics:diagnose",
+    "diagnostics": "diagnostics",
+    "diversity": "diversity",
+    "ensemble": "ensemble",
+    "export": "export",
+    "features": "features",
+    "fit": "training:fit",
+    "fit_fleet": "training:fit_fleet",
+    "load": "runs:load",
+    "losses": "losses",
+    "models": "models",
+    "objectives": "objectives",
+    "outputs": "outputs",
+    "predict": "training:predict",
+    "report": "report",
+    "robustness": "robustness",
+    "runs": "runs",
+    "scores": "scores",
+    "shift": "shift",
+    "training": "training",
 }
 
 
 def __getattr__(name: str) -> object:
     """Import ``name`` when it is first asked for; afterwards it is an ordinary attribute."""
-    value: object
-    if name in _EXPORTS:
-        value = getattr(import_module(f"dissensus.{_EXPORTS[name]}"), name)
-    elif name in _SUBMODULES:
-        value = import_module(f"dissensus.{name}")
-    else:
+    if name not in _EXPORTS:
         raise AttributeError(f"module 'dissensus' has no attribute {name!r}")
+    module, _, attribute = _EXPORTS[name].partition(":")
+    value: object = import_module(f"dissensus.{module}")
+    if attribute:
+        value = getattr(value, attribute)
     globals()[name] = value
     return value
 

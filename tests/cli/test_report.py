@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dissensus.experiments import EXPERIMENTS
+from dissensus.papers import EXPERIMENTS
 
 
 def test_the_page_is_written_and_said_how_to_open(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dissensus.experiments import EXPERIMENTS
-from dissensus.experiments.collusion import gat
-from dissensus.experiments.studies import read_study
+from dissensus.papers import EXPERIMENTS
+from dissensus.papers.collusion import gat
+from dissensus.papers.studies import read_study
 
 FEW = ["--scale", "smoke", "--set", "draws=2"]
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from dissensus.cells import CellFolder
+from dissensus.sweeps.engines import CellFolder
 from dissensus.cli import sweep_shown
 from dissensus.sweeps import run
 from tests.test_readme import README, dissensus_arguments, readme_blocks, shell_commands

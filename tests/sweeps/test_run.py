@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import dissensus as ds
-from dissensus.cells import CellFolder, Record
+from dissensus.sweeps.engines import CellFolder, Record
 from dissensus.diagnostics import diagnose
 from dissensus.runs import load_data, make_ensemble
 from dissensus.runs.facts import Facts

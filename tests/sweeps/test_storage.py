@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dissensus.cells import CellFolder
+from dissensus.sweeps.engines import CellFolder
 from dissensus.sweeps import Plan, SharedStudy, propose, run_sweep
 from tests.sweeps.sweep_runs import sections
 

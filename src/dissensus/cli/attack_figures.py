@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from dissensus.drawing import add_line, label, new_figure, save_figure
+from dissensus.plots.style import add_line, label, new_figure, save_figure
 from dissensus.files import replace_atomically
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ def figure(
 ) -> None:
     """Draw a figure; the help text is ``HELP``."""
     from dissensus.cli.shown import say
-    from dissensus.report.static import save
+    from dissensus.plots.render_matplotlib import save
 
     if listing:
         _list()
@@ -77,7 +77,7 @@ def _of_report(name: str, paths: list[Path], view: str | None) -> Figure:
     from difflib import get_close_matches
 
     from dissensus.report import FIGURES, read
-    from dissensus.report.static import draw
+    from dissensus.plots.render_matplotlib import draw
 
     if name not in FIGURES:
         near = get_close_matches(name, FIGURES, n=1)
@@ -91,9 +91,9 @@ def _of_report(name: str, paths: list[Path], view: str | None) -> Figure:
 
 
 def _of_experiment(name: str, results: Path) -> Figure:
-    from dissensus.experiments import EXPERIMENTS
-    from dissensus.experiments.base import select
-    from dissensus.experiments.studies import read_study, study_path
+    from dissensus.papers import EXPERIMENTS
+    from dissensus.papers.base import select
+    from dissensus.papers.studies import read_study, study_path
 
     (experiment,) = select([name], EXPERIMENTS)
     if experiment.draw is None:
@@ -108,7 +108,7 @@ def _list() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from dissensus.experiments import EXPERIMENTS
+    from dissensus.papers import EXPERIMENTS
     from dissensus.report import FIGURES
 
     table = Table(title="Figures", title_justify="left", title_style="bold")

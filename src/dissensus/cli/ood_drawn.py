@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dissensus.cli.ood_examples import divergent, plain_name
 from dissensus.detection import roc_curve
-from dissensus.drawing import COLORS, save_figure
-from dissensus.experiments.detection_figures import (
+from dissensus.plots.style import COLORS, save_figure
+from dissensus.papers.detection_figures import (
     Curve,
     examples_figure,
     histogram_figure,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from dissensus.experiments.detection_figures import Example
+from dissensus.papers.detection_figures import Example
 from dissensus.outputs import combine
 from dissensus.shift import Prepared, Source, Study
 

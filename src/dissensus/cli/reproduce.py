@@ -13,9 +13,9 @@ import typer
 from dissensus.cli.options import CpusPerRun, DataDir, EngineName, GpusPerRun, RayAddress
 
 if TYPE_CHECKING:
-    from dissensus.cells import Engine
-    from dissensus.experiments.base import Experiment
-    from dissensus.experiments.page import Outcome
+    from dissensus.sweeps.engines import Engine
+    from dissensus.papers.base import Experiment
+    from dissensus.papers.page import Outcome
 
 __all__ = ["HELP", "reproduce"]
 
@@ -94,9 +94,9 @@ def reproduce(
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
 ) -> None:
     """Reproduce experiments of the papers; the help text is ``HELP``."""
-    from dissensus.cells import engine_named
-    from dissensus.experiments import EXPERIMENTS
-    from dissensus.experiments.base import SCALES, check_options, option_values, select
+    from dissensus.sweeps.engines import engine_named
+    from dissensus.papers import EXPERIMENTS
+    from dissensus.papers.base import SCALES, check_options, option_values, select
 
     if listed:
         _show_list()
@@ -147,9 +147,9 @@ def _run(
     again: bool,
 ) -> list[str]:
     """Run every study that ``chosen`` read, once; returns the names of cells that failed."""
-    from dissensus.cells import RayEngine
+    from dissensus.sweeps.engines import RayEngine
     from dissensus.cli.shown import note
-    from dissensus.experiments.studies import run_study
+    from dissensus.papers.studies import run_study
 
     if progress and isinstance(engine, RayEngine):
         note("dissensus: connecting to Ray")
@@ -179,8 +179,8 @@ def _resumable() -> Iterator[None]:
 def _finish(chosen: Sequence[Experiment], out: Path, *, quiet: bool, report: bool) -> None:
     """Build pages and figures from all records below ``out``; show the claims of ``chosen``."""
     from dissensus.cli.shown import note, say
-    from dissensus.experiments import EXPERIMENTS
-    from dissensus.experiments.page import outcomes, write_figures, write_page
+    from dissensus.papers import EXPERIMENTS
+    from dissensus.papers.page import outcomes, write_figures, write_page
 
     found = outcomes(EXPERIMENTS.values(), out)
     if not found:
@@ -241,8 +241,8 @@ def _show_list() -> None:
     from rich.text import Text
 
     from dissensus.cli.shown import say
-    from dissensus.experiments import EXPERIMENTS
-    from dissensus.experiments.base import SCALES
+    from dissensus.papers import EXPERIMENTS
+    from dissensus.papers.base import SCALES
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("name", style="cyan", no_wrap=True)

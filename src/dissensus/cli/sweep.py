@@ -14,7 +14,7 @@ from dissensus.cli.resolving import resolve
 from dissensus.cli.settings import Sections, with_settings
 
 if TYPE_CHECKING:
-    from dissensus.cells import Engine
+    from dissensus.sweeps.engines import Engine
     from dissensus.sweeps import Plan, Summary
 
 __all__ = ["HELP", "sweep"]
@@ -164,7 +164,7 @@ def sweep(
     **given: Any,
 ) -> None:
     """Train a grid of ensembles; the help text is ``HELP``."""
-    from dissensus.cells import engine_named
+    from dissensus.sweeps.engines import engine_named
 
     with _resumable() as going:
         asked = {"repeats": repeats, "trials": trials, "batch": batch}

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dissensus.cells import Cell, Record
+from dissensus.sweeps.engines import Cell, Record
 from dissensus.cli.attack_job import Asked, attack_run
 from dissensus.cli.diagnose import diagnose_run
 from dissensus.cli.job import run_training

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from dissensus.report.found import Number, Source
 from dissensus.report.html import Html, element, joined
 from dissensus.report.overview import written
-from dissensus.report.plots import Cell, Plot
+from dissensus.plots.plot import Cell, Plot
 
 __all__ = ["Elements", "controls", "labelled", "missing", "own_color", "saving", "scrolling"]
 

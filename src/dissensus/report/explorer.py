@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dissensus.report.found import Contents, Floats, HeldOut, Method, Number, Source, Sweep
-from dissensus.report.plots import percent, short
+from dissensus.plots.plot import percent, short
 
 __all__ = ["Explorer", "Stop", "explorers"]
 

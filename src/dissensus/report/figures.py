@@ -11,7 +11,7 @@ from dissensus.report.figures_members import diversity, matrices
 from dissensus.report.figures_sweep import beta_sweep
 from dissensus.report.figures_unknown import histograms, roc
 from dissensus.report.found import Contents
-from dissensus.report.plots import Plot
+from dissensus.plots.plot import Plot
 
 __all__ = ["FIGURES", "Figure"]
 

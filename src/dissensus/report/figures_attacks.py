@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dissensus.report.found import Attacked, Contents, Method
-from dissensus.report.plots import Cell, Panel, Plot, Series, View, percent
+from dissensus.plots.plot import Cell, Panel, Plot, Series, View, percent
 
 __all__ = ["attacked_methods", "epsilon", "steps"]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from dissensus.report.found import Contents, Method, Number, Source
-from dissensus.report.plots import Cell, Panel, Plot, Series, View, percent, short
+from dissensus.plots.plot import Cell, Panel, Plot, Series, View, percent, short
 
 __all__ = ["codependence", "debiased", "training"]
 

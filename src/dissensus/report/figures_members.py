@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dissensus.report.found import Contents, Floats, Method, Source
-from dissensus.report.plots import Cell, Matrix, Panel, Plot, Series, View, percent, short
+from dissensus.plots.plot import Cell, Matrix, Panel, Plot, Series, View, percent, short
 
 __all__ = ["diversity", "matrices"]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dissensus.report.found import Contents, Method, Number, Record, Source, Sweep, SweepLine
 from dissensus.report.found import SweepPoint as Point
-from dissensus.report.plots import Cell, Panel, Plot, Series, View, listed, short
+from dissensus.plots.plot import Cell, Panel, Plot, Series, View, listed, short
 
 __all__ = ["beta_sweep", "runs_as_sweep"]
 

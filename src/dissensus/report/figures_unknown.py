@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dissensus.report.found import Contents, Detected, Histogram, Method
-from dissensus.report.plots import Cell, Panel, Plot, Series, View, short
+from dissensus.plots.plot import Cell, Panel, Plot, Series, View, short
 
 __all__ = ["detected_methods", "histograms", "roc", "shown_score"]
 

@@ -9,7 +9,7 @@ from dissensus.report.figures import FIGURES
 from dissensus.report.found import AttackPictures, Contents, Images, Picture, Source
 from dissensus.report.html import Html, element, joined
 from dissensus.report.pictures import data_uri
-from dissensus.report.plots import short
+from dissensus.plots.plot import short
 
 __all__ = ["attacked_pictures", "divergent_pictures"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from dissensus.report.figures_unknown import shown_score
 from dissensus.report.found import Budget, Contents, Method, Number, Source
-from dissensus.report.plots import listed, percent, short
+from dissensus.plots.plot import listed, percent, short
 
 __all__ = ["Column", "Entry", "columns", "findings", "written"]
 

@@ -16,8 +16,8 @@ from dissensus.report.explorer import explorers
 from dissensus.report.figures import FIGURES
 from dissensus.report.found import Contents
 from dissensus.report.html import Html, element, joined, script_json
-from dissensus.report.plotly import plot_json
-from dissensus.report.plots import listed
+from dissensus.plots.render_plotly import plot_json
+from dissensus.plots.plot import listed
 from dissensus.report.reading import read
 from dissensus.report.sections import sections
 

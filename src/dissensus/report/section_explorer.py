@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dissensus.report.elements import Elements, controls, labelled, missing, saving
 from dissensus.report.explorer import Explorer
 from dissensus.report.html import Html, element
-from dissensus.report.plots import Cell
+from dissensus.plots.plot import Cell
 
 __all__ = ["explorer_section"]
 

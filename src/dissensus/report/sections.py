@@ -11,7 +11,7 @@ from dissensus.report.figures import FIGURES
 from dissensus.report.found import Contents, Record
 from dissensus.report.gallery import attacked_pictures, divergent_pictures
 from dissensus.report.html import Html, element, joined
-from dissensus.report.plots import Plot
+from dissensus.plots.plot import Plot
 from dissensus.report.section_explorer import explorer_section
 from dissensus.report.section_overview import overview_section
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dissensus.cells import Cell, plain
+from dissensus.sweeps.engines import Cell, plain
 from dissensus.files import write_text
 from dissensus.records import toml_text
 from dissensus.runs.settling import settled, whole_model, whole_path

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dissensus.cells import Cell, CellFolder, Crew, Engine, LocalEngine, RayEngine, Record
-from dissensus.cells.claims import alone
-from dissensus.cells.folder import check_cells, settle
+from dissensus.sweeps.engines import Cell, CellFolder, Crew, Engine, LocalEngine, RayEngine, Record
+from dissensus.sweeps.engines.claims import alone
+from dissensus.sweeps.engines.folder import check_cells, settle
 from dissensus.records import write_record
 from dissensus.runs import Facts, check_same_data
 from dissensus.sweeps.grid import Point, label, points

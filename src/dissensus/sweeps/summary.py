@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dissensus.cells import Cell, Record
+from dissensus.sweeps.engines import Cell, Record
 from dissensus.sweeps.grid import Point, label
 
 __all__ = ["Row", "Spread", "Summary", "summarize"]

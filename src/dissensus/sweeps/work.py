@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus.cells import Cell, Record
-from dissensus.cells.folder import execute
+from dissensus.sweeps.engines import Cell, Record
+from dissensus.sweeps.engines.folder import execute
 from dissensus.data import Data, Examples, StoredRows
 from dissensus.decomposition import decompose
 from dissensus.diagnostics import Split, debiased_share, explosion, judge

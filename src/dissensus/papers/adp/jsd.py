@@ -1,0 +1,182 @@
+"""Appendix B.1: Jensen–Shannon divergence as the diversity has no solution inside the simplex."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dissensus.papers.adp.minimising import minimised
+from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.collusion.exact import generator_of
+from dissensus.objectives import JSD
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["EXPERIMENT", "JSDS", "left_over"]
+
+_STRENGTHS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0)
+
+
+def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
+    """One cell for each λ and number of members, on ten classes."""
+    starts = options.get("starts", {"smoke": 3, "cpu": 20, "paper": 100}[scale])
+    strengths = _STRENGTHS[::3] if scale == "smoke" else _STRENGTHS
+    counts = (3,) if scale == "smoke" else (2, 3, 5)
+    return [
+        {
+            "name": f"members={members}-strength={strength:g}",
+            "members": members,
+            "classes": 10,
+            "strength": strength,
+            "starts": starts,
+            "draws": {"smoke": 200, "cpu": 20_000, "paper": 100_000}[scale],
+            "seed": 0,
+        }
+        for members in counts
+        for strength in strengths
+    ]
+
+
+def run(cell: Cell) -> dict[str, Any]:
+    """The least loss that is found, how near to the edge it is, and Eq. 11 at random points."""
+    members, classes, strength = cell["members"], cell["classes"], cell["strength"]
+    best = minimised(
+        JSD(strength), members, classes, starts=cell["starts"], seed=cell["seed"], spread=2.0
+    )
+    return {
+        "loss": best.loss,
+        "label": sorted(best.probs[:, 0].tolist()),
+        "smallest": float(best.probs.min()),
+        "wrong_members": int((best.probs.argmax(1) != 0).sum()),
+        "least_left_over": left_over(members, classes, strength, cell["draws"], cell["seed"]),
+    }
+
+
+def left_over(members: int, classes: int, strength: float, draws: int, seed: int) -> float:
+    """The least violation of Eq. 11 over random interior points: 0 would be a solution.
+
+    Eq. 11 asks of every member k that ``(λ/K) log[F_y (1 − F_y^k) / (F_y^k (1 − F_y))] = 1/F_y^k``.
+    For the member with the largest F_y^k the logarithm is at most 0 and the right side above 1, so
+    the largest violation is above 1 at every point.
+    """
+    spread = 4 * torch.rand(draws, 1, 1, generator=generator_of(seed), dtype=torch.float64)
+    logits = spread * torch.randn(
+        draws, members, classes, generator=generator_of(seed + 1), dtype=torch.float64
+    )
+    own = logits.softmax(-1)[..., 0]
+    mean = own.mean(1, keepdim=True)
+    left = strength / members * (mean * (1 - own) / (own * (1 - mean))).log()
+    return float((1 / own - left).abs().amax(1).min())
+
+
+JSDS = Study(
+    "jsd",
+    cells,
+    run,
+    jobs=1,
+    options={"starts": "how many random starts each search has"},
+    cost={"smoke": "5 s", "cpu": "2 min", "paper": "10 min"},
+)
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+_EDGE = 1e-6  # a probability below this is taken for 0, which the search only tends to
+
+
+def _no_interior(records: list[Record]) -> Finding:
+    """All minima are at the edge, and Eq. 11 fails at every point that was tried."""
+    smallest = max(record["result"]["smallest"] for record in records)
+    left = min(record["result"]["least_left_over"] for record in records)
+    draws = sum(record["cell"]["draws"] for record in records)
+    sentence = (
+        f"in all {len(records)} settings of members and λ the least loss has a probability below "
+        f"{_EDGE:g} (the largest of the smallest is {smallest:.1e}); at {draws:,} random points "
+        f"Eq. 11 is violated by at least {left:.2f}"
+    )
+    return Finding("holds" if smallest < _EDGE and left >= 1 else "does not hold", sentence)
+
+
+def _overrides(records: list[Record]) -> Finding:
+    """With a large λ the least loss has members that are wrong."""
+    first: dict[int, float] = {}
+    ordered = sorted(records, key=lambda record: record["cell"]["strength"])
+    for record in ordered:
+        if record["result"]["wrong_members"] and record["result"]["loss"] < 0:
+            first.setdefault(record["cell"]["members"], record["cell"]["strength"])
+    counts = sorted({record["cell"]["members"] for record in records})
+    told = ", ".join(
+        f"{members} members: from λ = {first[members]:g}" if members in first else f"{members}: no"
+        for members in counts
+    )
+    sentence = f"members that predict a wrong class at the least loss, which is below 0: {told}"
+    return Finding("holds" if len(first) == len(counts) else "does not hold", sentence)
+
+
+def _too_weak(records: list[Record]) -> Finding:
+    """With a small λ there is no diversity at all."""
+    none = [
+        record
+        for record in records
+        if record["cell"]["strength"] <= 1 and min(record["result"]["label"]) > 1 - 1e-4
+    ]
+    small = [record for record in records if record["cell"]["strength"] <= 1]
+    sentence = (
+        f"with λ ≤ 1 all members give the label more than 0.9999 in {len(none)} of {len(small)} "
+        "settings: no diversity is left to be had"
+    )
+    return Finding("holds" if small and len(none) == len(small) else "does not hold", sentence)
+
+
+def draw(records: list[Record]) -> Figure:
+    """Members' probabilities of the label at the least loss, against λ."""
+    from dissensus.plots.style import COLORS, label, new_figure
+
+    counts = sorted({record["cell"]["members"] for record in records})
+    figure, axes = new_figure(1, len(counts), width=3.2, height=2.8, sharey=True)
+    for number, (panel, members) in enumerate(zip(axes[0], counts, strict=True)):
+        for record in records:
+            if record["cell"]["members"] == members:
+                values = record["result"]["label"]
+                x = [record["cell"]["strength"]] * len(values)
+                panel.plot(x, values, "o", color=COLORS[number], alpha=0.7)
+        panel.axhline(0.5, color="#999999", linewidth=0.8)
+        label(panel, "λ", "F_y of each member", f"{members} members")
+    return figure
+
+
+EXPERIMENT = Experiment(
+    "jsd",
+    "adp",
+    "Appendix B.1",
+    "Jensen–Shannon divergence as the diversity",
+    JSDS,
+    (
+        Claim(
+            "Cross-entropy minus λ · JSD has no minimum inside the simplex",
+            "Appendix B.1, Theorem* 1",
+            _no_interior,
+        ),
+        Claim(
+            "The divergence can override the cross-entropy: the least loss has wrong members",
+            "Appendix B.1",
+            _overrides,
+        ),
+        Claim(
+            "With a small λ it does nothing at all (not said in the paper)",
+            "our question",
+            _too_weak,
+        ),
+    ),
+    draw,
+    None,
+    {
+        scale: f"The logits of one example are free and the loss is minimised over them by L-BFGS "
+        f"in float64 from {starts} random starts, for λ from 0.5 to 20; Eq. 11 at random points. "
+        "No network is trained."
+        for scale, starts in (("smoke", 3), ("cpu", 20), ("paper", 100))
+    },
+)

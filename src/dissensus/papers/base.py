@@ -1,0 +1,196 @@
+"""What an experiment is: cells to run, claims to check, a figure and a table, all from records.
+
+A :class:`Study` says what is run, an :class:`Experiment` what is read off its records; several
+figures of a paper may come from the same runs. Checks, figures and tables see records alone, so
+that a page can be built again, to the same bytes, without running anything.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from dissensus.sweeps.engines import Cell
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "PAPERS",
+    "SCALES",
+    "Cell",
+    "Claim",
+    "Experiment",
+    "Finding",
+    "Record",
+    "Study",
+    "Verdict",
+    "check_options",
+    "option_values",
+    "select",
+]
+
+Record = dict[str, Any]
+Verdict = Literal["holds", "does not hold", "cannot be tested at this scale"]
+
+#: ``smoke``: seconds, for tests; ``cpu``: two cores, real data; ``paper``: the paper's own sizes.
+SCALES = ("smoke", "cpu", "paper")
+
+#: The papers by their short names, as pages cite them.
+PAPERS = {
+    "collusion": (
+        "Jeffares, Liu, Crabbé, van der Schaar, *Joint Training of Deep Ensembles Fails Due to "
+        "Learner Collusion*, NeurIPS 2023"
+    ),
+    "ldr": (
+        "*Rethinking OOD Detection at Scale through Ensemble Diversity*, anonymous, under review"
+    ),
+    "adp": (
+        "Pang, Xu, Du, Chen, Zhu, *Improving Adversarial Robustness via Promoting Ensemble "
+        "Diversity*, ICML 2019"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Study:
+    """Cells that one or more experiments read.
+
+    ``cells(scale, options)`` plans them; ``options`` come from ``--set key=value``, numbers and
+    true/false as such, the rest as text. ``run`` computes the result of one cell, as plain JSON
+    values, from the cell's settings alone; for ``jobs > 1`` it must be a function of a module.
+    """
+
+    name: str
+    cells: Callable[[str, Mapping[str, Any]], list[Cell]]
+    run: Callable[[Cell], dict[str, Any]]
+    jobs: int = 2
+    options: Mapping[str, str] = field(default_factory=dict)  # name: one line of help
+    cost: Mapping[str, str] = field(default_factory=dict)  # scale: roughly how long it takes
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found: a verdict, a sentence with numbers, and what the paper prints."""
+
+    verdict: Verdict
+    measured: str
+    published: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.verdict not in get_args(Verdict):
+            known = ", ".join(get_args(Verdict))
+            raise ValueError(f"a verdict must be one of {known}, got {self.verdict!r}")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper in our words, where it stands, and how records decide on it."""
+
+    text: str
+    where: str
+    check: Callable[[list[Record]], Finding]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of a paper: its study, its claims, and how it is drawn and tabled.
+
+    ``setting`` says for each scale what is run (data, network, schedule, seeds) and how that
+    differs from the paper. ``check``, ``draw`` and ``table`` get the records of finished cells,
+    ``{"name", "cell", "result", "seconds"}``, in the order in which the study plans them.
+    ``brief`` makes sentences of them for the top of the page: what a reader must not miss.
+    """
+
+    name: str
+    paper: str
+    shows: str
+    title: str
+    study: Study
+    claims: tuple[Claim, ...]
+    draw: Callable[[list[Record]], Figure] | None = None
+    table: Callable[[list[Record]], tuple[list[str], list[list[str]]]] | None = None
+    setting: Mapping[str, str] = field(default_factory=dict)
+    brief: Callable[[list[Record]], list[str]] | None = None
+
+    @property
+    def full_name(self) -> str:
+        """``"collusion/explosion"``: the key of the registry."""
+        return f"{self.paper}/{self.name}"
+
+
+# ---- options of a study -------------------------------------------------------------------------
+
+
+def option_values(texts: Iterable[str]) -> dict[str, Any]:
+    """``key=value`` words as a dict; numbers, true and false as such, the rest as text.
+
+    >>> option_values(["seeds=3", "model=resnet18"])
+    {'seeds': 3, 'model': 'resnet18'}
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key or not value:
+            raise ValueError(f"an option is written key=value, got {text!r}")
+        found[key.replace("-", "_")] = _plain(value)
+    return found
+
+
+def _plain(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float) else text
+
+
+def check_options(given: Mapping[str, Any], studies: Iterable[Study]) -> None:
+    """Refuse an option that none of ``studies`` knows, naming the nearest that one does."""
+    studies = list(studies)
+    known = sorted({name for study in studies for name in study.options})
+    for name in given:
+        if name in known:
+            continue
+        names = ", ".join(sorted({study.name for study in studies}))
+        if not known:
+            raise ValueError(f"there is no option {name!r}: {names} takes none")
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+        raise ValueError(f"there is no option {name!r} of {names}; {hint}")
+
+
+# ---- names --------------------------------------------------------------------------------------
+
+
+def select(names: Iterable[str], known: Mapping[str, Experiment]) -> list[Experiment]:
+    """The experiments that ``names`` ask for, each once: full names, papers, or ``paper/…``.
+
+    A name without its paper will do where only one paper has it.
+    """
+    chosen: dict[str, Experiment] = {}
+    for name in names:
+        for full in _matching(name, known):
+            chosen[full] = known[full]
+    return list(chosen.values())
+
+
+def _matching(name: str, known: Mapping[str, Experiment]) -> list[str]:
+    asked = name.strip().strip("/").lower().replace("_", "-")
+    asked = asked.removesuffix("/…").removesuffix("/...").removesuffix("/*")
+    if asked in known:
+        return [asked]
+    found = [full for full in known if full.partition("/")[0] == asked]
+    found = found or [full for full in known if full.partition("/")[2] == asked]
+    if found and (len(found) == 1 or all(full.startswith(f"{asked}/") for full in found)):
+        return found
+    if found:
+        raise ValueError(f"{name!r} is the name of several: {', '.join(found)}")
+    every = [*known, *{full.partition("/")[0] for full in known}]
+    short = {full.partition("/")[2]: full for full in known}
+    close = difflib.get_close_matches(asked, [*every, *short], n=1, cutoff=0.5)
+    hint = f"did you mean {short.get(close[0], close[0])!r}?" if close else "see --list for all"
+    raise ValueError(f"there is no experiment {name!r}; {hint}")

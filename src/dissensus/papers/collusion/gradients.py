@@ -1,0 +1,396 @@
+"""What gradient a member gets: Appendix E with Table 2, and Appendix F's example, exactly.
+
+The closed gradients of independent, probability-averaged and score-averaged training with
+cross-entropy are compared with autograd through the library's objectives on random draws in
+float64; so are Table 2's losses. Appendix F is the same for offsets of one shared prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.collusion.exact import (
+    TOLERANCE,
+    equal_finding,
+    generator_of,
+    relative_difference,
+    shown,
+    uniform,
+    value_and_gradient,
+)
+from dissensus.papers.collusion.offsets import OFFSET_CLAIMS, run_offsets
+from dissensus.objectives import Independent, Joint, Objective
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["EXPERIMENT"]
+
+Check = Callable[[list[Record]], Finding]
+
+_SIZES = {  # (members, classes)
+    "smoke": ((2, 2), (5, 10)),
+    "cpu": ((2, 2), (2, 10), (3, 5), (5, 10), (5, 100), (10, 10), (20, 10), (5, 1000)),
+    "paper": ((2, 2), (2, 10), (3, 5), (5, 10), (5, 100), (10, 10), (20, 10), (5, 1000), (50, 100)),
+}
+_DRAWS = {"smoke": 10, "cpu": 200, "paper": 500}
+
+#: The three columns of Table 2 and the objective of the library for each.
+_WAYS: dict[str, Objective] = {
+    "independent": Independent(),
+    "probability": Joint(combine="probability"),
+    "score": Joint(combine="score"),
+}
+_NAMES = {
+    "independent": "independent training",
+    "probability": "joint training, probabilities averaged",
+    "score": "joint training, scores averaged",
+}
+
+
+# ---- the paper's closed forms -------------------------------------------------------------------
+
+
+def printed_losses(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Table 2, last row, the mean over examples; φ is the softmax and k* the true class."""
+    pick = labels[None, :, None].expand(len(logits), -1, 1)
+    true = logits.softmax(-1).gather(-1, pick).squeeze(-1)  # φ(f_j)_k*, [members, batch]
+    of_mean = logits.mean(0).softmax(-1).gather(-1, labels[:, None]).squeeze(-1)
+    return {
+        "independent": -true.log().mean(0).mean(),
+        "probability": -true.mean(0).log().mean(),
+        "score": -of_mean.log().mean(),
+    }
+
+
+def printed_gradients(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Appendix E's ∂L/∂f_{i,k} of each example, ``[members, batch, classes]``.
+
+    Independent: (φ(f_i)_k − 1[k = k*]) / M. Probabilities averaged: that times
+    φ(f_i)_k* M / Σ_j φ(f_j)_k*. Scores averaged: (φ(f̄)_k − 1[k = k*]) / M, without i.
+
+    Differs from the paper: a logarithm is missing in its first line for independent training; the
+    cases that it arrives at are right.
+    """
+    members, classes = len(logits), logits.shape[-1]
+    probs = logits.softmax(-1)
+    true = torch.nn.functional.one_hot(labels, classes).to(logits.dtype)
+    own = (probs - true) / members
+    at_true = (probs * true).sum(-1, keepdim=True)  # φ(f_i)_k*
+    shared = (logits.mean(0).softmax(-1) - true) / members
+    return {
+        "independent": own,
+        "probability": own * at_true * members / at_true.sum(0),
+        "score": shared.expand_as(logits).clone(),
+    }
+
+
+# ---- the study ----------------------------------------------------------------------------------
+
+
+def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
+    """One cell for each pair of members and classes, one for the curves, one for Appendix F."""
+    draws = int(options.get("draws", _DRAWS[scale]))
+    if draws < 1:
+        raise ValueError(f"draws must be at least 1, got {draws}")
+    equalities = [
+        {
+            "name": f"members={members}-classes={classes}",
+            "kind": "draws",
+            "members": members,
+            "classes": classes,
+            "draws": draws,
+            "seed": number,
+        }
+        for number, (members, classes) in enumerate(_SIZES[scale])
+    ]
+    curves = {"name": "curves", "kind": "curves", "members": 5}
+    return [curves, *equalities, {"name": "offsets", "kind": "offsets", "draws": draws, "seed": 0}]
+
+
+def run(cell: Cell) -> dict[str, Any]:
+    """What a cell asks for, by its ``kind``."""
+    kinds = {"curves": _curves, "draws": _deviations, "offsets": run_offsets}
+    return kinds[cell["kind"]](cell)
+
+
+def _deviations(cell: Cell) -> dict[str, Any]:
+    """Deviations from the closed forms, and how gradients depend on members, over all draws."""
+    generator = generator_of(cell["seed"])
+    most: dict[str, float] = {}
+    least: dict[str, float] = {}
+    for _ in range(cell["draws"]):
+        logits, labels = _draw(cell["members"], cell["classes"], generator)
+        for name, value in _of_draw(logits, labels, generator).items():
+            most[name] = max(most.get(name, value), value)
+            least[name] = min(least.get(name, value), value)
+    return {"most": most, "least": least}
+
+
+def _draw(members: int, classes: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    batch = int(torch.randint(1, 9, (), generator=generator))
+    width = 10 ** uniform(-1, 0.7, generator)  # from nearly uniform to nearly certain
+    logits = torch.randn(members, batch, classes, generator=generator, dtype=torch.float64)
+    labels = torch.randint(classes, (batch,), generator=generator)
+    return width * logits, labels
+
+
+def _of_draw(logits: Tensor, labels: Tensor, generator: torch.Generator) -> dict[str, float]:
+    losses, closed = printed_losses(logits, labels), printed_gradients(logits, labels)
+    moved = logits.clone()  # another prediction of the last member; the first is looked at
+    moved[-1] += torch.randn(moved[-1].shape, generator=generator, dtype=moved.dtype)
+    found = {}
+    values = {}
+    for way, objective in _WAYS.items():
+        value, gradient = value_and_gradient(objective, logits, labels)
+        _, after = value_and_gradient(objective, moved, labels)
+        values[way] = float(value)
+        found[f"{way}_loss"] = relative_difference(value, losses[way])
+        found[f"{way}_gradient"] = relative_difference(gradient, closed[way] / len(labels))
+        found[f"{way}_spread"] = _spread(gradient)
+        found[f"{way}_dependence"] = relative_difference(gradient[0], after[0])
+    for way in ("probability", "score"):
+        found[f"{way}_minus_independent"] = values[way] - values["independent"]
+    return found
+
+
+def _spread(gradient: Tensor) -> float:
+    """How much members' gradients differ: the largest difference over the largest entry."""
+    return float((gradient.amax(0) - gradient.amin(0)).max() / gradient.abs().max())
+
+
+def _curves(cell: Cell) -> dict[str, Any]:
+    """M times a member's gradient at the true class against its own probability of that class.
+
+    Two classes; all other members give the true class the probability ``others``.
+    """
+    members = cell["members"]
+    own = [step / 50 for step in range(1, 50)]
+    others = [0.1, 0.5, 0.9]
+    label = torch.zeros(1, dtype=torch.long)
+    curves: dict[str, list[list[float]]] = {way: [] for way in _WAYS}
+    for probability in others:
+        for way, objective in _WAYS.items():
+            sizes = []
+            for value in own:
+                true = torch.full((members,), probability, dtype=torch.float64)
+                true[0] = value
+                logits = torch.stack([true.logit(), torch.zeros_like(true)], -1)[:, None]
+                _, gradient = value_and_gradient(objective, logits, label)
+                sizes.append(-members * float(gradient[0, 0, 0]))
+            curves[way].append(sizes)
+    return {"own": own, "others": others, "size": curves}
+
+
+# ---- claims -------------------------------------------------------------------------------------
+
+
+def _draws(records: list[Record]) -> list[Record]:
+    return [record for record in records if record["cell"]["kind"] == "draws"]
+
+
+def _most(records: list[Record], key: str) -> float:
+    return max(float(record["result"]["most"][key]) for record in _draws(records))
+
+
+def _least(records: list[Record], key: str) -> float:
+    return min(float(record["result"]["least"][key]) for record in _draws(records))
+
+
+def _tried(records: list[Record]) -> str:
+    found = _draws(records)
+    draws = sum(record["cell"]["draws"] for record in found)
+    members, classes = (sorted({r["cell"][key] for r in found}) for key in ("members", "classes"))
+    return (
+        f"{draws} draws, {members[0]} to {members[-1]} members, {classes[0]} to {classes[-1]} "
+        "classes"
+    )
+
+
+def _equality(*keys: str) -> Check:
+    """A check that the largest of these deviations is rounding."""
+
+    def check(records: list[Record]) -> Finding:
+        return equal_finding({key: _most(records, key) for key in keys}, _tried(records))
+
+    return check
+
+
+def _own_gradient(records: list[Record]) -> Finding:
+    dependence, spread = (_most(records, f"independent_{key}") for key in ("dependence", "spread"))
+    least = _least(records, "independent_spread")
+    holds = dependence == 0 and least > TOLERANCE
+    sentence = (
+        f"moving another member changes a member's gradient by {shown(dependence)} of its size; "
+        f"over members gradients differ by {least:.2g} to {spread:.2g} of the largest entry"
+    )
+    return Finding("holds" if holds else "does not hold", sentence, "the form g(f_i)")
+
+
+def _varied_gradient(records: list[Record]) -> Finding:
+    least = {key: _least(records, f"probability_{key}") for key in ("spread", "dependence")}
+    holds = min(least.values()) > TOLERANCE
+    sentence = (
+        f"in every draw members' gradients differ, by at least {least['spread']:.1e} of the "
+        f"largest entry, and change with another member's prediction, by at least "
+        f"{least['dependence']:.1e}"
+    )
+    if not holds:
+        sentence = f"there are draws in which they do not: {min(least.values()):.1e}"
+    return Finding(
+        "holds" if holds else "does not hold",
+        sentence,
+        "the form g(i, f_1, …, f_M), against its reference 31",
+    )
+
+
+def _same_gradient(records: list[Record]) -> Finding:
+    spread, dependence = _most(records, "score_spread"), _least(records, "score_dependence")
+    holds = spread <= TOLERANCE and dependence > TOLERANCE
+    sentence = (
+        f"members' gradients differ by at most {shown(spread)} of the largest entry, and change "
+        f"with another member's prediction, by at least {shown(dependence)} ({_tried(records)})"
+    )
+    return Finding("holds" if holds else "does not hold", sentence, "the form g(f)")
+
+
+def _never_above(records: list[Record]) -> Finding:
+    most = {way: _most(records, f"{way}_minus_independent") for way in ("probability", "score")}
+    holds = all(value <= TOLERANCE for value in most.values())
+    sentence = (
+        "the largest of joint loss − mean member loss is "
+        + " and ".join(f"{value:.1e} with {way} averaging" for way, value in most.items())
+        + f" ({_tried(records)})"
+    )
+    return Finding("holds" if holds else "does not hold", sentence)
+
+
+# ---- figure and table ---------------------------------------------------------------------------
+
+
+def draw(records: list[Record]) -> Figure:
+    """The pull on a member towards the true class, for each way of training."""
+    from dissensus.plots.style import add_line, label, new_figure
+
+    curve = next(r["result"] for r in records if r["cell"]["kind"] == "curves")
+    figure, axes = new_figure(1, 3, width=3.1, height=2.9, sharey=True)
+    for place, (way, curves) in enumerate(curve["size"].items()):
+        panel = axes[0, place]
+        for number, (others, sizes) in enumerate(zip(curve["others"], curves, strict=True)):
+            # Where the others do not matter the lines coincide: dashes let all of them be seen.
+            style = ("-", "--", ":")[number] if way == "independent" else "-"
+            name = f"others give it {others:g}"
+            add_line(panel, curve["own"], sizes, number, name=name, markers=False, linestyle=style)
+        title = _NAMES[way].replace("joint training, ", "joint: ")
+        label(panel, "own probability of the true class", "", title, legend=place == 2)
+    axes[0, 0].set_ylabel("M · |∂L/∂f| at the true class")
+    return figure
+
+
+def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """Table 2 and Appendix E's gradients with the largest deviations found."""
+    forms = {
+        "independent": ("−(1/M) Σ_j log φ(f_j)_k*", "(φ(f_i)_k − 1[k = k*]) / M"),
+        "probability": (
+            "−log((1/M) Σ_j φ(f_j)_k*)",
+            "φ(f_i)_k* (φ(f_i)_k − 1[k = k*]) / Σ_j φ(f_j)_k*",
+        ),
+        "score": ("−log φ((1/M) Σ_j f_j)_k*", "(φ(f̄)_k − 1[k = k*]) / M"),
+    }
+    rows = [
+        [
+            _NAMES[way],
+            loss,
+            f"{_most(records, f'{way}_loss'):.1e}",
+            gradient,
+            f"{_most(records, f'{way}_gradient'):.1e}",
+            _range(records, f"{way}_spread"),
+        ]
+        for way, (loss, gradient) in forms.items()
+    ]
+    header = [
+        "training",
+        "loss (Table 2)",
+        "deviation",
+        "∂L/∂f_{i,k} (Appendix E)",
+        "deviation",
+        "spread over members",
+    ]
+    return header, rows
+
+
+def _range(records: list[Record], key: str) -> str:
+    low, high = _least(records, key), _most(records, key)
+    return shown(low) if low == high else f"{shown(low)} to {high:.2g}"
+
+
+_SETTING = (
+    "Logits from normal distributions of widths 0.1 to 5, {draws} draws for each of (members, "
+    "classes) = {sizes}; float64; autograd through the library's objectives against the closed "
+    "forms. Appendix F with 2 to 20 members. The paper derives these by hand; the draws are added "
+    "here, and so is the figure."
+)
+
+EXPERIMENT = Experiment(
+    name="gradients",
+    paper="collusion",
+    shows="Table 2, Appendices E and F",
+    title="What gradient a member gets in independent and joint training",
+    study=Study(
+        name="gradients",
+        cells=cells,
+        run=run,
+        jobs=1,
+        options={"draws": "how many random draws for each size"},
+        cost={"smoke": "1 s", "cpu": "10 s", "paper": "1 min"},
+    ),
+    claims=(
+        Claim(
+            "Table 2's cross-entropy losses are those of independent and joint training",
+            "Appendix E, Table 2",
+            _equality(*(f"{way}_loss" for way in _WAYS)),
+        ),
+        Claim(
+            "The closed gradients of all three are right",
+            "Appendix E",
+            _equality(*(f"{way}_gradient" for way in _WAYS)),
+        ),
+        Claim(
+            "Trained independently, each member gets a gradient of its own that depends on its own "
+            "prediction alone",
+            "Appendix E",
+            _own_gradient,
+        ),
+        Claim(
+            "With probabilities averaged, members get different gradients, which depend on the "
+            "other members too",
+            "Appendix E",
+            _varied_gradient,
+        ),
+        Claim(
+            "With scores averaged, all members get the same gradient",
+            "Appendix E",
+            _same_gradient,
+        ),
+        Claim(
+            "The joint loss never exceeds the mean loss of the members, so that its optimum is no "
+            "worse, with either averaging",
+            "Section 6, Appendix E, point 2",
+            _never_above,
+        ),
+        *OFFSET_CLAIMS,
+    ),
+    draw=draw,
+    table=table,
+    setting={
+        scale: _SETTING.format(
+            draws=_DRAWS[scale], sizes=", ".join(f"({m}, {c})" for m, c in _SIZES[scale])
+        )
+        for scale in _SIZES
+    },
+)

@@ -1,0 +1,256 @@
+"""One training of an image ensemble: a cell's settings in, errors, diversity and curves out.
+
+Every image study is made of these cells. The paper's settings (Appendix B) are in
+:data:`PAPER_SWEEP`; a study changes what differs in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from dissensus.data import AUGMENTATIONS, Augment
+from dissensus.decomposition import decompose
+from dissensus.ensemble import Ensemble
+from dissensus.papers.base import Cell, Record
+from dissensus.papers.collusion.parts import Parts, load_parts
+from dissensus.models import make_factory
+from dissensus.objectives import Augmented, LearnerDropout, Objective
+from dissensus.outputs import combined_log_probs
+from dissensus.training import History, Recipe, fit, predict
+
+__all__ = [
+    "BETAS",
+    "CPU",
+    "NETWORKS",
+    "PAPER_SWEEP",
+    "SMOKE",
+    "by_seed",
+    "image_cell",
+    "member_accuracy",
+    "run_image_cell",
+]
+
+BETAS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+#: Where the small networks are, for the ``model`` of a cell.
+NETWORKS = "dissensus.papers.collusion.networks"
+
+_SGD = "sgd:lr=0.1,momentum=0.9,weight_decay=5e-4"
+
+#: Appendix B, "Practical Implications": the settings of Figures 6 (left), 13, 14, 16, 17 and 18.
+PAPER_SWEEP: Mapping[str, Any] = {
+    "data": "cifar10",
+    "train": None,
+    "val": 0.2,
+    "test": None,
+    "size": None,
+    "model": "resnet18",
+    "model_options": {},
+    "members": 5,
+    "combine": "probability",
+    "beta": 0.0,
+    "drop": 0.0,
+    "optimizer": _SGD,
+    "schedule": "multistep:at=30/50/70,factor=0.2",
+    "epochs": 80,
+    "batch_size": 128,
+    "augment": "collusion",
+    "patience": None,
+    "watch": 0,
+    "seed": 0,
+}
+
+#: What two cores can train: 2,500 images of CIFAR-10 and a ResNet of two blocks. The objectives are
+#: means over members, so a member's own gradient counts 1/members: in a training this short the
+#: paper's 0.1 is meant for one member's loss, and times the members for their mean. Both ends of
+#: the sweep have a lower validation loss with it than with 0.1 for the mean.
+CPU: Mapping[str, Any] = {
+    **PAPER_SWEEP,
+    "train": 2500,
+    "val": 1000,
+    "test": 5000,
+    "model": f"{NETWORKS}:small_resnet",
+    "model_options": {"width": 16, "stages": [1, 1], "stem": 4},
+    "optimizer": "sgd:lr=0.5,momentum=0.9,weight_decay=5e-4",
+    "schedule": "multistep:at=7/10,factor=0.2",
+    "epochs": 12,
+    "batch_size": 64,
+    "augment": "none",
+}
+
+#: A few steps on the digits of scikit-learn, to see that everything works.
+SMOKE: Mapping[str, Any] = {
+    **PAPER_SWEEP,
+    "data": "digits",
+    "train": 256,
+    "val": 100,
+    "test": 200,
+    "model": f"{NETWORKS}:small_resnet",
+    "model_options": {"width": 4, "stages": [1], "stem": 2},
+    "members": 3,
+    "optimizer": "adam:lr=5e-3",
+    "schedule": "constant",
+    "epochs": 2,
+    "batch_size": 64,
+    "augment": "none",
+}
+
+
+# ---- planning -----------------------------------------------------------------------------------
+
+
+def image_cell(name: str, settings: Mapping[str, Any], **changes: Any) -> Cell:
+    """A cell of ``settings`` with ``changes``; a setting that there is not is an error."""
+    unknown = sorted(set(changes) - set(settings))
+    if unknown:
+        raise ValueError(f"an image cell has no setting {', '.join(unknown)}")
+    return {"name": name, **settings, **changes}
+
+
+# ---- running ------------------------------------------------------------------------------------
+
+
+def run_image_cell(cell: Cell) -> dict[str, Any]:
+    """Train one ensemble and measure it at the epoch with the least validation ERR.
+
+    Without validation data (``val`` 0) the last epoch is measured, as for the generalisation gap.
+    ``watch`` measures training and test data after every so many epochs, for the curves.
+    """
+    parts = load_parts(cell)
+    ens = _ensemble(cell, parts)
+    curve: list[dict[str, Any]] = []
+
+    def watch(record: dict[str, Any], trained: Ensemble) -> None:
+        epoch, every = record["epoch"], cell["watch"]
+        if every and (epoch % every == 0 or epoch in (1, cell["epochs"])):
+            both = {part: _measure(trained, getattr(parts, part)) for part in ("train", "test")}
+            curve.append({"epoch": epoch, **both})
+
+    history = fit(
+        ens,
+        parts.train,
+        _objective(cell),
+        val=parts.val,
+        augment=_augmentation(cell),
+        callbacks=[watch],
+        progress=False,
+        recipe=_recipe(cell),
+    )
+    result: dict[str, Any] = {
+        "best_epoch": history.best_epoch if parts.val is not None else len(history.epochs),
+        "epochs": len(history.epochs),
+        "parameters": sum(p.numel() for p in ens.member(0).parameters()),
+        **{part: _measure(ens, getattr(parts, part)) for part in parts.measured},
+    }
+    if curve:
+        result["watched"] = _columns(curve)
+    if parts.val is not None:
+        result["validation"] = _validation_curve(history)
+    return result
+
+
+def _ensemble(cell: Cell, parts: Parts) -> Ensemble:
+    make = make_factory(
+        cell["model"],
+        parts.input_shape,
+        parts.outputs,
+        normalize=parts.normalize,
+        **cell["model_options"],
+    )
+    ens = Ensemble(make, members=cell["members"], seed=cell["seed"], combine=cell["combine"])
+    return ens.to("cuda") if torch.cuda.is_available() else ens
+
+
+def _objective(cell: Cell) -> Objective:
+    """``L^β`` (Eq. 2), of the members that a draw leaves if ``drop`` is above 0 (G.7)."""
+    objective = Augmented(beta=cell["beta"], combine=cell["combine"])
+    return LearnerDropout(drop=cell["drop"], objective=objective) if cell["drop"] else objective
+
+
+def _augmentation(cell: Cell) -> Augment | None:
+    """One of ``AUGMENTATIONS`` by name, or the settings of another."""
+    wanted = cell["augment"]
+    if wanted == "none":
+        return None
+    return AUGMENTATIONS[wanted] if isinstance(wanted, str) else Augment(**wanted)
+
+
+def _recipe(cell: Cell) -> Recipe:
+    return Recipe(
+        epochs=cell["epochs"],
+        batch_size=cell["batch_size"],
+        optimizer=cell["optimizer"],
+        schedule=cell["schedule"],
+        patience=cell["patience"],
+        seed=cell["seed"],
+    )
+
+
+# ---- measuring ----------------------------------------------------------------------------------
+
+
+def _measure(ens: Ensemble, part: Any) -> dict[str, Any]:
+    """ERR, mean ERR and DIV (cross-entropy), top-1 and top-5 accuracy, each member's accuracy."""
+    found = predict(ens, part)
+    assert found.targets is not None  # every part is labelled
+    split = decompose(found.outputs, found.targets, "cross_entropy", ens.combine)
+    ranked = combined_log_probs(found.outputs, ens.combine).topk(min(5, found.outputs.shape[-1]))
+    hits = ranked.indices == found.targets[:, None]
+    own = (found.outputs.argmax(-1) == found.targets).double().mean(-1)
+    return {
+        "error": float(split.ensemble_error),
+        "member_error": float(split.member_error),
+        "diversity": float(split.diversity),
+        "accuracy": float(hits[:, 0].double().mean()),
+        "top5": float(hits.any(-1).double().mean()),
+        "member_accuracies": own.tolist(),
+    }
+
+
+def _columns(curve: list[dict[str, Any]]) -> dict[str, Any]:
+    """A list of measurements as one short list a quantity: ``{"train_error": […], …}``."""
+    found: dict[str, Any] = {"epoch": [point["epoch"] for point in curve]}
+    for part in ("train", "test"):
+        for key in ("error", "member_error", "accuracy"):
+            found[f"{part}_{key}"] = [_short(point[part][key]) for point in curve]
+    return found
+
+
+def _validation_curve(history: History) -> dict[str, Any]:
+    """ERR, mean ERR and accuracies on validation data after each epoch."""
+    members = [_short(float(np.mean(a))) for a in history.column("val/per_member_accuracy")]
+    return {
+        "error": [_short(value) for value in history.column("val/ensemble_error")],
+        "member_error": [_short(value) for value in history.column("val/member_error")],
+        "accuracy": [_short(value) for value in history.column("val/accuracy")],
+        "member_accuracy": members,
+    }
+
+
+def _short(value: float) -> float:
+    """Four digits are more than a curve can show."""
+    return float(f"{value:.4g}")
+
+
+# ---- reading records ----------------------------------------------------------------------------
+
+
+def member_accuracy(measured: Mapping[str, Any]) -> float:
+    """The mean accuracy of single members."""
+    return float(np.mean(measured["member_accuracies"]))
+
+
+def by_seed(records: Iterable[Record], part: str, key: str) -> dict[int, float]:
+    """One figure of each record by its seed; ``member_accuracy`` is the mean over members."""
+    return {
+        record["cell"]["seed"]: (
+            member_accuracy(record["result"][part])
+            if key == "member_accuracy"
+            else float(record["result"][part][key])
+        )
+        for record in records
+    }

@@ -1,0 +1,165 @@
+"""Appendix F: one prediction disguised as M, f_j = f + c_j, and which offsets c_j minimise what.
+
+Joint training: any offsets with mean y − f are a minimum, however far apart; that is learner
+collusion. Independent training: the minimum is unique.
+
+Differs from the paper: the unique minimum is at c_j = y − f, not at 0 unless f = y, and the cross
+term of mean ERR is (2/M) Σ_j c_j (f − y), twice what is printed.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.functional import hessian
+
+from dissensus.decomposition import decompose
+from dissensus.papers.base import Cell, Claim, Finding, Record
+from dissensus.papers.collusion.exact import (
+    TOLERANCE,
+    equal_finding,
+    generator_of,
+    gradient_of,
+    shown,
+    uniform,
+)
+from dissensus.objectives import Independent, Joint, Objective
+
+__all__ = ["OFFSET_CLAIMS", "run_offsets"]
+
+_FAR = (1.0, 10.0, 100.0, 1000.0, 10000.0)  # how far apart offsets are for the last claim
+
+
+def run_offsets(cell: Cell) -> dict[str, Any]:
+    """The largest deviations from Appendix F over random f, y and offsets."""
+    generator = generator_of(cell["seed"])
+    worst: dict[str, float] = {}
+    for _ in range(cell["draws"]):
+        members = int(torch.randint(2, 21, (), generator=generator))
+        for name, value in _of_draw(members, generator).items():
+            worst[name] = max(worst.get(name, value), value)
+    return {**worst, "far": list(_FAR), "ratio_far": _ratios(generator)}
+
+
+def _of_draw(members: int, generator: torch.Generator) -> dict[str, float]:
+    truth, shared = uniform(-2, 2, generator), uniform(-2, 2, generator)
+    away = 10 ** uniform(-1, 2, generator)
+    random = away * torch.randn(members, generator=generator, dtype=torch.float64)
+    # Any offsets, shifted to the mean y − f that Appendix F asks for.
+    colluding = random - random.mean() + (truth - shared)
+    joint, independent = Joint(loss="mse"), Independent(loss="mse")
+
+    def loss(objective: Objective, offsets: Tensor) -> Tensor:
+        target = torch.full((1, 1), truth, dtype=torch.float64)
+        return objective((shared + offsets)[:, None, None], target).loss
+
+    value, slope = gradient_of(lambda c: loss(joint, c), colluding)
+    flat, curved = (
+        torch.linalg.eigvalsh(hessian(lambda c, o=one: loss(o, c), colluding))
+        for one in (joint, independent)
+    )
+    best = torch.full((members,), truth - shared, dtype=torch.float64)
+    _, at_best = gradient_of(lambda c: loss(independent, c), best)
+    _, at_zero = gradient_of(lambda c: loss(independent, c), torch.zeros_like(best))
+    error, mean_error = shared - truth, float(loss(independent, random))
+    square = error**2 + float(random.square().mean())
+    size = max(mean_error, square)
+    return {
+        "joint_loss_at_colluding": float(value) / size,
+        "joint_slope_at_colluding": float(slope.abs().max()) / size,
+        "joint_curvature_beyond_first": float(flat[:-1].abs().max()),
+        "independent_slope_at_best": float(at_best.abs().max()),
+        "independent_least_curvature": abs(float(curved.min()) * members / 2 - 1),
+        "independent_slope_at_zero": float(at_zero.abs().max()) * members / 2,
+        "cross_term_doubled": abs(mean_error - square - 2 * float(random.mean()) * error) / size,
+        "cross_term_printed": abs(mean_error - square - float(random.mean()) * error) / size,
+    }
+
+
+def _ratios(generator: torch.Generator, members: int = 5) -> list[float]:
+    """DIV / mean ERR for offsets ever farther apart, with f − y = 1."""
+    shape = torch.randn(members, generator=generator, dtype=torch.float64)
+    shape -= shape.mean()
+    target = torch.zeros(1, 1, dtype=torch.float64)
+    found = []
+    for far in _FAR:
+        parts = decompose((1.0 + far * shape)[:, None, None], target, loss="mse")
+        found.append(float(parts.diversity / parts.member_error))
+    return found
+
+
+# ---- claims -------------------------------------------------------------------------------------
+
+
+def _result(records: list[Record]) -> tuple[dict[str, Any], str]:
+    record = next(record for record in records if record["name"] == "offsets")
+    return record["result"], f"{record['cell']['draws']} draws, 2 to 20 members"
+
+
+def _joint_minimum(records: list[Record]) -> Finding:
+    found, tried = _result(records)
+    keys = ("joint_loss_at_colluding", "joint_slope_at_colluding", "joint_curvature_beyond_first")
+    finding = equal_finding({key: found[key] for key in keys}, tried)
+    words = f"loss and slope are 0 and M − 1 directions are flat: {finding.measured}"
+    return Finding(finding.verdict, words)
+
+
+def _independent_minimum(records: list[Record]) -> Finding:
+    found, tried = _result(records)
+    curvature = found["independent_least_curvature"]
+    holds = found["independent_slope_at_zero"] <= TOLERANCE
+    right = found["independent_slope_at_best"] <= TOLERANCE and curvature <= TOLERANCE
+    sentence = (
+        f"the minimum is unique (curvature 2/M everywhere, deviation {shown(curvature)}) and "
+        f"{'lies' if right else 'does not lie'} at c_j = y − f (slope there "
+        f"{shown(found['independent_slope_at_best'])}); at c_j = 0 the slope is (2/M) |f − y|, "
+        f"here up to (2/M) · {found['independent_slope_at_zero']:.2g}, so that it is no "
+        f"minimum unless f = y ({tried})"
+    )
+    return Finding("holds" if holds else "does not hold", sentence, "c_j = 0 for all j")
+
+
+def _cross_term(records: list[Record]) -> Finding:
+    found, tried = _result(records)
+    printed, doubled = found["cross_term_printed"], found["cross_term_doubled"]
+    sentence = (
+        f"as printed the identity is off by up to {printed:.2g} of its size; with (2/M) Σ_j c_j "
+        f"(f − y) by {shown(doubled)} ({tried})"
+    )
+    return Finding(
+        "holds" if printed <= TOLERANCE else "does not hold", sentence, "(1/M) Σ_j c_j (f − y)"
+    )
+
+
+def _ratio(records: list[Record]) -> Finding:
+    found, _ = _result(records)
+    gaps = [1 - ratio for ratio in found["ratio_far"]]
+    falling = all(after < before for before, after in pairwise(gaps))
+    holds = falling and gaps[-1] < 1e-3
+    sentence = ", ".join(
+        f"{ratio:.6g} at {far:g}"
+        for far, ratio in zip(found["far"], found["ratio_far"], strict=True)
+    )
+    return Finding(
+        "holds" if holds else "does not hold",
+        f"DIV / mean ERR with f − y = 1 and offsets of width c: {sentence}",
+    )
+
+
+OFFSET_CLAIMS = (
+    Claim(
+        "Joint training: any offsets with mean y − f are a minimum, however far apart",
+        "Appendix F",
+        _joint_minimum,
+    ),
+    Claim(
+        "Independent training: the unique minimum is at c_j = 0",
+        "Appendix F",
+        _independent_minimum,
+    ),
+    Claim("The cross term of mean ERR is (1/M) Σ_j c_j (f − y)", "Appendix F", _cross_term),
+    Claim("Mean ERR ≈ DIV as offsets grow, |c_j| → ∞", "Appendix F", _ratio),
+)

@@ -1,0 +1,182 @@
+"""What is measured of a trained ensemble: diversity, accuracy and detection, as plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dissensus.calibration import ece, fit_temperature
+from dissensus.detection import Mahalanobis, NearestNeighbours, evaluate
+from dissensus.ensemble import Ensemble
+from dissensus.papers.ldr.settings import Setting, Split
+from dissensus.losses import cross_entropy
+from dissensus.outputs import combined_log_probs
+from dissensus.scores import at_temperature, score_all
+from dissensus.shift import Candidates, MemberFeatures, accuracies
+from dissensus.shift.accuracy import judged
+from dissensus.training import predict
+
+__all__ = [
+    "DETECTORS",
+    "auroc",
+    "distances",
+    "dropout_passes",
+    "measure",
+    "outputs_of",
+    "soups",
+]
+
+#: The scores that are compared: the paper's (Table 6), and those that users will ask for.
+DETECTORS = (
+    "pds",
+    "bma",
+    "energy",
+    "mean_entropy",
+    "confidence",
+    "entropy",
+    "mutual_information",
+    "max_logit",
+    "unique",
+)
+
+
+Outputs = Callable[[Tensor], Tensor]
+
+
+def measure(outputs: Outputs, setting: Setting) -> dict[str, Any]:
+    """Every figure of one ensemble: for each part, and for each unknown set against test data.
+
+    ``outputs`` gives members' logits ``[members, batch, classes]``.
+    """
+    parts = {"val": setting.val, "test": setting.test, **setting.unknown}
+    logits = {name: outputs(x) for name, (x, _) in parts.items()}
+    logits["mixed"] = outputs(setting.mixed)
+    scores = {name: score_all(found, DETECTORS) for name, found in logits.items()}
+    result: dict[str, Any] = {
+        "parts": {name: _part(logits[name], scores[name], y) for name, (_, y) in parts.items()},
+        "auroc": {name: _detection(scores["test"], scores[name]) for name in setting.unknown},
+        "fpr95": {
+            name: {
+                score: evaluate(scores["test"][score], found, bootstrap=0).fpr95.value
+                for score, found in scores[name].items()
+                if score in ("pds", "bma")
+            }
+            for name in setting.unknown
+        },
+        "val_auroc": _detection(scores["val"], scores["mixed"]),
+    }
+    if setting.groups is not None:
+        result["groups"] = _groups(logits["test"], setting.test[1], setting.groups)
+    return result
+
+
+def outputs_of(ens: Ensemble, x: Tensor) -> Tensor:
+    """Members' logits ``[members, batch, classes]`` in evaluation mode."""
+    return predict(ens, x, batch_size=1024).outputs
+
+
+def dropout_passes(ens: Ensemble, passes: int, seed: int) -> Outputs:
+    """A network with its dropout left on, run ``passes`` times (Gal and Ghahramani, 2016)."""
+    network = ens.member(0).eval()
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Dropout)]
+    if not any(layer.p > 0 for layer in layers):
+        raise ValueError("dropout passes need a network with dropout, got one without")
+    for layer in layers:
+        layer.train()
+
+    def outputs(x: Tensor) -> Tensor:
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(seed)
+            return torch.stack([network(x) for _ in range(passes)])
+
+    return outputs
+
+
+#: Training rows that distances are fitted to; all, but for sets as large as ImageNet.
+_FITTED = 100_000
+
+
+def distances(ens: Ensemble, setting: Setting) -> dict[str, dict[str, float]]:
+    """AUROC of what needs no ensemble: distances of features, and softmax at a fitted temperature.
+
+    The features are the inputs where these are a backbone's, else those before the last layer.
+    """
+    features = _identity if setting.train[0].ndim == 2 else MemberFeatures(ens)
+    known = features(setting.train[0][:_FITTED])
+    labels = setting.train[1][:_FITTED]
+    scores: dict[str, Outputs] = {
+        "mahalanobis": Mahalanobis.fit(known, labels),
+        "relative_mahalanobis": Mahalanobis.fit(known, labels, relative=True),
+        "nearest_neighbours": NearestNeighbours.fit(known),
+    }
+    temperature = fit_temperature(outputs_of(ens, setting.val[0]), setting.val[1])
+    tempered = at_temperature("bma", temperature)
+    found: dict[str, dict[str, float]] = {}
+    inside = {name: score(features(setting.test[0])) for name, score in scores.items()}
+    inside["tempered_bma"] = tempered(outputs_of(ens, setting.test[0]))
+    for name, (x, _) in setting.unknown.items():
+        outside = {score: function(features(x)) for score, function in scores.items()}
+        outside["tempered_bma"] = tempered(outputs_of(ens, x))
+        found[name] = _detection(inside, outside)
+    return found
+
+
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
+def auroc(inside: Tensor, outside: Tensor) -> float:
+    """The area under the ROC curve of a score, unknown inputs being positive."""
+    return evaluate(inside, outside, bootstrap=0).auroc.value
+
+
+def _detection(inside: Mapping[str, Tensor], outside: Mapping[str, Tensor]) -> dict[str, float]:
+    return {score: auroc(inside[score], outside[score]) for score in inside}
+
+
+def _part(logits: Tensor, scores: Mapping[str, Tensor], y: Tensor | None) -> dict[str, Any]:
+    """#unique and C · PDS (both 1 for members that agree), and how good predictions are."""
+    found: dict[str, Any] = {
+        "unique": float(scores["unique"].double().mean()),
+        "pds_sum": float(scores["pds"].double().mean()) * logits.shape[-1],
+    }
+    if y is None:
+        return found
+    log_probs = combined_log_probs(logits, "probability")
+    own = (logits.argmax(-1) == y).double().mean(-1)
+    return found | {
+        "accuracy": float((log_probs.argmax(-1) == y).double().mean()),
+        "score_accuracy": float((logits.mean(0).argmax(-1) == y).double().mean()),
+        "member_accuracies": own.tolist(),
+        "nll": float(cross_entropy(log_probs, y).double().mean()),
+        "ece": float(ece(log_probs.exp(), y)),
+    }
+
+
+def _groups(logits: Tensor, y: Tensor, groups: Tensor) -> dict[str, list[float]]:
+    """Accuracy by group: the ensemble, the member whose worst group is best, the mean member."""
+    right = {
+        "ensemble": combined_log_probs(logits, "probability").argmax(-1) == y,
+        "members": logits.argmax(-1) == y,
+    }
+    found = judged(right, groups, bootstrap=0).worst_group
+    return {name: list(way.by_group.values()) for name, way in found.items()}
+
+
+def soups(ens: Ensemble, setting: Setting) -> dict[str, dict[str, float]]:
+    """Accuracy on each labelled part of averaged weights, and of the best member there.
+
+    ``uniform`` averages all members' weights; ``greedy`` those that do not lower validation
+    accuracy; ``oracle`` is the member that is best on the part itself (Appendix A.2).
+    """
+    labelled: dict[str, Split] = {"test": setting.test}
+    labelled |= {name: (x, y) for name, (x, y) in setting.unknown.items() if y is not None}
+    candidates = Candidates.of(ens, setting.val)
+    found = {}
+    for name, (x, y) in labelled.items():
+        ways = accuracies(candidates, x, y, bootstrap=0).overall
+        found[name] = {way.removesuffix("_soup"): ways[way].value for way in ways}
+    return found

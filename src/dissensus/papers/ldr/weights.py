@@ -1,0 +1,315 @@
+"""The weights α_n over training (Eq. 4 and 5), and the gradients by which A.14 explains them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dissensus.ensemble import Ensemble
+from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.comparing import SEEDS_OPTION, seeds_of
+from dissensus.papers.ldr.cells import CPU, PAPER, SMOKE, ldr_cell
+from dissensus.papers.ldr.measuring import outputs_of
+from dissensus.papers.ldr.methods import train_ensemble
+from dissensus.papers.ldr.settings import load_setting
+from dissensus.papers.statistics import curve_interval, larger_than, mean_interval
+from dissensus.objectives.ldr import hardness_weights
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["EXPERIMENT", "STUDY", "clashes", "gradients_differ_by"]
+
+
+def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
+    """The gradients once, then a training with 5% planted rows for each seed."""
+    settings = {"smoke": SMOKE, "cpu": CPU, "paper": PAPER}[scale]
+    seeds = seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 3}[scale])
+    found = [ldr_cell("gradients", settings, method="gradients")]
+    for seed in seeds:
+        name = f"training-seed={seed}"
+        found.append(ldr_cell(name, settings, method="ldr", strength=0.3, planted=0.05, seed=seed))
+    return found
+
+
+def run(cell: Cell) -> dict[str, Any]:
+    """The gradients of A.14, or α_n after every epoch of a training."""
+    if cell["method"] == "gradients":
+        return {"differ_by": gradients_differ_by(), **clashes()}
+    setting = load_setting(cell)
+    x, y = setting.train
+    planted = setting.planted
+    assert planted is not None
+    curve: list[dict[str, float]] = []
+
+    def watch(record: dict[str, Any], ens: Ensemble) -> None:
+        logits = outputs_of(ens, x)
+        curve.append(_weights(logits, y, planted))
+
+    train_ensemble(cell, setting, callbacks=[watch])
+    return {"curve": {key: [point[key] for point in curve] for key in curve[0]}}
+
+
+def _weights(logits: Tensor, y: Tensor, planted: Tensor) -> dict[str, float]:
+    """α_n of all training rows as one batch, and where its mass lies."""
+    alpha = hardness_weights(logits, y).double()
+    wrong = logits.mean(0).argmax(-1) != y
+    # Below one half the gradient of Eq. 3 draws the other member to the same class.
+    unsure = logits.softmax(-1).amax(-1).mean(0) < 0.5
+    hardest = alpha.sort(descending=True).values[: max(1, len(alpha) // 20)]
+    mean_ce = torch.nn.functional.cross_entropy(logits.mean(0), y)
+    return {
+        "mean": float(alpha.mean()),
+        "inverse_loss": 1 / float(mean_ce),
+        "hardest_share": float(hardest.sum() / alpha.sum()),
+        "wrong_share": float(alpha[wrong].sum() / alpha.sum()),
+        "wrong": float(wrong.double().mean()),
+        "pulling_share": float(alpha[unsure].sum() / alpha.sum()),
+        "planted_ratio": float(alpha[planted].mean() / alpha[~planted].mean()),
+    }
+
+
+# ---- the gradients of A.14 ----------------------------------------------------------------------
+
+
+def gradients_differ_by(cases: int = 2000, seed: int = 0) -> float:
+    """The largest difference between Equations 18 to 20 and automatic differentiation of Eq. 17.
+
+    y, f̂ and ĝ are different classes, so that no two of the terms share a probability.
+    """
+    draw = np.random.default_rng(seed).uniform(0.01, 0.99, (cases, 6))
+    values = torch.from_numpy(draw)
+    names = ("f_y", "f_f", "f_g", "g_y", "g_f", "g_g")
+    p = {name: values[:, i].clone().requires_grad_() for i, name in enumerate(names)}
+    alpha = 0.7
+
+    def apart(first: Tensor, second: Tensor) -> Tensor:
+        return first * (1 - second) + second * (1 - first)
+
+    loss = -p["f_y"].log() - p["g_y"].log()
+    loss = loss - alpha * (apart(p["f_f"], p["g_f"]).log() + apart(p["g_g"], p["f_g"]).log())
+    loss.sum().backward()
+    with torch.no_grad():
+        written = {
+            "f_y": -1 / p["f_y"],
+            "f_f": alpha * (2 * p["g_f"] - 1) / apart(p["f_f"], p["g_f"]),
+            "f_g": alpha * (2 * p["g_g"] - 1) / apart(p["f_g"], p["g_g"]),
+        }
+    errors = []
+    for name, value in written.items():
+        found = p[name].grad
+        assert found is not None  # backward has run
+        errors.append((found - value).abs() / value.abs().clamp_min(1))
+    return float(torch.stack(errors).max())
+
+
+def clashes(gamma: float = 4.0, points: int = 401) -> dict[str, float]:
+    """Where y = f̂, on a grid of f_y and g_y: which term of Eq. 21 dominates.
+
+    ``flips_constant`` is the share of g_y at which dominance changes with f_y for α = γ, and
+    ``flips_inverse`` the same for α = γ / f_y where |2 g_y − 1| ≥ 1/γ (Eq. 25's condition);
+    ``together`` the share of the grid where both terms raise f_y, so that they do not clash.
+    """
+    f = torch.linspace(0.0025, 0.9975, points, dtype=torch.float64)[None]
+    g = torch.linspace(0.0025, 0.9975, points, dtype=torch.float64)[:, None]
+    c = f + g - 2 * f * g
+
+    def dominates(alpha: Tensor) -> Tensor:
+        return alpha * (2 * g - 1).abs() / c >= 1 / f
+
+    def flips(found: Tensor) -> Tensor:
+        return found.any(1) & ~found.all(1)
+
+    enough = ((2 * g - 1).abs() >= 1 / gamma).flatten()
+    return {
+        "flips_constant": float(flips(dominates(torch.full_like(f, gamma))).double().mean()),
+        "flips_inverse": float(flips(dominates(gamma / f))[enough].double().mean()),
+        "together": float((2 * g - 1 < 0).double().mean()),
+        "largest_c": float(c.max()),
+        "least_c": float(c.min()),
+    }
+
+
+STUDY = Study(
+    "weights",
+    cells,
+    run,
+    jobs=1,
+    options=SEEDS_OPTION,
+    cost={"smoke": "3 s", "cpu": "3 min", "paper": "GPU hours"},
+)
+
+
+# ---- claims -------------------------------------------------------------------------------------
+
+
+def _curves(records: list[Record], key: str) -> list[list[float]]:
+    trained = [record for record in records if "curve" in record["result"]]
+    return [record["result"]["curve"][key] for record in trained]
+
+
+def _identity(records: list[Record]) -> Finding:
+    """Eq. 5 on the whole training set, after every epoch."""
+    worst = max(
+        abs(mean / inverse - 1)
+        for means, inverses in zip(
+            _curves(records, "mean"), _curves(records, "inverse_loss"), strict=True
+        )
+        for mean, inverse in zip(means, inverses, strict=True)
+    )
+    return Finding(
+        "holds" if worst < 1e-4 else "does not hold",
+        f"mean α_n × mean cross-entropy differs from 1 by at most {worst:.1e}",
+        "α_B = 1 / mean CE (Eq. 5)",
+    )
+
+
+def _rises(records: list[Record]) -> Finding:
+    curves = _curves(records, "mean")
+    last, first = [curve[-1] for curve in curves], [curve[0] for curve in curves]
+    return larger_than(last, first, ("last epoch", "first epoch"), "mean α_n")
+
+
+def _on_the_wrong(records: list[Record]) -> Finding:
+    """At the end, the weight on wrongly classified rows is larger than their share."""
+    shares = [curve[-1] for curve in _curves(records, "wrong_share")]
+    counts = [curve[-1] for curve in _curves(records, "wrong")]
+    names = ("share of the weight", "share of the rows")
+    return larger_than(shares, counts, names, "wrongly classified training rows")
+
+
+def _on_the_planted(records: list[Record]) -> Finding:
+    ratios = [curve[-1] for curve in _curves(records, "planted_ratio")]
+    return larger_than(ratios, 1.0, ("planted", "equal"), "α of planted rows over α of others")
+
+
+def _pushes_apart(records: list[Record]) -> Finding:
+    """Most of the weight lies where the pair term pushes members apart (top probability ≥ ½)."""
+    shares = [max(curve) for curve in _curves(records, "pulling_share")]
+    estimate = mean_interval(shares)
+    return Finding(
+        "holds" if estimate.high < 0.5 else "does not hold",
+        "rows with a top probability below ½, where the gradient draws members together, have up "
+        f"to {estimate.shown('{:.0%}')} of the weight during training",
+    )
+
+
+def _exact(records: list[Record]) -> Record:
+    return next(record for record in records if "differ_by" in record["result"])["result"]  # type: ignore[no-any-return]
+
+
+def _derivatives(records: list[Record]) -> Finding:
+    found = _exact(records)["differ_by"]
+    return Finding(
+        "holds" if found < 1e-9 else "does not hold",
+        f"largest relative difference from automatic differentiation {found:.1e} in 2,000 cases",
+    )
+
+
+def _no_flips(records: list[Record]) -> Finding:
+    found = _exact(records)
+    holds = found["flips_constant"] > 0 and found["flips_inverse"] == 0
+    return Finding(
+        "holds" if holds else "does not hold",
+        f"dominance changes with f_y at {found['flips_constant']:.0%} of the values of g_y for a "
+        f"constant α = 4, at {found['flips_inverse']:.0%} for α = 4 / f_y where |2 g_y − 1| ≥ ¼",
+    )
+
+
+def draw(records: list[Record]) -> Figure:
+    """α over training: its mean, where its mass lies, and on planted rows."""
+    from dissensus.plots.style import add_line, label, new_figure
+
+    figure, axes = new_figure(1, 3, width=3.5, height=2.8)
+
+    def line(panel: Axes, key: str, number: int, name: str) -> None:
+        mean, low, high = curve_interval(_curves(records, key))
+        epochs = range(1, len(mean) + 1)
+        add_line(panel, epochs, mean, number, band=(low, high), name=name, markers=False)
+
+    line(axes[0, 0], "mean", 0, "mean α_n = 1 / mean CE")
+    line(axes[0, 1], "hardest_share", 0, "hardest 5% of rows")
+    line(axes[0, 1], "wrong_share", 1, "wrongly classified rows")
+    line(axes[0, 1], "wrong", 4, "their share of the rows")
+    line(axes[0, 1], "pulling_share", 2, "rows with top probability < ½")
+    line(axes[0, 2], "planted_ratio", 3, "planted / others")
+    label(axes[0, 0], "epoch", "mean α_n", legend=True)
+    axes[0, 1].set_ylim(0, 1.6)  # room for the legend
+    label(axes[0, 1], "epoch", "share of the weight", legend=True)
+    label(axes[0, 2], "epoch", "ratio of mean α", legend=True)
+    return figure
+
+
+def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """The first, middle and last epoch, as means over seeds."""
+    keys = {
+        "mean": "mean α",
+        "hardest_share": "weight on the hardest 5%",
+        "wrong_share": "weight on wrong rows",
+        "wrong": "wrong rows",
+        "pulling_share": "weight on top probability < ½",
+        "planted_ratio": "α of planted / others",
+    }
+    length = len(_curves(records, "mean")[0])
+    rows = []
+    for epoch in dict.fromkeys((1, max(1, length // 2), length)):
+        means = [np.mean([curve[epoch - 1] for curve in _curves(records, key)]) for key in keys]
+        rows.append([str(epoch), *(f"{mean:.3g}" for mean in means)])
+    return ["epoch", *keys.values()], rows
+
+
+def brief(records: list[Record]) -> list[str]:
+    """Why A2D's pair term may not diversify: where LDR's weight lies."""
+    first = float(np.mean([curve[0] for curve in _curves(records, "pulling_share")]))
+    last = float(np.mean([curve[-1] for curve in _curves(records, "pulling_share")]))
+    return [
+        f"{first:.0%} of LDR's weight after the first epoch, {last:.0%} after the last, lies on "
+        "rows with a top probability below ½, where the gradient of A2D's pair term draws members "
+        "together instead of apart."
+    ]
+
+
+EXPERIMENT = Experiment(
+    "weights",
+    "ldr",
+    "Equations 4, 5, 17 to 25",
+    "The weights α_n over training, and the gradients that are to justify them",
+    STUDY,
+    (
+        Claim("The mean weight of a batch is 1 / mean cross-entropy", "Eq. 5", _identity),
+        Claim("The weights are lower early in training", "Section 3.3", _rises),
+        Claim(
+            "They favour samples that the ensemble gets wrong", "Section 3.3, (a)", _on_the_wrong
+        ),
+        Claim("They favour samples from elsewhere", "Sections 3.3 and A.4", _on_the_planted),
+        Claim(
+            "Where the weight lies, the pair term pushes members apart",
+            "Eq. 3 (our question: below a top probability of ½ its gradient pulls them together)",
+            _pushes_apart,
+        ),
+        Claim("The gradients of Equations 18 to 20", "Section A.14", _derivatives),
+        Claim(
+            "With a constant α the two terms of Eq. 21 change dominance with f_y; with α = γ / f_y "
+            "and |2 g_y − 1| ≥ 1/γ they do not",
+            "Section A.14, Eq. 22 to 25",
+            _no_flips,
+        ),
+    ),
+    draw,
+    table,
+    {
+        "smoke": "Digits of scikit-learn with 5% planted, 3 epochs, 2 seeds.",
+        "cpu": (
+            "Heads on features as in `detection`, λ = 0.3, 5% of the training rows replaced by "
+            "CIFAR-10 features with random labels; α of all training rows as one batch after every "
+            "epoch; 3 seeds. The gradients on random and on gridded probabilities."
+        ),
+        "paper": "The same on ImageNet features of DeiT-III Base/16.",
+    },
+    brief,
+)

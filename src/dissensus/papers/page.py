@@ -1,0 +1,235 @@
+"""One page a paper: what was run, every claim with its verdict, figures and tables.
+
+Built from the compact records alone; the same records give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dissensus.plots.style import save_figure
+from dissensus.papers.base import PAPERS, Claim, Experiment, Finding
+from dissensus.papers.studies import StudyRecord, read_study, study_path
+from dissensus.files import write_text
+
+__all__ = ["Outcome", "outcomes", "page_text", "write_figures", "write_page"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An experiment with the record of its study and a finding for each of its claims."""
+
+    experiment: Experiment
+    record: StudyRecord
+    findings: tuple[tuple[Claim, Finding], ...]
+
+    @property
+    def drawable(self) -> bool:
+        """Whether there is a figure and something to draw."""
+        return self.experiment.draw is not None and bool(self.record.records)
+
+
+def outcomes(
+    experiments: Iterable[Experiment], out: str | Path, *, studies: Sequence[str] | None = None
+) -> list[Outcome]:
+    """The experiments whose studies have a record below ``out``, with what it says."""
+    read: dict[Path, StudyRecord | None] = {}
+    found = []
+    for experiment in experiments:
+        path = study_path(out, experiment.paper, experiment.study.name)
+        if path not in read:
+            read[path] = read_study(path) if path.exists() else None
+        record = read[path]
+        if record is not None and (studies is None or record.name in studies):
+            found.append(Outcome(experiment, record, tuple(_findings(experiment, record))))
+    return found
+
+
+def _findings(experiment: Experiment, record: StudyRecord) -> Iterator[tuple[Claim, Finding]]:
+    for claim in experiment.claims:
+        try:
+            yield claim, claim.check(record.records)
+        except Exception as error:
+            if record.complete:
+                raise
+            done = f"{len(record.records)} of {record.planned} cells are done"
+            yield (
+                claim,
+                Finding("cannot be tested at this scale", f"not decided yet: {done} ({error})"),
+            )
+
+
+def write_figures(found: Iterable[Outcome], out: str | Path) -> list[Path]:
+    """Draw every figure as SVG and PNG below ``out``; returns the files."""
+    paths = []
+    for outcome in found:
+        experiment = outcome.experiment
+        if experiment.draw is None or not outcome.drawable:
+            continue
+        figure = experiment.draw(outcome.record.records)
+        paths += save_figure(figure, Path(out) / experiment.paper / "figures", experiment.name)
+    return paths
+
+
+def write_page(
+    paper: str, found: Sequence[Outcome], known: Mapping[str, Experiment], out: str | Path
+) -> Path:
+    """Write ``<paper>.md`` below ``out``."""
+    path = Path(out) / f"{paper}.md"
+    write_text(path, page_text(paper, found, known))
+    return path
+
+
+def page_text(paper: str, found: Sequence[Outcome], known: Mapping[str, Experiment]) -> str:
+    """The page of a paper in Markdown; ``known`` are all experiments, to say which were not run."""
+    mine = [outcome for outcome in found if outcome.experiment.paper == paper]
+    there = {outcome.experiment.full_name for outcome in mine}
+    absent = [name for name, one in known.items() if one.paper == paper and name not in there]
+    lines = [
+        f"# The {paper} paper, reproduced",
+        "",
+        f"{PAPERS.get(paper, paper)}.",
+        "",
+        f"Built from the records in `{paper}/*.json` by `dissensus reproduce --report`; nothing on",
+        f"this page is written by hand. `dissensus reproduce {paper}` runs it all again.",
+        "",
+        "A claim that one thing is larger than another holds if the 95 % interval of the paired",
+        "difference over runs lies above 0; it does not hold if the interval includes 0 (“not",
+        "distinguishable”) or lies below. Brackets are such intervals.",
+        "",
+        *_in_short(mine),
+        "## All claims",
+        "",
+        _counts(mine),
+        "",
+        *_summary(mine),
+    ]
+    if absent:
+        lines += ["", "Not run yet: " + ", ".join(f"`{name}`" for name in absent) + "."]
+    for outcome in mine:
+        lines += ["", *_section(outcome)]
+    return "\n".join(lines) + "\n"
+
+
+# ---- parts of the page --------------------------------------------------------------------------
+
+
+def _in_short(found: Sequence[Outcome]) -> list[str]:
+    """The sentences that experiments have for the top of the page; nothing if they have none."""
+    told = [
+        f"- {sentence}"
+        for outcome in found
+        if outcome.experiment.brief is not None
+        for sentence in outcome.experiment.brief(outcome.record.records)
+    ]
+    return ["## In short", "", *told, ""] if told else []
+
+
+def _counts(found: Sequence[Outcome]) -> str:
+    verdicts = [finding.verdict for outcome in found for _, finding in outcome.findings]
+    names = dict.fromkeys(("holds", "does not hold", "cannot be tested at this scale"), 0)
+    for verdict in verdicts:
+        names[verdict] += 1
+    hold, fail, open_ = names.values()
+    return (
+        f"Of {len(verdicts)} claims {hold} hold, {fail} do not hold, and {open_} cannot be tested "
+        "at this scale."
+    )
+
+
+def _summary(found: Sequence[Outcome]) -> list[str]:
+    rows = [
+        [
+            f"[`{outcome.experiment.name}`](#{_anchor(outcome)})",
+            claim.text,
+            claim.where,
+            f"**{finding.verdict}**",
+            _source(outcome),
+        ]
+        for outcome in found
+        for claim, finding in outcome.findings
+    ]
+    return markdown_table(["experiment", "claim", "where", "verdict", "from"], rows)
+
+
+def _source(outcome: Outcome) -> str:
+    record = outcome.record
+    path = f"{record.paper}/{record.name}.json"
+    figure = ""
+    if outcome.drawable:
+        figure = f", [figure]({record.paper}/figures/{outcome.experiment.name}.svg)"
+    return f"[record]({path}) ({record.scale}){figure}"
+
+
+def _section(outcome: Outcome) -> list[str]:
+    experiment, record = outcome.experiment, outcome.record
+    lines = [f"## {_heading(outcome)}", "", f"**{experiment.shows}.** {experiment.title}.", ""]
+    setting = experiment.setting.get(record.scale)
+    if setting:
+        lines += [f"*Setting (`{record.scale}`).* {setting}", ""]
+    lines += [_made(record), ""]
+    if record.failed:
+        lines += [f"Failed: {name} ({error})." for name, error in record.failed.items()] + [""]
+    rows = [
+        [claim.text, claim.where, finding.published or "–", finding.measured, finding.verdict]
+        for claim, finding in outcome.findings
+    ]
+    lines += markdown_table(["claim", "where", "published", "measured", "verdict"], rows)
+    if outcome.drawable:
+        alt = f"{experiment.shows}: {experiment.title}".replace("]", "").replace("[", "")
+        lines += ["", f"![{alt}]({experiment.paper}/figures/{experiment.name}.svg)"]
+    if experiment.table is not None and record.records:
+        lines += ["", *markdown_table(*experiment.table(record.records))]
+    return lines
+
+
+def _made(record: StudyRecord) -> str:
+    """Where the numbers come from: cells, time, versions, commit."""
+    cells = f"{len(record.records)} of {record.planned} cells"
+    options = " ".join(f"`--set {key}={value}`" for key, value in record.options.items())
+    commits = sorted({str(facts["commit"] or "unknown")[:12] for facts in record.environments})
+    versions = sorted({facts["packages"].get("torch", "?") for facts in record.environments})
+    parts = [
+        f"Record `{record.paper}/{record.name}.json`: {cells}, {_duration(record.seconds)} of one "
+        "process together",
+        f"scale `{record.scale}`" + (f" with {options}" if options else ""),
+        f"torch {', '.join(versions)}, commit {', '.join(commits)}" if commits else "",
+        f"{record.written[:10]}" if record.written else "",
+    ]
+    return "; ".join(part for part in parts if part) + "."
+
+
+def _duration(seconds: float) -> str:
+    """A time in a unit that suits it.
+
+    >>> _duration(5400.0)
+    '1.5 h'
+    """
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _heading(outcome: Outcome) -> str:
+    return outcome.experiment.name
+
+
+def _anchor(outcome: Outcome) -> str:
+    return _heading(outcome).lower().replace(" ", "-")
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table; bars and line breaks in cells are taken care of.
+
+    >>> markdown_table(["a"], [["x | y"]])
+    ['| a |', '|---|', '| x \\\\| y |']
+    """
+
+    def line(cells: Iterable[str]) -> str:
+        safe = (" ".join(str(cell).split()).replace("|", "\\|") for cell in cells)
+        return "| " + " | ".join(safe) + " |"
+
+    return [line(header), "|" + "---|" * len(header), *(line(row) for row in rows)]

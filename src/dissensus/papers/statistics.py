@@ -1,0 +1,168 @@
+"""Intervals over runs, and the one rule by which all experiments decide on a claim.
+
+**The rule.** A claim "A is larger than B" is judged by the interval (95 %, Student t) of the mean
+paired difference A − B over runs that share their seed and data split:
+
+* it **holds** if the whole interval lies above 0;
+* it **does not hold** if the interval includes 0 (the sentence then says "not distinguishable") or
+  lies below 0;
+* one run has no interval, so it **cannot be tested at this scale**.
+
+What holds in this sense holds for the runs' distribution of seeds and splits, not for other data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from dissensus.papers.base import Finding, Verdict
+
+__all__ = [
+    "Estimate",
+    "bootstrap_interval",
+    "curve_interval",
+    "judge_larger",
+    "larger_than",
+    "mean_interval",
+    "paired_difference",
+]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval, from ``runs`` runs."""
+
+    mean: float
+    low: float
+    high: float
+    runs: int
+
+    def __str__(self) -> str:
+        return self.shown("{:.4g}")
+
+    def shown(self, form: str) -> str:
+        """``"0.52 [0.41, 0.63]"`` with each number in ``form``.
+
+        >>> Estimate(0.5, 0.25, 0.75, 10).shown("{:.0%}")
+        '50% [25%, 75%]'
+        """
+        if not math.isfinite(self.low) or not math.isfinite(self.high):
+            return form.format(self.mean)
+        return f"{form.format(self.mean)} [{form.format(self.low)}, {form.format(self.high)}]"
+
+
+def mean_interval(values: ArrayLike, confidence: float = 0.95) -> Estimate:
+    """The mean over runs with its Student-t interval: x̄ ± t · s / √n; without bounds for one run.
+
+    >>> print(mean_interval([1.0, 2.0, 3.0]))
+    2 [-0.4841, 4.484]
+    """
+    found = _runs(values)
+    mean, runs = float(found.mean()), len(found)
+    if runs == 1:
+        return Estimate(mean, -math.inf, math.inf, 1)
+    quantile = float(stats.t.ppf(0.5 + confidence / 2, runs - 1))
+    half = quantile * float(found.std(ddof=1)) / math.sqrt(runs)
+    return Estimate(mean, mean - half, mean + half, runs)
+
+
+def paired_difference(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) -> Estimate:
+    """The mean of ``first − second`` over pairs of runs, with its Student-t interval."""
+    left, right = _runs(first), _runs(second)
+    if len(left) != len(right):
+        raise ValueError(f"pairs need as many runs on both sides, got {len(left)}, {len(right)}")
+    return mean_interval(left - right, confidence)
+
+
+def curve_interval(curves: ArrayLike, confidence: float = 0.95) -> tuple[NDArray[np.float64], ...]:
+    """Mean, lower and upper bound at every point of ``curves`` ``[runs, points]``.
+
+    One run has no band: its bounds are the curve itself, so that it can be drawn.
+    """
+    found = np.asarray(curves, dtype=np.float64)
+    if found.ndim != 2 or not len(found):
+        raise ValueError(f"curves must be [runs, points], got the shape {found.shape}")
+    mean = found.mean(0)
+    if len(found) == 1:
+        return mean, mean.copy(), mean.copy()
+    quantile = float(stats.t.ppf(0.5 + confidence / 2, len(found) - 1))
+    half = quantile * found.std(0, ddof=1) / math.sqrt(len(found))
+    return mean, mean - half, mean + half
+
+
+def bootstrap_interval(
+    values: ArrayLike,
+    statistic: Callable[[NDArray[np.float64]], float] | None = None,
+    *,
+    confidence: float = 0.95,
+    draws: int = 4000,
+    seed: int = 0,
+) -> Estimate:
+    """``statistic`` (the mean) of the runs with its percentile bootstrap interval.
+
+    For what is far from normal, such as a ratio or a median; with few runs it is too narrow.
+    """
+    found = _runs(values)
+    of = statistic or (lambda sample: float(sample.mean()))
+    if len(found) == 1:
+        return Estimate(float(of(found)), -math.inf, math.inf, 1)
+    chosen = np.random.default_rng(seed).integers(len(found), size=(draws, len(found)))
+    drawn = np.array([of(found[rows]) for rows in chosen])
+    low, high = np.quantile(drawn, [0.5 - confidence / 2, 0.5 + confidence / 2])
+    return Estimate(float(of(found)), float(low), float(high), len(found))
+
+
+def _runs(values: ArrayLike) -> NDArray[np.float64]:
+    found = np.asarray(values, dtype=np.float64)
+    if found.ndim != 1 or not len(found) or not np.isfinite(found).all():
+        raise ValueError(f"runs must be one finite number each, got the shape {found.shape}")
+    return found
+
+
+# ---- the rule -----------------------------------------------------------------------------------
+
+
+def judge_larger(difference: Estimate) -> tuple[Verdict, str]:
+    """The verdict on "larger than 0", and the words that go with it; see the rule above."""
+    if difference.runs < 2:
+        return "cannot be tested at this scale", "one run has no interval"
+    if difference.low > 0:
+        return "holds", "larger"
+    if difference.high < 0:
+        return "does not hold", "smaller"
+    return "does not hold", "not distinguishable"
+
+
+def larger_than(
+    first: Sequence[float],
+    second: Sequence[float] | float,
+    names: tuple[str, str],
+    quantity: str,
+    *,
+    form: str = "{:.4g}",
+    published: str | None = None,
+) -> Finding:
+    """The finding on "``quantity`` of ``names[0]`` is larger than that of ``names[1]``".
+
+    Runs are paired; ``second`` may be one number that ``first`` is compared with.
+
+    >>> found = larger_than([2.0, 2.1, 2.2], [1.0, 1.2, 1.1], ("joint", "independent"), "gap")
+    >>> found.verdict, found.measured
+    ('holds', 'gap: joint 2.1, independent 1.1, difference 1 [0.7516, 1.248] over 3 runs: larger')
+    """
+    other = [second] * len(first) if isinstance(second, int | float) else second
+    difference = paired_difference(first, other)
+    verdict, words = judge_larger(difference)
+    means = (form.format(float(np.mean(values))) for values in (first, other))
+    left, right = (f"{name} {mean}" for name, mean in zip(names, means, strict=True))
+    runs = f"{difference.runs} run" + ("s" if difference.runs > 1 else "")
+    sentence = (
+        f"{quantity}: {left}, {right}, difference {difference.shown(form)} over {runs}: {words}"
+    )
+    return Finding(verdict, sentence, published)

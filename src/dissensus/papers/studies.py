@@ -1,0 +1,238 @@
+"""A study run and kept: cells in working files, and one compact record that is worth committing.
+
+Below ``out``: ``collusion/cells/<study>-<scale>/*.json`` are the working files, one a cell;
+``collusion/<study>.json`` is the compact record of the study, from which pages and figures are
+built. It holds no path of the machine, and numbers with six significant digits.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dissensus.sweeps.engines import (
+    Cell,
+    CellFolder,
+    Engine,
+    LocalEngine,
+    changed_settings,
+    run_cells,
+)
+from dissensus.papers.base import SCALES, Record, Study
+from dissensus.files import write_text
+from dissensus.records import read_record
+
+__all__ = ["StudyRecord", "cells_folder", "compact", "read_study", "run_study", "study_path"]
+
+_DIGITS = 6
+_FORMAT = 1
+#: Facts of a run that say nothing about its numbers, or differ from cell to cell.
+_UNKEPT_FACTS = ("written",)
+
+
+@dataclass(frozen=True)
+class StudyRecord:
+    """A compact record as it is read: finished cells in ``records``, in the order planned."""
+
+    name: str
+    paper: str
+    scale: str
+    options: dict[str, Any]
+    planned: int
+    records: list[Record]
+    failed: dict[str, str]
+    environments: list[dict[str, Any]]
+    written: str
+
+    @property
+    def complete(self) -> bool:
+        """Whether every planned cell has a result."""
+        return len(self.records) == self.planned
+
+    @property
+    def seconds(self) -> float:
+        """What the cells took together, in seconds of one process."""
+        return float(sum(record["seconds"] for record in self.records))
+
+
+def study_path(out: str | Path, paper: str, study: str) -> Path:
+    """Where the compact record of a study is."""
+    return Path(out) / paper / f"{study}.json"
+
+
+def cells_folder(out: str | Path, paper: str, study: str, scale: str) -> CellFolder:
+    """Where the working files of a study at a scale are."""
+    return CellFolder(Path(out) / paper / "cells" / f"{study}-{scale}")
+
+
+def run_study(
+    study: Study,
+    paper: str,
+    scale: str,
+    options: Mapping[str, Any],
+    out: str | Path,
+    *,
+    jobs: int | None = None,
+    engine: Engine | None = None,
+    progress: bool = True,
+    again: bool = False,
+) -> StudyRecord:
+    """Run what is missing of ``study`` and write its compact record.
+
+    ``engine`` says where; if it is not given that is here, in ``jobs`` processes or as many as
+    suit the study.
+
+    A compact record of another scale or other options is refused before anything runs. When it is
+    interrupted, what was done is kept in the working files, and in the compact record unless that
+    would replace a fuller one.
+    """
+    if scale not in SCALES:
+        raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
+    options = {key: value for key, value in options.items() if key in study.options}
+    path = study_path(out, paper, study.name)
+    earlier = _earlier(path, scale, options, again=again)
+    cells = study.cells(scale, options)
+    folder = cells_folder(out, paper, study.name, scale)
+
+    def keep() -> StudyRecord:
+        found = _record_of(study.name, paper, scale, options, cells, folder)
+        if earlier is None or len(found.records) >= len(earlier.records):
+            _write(path, found)
+        return found
+
+    try:
+        run_cells(
+            cells,
+            study.run,
+            folder,
+            engine=engine or LocalEngine(study.jobs if jobs is None else jobs),
+            progress=progress,
+            title=f"{paper}/{study.name}",
+            again=again,
+        )
+    except KeyboardInterrupt:
+        keep()
+        raise
+    return keep()
+
+
+def read_study(path: str | Path) -> StudyRecord:
+    """Read a compact record; one of another format is an error that names the file."""
+    found = read_record(path)
+    if found.get("format") != _FORMAT:
+        raise ValueError(f"{path} is not the record of a study that this version can read")
+    return StudyRecord(
+        found["study"],
+        found["paper"],
+        found["scale"],
+        found["options"],
+        found["planned"],
+        found["cells"],
+        found["failed"],
+        found["environments"],
+        found["written"],
+    )
+
+
+def compact(value: Any, digits: int = _DIGITS) -> Any:
+    """``value`` with every float rounded to so many significant digits.
+
+    >>> compact({"loss": [0.123456789, 1e-20, 3]})
+    {'loss': [0.123457, 1e-20, 3]}
+    """
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, dict):
+        return {key: compact(item, digits) for key, item in value.items()}
+    if isinstance(value, list):
+        return [compact(item, digits) for item in value]
+    return value
+
+
+# ---- making and writing -------------------------------------------------------------------------
+
+
+def _earlier(
+    path: Path, scale: str, options: Mapping[str, Any], *, again: bool
+) -> StudyRecord | None:
+    """The record that is there already, if it is of the same kind; else an error."""
+    if not path.exists():
+        return None
+    found = read_study(path)
+    if (found.scale, found.options) == (scale, dict(options)):
+        return found
+    if again:
+        return None
+    raise ValueError(
+        f"{path} was made with --scale {found.scale} and {_options_text(found.options)}, not "
+        f"--scale {scale} and {_options_text(options)}; choose another --out, or replace it with "
+        "--again"
+    )
+
+
+def _options_text(options: Mapping[str, Any]) -> str:
+    return " ".join(f"--set {key}={value}" for key, value in options.items()) or "no --set"
+
+
+def _record_of(
+    name: str,
+    paper: str,
+    scale: str,
+    options: dict[str, Any],
+    cells: list[Cell],
+    folder: CellFolder,
+) -> StudyRecord:
+    """The compact record, from the working files."""
+    on_disk = folder.records()
+    environments: list[dict[str, Any]] = []
+    records, failed, times = [], {}, [""]
+    for cell in cells:
+        record = on_disk.get(cell["name"])
+        if record is None or changed_settings(record, cell):
+            continue
+        if "error" in record:
+            failed[cell["name"]] = _without_paths(record["error"].splitlines()[0])
+            continue
+        facts = {key: item for key, item in record["facts"].items() if key not in _UNKEPT_FACTS}
+        if facts not in environments:
+            environments.append(facts)
+        times.append(record["facts"]["written"])
+        kept = {key: compact(record[key]) for key in ("name", "cell", "result", "seconds")}
+        records.append({**kept, "environment": environments.index(facts)})
+    return StudyRecord(
+        name, paper, scale, options, len(cells), records, failed, environments, max(times)
+    )
+
+
+def _without_paths(text: str) -> str:
+    """``text`` with paths cut to their last part, for records that other people will read.
+
+    >>> _without_paths("FileNotFoundError: no file /home/ann/data/abalone.csv there")
+    'FileNotFoundError: no file abalone.csv there'
+    """
+    return re.sub(r"(?:[A-Za-z]:)?(?:[/\\][\w.\-]+)+[/\\]([\w.\-]+)", r"\1", text)
+
+
+def _write(path: Path, record: StudyRecord) -> None:
+    """One line a cell: small, and a change of one cell is a change of one line."""
+    head = {
+        "format": _FORMAT,
+        "study": record.name,
+        "paper": record.paper,
+        "scale": record.scale,
+        "options": record.options,
+        "planned": record.planned,
+        "written": record.written,
+        "environments": record.environments,
+        "failed": record.failed,
+    }
+    lines = [
+        json.dumps(cell, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+        for cell in record.records
+    ]
+    text = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}")
+    write_text(path, f'{text},\n "cells": [\n' + ",\n".join(lines) + "\n ]\n}\n")

@@ -1,0 +1,255 @@
+"""Cells as tasks of Ray, on this machine or on a cluster.
+
+A task runs one batch of cells and streams their records back; the process that started the run
+writes them. So workers need neither the folder nor a shared file system: only Dissensus, and the
+data where the settings say they are. Between our own processes Ray pickles; nothing that is
+pickled is ever written to a file of ours.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from queue import SimpleQueue
+from typing import Any, Self
+
+from dissensus._version import __version__
+from dissensus.sweeps.engines.claims import Claims
+from dissensus.sweeps.engines.folder import Cell, CellFolder, Record
+from dissensus.sweeps.engines.queue import Batch, OnRecord, OnWait, Queue
+from dissensus.sweeps.engines.ray_session import (
+    Room,
+    check_address,
+    import_ray,
+    lacking,
+    room,
+    session,
+    worker_environment,
+)
+from dissensus.sweeps.engines.worker import Work, died, use_threads
+
+__all__ = ["RayCrew", "RayEngine"]
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """Ray: each run has ``cpus`` cores, as many threads, and ``gpus`` (a share will do) of GPUs.
+
+    ``jobs`` runs go on at once, or as many as there is room for. ``address`` is that of a cluster
+    (``host:6379``, or ``auto`` for the one this machine belongs to); without it, and without
+    ``RAY_ADDRESS``, a Ray of this machine is started and stopped again. A Ray that this process
+    has started itself is used as it is. A cell whose worker dies is tried ``attempts`` times.
+    """
+
+    jobs: int | None = None
+    cpus: int = 1
+    gpus: float = 0.0
+    address: str | None = None
+    attempts: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("jobs", "cpus", "attempts"):
+            value = getattr(self, name)
+            if name == "jobs" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.address is not None:
+            check_address(self.address)
+        if not self.gpus >= 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
+            raise ValueError(f"gpus must be a share of one GPU or a whole number, got {self.gpus}")
+
+    def session(self) -> AbstractContextManager[None]:
+        """Ray started or joined, for several crews to share."""
+        cores = None if self.jobs is None else self.jobs * self.cpus
+        return session(self.address, cores, worker_environment(self.cpus, self.gpus))
+
+    def crew(self, work: Work) -> RayCrew:
+        """Workers that do ``work``; to be entered."""
+        return RayCrew(self, work)
+
+
+@dataclass
+class _Run:
+    """A task under way, and the cells of its batch that have not come back."""
+
+    left: list[Cell]
+
+
+class RayCrew:
+    """Tasks that do ``work``, as many at once as there is room for; left early, all are ended.
+
+    Ray is started when it is first needed.
+    """
+
+    def __init__(self, engine: RayEngine, work: Work) -> None:
+        self.ray = import_ray()
+        self.engine, self.work = engine, work
+        self.running: dict[Any, _Run] = {}
+        self.deaths: Counter[str] = Counter()
+        self.stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for stream in self.running:
+            with suppress(Exception):  # it ended meanwhile, or its machine is gone
+                self.ray.cancel(stream, force=True)
+        self.running.clear()
+        self.stack.close()
+
+    @property
+    def jobs(self) -> int:
+        """How many batches run at once."""
+        return self._room.jobs
+
+    @property
+    def machines(self) -> int:
+        """How many machines have room for a run."""
+        return self._room.machines
+
+    @cached_property
+    def _room(self) -> Room:
+        asked = self.engine
+        self.stack.enter_context(asked.session())
+        return room(asked.cpus, asked.gpus, asked.jobs, grows=asked.address is not None)
+
+    @cached_property
+    def _task(self) -> Any:
+        asked = self.engine
+        variables = lacking(worker_environment(asked.cpus, asked.gpus))
+        return self.ray.remote(_batch_task(self.work, asked.cpus)).options(
+            num_cpus=asked.cpus,
+            num_gpus=asked.gpus,
+            num_returns="streaming",
+            max_retries=0,  # what is left of a batch is given again, not all of it
+            runtime_env={"env_vars": variables} if variables else None,
+        )
+
+    def run(
+        self,
+        batches: Sequence[Batch],
+        folder: CellFolder,
+        on_record: OnRecord,
+        on_wait: OnWait | None = None,
+    ) -> None:
+        """Run every batch; each record is on disk before ``on_record`` gets it."""
+        self.deaths.clear()
+        with Claims(folder.folder) as claims:
+            queue = Queue(batches, folder, claims, on_record, on_wait)
+            while queue or self.running:
+                while len(self.running) < self.jobs + self._room.ahead:
+                    batch = queue.take()
+                    if batch is None:
+                        break
+                    self.running[self._task.remote(batch)] = _Run(batch)
+                if not self.running:
+                    queue.wait()
+                    continue
+                ready, _ = self.ray.wait(list(self.running), timeout=queue.patience)
+                for stream in ready:
+                    self._take(stream, queue)
+
+    def _take(self, stream: Any, queue: Queue) -> None:
+        """Keep the next record of a task; if its worker died, have the rest run again."""
+        run = self.running[stream]
+        try:
+            record: Record = self.ray.get(next(stream))
+        except StopIteration:
+            del self.running[stream]
+        except (
+            self.ray.exceptions.RayTaskError,
+            self.ray.exceptions.RuntimeEnvSetupError,
+        ) as error:
+            del self.running[stream]
+            raise _cannot_work(error) from error
+        except self.ray.exceptions.RayError as error:  # the worker, its machine or a record is lost
+            del self.running[stream]
+            self._once_more(run.left, error, queue)
+        else:
+            run.left = [cell for cell in run.left if cell["name"] != record["name"]]
+            self._keep(record, queue)
+
+    def _once_more(self, cells: list[Cell], error: Exception, queue: Queue) -> None:
+        """Again as a batch, the last time each on its own: one may be what kills its worker."""
+        self.deaths.update(cell["name"] for cell in cells)
+        together: list[Cell] = []
+        for cell in cells:
+            times = self.deaths[cell["name"]]
+            if times >= self.engine.attempts:
+                how = f"the worker that ran the cell died {times} times ({_reason(error)})"
+                self._keep(died(cell, how), queue, times)
+            elif times == self.engine.attempts - 1:
+                queue.put_back([cell])
+            else:
+                together.append(cell)
+        if together:
+            queue.put_back(together)
+
+    def _keep(self, record: Record, queue: Queue, attempts: int | None = None) -> None:
+        times = attempts or self.deaths[record["name"]] + 1
+        if times > 1:
+            record["attempts"] = times
+        queue.folder.write(record)
+        queue.on_record(record)
+
+
+def _reason(error: Exception) -> str:
+    """Ray's word for what happened, and what it may mean."""
+    name = type(error).__name__
+    return f"{name}, perhaps for lack of memory" if name == "WorkerCrashedError" else name
+
+
+def _cannot_work(error: Exception) -> ValueError:
+    """What a worker raised that was no cell's fault, in a sentence."""
+    cause = getattr(error, "cause", None) or error
+    words = " ".join(f"{type(cause).__name__}: {cause}".split())
+    return ValueError(
+        f"a worker of Ray cannot run cells ({words}); every machine of the cluster needs Python "
+        f'with dissensus {__version__} (pip install "dissensus[ray]") and the modules that it runs'
+    )
+
+
+# ---- in the worker ------------------------------------------------------------------------------
+
+
+def _batch_task(work: Work, threads: int) -> Callable[[list[Cell]], Iterator[Record]]:
+    """A task for Ray. Workers load it, and ``work`` with it, once: its data stay with them."""
+    version = __version__
+
+    def run_batch(cells: list[Cell]) -> Iterator[Record]:
+        yield from _records(work, cells, threads, version)
+
+    return run_batch
+
+
+def _records(work: Work, cells: list[Cell], threads: int, version: str) -> Iterator[Record]:
+    """The records of a batch, each as it is made."""
+    if version != __version__:
+        raise RuntimeError(f"the worker has dissensus {__version__}, not {version}")
+    if len(cells) == 1:  # in the main thread, as everywhere
+        made: list[Record] = []
+        use_threads(threads)
+        work(cells, made.append)
+        yield made[0]
+        return
+    ended: SimpleQueue[Record | BaseException | None] = SimpleQueue()
+
+    def together() -> None:
+        try:
+            use_threads(threads)
+            work(cells, ended.put)
+            ended.put(None)
+        except BaseException as error:
+            ended.put(error)
+
+    threading.Thread(target=together, daemon=True).start()
+    while (found := ended.get()) is not None:
+        if isinstance(found, BaseException):
+            raise found
+        yield found

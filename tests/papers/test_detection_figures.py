@@ -1,0 +1,56 @@
+"""Figures of detection say what they were given."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from dissensus.detection import histogram_edges, thinned
+from dissensus.papers.detection_figures import (
+    Example,
+    examples_figure,
+    histogram_figure,
+    roc_figure,
+)
+
+
+def test_a_thinned_curve_keeps_its_shape() -> None:
+    x = np.sort(np.random.default_rng(0).random(5000))
+    x[0], x[-1] = 0, 1
+    thin_x, thin_y = thinned(x, np.sqrt(x))
+    assert 100 < len(thin_x) <= 402
+    assert (thin_x[0], thin_x[-1], thin_y[-1]) == (0, 1, 1)
+    np.testing.assert_allclose(np.interp(x, thin_x, thin_y), np.sqrt(x), atol=0.01)
+
+
+def test_each_set_has_a_panel_with_its_curves() -> None:
+    line = np.array([0.0, 1.0]), np.array([0.0, 1.0])
+    figure = roc_figure({"near": {"pds 0.9": line}, "far": {"pds 0.8": line}})
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    legends = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
+    assert titles == ["near", "far"]
+    assert legends == [["pds 0.9"], ["pds 0.8"]]
+
+
+def test_histograms_show_shares_and_the_threshold() -> None:
+    scores = {"pds": {"test": np.linspace(0, 1, 50), "far": np.linspace(2, 3, 20)}}
+    (axes,) = histogram_figure(scores, "test", {"pds": 1.5}).axes
+    heights = [sum(patch.get_height() for patch in bars) for bars in axes.containers]
+    assert heights == pytest.approx([1.0, 1.0])
+    assert [line.get_xdata()[0] for line in axes.lines] == [1.5]
+    assert (
+        histogram_edges(np.ones(5))[0] < 1 < histogram_edges(np.ones(5))[-1]
+    )  # one value alone has a bin
+
+
+def test_examples_tell_truth_prediction_and_dissent() -> None:
+    apart = Example(np.zeros((3, 4, 4)), 0.5, "comic $book", ["hat", "mask"], "cowboy hat")
+    alike = Example(np.zeros((1, 4, 4)), 0.1, "zebra")
+    figure = examples_figure([apart], [alike], "pds")
+    top, bottom = figure.axes
+    assert top.get_title() == "GT: cowboy hat, 0.5"
+    (bold,) = top.texts
+    assert (bold.get_text(), bold.get_fontweight()) == (r"comic \$book", "bold")
+    assert top.get_xlabel() == "\nhat, mask"
+    assert bottom.get_title() == "0.1"
+    assert [top.get_ylabel(), bottom.get_ylabel()] == ["most divergent", "least divergent"]

@@ -1,0 +1,214 @@
+"""Studies, their compact records, and pages built from records alone."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dissensus.plots.style import new_figure, save_figure
+from dissensus.papers.base import check_options, option_values, select
+from dissensus.papers.page import outcomes, page_text, write_figures, write_page
+from dissensus.papers.studies import cells_folder, read_study, run_study, study_path
+from tests.papers.made_up import COINS, STUDY
+
+KNOWN = {"collusion/coins": COINS, "collusion/cards": replace(COINS, name="cards")}
+
+
+def run_coins(out: Path, scale: str = "cpu", **settings: Any) -> Any:
+    again = settings.pop("again", False)
+    return run_study(STUDY, "collusion", scale, settings, out, progress=False, again=again)
+
+
+# ---- names and options --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["collusion", "collusion/", "collusion/…", "collusion/...", "collusion/*", "COLLUSION"],
+)
+def test_a_paper_is_all_of_its_experiments(name: str) -> None:
+    assert select([name], KNOWN) == list(KNOWN.values())
+
+
+def test_each_experiment_once_by_any_of_its_names() -> None:
+    assert select(["collusion/coins", "coins", "collusion"], KNOWN) == list(KNOWN.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("collusion/coin", "did you mean 'collusion/coins'?"),
+        ("crads", "did you mean 'collusion/cards'?"),
+        ("colusion", "did you mean 'collusion'?"),
+        ("zzz", "see --list for all"),
+    ],
+)
+def test_an_unknown_name_names_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(ValueError, match="there is no experiment") as error:
+        select([name], KNOWN)
+    assert hint in str(error.value)
+
+
+def test_options_are_read_and_checked() -> None:
+    assert option_values(["a=1", "b=0.5", "c=true", "d=x:y", "e=[1]", "f-g=2"]) == {
+        "a": 1,
+        "b": 0.5,
+        "c": True,
+        "d": "x:y",
+        "e": "[1]",
+        "f_g": 2,
+    }
+    for text in ("a", "=1", "a="):
+        with pytest.raises(ValueError, match="an option is written key=value"):
+            option_values([text])
+    check_options({"bias": 1}, [STUDY])
+    with pytest.raises(ValueError, match="no option 'bais' of coins; did you mean 'bias'"):
+        check_options({"bais": 1}, [STUDY])
+    with pytest.raises(ValueError, match="no option 'x': coins takes none"):
+        check_options({"x": 1}, [replace(STUDY, options={})])
+
+
+# ---- studies ------------------------------------------------------------------------------------
+
+
+def test_a_study_leaves_a_compact_record(tmp_path: Path) -> None:
+    made = run_coins(tmp_path)
+    path = study_path(tmp_path, "collusion", "coins")
+    assert path == tmp_path / "collusion" / "coins.json"
+    assert read_study(path) == made
+    assert made.complete
+    assert [record["name"] for record in made.records] == [f"run={seed}" for seed in range(5)]
+    assert made.records[1]["result"] == {"heads": 0.593333, "tails": 0.333333}  # six digits
+    working = cells_folder(tmp_path, "collusion", "coins", "cpu").done()
+    assert working["run=1"]["result"]["heads"] == pytest.approx(1 / 3 + 0.26, abs=1e-15)
+    text = path.read_text()
+    assert str(tmp_path) not in text
+    assert sum(line.startswith('{"name"') for line in text.splitlines()) == 5  # one line a cell
+    assert json.loads(text)["environments"][0]["packages"]["torch"]
+
+
+def test_a_second_start_runs_nothing(tmp_path: Path) -> None:
+    first = run_coins(tmp_path)
+
+    def never(cell: Any) -> dict[str, Any]:
+        raise AssertionError("everything is done")
+
+    lazy = replace(STUDY, run=never)
+    assert run_study(lazy, "collusion", "cpu", {}, tmp_path, progress=False) == first
+
+
+def test_another_scale_or_option_does_not_replace_a_record(tmp_path: Path) -> None:
+    run_coins(tmp_path)
+    before = study_path(tmp_path, "collusion", "coins").read_text()
+    with pytest.raises(ValueError, match="made with --scale cpu and no --set, not --scale smoke"):
+        run_coins(tmp_path, "smoke")
+    with pytest.raises(ValueError, match=r"not --scale cpu and --set bias=0\.5"):
+        run_coins(tmp_path, bias=0.5)
+    assert study_path(tmp_path, "collusion", "coins").read_text() == before
+    changed = run_coins(tmp_path, bias=0.5, again=True)
+    assert changed.options == {"bias": 0.5}
+    assert all(record["cell"]["bias"] == 0.5 for record in changed.records)
+    with pytest.raises(ValueError, match="scale must be one of smoke, cpu, paper, got 'huge'"):
+        run_coins(tmp_path, "huge")
+
+
+def test_a_failed_cell_is_named_without_paths(tmp_path: Path) -> None:
+    made = run_coins(tmp_path, bias=13)
+    assert not made.complete
+    assert made.failed["run=0"] == "RuntimeError: bad luck in 13.csv today"
+    text = page_text("collusion", outcomes(KNOWN.values(), tmp_path), KNOWN)
+    assert "Failed: run=0 (RuntimeError: bad luck in 13.csv today)." in text
+    assert "not decided yet: 0 of 5 cells are done" in text
+    assert "someone" not in text + study_path(tmp_path, "collusion", "coins").read_text()
+
+
+def test_an_interrupt_keeps_a_partial_record_but_never_instead_of_a_fuller_one(
+    tmp_path: Path,
+) -> None:
+    def stops(cell: Any) -> dict[str, Any]:
+        if cell["seed"] == 2:
+            raise KeyboardInterrupt
+        return STUDY.run(cell)
+
+    broken = replace(STUDY, run=stops)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(broken, "collusion", "cpu", {}, tmp_path, progress=False)
+    path = study_path(tmp_path, "collusion", "coins")
+    partial = read_study(path)
+    assert (len(partial.records), partial.planned) == (2, 5)
+    (outcome, _) = outcomes(KNOWN.values(), tmp_path)
+    verdicts = [finding.verdict for _, finding in outcome.findings]
+    assert verdicts == ["holds", "cannot be tested at this scale"]
+
+    whole = run_coins(tmp_path)
+    for file in cells_folder(tmp_path, "collusion", "coins", "cpu").folder.iterdir():
+        file.unlink()
+    with pytest.raises(KeyboardInterrupt):
+        run_study(broken, "collusion", "cpu", {}, tmp_path, progress=False)
+    assert read_study(path) == whole
+
+
+def test_a_record_that_is_none_is_named(tmp_path: Path) -> None:
+    path = study_path(tmp_path, "collusion", "coins")
+    path.parent.mkdir()
+    path.write_text('{"cells": []}')
+    with pytest.raises(ValueError, match=r"coins\.json is not the record of a study"):
+        outcomes(KNOWN.values(), tmp_path)
+
+
+# ---- pages and figures --------------------------------------------------------------------------
+
+
+def test_page_and_figures_are_the_same_bytes_every_time(tmp_path: Path) -> None:
+    run_coins(tmp_path)
+
+    def build() -> dict[str, bytes]:
+        found = outcomes(KNOWN.values(), tmp_path)
+        paths = [write_page("collusion", found, KNOWN, tmp_path), *write_figures(found, tmp_path)]
+        return {path.name: path.read_bytes() for path in paths}
+
+    first = build()
+    assert set(first) == {"collusion.md", "coins.svg", "coins.png", "cards.svg", "cards.png"}
+    for file in (tmp_path / "collusion" / "figures").iterdir():
+        file.unlink()
+    assert build() == first
+    assert b"<dc:date>" not in first["coins.svg"]
+
+
+def test_what_stands_on_the_page(tmp_path: Path) -> None:
+    run_coins(tmp_path)
+    known = KNOWN | {"collusion/dice": replace(COINS, name="dice", study=replace(STUDY, name="d"))}
+    text = page_text("collusion", outcomes(known.values(), tmp_path), known)
+    assert "Of 4 claims 4 hold, 0 do not hold, and 0 cannot be tested at this scale." in text
+    assert "Not run yet: `collusion/dice`." in text
+    assert "| [`coins`](#coins) | Heads \\| tails | Section 0 | **holds** |" in text
+    assert "0.6 \\| 0.4" in text
+    assert "share: heads 0.6033, tails 0.3333, difference 0.27 [0.2504, 0.2896] over 5 runs" in text
+    assert "*Setting (`cpu`).* Five throws." in text
+    assert "![Figure 0: Heads come up more often](collusion/figures/coins.svg)" in text
+    assert "| run=4 | 0.623 |" in text
+
+
+def test_a_check_that_is_wrong_is_not_hidden_once_all_is_done(tmp_path: Path) -> None:
+    run_coins(tmp_path, "smoke")  # three runs: the second claim asks for a fifth
+    with pytest.raises(KeyError, match="run=4"):
+        outcomes(KNOWN.values(), tmp_path)
+
+
+def test_without_matplotlib_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ValueError, match=r"pip install 'dissensus\[plots\]'"):
+        new_figure()
+
+
+def test_drawing_leaves_no_trace(tmp_path: Path) -> None:
+    import matplotlib as mpl
+
+    before = dict(mpl.rcParams)
+    figure, axes = new_figure(2, 3)
+    assert axes.shape == (2, 3)
+    save_figure(figure, tmp_path, "empty", ["svg"])
+    assert dict(mpl.rcParams) == before

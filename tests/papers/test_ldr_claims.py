@@ -1,0 +1,78 @@
+"""How the claims of ldr are decided: which strength counts, and on what side an interval lies."""
+
+import pytest
+
+from dissensus.papers import EXPERIMENTS
+from dissensus.papers.base import Record
+from dissensus.papers.ldr.reading import auroc, chosen, compare_sets, contender_of
+from dissensus.papers.ldr.weights import clashes, gradients_differ_by
+from dissensus.papers.studies import run_study
+
+
+def record(
+    name: str, strength: float, seed: int, accuracy: float, val: float, test: float = 0.5
+) -> Record:
+    return {
+        "name": f"digits-{name}-strength={strength:g}-seed={seed}",
+        "cell": {"data": "digits", "strength": strength, "seed": seed},
+        "result": {
+            "parts": {"val": {"accuracy": accuracy}},
+            "val_auroc": {"pds": val},
+            "auroc": {"far": {"pds": test}},
+        },
+    }
+
+
+def test_validation_chooses_the_strength() -> None:
+    runs = [
+        record("ldr", 0.0, 0, 0.95, 0.99),  # no LDR at all: not eligible
+        record("ldr", 0.1, 0, 0.90, 0.60),
+        record("ldr", 1.0, 0, 0.895, 0.70),  # less accurate, but within a point, and detects better
+        record("ldr", 3.0, 0, 0.80, 0.90),  # detects best, at too great a price
+        record("ldr-all", 5.0, 0, 0.99, 0.99),  # another contender
+    ]
+    assert chosen(runs, "digits", "ldr")[0]["cell"]["strength"] == 1.0
+    assert contender_of(runs[-1]) == "ldr-all"
+    assert chosen(runs, "features", "ldr") == {}
+
+
+@pytest.mark.parametrize(
+    ("gain", "verdict"), [(0.1, "holds"), (-0.1, "does not hold"), (0.0, "does not hold")]
+)
+def test_a_comparison_follows_the_interval(gain: float, verdict: str) -> None:
+    noise = (0.001, -0.001, 0.0005)
+    left = {seed: record("a", 1, seed, 1, 1, 0.5 + gain + noise[seed]) for seed in range(3)}
+    right = {seed: record("b", 1, seed, 1, 1, 0.5) for seed in range(3)}
+    value = auroc("far", "pds")
+    found = compare_sets({"far": (left, value, right, value)}, ("a", "b"), "AUROC")
+    assert found.verdict == verdict
+    alone = compare_sets({"far": ({0: left[0]}, value, right, value)}, ("a", "b"), "AUROC")
+    assert alone.verdict == "cannot be tested at this scale"
+    strict = compare_sets({"far": (left, value, right, value)}, ("a", "b"), "AUROC", margin=0.2)
+    assert strict.verdict == "does not hold"
+
+
+def test_the_gradients_of_the_appendix() -> None:
+    assert gradients_differ_by() < 1e-12
+    found = clashes()
+    assert found["flips_constant"] > 0.5
+    assert found["flips_inverse"] == 0
+    assert 0 <= found["least_c"] <= found["largest_c"] <= 1
+
+
+@pytest.mark.parametrize("name", ["ldr/weights", "ldr/examples", "ldr/worst-group", "ldr/planted"])
+def test_a_small_run_decides_draws_and_tables(name: str, tmp_path: object) -> None:
+    experiment = EXPERIMENTS[name]
+    found = run_study(
+        experiment.study, "ldr", "smoke", {"seeds": 2}, str(tmp_path), jobs=1, progress=False
+    )
+    assert not found.failed
+    for claim in experiment.claims:
+        assert claim.check(found.records).measured
+    if experiment.table is not None:
+        header, rows = experiment.table(found.records)
+        assert rows
+        assert all(len(row) == len(header) for row in rows)
+    pytest.importorskip("matplotlib")
+    assert experiment.draw is not None
+    assert experiment.draw(found.records).axes

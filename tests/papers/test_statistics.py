@@ -1,0 +1,112 @@
+"""Intervals against values worked elsewhere, and the rule by which claims are decided."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dissensus.papers.base import Finding
+from dissensus.papers.statistics import (
+    Estimate,
+    bootstrap_interval,
+    curve_interval,
+    judge_larger,
+    larger_than,
+    mean_interval,
+    paired_difference,
+)
+
+
+def test_the_t_interval_is_scipys() -> None:
+    values = np.random.default_rng(0).normal(3.0, 2.0, 12)
+    found = mean_interval(values, 0.9)
+    low, high = stats.t.interval(0.9, 11, values.mean(), stats.sem(values))
+    assert (found.low, found.high) == pytest.approx((low, high))
+    assert (found.mean, found.runs) == (pytest.approx(values.mean()), 12)
+
+
+def test_a_worked_interval() -> None:
+    """n = 4, s = 2, t(0.975, 3) = 3.1824: 5 ± 3.1824 · 2 / 2 for values with that deviation."""
+    offset = math.sqrt(3.0)
+    found = mean_interval([5 - offset, 5 + offset, 5 - offset, 5 + offset])
+    assert found.low == pytest.approx(5 - 3.182446, abs=1e-5)
+    assert found.high == pytest.approx(5 + 3.182446, abs=1e-5)
+
+
+def test_pairing_takes_out_what_runs_share() -> None:
+    shared = np.random.default_rng(1).normal(0, 100, 8)
+    first, second = shared + 1.0 + 0.01 * np.arange(8), shared
+    assert paired_difference(first, second).low > 0.99
+    with pytest.raises(ValueError, match="as many runs on both sides, got 8, 7"):
+        paired_difference(first, second[:7])
+
+
+def test_curves_have_the_interval_of_each_point() -> None:
+    curves = np.random.default_rng(2).normal(size=(5, 3))
+    mean, low, high = curve_interval(curves)
+    for point in range(3):
+        one = mean_interval(curves[:, point])
+        assert (mean[point], low[point], high[point]) == pytest.approx(
+            (one.mean, one.low, one.high)
+        )
+    mean, low, high = curve_interval(curves[:1])
+    assert low.tolist() == mean.tolist() == high.tolist()
+    with pytest.raises(ValueError, match=r"curves must be \[runs, points\]"):
+        curve_interval([1.0, 2.0])
+
+
+def test_the_bootstrap_covers_about_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(3)
+    inside = 0
+    for seed in range(200):
+        found = bootstrap_interval(rng.normal(1.0, 1.0, 40), draws=400, seed=seed)
+        inside += found.low <= 1.0 <= found.high
+    assert 0.90 <= inside / 200 <= 0.99
+    values = rng.normal(size=20)
+    median = bootstrap_interval(values, lambda sample: float(np.median(sample)))
+    assert median.mean == np.median(values)
+    assert median == bootstrap_interval(values, lambda sample: float(np.median(sample)))
+
+
+@pytest.mark.parametrize("values", [[], [[1.0]], [float("nan"), 1.0]])
+def test_runs_that_are_none_are_refused(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="runs must be one finite number each"):
+        mean_interval(values)
+
+
+@pytest.mark.parametrize(
+    ("estimate", "verdict", "words"),
+    [
+        (Estimate(1.0, 0.1, 1.9, 5), "holds", "larger"),
+        (Estimate(1.0, -0.1, 2.1, 5), "does not hold", "not distinguishable"),
+        (Estimate(0.0, 0.0, 0.0, 5), "does not hold", "not distinguishable"),
+        (Estimate(-1.0, -1.9, -0.1, 5), "does not hold", "smaller"),
+        (Estimate(1.0, -math.inf, math.inf, 1), "cannot be tested at this scale", "one run"),
+    ],
+)
+def test_the_rule(estimate: Estimate, verdict: str, words: str) -> None:
+    found, said = judge_larger(estimate)
+    assert found == verdict
+    assert words in said
+
+
+def test_the_finding_flips_with_the_data() -> None:
+    joint, independent = [2.0, 2.2, 2.1], [1.0, 1.1, 1.2]
+    names = ("joint", "independent")
+    assert larger_than(joint, independent, names, "gap").verdict == "holds"
+    turned = larger_than(independent, joint, names, "gap", published="about 1")
+    assert turned.verdict == "does not hold"
+    assert turned.measured.endswith("over 3 runs: smaller")
+    assert turned.published == "about 1"
+    assert larger_than([2.0], [1.0], names, "gap").verdict == "cannot be tested at this scale"
+    assert "over 1 run:" in larger_than([2.0], [1.0], names, "gap").measured
+    assert larger_than(joint, 1.0, names, "ratio").verdict == "holds"
+    assert larger_than([0.9, 1.1, 1.0], 1.0, names, "ratio").measured.endswith(
+        "not distinguishable"
+    )
+
+
+def test_a_verdict_is_one_of_three() -> None:
+    with pytest.raises(ValueError, match="a verdict must be one of holds, does not hold"):
+        Finding("maybe", "who knows")  # type: ignore[arg-type]
