@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types bench docs format clean
+.PHONY: help demo test slow check lint types bench docs format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,9 +19,12 @@ demo: $(STAMP)  ## run the main job from end to end on embedded data
 	@$(BIN)/python -m dissensus demo
 
 test: $(STAMP)  ## run the tests, with doctests and README blocks
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
 
-check: lint types test  ## all that CI runs: lint, types, test
+slow: $(STAMP)  ## run the slow tests: ranks, Ray, kills, a browser, the docs site
+	$(BIN)/python -m pytest -q -n 2 -m slow
+
+check: lint types test slow  ## all that CI runs: lint, types, test, slow
 
 lint: $(STAMP)  ## check style and format
 	$(BIN)/ruff check .

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dissensus.sweeps.engines import CellFolder, RayEngine, Record, engine_named, on_ray
 from dissensus.sweeps import Plan, Watcher, run_sweep
+from dissensus.sweeps.engines import CellFolder, RayEngine, Record, engine_named, on_ray
 from tests.cell_runs import deadly, slow_cells, sometimes, square
 from tests.ray_runs import deadly_once, surroundings
 from tests.sweeps.sweep_runs import BETAS, long_plan, sections

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dissensus.plots.style import add_line, label, new_figure
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.statistics import larger_than
+from dissensus.plots.style import add_line, label, new_figure
 
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:

@@ -11,13 +11,13 @@ from torch import nn
 from dissensus.data import load
 from dissensus.data.cifar import CIFAR
 from dissensus.ensemble import Ensemble
+from dissensus.objectives import ADP, Independent
 from dissensus.papers.adp import ensembles, five, measuring, overhead, temperature
 from dissensus.papers.adp.contenders import CONTENDERS, _objective, smoothed_labels
 from dissensus.papers.adp.networks import strided_cnn
 from dissensus.papers.adp.plans import PAPER, SMOKE, ensemble_cell, slow_attacks
 from dissensus.papers.adp.theory import corollary_loss, corollary_solution
 from dissensus.papers.collusion import parts
-from dissensus.objectives import ADP, Independent
 from dissensus.robustness import AttackError, parse
 
 RNG = np.random.default_rng(0)

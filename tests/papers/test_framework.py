@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dissensus.plots.style import new_figure, save_figure
 from dissensus.papers.base import check_options, option_values, select
 from dissensus.papers.page import outcomes, page_text, write_figures, write_page
 from dissensus.papers.studies import cells_folder, read_study, run_study, study_path
+from dissensus.plots.style import new_figure, save_figure
 from tests.papers.made_up import COINS, STUDY
 
 KNOWN = {"collusion/coins": COINS, "collusion/cards": replace(COINS, name="cards")}

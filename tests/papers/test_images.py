@@ -13,6 +13,7 @@ from torch import nn
 
 from dissensus.data import load
 from dissensus.data.cifar import CIFAR
+from dissensus.objectives import Augmented, LearnerDropout
 from dissensus.papers.base import Experiment
 from dissensus.papers.collusion import architectures, comparison, dropout, gap, parts, sweeps
 from dissensus.papers.collusion.images import (
@@ -27,7 +28,6 @@ from dissensus.papers.comparing import (
     seeds_of,
     where,
 )
-from dissensus.objectives import Augmented, LearnerDropout
 
 RNG = np.random.default_rng(0)
 STUDIES = (

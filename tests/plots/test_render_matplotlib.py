@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from dissensus.report import FIGURES, read
-from dissensus.report.found import Contents
 from dissensus.plots.plot import Panel
 from dissensus.plots.render_matplotlib import draw, save
+from dissensus.report import FIGURES, read
+from dissensus.report.found import Contents
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import dissensus as ds
+from dissensus.plots.plot import Matrix, Panel, Plot
+from dissensus.plots.render_plotly import plot_json
 from dissensus.report import FIGURES
 from dissensus.report.explorer import explorers
 from dissensus.report.found import Contents
 from dissensus.report.overview import columns, findings
-from dissensus.plots.render_plotly import plot_json
-from dissensus.plots.plot import Matrix, Panel, Plot
 from dissensus.report.reading import read
 
 

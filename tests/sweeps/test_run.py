@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import dissensus as ds
-from dissensus.sweeps.engines import CellFolder, Record
 from dissensus.diagnostics import diagnose
 from dissensus.runs import load_data, make_ensemble
 from dissensus.runs.facts import Facts
 from dissensus.sweeps import Plan, Watcher, run_sweep, summarize, work
+from dissensus.sweeps.engines import CellFolder, Record
 from dissensus.training import Recipe, fit, predict
 from tests.sweeps.sweep_runs import BETAS, long_plan, sections
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from dissensus.plots.style import add_line, label, new_figure, save_figure
 from dissensus.files import replace_atomically
+from dissensus.plots.style import add_line, label, new_figure, save_figure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -76,8 +76,8 @@ def figure(
 def _of_report(name: str, paths: list[Path], view: str | None) -> Figure:
     from difflib import get_close_matches
 
-    from dissensus.report import FIGURES, read
     from dissensus.plots.render_matplotlib import draw
+    from dissensus.report import FIGURES, read
 
     if name not in FIGURES:
         near = get_close_matches(name, FIGURES, n=1)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from dissensus.cli.ood_examples import divergent, plain_name
 from dissensus.detection import roc_curve
-from dissensus.plots.style import COLORS, save_figure
 from dissensus.papers.detection_figures import (
     Curve,
     examples_figure,
     histogram_figure,
     roc_figure,
 )
+from dissensus.plots.style import COLORS, save_figure
 from dissensus.shift import Prepared, Study
 
 __all__ = ["draw_examples", "draw_study"]

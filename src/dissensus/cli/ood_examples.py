@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from dissensus.papers.detection_figures import Example
 from dissensus.outputs import combine
+from dissensus.papers.detection_figures import Example
 from dissensus.shift import Prepared, Source, Study
 
 __all__ = ["Divergent", "divergent", "plain_name"]

@@ -13,9 +13,9 @@ import typer
 from dissensus.cli.options import CpusPerRun, DataDir, EngineName, GpusPerRun, RayAddress
 
 if TYPE_CHECKING:
-    from dissensus.sweeps.engines import Engine
     from dissensus.papers.base import Experiment
     from dissensus.papers.page import Outcome
+    from dissensus.sweeps.engines import Engine
 
 __all__ = ["HELP", "reproduce"]
 
@@ -94,9 +94,9 @@ def reproduce(
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
 ) -> None:
     """Reproduce experiments of the papers; the help text is ``HELP``."""
-    from dissensus.sweeps.engines import engine_named
     from dissensus.papers import EXPERIMENTS
     from dissensus.papers.base import SCALES, check_options, option_values, select
+    from dissensus.sweeps.engines import engine_named
 
     if listed:
         _show_list()
@@ -147,9 +147,9 @@ def _run(
     again: bool,
 ) -> list[str]:
     """Run every study that ``chosen`` read, once; returns the names of cells that failed."""
-    from dissensus.sweeps.engines import RayEngine
     from dissensus.cli.shown import note
     from dissensus.papers.studies import run_study
+    from dissensus.sweeps.engines import RayEngine
 
     if progress and isinstance(engine, RayEngine):
         note("dissensus: connecting to Ray")

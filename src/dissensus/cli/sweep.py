@@ -14,8 +14,8 @@ from dissensus.cli.resolving import resolve
 from dissensus.cli.settings import Sections, with_settings
 
 if TYPE_CHECKING:
-    from dissensus.sweeps.engines import Engine
     from dissensus.sweeps import Plan, Summary
+    from dissensus.sweeps.engines import Engine
 
 __all__ = ["HELP", "sweep"]
 

@@ -13,7 +13,6 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dissensus.sweeps.engines import Cell, Record
 from dissensus.cli.attack_job import Asked, attack_run
 from dissensus.cli.diagnose import diagnose_run
 from dissensus.cli.job import run_training
@@ -39,6 +38,7 @@ from dissensus.files import write_text
 from dissensus.robustness import parse
 from dissensus.shift import Question, prepare
 from dissensus.sweeps import Plan, Watcher, run_sweep
+from dissensus.sweeps.engines import Cell, Record
 
 __all__ = ["MARK", "run"]
 

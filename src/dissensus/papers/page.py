@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dissensus.plots.style import save_figure
+from dissensus.files import write_text
 from dissensus.papers.base import PAPERS, Claim, Experiment, Finding
 from dissensus.papers.studies import StudyRecord, read_study, study_path
-from dissensus.files import write_text
+from dissensus.plots.style import save_figure
 
 __all__ = ["Outcome", "outcomes", "page_text", "write_figures", "write_page"]
 

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dissensus.files import write_text
+from dissensus.papers.base import SCALES, Record, Study
+from dissensus.records import read_record
 from dissensus.sweeps.engines import (
     Cell,
     CellFolder,
@@ -22,9 +25,6 @@ from dissensus.sweeps.engines import (
     changed_settings,
     run_cells,
 )
-from dissensus.papers.base import SCALES, Record, Study
-from dissensus.files import write_text
-from dissensus.records import read_record
 
 __all__ = ["StudyRecord", "cells_folder", "compact", "read_study", "run_study", "study_path"]
 

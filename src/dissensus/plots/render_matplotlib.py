@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dissensus.plots.style import COLORS, MARKERS, label, new_figure, save_figure
 from dissensus.plots.plot import Matrix, Panel, Plot, Series, View
+from dissensus.plots.style import COLORS, MARKERS, label, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

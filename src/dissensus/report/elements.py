@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from dissensus.plots.plot import Cell, Plot
 from dissensus.report.found import Number, Source
 from dissensus.report.html import Html, element, joined
 from dissensus.report.overview import written
-from dissensus.plots.plot import Cell, Plot
 
 __all__ = ["Elements", "controls", "labelled", "missing", "own_color", "saving", "scrolling"]
 

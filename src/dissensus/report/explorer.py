@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from dissensus.report.found import Contents, Floats, HeldOut, Method, Number, Source, Sweep
 from dissensus.plots.plot import percent, short
+from dissensus.report.found import Contents, Floats, HeldOut, Method, Number, Source, Sweep
 
 __all__ = ["Explorer", "Stop", "explorers"]
 

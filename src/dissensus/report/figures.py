@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dissensus.plots.plot import Plot
 from dissensus.report.figures_attacks import epsilon, steps
 from dissensus.report.figures_collusion import codependence, debiased, training
 from dissensus.report.figures_members import diversity, matrices
 from dissensus.report.figures_sweep import beta_sweep
 from dissensus.report.figures_unknown import histograms, roc
 from dissensus.report.found import Contents
-from dissensus.plots.plot import Plot
 
 __all__ = ["FIGURES", "Figure"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dissensus.report.found import Attacked, Contents, Method
 from dissensus.plots.plot import Cell, Panel, Plot, Series, View, percent
+from dissensus.report.found import Attacked, Contents, Method
 
 __all__ = ["attacked_methods", "epsilon", "steps"]
 

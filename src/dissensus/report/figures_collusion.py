@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from dissensus.report.found import Contents, Method, Number, Source
 from dissensus.plots.plot import Cell, Panel, Plot, Series, View, percent, short
+from dissensus.report.found import Contents, Method, Number, Source
 
 __all__ = ["codependence", "debiased", "training"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dissensus.report.found import Contents, Floats, Method, Source
 from dissensus.plots.plot import Cell, Matrix, Panel, Plot, Series, View, percent, short
+from dissensus.report.found import Contents, Floats, Method, Source
 
 __all__ = ["diversity", "matrices"]
 

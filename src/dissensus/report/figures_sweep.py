@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dissensus.plots.plot import Cell, Panel, Plot, Series, View, listed, short
 from dissensus.report.found import Contents, Method, Number, Record, Source, Sweep, SweepLine
 from dissensus.report.found import SweepPoint as Point
-from dissensus.plots.plot import Cell, Panel, Plot, Series, View, listed, short
 
 __all__ = ["beta_sweep", "runs_as_sweep"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dissensus.report.found import Contents, Detected, Histogram, Method
 from dissensus.plots.plot import Cell, Panel, Plot, Series, View, short
+from dissensus.report.found import Contents, Detected, Histogram, Method
 
 __all__ = ["detected_methods", "histograms", "roc", "shown_score"]
 

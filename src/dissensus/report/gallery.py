@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dissensus.plots.plot import short
 from dissensus.report.elements import Elements, missing, scrolling
 from dissensus.report.figures import FIGURES
 from dissensus.report.found import AttackPictures, Contents, Images, Picture, Source
 from dissensus.report.html import Html, element, joined
 from dissensus.report.pictures import data_uri
-from dissensus.plots.plot import short
 
 __all__ = ["attacked_pictures", "divergent_pictures"]
 

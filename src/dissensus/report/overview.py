@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dissensus.plots.plot import listed, percent, short
 from dissensus.report.figures_unknown import shown_score
 from dissensus.report.found import Budget, Contents, Method, Number, Source
-from dissensus.plots.plot import listed, percent, short
 
 __all__ = ["Column", "Entry", "columns", "findings", "written"]
 

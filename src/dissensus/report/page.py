@@ -11,13 +11,13 @@ from pathlib import Path
 
 from dissensus._version import __version__
 from dissensus.files import write_text
+from dissensus.plots.plot import listed
+from dissensus.plots.render_plotly import plot_json
 from dissensus.report.elements import Elements, own_color
 from dissensus.report.explorer import explorers
 from dissensus.report.figures import FIGURES
 from dissensus.report.found import Contents
 from dissensus.report.html import Html, element, joined, script_json
-from dissensus.plots.render_plotly import plot_json
-from dissensus.plots.plot import listed
 from dissensus.report.reading import read
 from dissensus.report.sections import sections
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dissensus.plots.plot import Cell
 from dissensus.report.elements import Elements, controls, labelled, missing, saving
 from dissensus.report.explorer import Explorer
 from dissensus.report.html import Html, element
-from dissensus.plots.plot import Cell
 
 __all__ = ["explorer_section"]
 

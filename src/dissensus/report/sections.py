@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from dissensus.plots.plot import Plot
 from dissensus.report.elements import Elements, missing, scrolling
 from dissensus.report.explorer import Explorer
 from dissensus.report.figures import FIGURES
 from dissensus.report.found import Contents, Record
 from dissensus.report.gallery import attacked_pictures, divergent_pictures
 from dissensus.report.html import Html, element, joined
-from dissensus.plots.plot import Plot
 from dissensus.report.section_explorer import explorer_section
 from dissensus.report.section_overview import overview_section
 

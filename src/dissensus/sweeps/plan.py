@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dissensus.sweeps.engines import Cell, plain
 from dissensus.files import write_text
 from dissensus.records import toml_text
 from dissensus.runs.settling import settled, whole_model, whole_path
+from dissensus.sweeps.engines import Cell, plain
 from dissensus.sweeps.grid import Grid, Point, file_name, label, points
 from dissensus.sweeps.keys import check_keys, check_points, with_point
 

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dissensus.records import write_record
+from dissensus.runs import Facts, check_same_data
 from dissensus.sweeps.engines import Cell, CellFolder, Crew, Engine, LocalEngine, RayEngine, Record
 from dissensus.sweeps.engines.claims import alone
 from dissensus.sweeps.engines.folder import check_cells, settle
-from dissensus.records import write_record
-from dissensus.runs import Facts, check_same_data
 from dissensus.sweeps.grid import Point, label, points
 from dissensus.sweeps.plan import CELLS, SEARCH, SUMMARY, Plan
 from dissensus.sweeps.search import Trial, best_trial, propose

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus.sweeps.engines import Cell, Record
-from dissensus.sweeps.engines.folder import execute
 from dissensus.data import Data, Examples, StoredRows
 from dissensus.decomposition import decompose
 from dissensus.diagnostics import Split, debiased_share, explosion, judge
@@ -29,6 +27,8 @@ from dissensus.runs import (
     load_data,
     make_ensemble,
 )
+from dissensus.sweeps.engines import Cell, Record
+from dissensus.sweeps.engines.folder import execute
 from dissensus.training import History, NonFiniteLoss, Recipe, Training, fit, fit_fleet, predict
 from dissensus.training.fleet import kind
 

@@ -95,8 +95,8 @@ def _share_left(records: list[Record], data: str) -> float:
 
 def draw(records: list[Record]) -> Figure:
     """Accuracy against ε: the paper's PGD beside one that crosses the ball, and the worst case."""
-    from dissensus.plots.style import COLORS, MARKERS, add_line, label, new_figure
     from dissensus.papers.statistics import curve_interval
+    from dissensus.plots.style import COLORS, MARKERS, add_line, label, new_figure
 
     drawn = [record for record in records if "curve" in record["result"]]
     sets = data_in(drawn)

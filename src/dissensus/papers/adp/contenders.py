@@ -11,10 +11,10 @@ from torch import Tensor
 
 from dissensus.data import AUGMENTATIONS
 from dissensus.ensemble import Ensemble
-from dissensus.papers.base import Cell
-from dissensus.papers.collusion.parts import Parts
 from dissensus.models import make_factory
 from dissensus.objectives import ADP, Independent, Objective, target_probability
+from dissensus.papers.base import Cell
+from dissensus.papers.collusion.parts import Parts
 from dissensus.robustness import AdversarialBatches
 from dissensus.training import Recipe, fit
 

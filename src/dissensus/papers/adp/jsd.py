@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dissensus.objectives import JSD
 from dissensus.papers.adp.minimising import minimised
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.collusion.exact import generator_of
-from dissensus.objectives import JSD
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

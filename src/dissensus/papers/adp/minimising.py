@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from dissensus.papers.collusion.exact import generator_of, value_and_gradient
 from dissensus.objectives import Objective
+from dissensus.papers.collusion.exact import generator_of, value_and_gradient
 
 __all__ = ["Best", "minimised"]
 

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from dissensus.ensemble import Ensemble
+from dissensus.models import make_factory
+from dissensus.objectives import ADP, Independent, Objective
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.comparing import (
     CANNOT,
 )
 from dissensus.papers.statistics import larger_than, mean_interval
-from dissensus.models import make_factory
-from dissensus.objectives import ADP, Independent, Objective
 from dissensus.training import fit
 
 __all__ = ["EXPERIMENT", "OVERHEAD", "cells", "rank_of_random_members", "run"]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dissensus.diversity import DETERMINANT_FLOOR
+from dissensus.objectives import ADP, alpha_for, target_probability
 from dissensus.papers.adp.minimising import Best, minimised
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.objectives import ADP, alpha_for, target_probability
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from dissensus.papers.base import Finding
 from dissensus.objectives import Objective
+from dissensus.papers.base import Finding
 
 __all__ = [
     "TOLERANCE",

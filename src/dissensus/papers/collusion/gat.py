@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from dissensus.decomposition import decompose
+from dissensus.objectives import (
+    Augmented,
+    GradientAdjustedTargets,
+    equivalent_alpha,
+    equivalent_beta,
+)
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.collusion.exact import (
     TOLERANCE,
@@ -23,12 +29,6 @@ from dissensus.papers.collusion.exact import (
     generator_of,
     relative_difference,
     value_and_gradient,
-)
-from dissensus.objectives import (
-    Augmented,
-    GradientAdjustedTargets,
-    equivalent_alpha,
-    equivalent_beta,
 )
 
 if TYPE_CHECKING:

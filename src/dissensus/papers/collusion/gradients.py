@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from dissensus.objectives import Independent, Joint, Objective
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.collusion.exact import (
     TOLERANCE,
@@ -24,7 +25,6 @@ from dissensus.papers.collusion.exact import (
     value_and_gradient,
 )
 from dissensus.papers.collusion.offsets import OFFSET_CLAIMS, run_offsets
-from dissensus.objectives import Independent, Joint, Objective
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,11 +15,11 @@ import torch
 from dissensus.data import AUGMENTATIONS, Augment
 from dissensus.decomposition import decompose
 from dissensus.ensemble import Ensemble
-from dissensus.papers.base import Cell, Record
-from dissensus.papers.collusion.parts import Parts, load_parts
 from dissensus.models import make_factory
 from dissensus.objectives import Augmented, LearnerDropout, Objective
 from dissensus.outputs import combined_log_probs
+from dissensus.papers.base import Cell, Record
+from dissensus.papers.collusion.parts import Parts, load_parts
 from dissensus.training import History, Recipe, fit, predict
 
 __all__ = [

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.functional import hessian
 
 from dissensus.decomposition import decompose
+from dissensus.objectives import Independent, Joint, Objective
 from dissensus.papers.base import Cell, Claim, Finding, Record
 from dissensus.papers.collusion.exact import (
     TOLERANCE,
@@ -26,7 +27,6 @@ from dissensus.papers.collusion.exact import (
     shown,
     uniform,
 )
-from dissensus.objectives import Independent, Joint, Objective
 
 __all__ = ["OFFSET_CLAIMS", "run_offsets"]
 

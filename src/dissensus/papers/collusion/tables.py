@@ -30,9 +30,9 @@ import torch
 from dissensus.data import Data, load_table
 from dissensus.diagnostics import Split, codependence, debiased_share
 from dissensus.ensemble import Ensemble
-from dissensus.papers.base import Cell, Study
 from dissensus.models import make_factory
 from dissensus.objectives import Augmented
+from dissensus.papers.base import Cell, Study
 from dissensus.sweeps import best_trial, search
 from dissensus.training import Recipe, Training, fit_fleet, predict
 

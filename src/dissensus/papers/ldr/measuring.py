@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from dissensus.calibration import ece, fit_temperature
 from dissensus.detection import Mahalanobis, NearestNeighbours, evaluate
 from dissensus.ensemble import Ensemble
-from dissensus.papers.ldr.settings import Setting, Split
 from dissensus.losses import cross_entropy
 from dissensus.outputs import combined_log_probs
+from dissensus.papers.ldr.settings import Setting, Split
 from dissensus.scores import at_temperature, score_all
 from dissensus.shift import Candidates, MemberFeatures, accuracies
 from dissensus.shift.accuracy import judged

@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.papers.base import Cell
-from dissensus.papers.ldr.settings import Setting, Split
 from dissensus.models import MemberFactory, make_factory
 from dissensus.objectives import (
     A2D,
@@ -30,6 +28,8 @@ from dissensus.objectives import (
     Objective,
     Sequential,
 )
+from dissensus.papers.base import Cell
+from dissensus.papers.ldr.settings import Setting, Split
 from dissensus.training import Optimizer, Recipe, fit, predict
 from dissensus.training.schedules import parse_schedule
 

@@ -26,8 +26,8 @@ from dissensus.data import (
     load_ood,
 )
 from dissensus.ensemble import Ensemble
-from dissensus.papers.base import Cell
 from dissensus.models import make_factory
+from dissensus.papers.base import Cell
 from dissensus.shift import MemberFeatures
 from dissensus.training import fit
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
+from dissensus.objectives.ldr import hardness_weights
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.comparing import SEEDS_OPTION, seeds_of
 from dissensus.papers.ldr.cells import CPU, PAPER, SMOKE, ldr_cell
@@ -17,7 +18,6 @@ from dissensus.papers.ldr.measuring import outputs_of
 from dissensus.papers.ldr.methods import train_ensemble
 from dissensus.papers.ldr.settings import load_setting
 from dissensus.papers.statistics import curve_interval, larger_than, mean_interval
-from dissensus.objectives.ldr import hardness_weights
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
