@@ -1,4 +1,4 @@
-"""Cells for the tests of ``dissensus.sweeps.engines``, in a module of their own: new processes import it.
+"""Cells for the tests of the engines, in a module of their own: new processes import it.
 
 ``python -m tests.cell_runs FOLDER JOBS`` runs twelve slow cells in ``FOLDER/cells``.
 """

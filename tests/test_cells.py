@@ -254,7 +254,8 @@ def test_cells_of_another_program_are_waited_for_and_run_if_it_ends(tmp_path: Pa
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 def test_claims_end_with_the_program_that_made_them(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from dissensus.sweeps.engines.claims import Claims\n"
+        "import sys, time; from pathlib import Path\n"
+        "from dissensus.sweeps.engines.claims import Claims\n"
         "with Claims(Path(sys.argv[1])) as claims:\n"
         "    claims.take(['a', 'b']); print('ready', flush=True); time.sleep(600)"
     )
