@@ -20,11 +20,11 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.timing import Check, Contender, Measurement, Result, Spread, compare
-from dissensus.sweeps.engines import Cell, CellFolder, Crew, Engine, LocalEngine, RayEngine, Record
-from dissensus.sweeps.engines.worker import Each
 from dissensus.data import Data, load
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
+from dissensus.sweeps.engines import Cell, CellFolder, Crew, Engine, LocalEngine, RayEngine, Record
+from dissensus.sweeps.engines.worker import Each
 from dissensus.training import fit
 
 _PROCESSES, _CELLS, _LIMIT = 2, 64, 1.15
