@@ -1,4 +1,4 @@
-"""Diverse ensembles for those with a table and scikit-learn habits.
+"""Scikit-learn estimators: diverse ensembles for tables.
 
 :class:`DiverseClassifier` and :class:`DiverseRegressor` are ordinary scikit-learn estimators: they
 go into a ``Pipeline``, a ``GridSearchCV`` and ``cross_val_score``, take arrays, DataFrames and

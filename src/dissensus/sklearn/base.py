@@ -1,4 +1,4 @@
-"""What the classifier and the regressor share: parameters, fitting, members' outputs."""
+"""Base estimator: the parameters, the fitting and the member outputs that both estimators share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dissensus.decomposition import Decomposition, decompose
 from dissensus.diagnostics import Diagnosis, diagnose
 from dissensus.objectives import Objective
 from dissensus.scores import parse as parse_score
-from dissensus.sklearn.choosing import folds, held_out_errors, results
+from dissensus.sklearn.beta_selection import folds, held_out_errors, results
 from dissensus.sklearn.columns import Columns, has_categories
 from dissensus.sklearn.rows import Floats, Rows, check_weights
 from dissensus.sklearn.settings import (
@@ -207,7 +207,7 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             self.history_.column("val/ensemble_error") if training.val is not None else None
         )
 
-    # ---- what the members say -------------------------------------------------------------------
+    # ---- member outputs -------------------------------------------------------------------------
 
     def member_outputs(self, X: Any) -> Tensor:
         """Every member's output, ``[members, rows, outputs]``, in float64.
@@ -238,7 +238,7 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return [self.ensemble_.member(member) for member in range(self.ensemble_.members)]
 
     def ood_score(self, X: Any, score: str | None = None) -> Floats:
-        """How strange each row looks, ``[rows]``: higher means further from the training data.
+        """Out-of-distribution score of each row, ``[rows]``: higher is less like the training data.
 
         ``score`` is a name of ``dissensus.scores.SCORES``.
         """

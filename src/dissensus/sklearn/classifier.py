@@ -1,4 +1,4 @@
-"""The classifier."""
+"""Classifier: an ensemble of perceptrons behind scikit-learn's interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns of a DataFrame as numbers: text and categories one-hot, the rest as it is."""
+"""Columns of a DataFrame as numbers: text and categories are one-hot encoded, numbers stay."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _categorical(column: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """What training rows taught about the columns: which are categories, and of which levels."""
+    """The columns of the training rows: which are categories, and their levels."""
 
     categorical: tuple[int, ...]
     numeric: tuple[int, ...]
@@ -71,8 +71,8 @@ class Columns:
         """
         numbers = [_numbers(X.iloc[:, i]) for i in self.numeric]
         hot = self.encoder.transform(_objects(X, self.categorical))
-        together: Floats = np.column_stack([*numbers, hot])
-        return together
+        columns: Floats = np.column_stack([*numbers, hot])
+        return columns
 
     def check(self, X: Any) -> None:
         """Raise unless ``X`` is a DataFrame."""

@@ -1,4 +1,4 @@
-"""Training rows in a form that does not depend on how they were written down.
+"""Training rows in a canonical form: the same for every way to write down the same data.
 
 A training set with weights is a measure: what a weight of 2 says, two equal rows say too, and the
 order of rows says nothing. :meth:`Rows.of` leaves out rows of weight 0, merges equal rows (inputs

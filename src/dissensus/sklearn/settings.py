@@ -1,4 +1,4 @@
-"""From an estimator's parameters to a training of the library."""
+"""Trainings of the library, made from an estimator's parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which β: cross-validated, all folds and all β trained side by side as one fleet."""
+"""Choice of β by cross-validation: all folds and all β train side by side as one fleet."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def folds(rows: Rows, given: Rows, cv: Any, seed: int) -> list[tuple[Rows, Rows]
     pairs: Iterable[tuple[Index, Index]] = check_cv(cv, labels, classifier=given.y.ndim == 1).split(
         given.x, labels
     )
-    found = []
+    splits = []
     for train, test in pairs:
         parts = [given.pick(np.asarray(index)) for index in (train, test)]
         if not all(part.weights.any() for part in parts):
             raise ValueError("cv left no row of a weight above zero on one side of a split")
-        found.append(tuple(Rows.of(part.x, part.y, part.weights) for part in parts))
-    return found  # type: ignore[return-value]
+        splits.append(tuple(Rows.of(part.x, part.y, part.weights) for part in parts))
+    return splits  # type: ignore[return-value]
 
 
 def _equal_folds(rows: Rows, cv: int, seed: int) -> Iterable[tuple[Index, Index]]:
