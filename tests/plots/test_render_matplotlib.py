@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+import dissensus.report  # noqa: F401
 from dissensus.plots.plot import Panel
 from dissensus.plots.render_matplotlib import draw, save
 from dissensus.report import FIGURES, read
