@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "dissensus"
 
 TENSOR = ("outputs", "losses", "diversity", "decomposition")
 PURE = ("objectives", "scores", "calibration", "detection", "diagnostics")
-TOOLS = ("_version", "specs", "progress", "files", "records")
+TOOLS = ("_version", "specs", "progress", "files", "records", "verbs")
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     (*TOOLS, *TENSOR, *PURE),
@@ -28,6 +28,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     # the tensor and its tools: all that a room may import
     "progress": (),
     "records": ("files",),
+    "verbs": ("records", "specs"),
     "outputs": ("files",),
     "losses": ("outputs",),
     "diversity": ("outputs", "losses"),

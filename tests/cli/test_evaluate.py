@@ -37,6 +37,19 @@ def test_numbers_are_those_of_the_saved_outputs(
     assert zero_one["member_error"] == pytest.approx(1 - mean)
 
 
+def test_the_same_from_python(dissensus: Callable[..., Any], digits_run: Path) -> None:
+    evaluation = ds.runs.evaluate(digits_run, split="val")
+    assert isinstance(evaluation, ds.runs.Evaluation)
+    answer = dissensus("evaluate", digits_run, "--split", "val", "--json")
+    assert evaluation.to_dict() == json.loads(answer.out)
+    rows = evaluation.to_rows()
+    assert [row["member"] for row in rows] == ["ensemble", 0, 1, 2]
+    assert rows[0]["accuracy"] == evaluation.metrics["accuracy"]
+    assert "288 examples: val of digits" in str(evaluation)
+    with pytest.raises(ValueError, match="evaluate has no option 'spilt'; did you mean 'split'"):
+        ds.runs.evaluate(digits_run, spilt="val")
+
+
 def test_the_table_shows_the_ensemble_and_each_member(
     dissensus: Callable[..., Any], digits_run: Path
 ) -> None:

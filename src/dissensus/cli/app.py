@@ -118,19 +118,26 @@ def options(
     """Take the options that belong to no command; the help text is ``HELP``."""
 
 
-app.command("train", help=_flowing(train.HELP))(train.train)
-app.command("evaluate", help=_flowing(evaluate.HELP))(evaluate.evaluate)
-app.command("diagnose", help=_flowing(diagnose.HELP))(diagnose.diagnose)
-app.command("attack", help=_flowing(attack.HELP))(attack.attack)
-app.command("ood", help=_flowing(ood.HELP))(ood.ood)
-app.command("predict", help=_flowing(predict.HELP))(predict.predict)
-app.command("export", help=_flowing(export.HELP))(export.export)
-app.command("reproduce", help=_flowing(reproduce.HELP))(reproduce.reproduce)
-app.command("features", help=_flowing(features.HELP))(features.features)
-app.command("sweep", help=_flowing(sweep.HELP))(sweep.sweep)
-app.command("runs", help=_flowing(runs.HELP))(runs.runs)
-app.command("report", help=_flowing(report.HELP))(report.report)
-app.command("figure", help=_flowing(figure.HELP))(figure.figure)
+#: Every command by name; its docstring, or ``HELP`` beside it, is its help text.
+COMMANDS: dict[str, Callable[..., None]] = {
+    "train": train.train,
+    "evaluate": evaluate.evaluate,
+    "diagnose": diagnose.diagnose,
+    "attack": attack.attack,
+    "ood": ood.ood,
+    "predict": predict.predict,
+    "export": export.export,
+    "reproduce": reproduce.reproduce,
+    "features": features.features,
+    "sweep": sweep.sweep,
+    "runs": runs.runs,
+    "report": report.report,
+    "figure": figure.figure,
+}
+
+for _name, _command in COMMANDS.items():
+    _text = getattr(sys.modules[_command.__module__], "HELP", _command.__doc__ or "")
+    app.command(_name, help=_flowing(inspect.cleandoc(_text)))(_command)
 
 
 @app.command()

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from dissensus.cli.figures import figures
 from dissensus.cli.ranks import Ranks
 from dissensus.cli.settings import SETTINGS, Sections
 from dissensus.data import Data
@@ -29,6 +28,7 @@ from dissensus.runs import (
     settled,
 )
 from dissensus.runs.folder import CONFIG, METRICS, RECORD
+from dissensus.runs.metrics import compute_metrics
 from dissensus.training import History, Recipe, fit, predict
 from dissensus.training.checkpoint import check_writable
 
@@ -169,7 +169,7 @@ def _keep_predictions(
         }
         predictions = predict(ens, split, meta=meta, progress=progress)
         predictions.save(out / "predictions" / f"{part}.safetensors")
-        found[part] = figures(predictions, ens.combine, ens.weights, facts)
+        found[part] = compute_metrics(predictions, ens.combine, ens.weights, facts)
     return found
 
 

@@ -175,7 +175,8 @@ def _trust_of(run: str | Path) -> list[str]:
 def _show(outcome: Outcome) -> None:
     from rich.console import Console
 
-    from dissensus.cli.shown import command, figures_table, say
+    from dissensus.cli.shown import command, say
+    from dissensus.runs.metrics import metrics_table
 
     config, history, out = outcome.config, outcome.history, outcome.out
     training, trust = config["training"], _trust_of(outcome.out)
@@ -187,7 +188,7 @@ def _show(outcome: Outcome) -> None:
         f"the best is number {history.best_epoch}"
     )
     if outcome.figures:
-        Console().print(figures_table(outcome.figures, short=True))
+        Console().print(metrics_table(outcome.figures, short=True))
     say(f"Written to {out}: config.toml, metrics.jsonl, record.json, checkpoint, predictions/")
     say("What next:")
     say("  " + command("dissensus", "evaluate", out, *trust))

@@ -6,9 +6,11 @@ list of runs appears at once.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from dissensus.runs.evaluate import Evaluate, Evaluation, evaluate
 from dissensus.runs.facts import Facts, check_same_data
 from dissensus.runs.folder import Run, describe, find_runs, read_config
-from dissensus.runs.inputs import Inputs, read_inputs
 from dissensus.runs.loading import (
     data_of,
     device_named,
@@ -25,7 +27,12 @@ from dissensus.runs.settling import (
     settled,
 )
 
+if TYPE_CHECKING:
+    from dissensus.runs.inputs import Inputs, read_inputs
+
 __all__ = [
+    "Evaluate",
+    "Evaluation",
     "Facts",
     "Inputs",
     "Run",
@@ -37,6 +44,7 @@ __all__ = [
     "describe",
     "device_named",
     "disagreement_inputs",
+    "evaluate",
     "find_runs",
     "load",
     "load_data",
@@ -46,3 +54,12 @@ __all__ = [
     "read_inputs",
     "settled",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs NumPy when it is first asked for."""
+    if name not in ("Inputs", "read_inputs"):
+        raise AttributeError(f"module 'dissensus.runs' has no attribute {name!r}")
+    from dissensus.runs import inputs
+
+    return getattr(inputs, name)

@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dissensus.files import write_text
 from dissensus.runs.portable import is_portable, read_portable
 
@@ -110,6 +108,7 @@ def check_same_data(kept: Facts, now: Facts, run: str | Path) -> None:
 
 def _channel_statistics(x: Any) -> dict[str, list[float]]:
     """Mean and deviation over examples and places, one a channel or feature."""
+    import numpy as np
     from torch import Tensor
 
     if not isinstance(x, Tensor):  # on disk: of examples from all over it

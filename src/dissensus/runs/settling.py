@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dissensus.runs.facts import Facts
-from dissensus.runs.inputs import read_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -157,6 +156,7 @@ def disagreement_inputs(config: Mapping[str, Any], facts: Facts, data: Data) -> 
     Its training part, so that its test part can still serve as unknown inputs.
     """
     from dissensus.data import Examples, fit_images, load
+    from dissensus.runs.inputs import read_inputs
 
     asked = config["data"]
     name = asked.get("disagreement")

@@ -1,0 +1,160 @@
+"""Evaluation of a run on data: accuracy, calibration, diversity, and each member on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dissensus.runs.facts import Facts
+from dissensus.runs.folder import Run, describe, read_config
+from dissensus.runs.loading import data_of, load, load_data
+from dissensus.runs.metrics import compute_metrics, members_table, metrics_table
+from dissensus.verbs import (
+    Result,
+    collect,
+    data_dir_option,
+    device_option,
+    option,
+    trust_option,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from torch import Tensor
+
+__all__ = ["Evaluate", "Evaluation", "evaluate"]
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Options of :func:`evaluate`."""
+
+    data: str | None = option(
+        None, "Other data: the name of a data set, or a file or shards (all their examples)."
+    )
+    split: str = option("test", "train, val, test, or an extra set of the data.")
+    data_dir: Path | None = data_dir_option()
+    trust: bool = trust_option()
+    device: str = device_option()
+
+
+@dataclass(frozen=True)
+class Evaluation(Result):
+    """Metrics of a run on some data, as :func:`dissensus.runs.metrics.compute_metrics` names them.
+
+    ``evaluated_on`` says which data they are.
+    """
+
+    run: Run
+    evaluated_on: str
+    metrics: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run's state, the data and the metrics, on one level."""
+        return {
+            "run": str(self.run.path),
+            "state": self.run.state,
+            "epochs": self.run.epochs,
+            "best_epoch": self.run.best_epoch,
+            "objective": self.run.asked("training", "objective"),
+            "evaluated_on": self.evaluated_on,
+            **self.metrics,
+        }
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for the ensemble and one for each member: accuracy, if it has one, and error."""
+        values = self.metrics
+        errors = [values["ensemble_error"], *values["per_member_error"]]
+        names = ["ensemble", *range(len(errors) - 1)]
+        rows = [{"member": name, "error": error} for name, error in zip(names, errors, strict=True)]
+        if "accuracy" in values:
+            for row, accuracy in zip(
+                rows, [values["accuracy"], *values["per_member_accuracy"]], strict=True
+            ):
+                row["accuracy"] = accuracy
+        return rows
+
+    def display(self) -> Iterator[RenderableType]:
+        """The run, the data, and a table of the ensemble and one of its members."""
+        run = self.run
+        yield f"{run.path}: {run.asked('training', 'objective')}, {run.standing()}"
+        yield f"Epoch {run.best_epoch}, {self.metrics['examples']} examples: {self.evaluated_on}"
+        yield ""
+        yield metrics_table({"ensemble": self.metrics})
+        yield ""
+        yield members_table(self.metrics)
+
+
+def evaluate(
+    run: str | Path, options: Evaluate | None = None, *, progress: bool = False, **settings: Any
+) -> Evaluation:
+    """Evaluate the weights of a run's best epoch; ``settings`` are the fields of :class:`Evaluate`.
+
+    ::
+
+        evaluation = ds.runs.evaluate("runs/ldr", split="val")
+        evaluation.metrics["accuracy"], evaluation.to_frame()
+    """
+    from dissensus.training import predict
+
+    options = collect(Evaluate, options, settings)
+    description = describe(run)
+    ens = load(run, trust=options.trust, device=options.device)
+    name, x, y = _examples(run, options)
+    predictions = predict(ens, (x, y), progress=progress)
+    metrics = compute_metrics(predictions, ens.combine, ens.weights, Facts.read(run))
+    return Evaluation(description, name, metrics)
+
+
+def _examples(run: str | Path, options: Evaluate) -> tuple[str, Tensor, Tensor]:
+    """The name of what to evaluate on, the inputs and the targets."""
+    from dissensus.data import is_shards
+    from dissensus.runs.inputs import read_inputs
+
+    config, facts = read_config(run), Facts.read(run)
+    data, split, data_dir = options.data, options.split, options.data_dir
+    one = data is not None and (
+        Path(data).is_file() or (is_shards(data) and not Path(data).is_dir())
+    )
+    if data is not None and one and facts is not None:
+        target = config["data"].get("target")
+        header = bool(config.get("data_options", {}).get("header", True))
+        inputs = read_inputs(data, facts, header=header, labelled=True, target=target)
+        assert inputs.y is not None
+        return f"all examples of {data}", inputs.x, inputs.y
+    if data is None:
+        source = data_of(run, data_dir=data_dir)
+    else:
+        asked = {k: v for k, v in config.get("data", {}).items() if k in ("seed", "val", "test")}
+        folder = {} if data_dir is None else {"data_dir": str(data_dir)}
+        reading = _reading_options(config, data)
+        source = load_data({"data": {**asked, **folder, "name": data}, "data_options": reading})
+    sets = {**source.extra, **source.splits()}
+    if split not in sets:
+        raise ValueError(f"{source.name} has no split {split!r}; it has {', '.join(sets)}")
+    x, y = sets[split]
+    if y is None or not len(x):
+        lacks = "no labels" if y is None else "no rows"
+        raise ValueError(
+            f"the split {split!r} of {source.name} has {lacks}; choose another --split"
+        )
+    if facts is not None and [list(x.shape[1:]), source.outputs] != [
+        facts.input_shape,
+        facts.outputs,
+    ]:
+        raise ValueError(
+            f"{source.name} has inputs of shape {tuple(x.shape[1:])} and {source.outputs} outputs, "
+            f"the run takes {tuple(facts.input_shape)} and gives {facts.outputs}"
+        )
+    return f"{split} of {source.name}", x, y
+
+
+def _reading_options(config: dict[str, dict[str, Any]], data: str) -> dict[str, Any]:
+    """The options with which the run read its images, for those in another folder."""
+    from dissensus.data import is_shards
+
+    own = config.get("data_options", {}) if Path(data).is_dir() else {}
+    known = ["size", "workers", "on_error"] + ([] if is_shards(data) else ["stream"])
+    return {key: own[key] for key in known if key in own}

@@ -1,0 +1,180 @@
+"""Verbs: the options they take and the results they return.
+
+A verb is a public function such as ``ds.runs.evaluate``. Its options are a frozen dataclass whose
+fields are made by :func:`option`; Python callers pass them as keywords, and the command line builds
+its flags from the same fields (``dissensus.cli.options``). Its result is a :class:`Result`.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dissensus.records import write_record
+from dissensus.specs import nearest
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = [
+    "REQUIRED",
+    "Result",
+    "collect",
+    "data_dir_option",
+    "device_option",
+    "option",
+    "trust_option",
+]
+
+#: The default of an option that must be given.
+REQUIRED: Any = MISSING
+
+T = TypeVar("T")
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    flag: str | None = None,
+    metavar: str | None = None,
+    panel: str | None = None,
+    default_text: str | None = None,
+    min: float | None = None,
+    max: float | None = None,
+    **metadata: Any,
+) -> Any:
+    """A field of an options dataclass, with what the command line needs to know about it.
+
+    ``help`` is plain text. ``flag`` is the name on the command line where it differs from the
+    field's (``--ood``), ``panel`` the heading on the help page, ``default_text`` what that page
+    says instead of the default. A field of type ``tuple[str, ...]`` can be repeated; a ``bool``
+    that is False by default has no ``--no`` form. Further keywords go into the field's metadata.
+    """
+    shown = {"flag": flag, "metavar": metavar, "panel": panel, "default_text": default_text}
+    metadata |= {"help": help, **shown, "min": min, "max": max}
+    return field(default=default, metadata=metadata)
+
+
+def data_dir_option() -> Any:
+    """The option ``data_dir: Path | None`` of verbs that load a run's data."""
+    return option(None, "The folder of the data sets, if it has moved.")
+
+
+def trust_option() -> Any:
+    """The option ``trust: bool`` of verbs that load a run's model."""
+    return option(False, "Run the code that the run names as its model.")
+
+
+def device_option() -> Any:
+    """The option ``device: str`` of verbs that compute."""
+    return option("auto", "cpu, cuda, …; auto takes a GPU if there is one.")
+
+
+def collect(kind: type[T], options: T | None, settings: Mapping[str, Any]) -> T:
+    """The options of a verb: ``options``, or the defaults, changed as ``settings`` say.
+
+    An unknown name raises and names the nearest one. For an option that can be repeated, any
+    sequence does, and one string stands for a sequence of one.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Greet:
+    ...     name: str = option("you", "Whom to greet.")
+    >>> collect(Greet, None, {"name": "Ada"})
+    Greet(name='Ada')
+    >>> collect(Greet, None, {"nam": "Ada"})
+    Traceback (most recent call last):
+    ...
+    ValueError: greet has no option 'nam'; did you mean 'name'?
+    """
+    known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
+    values = {}
+    for name, value in settings.items():
+        if name not in known:
+            hint = nearest(name, list(known))
+            raise ValueError(f"{kind.__name__.lower()} has no option {name!r}; {hint}")
+        values[name] = _as_tuple(value) if _repeatable(known[name].type) else value
+    if options is not None:
+        return replace(options, **values)  # type: ignore[type-var]
+    missing = [name for name, item in known.items() if _required(item) and name not in values]
+    if missing:
+        raise ValueError(f"{kind.__name__.lower()} needs the option {missing[0]!r}")
+    return kind(**values)
+
+
+def _repeatable(annotation: Any) -> bool:
+    return str(annotation).startswith("tuple[")
+
+
+def _required(item: Any) -> bool:
+    return item.default is MISSING and item.default_factory is MISSING
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+
+
+class Result(ABC):
+    """The result of a verb: it can be shown, saved as JSON and turned into a DataFrame."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in it as plain JSON values."""
+
+    @abstractmethod
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Its main table: for each row, values by the name of their column."""
+
+    @abstractmethod
+    def display(self) -> Iterable[RenderableType]:
+        """Lines of text (``str``, shown as they are) and rich tables, in the order shown."""
+
+    def show(self) -> None:
+        """Print it as the command line does."""
+        from rich.console import Console
+
+        self._print_to(Console())
+
+    def __str__(self) -> str:
+        """The text that :meth:`show` prints."""
+        from io import StringIO
+
+        from rich.console import Console
+
+        text = StringIO()
+        self._print_to(Console(file=text, width=120))
+        return text.getvalue().rstrip("\n")
+
+    def to_json(self) -> str:
+        """:meth:`to_dict` as JSON text."""
+        return json.dumps(self.to_dict(), indent=1)
+
+    def save(self, path: str | Path) -> None:
+        """Write :meth:`to_dict` to a JSON file."""
+        write_record(path, self.to_dict())
+
+    def to_frame(self) -> Any:
+        """:meth:`to_rows` as a ``pandas.DataFrame``."""
+        try:
+            from pandas import DataFrame
+        except ImportError as error:
+            raise ImportError(
+                "to_frame needs pandas, which is not installed: pip install 'dissensus[tables]'"
+            ) from error
+        return DataFrame(self.to_rows())
+
+    def _print_to(self, console: Any) -> None:
+        from rich.text import Text
+
+        for item in self.display():
+            if isinstance(item, str):  # no markup and no wrapping, so that it can be copied
+                console.print(Text(item), soft_wrap=True)
+            else:
+                console.print(item)
