@@ -379,7 +379,7 @@ def test_a_score_of_features_is_saved_beside_the_threshold(kind: type, tmp_path:
         (lambda text: "[1, 2]", "not a detector of a known format.* got None"),
         (lambda text: text.replace('"tpr"', '"fpr"'), "bad or missing tpr"),
         (lambda text: text.replace('"threshold": ', '"threshold": NaN, "was": '), "threshold"),
-        (lambda text: text.replace('"pds"', '"pdz"'), "got 'pdz'; did you mean 'pds'?"),
+        (lambda text: text.replace('"pds"', '"pdz"'), "no score 'pdz'; did you mean 'pds'?"),
     ],
 )
 def test_a_spoiled_file_is_refused(
@@ -405,7 +405,7 @@ def test_use_before_fit_says_what_to_do(ens: Members, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"score": "mean_entropi"}, "got 'mean_entropi'; did you mean 'mean_entropy'?"),
+        ({"score": "mean_entropi"}, "no score 'mean_entropi'; did you mean 'mean_entropy'?"),
         ({"score": "bma:temperature=-1"}, "temperature must be greater than 0, got -1"),
         ({"features": abs}, "features= is for a score of features"),
         (

@@ -281,7 +281,7 @@ def test_bad_input_of_score_all() -> None:
     logits[0, 3, 0] = math.nan
     with pytest.raises(ValueError, match="must be finite"):
         score_all(logits)
-    with pytest.raises(ValueError, match="no score 'pdz' for classifiers; did you mean 'pds'"):
+    with pytest.raises(ValueError, match="no score for classifiers 'pdz'; did you mean 'pds'"):
         score_all(seeded(3, 4, 5), ["pdz"])
     assert "ensemble_diversity" not in score_all(seeded(5, 4, 5))  # more members than wrong classes
     with pytest.raises(ValueError, match="at most classes − 1 = 4 members, got 5"):
@@ -327,8 +327,8 @@ def test_a_temperature_for_each_member() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("bmaa:temperature=2", "got 'bmaa'; did you mean 'bma'?"),
-        ("bma:temp=2", "setting temperature alone, as in bma:temperature=2, got 'temp=2'"),
+        ("bmaa:temperature=2", "no score 'bmaa'; did you mean 'bma'?"),
+        ("bma:temp=2", "bma has no setting 'temp'; did you mean 'temperature'?"),
         ("bma:temperature=x", "bma: temperature must be a number, got 'x'"),
         ("bma:temperature=0", "greater than 0, got 0"),
         ("bma:temperature=nan", "greater than 0, got nan"),

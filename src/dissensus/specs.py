@@ -1,73 +1,70 @@
-"""Frozen dataclasses from strings such as ``pgd:eps=0.1,steps=10``, and back.
+"""Specs: settings written as ``name:key=value,key=value``, and back.
 
-An unknown name or key is an error that names the nearest known one. Numbers declare their limits
-with :func:`number`, and :func:`check_numbers` holds a new object to them.
+Objectives, attacks, optimisers, schedules, scores and transforms are all named this way. A wrapper
+stands before a slash, as in ``learner_dropout:drop=0.4/augmented:beta=0.9``. An unknown name or key
+raises an error that suggests the nearest known one. Numbers declare their limits with
+:func:`number`, and :func:`check_numbers` holds a new object to them.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, fields
 from typing import Any
 
-__all__ = ["check_choice", "check_numbers", "nearest", "number", "parse_spec", "spec_of"]
+__all__ = [
+    "check_choice",
+    "check_name",
+    "check_numbers",
+    "close_names",
+    "join_spec",
+    "nearest",
+    "number",
+    "parse_spec",
+    "read_settings",
+    "spec_of",
+    "split_spec",
+]
 
 
-def number(
-    default: float | None,
-    *,
-    low: float = -math.inf,
-    high: float = math.inf,
-    above: float = -math.inf,
-    why: str = "",
-    always: bool = False,
-) -> Any:
-    """A dataclass field that must be finite, in ``[low, high]`` and greater than ``above``.
+# ---- names --------------------------------------------------------------------------------------
 
-    One that matters so much that a spec should always say it is written ``always``.
+
+def close_names(name: str, known: Iterable[str], count: int = 1) -> list[str]:
+    """Up to ``count`` of the ``known`` names that look like ``name``, the nearest first."""
+    import difflib
+
+    return difflib.get_close_matches(name, list(known), n=count, cutoff=0.5)
+
+
+def nearest(name: str, known: Iterable[str], count: int = 1) -> str:
+    """A hint for a name that is not known.
+
+    >>> nearest("esp", ["eps", "steps"])
+    "did you mean 'eps'?"
+    >>> nearest("radius", ["eps", "steps"])
+    'known are eps, steps'
     """
-    limits = {"low": low, "high": high, "above": above, "why": why, "always": always}
-    return field(default=default, metadata=limits)
+    names = list(known)
+    if close := close_names(name, names, count):
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    return "known are " + ", ".join(names) if names else "it has none"
 
 
-def check_numbers(instance: Any) -> None:
-    """Raise unless every field made by :func:`number` lies within its limits."""
-    hints = typing.get_type_hints(type(instance))
-    for item in fields(instance):
-        if "low" in item.metadata:
-            _check_number(instance, item.name, item.metadata, _options(hints[item.name]))
+def check_name(name: str, known: Iterable[str], what: str) -> None:
+    """Raise unless ``name`` is a ``known`` one; ``what`` says what it should name.
 
-
-def _check_number(
-    instance: Any, name: str, limits: Mapping[str, Any], options: Sequence[Any]
-) -> None:
-    value, low, high, above = (
-        getattr(instance, name),
-        *(limits[key] for key in ("low", "high", "above")),
-    )
-    if value is None and type(None) in options:
-        return
-    kinds = (int, float) if float in options else (int,)
-    good = isinstance(value, kinds) and not isinstance(value, bool)
-    if good and math.isfinite(value) and low <= value <= high and value > above:
-        return
-    wanted = "a finite number" if float in options else "an integer"
-    bounds = []
-    if above > -math.inf:
-        bounds.append(f"greater than {above:g}")
-    if low > -math.inf and high < math.inf:
-        bounds.append(f"in [{low:g}, {high:g}]")
-    elif low > -math.inf:
-        bounds.append(f"at least {low:g}")
-    elif high < math.inf:
-        bounds.append(f"at most {high:g}")
-    why = f"; {limits['why']}" if limits["why"] else ""
-    text = " ".join([wanted, " and ".join(bounds)]).strip()
-    raise ValueError(f"{type(instance).__name__}: {name} must be {text}, got {value!r}{why}")
+    >>> check_name("pdg", ["fgsm", "pgd"], "attack")
+    Traceback (most recent call last):
+    ...
+    ValueError: there is no attack 'pdg'; did you mean 'pgd'?
+    """
+    names = list(known)
+    if name not in names:
+        raise ValueError(f"there is no {what} {name!r}; {nearest(name, names)}")
 
 
 def check_choice(owner: str, name: str, value: object, known: Sequence[str]) -> None:
@@ -82,58 +79,167 @@ def check_choice(owner: str, name: str, value: object, known: Sequence[str]) -> 
         raise ValueError(f"{owner}: {name} must be one of {', '.join(known)}, got {value!r}")
 
 
+# ---- declared numbers ---------------------------------------------------------------------------
+
+
+def number(
+    default: float | None,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    above: float = -math.inf,
+    why: str = "",
+    always: bool = False,
+) -> Any:
+    """A dataclass field that must be finite, in ``[low, high]`` and greater than ``above``.
+
+    ``always`` marks a number so important that :func:`spec_of` writes it even at its default.
+    """
+    limits = {"low": low, "high": high, "above": above, "why": why, "always": always}
+    return field(default=default, metadata=limits)
+
+
+def check_numbers(instance: Any) -> None:
+    """Raise unless every field made by :func:`number` lies within its limits."""
+    options = _field_options(type(instance))
+    for item in fields(instance):
+        value, limits = getattr(instance, item.name), item.metadata
+        if "low" in limits and not _within(value, limits, options[item.name]):
+            wanted = _describe(limits, options[item.name])
+            why = f"; {limits['why']}" if limits["why"] else ""
+            raise ValueError(
+                f"{type(instance).__name__}: {item.name} must be {wanted}, got {value!r}{why}"
+            )
+
+
+def _within(value: Any, limits: Mapping[str, Any], options: Sequence[Any]) -> bool:
+    if value is None:
+        return type(None) in options
+    kinds = (int, float) if float in options else int
+    if not isinstance(value, kinds) or isinstance(value, bool) or not math.isfinite(value):
+        return False
+    return bool(limits["low"] <= value <= limits["high"] and value > limits["above"])
+
+
+def _describe(limits: Mapping[str, Any], options: Sequence[Any]) -> str:
+    low, high, above = (limits[key] for key in ("low", "high", "above"))
+    bounds = [f"greater than {above:g}"] if above > -math.inf else []
+    if low > -math.inf and high < math.inf:
+        bounds.append(f"in [{low:g}, {high:g}]")
+    elif low > -math.inf:
+        bounds.append(f"at least {low:g}")
+    elif high < math.inf:
+        bounds.append(f"at most {high:g}")
+    kind = "a finite number" if float in options else "an integer"
+    return f"{kind} {' and '.join(bounds)}".strip()
+
+
+# ---- specs --------------------------------------------------------------------------------------
+
+
 def parse_spec(text: str, registry: Mapping[str, type[Any]], what: str) -> Any:
-    """The object that ``name:key=value,key=value`` asks for; ``what`` names its kind in errors."""
-    name, _, arguments = text.strip().partition(":")
-    name = name.strip().lower().replace("-", "_")
-    if name not in registry:
-        raise ValueError(f"there is no {what} {name!r}; {nearest(name, list(registry))}")
+    """The object that ``text`` asks for: a dataclass of ``registry`` with the settings given.
+
+    ``what`` names the kind in errors. A dataclass with a field of this name wraps another object
+    of the registry, which stands after a slash.
+    """
+    outer, slash, inner = text.strip().partition("/")
+    name, settings = split_spec(outer)
+    check_name(name, registry, what)
     kind = registry[name]
-    hints = typing.get_type_hints(kind)
-    known = {item.name: hints[item.name] for item in fields(kind)}
-    values: dict[str, Any] = {}
-    for pair in filter(None, (part.strip() for part in arguments.split(","))):
-        key, equals, raw = (piece.strip() for piece in pair.partition("="))
-        if not equals:
-            raise ValueError(f"{name}: expected key=value, got {pair!r}")
-        if key not in known:
-            raise ValueError(f"{name} has no setting {key!r}; {nearest(key, list(known))}")
-        if key in values:
-            raise ValueError(f"{name}: {key!r} is given twice")
-        values[key] = _value(f"{name}: {key}", raw, _options(known[key]))
+    known = [item.name for item in fields(kind)]
+    values = read_settings(
+        name, settings, kind, [key for key in known if key != what], separator=":"
+    )
+    if slash:
+        if what not in known:
+            raise ValueError(f"{name!r} wraps no other {what}; drop '/{inner}'")
+        values[what] = parse_spec(inner, registry, what)
     return kind(**values)
 
 
-def spec_of(instance: Any, registry: Mapping[str, type[Any]]) -> str:
+def spec_of(instance: Any, registry: Mapping[str, type[Any]], what: str) -> str:
     """The string that :func:`parse_spec` turns back into ``instance``, without most defaults."""
     name = next((name for name, kind in registry.items() if kind is type(instance)), None)
     if name is None:
-        raise ValueError(f"{type(instance).__name__} is not in the registry of names")
-    pairs = [
-        f"{item.name}={_text(getattr(instance, item.name))}"
+        raise ValueError(
+            f"{type(instance).__name__} is not in the registry, whose names are "
+            f"{', '.join(registry)}"
+        )
+    default = registry[name]()
+    values = {
+        item.name: getattr(instance, item.name)
         for item in fields(instance)
-        if item.metadata.get("always") or getattr(instance, item.name) != item.default
-    ]
+        if item.metadata.get("always")
+        or getattr(instance, item.name) != getattr(default, item.name)
+    }
+    values.pop(what, None)
+    inner = getattr(instance, what, None)
+    text = join_spec(name, values, separator=":")
+    return text if inner is None else f"{text}/{spec_of(inner, registry, what)}"
+
+
+def split_spec(text: str) -> tuple[str, dict[str, str]]:
+    """The name and the settings of ``name:key=value,…``, as they are written.
+
+    >>> split_spec("Learner-Dropout: drop = 0.4")
+    ('learner_dropout', {'drop': '0.4'})
+    """
+    name, _, arguments = text.strip().partition(":")
+    name = name.strip().lower().replace("-", "_")
+    settings: dict[str, str] = {}
+    for pair in filter(None, (part.strip() for part in arguments.split(","))):
+        key, equals, value = (piece.strip() for piece in pair.partition("="))
+        if not equals:
+            raise ValueError(f"{name}: expected key=value, got {pair!r}")
+        if key in settings:
+            raise ValueError(f"{name}: {key!r} is given twice")
+        settings[key] = value
+    return name, settings
+
+
+def join_spec(name: str, settings: Mapping[str, Any], separator: str = "/") -> str:
+    """The spec of ``name`` with these settings; tuples are written with ``separator``.
+
+    >>> join_spec("adam", {"lr": (0.001, 0.01), "weight_decay": 0.0})
+    'adam:lr=0.001/0.01,weight_decay=0'
+    """
+    pairs = [f"{key}={_format(value, separator)}" for key, value in settings.items()]
     return name + (":" + ",".join(pairs) if pairs else "")
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
-    """A hint for a name that is not known.
+def read_settings(
+    name: str,
+    settings: Mapping[str, str],
+    kind: type[Any],
+    known: Sequence[str],
+    separator: str = "/",
+) -> dict[str, Any]:
+    """Settings as values of the types that the dataclass ``kind`` declares.
 
-    >>> nearest("esp", ["eps", "steps"])
-    "did you mean 'eps'?"
+    ``known`` are the fields that ``name`` has. Several numbers stand with ``separator``.
     """
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return "known are " + ", ".join(known) if known else "it has none"
+    for key in settings:
+        if key not in known:
+            raise ValueError(f"{name} has no setting {key!r}; {nearest(key, known)}")
+    options = _field_options(kind)
+    return {
+        key: _read(f"{name}: {key}", raw, options[key], separator) for key, raw in settings.items()
+    }
 
 
-def _options(wanted: Any) -> Sequence[Any]:
-    return typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
+def _field_options(kind: type[Any]) -> dict[str, Sequence[Any]]:
+    """The types that each field of a dataclass may have."""
+    hints = typing.get_type_hints(kind)
+    unions = (types.UnionType, typing.Union)
+    return {
+        item.name: typing.get_args(hint) if typing.get_origin(hint) in unions else (hint,)
+        for item in fields(kind)
+        for hint in [hints[item.name]]
+    }
 
 
-def _value(label: str, raw: str, options: Sequence[Any]) -> Any:
+def _read(label: str, raw: str, options: Sequence[Any], separator: str) -> Any:
     if type(None) in options and raw.lower() == "none":
         return None
     if bool in options:
@@ -142,14 +248,20 @@ def _value(label: str, raw: str, options: Sequence[Any]) -> Any:
         raise ValueError(f"{label} must be true or false, got {raw!r}")
     if str in options:
         return raw
+    several = tuple[float, ...] in options and (float not in options or separator in raw)
     try:
+        if several:
+            return tuple(float(value) for value in raw.split(separator))
         return float(raw) if float in options else int(raw)
     except ValueError:
         kind = "a number" if float in options else "an integer"
+        kind = f"numbers with {separator!r} between them" if several else kind
         raise ValueError(f"{label} must be {kind}, got {raw!r}") from None
 
 
-def _text(value: Any) -> str:
+def _format(value: Any, separator: str) -> str:
+    if isinstance(value, tuple):
+        return separator.join(_format(item, separator) for item in value)
     if isinstance(value, bool):
         return str(value).lower()
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)

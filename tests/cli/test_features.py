@@ -68,7 +68,7 @@ def test_ctrl_c_says_how_to_go_on(dissensus: Callable[..., Any], own: Path, tmp_
     ("words", "message"),
     [
         (["--backbone", "resnet"], "there is no backbone 'resnet'"),
-        (["--transform", "imagnet"], "did you mean imagenet?"),
+        (["--transform", "imagnet"], "did you mean 'imagenet'?"),
         (["--augment", "none", "--passes", "2"], "several passes are all the same"),
         (["--tokens", "1"], "needs a place to split"),
         (["--dtype", "float64"], "dtype must be one of float16, float32, got 'float64'"),

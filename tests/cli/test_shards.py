@@ -112,6 +112,6 @@ def test_mistakes_are_told(mistake: Callable[..., str]) -> None:
     assert "checkpoint_every must be batches" in mistake(
         "train", "--data", "shards", "--checkpoint-every", "often"
     )
-    assert "no option 'worker' (did you mean workers?)" in mistake(
+    assert "no option 'worker'; did you mean 'workers'?" in mistake(
         "train", "--data", "shards", "--data-option", "worker=2"
     )

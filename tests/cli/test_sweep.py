@@ -184,7 +184,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         ([], "say what to train on"),
-        (["--data", "digit"], "no data set 'digit' (did you mean digits?)"),
+        (["--data", "digit"], "no data set 'digit'; did you mean 'digits'?"),
         ([*DIABETES, "--grid", "betta=0,1"], "--grid cannot vary 'betta'; did you mean 'beta'?"),
         ([*DIABETES, "--grid", "beta=0:1.5:0.5"], "Augmented: beta must be a finite number in"),
         ([*DIABETES, "--grid", "beta"], "--grid must be key=value"),

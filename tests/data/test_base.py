@@ -123,10 +123,10 @@ def test_where_data_sets_are_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_pat
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("digit", {}, r"no data set 'digit' \(did you mean digits\?\); known are digits,"),
-        ("wine", {"target": "y"}, "'wine' has no option 'target'; its options: standardize"),
-        ("digits", {"limit": 3}, "'digits' has no option 'limit'; its options: none"),
-        ("abalone", {"limits": 3}, r"no option 'limits' \(did you mean limit\?\)"),
+        ("digit", {}, r"no data set 'digit'; did you mean 'digits'\?"),
+        ("wine", {"target": "y"}, "'wine' has no option 'target'; known are standardize"),
+        ("digits", {"limit": 3}, "'digits' has no option 'limit'; it has none"),
+        ("abalone", {"limits": 3}, r"no option 'limits'; did you mean 'limit'\?"),
     ],
 )
 def test_unknown_names_and_options(name: str, options: dict[str, int], message: str) -> None:

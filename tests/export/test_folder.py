@@ -123,7 +123,7 @@ class Bomb:
         ({"ensemble": {"members": 2}}, "lacks members, combine or execution"),
         ({"training": [1]}, "training must be a mapping"),
         ({"model": {"name": "mlp"}}, "its model cannot be read: KeyError"),
-        ({"model": {"name": "mpl", "input_shape": [4], "outputs": 3}}, "did you mean mlp"),
+        ({"model": {"name": "mpl", "input_shape": [4], "outputs": 3}}, "did you mean 'mlp"),
         ({"model": {"name": "os:system", "input_shape": [4], "outputs": 3}}, "trust=True"),
     ],
 )

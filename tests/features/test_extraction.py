@@ -264,9 +264,9 @@ def test_a_transform_resizes_then_normalizes() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("imagnet", r"no transform 'imagnet' \(did you mean imagenet\?\)"),
-        ("imagenet:sise=3", "a transform has size, mean and std"),
-        ("imagenet:size=big", "size of a transform cannot be 'big'"),
+        ("imagnet", r"no transform 'imagnet'; did you mean 'imagenet'\?"),
+        ("imagenet:sise=3", "no setting 'sise'; did you mean 'size'"),
+        ("imagenet:size=big", "size must be an integer, got 'big'"),
         ("none:size=0", "size must be a positive number"),
         ("none:mean=1", "mean and std must be given together"),
         ("none:mean=1,std=0", "std positive"),

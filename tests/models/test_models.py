@@ -212,10 +212,16 @@ def test_a_factory_is_plain_data() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "outputs", "options", "message"),
     [
-        ("resnet", (3, 8, 8), 2, {}, r"no model 'resnet' \(did you mean resnet34, resnet20, resn"),
+        (
+            "resnet",
+            (3, 8, 8),
+            2,
+            {},
+            r"no model 'resnet'; did you mean 'resnet34' or 'resnet20'",
+        ),
         ("gpt", (3, 8, 8), 2, {}, "no model 'gpt'; known are linear, mlp,"),
-        ("mlp", (4,), 2, {"hiden": 3}, r"no option 'hiden' \(did you mean hidden"),
-        ("linear", (4,), 2, {"width": 3}, "no option 'width'; its options: none"),
+        ("mlp", (4,), 2, {"hiden": 3}, r"no option 'hiden'; did you mean 'hidden"),
+        ("linear", (4,), 2, {"width": 3}, "no option 'width'; it has none"),
         ("mlp", (4,), 0, {}, "outputs must be a whole number of at least 1, got 0"),
         ("mlp", (4,), 2, {"hidden": (0,)}, "hidden must be a whole number of at least 1, got 0"),
         ("mlp", (4,), 2, {"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),

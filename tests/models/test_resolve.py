@@ -100,9 +100,9 @@ def test_a_factory_reports_an_input_that_does_not_fit(file: Path) -> None:
 
 
 def test_errors_of_files(file: Path) -> None:
-    with pytest.raises(ValueError, match=r"no file .*my_fill.py; did you mean my_file.py\?"):
+    with pytest.raises(ValueError, match=r"no file .*my_fill.py; did you mean 'my_file.py'\?"):
         resolve(f"{file.parent / 'my_fill.py'}:make_member")
-    with pytest.raises(ValueError, match=r"has no 'make_membre'; did you mean make_member"):
+    with pytest.raises(ValueError, match=r"has no 'make_membre'; did you mean 'make_member"):
         make_factory(f"{file}:make_membre", (4,), 3)
     with pytest.raises(ValueError, match=r"must be a function or class .* got int"):
         resolve(f"{file}:NUMBER")

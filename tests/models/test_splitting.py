@@ -178,7 +178,7 @@ class Drawn(nn.Module):
 @pytest.mark.parametrize(
     ("network", "name", "message"),
     [
-        (ViT(), "blocks.2.mpl", r"no module 'blocks.2.mpl'; did you mean blocks.2.mlp"),
+        (ViT(), "blocks.2.mpl", r"no module 'blocks.2.mpl'; did you mean 'blocks.2.mlp'"),
         (Looks(), "b", "its forward does something that cannot be traced"),
         (Twice(), "a", "must be called once in the network's forward, it is called 2 times"),
         (Twice(), "b", "'b' is no place to split: from there on the network needs several"),

@@ -164,7 +164,7 @@ def test_known_keys_are_those_of_the_objective_and_the_model() -> None:
         ({"objective": ["joynt"]}, "there is no objective 'joynt'"),
         ({"beta": [0.5, 1.5]}, "Augmented: beta must be a finite number in [0, 1], got 1.5"),
         ({"lr": [-1.0]}, "adam: lr must be finite and at least 0, got -1.0"),
-        ({"momentum": [0.9]}, "adam: expected key=value"),
+        ({"momentum": [0.9]}, "adam has no setting 'momentum'"),
     ],
 )
 def test_a_plan_refuses_what_cannot_be_varied(grid: dict[str, Any], sentence: str) -> None:

@@ -74,15 +74,11 @@ def figure(
 
 
 def _of_report(name: str, paths: list[Path], view: str | None) -> Figure:
-    from difflib import get_close_matches
-
     from dissensus.plots.render_matplotlib import draw
     from dissensus.report import FIGURES, read
+    from dissensus.specs import check_name
 
-    if name not in FIGURES:
-        near = get_close_matches(name, FIGURES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "`dissensus figure --list` names all"
-        raise ValueError(f"there is no figure {name!r}; {hint}")
+    check_name(name, FIGURES, "figure")
     plot = FIGURES[name].make(read(paths))
     if plot is None:
         needs = FIGURES[name].needs.replace("`", "")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dissensus.cli.settings import OPTION_SECTIONS, SETTINGS, Sections, Setting, dashed
+from dissensus.specs import nearest
 
 __all__ = ["resolve"]
 
@@ -83,7 +83,7 @@ def _settings_of(source: Mapping[str, Any], where: str) -> Iterable[tuple[str, s
             continue
         name = key.replace("-", "_")
         if name not in SETTINGS:
-            raise ValueError(f"{where}: there is no setting {key!r}; {_nearest(name, SETTINGS)}")
+            raise ValueError(f"{where}: there is no setting {key!r}; {nearest(name, SETTINGS)}")
         setting = SETTINGS[name]
         yield setting.section, setting.key, _converted(value, setting, f"{where}: {key}")
 
@@ -94,13 +94,13 @@ def _section(section: str, values: Mapping[str, Any], where: str) -> Iterable[tu
         return
     known = _sections()
     if section not in known:
-        near = _nearest(section, [*known, *OPTION_SECTIONS])
+        near = nearest(section, [*known, *OPTION_SECTIONS])
         raise ValueError(f"{where}: there is no section [{section}]; {near}")
     for raw, value in values.items():
         key = raw.replace("-", "_")
         if (section, key) not in _BY_PLACE:
             inside = [known_key for place, known_key in _BY_PLACE if place == section]
-            near = _nearest(key, inside)
+            near = nearest(key, inside)
             raise ValueError(f"{where}: there is no setting {raw!r} in [{section}]; {near}")
         setting = SETTINGS[_BY_PLACE[section, key]]
         yield section, key, _converted(value, setting, f"{where}: [{section}] {raw}")
@@ -146,9 +146,3 @@ def _assignment(text: str, name: str) -> tuple[str, Any]:
 
 def _sections() -> list[str]:
     return list(dict.fromkeys(setting.section for setting in SETTINGS.values()))
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else "known are " + ", ".join(names)

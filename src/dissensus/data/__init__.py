@@ -9,7 +9,6 @@ True
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -48,6 +47,7 @@ from dissensus.data.shards import Examples, is_shards, load_shards
 from dissensus.data.svhn import load_svhn, svhn_test_pixels
 from dissensus.data.table import Scaler, Table
 from dissensus.data.uci import UCI_TABLES, load_uci, uci_table
+from dissensus.specs import check_name, nearest
 
 __all__ = [
     "AUGMENTATIONS",
@@ -182,8 +182,8 @@ def load_table(
     else:
         tables = [*EMBEDDED_TABLES, *UCI_TABLES]
         raise ValueError(
-            f"there is no table {str(name_or_path)!r}{_nearest(name, tables)}; known are "
-            f"{', '.join(tables)}, and files ending in .csv, .tsv or .parquet"
+            f"there is no table {str(name_or_path)!r}; {nearest(name, tables)} (files end in "
+            ".csv, .tsv or .parquet)"
         )
     _check_options(name_or_path, reader, options)
     return reader(**options)
@@ -205,11 +205,7 @@ def load_ood(
     Only the test files have to be there.
     """
     key = _key(name)
-    if key not in OOD_SETS:
-        raise ValueError(
-            f"there is no image set {name!r}{_nearest(key, list(OOD_SETS))}; known are "
-            f"{', '.join(OOD_SETS)}"
-        )
+    check_name(key, OOD_SETS, "image set")
     request = Request(data_places(data_dir), seed=seed, download=download)
     pixels = OOD_SETS[key](request, verify=verify).x
     if limit is not None:
@@ -232,9 +228,9 @@ def _loader(name_or_path: str | Path) -> Callable[..., Data]:
     if path.is_dir():
         return partial(load_store if is_store(path) else load_folder, path)
     raise ValueError(
-        f"there is no data set {str(name_or_path)!r}{_nearest(name, list(DATASETS))}; known are "
-        f"{', '.join(DATASETS)}, files ending in {', '.join(FORMATS)}, folders of images or "
-        "features, and shards (.tar, or a pattern of .tar or .parquet)"
+        f"there is no data set {str(name_or_path)!r}; {nearest(name, DATASETS)} (data of your "
+        f"own are files ending in {', '.join(FORMATS)}, folders of images or features, or shards: "
+        ".tar, or a pattern of .tar or .parquet)"
     )
 
 
@@ -248,18 +244,11 @@ def _check_options(
     ]
     for option in options:
         if option not in known:
-            takes = ", ".join(known) or "none"
             raise ValueError(
-                f"data set {str(name)!r} has no option {option!r}{_nearest(option, known)}; "
-                f"its options: {takes}"
+                f"data set {str(name)!r} has no option {option!r}; {nearest(option, known)}"
             )
 
 
 def _key(name: str | Path) -> str:
     """Names are written with hyphens as well as underscores."""
     return str(name).lower().replace("-", "_")
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""

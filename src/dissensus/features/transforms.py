@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dissensus.data import fit_images
+from dissensus.specs import check_name, read_settings, split_spec
 
 __all__ = ["TRANSFORMS", "Transform"]
 
@@ -48,21 +48,10 @@ class Transform:
 
         Several numbers, one a channel, stand with slashes.
         """
-        name, _, changes = text.strip().partition(":")
-        if name not in TRANSFORMS:
-            near = difflib.get_close_matches(name, TRANSFORMS, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise ValueError(f"there is no transform {name!r}{hint}; known are {_known()}")
-        values: dict[str, Any] = asdict(TRANSFORMS[name])
-        for pair in filter(None, changes.split(",")):
-            key, equals, raw = (part.strip() for part in pair.partition("="))
-            if key not in values or not equals:
-                raise ValueError(f"a transform has size, mean and std as key=value, got {pair!r}")
-            try:
-                values[key] = int(raw) if key == "size" else tuple(float(v) for v in raw.split("/"))
-            except ValueError:
-                raise ValueError(f"{key} of a transform cannot be {raw!r}") from None
-        return cls(**values)
+        name, settings = split_spec(text)
+        check_name(name, TRANSFORMS, "transform")
+        known = ("size", "mean", "std")
+        return replace(TRANSFORMS[name], **read_settings(name, settings, cls, known))
 
     def __call__(self, x: Tensor) -> Tensor:
         channels = None if self.mean is None or len(self.mean) == 1 else len(self.mean)
@@ -92,7 +81,3 @@ TRANSFORMS: dict[str, Transform] = {
     "imagenet": Transform(224, *_IMAGENET),
     "effnetlite": Transform(224, (127 / 255,) * 3, (128 / 255,) * 3),  # (x − 127) / 128 of bytes
 }
-
-
-def _known() -> str:
-    return ", ".join(TRANSFORMS)

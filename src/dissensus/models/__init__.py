@@ -16,7 +16,6 @@ Sequential(
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +33,7 @@ from dissensus.models.resnet import BasicBlock, ResNet, resnet18, resnet20, resn
 from dissensus.models.resolve import resolve
 from dissensus.models.splitting import split
 from dissensus.models.vgg import vgg
+from dissensus.specs import nearest
 
 __all__ = [
     "MODELS",
@@ -155,11 +155,9 @@ def make_factory(
 
 
 def _unknown_model(model: str) -> str:
-    near = difflib.get_close_matches(model, MODELS, n=3)
-    hint = f" (did you mean {', '.join(near)}?)" if near else ""
     return (
-        f"there is no model {model!r}{hint}; known are {', '.join(MODELS)}, and any other by "
-        "module:name or file.py:name"
+        f"there is no model {model!r}; {nearest(model, MODELS, 3)} (a model of your own is "
+        "module:name or file.py:name)"
     )
 
 
@@ -174,10 +172,7 @@ def _check_options(model: str, build: Callable[..., nn.Module], options: Mapping
     known = [name for name in _parameters(build) or () if name not in ("input_shape", "outputs")]
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            takes = ", ".join(known) or "none"
-            raise ValueError(f"model {model!r} has no option {name!r}{hint}; its options: {takes}")
+            raise ValueError(f"model {model!r} has no option {name!r}; {nearest(name, known)}")
 
 
 def _check_outputs(model: str, member: nn.Module, input_shape: Sequence[int], outputs: int) -> None:

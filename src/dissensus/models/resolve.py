@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
 import importlib
@@ -12,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from dissensus.specs import close_names, nearest
 
 __all__ = ["resolve"]
 
@@ -77,7 +78,7 @@ def _from_file(place: str) -> ModuleType:
     file = Path(place).expanduser().resolve()
     if not file.is_file():
         near = [other.name for other in file.parent.glob("*.py")] if file.parent.is_dir() else []
-        raise ValueError(f"there is no file {file}{_nearest(file.name, near)}")
+        raise ValueError(f"there is no file {file}{_suggest(file.name, near)}")
     return _run_file(file, file.stat().st_mtime_ns)
 
 
@@ -106,9 +107,8 @@ def _run_file(file: Path, modified: int) -> ModuleType:
 
 def _no_attribute(place: str, name: str, found: object) -> str:
     public = [known for known in dir(found) if not known.startswith("_")]
-    return f"{place} has no {name!r}{_nearest(name, public)}"
+    return f"{place} has no {name!r}{_suggest(name, public)}"
 
 
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=3)
-    return f"; did you mean {', '.join(near)}?" if near else ""
+def _suggest(name: str, known: list[str]) -> str:
+    return f"; {nearest(name, known, 3)}" if close_names(name, known) else ""

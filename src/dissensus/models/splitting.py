@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+
+from dissensus.specs import nearest
 
 __all__ = ["split"]
 
@@ -110,9 +111,7 @@ class _Tracer(fx.Tracer):
 def _traced(network: nn.Module, name: str) -> tuple[fx.Graph, fx.Node]:
     names = [known for known, _ in network.named_modules() if known]
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=3)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise ValueError(f"the network has no module {name!r}{hint}")
+        raise ValueError(f"the network has no module {name!r}; {nearest(name, names, 3)}")
     try:
         graph = _Tracer(name).trace(network)
     except Exception as error:  # a forward may do anything with what it is given

@@ -8,10 +8,9 @@ train many ensembles at once, each with hyperparameters of its own.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from dissensus.outputs import check_labels, check_logits, check_weights
+from dissensus.specs import check_numbers, number
 
 __all__ = [
     "Objective",
@@ -34,19 +34,6 @@ class Terms(NamedTuple):
 
     loss: Tensor
     parts: dict[str, Tensor]
-
-
-def number(
-    default: float,
-    *,
-    low: float = -math.inf,
-    high: float = math.inf,
-    above: float = -math.inf,
-    why: str = "",
-) -> Any:
-    """A dataclass field that must be finite, in ``[low, high]`` and greater than ``above``."""
-    limits = {"low": low, "high": high, "above": above, "why": why}
-    return field(default=default, metadata=limits)
 
 
 @dataclass(frozen=True)
@@ -66,9 +53,7 @@ class Objective(ABC):
     coupled: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for item in fields(self):
-            if "low" in item.metadata:
-                _check_number(type(self).__name__, item.name, getattr(self, item.name), item)
+        check_numbers(self)
 
     def __call__(
         self,
@@ -212,25 +197,3 @@ def sample_without_replacement(
 ) -> list[int]:
     """``count`` of ``members`` indices, each subset equally likely, sorted."""
     return sorted(torch.randperm(members, generator=generator)[:count].tolist())
-
-
-def _check_number(owner: str, name: str, value: Any, item: Any) -> None:
-    low, high, above = (item.metadata[key] for key in ("low", "high", "above"))
-    integer = isinstance(item.default, int) and not isinstance(item.default, bool)
-    kinds = int if integer else (int, float)
-    good = isinstance(value, kinds) and not isinstance(value, bool)
-    if good and math.isfinite(value) and low <= value <= high and value > above:
-        return
-    kind = "an integer" if integer else "a finite number"
-    limits = []
-    if above > -math.inf:
-        limits.append(f"greater than {above:g}")
-    if low > -math.inf and high < math.inf:
-        limits.append(f"in [{low:g}, {high:g}]")
-    elif low > -math.inf:
-        limits.append(f"at least {low:g}")
-    elif high < math.inf:
-        limits.append(f"at most {high:g}")
-    why = f"; {item.metadata['why']}" if item.metadata["why"] else ""
-    wanted = " ".join([kind, " and ".join(limits)]).strip()
-    raise ValueError(f"{owner}: {name} must be {wanted}, got {value!r}{why}")

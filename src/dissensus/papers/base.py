@@ -7,12 +7,12 @@ that a page can be built again, to the same bytes, without running anything.
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from dissensus.specs import close_names, nearest
 from dissensus.sweeps.engines import Cell
 
 if TYPE_CHECKING:
@@ -158,9 +158,7 @@ def check_options(given: Mapping[str, Any], studies: Iterable[Study]) -> None:
         names = ", ".join(sorted({study.name for study in studies}))
         if not known:
             raise ValueError(f"there is no option {name!r}: {names} takes none")
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-        raise ValueError(f"there is no option {name!r} of {names}; {hint}")
+        raise ValueError(f"there is no option {name!r} of {names}; {nearest(name, known)}")
 
 
 # ---- names --------------------------------------------------------------------------------------
@@ -191,6 +189,6 @@ def _matching(name: str, known: Mapping[str, Experiment]) -> list[str]:
         raise ValueError(f"{name!r} is the name of several: {', '.join(found)}")
     every = [*known, *{full.partition("/")[0] for full in known}]
     short = {full.partition("/")[2]: full for full in known}
-    close = difflib.get_close_matches(asked, [*every, *short], n=1, cutoff=0.5)
+    close = close_names(asked, [*every, *short])
     hint = f"did you mean {short.get(close[0], close[0])!r}?" if close else "see --list for all"
     raise ValueError(f"there is no experiment {name!r}; {hint}")

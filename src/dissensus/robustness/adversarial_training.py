@@ -14,6 +14,7 @@ from dissensus.robustness.base import Attack, Case, Journal, all_steps
 from dissensus.robustness.goals import Goal
 from dissensus.robustness.gradient import GradientAttack
 from dissensus.robustness.victim import Victim, frozen
+from dissensus.specs import join_spec, split_spec
 
 __all__ = ["PAPER_EPS", "AdversarialBatches", "adversary"]
 
@@ -106,16 +107,14 @@ def adversary(attack: str | Attack) -> tuple[GradientAttack, tuple[float, float]
 
 def _split_eps(text: str) -> tuple[str, tuple[float, float] | None]:
     """A spec without ``eps=low/high``, and these limits; None for one ε, which stays in it."""
-    name, _, arguments = text.partition(":")
-    pairs = [pair.strip() for pair in arguments.split(",") if pair.strip()]
-    said = [pair for pair in pairs if pair.partition("=")[0].strip() == "eps"]
-    if not said:
+    name, settings = split_spec(text)
+    eps = settings.pop("eps", None)
+    if eps is None:
         return text, PAPER_EPS
-    if "/" not in said[0]:
+    if "/" not in eps:
         return text, None
     try:
-        low, high = (float(value) for value in said[0].partition("=")[2].split("/"))
+        low, high = (float(value) for value in eps.split("/"))
     except ValueError:
-        raise ValueError(f"{name}: eps must be a number or low/high, got {said[0]!r}") from None
-    rest = [pair for pair in pairs if pair not in said]
-    return f"{name}:{','.join(rest)}", (low, high)
+        raise ValueError(f"{name}: eps must be a number or low/high, got {eps!r}") from None
+    return join_spec(name, settings), (low, high)

@@ -46,8 +46,8 @@ def parse(text: str | Attack) -> Attack:
         raise ValueError(
             f"an attack is a string such as 'pgd:eps=0.1' or an Attack, got {type(text).__name__}"
         )
-    found: Attack = parse_spec(text, ATTACKS, "attack")
-    return found
+    attack: Attack = parse_spec(text, ATTACKS, "attack")
+    return attack
 
 
 def spec(attack: Attack) -> str:
@@ -56,4 +56,4 @@ def spec(attack: Attack) -> str:
     >>> spec(PGD(eps=0.2, restarts=5))
     'pgd:eps=0.2,restarts=5'
     """
-    return spec_of(attack, ATTACKS)
+    return spec_of(attack, ATTACKS, "attack")

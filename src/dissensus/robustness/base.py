@@ -116,7 +116,7 @@ class Attack(ABC):
         from dissensus.robustness.attacks import ATTACKS
         from dissensus.specs import spec_of
 
-        return spec_of(self, ATTACKS)
+        return spec_of(self, ATTACKS, "attack")
 
 
 Kind = TypeVar("Kind", bound=Attack)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dissensus.runs.facts import Facts
+from dissensus.specs import check_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -113,10 +113,7 @@ def augmentation(name: str | None) -> Augment | None:
 
     if name is None or name == "none":
         return None
-    if name not in AUGMENTATIONS:
-        close = difflib.get_close_matches(name, AUGMENTATIONS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(AUGMENTATIONS)}"
-        raise ValueError(f"there is no augmentation {name!r}; {hint}")
+    check_name(name, AUGMENTATIONS, "augmentation")
     return AUGMENTATIONS[name]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dissensus.scores.functions import SCORES
+from dissensus.specs import check_name, join_spec, read_settings, split_spec
 
 __all__ = ["NamedScore", "at_temperature", "parse"]
 
@@ -29,10 +29,7 @@ class NamedScore:
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.name not in SCORES:
-            near = difflib.get_close_matches(self.name, SCORES, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"score must be one of {', '.join(SCORES)}, got {self.name!r}{hint}")
+        check_name(self.name, SCORES, "score")
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"temperature must be greater than 0, got {self.temperature!r}")
         if self.temperature != 1 and self.name in _UNMOVED:
@@ -50,10 +47,8 @@ class NamedScore:
         return self.temperature if self.name == "energy" else 1.0
 
     def __str__(self) -> str:
-        return self.name if self.temperature == 1 else f"{self.name}:temperature={self._written()}"
-
-    def _written(self) -> str:
-        return repr(float(self.temperature)).removesuffix(".0")
+        settings = {} if self.temperature == 1 else {"temperature": float(self.temperature)}
+        return join_spec(self.name, settings)
 
 
 def parse(text: str) -> NamedScore:
@@ -64,20 +59,9 @@ def parse(text: str) -> NamedScore:
     >>> str(parse("bma"))
     'bma'
     """
-    name, colon, rest = text.partition(":")
-    if not colon:
-        return NamedScore(name)
-    key, _, value = rest.partition("=")
-    if key != "temperature":
-        raise ValueError(
-            f"a score has the setting temperature alone, as in {name}:temperature=2, got {rest!r}"
-        )
-    try:
-        return NamedScore(name, float(value))
-    except ValueError as error:
-        if "could not convert" not in str(error):
-            raise
-        raise ValueError(f"{name}: temperature must be a number, got {value!r}") from None
+    name, settings = split_spec(text)
+    check_name(name, SCORES, "score")
+    return NamedScore(name, **read_settings(name, settings, NamedScore, ["temperature"]))
 
 
 def at_temperature(

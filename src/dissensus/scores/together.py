@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from torch import Tensor
 from dissensus.outputs import Predictions, check_outputs, check_weights
 from dissensus.scores.functions import CORES, check_room_for_orthogonality, view_of
 from dissensus.scores.named import NamedScore, parse
+from dissensus.specs import check_name, split_spec
 
 __all__ = ["score_all", "score_file"]
 
@@ -118,11 +118,7 @@ def _chosen(names: Iterable[str] | None, members: int, classes: int) -> dict[str
         return {name: NamedScore(name) for name in CORES if few or name != "ensemble_diversity"}
     chosen: dict[str, NamedScore] = {}
     for name in names:
-        bare = name.partition(":")[0]
-        if bare not in CORES:
-            close = difflib.get_close_matches(bare, CORES, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else "known are " + ", ".join(CORES)
-            raise ValueError(f"there is no score {bare!r} for classifiers; {hint}")
+        check_name(split_spec(name)[0], CORES, "score for classifiers")
         chosen[name] = parse(name)
     if any(score.name == "ensemble_diversity" for score in chosen.values()):
         check_room_for_orthogonality(members, classes)

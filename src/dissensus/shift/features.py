@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
+from dissensus.specs import nearest
 
 __all__ = ["PENULTIMATE", "MemberFeatures"]
 
@@ -70,7 +70,5 @@ def _last_linear(member: nn.Module) -> nn.Module:
 def _named(member: nn.Module, name: str) -> nn.Module:
     modules: dict[str, nn.Module] = {key: each for key, each in member.named_modules() if key}
     if name not in modules:
-        near = difflib.get_close_matches(name, modules, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(modules)}"
-        raise ValueError(f"members have no module {name!r}; {hint}")
+        raise ValueError(f"members have no module {name!r}; {nearest(name, modules)}")
     return modules[name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from dissensus.data.arrays import read_npz
 from dissensus.data.corruptions import parse_corruption
 from dissensus.runs import Facts, data_of, read_config, read_inputs
 from dissensus.shift.pictures import PictureRows
+from dissensus.specs import nearest
 
 __all__ = ["Origin", "Rows", "Source", "check_names", "known", "unknown"]
 
@@ -124,11 +124,9 @@ def unknown(text: str, origin: Origin, *, groups: str | None = None, seed: int =
     if Path(text).exists():
         return _own(text, origin, groups)
     choice = [*data.extra, *OOD_SETS]
-    near = difflib.get_close_matches(name, choice, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ValueError(
-        f"there is no set {text!r}{hint}; known here are corrupt:SEVERITY, {', '.join(choice)}, "
-        "files (.npz, .npy, .csv, .tsv, .parquet) and folders"
+        f"there is no set {text!r}; {nearest(name, choice)}; corrupt:SEVERITY, files (.npz, .npy, "
+        ".csv, .tsv, .parquet) and folders will do as well"
     )
 
 

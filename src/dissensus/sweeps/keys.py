@@ -6,14 +6,13 @@ train`` (``batch_size``), or an option of the model (``model.hidden``).
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
 from dissensus.models import MODELS
 from dissensus.objectives import OBJECTIVES, parse
+from dissensus.specs import join_spec, nearest, split_spec
 from dissensus.sweeps.grid import Grid, Point, points, written
 from dissensus.training.optim import Optimizer
 
@@ -66,7 +65,7 @@ def check_keys(grid: Grid, sections: Sections, option: str = "--grid") -> None:
             if key in ("seed", "split_seed", "member_seed"):
                 raise ValueError(f"{option} {key}: seeds differ by repeat; use --repeats")
             who = f" with objective {text!r}" if len(objectives) > 1 else ""
-            raise ValueError(f"{option} cannot vary {key!r}{who}; {_nearest(key, known)}")
+            raise ValueError(f"{option} cannot vary {key!r}{who}; {nearest(key, known)}")
 
 
 def with_point(sections: Sections, point: Point) -> Sections:
@@ -105,10 +104,9 @@ def check_points(grid: Grid, sections: Sections, option: str = "--grid") -> None
 
 def _put(text: str, key: str, value: Any) -> str:
     """``name:key=value,…`` with ``key`` set to ``value``."""
-    name, _, arguments = text.partition(":")
-    pairs = [pair.strip() for pair in arguments.split(",") if pair.strip()]
-    kept = [pair for pair in pairs if pair.partition("=")[0].strip() != key]
-    return f"{name}:{','.join([*kept, f'{key}={written(value)}'])}"
+    name, settings = split_spec(text)
+    settings.pop(key, None)
+    return join_spec(name, {**settings, key: written(value)})
 
 
 def _put_objective(text: str, key: str, value: Any) -> str:
@@ -128,14 +126,8 @@ def _objective_keys(text: str) -> list[str]:
 
 
 def _layer_keys(layer: str) -> list[str]:
-    kind = OBJECTIVES.get(layer.partition(":")[0].strip().lower().replace("-", "_"))
+    kind = OBJECTIVES.get(split_spec(layer)[0])
     if kind is None:
         return []
     # How members are combined is an option of its own, which the objective follows.
     return [item.name for item in fields(kind) if item.name not in ("objective", "combine")]
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    names = list(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else "known are " + ", ".join(names)

@@ -17,6 +17,8 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from dissensus.specs import check_name, join_spec, read_settings, split_spec
+
 __all__ = ["OPTIMIZERS", "MemberOptimizer", "Optimizer", "clip_by_member"]
 
 #: Optimisers by name, with the learning rate each starts from where none is given.
@@ -49,9 +51,7 @@ class Optimizer:
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
-        if self.name not in OPTIMIZERS:
-            known = ", ".join(OPTIMIZERS)
-            raise ValueError(f"optimizer must be one of {known}, got {self.name!r}")
+        check_name(self.name, OPTIMIZERS, "optimizer")
         if self.lr is None:
             object.__setattr__(self, "lr", OPTIMIZERS[self.name])
         for key in ("lr", "weight_decay"):
@@ -73,24 +73,13 @@ class Optimizer:
     @classmethod
     def parse(cls, text: str) -> Optimizer:
         """Build one from ``name:key=value,…``; several values, one a member, with slashes."""
-        name, _, arguments = text.strip().partition(":")
-        name = name.strip().lower()
-        keys = ("lr", "weight_decay", *(_SGD if name == "sgd" else _ADAM))
-        values: dict[str, object] = {}
-        for pair in filter(None, (part.strip() for part in arguments.split(","))):
-            key, equals, raw = (piece.strip() for piece in pair.partition("="))
-            if not equals or (key not in keys and name in OPTIMIZERS):
-                known = ", ".join(keys)
-                raise ValueError(f"{name}: expected key=value with a key of {known}, got {pair!r}")
-            if key in values:
-                raise ValueError(f"{name}: {key!r} is given twice")
-            values |= _parsed(name, key, raw)
-        return cls(name, **values)  # type: ignore[arg-type]
+        name, settings = split_spec(text)
+        check_name(name, OPTIMIZERS, "optimizer")
+        return cls(name, **read_settings(name, settings, cls, _keys(name)))
 
     def spec(self) -> str:
         """The string that :meth:`parse` turns back into this optimiser."""
-        keys = ("lr", "weight_decay", *(_SGD if self.name == "sgd" else _ADAM))
-        return self.name + ":" + ",".join(f"{key}={_shown(getattr(self, key))}" for key in keys)
+        return join_spec(self.name, {key: getattr(self, key) for key in _keys(self.name)})
 
     def for_members(self, members: int) -> tuple[list[float], list[float]]:
         """Learning rate and weight decay of each member."""
@@ -104,27 +93,10 @@ class Optimizer:
         return lists[0], lists[1]
 
 
-# The settings that one kind has and the other has not.
-_SGD = ("momentum", "nesterov")
-_ADAM = ("beta1", "beta2", "eps")
-
-
-def _parsed(name: str, key: str, raw: str) -> dict[str, object]:
-    try:
-        if key == "nesterov":
-            return {"nesterov": {"true": True, "false": False}[raw.lower()]}
-        numbers = tuple(float(value) for value in raw.split("/"))
-    except (ValueError, KeyError):
-        raise ValueError(f"{name}: {key} cannot be {raw!r}") from None
-    if len(numbers) > 1 and key not in ("lr", "weight_decay"):
-        raise ValueError(f"{name}: {key} takes one number, got {raw!r}")
-    return {key: numbers[0] if len(numbers) == 1 else numbers}
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, tuple):
-        return "/".join(repr(item) for item in value)
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+def _keys(name: str) -> tuple[str, ...]:
+    """The settings that an optimiser of this name has."""
+    own = ("momentum", "nesterov") if name == "sgd" else ("beta1", "beta2", "eps")
+    return ("lr", "weight_decay", *own)
 
 
 class MemberOptimizer:

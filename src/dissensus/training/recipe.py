@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass, fields
 from typing import Any
 
+from dissensus.specs import nearest
 from dissensus.training.optim import Optimizer
 from dissensus.training.pacing import Pace
 from dissensus.training.schedules import Schedule, parse_schedule
@@ -87,9 +87,9 @@ class Recipe:
         known = [item.name for item in fields(cls)]
         for name in settings:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else "known are " + ", ".join(known)
-                raise ValueError(f"there is no setting {name!r} of training; {hint}")
+                raise ValueError(
+                    f"there is no setting {name!r} of training; {nearest(name, known)}"
+                )
         return cls(**settings)
 
     def plain(self) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dissensus.specs import check_name, join_spec, read_settings, split_spec
+
 __all__ = ["SCHEDULES", "Schedule", "parse_schedule"]
 
 
@@ -27,9 +29,7 @@ class Schedule:
     warmup: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.name not in SCHEDULES:
-            known = ", ".join(SCHEDULES)
-            raise ValueError(f"schedule must be one of {known}, got {self.name!r}")
+        check_name(self.name, SCHEDULES, "schedule")
         if self.factor is None:
             object.__setattr__(self, "factor", 0.1 if self.name == "multistep" else 0.0)
         object.__setattr__(self, "at", tuple(float(moment) for moment in self.at))
@@ -52,14 +52,12 @@ class Schedule:
 
     def spec(self) -> str:
         """The string that :func:`parse_schedule` turns back into this schedule."""
-        parts = []
-        if self.at:
-            parts.append("at=" + "/".join(repr(value).removesuffix(".0") for value in self.at))
+        settings: dict[str, object] = {"at": self.at} if self.at else {}
         if self.name != "constant":
-            parts.append(f"factor={self.factor!r}")
+            settings["factor"] = self.factor
         if self.warmup:
-            parts.append(f"warmup={self.warmup!r}")
-        return self.name + (":" + ",".join(parts) if parts else "")
+            settings["warmup"] = self.warmup
+        return join_spec(self.name, settings)
 
 
 def _constant(schedule: Schedule, time: float, epochs: int) -> float:
@@ -87,17 +85,6 @@ SCHEDULES: dict[str, Callable[[Schedule, float, int], float]] = {
 
 def parse_schedule(text: str) -> Schedule:
     """Build a schedule from ``name:key=value,…`` with keys ``at``, ``factor`` and ``warmup``."""
-    name, _, arguments = text.strip().partition(":")
-    values: dict[str, object] = {}
-    for pair in filter(None, (part.strip() for part in arguments.split(","))):
-        key, equals, raw = (piece.strip() for piece in pair.partition("="))
-        if not equals or key not in ("at", "factor", "warmup"):
-            raise ValueError(f"{name}: expected at=, factor= or warmup=, got {pair!r}")
-        try:
-            numbers = tuple(float(value) for value in raw.split("/"))
-        except ValueError:
-            raise ValueError(f"{name}: {key} cannot be {raw!r}") from None
-        if key in values or (len(numbers) > 1 and key != "at"):
-            raise ValueError(f"{name}: {key} takes one value, got {pair!r}")
-        values[key] = numbers if key == "at" else numbers[0]
-    return Schedule(name.strip().lower(), **values)  # type: ignore[arg-type]
+    name, settings = split_spec(text)
+    check_name(name, SCHEDULES, "schedule")
+    return Schedule(name, **read_settings(name, settings, Schedule, ("at", "factor", "warmup")))

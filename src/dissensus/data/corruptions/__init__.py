@@ -10,7 +10,6 @@ published numbers on the official corrupted sets.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
 import torch
@@ -26,6 +25,7 @@ from dissensus.data.corruptions.digital import (
 )
 from dissensus.data.corruptions.noise import gaussian_noise, impulse_noise, shot_noise
 from dissensus.data.corruptions.weather import fog, frost, snow
+from dissensus.specs import check_name
 
 __all__ = ["CORRUPTIONS", "corrupt", "corrupt_mixture", "parse_corruption"]
 
@@ -121,9 +121,4 @@ def _check_severity(severity: int) -> None:
 
 
 def _check_kind(kind: str) -> None:
-    if kind not in CORRUPTIONS:
-        near = difflib.get_close_matches(kind, CORRUPTIONS, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise ValueError(
-            f"there is no corruption {kind!r}{hint}; known are {', '.join(CORRUPTIONS)}"
-        )
+    check_name(kind, CORRUPTIONS, "corruption")
