@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from dissensus.papers import EXPERIMENTS
-
 
 def test_the_page_is_written_and_said_how_to_open(
     dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
@@ -35,15 +33,17 @@ def test_mistakes(mistake: Callable[..., str], digits_run: Path, tmp_path: Path)
     assert "what fills it: dissensus attack RUN" in mistake("figure", "accuracy-steps", digits_run)
     assert "must end in .svg or .png" in mistake("figure", "training", "--out", "x.pdf")
     assert "say which figure" in mistake("figure")
-    words = ("figure", "adp/theory", "--results", tmp_path)
+    command = "dissensus reproduce adp/theory --figure FILE"
+    assert f"its figure is drawn by `{command}`" in mistake("figure", "adp/theory")
+    words = ("reproduce", "adp/theory", "--figure", "theory.png", "--out", tmp_path)
     assert "`dissensus reproduce adp/theory` makes it" in mistake(*words)
-    assert "leave PATHS and --view" in mistake("figure", "adp/theory", digits_run)
+    assert "--figure draws one experiment" in mistake("reproduce", "adp", "--figure", "a.svg")
 
 
 def test_figures_are_listed(dissensus: Callable[..., Any]) -> None:
     listed = dissensus("figure", "--list").out
     assert "codependence" in listed
-    assert all(name in listed for name, one in EXPERIMENTS.items() if one.draw is not None)
+    assert "dissensus reproduce NAME --figure FILE" in listed
 
 
 def test_a_figure_of_runs_and_one_of_a_paper(
@@ -60,5 +60,6 @@ def test_a_figure_of_runs_and_one_of_a_paper(
     if not (results / "adp" / "theory.json").is_file():
         pytest.skip("the records of experiments are not part of this copy")
     picture = tmp_path / "theory.png"
-    assert dissensus("figure", "adp/theory", "--results", results, "--out", picture).status == 0
+    words = ("reproduce", "adp/theory", "--figure", picture, "--out", results)
+    assert dissensus(*words).out == f"Written to {picture}\n"
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import dissensus as ds
-from dissensus.plots.plot import Matrix, Panel, Plot
+from dissensus.plots import Matrix, Panel, Rule, draw, save
 from dissensus.plots.render_plotly import plot_json
 from dissensus.report import FIGURES
 from dissensus.report.explorer import explorers
+from dissensus.report.figure import Figure
 from dissensus.report.found import Contents
 from dissensus.report.overview import columns, findings
 from dissensus.report.reading import read
@@ -23,14 +24,14 @@ def contents(folders: Path, runs: list[Path]) -> Contents:
     return read([*runs, folders / "sweeps" / "beta"])
 
 
-def made(name: str, contents: Contents) -> Plot:
+def made(name: str, contents: Contents) -> Figure:
     plot = FIGURES[name].make(contents)
     assert plot is not None
     return plot
 
 
-def panel_of(plot: Plot, view: int = 0, place: int = 0) -> Panel:
-    panel = plot.views[view].panels[place]
+def panel_of(plot: Figure, view: int = 0, place: int = 0) -> Panel:
+    panel = plot.views[view].plot.panels[place]
     assert isinstance(panel, Panel)
     return panel
 
@@ -45,10 +46,9 @@ def test_every_figure_has_its_text_numbers_and_sources(name: str, contents: Cont
     assert plot.rows
     assert all(source.file.is_file() or source.file.is_dir() for source in plot.sources)
     assert all(len(view.choice) == len(plot.choices) or not plot.choices for view in plot.views)
-    values = plot_json(plot)
-    text = json.dumps(values, allow_nan=False)
-    assert len(text) < 400_000
-    for view in values["views"]:
+    views = [plot_json(view.plot) for view in plot.views]
+    assert len(json.dumps(views, allow_nan=False)) < 400_000
+    for view in views:
         named = {trace["xaxis"] for trace in view["traces"]}
         assert len(named) == len(view["panels"])
         for trace in view["traces"]:
@@ -110,14 +110,14 @@ def test_matrices_are_those_of_the_predictions(contents: Contents, runs: list[Pa
         "error correlation",
         "attack transfer",
     ]
-    matrix = plot.views[0].panels[1]
+    matrix = plot.views[0].plot.panels[1]
     assert isinstance(matrix, Matrix)
     kept = ds.Predictions.load(runs[1] / "predictions" / "test.safetensors")
     votes = kept.outputs.argmax(-1).numpy()
     expected = (votes[:, None] != votes[None]).mean(-1)
     np.testing.assert_allclose(matrix.values, expected, atol=1e-6)
     record = json.loads((runs[1] / "robustness" / "record.json").read_text())
-    moved = plot.views[2].panels[1]
+    moved = plot.views[2].plot.panels[1]
     assert isinstance(moved, Matrix)
     np.testing.assert_array_equal(moved.values, record["transfer"]["accuracy"])
 
@@ -142,16 +142,16 @@ def test_roc_and_histograms_are_those_of_the_record(contents: Contents, runs: li
     record = json.loads((runs[0] / "ood" / "ood.json").read_text())
     plot = made("roc", contents)
     assert [view.choice for view in plot.views] == [("pds",), ("bma",)]
-    panels = plot.views[0].panels
+    panels = plot.views[0].plot.panels
     assert [panel.title for panel in panels] == ["corrupt:2", "corrupt:5"]
     curve = next(row for row in record["curves"] if row["set"] == "corrupt:2")
     assert list(panel_of(plot).series[0].x) == curve["fpr"]
     histogram = made("score-histograms", contents)
     known, unknown = panel_of(histogram).series
     share = record["histograms"][0]["share"]
-    assert list(known.y[:-1]) == share["test"]
-    assert list(unknown.y[:-1]) == share["corrupt:2"]
-    assert panel_of(histogram).rules == (("x", record["histograms"][0]["threshold"], ""),)
+    assert list(known.y) == share["test"]
+    assert list(unknown.y) == share["corrupt:2"]
+    assert panel_of(histogram).rules == (Rule("x", record["histograms"][0]["threshold"]),)
 
 
 def test_attacks_start_at_the_clean_accuracy(contents: Contents, runs: list[Path]) -> None:
@@ -210,3 +210,28 @@ def test_findings_name_the_best_and_say_what_is_no_finding(contents: Contents) -
     assert best in told[0]
     assert f"{accuracy[best]:.1%}" in told[0]
     assert "are no findings" in told[-1]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_drawn_for_papers(name: str, contents: Contents, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot = made(name, contents).view()
+    assert sum(axes.get_visible() for axes in draw(plot).axes) == len(plot.panels)
+    assert "<svg" in save(plot, tmp_path / f"{name}.svg").read_text()[:1000]
+
+
+def test_lines_are_where_the_numbers_are(contents: Contents) -> None:
+    pytest.importorskip("matplotlib")
+    figure = made("training", contents)
+    drawn = draw(figure.view())
+    for line, series in zip(drawn.axes[2].lines, panel_of(figure, place=2).series, strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), series.y)
+    names = [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert names == [method.name for method in contents.methods]
+
+
+def test_views_are_named_by_a_part_of_their_choices(contents: Contents) -> None:
+    figure = made("roc", contents)
+    assert figure.view("bma") is figure.views[1].plot
+    with pytest.raises(ValueError, match="roc has no view 'energy'; it has: pds; bma"):
+        figure.view("energy")

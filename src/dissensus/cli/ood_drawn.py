@@ -1,4 +1,4 @@
-"""Figures of ``dissensus ood``: what is drawn of which study, and where it goes."""
+"""Plots of ``dissensus ood``: ROC curves, histograms and examples of each study."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from pathlib import Path
 
 from dissensus.cli.ood_examples import divergent, plain_name
 from dissensus.detection import roc_curve
-from dissensus.papers.detection_figures import (
+from dissensus.plots import save
+from dissensus.plots.detection import (
+    MOST_CURVES,
     Curve,
-    examples_figure,
-    histogram_figure,
-    roc_figure,
+    examples_plot,
+    histogram_plot,
+    roc_plot,
 )
-from dissensus.plots.style import COLORS, save_figure
 from dissensus.shift import Prepared, Study
 
 __all__ = ["draw_examples", "draw_study"]
@@ -21,48 +22,43 @@ __all__ = ["draw_examples", "draw_study"]
 _HISTOGRAMS = 4
 
 
-def draw_study(folder: Path, method: str, found: Study) -> list[Path]:
+def draw_study(folder: Path, method: str, study: Study) -> list[Path]:
     """``roc-METHOD.png`` (with AUROC, of the best scores) and ``histograms-METHOD.png``."""
-    known = found.scores[found.id_name]
+    known = study.scores[study.id_name]
     curves: dict[str, dict[str, Curve]] = {}
-    for name in found.scores:
-        if name == found.id_name:
+    for name in study.scores:
+        if name == study.id_name:
             continue
         curves[name] = {}
-        for score in _best(found):
-            false, true, _ = roc_curve(known[score], found.scores[name][score])
-            line = f"{score} {found.detection[score][name].auroc:.3f}"
+        for score in _best_scores(study):
+            false, true, _ = roc_curve(known[score], study.scores[name][score])
+            line = f"{score} {study.detection[score][name].auroc:.3f}"
             curves[name][line] = false.numpy(), true.numpy()
-    shown = list(known)[:_HISTOGRAMS]
     values = {
-        score: {name: scores[score].numpy() for name, scores in found.scores.items()}
-        for score in shown
+        score: {name: scores[score].numpy() for name, scores in study.scores.items()}
+        for score in list(known)[:_HISTOGRAMS]
     }
-    figures = {
-        "roc": roc_figure(curves),
-        "histograms": histogram_figure(values, found.id_name, found.thresholds),
+    plots = {
+        "roc": roc_plot(curves),
+        "histograms": histogram_plot(values, study.id_name, study.thresholds),
     }
-    return [
-        path
-        for kind, figure in figures.items()
-        for path in save_figure(figure, folder, f"{kind}-{plain_name(method)}", ("png",))
-    ]
+    return [save(plot, folder / f"{kind}-{plain_name(method)}.png") for kind, plot in plots.items()]
 
 
-def _best(found: Study) -> list[str]:
-    """The scores with the highest mean AUROC over all sets, as many as can be told apart."""
+def _best_scores(study: Study) -> list[str]:
+    """The scores with the highest mean AUROC over all sets, as many as a panel can show."""
     means = {
         score: sum(measured.auroc for measured in sets.values()) / len(sets)
-        for score, sets in found.detection.items()
+        for score, sets in study.detection.items()
     }
-    return sorted(means, key=lambda score: -means[score])[: len(COLORS)]
+    return sorted(means, key=lambda score: -means[score])[:MOST_CURVES]
 
 
-def draw_examples(folder: Path, method: str, made: Prepared, found: Study) -> list[Path]:
+def draw_examples(folder: Path, method: str, prepared: Prepared, study: Study) -> list[Path]:
     """``examples-METHOD-SET.png``: most and least divergent images of each set (ldr, Fig. 3)."""
     paths = []
-    for name, divided in divergent(made, found).items():
-        stem = f"examples-{plain_name(method)}-{plain_name(name)}"
-        figure = examples_figure(divided.most, divided.least, f"{divided.score} ({name})")
-        paths += save_figure(figure, folder, stem, ("png",))
+    for name, divided in divergent(prepared, study).items():
+        plot = examples_plot(divided.most, divided.least, f"{divided.score} ({name})")
+        file = f"examples-{plain_name(method)}-{plain_name(name)}.png"
+        paths.append(save(plot, folder / file))
     return paths

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from dissensus.outputs import combine
-from dissensus.papers.detection_figures import Example
+from dissensus.plots.detection import Example
 from dissensus.shift import Prepared, Source, Study
 
 __all__ = ["Divergent", "divergent", "plain_name"]

@@ -41,6 +41,8 @@ on. A page with every claim and its verdict, the figures and the records are wri
 
   [cyan]dissensus reproduce --report --out results[/cyan]   pages and figures again, from records
 
+  [cyan]dissensus reproduce adp/transfer --figure transfer.svg[/cyan]   one figure, from its record
+
 With --engine ray every unit of work is a task of Ray, on this machine or on the cluster at
 --ray-address. Records come back through Ray; data sets are loaded where the task runs.
 """
@@ -91,6 +93,15 @@ def reproduce(
         bool,
         typer.Option("--again", help="Run and replace what was made with other settings."),
     ] = False,
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            "--figure",
+            metavar="FILE",
+            help="Run nothing; draw the figure of NAME from its record, as .svg or .png.",
+            show_default=False,
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
 ) -> None:
     """Reproduce experiments of the papers; the help text is ``HELP``."""
@@ -106,13 +117,16 @@ def reproduce(
     if not names and not report:
         raise ValueError("say what to reproduce, such as collusion/gat; --list shows all there is")
     chosen = select(names, EXPERIMENTS) if names else list(EXPERIMENTS.values())
+    place = out or Path("results" if scale == "cpu" else f"results-{scale}")
+    if figure is not None:
+        _draw_figure(chosen, figure, place)
+        return
     given = option_values(options or ())
     check_options(given, [experiment.study for experiment in chosen])
     where = engine_named(
         engine, jobs=jobs, cpus=cpus_per_run, gpus=gpus_per_run, address=ray_address
     )
     chosen_by_study = engine == "local" and jobs is None
-    place = out or Path("results" if scale == "cpu" else f"results-{scale}")
     if data_dir is not None:
         # By the environment, which new processes inherit, so that no path gets into a record.
         os.environ["DISSENSUS_DATA"] = str(data_dir.expanduser().resolve())
@@ -197,10 +211,27 @@ def _finish(chosen: Sequence[Experiment], out: Path, *, quiet: bool, report: boo
     if quiet:
         return
     _show_claims(wanted)
-    drawn = ", ".join(sorted({str(path.with_suffix("")) for path in figures}))
     say(f"Page: {', '.join(str(page) for page in pages)}")
     if figures:
-        say(f"Figures (.svg, .png): {drawn}")
+        say(f"Figures: {', '.join(sorted(str(path) for path in figures))}")
+
+
+def _draw_figure(chosen: Sequence[Experiment], file: Path, results: Path) -> None:
+    """Draw the figure of the one experiment in ``chosen`` from its record below ``results``."""
+    from dissensus.cli.shown import say
+    from dissensus.papers.studies import read_study, study_path
+    from dissensus.plots import save
+
+    if len(chosen) != 1:
+        raise ValueError(f"--figure draws one experiment, got {len(chosen)}; --list names them")
+    (experiment,) = chosen
+    name = experiment.full_name
+    if experiment.draw is None:
+        raise ValueError(f"{name} has no figure; its table is on the page of the paper")
+    path = study_path(results, experiment.paper, experiment.study.name)
+    if not path.is_file():
+        raise ValueError(f"there is no record {path}; `dissensus reproduce {name}` makes it")
+    say(f"Written to {save(experiment.draw(read_study(path).records), file)}")
 
 
 # ---- for people ---------------------------------------------------------------------------------

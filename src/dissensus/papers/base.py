@@ -18,6 +18,8 @@ from dissensus.sweeps.engines import Cell
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from dissensus.plots import Plot
+
 __all__ = [
     "PAPERS",
     "SCALES",
@@ -111,7 +113,7 @@ class Experiment:
     title: str
     study: Study
     claims: tuple[Claim, ...]
-    draw: Callable[[list[Record]], Figure] | None = None
+    draw: Callable[[list[Record]], Plot | Figure] | None = None
     table: Callable[[list[Record]], tuple[list[str], list[list[str]]]] | None = None
     setting: Mapping[str, str] = field(default_factory=dict)
     brief: Callable[[list[Record]], list[str]] | None = None

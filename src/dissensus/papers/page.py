@@ -12,7 +12,7 @@ from pathlib import Path
 from dissensus.files import write_text
 from dissensus.papers.base import PAPERS, Claim, Experiment, Finding
 from dissensus.papers.studies import StudyRecord, read_study, study_path
-from dissensus.plots.style import save_figure
+from dissensus.plots import save
 
 __all__ = ["Outcome", "outcomes", "page_text", "write_figures", "write_page"]
 
@@ -62,14 +62,15 @@ def _findings(experiment: Experiment, record: StudyRecord) -> Iterator[tuple[Cla
 
 
 def write_figures(found: Iterable[Outcome], out: str | Path) -> list[Path]:
-    """Draw every figure as SVG and PNG below ``out``; returns the files."""
+    """Draw every figure as SVG below ``out``; returns the files."""
     paths = []
     for outcome in found:
         experiment = outcome.experiment
         if experiment.draw is None or not outcome.drawable:
             continue
-        figure = experiment.draw(outcome.record.records)
-        paths += save_figure(figure, Path(out) / experiment.paper / "figures", experiment.name)
+        folder = Path(out) / experiment.paper / "figures"
+        plot = experiment.draw(outcome.record.records)
+        paths.append(save(plot, folder / f"{experiment.name}.svg"))
     return paths
 
 

@@ -1,4 +1,8 @@
-"""The page's figures for papers: matplotlib, one file each, in the common style of all figures."""
+"""matplotlib as the medium of plots: figures for papers, as SVG or PNG.
+
+There is no global state, and the same plot gives the same bytes. matplotlib belongs to the extra
+``plots`` and is imported when something is drawn.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dissensus.plots.plot import Matrix, Panel, Plot, Series, View
-from dissensus.plots.style import COLORS, MARKERS, label, new_figure, save_figure
+from dissensus.plots.plot import Image, Matrix, Panel, Plot, Series, Text
+from dissensus.plots.style import COLORS, MARKERS, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,105 +22,213 @@ if TYPE_CHECKING:
 __all__ = ["draw", "save"]
 
 _INKS = {"ink": "#000000", "muted": "#888888", "accent": "#D55E00"}
-_COLUMNS = 3
+_DASHES = {"solid": "-", "dashed": "--", "dotted": ":"}
+#: The width and height of a panel in inches.
+_SIZES = {"panel": (3.4, 2.6), "square": (2.7, 2.6), "image": (1.7, 2.1)}
+#: Lines of more points than this have no markers.
+_MARKED = 30
 
 
-def save(figure: Figure, path: str | Path) -> Path:
-    """Write ``figure`` to ``path``, ``.svg`` or ``.png``; equal figures are equal files."""
+def save(plot: Plot | Figure, path: str | Path) -> Path:
+    """Draw ``plot`` and write it to ``path``, ``.svg`` or ``.png``; equal plots are equal files.
+
+    A figure of :func:`draw` is written as it is.
+    """
     path = Path(path)
     ending = path.suffix.lower().removeprefix(".")
     if ending not in ("svg", "png"):
-        raise ValueError(f"a figure goes to .svg or .png, got {path.name}")
-    (found,) = save_figure(figure, path.parent, path.stem, (ending,))
-    return found
+        raise ValueError(f"a figure must be .svg or .png, got {path.name}")
+    figure = draw(plot) if isinstance(plot, Plot) else plot
+    save_figure(figure, path.parent, path.stem, (ending,))
+    return path
 
 
-def draw(plot: Plot, choice: str | None = None) -> Figure:
-    """``plot`` in the view that ``choice`` names, a part of its choices; the first one else."""
-    view = _chosen(plot, choice)
-    rows = -(-len(view.panels) // _COLUMNS)
-    columns = -(-len(view.panels) // rows)
-    square = any(isinstance(panel, Matrix) or panel.square for panel in view.panels)
-    size = {"width": 2.7, "height": 2.6} if square else {"width": 3.4, "height": 2.6}
-    figure, axes = new_figure(rows, columns, **size)
+def draw(plot: Plot) -> Figure:
+    """Draw ``plot``; the figure can be changed before it is saved."""
+    rows, columns = plot.grid
+    width, height = plot.size or _SIZES[_shape(plot)]
+    shared = False if plot.share_y == "none" else plot.share_y
+    figure, axes = new_figure(rows, columns, width=width, height=height, sharey=shared)
     for place, own in enumerate(axes.flat):
-        if place >= len(view.panels):
-            own.set_visible(False)
-            continue
-        panel = view.panels[place]
-        if isinstance(panel, Matrix):
-            _draw_matrix(own, panel)
-        else:
+        panel = plot.panels[place] if place < len(plot.panels) else Text()
+        if isinstance(panel, Panel):
             _draw_panel(own, panel)
+            if shared and place % columns:
+                own.set_ylabel("")
+        elif isinstance(panel, Matrix):
+            _draw_matrix(own, panel)
+        elif isinstance(panel, Image):
+            _draw_image(own, panel)
+        elif panel.text:
+            own.set_axis_off()
+            own.text(0.05, 0.5, panel.text, fontsize=11.0, va="center")
+        else:
+            own.set_visible(False)
     _add_legend(figure, axes)
     return figure
 
 
-def _chosen(plot: Plot, choice: str | None) -> View:
-    if choice is None:
-        return plot.views[0]
-    words = choice.split(",")
-    for view in plot.views:
-        if all(any(word.strip() in name for name in view.choice) for word in words):
-            return view
-    known = "; ".join(", ".join(view.choice) for view in plot.views[:12])
-    raise ValueError(f"{plot.name} has no view {choice!r}; it has: {known}")
+def _shape(plot: Plot) -> str:
+    if any(isinstance(panel, Image) for panel in plot.panels):
+        return "image"
+    square = any(isinstance(one, Matrix) or getattr(one, "square", False) for one in plot.panels)
+    return "square" if square else "panel"
+
+
+# ---- panels of series ---------------------------------------------------------------------------
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
-    for series in panel.series:
-        _draw_series(axes, series)
-    for direction, value, text in panel.rules:
-        line = axes.axvline if direction == "x" else axes.axhline
-        line(value, color="#888888", linestyle=":", linewidth=1.0)
-        if text:
-            where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "fontsize": 7.0}
-            axes.annotate(text, (1, value), ha="right", va="bottom", **where)
-    label(axes, panel.x, panel.y, panel.title)
-    if panel.y_range is not None:
-        axes.set_ylim(*panel.y_range)
-    elif panel.zero:
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    for shown, axis, ends in (
-        (panel.shares, axes.yaxis, axes.get_ylim()),
-        (panel.x_shares, axes.xaxis, axes.get_xlim()),
-    ):
-        if shown:
-            from matplotlib.ticker import PercentFormatter
-
-            axis.set_major_formatter(PercentFormatter(1.0, int(ends[1] - ends[0] < 0.05)))
-    if any(isinstance(value, str) for series in panel.series for value in series.x):
-        axes.tick_params("x", labelrotation=30)
+    offsets, width = _offsets(panel)
+    for series, offset in zip(panel.series, offsets, strict=True):
+        x = _places(series, panel.names, offset)
+        if series.kind == "bars":
+            _draw_bars(axes, panel, series, x, width)
+        elif series.kind == "points":
+            _draw_points(axes, panel, series, x)
+        elif series.kind == "steps":
+            _draw_steps(axes, series)
+        else:
+            _draw_line(axes, series, x)
+    for rule in panel.rules:
+        _draw_rule(axes, rule.axis, rule.at, rule.text)
+    _finish_axes(axes, panel)
 
 
-def _draw_series(axes: Axes, series: Series) -> None:
-    color, marker = _look(series.style)
-    common: dict[str, Any] = {"color": color, "label": series.name if series.legend else None}
-    if series.kind == "bars":
-        axes.bar(series.x, series.y, **common)
-        return
-    x, y = list(series.x), np.asarray(series.y)
-    if series.kind == "points":
-        around = None
-        if series.low is not None and series.high is not None:
-            around = np.stack([y - np.asarray(series.low), np.asarray(series.high) - y])
-        axes.errorbar(x, y, around, fmt=marker, capsize=2.5, linewidth=1.0, **common)
-        return
-    if series.kind == "steps":
-        axes.stairs(y[:-1], x, **common)
-        return
-    dash = "--" if series.dashed else "-"
-    shown = marker if series.markers and len(x) <= 30 else None
-    axes.plot(x, y, marker=shown, linestyle=dash, **common)
+def _offsets(panel: Panel) -> tuple[list[float], float]:
+    """Bars and points that share a name stand side by side: how far off, and how wide each is."""
+    beside = [one for one in panel.series if one.kind in ("bars", "points")]
+    places = [name for one in beside for name in one.x if isinstance(name, str)]
+    if panel.stacked or len(set(places)) == len(places):
+        return [0.0] * len(panel.series), 0.7
+    width = 0.8 / len(beside)
+    place = {id(one): (number - (len(beside) - 1) / 2) * width for number, one in enumerate(beside)}
+    return [place.get(id(one), 0.0) for one in panel.series], 0.92 * width
+
+
+def _places(series: Series, names: list[str], offset: float) -> NDArray[Any]:
+    return np.array([names.index(v) + offset if isinstance(v, str) else v for v in series.x])
+
+
+def _draw_line(axes: Axes, series: Series, x: NDArray[Any]) -> None:
+    color, marker = _look(series)
+    shown = marker if series.markers and len(x) <= _MARKED else None
+    line: dict[str, Any] = {"color": color, "linestyle": _DASHES[series.dash], "marker": shown}
+    axes.plot(x, np.asarray(series.y), **line, label=_label(series))
     if series.low is not None and series.high is not None:
-        low, high = np.asarray(series.low), np.asarray(series.high)
-        axes.fill_between(x, low, high, color=color, alpha=0.16, linewidth=0)
+        band: dict[str, Any] = {"color": color, "alpha": 0.16, "linewidth": 0}
+        axes.fill_between(x, np.asarray(series.low), np.asarray(series.high), **band)
 
 
-def _look(style: int | str) -> tuple[str, str]:
-    if isinstance(style, str):
-        return _INKS[style], "o"
-    return COLORS[style % len(COLORS)], MARKERS[style % len(MARKERS)]
+def _draw_points(axes: Axes, panel: Panel, series: Series, x: NDArray[Any]) -> None:
+    color, marker = _look(series)
+    y, errors = np.asarray(series.y), _errors(series)
+    common: dict[str, Any] = {"fmt": marker, "color": color, "capsize": 2.5, "linewidth": 1.0}
+    if panel.horizontal:
+        axes.errorbar(y, x, xerr=errors, **common, label=_label(series))
+    else:
+        axes.errorbar(x, y, yerr=errors, **common, label=_label(series))
+
+
+def _draw_bars(axes: Axes, panel: Panel, series: Series, x: NDArray[Any], width: float) -> None:
+    color, _ = _look(series)
+    y, errors = np.asarray(series.y), _errors(series)
+    below = panel.bases(series)
+    edges: dict[str, Any] = {"color": color, "label": _label(series), "ecolor": "#333333"}
+    if panel.horizontal:
+        axes.barh(x, y, width, left=below, xerr=errors, **edges)
+    else:
+        axes.bar(x, y, width, bottom=below, yerr=errors, **edges)
+
+
+def _draw_steps(axes: Axes, series: Series) -> None:
+    color, _ = _look(series)
+    common: dict[str, Any] = {"color": color, "label": _label(series)}
+    axes.stairs(np.asarray(series.y), np.asarray(series.x), **common)
+    if series.fill:
+        axes.stairs(np.asarray(series.y), np.asarray(series.x), color=color, fill=True, alpha=0.3)
+
+
+def _draw_rule(axes: Axes, direction: str, at: float, text: str) -> None:
+    line = axes.axvline if direction == "x" else axes.axhline
+    line(at, color="#888888", linestyle=":", linewidth=1.0)
+    if text:
+        where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "fontsize": 7.0}
+        axes.annotate(text, (1, at), ha="right", va="bottom", **where)
+
+
+def _look(series: Series) -> tuple[str, str]:
+    """The colour and the marker of a series."""
+    if isinstance(series.style, str):
+        return _INKS[series.style], MARKERS[series.marker or 0]
+    number = series.style if series.marker is None else series.marker
+    return COLORS[series.style % len(COLORS)], MARKERS[number % len(MARKERS)]
+
+
+def _label(series: Series) -> str | None:
+    return series.name.replace("$", r"\$") if series.legend and series.name else None
+
+
+def _errors(series: Series) -> NDArray[Any] | None:
+    if series.low is None or series.high is None:
+        return None
+    y = np.asarray(series.y)
+    around = np.stack([y - np.asarray(series.low), np.asarray(series.high) - y])
+    return around.clip(min=0.0)  # rounding
+
+
+def _finish_axes(axes: Axes, panel: Panel) -> None:
+    """Labels, limits, scales and ticks."""
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    turned = panel.horizontal
+    _label_axes(axes, *((panel.y, panel.x) if turned else (panel.x, panel.y)), panel.title)
+    set_x, set_y = (axes.set_ylim, axes.set_xlim) if turned else (axes.set_xlim, axes.set_ylim)
+    x_axis, y_axis = (axes.yaxis, axes.xaxis) if turned else (axes.xaxis, axes.yaxis)
+    if panel.x_log:
+        (axes.set_yscale if turned else axes.set_xscale)("log")
+    if panel.y_log:
+        (axes.set_xscale if turned else axes.set_yscale)("log")
+    if panel.x_range is not None:
+        set_x(*panel.x_range)
+    if panel.y_range is not None:
+        set_y(*panel.y_range)
+    elif panel.from_zero:
+        start = axes.get_xlim()[0] if turned else axes.get_ylim()[0]
+        set_y(min(0.0, start))
+    for percent, axis in ((panel.x_percent, x_axis), (panel.y_percent, y_axis)):
+        if percent:
+            low, high = axis.get_view_interval()
+            axis.set_major_formatter(PercentFormatter(1.0, int(high - low < 0.05)))
+    names = panel.names
+    if names:
+        slanted = not turned and sum(map(len, names)) > 26
+        x_axis.set_ticks(range(len(names)), names, fontsize=8.0, rotation=30 if slanted else 0)
+        if turned:
+            axes.set_ylim(len(names) - 0.5, -0.5)
+    elif not panel.x_log and all(_whole(series) for series in panel.series):
+        x_axis.set_major_locator(MaxNLocator("auto", integer=True))
+    if not panel.ticks:
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.grid(visible=False)
+    if panel.legend:
+        place: Any = panel.legend
+        axes.legend(loc=place, fontsize=7.5, frameon=False)
+
+
+def _whole(series: Series) -> bool:
+    """Whether ``x`` counts something: epochs, steps, members."""
+    return all(isinstance(value, int | np.integer) for value in series.x)
+
+
+def _label_axes(axes: Axes, x: str, y: str, title: str) -> None:
+    axes.set_xlabel(x, fontsize=9.0)
+    axes.set_ylabel(y, fontsize=9.0)
+    axes.set_title(title.replace("$", r"\$"), loc="left", fontsize=10.0)
+
+
+# ---- matrices and images ------------------------------------------------------------------------
 
 
 def _draw_matrix(axes: Axes, matrix: Matrix) -> None:
@@ -129,21 +242,38 @@ def _draw_matrix(axes: Axes, matrix: Matrix) -> None:
                 ink = "white" if value > middle else "black"
                 place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.0}
                 axes.text(column, row, f"{value:.2f}", color=ink, **place)
-    label(axes, matrix.x, matrix.y, matrix.title)
+    rows, columns = matrix.values.shape
+    axes.set_xticks(range(columns) if columns <= 6 else range(0, columns, 5))
+    axes.set_yticks(range(rows) if rows <= 6 else range(0, rows, 5))
+    _label_axes(axes, matrix.x, matrix.y, matrix.title)
+
+
+def _draw_image(axes: Axes, image: Image) -> None:
+    axes.imshow(image.pixels, interpolation="nearest")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.grid(visible=False)
+    axes.set_frame_on(False)
+    ink = _INKS["accent"] if image.alert else "black"
+    axes.set_title(image.title.replace("$", r"\$"), fontsize=7.5, pad=2.0, color=ink)
+    if image.label:
+        words = image.label.replace("$", r"\$")
+        below: dict[str, Any] = {"fontweight": "bold", "fontsize": 8.0, "ha": "center", "va": "top"}
+        axes.text(0.5, -0.03, words, transform=axes.transAxes, **below)
+    if image.label or image.caption:  # the caption stands below the line of the label
+        axes.set_xlabel("\n" + image.caption.replace("$", r"\$"), fontsize=7.5)
+    if image.side:
+        axes.set_ylabel(image.side, fontsize=7.0, rotation=0, ha="right", va="center")
 
 
 def _add_legend(figure: Figure, axes: Any) -> None:
-    """One legend for all panels, below them."""
-    known: dict[str, Any] = {}
+    """One legend below all panels for those that have none of their own."""
+    handles: dict[str, Any] = {}
     for own in axes.flat:
-        for handle, name in zip(*own.get_legend_handles_labels(), strict=True):
-            known.setdefault(name, handle)
-    if len(known) > 1:
-        figure.legend(
-            list(known.values()),
-            list(known),
-            loc="outside lower center",
-            ncols=min(5, len(known)),
-            frameon=False,
-            fontsize=8.0,
-        )
+        if own.get_legend() is None:
+            for handle, name in zip(*own.get_legend_handles_labels(), strict=True):
+                handles.setdefault(name, handle)
+    if len(handles) > 1:
+        columns = min(5, len(handles))
+        style: dict[str, Any] = {"ncols": columns, "frameon": False, "fontsize": 8.0}
+        figure.legend(list(handles.values()), list(handles), loc="outside lower center", **style)

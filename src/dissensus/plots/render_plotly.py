@@ -1,34 +1,49 @@
-"""Plots as Plotly's JSON: traces and axes, written by hand.
+"""Plotly as the medium of plots: traces and axes as JSON, for the report's page.
 
-Colours are tokens (``@0`` for the first method, ``@ink``, ``@accent``), which the page resolves for
-light and dark; where panels stand is decided there too, by the width of the screen. All text from
-files is escaped, as Plotly reads some tags in text.
+Colours are tokens (``@0`` for the first style, ``@ink``, ``@accent``), which the page resolves for
+light and dark; the page also places the panels, by the width of the screen. All text from files is
+escaped, as Plotly reads some tags in text.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from dissensus.plots.plot import Matrix, Panel, Plot, Series, View
+from dissensus.plots.plot import Image, Matrix, Panel, Plot, Series
 
 __all__ = ["plot_json", "safe_text"]
 
 _DIGITS = 5
 
-#: Markers by method, so that lines differ in more than their colour.
+#: Markers by style, so that lines differ in more than their colour.
 _MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
+_DASHES = {"solid": "solid", "dashed": "dash", "dotted": "dot"}
 
 
 def plot_json(plot: Plot) -> dict[str, Any]:
-    """What the page needs to draw ``plot``: its choices, and the traces and panels of each view."""
-    return {
-        "name": plot.name,
-        "title": plot.title,
-        "choices": list(plot.choices),
-        "views": [_view(view) for view in plot.views],
-    }
+    """What the page needs to draw ``plot``: traces, panels, and the sentence on what is seen."""
+    traces: list[dict[str, Any]] = []
+    panels = []
+    seen: set[str] = set()
+    for place, panel in enumerate(plot.panels):
+        number = "" if place == 0 else str(place + 1)
+        axes = {"xaxis": f"x{number}", "yaxis": f"y{number}"}
+        if isinstance(panel, Matrix):
+            traces.append(_matrix(panel) | axes)
+            panels.append(_matrix_axes(panel))
+        elif isinstance(panel, Image):
+            traces.append(_image(panel) | axes)
+            panels.append(_image_axes(panel))
+        elif isinstance(panel, Panel):
+            for series in panel.series:
+                first = series.legend and series.name not in seen
+                traces += [trace | axes for trace in _traces(series, panel, first)]
+                seen.add(series.name)
+            panels.append(_axes(panel))
+    legend = sum(bool(trace.get("showlegend")) for trace in traces) > 1
+    return {"alt": plot.alt, "traces": traces, "panels": panels, "legend": legend}
 
 
 def safe_text(text: str) -> str:
@@ -40,59 +55,58 @@ def safe_text(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _view(view: View) -> dict[str, Any]:
-    traces: list[dict[str, Any]] = []
-    panels = []
-    seen: set[str] = set()
-    for place, panel in enumerate(view.panels):
-        number = "" if place == 0 else str(place + 1)
-        axes = {"xaxis": f"x{number}", "yaxis": f"y{number}"}
-        if isinstance(panel, Matrix):
-            traces.append(_matrix(panel) | axes)
-            panels.append(_matrix_axes(panel))
-            continue
-        for series in panel.series:
-            first = series.legend and series.name not in seen
-            traces += [trace | axes for trace in _traces(series, panel, first)]
-            seen.add(series.name)
-        panels.append(_axes(panel))
-    legend = sum(bool(trace.get("showlegend")) for trace in traces) > 1
-    shown = {"traces": traces, "panels": panels, "legend": legend}
-    return {"choice": list(view.choice), "alt": view.alt, **shown}
-
-
-# ---- panels of lines ----------------------------------------------------------------------------
+# ---- panels of series ---------------------------------------------------------------------------
 
 
 def _traces(series: Series, panel: Panel, first: bool) -> list[dict[str, Any]]:
-    name, color = safe_text(series.name), f"@{series.style}"
-    form = ".1%" if panel.shares else ".4g"
-    common: dict[str, Any] = {"name": name, "legendgroup": name, "x": _values(series.x)}
-    if isinstance(series.style, int):
-        common["meta"] = {"method": series.style}
-    where = ":.1%" if panel.x_shares else ""
-    hover = f"%{{fullData.name}}<br>{safe_text(panel.x) or 'at'}: %{{x{where}}}<br>"
-    hover += f"{safe_text(panel.y)}: %{{y:{form}}}<extra></extra>"
-    trace: dict[str, Any] = {**common, "y": _values(series.y), "showlegend": first}
-    trace["hovertemplate"] = hover
-    if series.told is not None:
-        trace["text"] = [safe_text(text) for text in series.told]
-        trace["hovertemplate"] = hover.replace("<extra>", "<br>%{text}<extra>")
+    """The trace of a series, after that of its band; turned if the panel is."""
+    traces = [*_band(series), _trace(series, panel, first)]
+    if panel.horizontal:
+        swap = {"x": "y", "y": "x", "error_y": "error_x"}
+        traces = [{swap.get(key, key): value for key, value in one.items()} for one in traces]
+        traces = [one | ({"orientation": "h"} if one["type"] == "bar" else {}) for one in traces]
+    return traces
+
+
+def _trace(series: Series, panel: Panel, first: bool) -> dict[str, Any]:
+    color = f"@{series.style}"
+    trace = {**_common(series), "y": _values(series.y), "showlegend": first}
+    trace["hovertemplate"] = _hover(series, panel)
+    if series.hover is not None:
+        trace["text"] = [safe_text(text) for text in series.hover]
     if series.kind == "bars":
-        trace |= {"type": "bar", "marker": {"color": color}}
-        return [trace | _intervals(series, "@ink")]
-    marker = {"color": color, "size": 7, "symbol": _symbol(series.style)}
+        if panel.stacked:
+            trace |= {"offsetgroup": "0", "base": _values(panel.bases(series))}
+        return trace | {"type": "bar", "marker": {"color": color}} | _intervals(series, "@ink")
+    marker = {"color": color, "size": 7, "symbol": _symbol(series)}
     line = {"color": color, "width": 2, "dash": _dash(series)}
     if series.kind == "points":
         trace |= {"type": "scatter", "mode": "markers", "marker": marker | {"size": 9}}
-        return [trace | _intervals(series, color)]
+        return trace | _intervals(series, color)
     trace |= {"type": "scatter", "mode": "lines", "line": line}
     if series.kind == "steps":
-        trace["line"] = line | {"shape": "hv"}
-        trace |= {"fill": "tozeroy", "fillcolor": f"{color}~"} if len(panel.series) < 3 else {}
+        trace |= {"line": line | {"shape": "hv"}, "y": [*trace["y"], 0.0]}
+        trace |= {"fill": "tozeroy", "fillcolor": f"{color}~"} if series.fill else {}
     elif series.markers and len(series.x) <= 30:
         trace |= {"mode": "lines+markers", "marker": marker}
-    return [*_band(series, common, color), trace]
+    return trace
+
+
+def _common(series: Series) -> dict[str, Any]:
+    name = safe_text(series.name)
+    common: dict[str, Any] = {"name": name, "legendgroup": name, "x": _values(series.x)}
+    return common | ({"meta": {"style": series.style}} if isinstance(series.style, int) else {})
+
+
+def _hover(series: Series, panel: Panel) -> str:
+    """Plotly's template of what is shown at a point."""
+    x, y = ("y", "x") if panel.horizontal else ("x", "y")
+    where = ":.1%" if panel.x_percent else ""
+    form = ".1%" if panel.y_percent else ".4g"
+    lines = ["%{fullData.name}", f"{safe_text(panel.x) or 'at'}: %{{{x}{where}}}"]
+    lines += [f"{safe_text(panel.y)}: %{{{y}:{form}}}"]
+    lines += [] if series.hover is None else ["%{text}"]
+    return "<br>".join(lines) + "<extra></extra>"
 
 
 def _intervals(series: Series, color: str) -> dict[str, Any]:
@@ -104,47 +118,60 @@ def _intervals(series: Series, color: str) -> dict[str, Any]:
     return {"error_y": bars | {"arrayminus": _values(below), "thickness": 1.5, "width": 4}}
 
 
-def _band(series: Series, common: dict[str, Any], color: str) -> list[dict[str, Any]]:
-    if series.low is None or series.high is None:
+def _band(series: Series) -> list[dict[str, Any]]:
+    if series.low is None or series.high is None or series.kind != "line":
         return []
-    x = common["x"]
-    edges = _values([*series.high, *reversed(series.low)])
+    common, color = _common(series), f"@{series.style}"
+    x, edges = common["x"], _values([*series.high, *reversed(list(series.low))])
     outline = {"x": [*x, *reversed(x)], "y": edges, "fill": "toself", "fillcolor": f"{color}~"}
     quiet = {"hoverinfo": "skip", "showlegend": False, "mode": "lines", "type": "scatter"}
     return [common | outline | quiet | {"line": {"width": 0, "color": color}}]
 
 
 def _dash(series: Series) -> str:
-    """Solid, dashed where asked, dotted where colours begin again."""
+    """The dash that was asked for, or dots where colours begin again."""
     again = isinstance(series.style, int) and series.style >= len(_MARKERS)
-    return "dash" if series.dashed else "dot" if again else "solid"
+    return "dot" if again and series.dash == "solid" else _DASHES[series.dash]
 
 
-def _symbol(style: int | str) -> str:
-    return _MARKERS[style % len(_MARKERS)] if isinstance(style, int) else "circle"
+def _symbol(series: Series) -> str:
+    number = series.style if series.marker is None else series.marker
+    return _MARKERS[number % len(_MARKERS)] if isinstance(number, int) else "circle"
 
 
 def _axes(panel: Panel) -> dict[str, Any]:
-    y: dict[str, Any] = {}
-    y |= {"tickformat": ".0%"} if panel.shares else {}
-    y |= {"range": list(panel.y_range)} if panel.y_range else {}
-    y |= {"rangemode": "tozero"} if panel.zero else {}
-    named = any(isinstance(value, str) for series in panel.series for value in series.x)
     x: dict[str, Any] = {"title": {"text": safe_text(panel.x)}}
-    x |= {"type": "category"} if named else {"zeroline": False}
-    x |= {"tickformat": ".0%"} if panel.x_shares else {}
+    x |= {"type": "category"} if panel.names else {"zeroline": False}
+    x |= {"tickformat": ".0%"} if panel.x_percent else {}
+    x |= {"range": _range(panel.x_range, panel.x_log)} if panel.x_range else {}
+    x |= {"type": "log"} if panel.x_log else {}
+    y: dict[str, Any] = {"tickformat": ".0%"} if panel.y_percent else {}
+    y |= {"range": _range(panel.y_range, panel.y_log)} if panel.y_range else {}
+    y |= {"rangemode": "tozero"} if panel.from_zero else {}
+    y |= {"type": "log"} if panel.y_log else {}
+    label = panel.y
+    if panel.horizontal:
+        title = {"title": {"text": safe_text(panel.y)}}
+        x, y, label = y | title, {**x, "title": {}, "autorange": "reversed"}, panel.x
+    if not panel.ticks:
+        x, y = x | {"showticklabels": False}, y | {"showticklabels": False}
     rules = [{"axis": a, "at": at, "text": safe_text(text)} for a, at, text in panel.rules]
-    words = {"title": safe_text(panel.title), "label": safe_text(panel.y)}
-    place = {"method": panel.method, "square": panel.square}
-    return {**words, "x": x, "y": y, "rules": rules, **place}
+    words = {"title": safe_text(panel.title), "label": safe_text(label)}
+    return {**words, "x": x, "y": y, "rules": rules, "style": panel.style, "square": panel.square}
 
 
-# ---- matrices -----------------------------------------------------------------------------------
+def _range(ends: tuple[float, float], log: bool) -> list[float]:
+    """The ends of an axis; Plotly wants the exponents of a logarithmic one."""
+    return [math.log10(end) for end in ends] if log else list(ends)
+
+
+# ---- matrices and images ------------------------------------------------------------------------
 
 
 def _matrix(matrix: Matrix) -> dict[str, Any]:
     rows, columns = matrix.values.shape
-    z = [[None if math.isnan(v) else round(v, _DIGITS) for v in row] for row in matrix.values]
+    values = matrix.values.tolist()
+    z = [[None if math.isnan(v) else round(v, _DIGITS) for v in row] for row in values]
     shown = [["" if v is None else f"{v:.2f}" for v in row] for row in z]
     rows_are = safe_text(matrix.y or matrix.x)
     hover = f"{rows_are} %{{y}}, {safe_text(matrix.x)} %{{x}}: %{{z:.3f}}<extra></extra>"
@@ -172,13 +199,32 @@ def _matrix_axes(matrix: Matrix) -> dict[str, Any]:
         "x": {"title": {"text": safe_text(matrix.x)}, **quiet},
         "y": {**quiet, "autorange": "reversed"},
         "label": f"rows: {safe_text(matrix.y)}" if matrix.y else "",
-        "method": matrix.method,
+        "style": matrix.style,
         "rules": [],
         "square": True,
     }
 
 
-def _values(values: Sequence[Any]) -> list[Any]:
+def _image(image: Image) -> dict[str, Any]:
+    z = (255 * image.pixels).round().astype(int).tolist()
+    return {"type": "image", "z": z, "x": [], "hoverinfo": "skip", "showlegend": False}
+
+
+def _image_axes(image: Image) -> dict[str, Any]:
+    quiet = {"showgrid": False, "zeroline": False, "showticklabels": False}
+    below = ", ".join(filter(None, (image.label, image.caption)))
+    return {
+        "title": safe_text(image.title),
+        "x": {"title": {"text": safe_text(below)}, **quiet},
+        "y": {**quiet, "autorange": "reversed"},
+        "label": safe_text(image.side),
+        "style": None,
+        "rules": [],
+        "square": True,
+    }
+
+
+def _values(values: Iterable[Any]) -> list[Any]:
     """Plain numbers with as many digits as can be seen; text as it is, but safe."""
     return [
         safe_text(value) if isinstance(value, str) else float(f"{float(value):.{_DIGITS}g}")

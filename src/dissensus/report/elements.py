@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from dissensus.plots.plot import Cell, Plot
+from dissensus.report.figure import Cell, Figure
 from dissensus.report.found import Number, Source
 from dissensus.report.html import Html, element, joined
 from dissensus.report.overview import written
@@ -23,7 +23,7 @@ class Elements:
 
     out: Path
 
-    def figure(self, plot: Plot) -> Html:
+    def figure(self, plot: Figure) -> Html:
         """A figure with its controls, its text alternative, its numbers and sources."""
         name = plot.name
         canvas = {"class_": "canvas", "role": "img", "aria_labelledby": f"alt-{name}"}
@@ -106,7 +106,7 @@ def saving(name: str) -> Html:
     return element("span", *buttons, class_="save")
 
 
-def _selects(plot: Plot) -> list[Html]:
+def _selects(plot: Figure) -> list[Html]:
     """One list for each choice of a plot; nothing to choose, no list."""
     found = []
     for place, name in enumerate(plot.choices):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dissensus.plots.plot import percent, short
+from dissensus.report.figure import percent, short
 from dissensus.report.found import Contents, Floats, HeldOut, Method, Number, Source, Sweep
 
 __all__ = ["Explorer", "Stop", "explorers"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dissensus.plots.plot import Plot
+from dissensus.report.figure import Figure
 from dissensus.report.figures_attacks import epsilon, steps
 from dissensus.report.figures_collusion import codependence, debiased, training
 from dissensus.report.figures_members import diversity, matrices
@@ -13,46 +13,46 @@ from dissensus.report.figures_sweep import beta_sweep
 from dissensus.report.figures_unknown import histograms, roc
 from dissensus.report.found import Contents
 
-__all__ = ["FIGURES", "Figure"]
+__all__ = ["FIGURES", "FigureKind"]
 
 _OOD = "`dissensus ood RUN --ood corrupt:5`, or --ood with data of your own"
 _ATTACK = "`dissensus attack RUN --standard --eps 0.1`"
 
 
-class Figure(NamedTuple):
+class FigureKind(NamedTuple):
     """A figure: what makes it of the contents, what it shows, and what it needs."""
 
-    make: Callable[[Contents], Plot | None]
+    make: Callable[[Contents], Figure | None]
     what: str
     needs: str
 
 
 #: Every figure of the report, and of `dissensus figure`, by name.
-FIGURES: dict[str, Figure] = {
-    "beta-sweep": Figure(
+FIGURES: dict[str, FigureKind] = {
+    "beta-sweep": FigureKind(
         beta_sweep,
         "ERR, mean ERR, DIV and accuracy along β, with bands",
         "`dissensus sweep --objective augmented --grid beta=0:1:0.1 --repeats 3`",
     ),
-    "codependence": Figure(
+    "codependence": FigureKind(
         codependence, "the rise of ERR without random members", "`dissensus diagnose RUN`"
     ),
-    "debiased-share": Figure(
+    "debiased-share": FigureKind(
         debiased, "the part of the spread that offsets explain", "`dissensus diagnose RUN`"
     ),
-    "training": Figure(training, "ERR, mean ERR and DIV after each epoch", "`dissensus train`"),
-    "members": Figure(
+    "training": FigureKind(training, "ERR, mean ERR and DIV after each epoch", "`dissensus train`"),
+    "members": FigureKind(
         matrices,
         "disagreement, error correlation and attack transfer of pairs",
         "`dissensus diagnose RUN`",
     ),
-    "ensemble-diversity": Figure(
+    "ensemble-diversity": FigureKind(
         diversity,
         "the histogram of ADP's ensemble diversity",
         "a run with test predictions, `dissensus train`, of fewer members than classes",
     ),
-    "roc": Figure(roc, "ROC curves of the scores", _OOD),
-    "score-histograms": Figure(histograms, "scores of known and unknown inputs", _OOD),
-    "accuracy-epsilon": Figure(epsilon, "accuracy against ε", _ATTACK),
-    "accuracy-steps": Figure(steps, "accuracy against steps and restarts", _ATTACK),
+    "roc": FigureKind(roc, "ROC curves of the scores", _OOD),
+    "score-histograms": FigureKind(histograms, "scores of known and unknown inputs", _OOD),
+    "accuracy-epsilon": FigureKind(epsilon, "accuracy against ε", _ATTACK),
+    "accuracy-steps": FigureKind(steps, "accuracy against steps and restarts", _ATTACK),
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dissensus.plots.plot import Cell, Panel, Plot, Series, View, percent
+from dissensus.plots import Panel, Plot, Series
+from dissensus.report.figure import Cell, Figure, View, percent
 from dissensus.report.found import Attacked, Contents, Method
 
 __all__ = ["attacked_methods", "epsilon", "steps"]
@@ -21,7 +22,7 @@ def attacked_methods(contents: Contents) -> list[tuple[int, Method, Attacked]]:
     ]
 
 
-def epsilon(contents: Contents) -> Plot | None:
+def epsilon(contents: Contents) -> Figure | None:
     """Accuracy against ε, and the worst case of all attacks at the ε they were run with."""
     found = attacked_methods(contents)
     norms = list(
@@ -36,8 +37,8 @@ def epsilon(contents: Contents) -> Plot | None:
         for number, method, attacked in found:
             series += _against_eps(number, method, attacked, norm)
         if series:
-            panel = Panel("ε", "accuracy", series, shares=True, y_range=(0.0, 1.02))
-            views.append(View([panel], (_norm(norm),)))
+            panel = Panel("ε", "accuracy", series, y_percent=True, y_range=(0.0, 1.02))
+            views.append(View(Plot([panel]), (_norm(norm),)))
     if not views:
         return None
     rows: list[list[Cell]] = []
@@ -47,7 +48,7 @@ def epsilon(contents: Contents) -> Plot | None:
         for budget in attacked.budgets:
             where = f"worst case, {_norm(budget.norm)} ε = {budget.eps:g}"
             rows.append([method.name, where, (budget.accuracy, "percent_interval")])
-    return Plot(
+    return Figure(
         "accuracy-epsilon",
         "Accuracy against ε",
         "Lines: the strongest gradient attack of each record, run again at several ε. Points with "
@@ -71,7 +72,7 @@ def _against_eps(number: int, method: Method, attacked: Attacked, norm: str) -> 
             points = [*start, *(point for point in both if point[0] > 0)]
             x, y = [x for x, _ in points], [y for _, y in points]
             told = [curve.attack] * len(points)
-            series.append(Series(method.name, x, y, number, told=told))
+            series.append(Series(method.name, x, y, number, hover=told))
     worst = [budget for budget in attacked.budgets if budget.norm == norm]
     if worst:
         numbers = [budget.accuracy for budget in worst]
@@ -104,7 +105,7 @@ def _seen(found: list[tuple[int, Method, Attacked]]) -> str:
     )
 
 
-def steps(contents: Contents) -> Plot | None:
+def steps(contents: Contents) -> Figure | None:
     """Accuracy after so many steps or restarts of each attack: has it converged?"""
     found = attacked_methods(contents)
     keys = dict.fromkeys(
@@ -127,8 +128,8 @@ def steps(contents: Contents) -> Plot | None:
                     rows.append([method.name, attack, over, *ends])
                     if over == "steps" and len(y) > 1:
                         fell.append(y[-2] - y[-1])
-        panel = Panel(_OVER[over], "accuracy", series, shares=True, y_range=(0.0, 1.02))
-        views.append(View([panel], (over, attack)))
+        panel = Panel(_OVER[over], "accuracy", series, y_percent=True, y_range=(0.0, 1.02))
+        views.append(View(Plot([panel]), (over, attack)))
     if not views:
         return None
     last = max(fell, default=0.0)
@@ -138,7 +139,7 @@ def steps(contents: Contents) -> Plot | None:
         if fell
         else "Accuracy against restarts."
     )
-    return Plot(
+    return Figure(
         "accuracy-steps",
         "Accuracy against steps",
         "A curve that still falls at its end says that the attack was stopped too early, and that "

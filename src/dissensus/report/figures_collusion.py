@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from dissensus.plots.plot import Cell, Panel, Plot, Series, View, percent, short
+from dissensus.plots import Panel, Plot, Rule, Series
+from dissensus.report.figure import Cell, Figure, View, percent, short
 from dissensus.report.found import Contents, Method, Number, Source
 
 __all__ = ["codependence", "debiased", "training"]
@@ -19,7 +20,7 @@ _EPOCHS = 200  # points of a line at most
 # ---- training -----------------------------------------------------------------------------------
 
 
-def training(contents: Contents) -> Plot | None:
+def training(contents: Contents) -> Figure | None:
     """ERR, mean ERR and DIV after each epoch (collusion, Section 6.2)."""
     views, rows = [], []
     for part, word in (("val", "validation"), ("train", "training")):
@@ -35,9 +36,9 @@ def training(contents: Contents) -> Plot | None:
                 if (line := _epochs(method, number, f"{part}.{key}")) is not None
             ]
             if series:
-                panels.append(Panel("epoch", name, series, name, zero=True))
+                panels.append(Panel("epoch", name, series, name, from_zero=True))
         if panels:
-            views.append(View(panels, (word,)))
+            views.append(View(Plot(panels), (word,)))
     if not views:
         return None
     seen = []
@@ -64,7 +65,7 @@ def training(contents: Contents) -> Plot | None:
         if len(seen) > 1
         else "ERR, mean ERR and DIV after each epoch."
     )
-    return Plot(
+    return Figure(
         "training",
         "ERR and DIV over training",
         "DIV = mean ERR − ERR after each epoch. Where DIV grows while the members' own error "
@@ -92,7 +93,7 @@ def _epochs(method: Method, style: int, key: str) -> Series | None:
 # ---- what members are without each other --------------------------------------------------------
 
 
-def codependence(contents: Contents) -> Plot | None:
+def codependence(contents: Contents) -> Figure | None:
     """How much ERR rises without random members (collusion, Section 6.1, Figure 4)."""
     lines, points, sources = [], [], []
     rows: list[list[Cell]] = []
@@ -126,17 +127,17 @@ def codependence(contents: Contents) -> Plot | None:
     if not lines:
         return None
     words = ("members left out", "rise of ERR", lines, "Without random members")
-    panels = [Panel(*words, shares=True, x_shares=True)]
+    panels = [Panel(*words, y_percent=True, x_percent=True)]
     if points:
-        rule = ("y", 1.0, "unrelated errors")
-        panels.append(Panel("", "", points, "Codependence index", zero=True, rules=(rule,)))
+        rule = Rule("y", 1.0, "unrelated errors")
+        panels.append(Panel("", "", points, "Codependence index", from_zero=True, rules=(rule,)))
     ends = sorted((line.y[-1], line.name) for line in lines)
-    return Plot(
+    return Figure(
         "codependence",
         "Codependence",
         "How much the ensemble's error rises when random members are left out. Members that "
         "collude need each other; the index is 1 at most for members whose errors are unrelated.",
-        [View(panels)],
+        [View(Plot(panels))],
         f"Without {float(lines[0].x[-1]):.0%} of its members ERR changes most for "
         f"{ends[-1][1]} ({ends[-1][0]:+.0%}) and least for {ends[0][1]} ({ends[0][0]:+.0%}).",
         ("method", "members left out", "rise of ERR, or index", "deviation over draws"),
@@ -145,7 +146,7 @@ def codependence(contents: Contents) -> Plot | None:
     )
 
 
-def debiased(contents: Contents) -> Plot | None:
+def debiased(contents: Contents) -> Figure | None:
     """How much of the members' spread is a constant offset (collusion, Section 6.1, Figure 3)."""
     spaces: dict[str, list[tuple[int, Method, Number]]] = {}
     for number, method in enumerate(contents.methods):
@@ -163,26 +164,26 @@ def debiased(contents: Contents) -> Plot | None:
     views = []
     for space, shares in spaces.items():
         bars = [Series(m.name, [m.name], [s.value], n, "bars", legend=False) for n, m, s in shares]
-        panel = Panel("", "share of the spread", bars, "", shares=True, y_range=(0.0, 1.0))
+        panel = Panel("", "share of the spread", bars, "", y_percent=True, y_range=(0.0, 1.0))
         order = sorted((share.value, method.name) for _, method, share in shares)
         seen = (
             f"In the space of {_SPACES.get(space, space)} constant offsets explain most for "
             f"{order[-1][1]} ({percent(order[-1][0])}) and least for {order[0][1]} "
             f"({percent(order[0][0])})."
         )
-        views.append(View([panel], (space,), seen))
+        views.append(View(Plot([panel], seen), (space,)))
     rows: list[list[Cell]] = [
         [method.name, space, (share, "percent")]
         for space, shares in spaces.items()
         for _, method, share in shares
     ]
-    return Plot(
+    return Figure(
         "debiased-share",
         "Debiased share",
         "The part of the members' spread around the ensemble that goes away when each member is "
         "shifted by a constant. Such diversity does nothing for any single input.",
         views,
-        views[0].alt,
+        views[0].plot.alt,
         ("method", "space", "share"),
         rows,
         [share.source for shares in spaces.values() for _, _, share in shares],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dissensus.plots.plot import Cell, Matrix, Panel, Plot, Series, View, percent, short
+from dissensus.plots import Matrix, Panel, Plot, Series
+from dissensus.report.figure import Cell, Figure, View, percent, short
 from dissensus.report.found import Contents, Floats, Method, Source
 
 __all__ = ["diversity", "matrices"]
@@ -12,7 +13,7 @@ __all__ = ["diversity", "matrices"]
 _BINS = 40
 
 
-def matrices(contents: Contents) -> Plot | None:
+def matrices(contents: Contents) -> Figure | None:
     """Member × member: disagreement, correlation of errors, and attack transfer (adp, Figure 3)."""
     views: list[View] = []
     sources: list[Source] = []
@@ -32,12 +33,12 @@ def matrices(contents: Contents) -> Plot | None:
         top = 1.0 if diverging else _round_up(max(float(np.nanmax(m)) for _, m in found))
         low = -1.0 if diverging else 0.0
         panels = [
-            Matrix(method.name, matrix, low, top, diverging, method=_number(contents, method))
+            Matrix(method.name, matrix, low, top, diverging, style=_number(contents, method))
             for method, matrix in found
         ]
         means = sorted((_off_diagonal(matrix), method.name) for method, matrix in found)
         ends = (means[-1][1], short(means[-1][0]), means[0][1], short(means[0][0]))
-        views.append(View(panels, (title,), f"On average over pairs {told.format(*ends)}."))
+        views.append(View(Plot(panels, f"On average over pairs {told.format(*ends)}."), (title,)))
         rows += [[method.name, f"mean {title}", short(_off_diagonal(m))] for method, m in found]
         sources += [
             Source(method.diagnosis.file, f"pairwise.{name}")
@@ -47,7 +48,7 @@ def matrices(contents: Contents) -> Plot | None:
     _add_transfer(contents, views, rows, sources)
     if not views:
         return None
-    return Plot(
+    return Figure(
         "members",
         "Members two by two",
         "Disagreement is the share of test inputs on which two members predict different classes "
@@ -55,7 +56,7 @@ def matrices(contents: Contents) -> Plot | None:
         "transfer is how often a member (column) still predicts rightly on inputs made to fool "
         "another (row): high off the diagonal means that attacks do not carry over.",
         views,
-        views[0].alt,
+        views[0].plot.alt,
         ("method", "measure", "mean over pairs"),
         rows,
         sources,
@@ -101,7 +102,7 @@ def _add_transfer(
                 1.0,
                 x="evaluated",
                 y="attacked",
-                method=_number(contents, method),
+                style=_number(contents, method),
             )
         )
         means.append((_off_diagonal(attacked.transfer), method.name))
@@ -112,7 +113,7 @@ def _add_transfer(
         f"On average over pairs attacks carry over least in {best[1]} ({percent(best[0])} accuracy "
         f"left) and most in {worst[1]} ({percent(worst[0])})."
     )
-    views.append(View(panels, (f"attack transfer, {found[0][1].transfer_attack}",), seen))
+    views.append(View(Plot(panels, seen), (f"attack transfer, {found[0][1].transfer_attack}",)))
 
 
 def _number(contents: Contents, method: Method) -> int:
@@ -132,7 +133,7 @@ def _round_up(value: float) -> float:
     return float(f"{value * 1.05:.2g}")
 
 
-def diversity(contents: Contents) -> Plot | None:
+def diversity(contents: Contents) -> Figure | None:
     """The log ensemble diversity on test inputs (adp, Eq. 3, Figure 5)."""
     found = [
         (number, method, method.log_diversity)
@@ -147,20 +148,21 @@ def diversity(contents: Contents) -> Plot | None:
     for number, method, values in found:
         counts, _ = np.histogram(values, edges)
         share = counts / len(values)
-        steps = [*share.tolist(), 0.0]
-        series.append(Series(method.name, edges.tolist(), steps, number, "steps"))
+        fill = len(found) < 3
+        series.append(Series(method.name, edges.tolist(), share, number, "steps", fill=fill))
         low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
         medians.append((float(middle), method.name))
         rows.append([method.name, short(low), short(middle), short(high)])
     medians.sort()
-    panel = Panel("log ensemble diversity", "share of test inputs", series, shares=True, zero=True)
-    return Plot(
+    words = ("log ensemble diversity", "share of test inputs")
+    panel = Panel(*words, series, y_percent=True, from_zero=True)
+    return Figure(
         "ensemble-diversity",
         "Ensemble diversity",
         "The logarithm of the determinant that ADP raises: 0 where the members' predictions on the "
         "wrong classes are orthogonal, far below 0 where they are alike. Measured with the "
         "predicted class, as the true one is not known at test time.",
-        [View([panel])],
+        [View(Plot([panel]))],
         f"The median is highest for {medians[-1][1]} ({short(medians[-1][0])}) and lowest for "
         f"{medians[0][1]} ({short(medians[0][0])}).",
         ("method", "lower quartile", "median", "upper quartile"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dissensus.plots.plot import Cell, Panel, Plot, Series, View, listed, short
+from dissensus.plots import Panel, Plot, Series
+from dissensus.report.figure import Cell, Figure, View, listed, short
 from dissensus.report.found import Contents, Method, Number, Record, Source, Sweep, SweepLine
 from dissensus.report.found import SweepPoint as Point
 
@@ -27,7 +28,7 @@ _NAMES = {
 }
 
 
-def beta_sweep(contents: Contents) -> Plot | None:
+def beta_sweep(contents: Contents) -> Figure | None:
     """ERR, mean ERR, DIV, accuracy and debiased share along β (collusion, Figures 2 and 3)."""
     sweeps = list(contents.sweeps)
     made = runs_as_sweep(contents.methods)
@@ -38,18 +39,18 @@ def beta_sweep(contents: Contents) -> Plot | None:
     views, rows = [], []
     for sweep, line in chosen:
         seen = _seen_in_sweep(sweep, line)
-        views.append(View(_sweep_panels(sweep, line), (_line_name(sweep, line),), seen))
+        views.append(View(Plot(_sweep_panels(sweep, line), seen), (_line_name(sweep, line),)))
         for point in line.points:
             rows.append(_sweep_row(sweep, line, point))
     banded = any(sweep.repeats > 1 for sweep, _ in chosen)
     band = " Bands are ± one standard deviation over repeats." if banded else ""
-    return Plot(
+    return Figure(
         "beta-sweep",
         "From independent to joint training",
         "β = 0 trains each member for itself, β = 1 trains the ensemble alone. ERR is the "
         "ensemble's error, mean ERR its members', DIV the difference." + band,
         views,
-        views[0].alt,
+        views[0].plot.alt,
         ("sweep", "at", *_NAMES.values(), "verdicts"),
         rows,
         [Source(sweep.file, "rows") for sweep in dict.fromkeys(s for s, _ in chosen)],
@@ -98,14 +99,24 @@ def _sweep_panels(sweep: Sweep, line: SweepLine) -> list[Panel]:
             style = "muted" if second else "ink"
             x = [point.x for point in points]
             y = [number.value for number in numbers]
-            series.append(Series(_NAMES[name], x, y, style, low=low, high=high, dashed=second))
+            series.append(
+                Series(
+                    _NAMES[name],
+                    x,
+                    y,
+                    style,
+                    low=low,
+                    high=high,
+                    dash="dashed" if second else "solid",
+                )
+            )
         if series:
             axis = "β" if sweep.axis == "beta" else sweep.axis
             if len(series) == 1:
                 series = [replace(series[0], legend=False)]
             title = _NAMES[names[0]] if len(series) == 1 else "ERR and mean ERR"
             zero = names == ("div",)
-            panels.append(Panel(axis, label, series, title, shares=shares, zero=zero))
+            panels.append(Panel(axis, label, series, title, y_percent=shares, from_zero=zero))
     return panels
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dissensus.plots.plot import Cell, Panel, Plot, Series, View, short
+from dissensus.plots import Panel, Plot, Rule, Series
+from dissensus.report.figure import Cell, Figure, View, short
 from dissensus.report.found import Contents, Detected, Histogram, Method
 
 __all__ = ["detected_methods", "histograms", "roc", "shown_score"]
@@ -30,7 +31,7 @@ def shown_score(contents: Contents) -> str:
     return _SCORE if _SCORE in names else next(iter(names), "")
 
 
-def roc(contents: Contents) -> Plot | None:
+def roc(contents: Contents) -> Figure | None:
     """ROC curves of every score and unknown set, with AUROC."""
     found = detected_methods(contents)
     curves = [line for _, _, detected in found for line in detected.curves]
@@ -41,19 +42,19 @@ def roc(contents: Contents) -> Plot | None:
     for score in dict.fromkeys(score for score, _ in pairs):
         sets = [name for other, name in pairs if other == score]
         panels = [_roc_panel(found, score, name) for name in sets]
-        views.append(View(panels, (score,), _best_auroc(contents, score)))
+        views.append(View(Plot(panels, _best_auroc(contents, score)), (score,)))
     rows: list[list[Cell]] = []
     for _, method, detected in found:
         for row in detected.rows:
             other: Cell = "–" if row.fpr95 is None else (row.fpr95, "estimate")
             rows.append([method.name, row.set, row.score, (row.auroc, "estimate"), other])
-    return Plot(
+    return Figure(
         "roc",
         "ROC curves",
         "How many unknown inputs a score flags when it flags so many known ones. The area below "
         "is the AUROC: 0.5 is chance, 1 is perfect. Intervals are bootstrap ones over inputs.",
         views,
-        views[0].alt,
+        views[0].plot.alt,
         ("method", "unknown set", "score", "AUROC", "FPR95"),
         rows,
         [detected.record_source("curves, detection") for _, _, detected in found],
@@ -62,7 +63,7 @@ def roc(contents: Contents) -> Plot | None:
 
 
 def _roc_panel(found: list[tuple[int, Method, Detected]], score: str, name: str) -> Panel:
-    chance = Series("chance", [0.0, 1.0], [0.0, 1.0], "muted", dashed=True, markers=False)
+    chance = Series("chance", [0.0, 1.0], [0.0, 1.0], "muted", dash="dashed", markers=False)
     lines = [
         Series(method.name, line.fpr.tolist(), line.tpr.tolist(), number, markers=False)
         for number, method, detected in found
@@ -74,8 +75,8 @@ def _roc_panel(found: list[tuple[int, Method, Detected]], score: str, name: str)
         "unknown inputs flagged",
         [*lines, chance],
         name,
-        shares=True,
-        x_shares=True,
+        y_percent=True,
+        x_percent=True,
         square=True,
         y_range=(0.0, 1.0),
     )
@@ -98,7 +99,7 @@ def _best_auroc(contents: Contents, score: str) -> str:
     )
 
 
-def histograms(contents: Contents) -> Plot | None:
+def histograms(contents: Contents) -> Figure | None:
     """The scores of known and unknown inputs, and the threshold between them."""
     found = [
         (method, detected, histogram)
@@ -120,7 +121,7 @@ def histograms(contents: Contents) -> Plot | None:
             for method, detected, histogram in found
             if histogram.label == score and name in histogram.share
         ]
-        views.append(View(panels, (score, name), _overlap(found, score, name)))
+        views.append(View(Plot(panels, _overlap(found, score, name)), (score, name)))
     rows: list[list[Cell]] = []
     sets = list(dict.fromkeys(name for _, name in pairs))
     for method, detected, histogram in found:
@@ -129,13 +130,13 @@ def histograms(contents: Contents) -> Plot | None:
                 row = (method.name, histogram.label, name, _mean_score(histogram, name))
                 limit = "–" if histogram.threshold is None else short(histogram.threshold)
                 rows.append([*row, limit])
-    return Plot(
+    return Figure(
         "score-histograms",
         "Scores of known and unknown inputs",
         "Higher scores mean more out of distribution. The vertical rule is the threshold that "
         "accepts the chosen share of validation inputs; unknown inputs left of it go unnoticed.",
         views,
-        views[0].alt,
+        views[0].plot.alt,
         ("method", "score", "set", "mean of the score", "threshold"),
         rows,
         [detected.record_source("histograms") for _, detected, _ in found],
@@ -150,23 +151,24 @@ def _histogram_panel(
         Series(
             f"{kind} ({which})",
             histogram.edges.tolist(),
-            [*histogram.share[which].tolist(), 0.0],
+            histogram.share[which].tolist(),
             style,
             "steps",
+            fill=True,
         )
         for which, kind, style in ((known, "known", "muted"), (name, "unknown", "accent"))
         if which in histogram.share
     ]
-    rules = () if histogram.threshold is None else (("x", histogram.threshold, ""),)
+    rules = () if histogram.threshold is None else (Rule("x", histogram.threshold),)
     return Panel(
         histogram.label,
         "share of inputs",
         series,
         method.name,
-        shares=True,
-        zero=True,
+        y_percent=True,
+        from_zero=True,
         rules=rules,
-        method=contents.methods.index(method),
+        style=contents.methods.index(method),
     )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dissensus.plots.plot import short
 from dissensus.report.elements import Elements, missing, scrolling
+from dissensus.report.figure import short
 from dissensus.report.figures import FIGURES
 from dissensus.report.found import AttackPictures, Contents, Images, Picture, Source
 from dissensus.report.html import Html, element, joined

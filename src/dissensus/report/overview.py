@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dissensus.plots.plot import listed, percent, short
+from dissensus.report.figure import listed, percent, short
 from dissensus.report.figures_unknown import shown_score
 from dissensus.report.found import Budget, Contents, Method, Number, Source
 

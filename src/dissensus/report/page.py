@@ -8,13 +8,14 @@ import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from dissensus._version import __version__
 from dissensus.files import write_text
-from dissensus.plots.plot import listed
 from dissensus.plots.render_plotly import plot_json
 from dissensus.report.elements import Elements, own_color
 from dissensus.report.explorer import explorers
+from dissensus.report.figure import Figure, listed
 from dissensus.report.figures import FIGURES
 from dissensus.report.found import Contents
 from dissensus.report.html import Html, element, joined, script_json
@@ -61,7 +62,7 @@ def page_text(contents: Contents, out: Path, script: str, title: str | None = No
     moved = explorers(contents)
     parts = sections(contents, plots, moved, Elements(out))
     values = {
-        "plots": [plot_json(plot) for plot in plots.values()],
+        "plots": [_figure_json(figure) for figure in plots.values()],
         "explorers": [one.json() for one in moved],
     }
     js = _asset("page.js")
@@ -84,6 +85,11 @@ def page_text(contents: Contents, out: Path, script: str, title: str | None = No
     }
     # One pass: what is filled in is never looked at again.
     return re.sub(r"\{\{(\w+)\}\}", lambda hole: filled[hole[1]], _asset("page.html"))
+
+
+def _figure_json(figure: Figure) -> dict[str, Any]:
+    views = [{"choice": list(view.choice), **plot_json(view.plot)} for view in figure.views]
+    return {"name": figure.name, "title": figure.title, "views": views}
 
 
 def _asset(name: str) -> str:

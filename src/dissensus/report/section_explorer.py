@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dissensus.plots.plot import Cell
 from dissensus.report.elements import Elements, controls, labelled, missing, saving
 from dissensus.report.explorer import Explorer
+from dissensus.report.figure import Cell
 from dissensus.report.html import Html, element
 
 __all__ = ["explorer_section"]

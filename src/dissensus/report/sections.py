@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from dissensus.plots.plot import Plot
 from dissensus.report.elements import Elements, missing, scrolling
 from dissensus.report.explorer import Explorer
+from dissensus.report.figure import Figure
 from dissensus.report.figures import FIGURES
 from dissensus.report.found import Contents, Record
 from dissensus.report.gallery import attacked_pictures, divergent_pictures
@@ -27,7 +27,7 @@ class Section(NamedTuple):
 
 
 def sections(
-    contents: Contents, plots: Mapping[str, Plot], explorers: Sequence[Explorer], make: Elements
+    contents: Contents, plots: Mapping[str, Figure], explorers: Sequence[Explorer], make: Elements
 ) -> list[Section]:
     """Every section; one without data says which command would fill it."""
 

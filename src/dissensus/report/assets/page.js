@@ -56,7 +56,7 @@
 
   function compose(view, width, colors) {
     const own = view.panels.map((panel, place) => ({ ...panel, place }));
-    const panels = own.filter((panel) => panel.method == null || !hidden.has(panel.method));
+    const panels = own.filter((panel) => panel.style == null || !hidden.has(panel.style));
     const traces = view.traces.filter((trace) => panels.some((panel) => axis("x", panel.place) === trace.xaxis));
     const square = panels.some((panel) => panel.square), narrow = width < 500;
     const GAP = { x: square && narrow ? 40 : 62, y: 78 };
@@ -127,7 +127,7 @@
   }
 
   function visibility(trace) {
-    const off = trace.meta && hidden.has(trace.meta.method);
+    const off = trace.meta && hidden.has(trace.meta.style);
     return off ? { ...trace, visible: trace.showlegend ? "legendonly" : false } : trace;
   }
 

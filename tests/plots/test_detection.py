@@ -6,12 +6,8 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from dissensus.detection import histogram_edges, thinned
-from dissensus.papers.detection_figures import (
-    Example,
-    examples_figure,
-    histogram_figure,
-    roc_figure,
-)
+from dissensus.plots import Panel, draw
+from dissensus.plots.detection import Example, examples_plot, histogram_plot, roc_plot
 
 
 def test_a_thinned_curve_keeps_its_shape() -> None:
@@ -25,18 +21,20 @@ def test_a_thinned_curve_keeps_its_shape() -> None:
 
 def test_each_set_has_a_panel_with_its_curves() -> None:
     line = np.array([0.0, 1.0]), np.array([0.0, 1.0])
-    figure = roc_figure({"near": {"pds 0.9": line}, "far": {"pds 0.8": line}})
+    figure = draw(roc_plot({"near": {"pds 0.9": line}, "far": {"pds 0.8": line}}))
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     legends = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
     assert titles == ["near", "far"]
-    assert legends == [["pds 0.9"], ["pds 0.8"]]
+    assert legends == [["pds 0.9", "chance"], ["pds 0.8", "chance"]]
 
 
 def test_histograms_show_shares_and_the_threshold() -> None:
     scores = {"pds": {"test": np.linspace(0, 1, 50), "far": np.linspace(2, 3, 20)}}
-    (axes,) = histogram_figure(scores, "test", {"pds": 1.5}).axes
-    heights = [sum(patch.get_height() for patch in bars) for bars in axes.containers]
-    assert heights == pytest.approx([1.0, 1.0])
+    plot = histogram_plot(scores, "test", {"pds": 1.5})
+    (panel,) = plot.panels
+    assert isinstance(panel, Panel)
+    assert [sum(series.y) for series in panel.series] == pytest.approx([1.0, 1.0])
+    (axes,) = draw(plot).axes
     assert [line.get_xdata()[0] for line in axes.lines] == [1.5]
     assert (
         histogram_edges(np.ones(5))[0] < 1 < histogram_edges(np.ones(5))[-1]
@@ -46,11 +44,14 @@ def test_histograms_show_shares_and_the_threshold() -> None:
 def test_examples_tell_truth_prediction_and_dissent() -> None:
     apart = Example(np.zeros((3, 4, 4)), 0.5, "comic $book", ["hat", "mask"], "cowboy hat")
     alike = Example(np.zeros((1, 4, 4)), 0.1, "zebra")
-    figure = examples_figure([apart], [alike], "pds")
+    figure = draw(examples_plot([apart], [alike], "pds"))
     top, bottom = figure.axes
     assert top.get_title() == "GT: cowboy hat, 0.5"
     (bold,) = top.texts
     assert (bold.get_text(), bold.get_fontweight()) == (r"comic \$book", "bold")
     assert top.get_xlabel() == "\nhat, mask"
     assert bottom.get_title() == "0.1"
-    assert [top.get_ylabel(), bottom.get_ylabel()] == ["most divergent", "least divergent"]
+    assert [top.get_ylabel(), bottom.get_ylabel()] == [
+        "most\ndivergent\nby pds",
+        "least\ndivergent\nby pds",
+    ]
