@@ -11,7 +11,6 @@ cancel, and the reward is had for nothing. The diagnosis tells the two apart.
 
 import argparse
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -25,8 +24,8 @@ class Spread(Objective):
     """A cross-entropy − strength · s / (1 + s), with s the mean squared distance from mean scores.
 
     ``together`` takes the cross-entropy of the averaged scores, else it is the mean over members.
-    A frozen dataclass with its settings as fields, a check that speaks to people, and a pure
-    function ``core``: that is all an objective needs.
+    A frozen dataclass with its settings as fields, a check with clear messages, and the formula in
+    ``terms``: that is all an objective needs.
     """
 
     strength: float = 0.5
@@ -37,12 +36,12 @@ class Spread(Objective):
         if outputs.shape[0] < 2:
             raise ValueError(f"Spread needs two members or more, got {outputs.shape[0]}")
 
-    def core(self, outputs: Tensor, targets: Tensor, *, strength: Any, **_: Any) -> Terms:
+    def terms(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Terms:
         mean = outputs.mean(0, keepdim=True)
         error = mean_cross_entropy(mean if self.together else outputs, targets)
         distance = (outputs - mean).square().mean()
         reward = distance / (1 + distance)
-        return Terms(error - strength * reward, {"error": error, "reward": reward})
+        return Terms(error - self.strength * reward, {"error": error, "reward": reward})
 
 
 def main() -> None:

@@ -130,8 +130,14 @@ class Case:
             weights,
             disagreement=None if disagreement is None else disagreement.detach().double().numpy(),
             held=held,
-            **{**self.objective.values(), **self.settings, **changed},
+            **{**values_of(self.objective), **self.settings, **changed},
         )
+
+
+def values_of(objective: Objective) -> dict[str, Any]:
+    """The hyperparameters by name; a wrapper has those of the objective inside."""
+    inner = getattr(objective, "objective", objective)
+    return {name: getattr(inner, name) for name in inner.hyperparameters}
 
 
 def call(objective: Objective, inputs: Inputs) -> Terms:

@@ -12,7 +12,7 @@ from dissensus.objectives import (
     GradientAdjustedTargets,
     Sequential,
 )
-from tests.objectives.cases import CASES, Case, Inputs, call, with_gradient
+from tests.objectives.cases import CASES, Case, Inputs, call, values_of, with_gradient
 
 
 def over(cases: list[Case]) -> pytest.MarkDecorator:
@@ -55,7 +55,7 @@ def variants(case: Case) -> list[Inputs]:
 def test_every_objective_has_a_case() -> None:
     assert {type(case.objective) for case in CASES} == set(OBJECTIVES.values())
     for case in CASES:
-        assert set(case.grid) == set(case.objective.values()), case.name
+        assert set(case.grid) == set(values_of(case.objective)), case.name
 
 
 # ---- values and gradients -----------------------------------------------------------------------
@@ -126,6 +126,7 @@ def test_gradcheck(case: Case, soft: bool) -> None:
         return (loss, *parts.values())
 
     assert torch.autograd.gradcheck(terms, leaves)
+    assert torch.autograd.gradgradcheck(terms, leaves)
 
 
 @every_case
@@ -136,7 +137,7 @@ def test_loss_is_the_documented_combination_of_its_parts(case: Case) -> None:
         terms = call(objective, inputs)
         assert all(part.shape == () for part in terms.parts.values())
         assert terms.loss.shape == ()
-        close(terms.loss, case.combination(terms.parts, objective.values(), members).detach())
+        close(terms.loss, case.combination(terms.parts, values_of(objective), members).detach())
 
 
 # ---- members ------------------------------------------------------------------------------------
@@ -313,13 +314,13 @@ def test_vmap_equals_the_loop(case: Case, weighted: bool) -> None:
     given = [k for k, value in runs[0]._asdict().items() if value is not None]
     data = {k: torch.stack([getattr(run, k) for run in runs]) for k in given}
     hyper = {k: torch.tensor(values, dtype=torch.float64) for k, values in case.grid.items()}
-    core = case.build(3).core
+    objective = case.build(3)
 
     def loss(outputs: Tensor, rest: dict[str, Tensor], hyper: dict[str, Tensor]) -> Tensor:
-        return core(outputs, **rest, **hyper).loss
+        return objective.with_values(**hyper).evaluate(outputs, **rest).loss
 
     def parts(outputs: Tensor, rest: dict[str, Tensor], hyper: dict[str, Tensor]) -> Tensor:
-        return core(outputs, **rest, **hyper).parts
+        return objective.with_values(**hyper).evaluate(outputs, **rest).parts
 
     outputs = data.pop("outputs")
     # vmap refuses an empty mapping, and objectives without hyperparameters have one.
@@ -330,7 +331,7 @@ def test_vmap_equals_the_loop(case: Case, weighted: bool) -> None:
     for i, run in enumerate(runs):
         values = {k: float(v[i]) for k, v in hyper.items()}
         leaf = run.outputs.clone().requires_grad_()
-        terms = core(leaf, run.targets, **run.extra(), **values)
+        terms = objective.with_values(**values).evaluate(leaf, run.targets, **run.extra())
         close(got[i], terms.loss.detach())
         for name, part in terms.parts.items():
             close(got_parts[name][i], part.detach())
@@ -343,10 +344,12 @@ def test_vmap_equals_the_loop(case: Case, weighted: bool) -> None:
 def test_vmap_over_hyperparameters_alone(case: Case) -> None:
     inputs = case.inputs(weighted=True)
     hyper = {k: torch.tensor(values, dtype=torch.float64) for k, values in case.grid.items()}
-    core = case.build(3).core
+    objective = case.build(3)
 
     def loss(outputs: Tensor, hyper: dict[str, Tensor]) -> Tensor:
-        return core(outputs, inputs.targets, **inputs.extra(), **hyper).loss
+        return (
+            objective.with_values(**hyper).evaluate(outputs, inputs.targets, **inputs.extra()).loss
+        )
 
     got = vmap(grad(loss), (None, 0))(inputs.outputs, hyper)
     for i in range(3):

@@ -19,7 +19,6 @@ from dissensus.objectives import (
     Independent,
     Joint,
     Objective,
-    Terms,
     equivalent_alpha,
     equivalent_beta,
 )
@@ -54,11 +53,6 @@ def value_and_gradient(
     leaf = outputs.clone().requires_grad_()
     loss = objective(leaf, targets, weights=weights).loss
     return loss.detach(), torch.autograd.grad(loss, leaf)[0]
-
-
-def core(objective: Objective, outputs: Tensor, targets: Tensor, **values: float) -> Terms:
-    """Past the checks of the constructor."""
-    return objective.core(outputs, targets, **values)
 
 
 # ---- values worked by hand ----------------------------------------------------------------------
@@ -198,8 +192,8 @@ def test_beyond_beta_1_the_loss_has_no_lower_bound(setting: str) -> None:
     combine = "mean" if setting == "mse" else setting
     objective = Augmented(1.0, loss=loss, combine=combine)
     steps = [_apart(setting, 10.0**power) for power in range(1, 7)]
-    beyond = [float(core(objective, *step, beta=1.2).loss) for step in steps]
-    at_one = [float(core(objective, *step, beta=1.0).loss) for step in steps]
+    beyond = [float(objective.with_values(beta=1.2).evaluate(*step).loss) for step in steps]
+    at_one = [float(objective.evaluate(*step).loss) for step in steps]
     assert all(later < earlier - 1 for earlier, later in itertools.pairwise(beyond))
     assert beyond[-1] < -1e4
     assert max(at_one) - min(at_one) < 1e-6
@@ -212,7 +206,7 @@ def test_even_below_the_older_bound_of_members_over_members_minus_one() -> None:
     objective, values = Augmented(1.0, loss="mse"), []
     for t in (1e1, 1e2, 1e3):
         outputs = torch.tensor([t, -t, 0, 0, 0], dtype=torch.float64).reshape(5, 1, 1)
-        values.append(float(core(objective, outputs, y, beta=1.05).loss))
+        values.append(float(objective.with_values(beta=1.05).evaluate(outputs, y).loss))
     assert values == pytest.approx([-0.05 * 2 / 5 * t**2 for t in (1e1, 1e2, 1e3)])
 
 

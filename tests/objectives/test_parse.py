@@ -23,7 +23,6 @@ from dissensus.objectives import (
     LearnerDropout,
     Objective,
     Sequential,
-    Terms,
     parse,
     spec,
 )
@@ -190,8 +189,7 @@ def test_non_finite_numbers_and_booleans_are_refused(name: str, key: str) -> Non
 
 def test_an_objective_outside_the_dict_has_no_string() -> None:
     class Own(Independent):
-        def core(self, outputs, targets, **rest) -> Terms:
-            return super().core(outputs, targets, **rest)
+        pass
 
     with pytest.raises(ValueError, match=r"Own is not in the registry"):
         spec(Own())

@@ -1,21 +1,21 @@
-"""What every objective is: a frozen dataclass around a pure function of the one tensor.
+"""Objectives: the base class, a frozen dataclass around a formula in plain torch.
 
-An objective has two doors. Calling it checks shapes, labels and weights and says what is wrong in
-words. Its :meth:`Objective.core` checks nothing, takes its hyperparameters as arguments (floats or
-tensors), has no branch that depends on data, and so runs under ``torch.func.vmap``: the way to
-train many ensembles at once, each with hyperparameters of its own.
+A subclass writes its formula in one method, :meth:`Objective.terms`, which returns a value for each
+example; the base class takes the mean over examples, with or without example weights. A formula
+checks nothing, has no branch that depends on data, can be differentiated any number of times, and
+runs under ``torch.func.vmap``. Calling an objective checks shapes, labels and weights first.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from dissensus.outputs import check_labels, check_logits, check_weights
 from dissensus.specs import check_numbers, number
@@ -30,7 +30,10 @@ __all__ = [
 
 
 class Terms(NamedTuple):
-    """What an objective returns: the scalar to minimise, and the parts it is made of, by name."""
+    """The loss to minimise and the parts that it is made of, by name: scalars.
+
+    Inside :meth:`Objective.terms` a value may also be ``[batch]``, one number for each example.
+    """
 
     loss: Tensor
     parts: dict[str, Tensor]
@@ -41,13 +44,15 @@ class Objective(ABC):
     """The base of all objectives; see ``Independent`` for the smallest example.
 
     A subclass is a frozen dataclass whose numbers are declared with :func:`number` and whose
-    :meth:`core` computes the terms. To add one: one class, one line in ``OBJECTIVES``, one test.
+    formula is :meth:`terms`. To add one: one class, one line in ``OBJECTIVES``, one test.
     """
 
-    #: Fields that :meth:`core` takes as arguments, so that they may be tensors that differ by run.
+    #: Fields that may be tensors in :meth:`terms`, one value for each ensemble of a fleet.
     hyperparameters: ClassVar[tuple[str, ...]] = ()
-    #: Whether a call needs ``disagreement``: outputs on unlabelled data to disagree on.
+    #: Whether :meth:`terms` takes ``disagreement``: outputs on unlabelled data to disagree on.
     needs_disagreement: ClassVar[bool] = False
+    #: Whether :meth:`terms` takes ``example_weights``, because its terms depend on the whole batch.
+    weighs_examples: ClassVar[bool] = False
     #: False where the loss is a weighted mean over members and over examples, of which every
     #: process can take its own part; True where one output's gradient depends on the others.
     coupled: ClassVar[bool] = True
@@ -68,8 +73,63 @@ class Objective(ABC):
 
         ``disagreement`` are the same members' outputs ``[members, batch', classes]`` on unlabelled
         data, for objectives with ``needs_disagreement``. ``weights`` ``[members]`` sum to 1.
-        ``example_weights`` ``[batch]`` are those of :meth:`weighted`.
+        ``example_weights`` ``[batch]`` count an example v_n times: ``Σ_n v_n ℓ_n / batch``. A
+        weight of 2 is the example twice, one of 0 leaves it out.
         """
+        self.check_inputs(outputs, targets, disagreement, weights, example_weights)
+        return self.evaluate(outputs, targets, disagreement, weights, example_weights)
+
+    def evaluate(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        disagreement: Tensor | None = None,
+        weights: Tensor | None = None,
+        example_weights: Tensor | None = None,
+    ) -> Terms:
+        """The same without the checks: the mean of :meth:`terms` over examples."""
+        given = {"disagreement": disagreement} if self.needs_disagreement else {}
+        if self.weighs_examples:
+            given["example_weights"] = example_weights
+        loss, parts = self.terms(outputs, targets, weights=weights, **given)
+        mean = {name: _mean(part, example_weights) for name, part in parts.items()}
+        return Terms(_mean(loss, example_weights), mean)
+
+    @abstractmethod
+    def terms(self, *args: Any, **kwargs: Any) -> Terms:
+        """The formula: ``terms(self, outputs, targets, weights=None)``.
+
+        Returns loss and parts as ``[batch]``, a value for each example, or as scalars where they
+        are means already. ``disagreement`` comes as a further argument with ``needs_disagreement``,
+        ``example_weights`` with ``weighs_examples``; the loss must then be a scalar.
+        """
+
+    def with_values(self, **values: Any) -> Self:
+        """A copy with other hyperparameters, unchecked: they may be tensors.
+
+        Under ``vmap`` each ensemble of a fleet gets its own:
+
+        >>> from dissensus.objectives import Augmented
+        >>> outputs, targets = torch.zeros(2, 4, 3), torch.zeros(4, dtype=torch.long)
+        >>> def loss(beta: Tensor) -> Tensor:
+        ...     return Augmented().with_values(beta=beta).evaluate(outputs, targets).loss
+        >>> torch.func.vmap(loss)(torch.tensor([0.0, 0.5])).shape
+        torch.Size([2])
+        """
+        other = copy(self)
+        for name, value in values.items():
+            object.__setattr__(other, name, value)
+        return other
+
+    def check_inputs(
+        self,
+        outputs: Tensor,
+        targets: Tensor,
+        disagreement: Tensor | None = None,
+        weights: Tensor | None = None,
+        example_weights: Tensor | None = None,
+    ) -> None:
+        """Raise a ``ValueError`` that says what is wrong with the arguments of a call."""
         self.check(outputs, targets)
         self._check_disagreement(outputs, disagreement)
         check_weights(weights, outputs.shape[0])
@@ -80,57 +140,10 @@ class Objective(ABC):
             )
         if example_weights is not None:
             self._check_example_weights(outputs, example_weights)
-            return self.weighted(
-                outputs, targets, example_weights, weights=weights, **self.values()
-            )
-        return self.core(
-            outputs, targets, disagreement=disagreement, weights=weights, **self.values()
-        )
-
-    @abstractmethod
-    def core(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        *,
-        disagreement: Tensor | None = None,
-        weights: Tensor | None = None,
-        **hyperparameters: Any,
-    ) -> Terms:
-        """The terms, unchecked and pure; ``hyperparameters`` as in :meth:`values`."""
-
-    def weighted(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        example_weights: Tensor,
-        *,
-        weights: Tensor | None = None,
-        **hyperparameters: Any,
-    ) -> Terms:
-        """The terms where example n counts ``example_weights[n]`` times: ``Σ_n v_n ℓ_n / batch``.
-
-        All weights 1 give :meth:`core`, a weight of 2 is the example twice (in a batch that is
-        still called as large as it was), and one of 0 leaves it out. Unchecked and pure, as
-        ``core`` is. This one serves every objective that is a mean over examples of terms that
-        depend on one example alone; ``LDR``, whose terms depend on the batch, has its own.
-        """
-
-        def one(own: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            terms = self.core(own[:, None], target[None], weights=weights, **hyperparameters)
-            return terms.loss, terms.parts
-
-        losses, parts = vmap(one, in_dims=(1, 0))(outputs, targets)
-        share = example_weights.to(losses.dtype) / outputs.shape[1]
-        return Terms(losses @ share, {name: part @ share for name, part in parts.items()})
 
     @abstractmethod
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         """Raise a ``ValueError`` that says what arrived and what to do, or return."""
-
-    def values(self) -> dict[str, Any]:
-        """The hyperparameters by name, to pass to :meth:`core` as they are or changed."""
-        return {name: getattr(self, name) for name in self.hyperparameters}
 
     def sample_members(
         self, members: int, generator: torch.Generator | None = None
@@ -181,6 +194,15 @@ class Objective(ABC):
                 f"disagreement must be [{members}, batch, {classes}], like the outputs, got "
                 f"{tuple(disagreement.shape)}"
             )
+
+
+def _mean(values: Tensor, example_weights: Tensor | None) -> Tensor:
+    """The mean over examples of ``[batch]``; a scalar is one already."""
+    if values.ndim == 0:
+        return values
+    if example_weights is not None:
+        values = values * example_weights.to(values.dtype)
+    return values.mean()
 
 
 def check_hard_labels(name: str, logits: Tensor, targets: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Training members to disagree on data without labels: A2D and DivDis.
+"""A2D and DivDis: members that disagree on unlabelled data, and the pair terms that they share.
 
 Both add to the members' cross-entropy a term over every pair of members, on outputs for unlabelled
 data that should be unlike the training data (ldr, Eq. 1 and 2). ``LDR`` uses the same pair terms on
@@ -13,8 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,8 +21,6 @@ from torch.nn.functional import log_softmax
 from dissensus.diversity import jensen_shannon
 from dissensus.losses import mean_cross_entropy
 from dissensus.objectives.base import Objective, Terms, number
-from dissensus.objectives.fused import a2d_term, divdis_parts, member_weights
-from dissensus.objectives.gradients import add_scaled
 from dissensus.outputs import check_logits, check_targets, weighted_mean
 
 __all__ = [
@@ -33,7 +29,6 @@ __all__ = [
     "DivDis",
     "a2d_pair",
     "a2d_pairs",
-    "disagreement_term",
     "divdis_pairs",
     "jsd_pairs",
     "mean_over_pairs",
@@ -63,12 +58,10 @@ def a2d_pairs(log_probs: Tensor) -> Tensor:
     remaining log-probabilities; elsewhere q_ŷ ≤ ½ and log1p(−q_ŷ) loses nothing. No epsilon.
     """
     top = log_probs.argmax(-1)  # ŷ of every member, [members, batch]
-    rest = log_probs.scatter(-1, top[..., None], -math.inf).logsumexp(
-        -1
-    )  # log(1 − p_ŷ) at its own ŷ
-    index = top.T.expand(
-        top.shape[0], *top.T.shape
-    )  # [l, batch, m]: the classes that l is asked for
+    # log(1 − p_ŷ) at its own ŷ
+    rest = log_probs.scatter(-1, top[..., None], -math.inf).logsumexp(-1)
+    # [l, batch, m]: the classes that l is asked for
+    index = top.T.expand(top.shape[0], *top.T.shape)
     at = log_probs.gather(-1, index)  # log q_ŷ of member l at ŷ of member m
     own = top[..., None] == index
     not_at = torch.where(own, rest[..., None], torch.log1p(-torch.where(own, -1.0, at).exp()))
@@ -152,64 +145,24 @@ PAIR_TERMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def pair_weights(like: Tensor, members: int, weights: Tensor | None = None) -> Tensor:
-    """How much each ordered pair of unlike members counts, ``[members, members]``, summing to 1.
+    """How much each ordered pair of different members counts, ``[members, members]``, sum 1.
 
-    With ``weights`` a pair counts w_m w_l. All 0 where there is no pair: for one member, or where
-    one member has all the weight. For ``a2d_pairs`` the two orders of a pair differ (ŷ is the first
-    one's class); the paper leaves the order open, and taking both makes the objective independent
+    With ``weights`` a pair counts w_m w_l. All are 0 where there is no pair: for one member, or
+    where one member has all the weight. For ``a2d_pairs`` the two orders of a pair differ (ŷ is the
+    first one's class). The paper leaves the order open; taking both makes the objective independent
     of the order of members.
     """
+    off_diagonal = 1 - torch.eye(members, dtype=like.dtype, device=like.device)
     if weights is None:
-        return _equal_pairs((members, members), 1, like.dtype, like.device)
-    other = 1 - torch.eye(members, dtype=like.dtype, device=like.device)
-    off = other * torch.outer(weights, weights).to(like.dtype)
-    total = off.sum()
-    return off / torch.where(total > 0, total, 1.0)
-
-
-def pair_shares(logits: Tensor, weights: Tensor | None = None) -> Tensor:
-    """:func:`pair_weights` for one example of the batch, as ``a2d_term`` takes them.
-
-    ``[members, members, 1]``, the same for both orders of a pair.
-    """
-    members, batch = logits.shape[:2]
-    if weights is None:
-        return _equal_pairs((members, members, 1), batch, logits.dtype, logits.device)
-    return pair_weights(logits, members, weights)[..., None] / batch
-
-
-def _equal_pairs(
-    shape: tuple[int, ...], batch: int, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    # A tensor made inside torch.func belongs to that call and must not outlive it.
-    if torch._C._are_functorch_transforms_active():
-        return _make_equal_pairs(shape, batch, dtype, device)
-    return _kept_equal_pairs(shape, batch, dtype, device)
-
-
-def _make_equal_pairs(
-    shape: tuple[int, ...], batch: int, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    members = shape[0]
-    off = 1 - torch.eye(members, dtype=dtype, device=device)
-    return (off / (max(members * (members - 1), 1) * batch)).view(shape)
-
-
-_kept_equal_pairs = lru_cache(_make_equal_pairs)
+        return off_diagonal / max(members * (members - 1), 1)
+    pairs = off_diagonal * torch.outer(weights, weights).to(like.dtype)
+    total = pairs.sum()
+    return pairs / torch.where(total > 0, total, 1.0)
 
 
 def mean_over_pairs(pairs: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The mean of ``pairs`` ``[members, members]`` over ordered pairs of unlike members."""
+    """The mean of ``pairs`` ``[members, members]`` over ordered pairs of different members."""
     return (pairs * pair_weights(pairs, pairs.shape[0], weights)).sum()
-
-
-def disagreement_term(
-    name: str, logits: Tensor, example_weights: Tensor, weights: Tensor | None = None
-) -> Tensor:
-    """The mean over pairs of a pair term of ``PAIR_TERMS``, each example weighed; a scalar."""
-    if name == "a2d":
-        return a2d_term(logits, pair_shares(logits, weights) * example_weights)[0]
-    return mean_over_pairs(PAIR_TERMS[name](log_softmax(logits, -1), example_weights), weights)
 
 
 @dataclass(frozen=True)
@@ -236,21 +189,13 @@ class A2D(_Disagreement):
     strength: float = number(1.0, low=0.0)
     label_smoothing: float = number(0.0, low=0.0, high=1.0)
 
-    def core(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        *,
-        disagreement: Tensor | None = None,
-        weights: Tensor | None = None,
-        **hyperparameters: Any,
+    def terms(
+        self, logits: Tensor, targets: Tensor, disagreement: Tensor, weights: Tensor | None = None
     ) -> Terms:
-        assert disagreement is not None  # checked by the shell
-        ce = mean_cross_entropy(outputs, targets, weights, self.label_smoothing)
-        pairs = pair_shares(disagreement, weights)
-        factors = (hyperparameters["strength"],)
-        loss, term = a2d_term.total(factors, disagreement, pairs, base=ce)
-        return Terms(loss, {"cross_entropy": ce, "disagreement": term})
+        ce = mean_cross_entropy(logits, targets, weights, self.label_smoothing)  # Eq. 1
+        pairs = a2d_pairs(log_softmax(disagreement, -1)).mean(-1)  # Eq. 3
+        term = mean_over_pairs(pairs, weights)  # Eq. 2
+        return Terms(ce + self.strength * term, {"cross_entropy": ce, "disagreement": term})
 
 
 @dataclass(frozen=True)
@@ -287,45 +232,24 @@ class DivDis(_Disagreement):
                 f"DivDis: prior has {len(self.prior)} classes, the outputs have {outputs.shape[2]}"
             )
 
-    def core(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        *,
-        disagreement: Tensor | None = None,
-        weights: Tensor | None = None,
-        **hyperparameters: Any,
+    def terms(
+        self, logits: Tensor, targets: Tensor, disagreement: Tensor, weights: Tensor | None = None
     ) -> Terms:
-        assert disagreement is not None  # checked by the shell
-        ce = mean_cross_entropy(outputs, targets, weights)
-        factors = hyperparameters["strength"], hyperparameters["balance"]
-        members, _, classes = disagreement.shape
-        if (members * classes) ** 2 <= _AT_ONCE:
-            pairs = pair_weights(disagreement, members, weights)
-            each = member_weights(disagreement, weights)
-            given = disagreement, self._log_prior(disagreement), pairs, each
-            loss, information, imbalance = divdis_parts.total(factors, *given, base=ce)
-        else:
-            information, imbalance = self._one_pair_at_a_time(disagreement, weights)
-            loss = add_scaled(add_scaled(ce, information, factors[0]), imbalance, factors[1])
+        ce = mean_cross_entropy(logits, targets, weights)
+        log_probs = log_softmax(disagreement, -1)
+        information = mean_over_pairs(divdis_pairs(log_probs), weights)
+        mean = log_probs.exp().mean(1)  # each member's mean prediction, [members, classes]
+        divergence = (_x_log_x(mean) - mean * self._log_prior(mean)).sum(-1)  # KL to the prior
+        imbalance = weighted_mean(divergence, weights)
         parts = {
             "cross_entropy": ce,
             "mutual_information": information,
             "imbalance": imbalance,
         }
-        return Terms(loss, parts)
+        return Terms(ce + self.strength * information + self.balance * imbalance, parts)
 
-    def _log_prior(self, logits: Tensor) -> Tensor:
+    def _log_prior(self, like: Tensor) -> Tensor:
+        classes = like.shape[-1]
         if self.prior is None:
-            classes = logits.shape[2]
-            return logits.new_full((classes,), -math.log(classes))
-        return logits.new_tensor(self.prior).log()
-
-    def _one_pair_at_a_time(self, logits: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The mean over pairs of the mutual information, and of the members' KL to the prior."""
-        log_probs = log_softmax(logits, -1)
-        mean_probs = log_probs.exp().mean(1)
-        # KL for each member
-        imbalance = (_x_log_x(mean_probs) - mean_probs * self._log_prior(logits)).sum(-1)
-        information = mean_over_pairs(divdis_pairs(log_probs), weights)
-        return information, weighted_mean(imbalance, weights)
+            return like.new_full((classes,), -math.log(classes))
+        return like.new_tensor(self.prior).log()

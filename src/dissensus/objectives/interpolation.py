@@ -1,15 +1,14 @@
-"""From independent to joint training: the objectives of *collusion*, and their older relatives.
+"""Independent to joint training: the objectives of *collusion*, and their older relatives.
 
-All of them trade the members' own error (mean ERR) against the ensemble's (ERR); what lies between
-the two is the diversity DIV = mean ERR − ERR (Definition 4.2). ``Joint`` alone, and anything near
-β = 1, invites learner collusion: diversity that members fake by shifting in opposite directions.
+All of them trade the members' own error (mean ERR) against the ensemble's (ERR); the difference of
+the two is the diversity DIV = mean ERR − ERR (Definition 4.2). ``Joint``, and anything near β = 1,
+invites learner collusion: diversity that members fake by shifting in opposite directions.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +16,7 @@ from torch.nn.functional import log_softmax
 
 from dissensus.losses import LOSSES, check_loss, check_loss_inputs, cross_entropy, errors, mse
 from dissensus.objectives.base import Objective, Terms, number
-from dissensus.objectives.fused import score_curvature_parts
-from dissensus.objectives.gradients import add_scaled
-from dissensus.outputs import mean_over_members, weighted_mean
+from dissensus.outputs import weighted_mean
 
 __all__ = [
     "GNCL",
@@ -55,44 +52,24 @@ class Interpolation(Objective):
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         check_loss_inputs(outputs, targets, self.loss, finite=False)
 
-    def weighted(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        example_weights: Tensor,
-        *,
-        weights: Tensor | None = None,
-        **hyperparameters: Any,
-    ) -> Terms:
-        hyperparameters |= {"example_weights": example_weights}
-        return self.core(outputs, targets, weights=weights, **hyperparameters)
-
-    def _parts(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        weights: Tensor | None,
-        trained: tuple[str, ...],
-        example_weights: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        """Mean ERR, ERR and DIV of the batch; those not ``trained`` carry no gradient."""
+    def _errors(
+        self, outputs: Tensor, targets: Tensor, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Mean ERR and ERR of each example, ``[batch]`` (Definition 4.1)."""
         assert self.combine is not None  # set in __post_init__
         member, ensemble = errors(
             outputs, targets, self.loss, self.combine, weights, self.label_smoothing
         )
-        if example_weights is not None:
-            share = example_weights.to(member.dtype)
-            member, ensemble = member * share, ensemble * share
-        if "member_error" not in trained:
-            member = member.detach()
-        if "ensemble_error" not in trained:
-            ensemble = ensemble.detach()
-        mean_error, error = mean_over_members(member, weights), ensemble.mean()
-        return {
-            "member_error": mean_error,
-            "ensemble_error": error,
-            "diversity": mean_error.detach() - error.detach(),
-        }
+        return weighted_mean(member, weights), ensemble
+
+
+def _terms(loss: Tensor, member_error: Tensor, ensemble_error: Tensor) -> Terms:
+    parts = {
+        "member_error": member_error,
+        "ensemble_error": ensemble_error,
+        "diversity": member_error - ensemble_error,  # Definition 4.2
+    }
+    return Terms(loss, parts)
 
 
 @dataclass(frozen=True)
@@ -109,18 +86,9 @@ class Independent(Interpolation):
 
     coupled = False
 
-    def core(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        *,
-        disagreement: Tensor | None = None,
-        weights: Tensor | None = None,
-        **hyperparameters: Any,
-    ) -> Terms:
-        shares = hyperparameters.get("example_weights")
-        parts = self._parts(outputs, targets, weights, ("member_error",), shares)
-        return Terms(parts["member_error"], parts)
+    def terms(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Terms:
+        member, ensemble = self._errors(outputs, targets, weights)
+        return _terms(member, member, ensemble)
 
 
 @dataclass(frozen=True)
@@ -130,18 +98,9 @@ class Joint(Interpolation):
     Kept to study learner collusion and to compare with; for a model to use, train independently.
     """
 
-    def core(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        *,
-        disagreement: Tensor | None = None,
-        weights: Tensor | None = None,
-        **hyperparameters: Any,
-    ) -> Terms:
-        shares = hyperparameters.get("example_weights")
-        parts = self._parts(outputs, targets, weights, ("ensemble_error",), shares)
-        return Terms(parts["ensemble_error"], parts)
+    def terms(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Terms:
+        member, ensemble = self._errors(outputs, targets, weights)
+        return _terms(ensemble, member, ensemble)
 
 
 @dataclass(frozen=True)
@@ -158,21 +117,10 @@ class Augmented(Interpolation):
 
     beta: float = number(0.5, low=0.0, high=1.0, why=_THEOREM_5_1)
 
-    def core(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        *,
-        disagreement: Tensor | None = None,
-        weights: Tensor | None = None,
-        **hyperparameters: Any,
-    ) -> Terms:
-        beta = hyperparameters["beta"]
-        shares = hyperparameters.get("example_weights")
-        parts = self._parts(outputs, targets, weights, ("member_error", "ensemble_error"), shares)
-        # Eq. 2, its second form: (1 − β) mean ERR + β ERR, exact at both ends.
-        loss = torch.lerp(parts["member_error"], parts["ensemble_error"], beta)
-        return Terms(loss, parts)
+    def terms(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Terms:
+        member, ensemble = self._errors(outputs, targets, weights)
+        loss = (1 - self.beta) * member + self.beta * ensemble  # Eq. 2, exact at both ends
+        return _terms(loss, member, ensemble)
 
 
 @dataclass(frozen=True)
@@ -207,32 +155,14 @@ class GradientAdjustedTargets(Objective):
                 f"detach=True, got {self.alpha:g}: it equals beta > 1, and {_THEOREM_5_1}"
             )
 
-    def core(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        *,
-        disagreement: Tensor | None = None,
-        weights: Tensor | None = None,
-        **hyperparameters: Any,
-    ) -> Terms:
-        alpha = hyperparameters["alpha"]
-        members = outputs.shape[0]
-        mean = weighted_mean(outputs, weights)
+    def terms(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Terms:
+        members, mean = outputs.shape[0], weighted_mean(outputs, weights)
         seen = (members * mean - outputs) / (members - 1) if self.others_only else mean
-        adjusted = torch.lerp(targets, seen, -alpha)  # ỹ = y − α (f̄ − y), below Eq. 7
+        adjusted = targets - self.alpha * (seen - targets)  # ỹ, below Eq. 7, and Eq. 10
         if self.detach:
             adjusted = adjusted.detach()
-        loss = mean_over_members(mse(outputs, adjusted), weights)
-        with torch.no_grad():
-            mean_error = mean_over_members(mse(outputs, targets), weights)
-            error = mse(mean, targets).mean()
-        parts = {
-            "member_error": mean_error,
-            "ensemble_error": error,
-            "diversity": mean_error - error,
-        }
-        return Terms(loss, parts)
+        loss = weighted_mean(mse(outputs, adjusted), weights)  # Eq. 7
+        return _terms(loss, weighted_mean(mse(outputs, targets), weights), mse(mean, targets))
 
 
 def equivalent_beta(
@@ -314,24 +244,14 @@ class NCL(Objective):
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         check_loss_inputs(outputs, targets, self.loss, finite=False)
 
-    def core(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        *,
-        disagreement: Tensor | None = None,
-        weights: Tensor | None = None,
-        **hyperparameters: Any,
-    ) -> Terms:
+    def terms(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Terms:
         predictions = outputs.softmax(-1) if self.loss == "brier" else outputs
-        mean = weighted_mean(predictions, weights)
-        away = (predictions - mean).detach()  # −Σ_{l≠j} (f_l − f̄), a constant for member j
-        penalty = -((predictions - mean.detach()) * away).sum(-1)
-        loss = LOSSES[self.loss].function(predictions, targets)
-        mean_error = mean_over_members(loss, weights)
-        mean_penalty = mean_over_members(penalty, weights)
-        parts = {"member_error": mean_error, "correlation_penalty": mean_penalty}
-        return Terms(add_scaled(mean_error, mean_penalty, 2 * hyperparameters["strength"]), parts)
+        mean = weighted_mean(predictions, weights).detach()
+        others = (mean - predictions).detach()  # Σ_{l≠j} (f_l − f̄), a constant for member j
+        penalty = weighted_mean(((predictions - mean) * others).sum(-1), weights)  # p_j
+        error = weighted_mean(LOSSES[self.loss].function(predictions, targets), weights)
+        parts = {"member_error": error, "correlation_penalty": penalty}
+        return Terms(error + 2 * self.strength * penalty, parts)
 
 
 @dataclass(frozen=True)
@@ -363,49 +283,41 @@ class GNCL(Objective):
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         check_loss_inputs(outputs, targets, self.loss, finite=False)
 
-    def core(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        *,
-        disagreement: Tensor | None = None,
-        weights: Tensor | None = None,
-        **hyperparameters: Any,
-    ) -> Terms:
-        factor = -hyperparameters["strength"]
-        if self.combine == "score":
-            given = outputs, targets, weights
-            loss, mean_error, diversity = score_curvature_parts.total((factor,), *given)
-            parts = {"member_error": mean_error, "second_order_diversity": diversity}
-            return Terms(loss, parts)
+    def terms(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Terms:
         if self.loss == "mse":
-            mean_error = mean_over_members(mse(outputs, targets), weights)
-            diversity = mean_over_members(mse(outputs, weighted_mean(outputs, weights)), weights)
+            member = mse(outputs, targets)
+            curvature = mse(outputs, weighted_mean(outputs, weights))  # ½ dᵀ 2I d
         else:
             member = cross_entropy(log_softmax(outputs, -1), targets)
-            mean_error = mean_over_members(member, weights)
-            diversity = _probability_curvature(member, outputs, targets, weights)
-        parts = {"member_error": mean_error, "second_order_diversity": diversity}
-        return Terms(add_scaled(mean_error, diversity, factor), parts)
+            curve = _score_curvature if self.combine == "score" else _probability_curvature
+            curvature = curve(outputs, targets, weights)
+        error, diversity = weighted_mean(member, weights), weighted_mean(curvature, weights)
+        parts = {"member_error": error, "second_order_diversity": diversity}
+        return Terms(error - self.strength * diversity, parts)  # Theorem 4.5
 
 
-def _probability_curvature(
-    member_error: Tensor, logits: Tensor, targets: Tensor, weights: Tensor | None
-) -> Tensor:
-    """``½ Σ_j w_j Σ_k y_k (p_j(k) − p̄(k))² / p̄(k)²``, the mean over examples.
+def _score_curvature(logits: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+    """``½ dᵀ (diag q̄ − q̄ q̄ᵀ) d``, d = f_j − f̄: half its variance under q̄, ``[members, batch]``."""
+    mean = weighted_mean(logits, weights)
+    probs = mean.softmax(-1)
+    away = logits - mean
+    centred = away - (probs * away).sum(-1, keepdim=True)
+    return 0.5 * (probs * centred.square()).sum(-1)
+
+
+def _probability_curvature(logits: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+    """``½ Σ_k y_k (p_j(k) − p̄(k))² / p̄(k)²``, ``[members, batch]``.
 
     w_j p_j / p̄ sums to 1 over members: it is a softmax over them of log p_j + log w_j.
     """
-    soft = targets.is_floating_point()
-    # With hard labels only the true class has y_k > 0, and its log-probability is −CE.
-    log_probs = log_softmax(logits, -1) if soft else -member_error
+    log_probs = log_softmax(logits, -1)
+    if not targets.is_floating_point():  # only the true class has y_k > 0
+        index = targets.long().expand(logits.shape[:-1])[..., None]
+        log_probs, targets = log_probs.gather(-1, index), torch.ones((), device=logits.device)
     if weights is None:
         ratio = log_probs.softmax(0) * logits.shape[0]  # p_j / p̄
     else:
-        each = weights.to(logits.dtype).reshape(-1, *[1] * (log_probs.ndim - 1))
-        # For a member of weight 0, which counts for nothing, it has no bound, and is 0 here.
+        each = weights.to(logits.dtype)[:, None, None]
+        # A member of weight 0 counts for nothing; its ratio has no bound, and is 0 here.
         ratio = (log_probs + each.log()).softmax(0) / torch.where(each > 0, each, 1.0)
-    away = (ratio - 1).square()
-    if soft:
-        away = (targets * away).sum(-1)
-    return 0.5 * mean_over_members(away, weights)
+    return 0.5 * (targets * (ratio - 1).square()).sum(-1)

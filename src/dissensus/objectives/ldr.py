@@ -1,17 +1,15 @@
-"""LDR: disagree on the hard part of the training data itself (*ldr*)."""
+"""LDR: members that disagree on the hard part of the training data itself (*ldr*)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.losses import cross_entropy, mean_cross_entropy
-from dissensus.objectives.arrays import Array, Namespace, Torch
+from dissensus.losses import cross_entropy
 from dissensus.objectives.base import (
     Objective,
     Terms,
@@ -19,47 +17,38 @@ from dissensus.objectives.base import (
     number,
     sample_without_replacement,
 )
-from dissensus.objectives.disagreement import PAIR_TERMS, disagreement_term, pair_shares
-from dissensus.objectives.fused import (
-    Asked,
-    Top,
-    disagreement_at_top,
-    grad_of_mean,
-    mean_of_members,
-    scaled_mean,
-    slope_at_top,
-)
-from dissensus.objectives.gradients import Factor, WrittenOut, add_scaled
-from dissensus.outputs import mean_over_members, weighted_mean
+from dissensus.objectives.disagreement import PAIR_TERMS, mean_over_pairs
+from dissensus.outputs import weighted_mean
 
 __all__ = ["LDR", "hardness_weights"]
 
 
-def hardness_weights(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+def hardness_weights(
+    logits: Tensor,
+    labels: Tensor,
+    weights: Tensor | None = None,
+    example_weights: Tensor | None = None,
+) -> Tensor:
     """``α_n = CE_n / (mean CE)²`` of the logit-averaged prediction, ``[batch]`` (ldr, Eq. 4).
 
     High-loss examples weigh more, and their mean is 1 / mean CE (Eq. 5): the whole batch weighs
     little until the ensemble is trained. A constant for the gradient. A batch with a loss of
-    exactly 0 has no hard example: its weights are 0.
+    exactly 0 has no hard example: its weights are 0. ``example_weights`` weigh the mean CE.
 
     >>> probs = torch.tensor([[[0.5, 0.5], [0.25, 0.75]]])
     >>> hardness_weights(probs.log(), torch.tensor([0, 0]))
     tensor([0.6412, 1.2824])
     """
     with torch.no_grad():
-        alpha: Tensor = _hardness(Torch, Torch.classes_first(logits), labels, weights)
-        return alpha.flatten()
-
-
-def _hardness(xp: Namespace, z: Array, labels: Array, weights: Array | None) -> Array:
-    mean = mean_of_members(xp, z, weights)
-    top = xp.largest(mean)
-    ce = top - xp.take(mean, xp.index(labels, mean))
-    ce += xp.log(xp.sum(xp.exp_(mean - top), 0))  # added last, it keeps its digits
-    safe = xp.at_least(xp.total(ce) / ce.shape[-1], xp.tiny(ce))
-    ce /= safe
-    ce /= safe  # Eq. 4; dividing twice keeps a small mean from underflowing
-    return ce
+        ce = cross_entropy(log_softmax(weighted_mean(logits, weights), -1), labels)
+        smallest = torch.finfo(ce.dtype).tiny
+        if example_weights is None:
+            mean = ce.mean()
+        else:
+            counts = example_weights.to(ce.dtype)
+            mean = (ce @ counts) / counts.sum().clamp_min(smallest)
+        mean = mean.clamp_min(smallest)
+        return ce / mean / mean  # Eq. 4; dividing twice keeps a small mean from underflowing
 
 
 @dataclass(frozen=True)
@@ -83,6 +72,7 @@ class LDR(Objective):
     """
 
     hyperparameters = ("strength",)
+    weighs_examples = True
 
     strength: float = number(1.0, low=0.0)
     active: int | None = 2
@@ -116,71 +106,20 @@ class LDR(Objective):
             )
         return sample_without_replacement(members, self.active, generator)
 
-    def core(
+    def terms(
         self,
-        outputs: Tensor,
-        targets: Tensor,
-        *,
-        disagreement: Tensor | None = None,
+        logits: Tensor,
+        labels: Tensor,
         weights: Tensor | None = None,
-        **hyperparameters: Any,
+        example_weights: Tensor | None = None,
     ) -> Terms:
-        strength = hyperparameters["strength"]
-        if self.regularizer == "a2d" and not self.label_smoothing:
-            pairs = pair_shares(outputs, weights)
-            given = outputs, targets, weights, pairs
-            loss, ce, disagreement = ldr_parts.total((strength,), *given)  # Eq. 6
-        else:
-            alpha = hardness_weights(outputs, targets, weights)
-            ce = mean_cross_entropy(outputs, targets, weights, self.label_smoothing)
-            disagreement = disagreement_term(self.regularizer, outputs, alpha, weights)
-            loss = add_scaled(ce, disagreement, strength)  # Eq. 6
-        return Terms(loss, {"cross_entropy": ce, "disagreement": disagreement})
-
-    def weighted(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        example_weights: Tensor,
-        *,
-        weights: Tensor | None = None,
-        **hyperparameters: Any,
-    ) -> Terms:
-        """Eq. 6 of weighed examples; the mean CE in α_n (Eq. 4) is weighed too."""
-        share = example_weights.to(outputs.dtype)
-        own = cross_entropy(log_softmax(outputs, -1), targets, self.label_smoothing)
-        ce = mean_over_members(own * share, weights)
-        with torch.no_grad():
-            hard = cross_entropy(log_softmax(weighted_mean(outputs, weights), -1), targets)
-            tiny = torch.finfo(hard.dtype).tiny
-            mean = ((hard @ share) / share.sum().clamp_min(tiny)).clamp_min(tiny)
-            alpha = hard / mean / mean * share
-        term = disagreement_term(self.regularizer, outputs, alpha, weights)
-        loss = add_scaled(ce, term, hyperparameters["strength"])
-        return Terms(loss, {"cross_entropy": ce, "disagreement": term})
-
-
-def _compute_ldr(
-    xp: Namespace, z: Array, labels: Array, weights: Array | None, pairs: Array
-) -> tuple[Array, ...]:
-    top = Top.of(xp, z)
-    true = xp.index(labels, z)
-    ce = scaled_mean(xp, top.log_sum - xp.take(z, true), weights)
-    share = pairs * _hardness(xp, z, labels, weights)
-    value, asked = disagreement_at_top(xp, z, top, share)
-    return ce, value, true, share, *top, *asked
-
-
-def _ldr_gradient(
-    xp: Namespace, factors: Sequence[Factor], others: Sequence[Any], kept: Sequence[Array]
-) -> Array:
-    _, weights, _ = others
-    true, share, top, asked = *kept[:2], Top(*kept[2:9]), Asked(*kept[9:])
-    g_ce = grad_of_mean(xp, factors[0], top.rest, weights)
-    slope = slope_at_top(xp, top, asked, share * factors[1], g_ce)
-    return xp.add_at(slope, true, -g_ce)
-
-
-#: The members' mean cross-entropy and the second term of Eq. 6 without λ, of logits, hard labels,
-#: member weights and ``pair_shares``.
-ldr_parts = WrittenOut("LDR", _compute_ldr, values=2, gradient=_ldr_gradient)
+        log_probs = log_softmax(logits, -1)
+        ce = weighted_mean(cross_entropy(log_probs, labels, self.label_smoothing), weights)
+        alpha = hardness_weights(logits, labels, weights, example_weights)  # Eq. 4 and 5
+        if example_weights is not None:
+            ce, alpha = ce * example_weights.to(ce.dtype), alpha * example_weights.to(ce.dtype)
+        pairs = PAIR_TERMS[self.regularizer](log_probs, alpha)  # mean_n α_n G(p^m, p^l), Eq. 3
+        disagreement = mean_over_pairs(pairs, weights)
+        mean_ce = ce.mean()  # Eq. 1
+        loss = mean_ce + self.strength * disagreement  # Eq. 6
+        return Terms(loss, {"cross_entropy": mean_ce, "disagreement": disagreement})

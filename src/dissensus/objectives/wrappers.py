@@ -1,10 +1,10 @@
-"""Objectives made from another objective: which members a batch uses, and which it trains."""
+"""Wrappers of other objectives: they choose the members that a batch uses or trains."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -12,8 +12,7 @@ from torch.nn.functional import log_softmax
 
 from dissensus.losses import cross_entropy
 from dissensus.objectives.base import Objective, Terms, number, sample_without_replacement
-from dissensus.objectives.disagreement import A2D
-from dissensus.objectives.fused import a2d_term
+from dissensus.objectives.disagreement import A2D, a2d_pairs
 from dissensus.objectives.interpolation import Joint
 
 __all__ = ["LearnerDropout", "Sequential"]
@@ -53,9 +52,14 @@ class LearnerDropout(Objective):
         """As the wrapped objective is."""
         return self.objective.coupled
 
-    def values(self) -> dict[str, Any]:
-        """The hyperparameters of the wrapped objective."""
-        return self.objective.values()
+    @property
+    def weighs_examples(self) -> bool:  # type: ignore[override]
+        """As the wrapped objective does."""
+        return self.objective.weighs_examples
+
+    def with_values(self, **values: Any) -> Self:
+        """A copy with other hyperparameters of the wrapped objective."""
+        return super().with_values(objective=self.objective.with_values(**values))
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         self.objective.check(outputs, targets)
@@ -74,31 +78,8 @@ class LearnerDropout(Objective):
         drawn = self.objective.sample_members(len(kept), generator)
         return kept if drawn is None else [kept[member] for member in drawn]
 
-    def core(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        *,
-        disagreement: Tensor | None = None,
-        weights: Tensor | None = None,
-        **hyperparameters: Any,
-    ) -> Terms:
-        return self.objective.core(
-            outputs, targets, disagreement=disagreement, weights=weights, **hyperparameters
-        )
-
-    def weighted(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        example_weights: Tensor,
-        *,
-        weights: Tensor | None = None,
-        **hyperparameters: Any,
-    ) -> Terms:
-        return self.objective.weighted(
-            outputs, targets, example_weights, weights=weights, **hyperparameters
-        )
+    def terms(self, *args: Any, **kwargs: Any) -> Terms:
+        return self.objective.terms(*args, **kwargs)
 
 
 @dataclass(frozen=True)
@@ -123,9 +104,9 @@ class Sequential(Objective):
             got = type(self.objective).__name__
             raise ValueError(f"Sequential: objective must be A2D, got {got}")
 
-    def values(self) -> dict[str, Any]:
-        """The hyperparameters of the wrapped objective."""
-        return self.objective.values()
+    def with_values(self, **values: Any) -> Self:
+        """A copy with other hyperparameters of the wrapped objective."""
+        return super().with_values(objective=self.objective.with_values(**values))
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         self.objective.check(outputs, targets)
@@ -145,27 +126,17 @@ class Sequential(Objective):
     def trained_members(self, drawn: Sequence[int]) -> Sequence[int]:
         return [self.stage]
 
-    def core(
-        self,
-        outputs: Tensor,
-        targets: Tensor,
-        *,
-        disagreement: Tensor | None = None,
-        weights: Tensor | None = None,
-        **hyperparameters: Any,
+    def terms(
+        self, logits: Tensor, targets: Tensor, disagreement: Tensor, weights: Tensor | None = None
     ) -> Terms:
         assert isinstance(self.objective, A2D)
-        assert disagreement is not None  # checked by the shell
-        ce = cross_entropy(
-            log_softmax(outputs[-1], -1), targets, self.objective.label_smoothing
-        ).mean()
-        fixed_and_new = torch.cat([disagreement[:-1].detach(), disagreement[-1:]])
-        # Both orders of every pair with the new member, as elsewhere; 0 for the first member.
-        last = torch.zeros(self.stage + 1, self.stage + 1, 1).to(outputs)
-        last[-1, :-1] = last[:-1, -1] = 0.5 / max(self.stage, 1)
-        share = last / disagreement.shape[1]
-        factors = (hyperparameters["strength"],)
-        loss, term = a2d_term.total(factors, fixed_and_new, share, base=ce)
+        log_probs = log_softmax(logits[-1], -1)
+        ce = cross_entropy(log_probs, targets, self.objective.label_smoothing)
+        fixed, new = disagreement[:-1].detach(), disagreement[-1:]
+        pairs = a2d_pairs(log_softmax(torch.cat([fixed, new]), -1)).mean(-1)  # ldr, Eq. 3
+        # Both orders of each pair with the new member, as elsewhere; 0 for the first member.
+        term = (pairs[-1, :-1] + pairs[:-1, -1]).sum() / (2 * max(self.stage, 1))
+        loss = ce + self.objective.strength * term
         return Terms(loss, {"cross_entropy": ce, "disagreement": term})
 
 

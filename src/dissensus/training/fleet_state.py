@@ -55,7 +55,7 @@ class Fleet:
         objectives = [_objective(t) for t in self.trainings]
         device = self.trainings[0].ens.device
         self.values = {
-            name: torch.tensor([o.values()[name] for o in objectives], device=device)
+            name: torch.tensor([getattr(o, name) for o in objectives], device=device)
             for name in objectives[0].hyperparameters
         }
 
@@ -113,9 +113,9 @@ class Fleet:
         def terms(
             outputs: Tensor, targets: Tensor, values: dict[str, Tensor], *weights: Tensor
         ) -> Any:
-            if weights:
-                return tuple(objective.weighted(outputs, targets, *weights, **values))
-            return tuple(objective.core(outputs, targets, **values))
+            own = objective.with_values(**values)
+            examples = weights[0] if weights else None
+            return tuple(own.evaluate(outputs, targets, example_weights=examples))
 
         loss, parts = vmap(terms)(ends, y, self.values, *weights)
         # No ensemble's loss depends on another's outputs: the gradient of the sum is everyone's.

@@ -16,6 +16,7 @@ from dissensus.ensemble.rules import Gradients
 from dissensus.ensemble.stack import tensors_of
 from dissensus.ensemble.written import written_backward, written_forward, written_plan
 from dissensus.objectives import Objective, Terms
+from dissensus.objectives.fast import value_and_gradient
 from dissensus.training.optim import MemberOptimizer, clip_by_member
 from dissensus.training.recipe import Recipe
 from dissensus.training.stream import Batch
@@ -79,10 +80,9 @@ class StackTrainer:
                 with autocast(x, self.recipe):
                     outputs = self._outputs(leaves, x, index)
                     unlabelled = None if extra is None else self._outputs(leaves, extra, index)
-                outputs, terms = self.meet(
-                    self.objective, outputs, batch.y, unlabelled, batch.weights, check=check
-                )
-                gradients = _gradients(terms.loss, list(leaves.values()))
+                ends = [outputs] if unlabelled is None else [outputs, unlabelled]
+                outputs, terms, at_ends = self.meet(self.objective, ends, batch, check=check)
+                gradients = _gradients(ends, list(leaves.values()), at_ends)
         if math.isfinite(terms.loss.detach()):  # if not, the weights of before are worth keeping
             self._update(gradients, rows, keep, batch.drawn is None, scale)
         return outputs, terms
@@ -103,12 +103,8 @@ class StackTrainer:
         extra = batch.extra
         batches = [batch.x] if extra is None else [batch.x, extra]
         runs = [dense_forward(self.dense, leaves, inputs[None]) for inputs in batches]
-        ends = [outputs.requires_grad_() for outputs, _ in runs]
-        unlabelled = None if extra is None else ends[1]
-        outputs, terms = self.meet(
-            self.objective, ends[0], batch.y, unlabelled, batch.weights, check=check
-        )
-        at_ends = _gradients(terms.loss, ends)
+        ends = [outputs for outputs, _ in runs]
+        outputs, terms, at_ends = self.meet(self.objective, ends, batch, check=check)
         found = [
             dense_backward(self.dense, leaves, activations, gradient)
             for (_, activations), gradient in zip(runs, at_ends, strict=True)
@@ -125,13 +121,10 @@ class StackTrainer:
         extra = batch.extra
         batches = [batch.x] if extra is None else [batch.x, extra]
         runs = [written_forward(self.written, leaves, inputs) for inputs in batches]
-        ends = [outputs.requires_grad_() for outputs, _ in runs]
-        unlabelled = None if extra is None else ends[1]
-        outputs, terms = self.meet(
-            self.objective, ends[0], batch.y, unlabelled, batch.weights, check=check
-        )
+        ends = [outputs for outputs, _ in runs]
+        outputs, terms, at_ends = self.meet(self.objective, ends, batch, check=check)
         self.gradients.begin()
-        for (_, kept), gradient in zip(runs, _gradients(terms.loss, ends), strict=True):
+        for (_, kept), gradient in zip(runs, at_ends, strict=True):
             written_backward(self.written, leaves, kept, gradient, self.gradients)
         found = self.gradients.found
         # A layer that is never called has no gradient.
@@ -234,15 +227,14 @@ class UnlikeTrainer:
         with autocast(x, self.recipe):
             outputs = self.ens(x, rows)
             unlabelled = None if extra is None else self.ens(extra, rows)
-        outputs, terms = self.meet(
-            self.objective, outputs, batch.y, unlabelled, batch.weights, check=check
-        )
+        ends = [outputs] if unlabelled is None else [outputs, unlabelled]
+        outputs, terms, at_ends = self.meet(self.objective, ends, batch, check=check)
         for buffer, values in before:
             buffer.copy_(values)
         leaves = [p for member in update for p in self.parameters[member]]
         if not leaves or not math.isfinite(terms.loss.detach()):
             return outputs, terms
-        found = _gradients(terms.loss, leaves)
+        found = _gradients(ends, leaves, at_ends)
         gradients = iter(found if self.reduce is None else self.reduce(found))
         for member in update:
             own = [next(gradients)[None] for _ in self.parameters[member]]
@@ -278,9 +270,11 @@ class UnlikeTrainer:
 Trainer = StackTrainer | UnlikeTrainer
 
 
-def _gradients(loss: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Gradients; zero for what the loss does not depend on, as a layer that is never called."""
-    return torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+def _gradients(
+    ends: Sequence[Tensor], leaves: Sequence[Tensor], at_ends: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    """Gradients at leaves from those at outputs; zero for a layer that is never called."""
+    return torch.autograd.grad(ends, leaves, at_ends, allow_unused=True, materialize_grads=True)
 
 
 def autocast(x: Tensor, recipe: Recipe) -> AbstractContextManager[object]:
@@ -297,39 +291,33 @@ def make_trainer(ens: Ensemble, objective: Objective, recipe: Recipe) -> Trainer
 
 
 class Meet(Protocol):
-    """Where outputs meet the objective: returns the outputs that it saw, and its terms."""
+    """The objective on a batch's outputs, and on unlabelled ones where there are some.
+
+    Returns the outputs that it saw, its terms, and the gradient of its loss at each of ``ends``.
+    """
 
     def __call__(
-        self,
-        objective: Objective,
-        outputs: Tensor,
-        y: Tensor,
-        unlabelled: Tensor | None,
-        weights: Tensor | None,
-        *,
-        check: bool,
-    ) -> tuple[Tensor, Terms]: ...
+        self, objective: Objective, ends: Sequence[Tensor], batch: Batch, *, check: bool
+    ) -> tuple[Tensor, Terms, Sequence[Tensor]]: ...
 
 
 Reduce = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 def evaluate_objective(
-    objective: Objective,
-    outputs: Tensor,
-    y: Tensor,
-    unlabelled: Tensor | None,
-    weights: Tensor | None,
-    *,
-    check: bool,
-) -> tuple[Tensor, Terms]:
-    """The outputs and the objective's terms; with ``check`` through the door that reads labels."""
-    seen = outputs
-    if outputs.dtype in (torch.float16, torch.bfloat16):
-        seen = outputs.float()
-        unlabelled = None if unlabelled is None else unlabelled.float()
+    objective: Objective, ends: Sequence[Tensor], batch: Batch, *, check: bool
+) -> tuple[Tensor, Terms, Sequence[Tensor]]:
+    """The outputs, the objective's terms and gradients; ``check`` looks at shapes and labels."""
+    seen = [_at_least_single(outputs) for outputs in ends]
+    unlabelled = seen[1] if len(seen) > 1 else None
     if check:
-        return outputs, objective(seen, y, disagreement=unlabelled, example_weights=weights)
-    if weights is not None:
-        return outputs, objective.weighted(seen, y, weights, **objective.values())
-    return outputs, objective.core(seen, y, disagreement=unlabelled, **objective.values())
+        objective.check_inputs(seen[0], batch.y, unlabelled, example_weights=batch.weights)
+    terms, gradients = value_and_gradient(
+        objective, seen[0], batch.y, unlabelled, example_weights=batch.weights
+    )
+    at_ends = [gradient.to(end.dtype) for gradient, end in zip(gradients, ends, strict=True)]
+    return ends[0], terms, at_ends
+
+
+def _at_least_single(outputs: Tensor) -> Tensor:
+    return outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs

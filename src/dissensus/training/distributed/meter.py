@@ -11,7 +11,6 @@ from dissensus.objectives import Objective
 from dissensus.training.distributed.exchange import Exchange
 from dissensus.training.layout import Layout
 from dissensus.training.meters import Meter
-from dissensus.training.steps import evaluate_objective
 
 __all__ = ["TeamMeter"]
 
@@ -88,4 +87,6 @@ class TeamMeter(Meter):
     def _parts(
         self, objective: Objective, outputs: Tensor, y: Tensor, weights: Tensor | None
     ) -> dict[str, Tensor]:
-        return evaluate_objective(objective, outputs, y, None, weights, check=False)[1].parts
+        if outputs.dtype in (torch.float16, torch.bfloat16):
+            outputs = outputs.float()
+        return objective.evaluate(outputs, y, example_weights=weights).parts

@@ -126,18 +126,19 @@ class ShardTrainer:
         self, batch: Batch, trained: set[int], scale: float, *, check: bool
     ) -> tuple[Tensor, Terms]:
         """Train ``trained`` of this rank's members on one batch."""
-        x, y, extra, drawn, weights = batch
-        rows = list(range(self.ens.members)) if drawn is None else drawn
+        x, extra = batch.x, batch.extra
+        rows = list(range(self.ens.members)) if batch.drawn is None else batch.drawn
         update = [m for m in rows if m in trained and self.parameters[m]]
         before = [(b, b.clone()) for m in rows if m not in update for b in self._buffers(m)]
         with autocast(x, self.recipe):
             outputs = self.ens(x, rows)
             unlabelled = None if extra is None else self.ens(extra, rows)
-        outputs, terms = self.meet(self.objective, outputs, y, unlabelled, weights, check=check)
+        ends = [outputs] if unlabelled is None else [outputs, unlabelled]
+        outputs, terms, at_ends = self.meet(self.objective, ends, batch, check=check)
         for buffer, values in before:
             buffer.copy_(values)
         if update and math.isfinite(terms.loss.detach()):
-            terms.loss.backward()
+            torch.autograd.backward(ends, at_ends)
             for member in update:
                 gradients = self._clipped([self._gradient(p) for p in self.parameters[member]])
                 self.optimizers[member].step([g[None] for g in gradients], None, scale)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dissensus.objectives import Objective, Terms
+from dissensus.objectives.fast import value_and_gradient
 from dissensus.training.distributed.sharding import ShardTrainer
 from dissensus.training.optim import Optimizer
 from dissensus.training.recipe import Recipe
@@ -60,8 +61,8 @@ class TeamTrainer:
         everyone = list(range(team.members)) if drawn is None else drawn
         if not positions:
             none = batch.x.new_empty(0, len(rows), 0, dtype=torch.get_default_dtype())
-            unlabelled = None if batch.extra is None else none
-            return self._meet(self.objective, none, batch.y, unlabelled, None, check=check)
+            ends = [none] if batch.extra is None else [none, none]
+            return self._meet(self.objective, ends, batch, check=check)[:2]
         trained = set(self.objective.trained_members(everyone)) - frozen
         own = [team.own.index(everyone[position]) for position in positions]
         for layer in team.synchronised:
@@ -81,45 +82,42 @@ class TeamTrainer:
         return self.team.layout.share(len(self._batch.extra)).of(self.team.rank)[1]
 
     def _meet(
-        self,
-        objective: Objective,
-        outputs: Tensor,
-        y: Tensor,
-        unlabelled: Tensor | None,
-        weights: Tensor | None,
-        *,
-        check: bool,
-    ) -> tuple[Tensor, Terms]:
+        self, objective: Objective, ends: Sequence[Tensor], batch: Batch, *, check: bool
+    ) -> tuple[Tensor, Terms, Sequence[Tensor]]:
         """The objective on the outputs of all ranks, or this rank's part of its mean."""
-        batch, layout = self._batch, self.team.layout
-        rows = self._share.of(self.team.rank)[1]
-        outputs = outputs[:, : len(rows)]
+        team, batch = self.team, self._batch  # the whole one, not this rank's rows of it
+        pieces = [ends[0][:, : len(self._share.of(team.rank)[1])].detach()]
         if not objective.coupled:
-            return outputs, self._part(objective, outputs, check=check)
-        pieces, shares = [outputs], [self._share]
-        if unlabelled is not None:
-            assert batch.extra is not None
-            pieces.append(unlabelled[:, : len(self._extra_rows())])
-            shares.append(layout.share(len(batch.extra), batch.drawn))
-        whole, *others = self.team.exchange.gather(pieces, shares, batch.y)
-        extra = others[0] if others else None
-        return evaluate_objective(objective, whole, batch.y, extra, batch.weights, check=check)
+            terms, gradient = self._part(objective, pieces[0], check=check)
+            return pieces[0], terms, [_padded(gradient, ends[0])]
+        shares = [self._share]
+        if batch.extra is not None:
+            pieces.append(ends[1][:, : len(self._extra_rows())].detach())
+            shares.append(team.layout.share(len(batch.extra), batch.drawn))
+        with torch.no_grad():
+            gathered = team.exchange.gather(pieces, shares, batch.y)
+        outputs, terms, gradients = evaluate_objective(objective, gathered, batch, check=check)
+        at_ends = []
+        for gradient, share, end in zip(gradients, shares, ends, strict=True):
+            positions, rows = share.of(team.rank)
+            at_ends.append(_padded(gradient[positions, rows.start : rows.stop], end))
+        return outputs, terms, at_ends
 
-    def _part(self, objective: Objective, outputs: Tensor, *, check: bool) -> Terms:
+    def _part(self, objective: Objective, outputs: Tensor, *, check: bool) -> tuple[Terms, Tensor]:
         """What this rank's outputs add to the mean over all members and all rows."""
         members, count = self._share.shape
         rows = self._share.of(self.team.rank)[1]
         if not outputs.numel():
-            return Terms(outputs.sum(), {})
+            return Terms(outputs.sum(), {}), outputs
         y = self._batch.y[rows.start : rows.stop]
         seen = outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
         if check:
             objective.check(seen, y)
         each = seen.new_full((len(seen),), len(rows) / (count * members))
-        if self._batch.weights is not None:
-            own = self._batch.weights[rows.start : rows.stop]
-            return objective.weighted(seen, y, own, weights=each, **objective.values())
-        return objective.core(seen, y, weights=each, **objective.values())
+        weights = self._batch.weights
+        own = None if weights is None else weights[rows.start : rows.stop]
+        terms, (gradient,) = value_and_gradient(objective, seen, y, None, each, own)
+        return terms, gradient
 
     def _summed(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
         """Gradients summed over the ranks that hold the same members, in one exchange."""
@@ -158,6 +156,14 @@ def _own_settings(recipe: Recipe, team: Team) -> Optimizer:
     rates, decays = settings.for_members(team.members)
     lr, decay = (tuple(values[member] for member in team.own) for values in (rates, decays))
     return dataclasses.replace(settings, lr=lr, weight_decay=decay)
+
+
+def _padded(gradient: Tensor, end: Tensor) -> Tensor:
+    """A gradient at the rows that count; 0 at those that were only run (see :func:`_taken`)."""
+    whole = torch.zeros_like(end)
+    if end.numel():
+        whole[:, : gradient.shape[1]] = gradient
+    return whole
 
 
 def _taken(values: Tensor, rows: range) -> Tensor:
