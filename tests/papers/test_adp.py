@@ -12,16 +12,17 @@ from dissensus.data import load
 from dissensus.data.cifar import CIFAR
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import ADP, Independent
-from dissensus.papers.adp import ensembles, five, measuring, overhead, temperature
-from dissensus.papers.adp.contenders import CONTENDERS, _objective, smoothed_labels
-from dissensus.papers.adp.networks import strided_cnn
-from dissensus.papers.adp.plans import PAPER, SMOKE, ensemble_cell, slow_attacks
+from dissensus.papers import image_data
+from dissensus.papers.adp import ensembles, five_members, hundred_classes, measurements, overhead
+from dissensus.papers.adp.ensembles import CONTENDERS, objective_of, smoothed_labels
+from dissensus.papers.adp.settings import PAPER, SMOKE, slow_attacks
 from dissensus.papers.adp.theory import corollary_loss, corollary_solution
-from dissensus.papers.collusion import parts
+from dissensus.papers.cells import make_cell
+from dissensus.papers.networks import strided_cnn
 from dissensus.robustness import AttackError, parse
 
 RNG = np.random.default_rng(0)
-STUDIES = (ensembles.ENSEMBLES, five.FIVE, temperature.TEMPERATURE)
+STUDIES = (ensembles.ENSEMBLES, five_members.STUDY, hundred_classes.STUDY)
 TINY = {"train": 128, "test": 40, "epochs": 3, "images": 10, "slow_images": 2}
 
 
@@ -41,6 +42,7 @@ def tiny(cell: dict[str, Any]) -> dict[str, Any]:
 # ---- running ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_cell_holds_all_that_tables_and_figures_need() -> None:
     cell = tiny(next(c for c in ensembles.cells("smoke", {}) if c["contender"] == "adp"))
     result = ensembles.run(cell)
@@ -68,9 +70,9 @@ def test_other_contenders_are_trained_and_attacked(contender: str) -> None:
 
 
 def test_studies_of_five_members_and_of_pairs() -> None:
-    found = five.FIVE.run(tiny(five.cells("smoke", {})[1]))
+    found = five_members.STUDY.run(tiny(five_members.cells("smoke", {})[1]))
     assert len(found["clean"]["member_errors"]) == 5
-    found = temperature.run(tiny(temperature.cells("smoke", {})[-1]))
+    found = hundred_classes.run(tiny(hundred_classes.cells("smoke", {})[-1]))
     wrong = found["wrong"]
     assert wrong["in_training_all"] > 0
     # Hardly anything has been learnt: a temperature of 4 takes from the largest of them.
@@ -104,7 +106,7 @@ def test_plans(study: Any, scale: str) -> None:
         for spec in (*cell["attacks"], *cell["slow_attacks"]):
             parse(spec)
         for eps in (cell["standard"] or {}).get("eps", ()):
-            for spec in measuring.strong_attacks(eps, cell["standard"]):
+            for spec in measurements.strong_attacks(eps, cell["standard"]):
                 parse(spec)
     assert len(by) >= 2
     assert all(kinds <= by[0] for kinds in by.values())  # the main rows may have more seeds
@@ -130,11 +132,11 @@ def test_the_papers_settings() -> None:
         *["cw"] * 3,
         *["ead"] * 2,
     ]
-    assert all(cell["members"] == 5 for cell in five.cells("paper", {}))
+    assert all(cell["members"] == 5 for cell in five_members.cells("paper", {}))
     assert CONTENDERS["adp"].objective == ADP(2.0, 0.5)
     assert CONTENDERS["adp-entropy"].objective == ADP(2.0, 0.0)
-    with pytest.raises(ValueError, match="an ensemble cell has no setting epoch"):
-        ensemble_cell("a", SMOKE, epoch=1)
+    with pytest.raises(ValueError, match="the cell has no setting epoch"):
+        make_cell("a", SMOKE, epoch=1)
 
 
 # ---- contenders ---------------------------------------------------------------------------------
@@ -151,17 +153,17 @@ def test_smoothed_labels_are_theorem_2s_ensemble() -> None:
 
 def test_a_temperature_reaches_adp_alone() -> None:
     cell = {"temperature": 4.0}
-    assert _objective(CONTENDERS["adp"], cell) == ADP(2.0, 0.5, 4.0)
-    assert _objective(CONTENDERS["plain"], cell) == Independent()
-    assert _objective(CONTENDERS["adp"], {}) == ADP(2.0, 0.5)
+    assert objective_of(CONTENDERS["adp"], cell) == ADP(2.0, 0.5, 4.0)
+    assert objective_of(CONTENDERS["plain"], cell) == Independent()
+    assert objective_of(CONTENDERS["adp"], {}) == ADP(2.0, 0.5)
 
 
 def test_networks_and_pairs_of_digits() -> None:
     assert strided_cnn((3, 17, 18), 7)(torch.zeros(2, 3, 17, 18)).shape == (2, 7)
     x = torch.arange(3.0).div(4)[:, None, None, None].expand(3, 1, 4, 4)
     y = torch.tensor([0, 1, 2])
-    made = parts.Parts((x, y), None, (x, y), (1, 4, 4), 10, ((0.0,), (1.0,)), ("test",))
-    pairs = temperature.digit_pairs(made, seed=0)
+    made = image_data.ImageData((x, y), None, (x, y), (1, 4, 4), 10, ((0.0,), (1.0,)), ("test",))
+    pairs = hundred_classes.digit_pairs(made, seed=0)
     assert (pairs.input_shape, pairs.outputs) == ((1, 2, 4), 100)
     images, labels = pairs.train
     left, right = images[:, 0, 0, 0] * 4, images[:, 0, 0, 3] * 4
@@ -197,21 +199,21 @@ def test_the_worst_case_of_a_model_that_can_be_worked_out() -> None:
         "autoattack_steps": 10,
         "queries": 10,
     }
-    small, large = measuring.worst_case(ens, x, y, settings)
+    small, large = measurements.worst_case(ens, x, y, settings)
     assert (small["eps"], small["right"], large["right"]) == (0.05, "0110", "0010")
     assert small["autoattack"] == "0110"
     assert list(small["left"].values()) == [2] * 6
-    assert measuring.resists_everything(ens, x, y, steps=10) == 0.0
-    curve = measuring.over_eps(ens, x, y, [0.01, 0.05, 0.1])
+    assert measurements.accuracy_at_half(ens, x, y, steps=10) == 0.0
+    curve = measurements.accuracy_over_eps(ens, x, y, [0.01, 0.05, 0.1])
     assert curve["strong"] == [0.75, 0.5, 0.25]
-    weak = measuring.attacked(ens, x, y, ["fgsm:eps=0.05"])
+    weak = measurements.attacked(ens, x, y, ["fgsm:eps=0.05"])
     assert weak["fgsm:eps=0.05"]["right"] == "0110"
 
 
 def test_features_are_what_the_last_layer_sees() -> None:
     ens = Ensemble(lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
     x = torch.rand(5, 1, 2, 2, generator=torch.Generator().manual_seed(0))
-    found = measuring.hidden_features(ens, x, batch_size=2)
+    found = measurements.hidden_features(ens, x, batch_size=2)
     assert found.shape == (ens.members, 5, 3)
     member = ens.member(1)
     assert torch.allclose(found[1], torch.relu(member[1](x.flatten(1))), atol=1e-6)
@@ -225,17 +227,17 @@ def test_similarity_against_a_numpy_loop() -> None:
     for i, j in ((0, 1), (0, 2), (1, 2)):
         k, m = x[i] @ x[i].T, x[j] @ x[j].T  # the same from Gram matrices of examples
         pairs.append(np.sum(k * m) / np.sqrt(np.sum(k * k) * np.sum(m * m)))
-    assert measuring.similarity(features) == pytest.approx(np.mean(pairs), rel=1e-9)
+    assert measurements.similarity(features) == pytest.approx(np.mean(pairs), rel=1e-9)
     rotated = features.clone()
     rotated[1] = features[0] @ torch.linalg.qr(torch.randn(5, 5))[0]
-    assert measuring.similarity(rotated[:2]) == pytest.approx(1.0, abs=1e-6)
+    assert measurements.similarity(rotated[:2]) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_roc_curves_on_the_grid_rise_from_their_first_threshold() -> None:
     from dissensus.detection import roc_curve
 
     curve = roc_curve(torch.tensor([0.0, 1.0, 2.0, 3.0]), torch.tensor([2.5, 4.0]))
-    found = measuring._on_grid(curve)
+    found = measurements._on_grid(curve)
     assert (found[0], found[-1]) == (0.5, 1.0)
     assert np.all(np.diff(found) >= 0)
     assert found[10] == 1.0  # at a false positive rate of 1/4 both are found
@@ -279,17 +281,18 @@ def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def unverified(name: str, **asked: Any) -> Any:
         return load(name, data_dir=tmp_path, verify=False, **asked)
 
-    monkeypatch.setattr(parts, "load", unverified)
-    parts._in_memory.cache_clear()
+    monkeypatch.setattr(image_data, "load", unverified)
+    image_data._in_memory.cache_clear()
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("study", "data", "contender"),
     [
         (ensembles.ENSEMBLES, "cifar10", "adp"),
         (ensembles.ENSEMBLES, "cifar10", "pgd-adp"),
-        (temperature.TEMPERATURE, "cifar100", "adp"),
+        (hundred_classes.STUDY, "cifar100", "adp"),
     ],
 )
 def test_the_papers_network_takes_a_step(
@@ -317,4 +320,4 @@ def test_attack_errors_are_not_swallowed() -> None:
     ens = Ensemble.from_members([Broken()])
     x, y = torch.rand(3, 1, 3, 3), torch.tensor([0, 1, 1])
     with pytest.raises((AttackError, ValueError)):
-        measuring.attacked(ens, x, y, ["fgsm:eps=0.1"])
+        measurements.attacked(ens, x, y, ["fgsm:eps=0.1"])

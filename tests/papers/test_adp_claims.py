@@ -6,35 +6,39 @@ import numpy as np
 import pytest
 
 from dissensus.papers.adp import (
-    accuracies,
-    adversarial,
+    adversarial_training,
     detection,
-    diversity,
-    errors,
-    five,
+    five_members,
+    hundred_classes,
     jsd,
-    many_classes,
+    members,
     overhead,
     theory,
     transfer,
     white_box,
 )
-from dissensus.papers.adp.judging import attack_title, family, parameter, standard_eps
-from dissensus.papers.adp.measuring import EDGES, GRID, strong_attacks
+from dissensus.papers.adp.accuracy import (
+    attack_family,
+    attack_parameter,
+    attack_title,
+    compare_images,
+    images_interval,
+    standard_eps,
+)
+from dissensus.papers.adp.measurements import EDGES, GRID, strong_attacks
 from dissensus.papers.adp.published import TABLE2, gains, published_row
-from dissensus.papers.adp.reading import compared, images_interval
 from dissensus.papers.adp.transfer import off_diagonal
 
 TRAINED = (
-    errors.ERRORS,
+    members.ERRORS,
     white_box.WHITE_BOX,
-    adversarial.ADVERSARIAL_TRAINING,
+    adversarial_training.ADVERSARIAL_TRAINING,
     transfer.TRANSFER,
     detection.DETECTION,
-    diversity.HISTOGRAM,
-    diversity.FEATURES,
-    five.FIVE_MEMBERS,
-    many_classes.MANY_CLASSES,
+    members.HISTOGRAM,
+    members.FEATURES,
+    five_members.FIVE_MEMBERS,
+    hundred_classes.HUNDRED_CLASSES,
 )
 
 #: How robust each contender is in the planted world, and how diverse.
@@ -244,9 +248,9 @@ def test_square_stronger_than_gradients_is_told() -> None:
 
 
 def test_temperature_claims_compare_the_highest_with_one() -> None:
-    records = planted(many_classes.MANY_CLASSES.study, as_published=True)
+    records = planted(hundred_classes.HUNDRED_CLASSES.study, as_published=True)
     for words in ("temperature above 1", "more diverse", "more robust to the paper's PGD"):
-        claim = claim_of(many_classes.MANY_CLASSES, words)
+        claim = claim_of(hundred_classes.HUNDRED_CLASSES, words)
         finding = claim.check(records)
         assert finding.verdict == "holds", finding.measured
         assert "T = 4" in finding.measured
@@ -270,12 +274,12 @@ def test_one_seed_decides_nothing() -> None:
 
 def test_the_top_of_the_page_says_what_was_measured() -> None:
     records = changed(0.04, -0.1)
-    told = accuracies.brief(records)
+    told = white_box.brief(records)
     assert "MNIST: at ε = 0.1 20 → 26 under the paper's PGD, 20 → 10 in the worst case" in told[0]
     assert "label smoothing, ADP₂,₀.₅: MNIST 20, 20, 26;" in told[-2]
     assert told[-1].startswith("**ADP is not a white-box defence**")
     assert "MNIST, Fashion-MNIST, digits" in told[-1]
-    assert not any("not a white-box" in line for line in accuracies.brief(changed(0.5, 0.75)))
+    assert not any("not a white-box" in line for line in white_box.brief(changed(0.5, 0.75)))
     assert (
         "**ADP reduces transfer between members** (MNIST, Fashion-MNIST, digits"
         in (transfer.brief(records)[0])
@@ -285,7 +289,7 @@ def test_the_top_of_the_page_says_what_was_measured() -> None:
     assert (
         "AUROC under PGD → under PGD that hides from it: MNIST 0.6" in detection.brief(records)[0]
     )
-    assert accuracies.brief([]) == transfer.brief([]) == detection.brief([]) == []
+    assert white_box.brief([]) == transfer.brief([]) == detection.brief([]) == []
 
 
 # ---- exact ones ---------------------------------------------------------------------------------
@@ -337,7 +341,7 @@ def test_other_minima_refute_them(
 
 
 def test_jensen_shannon_has_no_solution_inside() -> None:
-    records = exact_records(jsd.JSDS)
+    records = exact_records(jsd.STUDY)
     assert [claim.check(records).verdict for claim in jsd.EXPERIMENT.claims][:2] == ["holds"] * 2
     assert jsd.EXPERIMENT.draw(records).axes
     inside = [{**one, "result": {**one["result"], "smallest": 0.01}} for one in records]
@@ -396,18 +400,18 @@ def test_published_numbers() -> None:
 def test_names_of_attacks() -> None:
     assert attack_title("jsma:theta=0.2,gamma=0.3,variant=original,early=false") == "JSMA, γ = 0.3"
     assert attack_title("cw:c=10,searches=1") == "C&W, c = 10"
-    assert (family("bim:eps=0.1"), parameter("bim:eps=0.1,steps=10")) == ("bim", 0.1)
+    assert (attack_family("bim:eps=0.1"), attack_parameter("bim:eps=0.1,steps=10")) == ("bim", 0.1)
 
 
 def test_intervals_over_seeds_decide_and_those_over_images_are_told() -> None:
     one, none = np.ones(50), np.zeros(50)
-    sure = compared({0: one, 1: one}, {0: none, 1: none}, ("a", "b"), "accuracy")
+    sure = compare_images({0: one, 1: one}, {0: none, 1: none}, ("a", "b"), "accuracy")
     assert sure.verdict == "holds"
     assert "+100.0 [100.0, 100.0] points over 2 runs" in sure.measured
     assert "over their 100 images [100.0, 100.0]" in sure.measured
-    torn = compared({0: one, 1: none}, {0: none, 1: one}, ("a", "b"), "accuracy")
+    torn = compare_images({0: one, 1: none}, {0: none, 1: one}, ("a", "b"), "accuracy")
     assert torn.verdict == "does not hold"
-    assert compared({0: one}, {1: one}, ("a", "b"), "x").verdict.startswith("cannot")
+    assert compare_images({0: one}, {1: one}, ("a", "b"), "x").verdict.startswith("cannot")
     values = np.array([0.0, 1.0, 1.0, -1.0])
     half = 1.96 * values.std(ddof=1) / 2
     found = images_interval([values[:1], values[1:]])

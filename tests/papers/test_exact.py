@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from dissensus.papers import exact
 from dissensus.papers.base import Experiment
-from dissensus.papers.collusion import exact, gat, gradients
+from dissensus.papers.collusion import gat, gradients
 from dissensus.papers.collusion.gradients import printed_gradients, printed_losses
 from dissensus.papers.studies import run_study
 

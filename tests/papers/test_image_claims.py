@@ -11,10 +11,7 @@ from dissensus.papers.collusion.comparing import (
     joint_is_worst,
     late_drop,
 )
-from dissensus.papers.comparing import (
-    all_of,
-    compare_values,
-)
+from dissensus.papers.comparisons import all_of, compare_values
 
 EXPERIMENTS = (
     gap.GENERALIZATION_GAP,

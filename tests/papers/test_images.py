@@ -14,8 +14,10 @@ from torch import nn
 from dissensus.data import load
 from dissensus.data.cifar import CIFAR
 from dissensus.objectives import Augmented, LearnerDropout
+from dissensus.papers import image_data
 from dissensus.papers.base import Experiment
-from dissensus.papers.collusion import architectures, comparison, dropout, gap, parts, sweeps
+from dissensus.papers.cells import seeds_of
+from dissensus.papers.collusion import architectures, comparison, dropout, gap, sweeps
 from dissensus.papers.collusion.images import (
     PAPER_SWEEP,
     SMOKE,
@@ -23,11 +25,8 @@ from dissensus.papers.collusion.images import (
     image_cell,
     run_image_cell,
 )
-from dissensus.papers.collusion.networks import library_model, small_resnet, small_vgg
-from dissensus.papers.comparing import (
-    seeds_of,
-    where,
-)
+from dissensus.papers.comparisons import where
+from dissensus.papers.networks import library_model, small_resnet, small_vgg
 
 RNG = np.random.default_rng(0)
 STUDIES = (
@@ -140,11 +139,11 @@ def test_the_best_epoch_is_chosen_on_validation_data() -> None:
 
 def test_data_depend_on_the_seed_alone_and_parts_do_not_overlap() -> None:
     cell = image_cell("a", SMOKE, **TINY)
-    parts._in_memory.cache_clear()
-    first = parts.load_parts(cell)
-    parts._in_memory.cache_clear()
-    second = parts.load_parts({**cell, "beta": 1.0, "members": 3})
-    other = parts.load_parts({**cell, "seed": 1})
+    image_data._in_memory.cache_clear()
+    first = image_data.load_images(cell)
+    image_data._in_memory.cache_clear()
+    second = image_data.load_images({**cell, "beta": 1.0, "members": 3})
+    other = image_data.load_images({**cell, "seed": 1})
     assert torch.equal(first.train[0], second.train[0])
     assert not torch.equal(first.train[0], other.train[0])
     rows = [len(part[0]) for part in (first.train, first.val, first.test)]
@@ -155,7 +154,7 @@ def test_data_depend_on_the_seed_alone_and_parts_do_not_overlap() -> None:
 
 
 def test_images_can_be_made_smaller() -> None:
-    found = parts.load_parts(image_cell("a", SMOKE, **TINY, size=4))
+    found = image_data.load_images(image_cell("a", SMOKE, **TINY, size=4))
     assert found.input_shape == (1, 4, 4)
 
 
@@ -276,8 +275,8 @@ def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def unverified(name: str, **asked: Any) -> Any:
         return load(name, data_dir=tmp_path, verify=False, **asked)
 
-    monkeypatch.setattr(parts, "load", unverified)
-    parts._in_memory.cache_clear()
+    monkeypatch.setattr(image_data, "load", unverified)
+    image_data._in_memory.cache_clear()
     return tmp_path
 
 

@@ -1,18 +1,17 @@
 """The papers' tables and figures as named experiments, at three scales, with claims as checks."""
 
 from dissensus.papers.adp import (
-    adversarial,
-    errors,
-    five,
+    adversarial_training,
+    five_members,
+    hundred_classes,
     jsd,
-    many_classes,
+    members,
     overhead,
     theory,
     transfer,
     white_box,
 )
 from dissensus.papers.adp import detection as adp_detection
-from dissensus.papers.adp import diversity as adp_diversity
 from dissensus.papers.base import Experiment
 from dissensus.papers.collusion import (
     architectures,
@@ -73,16 +72,16 @@ EXPERIMENTS: dict[str, Experiment] = {
     "ldr/stochastic-sum": variants.STOCHASTIC_SUM,
     "ldr/examples": examples.EXPERIMENT,
     "ldr/weights": weights.EXPERIMENT,
-    "adp/errors": errors.ERRORS,
-    "adp/features": adp_diversity.FEATURES,
+    "adp/errors": members.ERRORS,
+    "adp/features": members.FEATURES,
     "adp/overhead": overhead.EXPERIMENT,
     "adp/white-box": white_box.WHITE_BOX,
-    "adp/adversarial-training": adversarial.ADVERSARIAL_TRAINING,
+    "adp/adversarial-training": adversarial_training.ADVERSARIAL_TRAINING,
     "adp/transfer": transfer.TRANSFER,
     "adp/detection": adp_detection.DETECTION,
-    "adp/five-members": five.FIVE_MEMBERS,
+    "adp/five-members": five_members.FIVE_MEMBERS,
     "adp/theory": theory.EXPERIMENT,
     "adp/jsd": jsd.EXPERIMENT,
-    "adp/temperature": many_classes.MANY_CLASSES,
-    "adp/histogram": adp_diversity.HISTOGRAM,
+    "adp/temperature": hundred_classes.HUNDRED_CLASSES,
+    "adp/histogram": members.HISTOGRAM,
 }

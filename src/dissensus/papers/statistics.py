@@ -63,12 +63,12 @@ def mean_interval(values: ArrayLike, confidence: float = 0.95) -> Estimate:
     >>> print(mean_interval([1.0, 2.0, 3.0]))
     2 [-0.4841, 4.484]
     """
-    found = _runs(values)
-    mean, runs = float(found.mean()), len(found)
+    numbers = _runs(values)
+    mean, runs = float(numbers.mean()), len(numbers)
     if runs == 1:
         return Estimate(mean, -math.inf, math.inf, 1)
     quantile = float(stats.t.ppf(0.5 + confidence / 2, runs - 1))
-    half = quantile * float(found.std(ddof=1)) / math.sqrt(runs)
+    half = quantile * float(numbers.std(ddof=1)) / math.sqrt(runs)
     return Estimate(mean, mean - half, mean + half, runs)
 
 
@@ -85,14 +85,14 @@ def curve_interval(curves: ArrayLike, confidence: float = 0.95) -> tuple[NDArray
 
     One run has no band: its bounds are the curve itself, so that it can be drawn.
     """
-    found = np.asarray(curves, dtype=np.float64)
-    if found.ndim != 2 or not len(found):
-        raise ValueError(f"curves must be [runs, points], got the shape {found.shape}")
-    mean = found.mean(0)
-    if len(found) == 1:
+    values = np.asarray(curves, dtype=np.float64)
+    if values.ndim != 2 or not len(values):
+        raise ValueError(f"curves must be [runs, points], got the shape {values.shape}")
+    mean = values.mean(0)
+    if len(values) == 1:
         return mean, mean.copy(), mean.copy()
-    quantile = float(stats.t.ppf(0.5 + confidence / 2, len(found) - 1))
-    half = quantile * found.std(0, ddof=1) / math.sqrt(len(found))
+    quantile = float(stats.t.ppf(0.5 + confidence / 2, len(values) - 1))
+    half = quantile * values.std(0, ddof=1) / math.sqrt(len(values))
     return mean, mean - half, mean + half
 
 
@@ -108,21 +108,21 @@ def bootstrap_interval(
 
     For what is far from normal, such as a ratio or a median; with few runs it is too narrow.
     """
-    found = _runs(values)
+    runs = _runs(values)
     of = statistic or (lambda sample: float(sample.mean()))
-    if len(found) == 1:
-        return Estimate(float(of(found)), -math.inf, math.inf, 1)
-    chosen = np.random.default_rng(seed).integers(len(found), size=(draws, len(found)))
-    drawn = np.array([of(found[rows]) for rows in chosen])
-    low, high = np.quantile(drawn, [0.5 - confidence / 2, 0.5 + confidence / 2])
-    return Estimate(float(of(found)), float(low), float(high), len(found))
+    if len(runs) == 1:
+        return Estimate(float(of(runs)), -math.inf, math.inf, 1)
+    samples = np.random.default_rng(seed).integers(len(runs), size=(draws, len(runs)))
+    statistics = np.array([of(runs[rows]) for rows in samples])
+    low, high = np.quantile(statistics, [0.5 - confidence / 2, 0.5 + confidence / 2])
+    return Estimate(float(of(runs)), float(low), float(high), len(runs))
 
 
 def _runs(values: ArrayLike) -> NDArray[np.float64]:
-    found = np.asarray(values, dtype=np.float64)
-    if found.ndim != 1 or not len(found) or not np.isfinite(found).all():
-        raise ValueError(f"runs must be one finite number each, got the shape {found.shape}")
-    return found
+    runs = np.asarray(values, dtype=np.float64)
+    if runs.ndim != 1 or not len(runs) or not np.isfinite(runs).all():
+        raise ValueError(f"runs must be one finite number each, got the shape {runs.shape}")
+    return runs
 
 
 # ---- the rule -----------------------------------------------------------------------------------
@@ -147,13 +147,15 @@ def larger_than(
     *,
     form: str = "{:.4g}",
     published: str | None = None,
+    count_runs: bool = True,
 ) -> Finding:
     """The finding on "``quantity`` of ``names[0]`` is larger than that of ``names[1]``".
 
-    Runs are paired; ``second`` may be one number that ``first`` is compared with.
+    Runs are paired; ``second`` may be one number that ``first`` is compared with. The sentence says
+    how many runs there are unless ``count_runs`` is False.
 
-    >>> found = larger_than([2.0, 2.1, 2.2], [1.0, 1.2, 1.1], ("joint", "independent"), "gap")
-    >>> found.verdict, found.measured
+    >>> finding = larger_than([2.0, 2.1, 2.2], [1.0, 1.2, 1.1], ("joint", "independent"), "gap")
+    >>> finding.verdict, finding.measured
     ('holds', 'gap: joint 2.1, independent 1.1, difference 1 [0.7516, 1.248] over 3 runs: larger')
     """
     other = [second] * len(first) if isinstance(second, int | float) else second
@@ -161,8 +163,6 @@ def larger_than(
     verdict, words = judge_larger(difference)
     means = (form.format(float(np.mean(values))) for values in (first, other))
     left, right = (f"{name} {mean}" for name, mean in zip(names, means, strict=True))
-    runs = f"{difference.runs} run" + ("s" if difference.runs > 1 else "")
-    sentence = (
-        f"{quantity}: {left}, {right}, difference {difference.shown(form)} over {runs}: {words}"
-    )
-    return Finding(verdict, sentence, published)
+    runs = f" over {difference.runs} run" + ("s:" if difference.runs > 1 else ":")
+    sentence = f"{quantity}: {left}, {right}, difference {difference.shown(form)}"
+    return Finding(verdict, f"{sentence}{runs if count_runs else ','} {words}", published)

@@ -1,100 +1,69 @@
-"""Figure 4: adversarial inputs told from clean ones by ensemble diversity, and in disguise."""
+"""Detection of adversarial inputs by ensemble diversity, disguised ones too: Figure 4."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dissensus.papers.adp.contenders import CONTENDERS
-from dissensus.papers.adp.ensembles import ENSEMBLES
-from dissensus.papers.adp.measuring import GRID
-from dissensus.papers.adp.reading import data_in, rows_of, title
+from dissensus.papers.adp.ensembles import ADP_RUNS, BASELINE, ENSEMBLES
+from dissensus.papers.adp.measurements import GRID
 from dissensus.papers.adp.settings import ENSEMBLE_SETTING
 from dissensus.papers.base import Claim, Experiment, Finding, Record
-from dissensus.papers.comparing import (
+from dissensus.papers.comparisons import (
     CANNOT,
-    all_of,
-    compare_values,
-    paired,
+    Larger,
+    Quantity,
+    Runs,
+    at,
+    by_data,
+    data_title,
+    where,
 )
-from dissensus.papers.statistics import larger_than, mean_interval
+from dissensus.papers.statistics import larger_than
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["DETECTION"]
+__all__ = ["DETECTION", "brief"]
 
 ATTACKS = ("fgsm", "bim", "pgd", "mim")
 _NAMES = {**{name: name.upper() for name in ATTACKS}, "disguised": "PGD in disguise"}
 
 
-def _auroc(
-    rows: Sequence[Record], attack: str, score: str = "ensemble_diversity"
-) -> dict[int, float]:
-    found = {}
-    for row in rows:
-        measured = row["result"].get("detection", {}).get(attack, {}).get("auroc", {})
-        if score in measured:
-            found[row["cell"]["seed"]] = float(measured[score])
-    return found
+def _auroc(attack: str, score: str = "ensemble_diversity", form: str = "{:.3f}") -> Quantity:
+    return Quantity(f"AUROC under {_NAMES[attack]}", at("detection", attack, "auroc", score), form)
 
 
-def _above_chance(attacks: Sequence[str], data: str) -> Callable[[list[Record]], Finding]:
-    """The AUROC on ADP's ensembles, mean over ``attacks``, against ½."""
+@dataclass(frozen=True)
+class AboveChance:
+    """Checks that the AUROC on ADP's ensembles, mean over ``attacks``, is larger than ½."""
 
-    def check(records: list[Record]) -> Finding:
-        found = [_auroc(rows_of(records, data, "adp"), attack) for attack in attacks]
-        seeds = sorted(set.intersection(*(set(one) for one in found)))
+    attacks: Sequence[str]
+    data: str
+
+    def __call__(self, records: list[Record]) -> Finding:
+        runs = ADP_RUNS.of(where(records, data=self.data))
+        aurocs = [_auroc(attack).values(runs) for attack in self.attacks]
+        seeds = sorted(set.intersection(*map(set, aurocs)))
         if not seeds:
-            return Finding(CANNOT, f"no runs on {title(data)}")
-        values = [float(np.mean([one[seed] for one in found])) for seed in seeds]
-        tried = ", ".join(_NAMES[attack] for attack in attacks)
+            return Finding(CANNOT, f"no runs on {data_title(self.data)}")
+        means = [float(np.mean([auroc[seed] for auroc in aurocs])) for seed in seeds]
+        tried = ", ".join(_NAMES[attack] for attack in self.attacks)
         names = ("ensemble diversity", "chance")
-        return larger_than(values, 0.5, names, f"AUROC, {tried}", form="{:.3f}")
-
-    return check
-
-
-def _better_on_adp(records: list[Record]) -> Finding:
-    """The detector on ADP's ensemble against the same detector on the baseline's."""
-    findings = {}
-    for data in data_in(records):
-        values = [_auroc(rows_of(records, data, who), "pgd") for who in ("adp", "plain")]
-        if all(values):
-            titles = (CONTENDERS["adp"].title, CONTENDERS["plain"].title)
-            pair = paired(*values)
-            findings[title(data)] = compare_values(*pair, titles, "AUROC under PGD", "{:.3f}")
-    return all_of(findings)
-
-
-def _better_than(score: str, words: str) -> Callable[[list[Record]], Finding]:
-    """Ensemble diversity against another score of the same ADP ensemble."""
-
-    def check(records: list[Record]) -> Finding:
-        findings = {}
-        for data in data_in(records):
-            rows = rows_of(records, data, "adp")
-            values = [_auroc(rows, "pgd"), _auroc(rows, "pgd", score)]
-            if all(values):
-                names = ("ensemble diversity", words)
-                pair = paired(*values)
-                findings[title(data)] = compare_values(*pair, names, "AUROC under PGD", "{:.3f}")
-        return all_of(findings)
-
-    return check
+        return larger_than(means, 0.5, names, f"AUROC, {tried}", form="{:.3f}")
 
 
 def brief(records: list[Record]) -> list[str]:
-    """The detector against attacks that do not know of it, and against one that does."""
+    """The detector against attacks that do not know about it, and against one that does."""
     parts = []
-    for data in data_in(records):
-        rows = rows_of(records, data, "adp")
-        values = [list(_auroc(rows, attack).values()) for attack in ("pgd", "disguised")]
-        if all(values):
-            before, after = (float(np.mean(one)) for one in values)
-            parts.append(f"{title(data)} {before:.2f} → {after:.2f}")
+    for title, group in by_data(records).items():
+        runs = ADP_RUNS.of(group)
+        pair = [_auroc(attack) for attack in ("pgd", "disguised")]
+        if all(auroc.values(runs) for auroc in pair):
+            parts.append(f"{title} {pair[0].mean(runs):.2f} → {pair[1].mean(runs):.2f}")
     return [
         "Ensemble diversity as a detector on ADP₂,₀.₅'s ensembles, AUROC under PGD → under PGD "
         f"that hides from it: {', '.join(parts)}."
@@ -105,44 +74,36 @@ def draw(records: list[Record]) -> Figure:
     """ROC curves on ADP's ensembles, mean over seeds."""
     from dissensus.plots.style import add_line, label, new_figure
 
-    chosen = [record for record in records if "detection" in record["result"]]
-    sets = data_in(chosen)
-    figure, axes = new_figure(1, max(1, len(sets)), width=3.8, height=3.4)
-    for panel, data in zip(axes[0], sets, strict=True):
-        rows = rows_of(chosen, data, "adp")
+    groups = by_data(record for record in records if "detection" in record["result"])
+    figure, axes = new_figure(1, max(1, len(groups)), width=3.8, height=3.4)
+    for panel, (title, group) in zip(axes[0], groups.items(), strict=True):
+        rows = ADP_RUNS.of(group)
         for number, attack in enumerate((*ATTACKS, "disguised") if rows else ()):
             curve = np.mean([row["result"]["detection"][attack]["roc"] for row in rows], axis=0)
-            value = float(np.mean(list(_auroc(rows, attack).values())))
-            name = f"{_NAMES[attack]}, AUROC {value:.2f}"
+            name = f"{_NAMES[attack]}, AUROC {_auroc(attack).mean(rows):.2f}"
             style = "--" if attack == "disguised" else "-"
             add_line(panel, GRID, curve, number, name=name, markers=False, linestyle=style)
         panel.plot([0, 1], [0, 1], color="#999999", linewidth=0.8, label="chance")
-        label(panel, "false positive rate", "true positive rate", title(data))
+        label(panel, "false positive rate", "true positive rate", title)
         panel.legend(loc="lower right", fontsize=7.0, framealpha=0.9, edgecolor="none")
     return figure
 
 
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     """AUROC of every score on ADP's ensembles, and of ensemble diversity on the baseline's."""
-    header = ["data", "ensemble", "score", *(_NAMES[name] for name in (*ATTACKS, "disguised"))]
     rows = []
-    for data in data_in(records):
-        for who in ("plain", "adp"):
-            found = rows_of(records, data, who)
+    for title, group in by_data(records).items():
+        for runs in (BASELINE, ADP_RUNS):
+            some = [run for run in runs.of(group) if "detection" in run["result"]]
             scores = list(
-                dict.fromkeys(
-                    score
-                    for row in found
-                    for score in row["result"].get("detection", {}).get("pgd", {}).get("auroc", {})
-                )
+                dict.fromkeys(s for run in some for s in run["result"]["detection"]["pgd"]["auroc"])
             )
-            for score in scores if who == "adp" else scores[-1:]:
-                cells = []
-                for attack in (*ATTACKS, "disguised"):
-                    values = list(_auroc(found, attack, score).values())
-                    cells.append(mean_interval(values).shown("{:.2f}") if values else "–")
-                rows.append([title(data), CONTENDERS[who].title, score.replace("_", " "), *cells])
-    return header, rows
+            for score in scores if runs is ADP_RUNS else scores[-1:]:
+                shown = [
+                    _auroc(attack, score, "{:.2f}").text(some) for attack in (*ATTACKS, "disguised")
+                ]
+                rows.append([title, runs.name, score.replace("_", " "), *shown])
+    return ["data", "ensemble", "score", *_NAMES.values()], rows
 
 
 _SETS = ("cifar10", "mnist", "fashion_mnist", "digits")
@@ -165,9 +126,9 @@ DETECTION = Experiment(
     (
         *(
             Claim(
-                f"{title(data)}: {words}",
+                f"{data_title(data)}: {words}",
                 f"Section 4.5, Figure 4; {protocol}",
-                _above_chance(attacks, data),
+                AboveChance(attacks, data),
             )
             for attacks, words, protocol in _PROTOCOLS
             for data in _SETS
@@ -175,12 +136,18 @@ DETECTION = Experiment(
         Claim(
             "It needs ADP: on the baseline's ensemble the same detector is worse",
             "our question; the paper's attacks (historical, weak)",
-            _better_on_adp,
+            Larger(_auroc("pgd"), ADP_RUNS, BASELINE, by_data),
         ),
         Claim(
             "It is better than the entropy of the ensemble's prediction",
             "our question; the paper's attacks (historical, weak)",
-            _better_than("entropy", "entropy"),
+            Larger(
+                _auroc("pgd"),
+                Runs("ensemble diversity", ADP_RUNS.settings),
+                Runs("entropy", ADP_RUNS.settings),
+                by_data,
+                against=_auroc("pgd", "entropy"),
+            ),
         ),
     ),
     draw,

@@ -1,39 +1,153 @@
-"""The study that most of the paper is read off: contenders trained once, and all about each.
+"""Ensembles of the adp paper: the contenders, their training, and the study that most tables read.
 
-A cell is one ensemble: one data set, one contender, one seed. It is trained, and everything that
-the tables and figures need is measured at once, so that no experiment trains it again.
+A cell is one ensemble: one data set, one contender, one seed. It is trained once, and everything
+that tables and figures need is measured at once, so that no experiment trains it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.papers.adp import measuring
-from dissensus.papers.adp.contenders import train_ensemble
-from dissensus.papers.adp.plans import data_settings, ensemble_cell
-from dissensus.papers.base import Cell, Study
-from dissensus.papers.collusion.parts import Parts, load_parts
-from dissensus.papers.comparing import (
-    SEEDS_OPTION,
-    seeds_of,
-)
+from dissensus.objectives import ADP, Independent, Objective, target_probability
+from dissensus.papers import cells as shared
+from dissensus.papers.adp import measurements
+from dissensus.papers.adp.settings import data_settings
+from dissensus.papers.base import Cell, Record, Study
+from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.comparisons import Runs
+from dissensus.papers.image_data import ImageData, load_images
+from dissensus.robustness import AdversarialBatches
+from dissensus.training import fit
 
-__all__ = ["CONTROLS", "ENSEMBLES", "PAIR", "TRAINED", "cells", "measure", "run"]
+__all__ = [
+    "ADP_RUNS",
+    "BASELINE",
+    "CONTENDERS",
+    "CONTROLS",
+    "ENSEMBLES",
+    "PAIR",
+    "TRAINED",
+    "Contender",
+    "cells",
+    "contenders_in",
+    "measure",
+    "objective_of",
+    "run",
+    "runs_of",
+    "smoothed_labels",
+    "train_ensemble",
+]
 
+#: The paper's ADP₂,₀.₅.
+ALPHA, BETA = 2.0, 0.5
+
+
+# ---- contenders ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Contender:
+    """How an ensemble is trained; ``title`` is its name in tables.
+
+    ``smoothed`` trains on labels smoothed as ADP's entropy term does according to Eq. 7;
+    ``adversarial`` names the attack of adversarial training; ``members`` replaces the cell's.
+    """
+
+    title: str
+    objective: Objective
+    smoothed: bool = False
+    adversarial: str | None = None
+    members: int | None = None
+
+
+#: All contenders by the name that cells use. The paper's baseline adds the members' losses up, ours
+#: takes their mean: Adam does not notice.
+CONTENDERS: dict[str, Contender] = {
+    "plain": Contender("baseline", Independent()),
+    "adp-entropy": Contender("ADP₂,₀", ADP(ALPHA, 0.0)),
+    "adp": Contender("ADP₂,₀.₅", ADP(ALPHA, BETA)),
+    "smoothed": Contender("label smoothing", Independent(), smoothed=True),
+    "single": Contender("single network", Independent(), members=1),
+    "fgsm": Contender("AdvT (FGSM)", Independent(), adversarial="fgsm"),
+    "fgsm-adp": Contender("AdvT (FGSM) + ADP", ADP(ALPHA, BETA), adversarial="fgsm"),
+    "pgd": Contender("AdvT (PGD)", Independent(), adversarial="pgd"),
+    "pgd-adp": Contender("AdvT (PGD) + ADP", ADP(ALPHA, BETA), adversarial="pgd"),
+}
 PAIR = ("plain", "adp")
 CONTROLS = ("adp-entropy", "smoothed", "single")
 TRAINED = ("fgsm", "fgsm-adp", "pgd", "pgd-adp")
 
 
-# ---- planning -----------------------------------------------------------------------------------
+def runs_of(contender: str) -> Runs:
+    """The runs of a contender, under its title."""
+    return Runs(CONTENDERS[contender].title, {"contender": contender})
 
-#: Who competes on which data set, the main rows first. Adversarial training has the paper's ε,
-#: which are CIFAR's and suit Fashion-MNIST too.
+
+BASELINE, ADP_RUNS = runs_of("plain"), runs_of("adp")
+
+
+def contenders_in(records: list[Record]) -> list[Runs]:
+    """The contenders of ``records``, in the order of :data:`CONTENDERS`."""
+    names = {record["cell"]["contender"] for record in records}
+    return [runs_of(name) for name in CONTENDERS if name in names]
+
+
+def smoothed_labels(labels: Tensor, members: int, classes: int) -> Tensor:
+    """``F_y`` of Eq. 7 for the label and the rest shared evenly: Theorem 2's ensemble, as targets.
+
+    >>> smoothed_labels(torch.tensor([1]), members=3, classes=10).round(decimals=3)[0, :2]
+    tensor([0.0460, 0.5880])
+    """
+    right = target_probability(ALPHA, members, classes)
+    soft = torch.full((len(labels), classes), (1 - right) / (classes - 1))
+    return soft.scatter_(1, labels[:, None], right)
+
+
+def train_ensemble(cell: Cell, data: ImageData) -> Ensemble:
+    """The contender that ``cell`` names, trained on ``data`` as the cell says."""
+    contender = CONTENDERS[cell["contender"]]
+    members = contender.members or cell["members"]
+    ens = shared.new_ensemble(cell, data, members=members, execution=cell["execution"])
+    x, y = data.train
+    if contender.smoothed:
+        y = smoothed_labels(y, members, data.outputs)
+    fit(
+        ens,
+        (x, y),
+        objective_of(contender, cell),
+        augment=_augmentation(contender, cell, ens),
+        progress=False,
+        recipe=shared.recipe(cell),
+    )
+    return ens
+
+
+def objective_of(contender: Contender, cell: Cell) -> Objective:
+    """The contender's objective, with the temperature of Appendix B.2 where the cell has one."""
+    temperature = cell.get("temperature", 1.0)
+    if temperature == 1.0 or not isinstance(contender.objective, ADP):
+        return contender.objective
+    return ADP(contender.objective.alpha, contender.objective.beta, temperature)
+
+
+def _augmentation(contender: Contender, cell: Cell, ens: Ensemble) -> Callable[..., Any] | None:
+    augment = shared.augmentation(cell)
+    if contender.adversarial is None:
+        return augment
+    attack = {"fgsm": "fgsm", "pgd": cell["trained_on"]}[contender.adversarial]
+    return AdversarialBatches(ens, attack, eps=(0.01, 0.05), augment=augment)
+
+
+# ---- the study ----------------------------------------------------------------------------------
+
+#: Which contenders run on which data sets, the main rows first. Adversarial training has the
+#: paper's ε, which are CIFAR's and suit Fashion-MNIST too.
 _ENTRIES: dict[str, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {
     "smoke": ((("digits",), (*PAIR, *CONTROLS, *TRAINED)),),
     "cpu": (
@@ -61,7 +175,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         plan.append((range(3, 5), *_ENTRIES[scale][0]))
     settings = data_settings(scale)
     return [
-        _fitted(f"{data}-{contender}-seed={seed}", settings[data], data, contender, seed)
+        _contender_cell(f"{data}-{contender}-seed={seed}", settings[data], data, contender, seed)
         for chosen, sets, contenders in plan
         for seed in chosen
         for data in sets
@@ -69,10 +183,12 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     ]
 
 
-def _fitted(name: str, settings: Mapping[str, Any], data: str, contender: str, seed: int) -> Cell:
-    """The cell of a contender: what is not asked of it is left out, as it costs the most."""
+def _contender_cell(
+    name: str, settings: Mapping[str, Any], data: str, contender: str, seed: int
+) -> Cell:
+    """The cell of a contender, without the measurements that no table reads; they cost the most."""
     changes: dict[str, Any] = {"data": data, "contender": contender, "seed": seed}
-    if contender not in ("plain", "adp"):
+    if contender not in PAIR:
         changes |= {"slow_attacks": [], "curve": None, "detection": None, "features": 0}
     if contender in ("single", *TRAINED):
         changes |= {"transfer": None}
@@ -81,64 +197,56 @@ def _fitted(name: str, settings: Mapping[str, Any], data: str, contender: str, s
     elif contender in CONTROLS and settings["standard"]:
         smallest = settings["standard"]["eps"][:1]
         changes |= {"standard": {**settings["standard"], "eps": smallest}}
-    return ensemble_cell(name, settings, **changes)
-
-
-# ---- running ------------------------------------------------------------------------------------
+    return make_cell(name, settings, **changes)
 
 
 def run(cell: Cell) -> dict[str, Any]:
     """Train the ensemble of ``cell`` and measure all that it asks for."""
-    parts = load_parts(cell)
-    ens = train_ensemble(cell, parts)
-    return measure(ens, cell, parts)
+    data = load_images(cell)
+    return measure(train_ensemble(cell, data), cell, data)
 
 
-def measure(ens: Ensemble, cell: Cell, parts: Parts) -> dict[str, Any]:
-    """What the tables and figures are made of; see :mod:`dissensus.papers.adp.measuring`."""
-    x, y = _shuffled(parts.test, cell["seed"])
+def measure(ens: Ensemble, cell: Cell, data: ImageData) -> dict[str, Any]:
+    """All that tables and figures read; see :mod:`dissensus.papers.adp.measurements`."""
+    # The seed shuffles the test images, so that the first of them are no easier kind.
+    x, y = data.test
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(cell["seed"]))
+    x, y = x[order], y[order]
     result: dict[str, Any] = {
         "parameters": sum(p.numel() for p in ens.member(0).parameters()),
-        "clean": measuring.errors(ens, (x, y)),
+        "clean": measurements.errors(ens, (x, y)),
     }
 
     def some(count: int) -> tuple[Tensor, Tensor]:
         return x[:count], y[:count]
 
     if cell["attacks"]:
-        result["weak"] = measuring.attacked(ens, *some(cell["images"]), cell["attacks"])
+        result["weak"] = measurements.attacked(ens, *some(cell["images"]), cell["attacks"])
     if cell["slow_attacks"]:
-        slow = measuring.attacked(ens, *some(cell["slow_images"]), cell["slow_attacks"])
+        slow = measurements.attacked(ens, *some(cell["slow_images"]), cell["slow_attacks"])
         result["slow"] = slow
-    if cell["standard"]:
-        images = some(cell["standard"]["images"])
-        result["standard"] = measuring.worst_case(ens, *images, cell["standard"])
-        steps = cell["standard"]["steps"]
-        result["at_half"] = measuring.resists_everything(ens, *images, steps)
-    if cell["curve"]:
-        images = some(cell["curve"]["images"])
-        result["curve"] = measuring.over_eps(ens, *images, cell["curve"]["eps"])
-    if cell["transfer"]:
-        images = some(cell["transfer"]["images"])
-        result["transfer"] = measuring.transferred(ens, *images, cell["transfer"])
-    if cell["detection"]:
-        images = some(cell["detection"]["images"])
-        result["detection"] = measuring.detected(ens, *images, cell["detection"])
+    if settings := cell["standard"]:
+        images = some(settings["images"])
+        result["standard"] = measurements.worst_case(ens, *images, settings)
+        result["at_half"] = measurements.accuracy_at_half(ens, *images, settings["steps"])
+    if settings := cell["curve"]:
+        images = some(settings["images"])
+        result["curve"] = measurements.accuracy_over_eps(ens, *images, settings["eps"])
+    if settings := cell["transfer"]:
+        result["transfer"] = measurements.transfer_matrices(
+            ens, *some(settings["images"]), settings
+        )
+    if settings := cell["detection"]:
+        result["detection"] = measurements.detection(ens, *some(settings["images"]), settings)
     if ens.members > 1:
-        result["histogram"] = measuring.histogram(ens, (x, y))
+        result["histogram"] = measurements.diversity_histogram(ens, (x, y))
     if cell["features"]:
         images = some(cell["features"])
-        features = measuring.hidden_features(ens, images[0])
-        result["similarity"] = measuring.similarity(features)
+        features = measurements.hidden_features(ens, images[0])
+        result["similarity"] = measurements.similarity(features)
         if cell["seed"] == 0:
-            result["tsne"] = measuring.visualised(features, images[1], cell["seed"])
+            result["tsne"] = measurements.tsne(features, images[1], cell["seed"])
     return result
-
-
-def _shuffled(part: tuple[Tensor, Tensor], seed: int) -> tuple[Tensor, Tensor]:
-    """Test images in an order of the seed's, so that the first of them are no easier kind."""
-    order = torch.randperm(len(part[1]), generator=torch.Generator().manual_seed(seed))
-    return part[0][order], part[1][order]
 
 
 ENSEMBLES = Study(

@@ -1,4 +1,4 @@
-"""Appendix B.1: Jensen–Shannon divergence as the diversity has no solution inside the simplex."""
+"""Jensen–Shannon divergence as the diversity: no solution inside the simplex (Appendix B.1)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dissensus.objectives import JSD
-from dissensus.papers.adp.minimising import minimised
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.collusion.exact import generator_of
+from dissensus.papers.comparisons import decide, where
+from dissensus.papers.exact import generator_of, minimize_objective
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["EXPERIMENT", "JSDS", "left_over"]
+__all__ = ["EXPERIMENT", "STUDY", "left_over"]
 
 _STRENGTHS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0)
 
@@ -41,9 +41,9 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
 
 
 def run(cell: Cell) -> dict[str, Any]:
-    """The least loss that is found, how near to the edge it is, and Eq. 11 at random points."""
+    """The least loss, how near to the edge it lies, and Eq. 11 at random points."""
     members, classes, strength = cell["members"], cell["classes"], cell["strength"]
-    best = minimised(
+    best = minimize_objective(
         JSD(strength), members, classes, starts=cell["starts"], seed=cell["seed"], spread=2.0
     )
     return {
@@ -72,7 +72,7 @@ def left_over(members: int, classes: int, strength: float, draws: int, seed: int
     return float((1 / own - left).abs().amax(1).min())
 
 
-JSDS = Study(
+STUDY = Study(
     "jsd",
     cells,
     run,
@@ -97,7 +97,7 @@ def _no_interior(records: list[Record]) -> Finding:
         f"{_EDGE:g} (the largest of the smallest is {smallest:.1e}); at {draws:,} random points "
         f"Eq. 11 is violated by at least {left:.2f}"
     )
-    return Finding("holds" if smallest < _EDGE and left >= 1 else "does not hold", sentence)
+    return decide(smallest < _EDGE and left >= 1, sentence)
 
 
 def _overrides(records: list[Record]) -> Finding:
@@ -108,12 +108,14 @@ def _overrides(records: list[Record]) -> Finding:
         if record["result"]["wrong_members"] and record["result"]["loss"] < 0:
             first.setdefault(record["cell"]["members"], record["cell"]["strength"])
     counts = sorted({record["cell"]["members"] for record in records})
-    told = ", ".join(
+    thresholds = ", ".join(
         f"{members} members: from λ = {first[members]:g}" if members in first else f"{members}: no"
         for members in counts
     )
-    sentence = f"members that predict a wrong class at the least loss, which is below 0: {told}"
-    return Finding("holds" if len(first) == len(counts) else "does not hold", sentence)
+    sentence = (
+        f"members that predict a wrong class at the least loss, which is below 0: {thresholds}"
+    )
+    return decide(len(first) == len(counts), sentence)
 
 
 def _too_weak(records: list[Record]) -> Finding:
@@ -128,7 +130,7 @@ def _too_weak(records: list[Record]) -> Finding:
         f"with λ ≤ 1 all members give the label more than 0.9999 in {len(none)} of {len(small)} "
         "settings: no diversity is left to be had"
     )
-    return Finding("holds" if small and len(none) == len(small) else "does not hold", sentence)
+    return decide(bool(small) and len(none) == len(small), sentence)
 
 
 def draw(records: list[Record]) -> Figure:
@@ -138,11 +140,10 @@ def draw(records: list[Record]) -> Figure:
     counts = sorted({record["cell"]["members"] for record in records})
     figure, axes = new_figure(1, len(counts), width=3.2, height=2.8, sharey=True)
     for number, (panel, members) in enumerate(zip(axes[0], counts, strict=True)):
-        for record in records:
-            if record["cell"]["members"] == members:
-                values = record["result"]["label"]
-                x = [record["cell"]["strength"]] * len(values)
-                panel.plot(x, values, "o", color=COLORS[number], alpha=0.7)
+        for record in where(records, members=members):
+            values = record["result"]["label"]
+            x = [record["cell"]["strength"]] * len(values)
+            panel.plot(x, values, "o", color=COLORS[number], alpha=0.7)
         panel.axhline(0.5, color="#999999", linewidth=0.8)
         label(panel, "λ", "F_y of each member", f"{members} members")
     return figure
@@ -153,7 +154,7 @@ EXPERIMENT = Experiment(
     "adp",
     "Appendix B.1",
     "Jensen–Shannon divergence as the diversity",
-    JSDS,
+    STUDY,
     (
         Claim(
             "Cross-entropy minus λ · JSD has no minimum inside the simplex",

@@ -1,4 +1,4 @@
-"""Theorems 1 and 2 and Corollary 1: ADP's best predictions for one example, found by search."""
+"""Theory of ADP: Theorems 1 and 2 and Corollary 1, its best predictions found by search."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 
 from dissensus.diversity import DETERMINANT_FLOOR
 from dissensus.objectives import ADP, alpha_for, target_probability
-from dissensus.papers.adp.minimising import Best, minimised
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.comparisons import CANNOT, decide, where
+from dissensus.papers.exact import Minimum, minimize_objective
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,10 +57,12 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
 
 
 def run(cell: Cell) -> dict[str, Any]:
-    """Search, and say what is found beside what the paper says."""
+    """The minimum that the search finds, beside what the paper states."""
     members, classes = cell["members"], cell["classes"]
     alpha, beta = cell["alpha"], cell["beta"]
-    best = minimised(ADP(alpha, beta), members, classes, starts=cell["starts"], seed=cell["seed"])
+    best = minimize_objective(
+        ADP(alpha, beta), members, classes, starts=cell["starts"], seed=cell["seed"]
+    )
     wrong = best.mean[1:]
     result = {
         "loss": best.loss,
@@ -78,7 +81,7 @@ def run(cell: Cell) -> dict[str, Any]:
     return result
 
 
-def _shared(best: Best) -> float:
+def _shared(best: Minimum) -> float:
     """The largest wrong-class probability that two members have in common; 0 if orthogonal."""
     ordered = np.sort(best.probs[:, 1:], axis=0)
     return float(ordered[-2].max())
@@ -119,22 +122,18 @@ THEORY = Study(
 # ---- reading ------------------------------------------------------------------------------------
 
 
-def _of(records: list[Record], part: str) -> list[Record]:
-    return [record for record in records if record["cell"]["part"] == part]
-
-
 def _one_hot(records: list[Record]) -> Finding:
-    rows = _of(records, "theorem1")
+    rows = where(records, part="theorem1")
     least = min(min(row["result"]["label"]) for row in rows)
     sentence = (
         f"{len(rows)} settings of members, classes and β: every member's F_y is at least "
         f"{least:.6f} where the search stops"
     )
-    return Finding("holds" if least > 1 - CLOSE else "does not hold", sentence)
+    return decide(least > 1 - CLOSE, sentence)
 
 
 def _smoothing(records: list[Record]) -> Finding:
-    rows = _of(records, "theorem2")
+    rows = where(records, part="theorem2")
     away = max(
         max(
             *(abs(value - row["result"]["stated_label"]) for value in row["result"]["label"]),
@@ -147,19 +146,18 @@ def _smoothing(records: list[Record]) -> Finding:
         f"{len(rows)} settings: members' F_y and the mean of wrong classes are within {away:.1e} "
         "of Eq. 7"
     )
-    return Finding("holds" if away < CLOSE else "does not hold", sentence)
+    return decide(away < CLOSE, sentence)
 
 
 def _example(records: list[Record]) -> Finding:
     alpha, label = alpha_for(0.9, members=5, classes=1000), target_probability(2.0, 3, 10)
     sentence = f"α = {alpha:.3f}; α = 2 with K = 3 and L = 10 is F_y = {label:.3f}"
-    verdict = "holds" if abs(alpha - 0.61) < 0.005 else "does not hold"
-    return Finding(verdict, sentence, "α ≈ 0.61")  # type: ignore[arg-type]
+    return decide(abs(alpha - 0.61) < 0.005, sentence, "α ≈ 0.61")
 
 
 def _orthogonal(records: list[Record]) -> Finding:
     """No search goes below the stated minimum, and some search reaches it."""
-    rows = _of(records, "corollary1")
+    rows = where(records, part="corollary1")
     below = max(row["result"]["stated_loss"] - row["result"]["loss"] for row in rows)
     above = max(row["result"]["loss"] - row["result"]["stated_loss"] for row in rows)
     reached = [row for row in rows if row["result"]["loss"] - row["result"]["stated_loss"] < 1e-6]
@@ -170,12 +168,12 @@ def _orthogonal(records: list[Record]) -> Finding:
         f"members share more than {shared:.1e} of a wrong class"
     )
     fine = below < 1e-6 and len(reached) >= len(rows) / 2 and shared < CLOSE
-    return Finding("holds" if fine else "does not hold", sentence)
+    return decide(fine, sentence)
 
 
 def _other_minima(records: list[Record]) -> Finding:
     """How many searches end in Eq. 8."""
-    rows = _of(records, "corollary1")
+    rows = where(records, part="corollary1")
     ends = [loss for row in rows for loss in row["result"]["losses"]]
     good = [
         loss
@@ -185,25 +183,25 @@ def _other_minima(records: list[Record]) -> Finding:
     ]
     share = len(good) / len(ends)
     sentence = f"{len(good)} of {len(ends)} searches ({share:.0%}) end there, the others above it"
-    return Finding("holds" if share == 1 else "does not hold", sentence)
+    return decide(share == 1, sentence)
 
 
 def _approximately(records: list[Record]) -> Finding:
     """How far F_y is from Eq. 7 where K does not divide L − 1, with more and more classes."""
-    rows = [row for row in _of(records, "not-dividing") if row["cell"]["members"] == 4]
+    rows = where(records, part="not-dividing", members=4)
     rows.sort(key=lambda row: row["cell"]["classes"])
     away = [
         max(abs(value - row["result"]["stated_label"]) for value in row["result"]["label"])
         for row in rows
     ]
-    told = ", ".join(
+    shown = ", ".join(
         f"L = {row['cell']['classes']}: {one:.4f} and {row['result']['log_diversity']:.1e}"
         for row, one in zip(rows, away, strict=True)
     )
-    sentence = f"K = 4, largest |F_y − Eq. 7| and log diversity: {told or 'not run'}"
+    sentence = f"K = 4, largest |F_y − Eq. 7| and log diversity: {shown or 'not run'}"
     if len(rows) < 2:
-        return Finding("cannot be tested at this scale", sentence)
-    return Finding("holds" if max(away[1:]) < 0.02 else "does not hold", sentence)
+        return Finding(CANNOT, sentence)
+    return decide(max(away[1:]) < 0.02, sentence)
 
 
 def draw(records: list[Record]) -> Figure:
@@ -212,15 +210,17 @@ def draw(records: list[Record]) -> Figure:
 
     figure, axes = new_figure(1, 2, width=4.0, height=2.8, sharey=True)
     for panel, (members, classes) in zip(axes[0], ((3, 10), (5, 101)), strict=True):
-        found = corollary_solution(members, classes, target_probability(2.0, members, classes))
+        probabilities = corollary_solution(
+            members, classes, target_probability(2.0, members, classes)
+        )
         bottom = np.zeros(classes - 1)
-        for number, probs in enumerate(found):
+        for number, probs in enumerate(probabilities):
             wrong = probs[1:]
             x = np.arange(1, classes)
             color = COLORS[number]
             panel.bar(x, wrong, bottom=bottom, color=color, label=f"member {number + 1}")
             bottom = bottom + wrong
-        words = f"K = {members}, L = {classes}, F_y = {found[0, 0]:.2f}"
+        words = f"K = {members}, L = {classes}, F_y = {probabilities[0, 0]:.2f}"
         label(panel, "wrong class", "probability", words)
     axes[0, 0].legend(fontsize=8.0, frameon=False)
     return figure
@@ -231,19 +231,19 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     header = ["part", "K", "L", "α", "β", "members' F_y", "Eq. 7", "log diversity", "loss", "Eq. 8"]
     rows = []
     for record in records:
-        cell, found = record["cell"], record["result"]
-        low, high = min(found["label"]), max(found["label"])
+        cell, result = record["cell"], record["result"]
+        low, high = min(result["label"]), max(result["label"])
         label = f"{low:.4f}" if high - low < 5e-5 else f"{low:.4f} to {high:.4f}"
-        stated = found.get("stated_label")
-        loss = found.get("stated_loss")
+        stated = result.get("stated_label")
+        loss = result.get("stated_loss")
         rows.append(
             [
                 cell["part"],
                 *(f"{cell[key]:g}" for key in ("members", "classes", "alpha", "beta")),
                 label,
                 "–" if stated is None else f"{stated:.4f}",
-                f"{found['log_diversity']:.1e}",
-                f"{found['loss']:.5f}",
+                f"{result['log_diversity']:.1e}",
+                f"{result['loss']:.5f}",
                 "–" if loss is None else f"{loss:.5f}",
             ]
         )

@@ -1,27 +1,30 @@
-"""Figure 3: do adversarial examples for one member fool the others?"""
+"""Transfer of adversarial examples among the members of an ensemble: Figure 3."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dissensus.papers.adp.contenders import CONTENDERS
-from dissensus.papers.adp.ensembles import ENSEMBLES
-from dissensus.papers.adp.reading import contenders_in, data_in, rows_of, title
+from dissensus.papers.adp.ensembles import ADP_RUNS, BASELINE, ENSEMBLES, contenders_in, runs_of
 from dissensus.papers.adp.settings import ENSEMBLE_SETTING
 from dissensus.papers.base import Claim, Experiment, Finding, Record
-from dissensus.papers.comparing import (
-    compare_values,
-    paired,
+from dissensus.papers.comparisons import (
+    Larger,
+    Quantity,
+    Runs,
+    by_data,
+    data_title,
+    interval_text,
+    where,
 )
-from dissensus.papers.statistics import mean_interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["TRANSFER", "off_diagonal"]
+__all__ = ["TRANSFER", "brief", "off_diagonal"]
 
 _MODES = ("untargeted", "targeted")
 
@@ -32,8 +35,20 @@ def off_diagonal(matrix: Sequence[Sequence[float]]) -> float:
     >>> off_diagonal([[0.0, 0.5], [0.25, 0.0]])
     0.375
     """
-    found = np.asarray(matrix, dtype=float)
-    return float(found[~np.eye(len(found), dtype=bool)].mean())
+    values = np.asarray(matrix, dtype=float)
+    return float(values[~np.eye(len(values), dtype=bool)].mean())
+
+
+def _transfer(name: str, keys: Sequence[str]) -> Quantity:
+    """The mean over some attacks, ``"pgd targeted"``, of the mean over pairs of members."""
+
+    def read(record: Record) -> float | None:
+        matrices = record["result"].get("transfer", {})
+        if any(key not in matrices for key in keys):
+            return None
+        return float(np.mean([off_diagonal(matrices[key]) for key in keys]))
+
+    return Quantity(name, read, "{:.1%}")
 
 
 def _long(records: Sequence[Record]) -> str:
@@ -42,57 +57,43 @@ def _long(records: Sequence[Record]) -> str:
     return next((name.split()[0] for name in names if name.startswith("pgd-")), "pgd-50")
 
 
-def _values(rows: Sequence[Record], key: str) -> dict[int, float]:
-    return {
-        row["cell"]["seed"]: off_diagonal(row["result"]["transfer"][key])
-        for row in rows
-        if key in row["result"].get("transfer", {})
-    }
+@dataclass(frozen=True)
+class LessTransfer:
+    """Checks that less transfers among ADP's members than among those of ``other``.
 
+    The mean over ``attacks``, where ``"long"`` is the attack with more steps than the paper's.
+    """
 
-def _less(
-    mode: str, attacks: Sequence[str], data: str, other: str = "plain"
-) -> Callable[[list[Record]], Finding]:
-    """Less transfer among ADP's members than among ``other``'s, mean over ``attacks``."""
-    titles = (CONTENDERS["adp"].title, CONTENDERS[other].title)
+    mode: str
+    attacks: Sequence[str]
+    data: str
+    other: Runs = BASELINE
 
-    def check(records: list[Record]) -> Finding:
-        names = [_long(records) if attack == "long" else attack for attack in attacks]
-        sides = [
-            _mean_values(rows_of(records, data, who), [f"{name} {mode}" for name in names])
-            for who in ("adp", other)
-        ]
-        adp, theirs = paired(*sides)
+    def __call__(self, records: list[Record]) -> Finding:
+        names = [_long(records) if attack == "long" else attack for attack in self.attacks]
+        words = {
+            "untargeted": "accuracy of other members",
+            "targeted": "other members that predict the target",
+        }[self.mode]
         tried = " and ".join(_attack_title(name) for name in names)
-        if mode == "untargeted":
-            words = f"accuracy of other members, {tried}"
-            return compare_values(adp, theirs, titles, words, "{:.1%}")
-        words = f"other members that predict the target, {tried}"
-        return compare_values(theirs, adp, (titles[1], titles[0]), words, "{:.1%}")
-
-    return check
-
-
-def _mean_values(rows: Sequence[Record], keys: Sequence[str]) -> dict[int, float]:
-    found = [_values(rows, key) for key in keys]
-    seeds = set.intersection(*(set(one) for one in found))
-    return {seed: float(np.mean([one[seed] for one in found])) for seed in sorted(seeds)}
+        quantity = _transfer(f"{words}, {tried}", [f"{name} {self.mode}" for name in names])
+        sides = (ADP_RUNS, self.other) if self.mode == "untargeted" else (self.other, ADP_RUNS)
+        return Larger(quantity, *sides)(where(records, data=self.data))
 
 
 def brief(records: list[Record]) -> list[str]:
     """How often a target transfers, and whether ADP lowers it everywhere."""
-    parts = []
-    for data in data_in(records):
-        values = [
-            list(_values(rows_of(records, data, who), "pgd targeted").values())
-            for who in ("plain", "adp")
-        ]
-        if all(values):
-            before, after = (100 * float(np.mean(one)) for one in values)
-            parts.append(f"{title(data)} {before:.0f} → {after:.0f}")
+    parts, lower = [], []
+    quantity = _transfer("", ["pgd targeted"])
+    for title, group in by_data(records).items():
+        sides = [runs.of(group) for runs in (BASELINE, ADP_RUNS)]
+        if all(quantity.values(side) for side in sides):
+            before, after = (100 * quantity.mean(side) for side in sides)
+            parts.append(f"{title} {before:.0f} → {after:.0f}")
+        if _falls(records, group[0]["cell"]["data"]):
+            lower.append(title)
     if not parts:
         return []
-    lower = [title(data) for data in data_in(records) if _falls(records, data)]
     words = f" **ADP reduces transfer between members** ({', '.join(lower)})." if lower else ""
     return [
         "Targets that transfer from one member to another (PGD), in %, baseline → ADP₂,₀.₅: "
@@ -104,7 +105,7 @@ def brief(records: list[Record]) -> list[str]:
 def _falls(records: list[Record], data: str) -> bool:
     """Whether transfer falls in both modes, under the paper's attacks and under the longer one."""
     return all(
-        _less(mode, attacks, data)(records).verdict == "holds"
+        LessTransfer(mode, attacks, data)(records).verdict == "holds"
         for mode in _MODES
         for attacks in (("pgd", "mim"), ("long",))
     )
@@ -119,13 +120,12 @@ def draw(records: list[Record]) -> Figure:
     """The matrices of PGD, mean over seeds; high is good untargeted, low is good targeted."""
     from dissensus.plots.style import new_figure
 
-    chosen = [record for record in records if "transfer" in record["result"]]
-    sets = data_in(chosen)
-    kinds = [(who, mode) for mode in _MODES for who in ("plain", "adp")]
-    figure, axes = new_figure(max(1, len(sets)), len(kinds), width=2.3, height=2.3)
-    for line, data in zip(axes, sets, strict=True):
-        for panel, (who, mode) in zip(line, kinds, strict=True):
-            rows = rows_of(chosen, data, who)
+    groups = by_data(record for record in records if "transfer" in record["result"])
+    kinds = [(runs, mode) for mode in _MODES for runs in (BASELINE, ADP_RUNS)]
+    figure, axes = new_figure(max(1, len(groups)), len(kinds), width=2.3, height=2.3)
+    for line, (title, group) in zip(axes, groups.items(), strict=True):
+        for panel, (runs, mode) in zip(line, kinds, strict=True):
+            rows = runs.of(group)
             panel.grid(False)
             panel.set_xticks([])
             panel.set_yticks([])
@@ -137,9 +137,9 @@ def draw(records: list[Record]) -> Figure:
             for (i, j), value in np.ndenumerate(mean):
                 color = "white" if value > 0.6 else "black"
                 panel.text(j, i, f"{value:.2f}", ha="center", va="center", color=color)
-            panel.set_title(f"{CONTENDERS[who].title}, {mode}", fontsize=8.0)
+            panel.set_title(f"{runs.name}, {mode}", fontsize=8.0)
             if panel is line[0]:
-                panel.set_ylabel(title(data))
+                panel.set_ylabel(title)
     return figure
 
 
@@ -148,17 +148,14 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     keys = list(
         dict.fromkeys(key for record in records for key in record["result"].get("transfer", {}))
     )
-    header = ["data", "contender", *(_header(key) for key in keys)]
     rows = []
-    for data in data_in(records):
-        for who in contenders_in(records):
-            found = rows_of(records, data, who)
-            values = [list(_values(found, key).values()) for key in keys]
-            if not values or not all(values):
-                continue
-            shown = [mean_interval([100 * v for v in one]).shown("{:.0f}") for one in values]
-            rows.append([title(data), CONTENDERS[who].title, *shown])
-    return header, rows
+    for title, group in by_data(records).items():
+        for runs in contenders_in(group):
+            values = [_transfer(key, [key]).values(runs.of(group)).values() for key in keys]
+            if values and all(values):
+                shown = [interval_text([100 * v for v in column], "{:.0f}") for column in values]
+                rows.append([title, runs.name, *shown])
+    return ["data", "contender", *map(_header, keys)], rows
 
 
 def _header(key: str) -> str:
@@ -188,9 +185,9 @@ TRANSFER = Experiment(
     (
         *(
             Claim(
-                f"{title(data)}: {_TEXTS[mode]}{words}",
+                f"{data_title(data)}: {_TEXTS[mode]}{words}",
                 f"{_WHERE}; {protocol}",
-                _less(mode, attacks, data),
+                LessTransfer(mode, attacks, data),
             )
             for attacks, words, protocol in _PROTOCOLS
             for data in _SETS
@@ -198,10 +195,10 @@ TRANSFER = Experiment(
         ),
         *(
             Claim(
-                f"{title(data)}: it is the determinant: targeted, examples transfer less than with "
-                "label smoothing",
+                f"{data_title(data)}: it is the determinant: targeted, examples transfer less than "
+                "with label smoothing",
                 "our question; the paper's attacks (historical, weak)",
-                _less("targeted", ("pgd", "mim"), data, "smoothed"),
+                LessTransfer("targeted", ("pgd", "mim"), data, runs_of("smoothed")),
             )
             for data in ("mnist", "fashion_mnist", "digits")
         ),

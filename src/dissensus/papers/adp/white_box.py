@@ -1,106 +1,108 @@
-"""Tables 2 and 3: white-box attacks, the paper's and strong ones."""
+"""White-box attacks on the whole ensemble, the paper's and strong ones: Tables 2 and 3."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dissensus.papers.adp.accuracies import brief, draw, table
-from dissensus.papers.adp.ensembles import ENSEMBLES
-from dissensus.papers.adp.judging import (
+from dissensus.papers.adp.accuracy import (
     FAMILIES,
     GRADIENT,
-    Check,
-    judged_over_data,
-    of_families,
-    parameter,
-    standard_check,
-    standard_eps,
-    weak_check,
-)
-from dissensus.papers.adp.published import TABLE2, gains
-from dissensus.papers.adp.reading import (
     Bits,
-    by_seed,
-    compared,
-    data_in,
-    kept_by,
-    rows_of,
-    standard_bits,
-    title,
+    MoreRight,
+    accuracy_estimate,
+    accuracy_header,
+    accuracy_rows,
+    attack_parameter,
+    bits_by_seed,
+    compare_images,
+    compare_over_data,
+    right_after,
+    right_in_worst_case,
+    specs_of,
+    standard_eps,
+    weak,
+    worst_case,
 )
+from dissensus.papers.adp.ensembles import (
+    ADP_RUNS,
+    BASELINE,
+    ENSEMBLES,
+    contenders_in,
+    runs_of,
+)
+from dissensus.papers.adp.published import TABLE2, gains, published_row
 from dissensus.papers.adp.settings import ENSEMBLE_SETTING
 from dissensus.papers.base import Claim, Experiment, Finding, Record
-from dissensus.papers.comparing import (
-    CANNOT,
-    all_of,
-)
+from dissensus.papers.comparisons import CANNOT, all_of, by_data, data_title, decide
 
 if TYPE_CHECKING:
-    pass
+    from matplotlib.figure import Figure
 
-__all__ = ["WHITE_BOX"]
+__all__ = ["WHITE_BOX", "brief"]
 
 
 # ---- checks -------------------------------------------------------------------------------------
 
 
-def _overstated(which: int) -> Check:
-    """ADP's gain under the paper's PGD against its gain in the worst case, on the same images."""
+def _paper_pgd(records: Sequence[Record], eps: float) -> list[str]:
+    """The paper's PGD at ``eps``."""
+    return [spec for spec in specs_of(records, ("pgd",)) if attack_parameter(spec) == eps]
 
-    def check(records: list[Record]) -> Finding:
-        runs: dict[str, dict[str, dict[int, Bits]]] = {}
-        for data in data_in(records):
-            pair = [rows_of(records, data, name) for name in ("adp", "plain")]
+
+@dataclass(frozen=True)
+class Overstated:
+    """Checks that ADP gains more under the paper's PGD than in the worst case, on the same images.
+
+    At the ε of that ``place`` in the standard protocol.
+    """
+
+    place: int
+
+    def __call__(self, records: list[Record]) -> Finding:
+        runs = {}
+        for group in by_data(records).values():
+            pair = ADP_RUNS.of(group), BASELINE.of(group)
             sizes = standard_eps(pair[0])
             if not sizes:
                 continue
-            eps = sizes[which]
-            specs = [s for s in of_families(pair[0], ("pgd",), "weak") if parameter(s) == eps]
-            weak = [by_seed(rows, kept_by(specs)) for rows in pair]
-            strong = [by_seed(rows, standard_bits(eps)) for rows in pair]
-            if all((*weak, *strong)):
-                runs[data] = {
-                    "weak": _difference(weak[0], weak[1], strong[0]),
-                    "strong": _difference(strong[0], strong[1], strong[0]),
-                }
-        titles = ("under the paper's PGD", "in the worst case")
-        quantity = "gain of ADP₂,₀.₅ over the baseline"
-        return judged_over_data(runs, ("weak", "strong"), quantity, titles=titles)
-
-    return check
+            eps = sizes[self.place]
+            read = right_after(_paper_pgd(pair[0], eps))
+            lenient = [bits_by_seed(rows, read) for rows in pair]
+            strict = [bits_by_seed(rows, right_in_worst_case(eps)) for rows in pair]
+            if all((*lenient, *strict)):
+                runs[group[0]["cell"]["data"]] = (
+                    _gain(lenient[0], lenient[1], strict[0]),
+                    _gain(strict[0], strict[1], strict[0]),
+                )
+        names = ("under the paper's PGD", "in the worst case")
+        return compare_over_data(runs, names, "gain of ADP₂,₀.₅ over the baseline")
 
 
-def _difference(
+def _gain(
     first: dict[int, Bits], second: dict[int, Bits], images: dict[int, Bits]
 ) -> dict[int, Bits]:
     """First minus second by seed, on the images that the strong attacks were tried on."""
-    seeds = set(first) & set(second) & set(images)
+    seeds = sorted(set(first) & set(second) & set(images))
     count = {seed: len(images[seed]) for seed in seeds}
-    return {s: first[s][: count[s]] - second[s][: count[s]] for s in sorted(seeds)}
+    return {seed: first[seed][: count[seed]] - second[seed][: count[seed]] for seed in seeds}
 
 
-def _withstands(records: list[Record]) -> Finding:
+def _keeps_half(records: list[Record]) -> Finding:
     """Whether ADP keeps half of its clean accuracy at the larger ε, on every data set."""
     findings = {}
-    for data in data_in(records):
-        rows = rows_of(records, data, "adp")
+    for title, group in by_data(records).items():
+        rows = ADP_RUNS.of(group)
         sizes = standard_eps(rows)
-        if not sizes:
-            continue
-        left = by_seed(rows, standard_bits(sizes[-1]))
-        half = {
-            record["cell"]["seed"]: np.full(
-                len(left[record["cell"]["seed"]]), (1 - record["result"]["clean"]["error"]) / 2
-            )
-            for record in rows
-            if record["cell"]["seed"] in left
-        }
+        left = bits_by_seed(rows, right_in_worst_case(sizes[-1])) if sizes else {}
+        clean = {row["cell"]["seed"]: 1 - row["result"]["clean"]["error"] for row in rows}
+        half = {seed: np.full(len(bits), clean[seed] / 2) for seed, bits in left.items()}
         if left:
             names = ("ADP₂,₀.₅ in the worst case", "half of its clean accuracy")
-            words = f"ε = {sizes[-1]:g}"
-            findings[title(data)] = compared(left, half, names, words)
+            findings[title] = compare_images(left, half, names, f"ε = {sizes[-1]:g}")
     return all_of(findings)
 
 
@@ -109,21 +111,130 @@ def _no_masking(records: list[Record]) -> Finding:
     runs = [record["result"] for record in records if record["result"].get("standard")]
     if not runs:
         return Finding(CANNOT, "the standard protocol was not run")
+    entries = [entry for run in runs for entry in run["standard"]]
     at_half = max(run["at_half"] for run in runs)
-    zero = max(found["largest_zero_share"] for run in runs for found in run["standard"])
-    nan = sum(found["nan_gradients"] for run in runs for found in run["standard"])
-    after, before = 0, 0
-    for run in runs:
-        for found in run["standard"]:
-            left = list(found["left"].values())
-            after, before = after + left[-1], before + left[-2]
+    zero = max(entry["largest_zero_share"] for entry in entries)
+    nan = sum(entry["nan_gradients"] for entry in entries)
+    before, after = (
+        sum(list(entry["left"].values())[place] for entry in entries) for place in (-2, -1)
+    )
     sentence = (
         f"over {len(runs)} ensembles: at ε = 0.5 at most {at_half:.1%} are left, at most "
         f"{zero:.1%} of an attack's gradients are 0 and {nan} are not finite, and Square breaks "
         f"{before - after} of the {before} images that gradients left"
     )
     fine = at_half <= 0.05 and zero <= 0.1 and nan == 0 and before - after <= 0.02 * max(before, 50)
-    return Finding("holds" if fine else "does not hold", sentence)
+    return decide(fine, sentence)
+
+
+# ---- in short, as a figure and as a table -------------------------------------------------------
+
+
+def brief(records: list[Record]) -> list[str]:
+    """Accuracy under the paper's attacks and in the worst case, and what follows."""
+    groups = by_data(records)
+    sentences = []
+    for title, group in groups.items():
+        parts = [part for eps in standard_eps(ADP_RUNS.of(group)) if (part := _both(group, eps))]
+        if parts:
+            words = "; ".join(parts)
+            sentences.append(f"Accuracy in %, baseline → ADP₂,₀.₅, {title}: {words}.")
+    if sentences:
+        means = "; ".join(f"{title} {_three(group)}" for title, group in groups.items())
+        sentences.append(
+            "Accuracy in %, mean of the paper's FGSM, BIM, PGD and MIM, baseline, label smoothing, "
+            f"ADP₂,₀.₅: {means}."
+        )
+    fallen = [title for title, group in groups.items() if _share_left(group) < 0.5]
+    if fallen:
+        sentences.append(
+            "**ADP is not a white-box defence**: in the worst case at the larger ε it keeps less "
+            f"than half of its accuracy on {', '.join(fallen)}."
+        )
+    return sentences
+
+
+def _both(group: list[Record], eps: float) -> str:
+    """``"at ε = 0.1 73 → 68 under the paper's PGD, 52 → 39 in the worst case"``."""
+    pair = BASELINE.of(group), ADP_RUNS.of(group)
+    readers = {
+        "under the paper's PGD": right_after(_paper_pgd(pair[1], eps)),
+        "in the worst case": right_in_worst_case(eps),
+    }
+    parts = []
+    for words, read in readers.items():
+        before, after = (accuracy_estimate(rows, read) for rows in pair)
+        if before is not None and after is not None:
+            parts.append(f"{100 * before.mean:.0f} → {100 * after.mean:.0f} {words}")
+    return f"at ε = {eps:g} {', '.join(parts)}" if parts else ""
+
+
+def _three(group: list[Record]) -> str:
+    """``"52, 37, 46"``: what label smoothing alone would have done, between the two."""
+    values = []
+    for name in ("plain", "smoothed", "adp"):
+        rows = runs_of(name).of(group)
+        estimate = accuracy_estimate(rows, right_after(specs_of(rows, GRADIENT)))
+        values.append("–" if estimate is None else f"{100 * estimate.mean:.0f}")
+    return ", ".join(values)
+
+
+def _share_left(group: list[Record]) -> float:
+    """ADP's accuracy in the worst case at the largest ε, as a share of that on clean images."""
+    rows = ADP_RUNS.of(group)
+    sizes = standard_eps(rows)
+    if not sizes:
+        return 1.0
+    worst = accuracy_estimate(rows, right_in_worst_case(sizes[-1]))
+    clean = float(np.mean([1 - row["result"]["clean"]["error"] for row in rows]))
+    return 1.0 if worst is None or not clean else worst.mean / clean
+
+
+def draw(records: list[Record]) -> Figure:
+    """Accuracy against ε: the paper's PGD beside one that crosses the ball, and the worst case."""
+    from dissensus.papers.statistics import curve_interval
+    from dissensus.plots.style import COLORS, MARKERS, add_line, label, new_figure
+
+    groups = by_data(record for record in records if "curve" in record["result"])
+    figure, axes = new_figure(1, max(1, len(groups)), width=4.4, height=3.4)
+    for panel, (title, group) in zip(axes[0], groups.items(), strict=True):
+        for number, runs in enumerate((BASELINE, ADP_RUNS)):
+            rows = runs.of(group)
+            if not rows:
+                continue
+            eps = rows[0]["cell"]["curve"]["eps"]
+            for kind, style, words in (("weak", "--", "paper's PGD"), ("strong", "-", "PGD-40")):
+                curves = np.array([row["result"]["curve"][kind] for row in rows])
+                mean, low, high = curve_interval(curves)
+                add_line(
+                    panel,
+                    eps,
+                    mean,
+                    number,
+                    band=(low.clip(0), high.clip(max=1)) if kind == "strong" else None,
+                    name=f"{runs.name}, {words}",
+                    markers=False,
+                    linestyle=style,
+                )
+            for size in standard_eps(rows):
+                bits = bits_by_seed(rows, right_in_worst_case(size)).values()
+                worst = float(np.mean([float(one.mean()) for one in bits]))
+                mark = MARKERS[number]
+                told = f"{runs.name}, worst case" if size == standard_eps(rows)[0] else None
+                panel.plot([size], [worst], mark, color=COLORS[number], markersize=7.0, label=told)
+        label(panel, "ε (L∞)", "accuracy", title)
+        panel.set_ylim(-0.03, 1.03)
+    if groups:
+        axes[0, 0].legend(loc="lower left", fontsize=7.5, frameon=False)
+    return figure
+
+
+def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """Accuracies in %, ours and in round brackets the published ones."""
+    everybody = [runs.settings["contender"] for runs in contenders_in(records)]
+    strong = {"autoattack": "AutoAttack", "right": "**worst case, standard**"}
+    rows = accuracy_rows(records, everybody, ("weak", "slow"), strong, published_row)
+    return accuracy_header(everybody), rows
 
 
 # ---- the experiment -----------------------------------------------------------------------------
@@ -134,6 +245,8 @@ _OURS = "our question; standard protocol"
 _MEAN = "accuracy, mean of FGSM, BIM, PGD and MIM"
 #: The paper's data sets, and ours.
 _SETS = ("mnist", "cifar10", "cifar100", "fashion_mnist", "digits")
+_PLACES = ((0, "smaller"), (-1, "larger"))
+_ENTROPY, _SMOOTHED, _SINGLE = map(runs_of, ("adp-entropy", "smoothed", "single"))
 
 
 def _printed(data: str) -> str | None:
@@ -153,91 +266,88 @@ WHITE_BOX = Experiment(
     (
         *(
             Claim(
-                f"{title(data)}: under FGSM, BIM, PGD and MIM, ADP₂,₀.₅ is more accurate than the "
-                "baseline",
+                f"{data_title(data)}: under FGSM, BIM, PGD and MIM, ADP₂,₀.₅ is more accurate than "
+                "the baseline",
                 _WEAK,
-                weak_check("adp", "plain", GRADIENT, _MEAN, _printed(data), only=data),
+                MoreRight(ADP_RUNS, BASELINE, weak(GRADIENT), _MEAN, _printed(data), data),
             )
             for data in _SETS
         ),
         *(
             Claim(
-                f"Under {FAMILIES[name]}, ADP₂,₀.₅ is more accurate than the baseline",
+                f"Under {title}, ADP₂,₀.₅ is more accurate than the baseline",
                 _WEAK,
-                weak_check(
-                    "adp", "plain", (name,), f"accuracy under {FAMILIES[name]}", gains(name), "slow"
+                MoreRight(
+                    ADP_RUNS,
+                    BASELINE,
+                    weak((name,), "slow"),
+                    f"accuracy under {title}",
+                    gains(name),
                 ),
             )
-            for name in ("jsma", "cw", "ead")
+            for name, title in FAMILIES.items()
+            if name not in GRADIENT
         ),
         Claim(
             "The entropy alone helps: ADP₂,₀ is more accurate than the baseline",
             _WEAK,
-            weak_check(
-                "adp-entropy",
-                "plain",
-                GRADIENT,
-                _MEAN,
-                f"PGD: {gains('pgd', 'adp-entropy')}",
+            MoreRight(
+                _ENTROPY, BASELINE, weak(GRADIENT), _MEAN, f"PGD: {gains('pgd', 'adp-entropy')}"
             ),
         ),
         Claim(
             "The determinant helps beyond it: ADP₂,₀.₅ is more accurate than ADP₂,₀",
             _WEAK,
-            weak_check(
-                "adp",
-                "adp-entropy",
-                GRADIENT,
+            MoreRight(
+                ADP_RUNS,
+                _ENTROPY,
+                weak(GRADIENT),
                 _MEAN,
                 f"PGD: {gains('pgd', 'adp', 'adp-entropy')}",
             ),
         ),
         *(
             Claim(
-                f"{title(data)}: at the {size} ε, ADP₂,₀.₅ is more accurate than the baseline in "
-                "the worst case",
+                f"{data_title(data)}: at the {size} ε, ADP₂,₀.₅ is more accurate than the baseline "
+                "in the worst case",
                 _STRONG,
-                standard_check("adp", "plain", which, "worst case", data),
+                MoreRight(ADP_RUNS, BASELINE, worst_case(place), "worst case", data=data),
             )
             for data in _SETS
-            for which, size in ((0, "smaller"), (-1, "larger"))
+            for place, size in _PLACES
         ),
         Claim(
             "At the smaller ε, ADP₂,₀.₅ is more accurate than ADP₂,₀ in the worst case",
             _STRONG,
-            standard_check("adp", "adp-entropy", 0, "worst case"),
+            MoreRight(ADP_RUNS, _ENTROPY, worst_case(0), "worst case"),
         ),
         Claim(
             "ADP₂,₀.₅ withstands white-box attacks: at the larger ε it keeps at least half of its "
             "accuracy on clean images",
             _OURS,
-            _withstands,
+            _keeps_half,
         ),
-        Claim(
-            "The paper's PGD overstates ADP's gain, at the smaller ε",
-            _OURS,
-            _overstated(0),
-        ),
-        Claim(
-            "The paper's PGD overstates ADP's gain, at the larger ε",
-            _OURS,
-            _overstated(-1),
+        *(
+            Claim(
+                f"The paper's PGD overstates ADP's gain, at the {size} ε", _OURS, Overstated(place)
+            )
+            for place, size in _PLACES
         ),
         Claim(
             "ADP₂,₀.₅ gains more than label smoothing with the F_y of Eq. 7, under the paper's "
             "attacks",
             "our question; the paper's attacks (historical, weak)",
-            weak_check("adp", "smoothed", GRADIENT, _MEAN, None),
+            MoreRight(ADP_RUNS, _SMOOTHED, weak(GRADIENT), _MEAN),
         ),
         Claim(
             "ADP₂,₀.₅ gains more than label smoothing with the F_y of Eq. 7, at the smaller ε",
             _OURS,
-            standard_check("adp", "smoothed", 0, "worst case"),
+            MoreRight(ADP_RUNS, _SMOOTHED, worst_case(0), "worst case"),
         ),
         Claim(
             "A plain ensemble is more robust than a single network, at the smaller ε",
             _OURS,
-            standard_check("plain", "single", 0, "worst case"),
+            MoreRight(BASELINE, _SINGLE, worst_case(0), "worst case"),
         ),
         Claim(
             "The strong attacks can be trusted: no sign of masked gradients",

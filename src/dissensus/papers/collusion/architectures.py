@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.cells import SEEDS_OPTION, seeds_of
 from dissensus.papers.collusion.comparing import (
     beta_table,
     betas_in,
@@ -25,13 +26,7 @@ from dissensus.papers.collusion.images import (
     run_image_cell,
 )
 from dissensus.papers.collusion.plots import draw_beta_curves
-from dissensus.papers.comparing import (
-    CANNOT,
-    SEEDS_OPTION,
-    all_of,
-    seeds_of,
-    where,
-)
+from dissensus.papers.comparisons import CANNOT, all_of, where
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,7 @@ from dissensus.papers.base import Finding, Record
 from dissensus.papers.collusion.images import (
     by_seed,
 )
-from dissensus.papers.comparing import CANNOT, compare_values, paired, where
+from dissensus.papers.comparisons import CANNOT, compare_values, paired, where
 from dissensus.papers.statistics import mean_interval, paired_difference
 
 __all__ = [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.cells import SEEDS_OPTION, seeds_of
 from dissensus.papers.collusion.comparing import (
     FORMS,
     compare,
@@ -25,14 +26,7 @@ from dissensus.papers.collusion.images import (
     image_cell,
     run_image_cell,
 )
-from dissensus.papers.comparing import (
-    SEEDS_OPTION,
-    all_of,
-    compare_values,
-    paired,
-    seeds_of,
-    where,
-)
+from dissensus.papers.comparisons import all_of, compare_values, paired, where
 from dissensus.papers.statistics import curve_interval, mean_interval
 
 if TYPE_CHECKING:

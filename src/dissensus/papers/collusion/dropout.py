@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.cells import SEEDS_OPTION, seeds_of
 from dissensus.papers.collusion.comparing import (
     FORMS,
     QUANTITIES,
@@ -20,14 +21,7 @@ from dissensus.papers.collusion.images import (
     run_image_cell,
 )
 from dissensus.papers.collusion.plots import AXES, draw_points
-from dissensus.papers.comparing import (
-    CANNOT,
-    SEEDS_OPTION,
-    all_of,
-    paired,
-    seeds_of,
-    where,
-)
+from dissensus.papers.comparisons import CANNOT, all_of, paired, where
 from dissensus.papers.statistics import mean_interval, paired_difference
 
 if TYPE_CHECKING:

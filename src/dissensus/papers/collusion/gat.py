@@ -21,7 +21,7 @@ from dissensus.objectives import (
     equivalent_beta,
 )
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.collusion.exact import (
+from dissensus.papers.exact import (
     TOLERANCE,
     draw_alpha,
     draw_regression,

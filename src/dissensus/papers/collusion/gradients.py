@@ -15,7 +15,8 @@ from torch import Tensor
 
 from dissensus.objectives import Independent, Joint, Objective
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.collusion.exact import (
+from dissensus.papers.collusion.offsets import OFFSET_CLAIMS, run_offsets
+from dissensus.papers.exact import (
     TOLERANCE,
     equal_finding,
     generator_of,
@@ -24,7 +25,6 @@ from dissensus.papers.collusion.exact import (
     uniform,
     value_and_gradient,
 )
-from dissensus.papers.collusion.offsets import OFFSET_CLAIMS, run_offsets
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

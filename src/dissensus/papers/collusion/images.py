@@ -19,7 +19,8 @@ from dissensus.models import make_factory
 from dissensus.objectives import Augmented, LearnerDropout, Objective
 from dissensus.outputs import combined_log_probs
 from dissensus.papers.base import Cell, Record
-from dissensus.papers.collusion.parts import Parts, load_parts
+from dissensus.papers.image_data import ImageData as Parts
+from dissensus.papers.image_data import load_images as load_parts
 from dissensus.training import History, Recipe, fit, predict
 
 __all__ = [
@@ -37,7 +38,7 @@ __all__ = [
 BETAS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 #: Where the small networks are, for the ``model`` of a cell.
-NETWORKS = "dissensus.papers.collusion.networks"
+NETWORKS = "dissensus.papers.networks"
 
 _SGD = "sgd:lr=0.1,momentum=0.9,weight_decay=5e-4"
 

@@ -19,7 +19,7 @@ from torch.autograd.functional import hessian
 from dissensus.decomposition import decompose
 from dissensus.objectives import Independent, Joint, Objective
 from dissensus.papers.base import Cell, Claim, Finding, Record
-from dissensus.papers.collusion.exact import (
+from dissensus.papers.exact import (
     TOLERANCE,
     equal_finding,
     generator_of,

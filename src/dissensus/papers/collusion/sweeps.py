@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.cells import SEEDS_OPTION, seeds_of
 from dissensus.papers.collusion.comparing import (
     beta_table,
     compare,
@@ -26,14 +27,7 @@ from dissensus.papers.collusion.images import (
     run_image_cell,
 )
 from dissensus.papers.collusion.plots import draw_beta_curves
-from dissensus.papers.comparing import (
-    CANNOT,
-    SEEDS_OPTION,
-    all_of,
-    paired,
-    seeds_of,
-    where,
-)
+from dissensus.papers.comparisons import CANNOT, all_of, paired, where
 from dissensus.papers.statistics import paired_difference
 
 if TYPE_CHECKING:

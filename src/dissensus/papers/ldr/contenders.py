@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dissensus.papers.base import Cell, Study
-from dissensus.papers.comparing import SEEDS_OPTION, seeds_of
+from dissensus.papers.cells import SEEDS_OPTION, seeds_of
 from dissensus.papers.ldr.cells import CPU, FASHION, PAPER, SMOKE, ldr_cell, run_cell
 
 __all__ = ["CONTENDERS", "METHOD_NAMES", "SETTING", "STUDY"]

@@ -16,7 +16,8 @@ from dissensus.papers.base import (
     Study,
     Verdict,
 )
-from dissensus.papers.comparing import CANNOT, SEEDS_OPTION, seeds_of, where
+from dissensus.papers.cells import SEEDS_OPTION, seeds_of
+from dissensus.papers.comparisons import CANNOT, where
 from dissensus.papers.ldr.cells import CPU, PAPER, SMOKE, ldr_cell, run_cell
 from dissensus.papers.ldr.reading import (
     Runs,

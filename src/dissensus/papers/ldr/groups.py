@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.comparing import SEEDS_OPTION, seeds_of, where
+from dissensus.papers.cells import SEEDS_OPTION, seeds_of
+from dissensus.papers.comparisons import where
 from dissensus.papers.ldr.cells import FASHION, ldr_cell, run_cell
 from dissensus.papers.ldr.contenders import METHOD_NAMES
 from dissensus.papers.ldr.reading import Runs, Value, accuracy, compare_sets, shown

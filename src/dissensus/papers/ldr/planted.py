@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.comparing import SEEDS_OPTION, seeds_of, where
+from dissensus.papers.cells import SEEDS_OPTION, seeds_of
+from dissensus.papers.comparisons import where
 from dissensus.papers.ldr.cells import FASHION, SMOKE, ldr_cell
 from dissensus.papers.ldr.measuring import measure, outputs_of
 from dissensus.papers.ldr.methods import train_ensemble

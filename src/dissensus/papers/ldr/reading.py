@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from dissensus.papers.base import Finding, Record
-from dissensus.papers.comparing import CANNOT, paired
+from dissensus.papers.comparisons import CANNOT, paired
 from dissensus.papers.statistics import mean_interval, paired_difference
 
 __all__ = [

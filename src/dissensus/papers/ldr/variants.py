@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dissensus.papers.base import Claim, Experiment, Finding, Record
-from dissensus.papers.comparing import CANNOT
+from dissensus.papers.comparisons import CANNOT
 from dissensus.papers.ldr.contenders import METHOD_NAMES, SETTING, STUDY
 from dissensus.papers.ldr.reading import (
     DATA_NAMES,

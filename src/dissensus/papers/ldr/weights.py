@@ -12,7 +12,7 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.objectives.ldr import hardness_weights
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.comparing import SEEDS_OPTION, seeds_of
+from dissensus.papers.cells import SEEDS_OPTION, seeds_of
 from dissensus.papers.ldr.cells import CPU, PAPER, SMOKE, ldr_cell
 from dissensus.papers.ldr.measuring import outputs_of
 from dissensus.papers.ldr.methods import train_ensemble

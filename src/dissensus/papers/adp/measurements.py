@@ -1,7 +1,7 @@
-"""What is measured of an ensemble: errors, attacks, transfer, detection, diversity, features.
+"""Measurements of an ensemble: errors, attacks, transfer, detection, diversity, features.
 
-Every function returns plain JSON values. Which images an attack left right is kept image by image,
-as a string of 1 and 0, so that contenders can be compared on the same images.
+Every function returns plain JSON values. Attacks keep a string of 1 and 0 that says which images
+stayed right, so that contenders can be compared on the same images.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from dissensus.training import predict
 __all__ = [
     "EDGES",
     "GRID",
+    "accuracy_at_half",
+    "accuracy_over_eps",
     "attacked",
-    "detected",
+    "detection",
+    "diversity_histogram",
     "errors",
     "hidden_features",
-    "histogram",
-    "over_eps",
-    "resists_everything",
     "similarity",
     "strong_attacks",
-    "transferred",
-    "visualised",
+    "transfer_matrices",
+    "tsne",
     "worst_case",
 ]
 
@@ -45,8 +45,7 @@ GRID = np.linspace(0.0, 1.0, 41)
 
 def errors(ens: Ensemble, part: tuple[Tensor, Tensor]) -> dict[str, Any]:
     """Error rates of the ensemble and of each member (Table 1), and how they think of the label."""
-    found = predict(ens, part)
-    logits, labels = found.outputs, part[1]
+    logits, labels = predict(ens, part).outputs, part[1]
     right = combined_log_probs(logits, ens.combine).argmax(-1) == labels
     own = (logits.argmax(-1) == labels).double().mean(1)
     probs = logits.double().softmax(-1).mean(0).gather(1, labels[:, None])
@@ -68,16 +67,16 @@ def bits(values: Tensor) -> str:
 
 def attacked(ens: Ensemble, x: Tensor, y: Tensor, specs: Iterable[str]) -> dict[str, Any]:
     """Each attack by itself: which images stay right, and how far the broken ones were moved."""
-    found = {}
+    results = {}
     for spec in specs:
         outcome = attack(ens, x, y, spec, progress=False)
-        found[spec] = {
+        results[spec] = {
             "right": bits(~outcome.broken),
             "l2": outcome.distortion("l2"),
             "zero_gradients": outcome.zero_share,
             "nan_gradients": int(outcome.nan_gradients.sum()),
         }
-    return found
+    return results
 
 
 def strong_attacks(eps: float, settings: Mapping[str, Any]) -> list[str]:
@@ -109,7 +108,7 @@ def worst_case(
     """
     logits = predict(ens, (x, y)).outputs
     right = combined_log_probs(logits, ens.combine).argmax(-1) == y
-    found = []
+    results = []
     for eps in sorted(settings["eps"]):
         left: dict[str, int] = {}
         first, zero, nan = right, 0.0, 0
@@ -122,7 +121,7 @@ def worst_case(
                 zero, nan = max(zero, outcome.zero_share), nan + int(outcome.nan_gradients.sum())
             first = first if left else right
             left[spec] = int(right.sum())
-        found.append(
+        results.append(
             {
                 "eps": eps,
                 "autoattack": bits(first),
@@ -132,7 +131,7 @@ def worst_case(
                 "nan_gradients": nan,
             }
         )
-    return found
+    return results
 
 
 def _broken(ens: Ensemble, x: Tensor, y: Tensor, spec: str) -> tuple[Tensor, Outcome]:
@@ -149,26 +148,28 @@ def _broken(ens: Ensemble, x: Tensor, y: Tensor, spec: str) -> tuple[Tensor, Out
     return outcome.broken.view(copies, -1).any(0), outcome
 
 
-def resists_everything(ens: Ensemble, x: Tensor, y: Tensor, steps: int) -> float:
+def accuracy_at_half(ens: Ensemble, x: Tensor, y: Tensor, steps: int) -> float:
     """Accuracy at ε = 0.5, where any image can be made grey: above 0 the attack is at fault."""
     outcome = attack(ens, x, y, f"pgd:eps=0.5,steps={steps},loss=margin", progress=False)
     return outcome.accuracy.value
 
 
-def over_eps(ens: Ensemble, x: Tensor, y: Tensor, values: list[float]) -> dict[str, list[float]]:
+def accuracy_over_eps(
+    ens: Ensemble, x: Tensor, y: Tensor, values: list[float]
+) -> dict[str, list[float]]:
     """Accuracy against ε under the paper's PGD, and under 40 steps that can cross the ball."""
     kinds = {
         "weak": "pgd:eps=0.1,steps=10,step=0.1,early=false",
         "strong": "pgd:eps=0.1,steps=40,loss=margin",
     }
-    found = {name: curve_over_eps(ens, x, y, spec, values) for name, spec in kinds.items()}
-    return {name: list(curve.accuracy) for name, curve in found.items()}
+    curves = {name: curve_over_eps(ens, x, y, spec, values) for name, spec in kinds.items()}
+    return {name: list(curve.accuracy) for name, curve in curves.items()}
 
 
 # ---- transfer and detection ---------------------------------------------------------------------
 
 
-def transferred(
+def transfer_matrices(
     ens: Ensemble, x: Tensor, y: Tensor, settings: Mapping[str, Any]
 ) -> dict[str, list[list[float]]]:
     """Matrices among members by attack and mode (Figure 3): the paper's ten steps, and more."""
@@ -178,15 +179,15 @@ def transferred(
         "mim": f"mim:eps={eps},steps=10,step=0.1",
         f"pgd-{more}": f"pgd:eps={eps},steps={more}",
     }
-    found = {}
+    matrices = {}
     for name, spec in kinds.items():
         for mode in ("untargeted", "targeted"):
             matrix = transfer(ens, x, y, spec, mode == "targeted", progress=False)
-            found[f"{name} {mode}"] = matrix.tolist()
-    return found
+            matrices[f"{name} {mode}"] = matrix.tolist()
+    return matrices
 
 
-def detected(
+def detection(
     ens: Ensemble, x: Tensor, y: Tensor, settings: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Figure 4: AUROC of all scores, the ROC curve of ensemble diversity, and both in disguise."""
@@ -197,32 +198,33 @@ def detected(
         "mim": f"mim:eps={eps},steps=10,step=0.1",
         "pgd": f"pgd:eps={eps},steps=10,step=0.1",
     }
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for name, spec in specs.items():
-        # The attack in disguise shares nothing with these but its ε, so that one run will do.
+        # The disguised attack shares nothing with these but its ε, so that one run is enough.
         hidden = ("ensemble_diversity",) if name == "pgd" else ()
-        result = detect(ens, x, y, spec, adaptive=hidden, bootstrap=100, progress=False)
-        found[name] = {
-            "fooled": result.adversarial,
-            "examples": result.clean,
-            "auroc": {score: one.auroc.value for score, one in result.plain.items()},
-            "interval": _interval(result.plain["ensemble_diversity"]),
-            "roc": _on_grid(result.curves["ensemble_diversity"]),
-        }
+        outcome = detect(ens, x, y, spec, adaptive=hidden, bootstrap=100, progress=False)
+        aurocs = {score: one.auroc for score, one in outcome.plain.items()}
+        curve = outcome.curves["ensemble_diversity"]
+        results[name] = _detection(outcome.adversarial, outcome.clean, aurocs, curve)
         if hidden:
-            one = result.adaptive["ensemble_diversity"]
-            found["disguised"] = {
-                "fooled": result.adaptive_adversarial["ensemble_diversity"],
-                "examples": result.clean,
-                "auroc": {"ensemble_diversity": one.auroc.value},
-                "interval": _interval(one),
-                "roc": _on_grid(result.adaptive_curves["ensemble_diversity"]),
-            }
-    return found
+            results["disguised"] = _detection(
+                outcome.adaptive_adversarial["ensemble_diversity"],
+                outcome.clean,
+                {"ensemble_diversity": outcome.adaptive["ensemble_diversity"].auroc},
+                outcome.adaptive_curves["ensemble_diversity"],
+            )
+    return results
 
 
-def _interval(found: Any) -> list[float]:
-    return [found.auroc.low, found.auroc.high]
+def _detection(fooled: int, examples: int, aurocs: Mapping[str, Any], curve: Any) -> dict[str, Any]:
+    interval = aurocs["ensemble_diversity"]
+    return {
+        "fooled": fooled,
+        "examples": examples,
+        "auroc": {score: auroc.value for score, auroc in aurocs.items()},
+        "interval": [interval.low, interval.high],
+        "roc": _on_grid(curve),
+    }
 
 
 def _on_grid(curve: Any) -> list[float]:
@@ -235,10 +237,10 @@ def _on_grid(curve: Any) -> list[float]:
 # ---- diversity and features ---------------------------------------------------------------------
 
 
-def histogram(ens: Ensemble, part: tuple[Tensor, Tensor]) -> dict[str, Any]:
+def diversity_histogram(ens: Ensemble, part: tuple[Tensor, Tensor]) -> dict[str, Any]:
     """Log ensemble diversity on test data with the true label (Figure 5): counts and quantiles."""
-    found = predict(ens, part)
-    values = log_ensemble_diversity(found.outputs, part[1]).double().numpy().clip(EDGES[0], 0.0)
+    logits = predict(ens, part).outputs
+    values = log_ensemble_diversity(logits, part[1]).double().numpy().clip(EDGES[0], 0.0)
     counts, _ = np.histogram(values, EDGES)
     quarters = np.quantile(values, [0.25, 0.5, 0.75])
     return {"counts": counts.tolist(), "quartiles": quarters.tolist()}
@@ -246,7 +248,7 @@ def histogram(ens: Ensemble, part: tuple[Tensor, Tensor]) -> dict[str, Any]:
 
 def hidden_features(ens: Ensemble, x: Tensor, batch_size: int = 256) -> Tensor:
     """What goes into each member's last linear layer, ``[members, batch, features]``."""
-    found = []
+    features = []
     for number in range(ens.members):
         member = ens.member(number).eval()
         last = [module for module in member.modules() if isinstance(module, nn.Linear)][-1]
@@ -258,8 +260,8 @@ def hidden_features(ens: Ensemble, x: Tensor, batch_size: int = 256) -> Tensor:
                     member(part.to(ens.device))
         finally:
             keep.remove()
-        found.append(torch.cat(seen))
-    return torch.stack(found)
+        features.append(torch.cat(seen))
+    return torch.stack(features)
 
 
 def similarity(features: Tensor) -> float:
@@ -274,16 +276,16 @@ def similarity(features: Tensor) -> float:
     """
     centred = (features - features.mean(1, keepdim=True)).double()
     members = len(centred)
-    found = []
+    similarities = []
     for i in range(members):
         for j in range(i + 1, members):
             cross = float((centred[i].T @ centred[j]).norm() ** 2)
             own = [float((one.T @ one).norm()) for one in (centred[i], centred[j])]
-            found.append(cross / (own[0] * own[1]) if min(own) > 0 else 0.0)
-    return float(np.mean(found))
+            similarities.append(cross / (own[0] * own[1]) if min(own) > 0 else 0.0)
+    return float(np.mean(similarities))
 
 
-def visualised(features: Tensor, labels: Tensor, seed: int) -> dict[str, Any]:
+def tsne(features: Tensor, labels: Tensor, seed: int) -> dict[str, Any]:
     """t-SNE of each member's features by itself (Figure 2), to two digits."""
     from sklearn.manifold import TSNE
 

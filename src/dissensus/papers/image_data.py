@@ -1,7 +1,7 @@
-"""The data of an image cell: train, validation and test, in memory or one batch at a time.
+"""Image data of a cell: train, validation and test, in memory or one batch at a time.
 
-Rows are drawn and divided by the cell's seed, so that runs of one seed see the same images whatever
-their objective, and can be compared in pairs. Statistics come from the training rows alone.
+The cell's seed draws and divides the rows, so that runs of one seed see the same images whatever
+their objective and can be compared in pairs. Statistics come from the training rows alone.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch.utils.data import DataLoader, Subset
 from dissensus.data import DATASETS, ImageFolder, data_places, fit_images, load, split_rows
 from dissensus.papers.base import Cell
 
-__all__ = ["Parts", "load_parts"]
+__all__ = ["ImageData", "load_images"]
 
-#: Of ImageNet's pixels, as everybody uses them.
+#: Mean and standard deviation of ImageNet's pixels, as everybody uses them.
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Three parts that ``fit`` and ``predict`` take, and what a network has to know of them.
+class ImageData:
+    """Three parts that ``fit`` and ``predict`` take, and what a network has to know about them.
 
     ``measured`` names those whose predictions fit into memory and are measured after training.
     """
@@ -41,7 +41,7 @@ class Parts:
     measured: tuple[str, ...]
 
 
-def load_parts(cell: Cell) -> Parts:
+def load_images(cell: Cell) -> ImageData:
     """The data that ``cell`` names, with ``train``, ``val`` and ``test`` rows (None for all)."""
     if cell["data"] in DATASETS:
         wanted = (cell["data"], cell["train"], cell["val"], cell["test"], cell["size"])
@@ -52,7 +52,7 @@ def load_parts(cell: Cell) -> Parts:
 @lru_cache(maxsize=1)  # cells of one seed follow each other; the paper's sizes allow for no more
 def _in_memory(
     name: str, train: int | None, val: int | float, test: int | None, size: int | None, seed: int
-) -> Parts:
+) -> ImageData:
     if name == "digits":  # comes with scikit-learn, without a test part of its own
         data = load(name, seed=seed, val=val, test=test)
     else:
@@ -69,7 +69,7 @@ def _in_memory(
     seen = part(data.train, train)
     channels = seen[0].transpose(0, 1).flatten(1)
     mean, std = channels.mean(1).tolist(), channels.std(1).clamp_min(1e-3).tolist()
-    return Parts(
+    return ImageData(
         seen,
         part(data.val) if val else None,
         part(data.test),
@@ -91,7 +91,7 @@ def _folder(name: str) -> Path:
     )
 
 
-def _from_folder(folder: Path, cell: Cell) -> Parts:
+def _from_folder(folder: Path, cell: Cell) -> ImageData:
     """Images read batch by batch; val/ tests, and validation is cut from train/."""
     size = cell["size"] or 224
     images = ImageFolder(folder / "train", size)
@@ -102,7 +102,7 @@ def _from_folder(folder: Path, cell: Cell) -> Parts:
     def loader(data: Any, *, shuffle: bool) -> DataLoader[Any]:
         return DataLoader(data, cell["batch_size"], shuffle=shuffle, num_workers=workers)
 
-    return Parts(
+    return ImageData(
         loader(Subset(images, train.tolist()), shuffle=True),
         loader(Subset(images, val.tolist()), shuffle=False),
         loader(tested, shuffle=False),

@@ -1,0 +1,329 @@
+"""Accuracy under attacks: which images stay right, contenders compared on them, and tables of it.
+
+Contenders are compared in pairs of runs that share seed, data and attacked images, by the rule of
+:mod:`dissensus.papers.statistics`: the interval over seeds decides. Three seeds are few, so each
+sentence also has the interval over the attacked images of all seeds together, which says how sure
+the number is for *these* networks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dissensus.papers.adp.ensembles import CONTENDERS
+from dissensus.papers.base import Finding, Record
+from dissensus.papers.comparisons import CANNOT, Runs, by_data, data_title
+from dissensus.papers.statistics import Estimate, judge_larger, mean_interval
+from dissensus.robustness import parse
+
+__all__ = [
+    "FAMILIES",
+    "GRADIENT",
+    "MoreRight",
+    "accuracy_estimate",
+    "accuracy_header",
+    "accuracy_rows",
+    "accuracy_text",
+    "attack_family",
+    "attack_names",
+    "attack_parameter",
+    "attack_title",
+    "bits_by_seed",
+    "compare_images",
+    "compare_over_data",
+    "images_interval",
+    "right_after",
+    "right_in_worst_case",
+    "specs_of",
+    "standard_eps",
+    "weak",
+    "worst_case",
+]
+
+#: The attacks that follow the gradient inside a ball.
+GRADIENT = ("fgsm", "bim", "pgd", "mim")
+FAMILIES = {
+    **{name: name.upper() for name in GRADIENT},
+    "jsma": "JSMA",
+    "cw": "C&W",
+    "ead": "EAD",
+}
+
+#: Which images stayed right, as 0 and 1.
+Bits = NDArray[np.float64]
+#: Reads from a record which images stayed right; None where that was not measured.
+Reader = Callable[[Record], Bits | None]
+#: Makes a reader of the attacks that some runs went through; None where they went through none.
+Attacks = Callable[[Sequence[Record]], Reader | None]
+
+
+# ---- attacks ------------------------------------------------------------------------------------
+
+
+def attack_family(spec: str) -> str:
+    """``"pgd"`` of ``"pgd:eps=0.1,…"``."""
+    return spec.partition(":")[0]
+
+
+def attack_parameter(spec: str) -> float:
+    """The number that Table 2 names a row by: ε, γ of JSMA, c of C&W and EAD."""
+    key = {"jsma": "gamma", "cw": "c", "ead": "c"}.get(attack_family(spec), "eps")
+    return float(getattr(parse(spec), key))
+
+
+def attack_title(spec: str) -> str:
+    """``"PGD, ε = 0.1"``, and which JSMA it is."""
+    family = attack_family(spec)
+    letter = {"jsma": "γ", "cw": "c", "ead": "c"}.get(family, "ε")
+    kind = "JSMA that cannot stick, both ways" if "direction" in spec else FAMILIES[family]
+    return f"{kind}, {letter} = {attack_parameter(spec):g}"
+
+
+def attack_names(records: Iterable[Record], part: str = "weak") -> list[str]:
+    """The attacks of a part (``weak`` or ``slow``), in the order in which they were run."""
+    return list(
+        dict.fromkeys(spec for record in records for spec in record["result"].get(part, ()))
+    )
+
+
+def specs_of(records: Sequence[Record], families: Sequence[str], part: str = "weak") -> list[str]:
+    """The attacks of these families; JSMA as the authors had it."""
+    return [
+        spec
+        for spec in attack_names(records, part)
+        if attack_family(spec) in families and "direction" not in spec
+    ]
+
+
+def standard_eps(records: Sequence[Record]) -> list[float]:
+    """The ε of the standard protocol on the first of these records that has it, smallest first."""
+    for record in records:
+        if record["result"].get("standard"):
+            return sorted(entry["eps"] for entry in record["result"]["standard"])
+    return []
+
+
+# ---- which images stayed right ------------------------------------------------------------------
+
+
+def _array(bits: str) -> Bits:
+    return np.array([character == "1" for character in bits], dtype=np.float64)
+
+
+def right_after(specs: Sequence[str], part: str = "weak") -> Reader:
+    """Reads the mean over some attacks of whether an image stayed right."""
+
+    def read(record: Record) -> Bits | None:
+        measured = record["result"].get(part, {})
+        if not specs or any(spec not in measured for spec in specs):
+            return None
+        bits: Bits = np.mean([_array(measured[spec]["right"]) for spec in specs], axis=0)
+        return bits
+
+    return read
+
+
+def right_in_worst_case(eps: float, key: str = "right") -> Reader:
+    """Reads what the strong attacks leave at ``eps``; ``key="autoattack"``: AutoAttack alone."""
+
+    def read(record: Record) -> Bits | None:
+        for entry in record["result"].get("standard", ()):
+            if math.isclose(entry["eps"], eps):
+                return _array(entry[key])
+        return None
+
+    return read
+
+
+def weak(families: Sequence[str], part: str = "weak") -> Attacks:
+    """The paper's attacks of these families, their mean."""
+
+    def reader(records: Sequence[Record]) -> Reader | None:
+        specs = specs_of(records, families, part)
+        return right_after(specs, part) if specs else None
+
+    return reader
+
+
+def worst_case(place: int) -> Attacks:
+    """The standard protocol at the ε of that place: 0 is the smallest, −1 the largest."""
+
+    def reader(records: Sequence[Record]) -> Reader | None:
+        sizes = standard_eps(records)
+        return right_in_worst_case(sizes[place]) if sizes else None
+
+    return reader
+
+
+def bits_by_seed(records: Iterable[Record], read: Reader) -> dict[int, Bits]:
+    """What ``read`` finds, by seed; records without it are left out."""
+    bits = {record["cell"]["seed"]: read(record) for record in records}
+    return {seed: value for seed, value in bits.items() if value is not None}
+
+
+# ---- comparisons --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MoreRight:
+    """Checks that more images stay right with the ``first`` runs than with the ``second``.
+
+    On the data set ``data``, over its seeds; or on all, over the runs of all of them, so that what
+    differs from one data set to the next widens the interval.
+    """
+
+    first: Runs
+    second: Runs
+    attacks: Attacks
+    quantity: str
+    published: str | None = None
+    data: str | None = None
+
+    def __call__(self, records: list[Record]) -> Finding:
+        runs = {}
+        for group in by_data(records).values():
+            data = group[0]["cell"]["data"]
+            if self.data in (None, data):
+                pair = self.first.of(group), self.second.of(group)
+                read = self.attacks(pair[0])
+                sides = [bits_by_seed(side, read) for side in pair] if read is not None else []
+                if sides and all(sides):
+                    runs[data] = (sides[0], sides[1])
+        names = (self.first.name, self.second.name)
+        return compare_over_data(runs, names, self.quantity, self.published)
+
+
+def compare_over_data(
+    runs: Mapping[str, tuple[Mapping[int, Bits], Mapping[int, Bits]]],
+    names: tuple[str, str],
+    quantity: str,
+    published: str | None = None,
+) -> Finding:
+    """The finding over the runs of all data sets; ``runs`` has both sides for each of them."""
+    sides = [
+        {(data, seed): bits for data, both in runs.items() for seed, bits in both[side].items()}
+        for side in (0, 1)
+    ]
+    finding = compare_images(sides[0], sides[1], names, quantity, published)
+    if len(runs) < 2:
+        return finding
+    parts = []
+    for data, both in runs.items():
+        seeds = set(both[0]) & set(both[1])
+        means = [np.mean([float(side[seed].mean()) for seed in seeds]) for side in both]
+        parts.append(f"{data_title(data)} {means[0]:.1%} and {means[1]:.1%}")
+    return replace(finding, measured=f"{finding.measured}; by data set: {', '.join(parts)}")
+
+
+def compare_images(
+    first: Mapping[Any, Bits],
+    second: Mapping[Any, Bits],
+    names: tuple[str, str],
+    quantity: str,
+    published: str | None = None,
+) -> Finding:
+    """Whether more images stay right in the first runs than in the second, run by run."""
+    seeds = sorted(set(first) & set(second))
+    if not seeds:
+        return Finding(CANNOT, f"{quantity}: no runs of both kinds", published)
+    images = [first[seed] - second[seed] for seed in seeds]
+    difference = mean_interval([float(one.mean()) for one in images])
+    verdict, words = judge_larger(difference)
+    means = [np.mean([float(side[seed].mean()) for seed in seeds]) for side in (first, second)]
+    over = images_interval(images)
+    gain = f"{100 * difference.mean:+.1f}"
+    gain += f" {_bounds(difference)} points" if difference.runs > 1 else " points"
+    sentence = (
+        f"{quantity}: {names[0]} {means[0]:.1%}, {names[1]} {means[1]:.1%}, difference "
+        f"{gain} over {difference.runs} runs ({words}); over their {over.runs} images "
+        f"{_bounds(over)}"
+    )
+    return Finding(verdict, sentence, published)
+
+
+def images_interval(differences: Sequence[Bits]) -> Estimate:
+    """The mean over the images of all runs with its normal interval: x̄ ± 1.96 s / √n.
+
+    >>> print(images_interval([np.array([1.0, 0.0, 1.0, 1.0])]).shown("{:.2f}"))
+    0.75 [0.26, 1.24]
+    """
+    images = np.concatenate(list(differences))
+    mean, count = float(images.mean()), len(images)
+    half = 1.96 * float(images.std(ddof=1)) / math.sqrt(count) if count > 1 else math.inf
+    return Estimate(mean, mean - half, mean + half, count)
+
+
+def _bounds(estimate: Estimate) -> str:
+    """``"[3.0, 21.0]"``, in points."""
+    return f"[{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
+
+
+# ---- tables -------------------------------------------------------------------------------------
+
+
+def accuracy_estimate(records: Iterable[Record], read: Reader) -> Estimate | None:
+    """The accuracy with its interval over seeds (of one seed: over images); None if not there."""
+    runs = list(bits_by_seed(records, read).values())
+    if not runs:
+        return None
+    if len(runs) == 1:
+        return images_interval(runs)
+    return mean_interval([float(bits.mean()) for bits in runs])
+
+
+def accuracy_text(records: Iterable[Record], read: Reader) -> str:
+    """An accuracy in % for a table; a dash where there is none."""
+    estimate = accuracy_estimate(records, read)
+    if estimate is None:
+        return "–"
+    low, high = max(0.0, estimate.low), min(1.0, estimate.high)
+    return f"{100 * estimate.mean:.1f} [{100 * low:.0f}, {100 * high:.0f}]"
+
+
+def accuracy_rows(
+    records: list[Record],
+    contenders: Sequence[str],
+    parts: Sequence[str] = ("weak",),
+    strong: Mapping[str, str] | None = None,
+    published: Callable[[str, str, float, str], float | None] | None = None,
+) -> list[list[str]]:
+    """Accuracies in %: a row for each data set and attack, a column for each contender.
+
+    ``strong`` are the keys of the standard protocol with their titles; ``published`` gives the
+    printed number of a data set, attack family, parameter and contender.
+    """
+    rows = []
+    strong = strong or {"right": "**worst case, standard**"}
+    for title, group in by_data(records).items():
+        runs = {name: Runs(name, {"contender": name}).of(group) for name in contenders}
+        clean = [[1 - run["result"]["clean"]["error"] for run in some] for some in runs.values()]
+        shown = [f"{100 * np.mean(values):.1f}" if values else "–" for values in clean]
+        rows.append([title, "none", *shown])
+        for part in parts:
+            for spec in attack_names(group, part):
+                cells = []
+                for name, some in runs.items():
+                    text = accuracy_text(some, right_after([spec], part))
+                    if published is not None and "direction" not in spec:
+                        at = (attack_family(spec), attack_parameter(spec), name)
+                        printed = published(group[0]["cell"]["data"], *at)
+                        text += "" if printed is None else f" ({printed})"
+                    cells.append(text)
+                rows.append([title, attack_title(spec), *cells])
+        for eps in standard_eps(group):
+            for key, words in strong.items():
+                read = right_in_worst_case(eps, key)
+                cells = [accuracy_text(some, read) for some in runs.values()]
+                rows.append([title, f"{words}, ε = {eps:g}", *cells])
+    return rows
+
+
+def accuracy_header(contenders: Sequence[str]) -> list[str]:
+    """The header of :func:`accuracy_rows`."""
+    return ["data", "attack", *(CONTENDERS[name].title for name in contenders)]

@@ -1,0 +1,296 @@
+"""Comparisons: quantities of records, and the shared checks by which records decide on a claim.
+
+A claim is an entry: its sentence, where the paper makes it, and a check built from the data classes
+here. A :class:`Quantity` says which number of a record counts and :class:`Runs` which records; a
+check says what has to be larger than what. All verdicts follow the rule of
+:mod:`dissensus.papers.statistics`: the 95 % interval of the mean paired difference over runs that
+share seed and data must lie on the claimed side of 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dissensus.papers.base import Finding, Record, Verdict
+from dissensus.papers.statistics import (
+    Estimate,
+    judge_larger,
+    larger_than,
+    mean_interval,
+    paired_difference,
+)
+
+__all__ = [
+    "CANNOT",
+    "DATA_TITLES",
+    "AboveZero",
+    "Larger",
+    "LargerInAll",
+    "Quantity",
+    "Runs",
+    "all_of",
+    "at",
+    "by_data",
+    "compare_values",
+    "data_title",
+    "decide",
+    "interval_text",
+    "paired",
+    "where",
+]
+
+CANNOT: Verdict = "cannot be tested at this scale"
+
+#: A quantity by seed, or by data set and seed.
+Values = Mapping[Any, float]
+Read = Callable[[Record], float | None]
+Groups = Callable[[list[Record]], Mapping[str, list[Record]]]
+#: Both sides of a comparison, for each case.
+Cases = Callable[[list[Record]], Mapping[str, tuple[Values, Values]]]
+
+#: Data sets as pages call them.
+DATA_TITLES = {
+    "mnist": "MNIST",
+    "fashion_mnist": "Fashion-MNIST",
+    "fashion_features": "Fashion-MNIST features",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "imagenet": "ImageNet",
+}
+
+
+def decide(holds: bool, measured: str, published: str | None = None) -> Finding:
+    """A finding from a condition."""
+    return Finding("holds" if holds else "does not hold", measured, published)
+
+
+# ---- reading records ----------------------------------------------------------------------------
+
+
+def where(records: Iterable[Record], **settings: Any) -> list[Record]:
+    """The records whose cells have these settings."""
+    return [
+        record
+        for record in records
+        if all(record["cell"][key] == value for key, value in settings.items())
+    ]
+
+
+def data_title(data: str) -> str:
+    """``"MNIST"`` for ``"mnist"``."""
+    return DATA_TITLES.get(data, data)
+
+
+def by_data(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Records by the title of their data set, in the order in which data sets appear."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(data_title(record["cell"]["data"]), []).append(record)
+    return groups
+
+
+def at(*path: Any) -> Read:
+    """Reads the number at ``path`` below a record's result; None where it was not measured.
+
+    >>> at("test", "error")({"result": {"test": {"error": 0.25}}})
+    0.25
+    """
+
+    def read(record: Record) -> float | None:
+        value: Any = record["result"]
+        for key in path:
+            if isinstance(value, dict) and key not in value:
+                return None
+            value = value[key]
+        return float(np.mean(value))
+
+    return read
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number of a record: its name in sentences, how it is read, and how it is printed."""
+
+    name: str
+    read: Read
+    form: str = "{:.3f}"
+
+    def values(self, records: Iterable[Record]) -> dict[int, float]:
+        """The quantity by seed; records in which it was not measured are left out."""
+        values = {record["cell"]["seed"]: self.read(record) for record in records}
+        return {seed: value for seed, value in values.items() if value is not None}
+
+    def mean(self, records: Iterable[Record]) -> float:
+        """The mean over runs."""
+        return float(np.mean(list(self.values(records).values())))
+
+    def text(self, records: Iterable[Record]) -> str:
+        """Mean and interval over runs, for a table; a dash where there are none."""
+        return interval_text(self.values(records).values(), self.form)
+
+
+def interval_text(values: Iterable[float], form: str = "{:.3f}") -> str:
+    """Mean and interval of some runs, for a table; a dash where there are none.
+
+    >>> interval_text([0.25]), interval_text([])
+    ('0.250', '–')
+    """
+    numbers = list(values)
+    return mean_interval(numbers).shown(form) if numbers else "–"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs by the settings of their cells, and what sentences call them."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, records: Iterable[Record]) -> list[Record]:
+        """Those among ``records``."""
+        return where(records, **self.settings)
+
+
+def paired(first: Values, second: Values) -> tuple[list[float], list[float]]:
+    """The values of the seeds that both have, in the same order."""
+    seeds = sorted(set(first) & set(second))
+    return [first[seed] for seed in seeds], [second[seed] for seed in seeds]
+
+
+# ---- findings -----------------------------------------------------------------------------------
+
+
+def compare_values(
+    left: Sequence[float],
+    right: Sequence[float],
+    names: tuple[str, str],
+    quantity: str,
+    form: str = "{:.3f}",
+    published: str | None = None,
+) -> Finding:
+    """Whether ``quantity`` is larger in the first runs than in the second, pair by pair."""
+    if not left:
+        return Finding(CANNOT, f"{quantity}: no runs of both kinds", published)
+    return larger_than(
+        left, right, names, quantity, form=form, published=published, count_runs=False
+    )
+
+
+def all_of(findings: Mapping[str, Finding], published: str | None = None) -> Finding:
+    """One finding from several: it holds where each holds; the sentences stand side by side."""
+    verdicts = {finding.verdict for finding in findings.values()}
+    verdict: Verdict = "holds"
+    if not findings or CANNOT in verdicts:
+        verdict = CANNOT
+    if "does not hold" in verdicts:
+        verdict = "does not hold"
+    sentence = "; ".join(
+        f"{name}: {finding.measured}" if name else finding.measured
+        for name, finding in findings.items()
+    )
+    return Finding(verdict, sentence or "no runs", published)
+
+
+# ---- checks -------------------------------------------------------------------------------------
+
+
+def _whole(records: list[Record]) -> dict[str, list[Record]]:
+    return {"": records}
+
+
+@dataclass(frozen=True)
+class Larger:
+    """Checks that ``quantity`` is larger in the ``first`` runs than in the ``second``.
+
+    In every group of ``groups`` that has runs of both. ``against`` is the quantity of the second
+    runs where it is another one.
+    """
+
+    quantity: Quantity
+    first: Runs
+    second: Runs
+    groups: Groups = _whole
+    published: str | None = None
+    against: Quantity | None = None
+
+    def __call__(self, records: list[Record]) -> Finding:
+        findings = {}
+        names = (self.first.name, self.second.name)
+        for group, members in self.groups(records).items():
+            left, right = paired(
+                self.quantity.values(self.first.of(members)),
+                (self.against or self.quantity).values(self.second.of(members)),
+            )
+            if left:
+                findings[group] = compare_values(
+                    left, right, names, self.quantity.name, self.quantity.form
+                )
+        return all_of(findings, self.published)
+
+
+@dataclass(frozen=True)
+class LargerInAll:
+    """Checks that ``quantity`` is larger on the left in every case, by more than ``margin``.
+
+    The sentence gives, case by case, both means and the interval of their paired difference.
+    """
+
+    cases: Cases
+    names: tuple[str, str]
+    quantity: str
+    form: str = "{:.3f}"
+    margin: float = 0.0
+    published: str | None = None
+
+    def __call__(self, records: list[Record]) -> Finding:
+        signed = self.form.replace(":", ":+", 1)
+        sentences, larger, fewest = [], 0, 2
+        for case, sides in self.cases(records).items():
+            left, right = paired(*sides)
+            if not left:
+                sentence = f"{self.quantity}: no runs of both kinds on {case}"
+                return Finding(CANNOT, sentence, self.published)
+            difference = paired_difference(left, right)
+            fewest = min(fewest, difference.runs)
+            larger += difference.low > self.margin
+            means = [self.form.format(float(np.mean(side))) for side in (left, right)]
+            sentences.append(f"{case} {means[0]} and {means[1]} ({difference.shown(signed)})")
+        if not sentences or fewest < 2:
+            sentence = f"{self.quantity}: fewer than two runs to compare"
+            return Finding(CANNOT, sentence, self.published)
+        by = f" by more than {self.form.format(self.margin)}" if self.margin else ""
+        sentence = (
+            f"{self.quantity}, {self.names[0]} and {self.names[1]}: {'; '.join(sentences)}. "
+            f"Larger{by} on {larger} of {len(sentences)}"
+        )
+        return decide(larger == len(sentences), sentence, self.published)
+
+
+@dataclass(frozen=True)
+class AboveZero:
+    """Checks that a number of each run lies above 0 in every case; ``name`` says what it is."""
+
+    name: str
+    cases: Callable[[list[Record]], Mapping[str, Any]]
+    form: str = "{:.3g}"
+    published: str | None = None
+
+    def __call__(self, records: list[Record]) -> Finding:
+        estimates: dict[str, Estimate] = {
+            case: mean_interval(values) for case, values in self.cases(records).items()
+        }
+        verdicts = {case: judge_larger(estimate)[0] for case, estimate in estimates.items()}
+        shown = "; ".join(
+            f"{case} {estimate.shown(self.form)}" for case, estimate in estimates.items()
+        )
+        sentence = f"{self.name}: {shown}"
+        if all(verdict == CANNOT for verdict in verdicts.values()):
+            return Finding(CANNOT, f"{sentence}: one run", self.published)
+        against = [case for case, verdict in verdicts.items() if verdict != "holds"]
+        if against:
+            sentence += f". Not above 0 on {', '.join(against)}"
+        return decide(not against, sentence, self.published)
