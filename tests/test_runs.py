@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import dissensus as ds
-from dissensus.runs import Facts, describe, find_runs, load_data, read_config, read_inputs
+from dissensus.runs import Facts, describe, find_runs, load_data, read_config
 from dissensus.training.checkpoint import read_checkpoint
 
 
@@ -211,7 +211,7 @@ def test_raw_rows_become_what_training_saw(name: str, tmp_path: Path) -> None:
     if data.task == "classification":
         targets = np.array(data.classes)[targets]
     np.savez(tmp_path / "raw.npz", x=raw, y=targets)
-    inputs = read_inputs(tmp_path / "raw.npz", Facts.of(data), labelled=True)
+    inputs = ds.data.read_inputs(tmp_path / "raw.npz", Facts.of(data), labelled=True)
     assert inputs.y is not None
     assert torch.allclose(inputs.x, x, atol=1e-6)
     assert torch.allclose(inputs.y.double(), y.double(), atol=1e-6)
@@ -224,7 +224,7 @@ def test_columns_that_were_logged_are_logged_again(tmp_path: Path) -> None:
     file.write_text("calm,wild,kind\n" + "\n".join(rows) + "\n")
     data = ds.data.load(file, target="kind", log_skew=2.0)
     assert data.preprocessing["log_features"] == ["wild"]
-    inputs = read_inputs(file, Facts.of(data), target="kind", labelled=True)
+    inputs = ds.data.read_inputs(file, Facts.of(data), target="kind", labelled=True)
     assert torch.allclose(inputs.x[data.rows["val"]], data.val[0], atol=1e-6)
     assert inputs.y is not None
     assert torch.equal(inputs.y[data.rows["val"]], data.val[1])
@@ -239,7 +239,7 @@ def test_a_level_with_an_equals_sign_keeps_its_column(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("a,a=b,goal\n" + "\n".join(rows) + "\n")
     data = ds.data.load(file, target="goal")
-    inputs = read_inputs(file, Facts.of(data), target="goal")
+    inputs = ds.data.read_inputs(file, Facts.of(data), target="goal")
     assert torch.allclose(inputs.x[data.rows["test"]], data.test[0], atol=1e-6)
 
 

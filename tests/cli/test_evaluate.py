@@ -112,7 +112,7 @@ def test_labels_in_an_npz_are_matched_by_name(
     [
         (["--split", "tset"], "digits has no split 'tset'; it has train, val, test"),
         (["--data", "wine"], "wine has inputs of shape (13,) and 3 outputs, the run takes (1, 8"),
-        (["--data", "nothing"], "there is no data set 'nothing'"),
+        (["--data", "nothing"], "there is no set 'nothing'"),
     ],
 )
 def test_mistakes(

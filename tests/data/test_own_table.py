@@ -132,7 +132,7 @@ def test_a_target_cannot_be_filled(csv: Path) -> None:
         (FLATS, {"target": "price", "task": "rank"}, "task must be 'classification' or"),
         (FLATS, {"target": "town", "task": "regression"}, "holds text such as 'Bonn'; regress"),
         (FLATS, {"target": "price", "max_levels": 2}, "'town' is text with 3 different values"),
-        (FLATS, {"target": "price", "nan": "drop"}, "no option 'nan'; its options: target,"),
+        (FLATS, {"target": "price", "nan": "drop"}, "no option 'nan'; known are target,"),
         ("a,a\n1,2\n", {"target": "a"}, "names columns twice: a"),
         ("a,b\n1\n", {"target": "b"}, "data row 1 has 1 values, the header 2; the separator"),
         ("a,b\n", {"target": "b"}, "has a header and no rows"),

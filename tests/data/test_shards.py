@@ -368,7 +368,7 @@ def test_options_are_checked(tmp_path: Path) -> None:
         ({"workers": -1}, "workers must be a whole number of at least 0, got -1"),
         ({"on_error": "ignore"}, "on_error must be 'raise' or 'skip', got 'ignore'"),
         ({"task": "guess"}, "task must be 'classification' or 'regression', got 'guess'"),
-        ({"windows": 3}, "has no option 'windows' .did you mean window"),
+        ({"windows": 3}, "has no option 'windows'; did you mean 'window'"),
         ({"test": 9, "val": 0}, "leave none for training"),
     ):
         with pytest.raises(ValueError, match=match):

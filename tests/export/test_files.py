@@ -269,7 +269,7 @@ def test_a_run_takes_what_read_inputs_takes(dtype: torch.dtype, tmp_path: Path) 
     np.save(tmp_path / "x.npy", x.numpy())
     ds.export.to_pt2(ens, x, tmp_path / "a.pt2", facts=facts)
     found = torch.export.load(tmp_path / "a.pt2").module()(x)
-    expected = ens.predict(ds.runs.read_inputs(tmp_path / "x.npy", facts).x)
+    expected = ens.predict(ds.data.read_inputs(tmp_path / "x.npy", facts).x)
     torch.testing.assert_close(found["probs"], expected)
 
 

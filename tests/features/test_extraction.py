@@ -229,7 +229,7 @@ def test_a_folder_of_images_is_read_as_it_is_needed(tmp_path: Path) -> None:
     [
         ("corrupt:6", "severity must be 1, 2, 3, 4 or 5, got 6"),
         ("corrupt:rain:1", "no corruption 'rain'"),
-        ("nowhere", "there is no set of unknown inputs 'nowhere'"),
+        ("nowhere", "there is no set 'nowhere'"),
     ],
 )
 def test_unknown_sets_are_said(tmp_path: Path, digits: data.Data, name: str, message: str) -> None:

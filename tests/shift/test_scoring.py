@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.calibration import fit_temperature
+from dissensus.data import Inputs
 from dissensus.detection import Mahalanobis, NearestNeighbours, evaluate, threshold_at
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import Predictions
@@ -18,7 +19,6 @@ from dissensus.shift import (
     FileScorer,
     MemberFeatures,
     Scorer,
-    Source,
     detection_rows,
     group_means,
     study,
@@ -64,7 +64,7 @@ def test_a_scan_gives_what_the_scores_give_one_by_one(ens: Ensemble, features: s
         batch_size=7,
     )
     seen: list[int] = []
-    scan = scorer.scan(Source("test", x, y), seen.append)
+    scan = scorer.scan(Inputs("test", x, y), seen.append)
     assert (sum(seen), len(seen)) == (31, 5)
     assert list(scan.scores) == list(ALL_SCORES)
     logits = ens(x).detach()
@@ -105,9 +105,9 @@ def test_distances_are_fitted_to_some_rows_of_train(ens: Ensemble) -> None:
 
 
 def test_a_study_measures_detection_thresholds_and_shares(ens: Ensemble) -> None:
-    names, val = ["pds", "knn"], Source("val", *data(80, 2))
+    names, val = ["pds", "knn"], Inputs("val", *data(80, 2))
     scorer = Scorer(ens, names, train=data(200, 1), candidates=Candidates.of(ens))
-    known, far = Source("test", *data(70, 3)), Source("far", data(40, 4, shift=9.0)[0])
+    known, far = Inputs("test", *data(70, 3)), Inputs("far", data(40, 4, shift=9.0)[0])
     done = {"rows": 0, "measures": 0}
 
     def step(what: str, amount: int) -> None:
@@ -159,5 +159,5 @@ def test_files_of_predictions_are_studied_without_a_model(tmp_path: Path) -> Non
 def test_a_regression_has_its_variance() -> None:
     ens = Ensemble(lambda: nn.Linear(4, 2), members=3, combine="mean")
     x = data(20, 1)[0]
-    scan = Scorer(ens, ["variance"]).scan(Source("test", x))
+    scan = Scorer(ens, ["variance"]).scan(Inputs("test", x))
     torch.testing.assert_close(scan.scores["variance"], SCORES["variance"](ens(x)).double())

@@ -79,7 +79,7 @@ def run_training(
     facts = Facts.of(data, channels=bool(sections["model"].get("normalize")))
     config, objective = _settled(sections, data, stored)
     ens = make_ensemble(config, facts, trust=trust).to(device_named(machine["device"]))
-    extra = disagreement_inputs(config, facts, data)
+    extra = disagreement_inputs(config["data"], data)
     augment = changes(config["data"], ens)
     together.on_first(lambda: _keep_facts(facts, out, stored))
     history = fit(

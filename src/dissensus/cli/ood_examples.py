@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import torch
 
+from dissensus.data import Inputs
 from dissensus.outputs import combine
 from dissensus.plots.detection import Example
-from dissensus.shift import Prepared, Source, Study
+from dissensus.shift import Prepared, Study
 
 __all__ = ["Divergent", "divergent", "plain_name"]
 
@@ -29,7 +30,7 @@ def divergent(made: Prepared, found: Study) -> dict[str, Divergent]:
 
     By the first score where PDS is not among them; nothing for inputs that are no images.
     """
-    if len(made.origin.data.input_shape) != 3 or made.origin.data.task != "classification":
+    if len(made.data.input_shape) != 3 or made.data.task != "classification":
         return {}
     score = "pds" if "pds" in made.scorer.names else made.scorer.names[0]
     chosen = {}
@@ -45,9 +46,9 @@ def divergent(made: Prepared, found: Study) -> dict[str, Divergent]:
 
 
 def _examples(
-    made: Prepared, source: Source, rows: torch.Tensor, found: Study, score: str
+    made: Prepared, source: Inputs, rows: torch.Tensor, found: Study, score: str
 ) -> list[Example]:
-    ens, classes = made.scorer.ens, made.origin.data.classes
+    ens, classes = made.scorer.ens, made.data.classes
     images = source.x[rows]
     with ens.evaluating():
         logits = ens(images.to(ens.device))

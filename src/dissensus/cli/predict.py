@@ -68,7 +68,8 @@ def predict(
 ) -> None:
     """Predict new inputs; the help text is ``HELP``."""
     from dissensus.cli.shown import note, say
-    from dissensus.runs import Facts, load, read_config, read_inputs
+    from dissensus.data import read_inputs
+    from dissensus.runs import Facts, load, read_config
     from dissensus.training import predict as predict_all
 
     _check_output(output, members=members)

@@ -20,11 +20,12 @@ from torch import Tensor
 from dissensus.data.base import Data, Request, Split, split_rows
 from dissensus.data.table import Scaler
 
-__all__ = ["load_features", "load_npz", "read_npz"]
+__all__ = ["load_features", "load_npz", "read_npy", "read_npz"]
 
 Array = NDArray[Any]
 _FEATURES = ("features-effnetlite0", "tinyimagenet_effnetlite0_pca256.npz")
 _PARTS = ("train", "val", "test")
+_DAMAGED = (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile)
 
 
 def read_npz(path: Path) -> dict[str, Array]:
@@ -34,11 +35,24 @@ def read_npz(path: Path) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{path} cannot be read as .npz: it is damaged, cut short, or holds Python objects, "
-            f"which are never loaded ({error})"
-        ) from error
+    except _DAMAGED as error:
+        raise _unreadable(path, error) from error
+
+
+def read_npy(path: Path) -> Array:
+    """The array of an ``.npy``; never pickle."""
+    try:
+        array: Array = np.load(path, allow_pickle=False)
+    except _DAMAGED as error:
+        raise _unreadable(path, error) from error
+    return array
+
+
+def _unreadable(path: Path, error: Exception) -> ValueError:
+    return ValueError(
+        f"{path} cannot be read as {path.suffix.lower()}: it is damaged, cut short, or holds "
+        f"Python objects, which are never loaded ({error})"
+    )
 
 
 def load_npz(

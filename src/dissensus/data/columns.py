@@ -1,12 +1,15 @@
-"""Columns of text from separated files, and what is missing in them."""
+"""Columns of text from table files (CSV, TSV, Parquet), and the gaps in them."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-__all__ = ["MISSING", "is_missing", "missing_counts", "parse_separated"]
+from dissensus.data.base import missing_extra
+
+__all__ = ["MISSING", "is_missing", "missing_counts", "parse_separated", "read_columns"]
 
 #: What a table may say where it has no value; compared without case and surrounding spaces.
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
@@ -64,3 +67,32 @@ def parse_separated(
     if not rows:
         raise ValueError(f"{where} has a header and no rows")
     return {name: [row[i].strip() for row in rows] for i, name in enumerate(names)}
+
+
+def read_columns(path: Path, *, header: bool = True) -> dict[str, list[str]]:
+    """The columns of a .csv, .tsv or .parquet file by name, as text; gaps are empty."""
+    if not path.is_file():
+        raise ValueError(f"there is no table {path}")
+    if path.suffix == ".parquet":
+        return _read_parquet(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
+    return parse_separated(text, str(path), header=header)
+
+
+def _read_parquet(path: Path) -> dict[str, list[str]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise missing_extra("a .parquet table", "pyarrow", '"dissensus[tables]"') from error
+    try:
+        read = pyarrow.parquet.read_table(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ValueError(f"{path} cannot be read as Parquet ({error})") from error
+    return {
+        str(name): ["" if value is None else str(value) for value in read.column(name).to_pylist()]
+        for name in read.column_names
+    }

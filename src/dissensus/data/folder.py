@@ -7,26 +7,29 @@ from train.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.base import Data, Request, missing_extra
-from dissensus.data.images import Pixels, image_data, to_unit
+from dissensus.data.base import Data, Request, Split, missing_extra
+from dissensus.data.images import draw_rows, fit_images, to_unit
 
 __all__ = [
     "IMAGE_SUFFIXES",
     "ImageFolder",
+    "ImageRows",
     "decode_image",
     "find_images",
     "load_folder",
+    "open_folder",
     "read_image",
 ]
 
@@ -73,22 +76,57 @@ class ImageFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return to_unit(self.pixels(index)), self.files[index][1]
+        file, label = self.files[index]
+        return to_unit(read_image(file, self.size).transpose(2, 0, 1)), label
 
-    def pixels(self, index: int) -> NDArray[np.uint8]:
-        """The image as uint8 ``[3, size, size]``."""
-        return read_image(self.files[index][0], self.size).transpose(2, 0, 1)
+    def part(self, rows: NDArray[np.int64], in_memory: bool) -> Split:
+        """Some of the images with their labels; on disk they stand in for a tensor."""
+        x = ImageRows(self.root, [self.files[row][0] for row in rows], self.size)
+        y = torch.tensor([self.files[row][1] for row in rows], dtype=torch.int64)
+        return x[:] if in_memory else cast(Tensor, x), y
 
-    def all_pixels(self) -> Pixels:
-        """Every image in memory."""
-        needed = _needed(len(self), self.size)
-        if needed > _LARGEST:
-            raise ValueError(
-                f"{len(self)} images of {self.size} × {self.size} need {needed / 2**30:.1f} GiB of "
-                "memory; lower size, or leave them on disk with stream=True"
-            )
-        x = np.stack([self.pixels(i) for i in range(len(self))])
-        return Pixels(x, np.array([label for _, label in self.files], dtype=np.int64))
+
+class ImageRows:
+    """Image files read as they are needed: ``rows[10:20]`` is ``[10, 3, size, size]`` in [0, 1].
+
+    Cut as :class:`ImageFolder` does; with a ``shape`` brought to its channels, height and width.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        files: Sequence[Path],
+        size: int,
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
+        self.root, self.files, self.size, self.fit = root, list(files), size, shape
+        self.shape = torch.Size((len(self.files), *(shape or (3, size, size))))
+
+    @classmethod
+    def below(cls, root: Path, size: int, shape: tuple[int, ...] | None = None) -> ImageRows:
+        """All images in a folder, at any depth."""
+        files = find_images(root)
+        if not files:
+            endings = ", ".join(sorted(IMAGE_SUFFIXES))
+            raise ValueError(f"{root} holds no images; they end in {endings}")
+        return cls(root, files, size, shape)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: slice | Sequence[int] | Tensor | NDArray[np.int64]) -> Tensor:
+        files = self.files[index] if isinstance(index, slice) else [self.files[i] for i in index]
+        pixels = np.empty((len(files), 3, self.size, self.size), np.uint8)
+        for row, file in enumerate(files):
+            pixels[row] = read_image(file, self.size).transpose(2, 0, 1)
+        x = to_unit(pixels)
+        return x if self.fit is None else fit_images(x, self.fit)
+
+    @property
+    def digest(self) -> str:
+        """A sha256 of the files' names and sizes."""
+        lines = [f"{file.relative_to(self.root)} {file.stat().st_size}\n" for file in self.files]
+        return hashlib.sha256(f"{self.size} {''.join(lines)}".encode()).hexdigest()
 
 
 def load_folder(
@@ -119,23 +157,64 @@ def load_folder(
         return load_pictures(path, request, size=size, workers=workers, on_error=on_error)
     if workers or on_error != "raise":
         raise ValueError("workers and on_error are for images on disk; set stream=True")
-    if not (path / "train").is_dir():
-        return _one_folder(path, request, size, limit)
-    train = ImageFolder(path / "train", size)
-    held = next((path / part for part in ("test", "val") if (path / part).is_dir()), None)
-    if held is None:
-        return _one_folder(path / "train", request, size, limit)
-    test = ImageFolder(held, size, train.classes)
-    return image_data(
-        path.name,
-        train.all_pixels(),
-        test.all_pixels(),
-        request,
+    return _folder_data(path, request, size, limit=limit, test_limit=test_limit)
+
+
+def open_folder(path: Path, request: Request, *, size: int) -> Data:
+    """The same, divided alike, with images that are read as they are used."""
+    return _folder_data(path, request, size, in_memory=False)
+
+
+def _folder_data(
+    path: Path,
+    request: Request,
+    size: int,
+    *,
+    limit: int | None = None,
+    test_limit: int | None = None,
+    in_memory: bool = True,
+) -> Data:
+    train = ImageFolder(path / "train" if (path / "train").is_dir() else path, size)
+    held = [path / part for part in ("test", "val") if (path / part).is_dir()]
+    if train.root != path and held:
+        test = ImageFolder(held[0], size, train.classes)
+        trained, tested = np.arange(len(train)), np.arange(len(test))
+    else:
+        test = train
+        rows = Request(seed=request.seed, val=0, test=request.test).split(len(train))
+        trained, tested = np.sort(rows[0]), np.sort(rows[2])
+        request = Request(seed=request.seed, val=request.val)
+    trained = trained[draw_rows(len(trained), limit, request.seed, "limit")]
+    tested = tested[draw_rows(len(tested), test_limit, request.seed, "test_limit")]
+    kept, validated = request.split_train(len(trained), path.name)
+    chosen = {
+        "train": (train, trained[kept]),
+        "val": (train, trained[validated]),
+        "test": (test, tested),
+    }
+    if in_memory:
+        _check_memory(len(trained) + len(tested), size)
+    parts = {name: images.part(rows, in_memory) for name, (images, rows) in chosen.items()}
+    # Test images in a folder of their own are numbered after those of train.
+    offsets = {"train": 0, "val": 0, "test": 0 if test is train else len(train)}
+    return Data(
+        path.resolve().name,
+        "classification",
+        *(parts["train"], parts["val"], parts["test"]),
         classes=train.classes,
+        rows={name: torch.from_numpy(rows) + offsets[name] for name, (_, rows) in chosen.items()},
+        preprocessing={"split_seed": request.seed, "notes": ["pixels divided by 255"]},
         source=str(path),
-        limit=limit,
-        test_limit=test_limit,
     )
+
+
+def _check_memory(images: int, size: int) -> None:
+    needed = _needed(images, size)
+    if needed > _LARGEST:
+        raise ValueError(
+            f"{images} images of {size} × {size} need {needed / 2**30:.1f} GiB of memory; lower "
+            "size, or leave them on disk with stream=True"
+        )
 
 
 def _too_many(path: Path, size: int) -> bool:
@@ -146,26 +225,6 @@ def _too_many(path: Path, size: int) -> bool:
 
 def _needed(images: int, size: int) -> int:
     return images * 3 * size**2 * 5  # once as bytes, once as float32
-
-
-def _one_folder(path: Path, request: Request, size: int, limit: int | None) -> Data:
-    images = ImageFolder(path, size)
-    pixels = images.all_pixels()
-    rows = Request(seed=request.seed, val=0, test=request.test).split(len(images))
-    train, test = np.sort(rows[0]), np.sort(rows[2])
-    data = image_data(
-        path.name,
-        Pixels(pixels.x[train], pixels.y[train]),
-        Pixels(pixels.x[test], pixels.y[test]),
-        Request(seed=request.seed, val=request.val),
-        classes=images.classes,
-        source=str(path),
-        limit=limit,
-    )
-    # image_data numbers test after train; in one folder a row is a file.
-    both = torch.from_numpy(np.concatenate([train, test]))
-    named = {part: both[chosen] for part, chosen in data.rows.items()}
-    return Data(**{**vars(data), "rows": named})
 
 
 def find_images(folder: Path) -> list[Path]:

@@ -14,7 +14,7 @@ from torch.nn.functional import interpolate
 
 from dissensus.data.base import Data, Request, Split
 
-__all__ = ["Pixels", "fit_images", "image_data", "to_unit"]
+__all__ = ["Pixels", "draw_rows", "fit_images", "image_data", "to_unit"]
 
 Bytes = NDArray[np.uint8]
 
@@ -63,9 +63,9 @@ def image_data(
             raise ValueError(
                 f"{name}: {part} labels run from {low} to {high}, there are {len(classes)} classes"
             )
-    drawn = _draw(len(train.x), limit, request.seed, "limit")
+    drawn = draw_rows(len(train.x), limit, request.seed, "limit")
     kept, held = request.split_train(len(drawn), name)
-    tested = _draw(len(test.x), test_limit, request.seed, "test_limit")
+    tested = draw_rows(len(test.x), test_limit, request.seed, "test_limit")
     rows = {"train": drawn[kept], "val": drawn[held], "test": tested}
 
     def pick(pixels: Pixels, chosen: NDArray[np.int64]) -> Split:
@@ -87,7 +87,8 @@ def image_data(
     )
 
 
-def _draw(count: int, limit: int | None, seed: int, name: str) -> NDArray[np.int64]:
+def draw_rows(count: int, limit: int | None, seed: int, name: str) -> NDArray[np.int64]:
+    """``limit`` of ``count`` rows, drawn by the seed, in their order; all where it is None."""
     if limit is None:
         return np.arange(count, dtype=np.int64)
     if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= count:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dissensus.data.base import Data, Request, missing_extra
-from dissensus.data.columns import is_missing, missing_counts, parse_separated
+from dissensus.data.base import Data, Request
+from dissensus.data.columns import is_missing, missing_counts, read_columns
 from dissensus.data.table import Floats, Table, one_hot
 
 __all__ = ["load_own_table", "own_table"]
@@ -80,7 +80,7 @@ def own_table(
     :class:`~dissensus.data.table.Table`.
     """
     path = Path(path)
-    columns = _read(path, header)
+    columns = read_columns(path, header=header)
     for name in drop:
         _known(name, columns, "drop")
     goal = _target(target, columns, path)
@@ -116,34 +116,6 @@ def own_table(
 
 
 # ---- reading ------------------------------------------------------------------------------------
-
-
-def _read(path: Path, header: bool) -> dict[str, list[str]]:
-    if not path.is_file():
-        raise ValueError(f"there is no table {path}")
-    if path.suffix == ".parquet":
-        return _read_parquet(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
-    return parse_separated(text, str(path), header=header)
-
-
-def _read_parquet(path: Path) -> dict[str, list[str]]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise missing_extra("a .parquet table", "pyarrow", '"dissensus[tables]"') from error
-    try:
-        read = pyarrow.parquet.read_table(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise ValueError(f"{path} cannot be read as Parquet ({error})") from error
-    return {
-        str(name): ["" if value is None else str(value) for value in read.column(name).to_pylist()]
-        for name in read.column_names
-    }
 
 
 def _known(name: str, columns: dict[str, list[str]], what: str) -> None:

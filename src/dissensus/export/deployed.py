@@ -21,7 +21,7 @@ __all__ = ["Deployed", "Treatment", "check_detector", "chosen_scores", "example_
 
 
 class Treatment(nn.Module):
-    """What is done to raw inputs before the members see them, as ``runs.read_inputs`` does it.
+    """What is done to raw inputs before the members see them, as ``data.read_inputs`` does it.
 
     A table's columns are filled, logged and standardised in float64 by the statistics of the
     training rows; bytes of an image are divided by 255; members then get float32. Missing values of

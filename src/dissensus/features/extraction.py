@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import Tensor, nn
 
 from dissensus._version import __version__
-from dissensus.data import Augment, Data, FeatureStore, FeatureWriter
+from dissensus.data import (
+    DATASETS,
+    Augment,
+    Data,
+    Examples,
+    FeatureStore,
+    FeatureWriter,
+    find_inputs,
+    is_shards,
+    is_store,
+    load,
+)
+from dissensus.data.base import Request
+from dissensus.data.folder import ImageRows, open_folder
+from dissensus.data.inputs import CorruptedImages
 from dissensus.features.backbones import Backbone, load_backbone
-from dissensus.features.sources import Source, Sources, ood_source, sources
 from dissensus.features.transforms import Transform
 
 __all__ = ["extract"]
@@ -58,14 +73,14 @@ def extract(
     chosen = Transform.parse(transform) if isinstance(transform, str) else transform
     used = _backbone(backbone, split_at, chosen)
     size = used.transform.size
-    known = sources(data, size=size, seed=seed, val=val, data_dir=data_dir, options=options)
-    parts = dict(known.parts)
-    for name in ood:
-        part, source = ood_source(name, known, size=size, seed=seed, data_dir=data_dir)
-        if part in parts:
-            raise ValueError(f"there are two parts named {part!r}; leave --ood {name} out")
-        parts[part] = source
-    parts = {name: source.limited(limit, seed) for name, source in parts.items()}
+    known = _load(data, size, seed, val, data_dir, dict(options or {}))
+    sets = {**known.splits(), **known.extra}
+    for text in ood:
+        inputs = find_inputs(text, known, match=False, size=size, seed=seed, data_dir=data_dir)
+        if inputs.name in sets:
+            raise ValueError(f"there are two parts named {inputs.name!r}; leave --ood {text} out")
+        sets[inputs.name] = inputs.x, inputs.y
+    parts = {name: _part(x, y, limit, seed) for name, (x, y) in sets.items() if len(x)}
     run = _Run(used, torch.device(device), batch_size, augment, seed)
     settings: dict[str, Any] = {
         "dtype": dtype,
@@ -82,7 +97,7 @@ def extract(
 
 
 def _write(
-    writer: FeatureWriter, run: _Run, parts: dict[str, Source], passes: int, progress: bool
+    writer: FeatureWriter, run: _Run, parts: dict[str, Part], passes: int, progress: bool
 ) -> None:
     count = {name: passes if name == "train" else 1 for name in parts}
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
@@ -94,7 +109,7 @@ def _write(
             writer.compute(
                 name,
                 len(source),
-                source.labels,
+                source.y,
                 run.features_of(place, source, changed=name == "train"),
                 passes=count[name],
                 on_shard=lambda rows: bar.advance(task, rows),
@@ -116,13 +131,13 @@ class _Run:
         self.device, self.batch_size = device, batch_size
         self.augment, self.seed = augment, seed
 
-    def shape(self, parts: dict[str, Source]) -> tuple[int, ...]:
+    def shape(self, parts: dict[str, Part]) -> tuple[int, ...]:
         """The shape of one example's features, from two examples."""
         source = next(iter(parts.values()))
         return self._features(source.inputs(0, min(2, len(source)))).shape[1:]
 
     def features_of(
-        self, place: int, source: Source, *, changed: bool
+        self, place: int, source: Part, *, changed: bool
     ) -> Callable[[int, int, int], NDArray[Any]]:
         """What computes the features of some rows of a part."""
 
@@ -133,8 +148,6 @@ class _Run:
             found = []
             for first in range(start, stop, self.batch_size):
                 x = source.inputs(first, min(first + self.batch_size, stop))
-                if source.change is not None:
-                    x = source.change(x, first)
                 if changed and self.augment is not None:
                     x = self.augment(x, generator)
                 found.append(self._features(x))
@@ -153,6 +166,85 @@ class _Run:
             )
         features: NDArray[Any] = found.float().cpu().numpy()
         return features
+
+
+# ---- parts --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some rows of inputs, in memory or on disk, with their labels."""
+
+    x: Any
+    y: NDArray[np.int64] | None
+    rows: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def inputs(self, start: int, stop: int) -> Tensor:
+        """Inputs ``start`` to ``stop``, images in [0, 1]."""
+        rows = self.rows[start:stop]
+        if isinstance(self.x, CorruptedImages):
+            return self.x.corrupt(self.x.x[rows], start)
+        inputs: Tensor = self.x[rows]
+        return inputs
+
+    def fingerprint(self) -> str:
+        """A digest of what is read, which rows, and their labels."""
+        digest = hashlib.sha256(_digest(self.x).encode())
+        for array in (self.rows, self.y):
+            digest.update(b"-" if array is None else np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+
+def _part(x: Any, y: Tensor | None, limit: int | None, seed: int) -> Part:
+    """At most ``limit`` rows, drawn by the seed, in their order."""
+    rows = np.arange(len(x), dtype=np.int64)
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, got {limit}")
+    if limit is not None and limit < len(x):
+        rows = np.sort(np.random.default_rng([seed, 2]).permutation(len(x))[:limit])
+    if y is None:
+        return Part(x, None, rows)
+    labels = [y[start : start + 4096].numpy() for start in range(0, len(x), 4096)]
+    return Part(x, np.concatenate(labels).astype(np.int64)[rows], rows)
+
+
+def _digest(x: Any) -> str:
+    """What tells inputs apart from others."""
+    if isinstance(x, CorruptedImages):
+        return f"{_digest(x.x)} {x.kind} {x.severity} {x.seed}"
+    if isinstance(x, Examples):
+        return f"{x.digest} {x.part.first} {x.part.stop} {x.part.seed}"
+    if isinstance(x, ImageRows):
+        return x.digest
+    digest = hashlib.sha256(f"{tuple(x.shape)}".encode())
+    for start in range(0, len(x), 4096):
+        digest.update(np.ascontiguousarray(x[start : start + 4096].numpy()).data)
+    return digest.hexdigest()
+
+
+def _load(
+    data: Data | str | Path,
+    size: int | None,
+    seed: int,
+    val: float | int,
+    data_dir: str | Path | None,
+    options: dict[str, Any],
+) -> Data:
+    """A data set; images of a folder, or shards, are read when they are needed."""
+    if not isinstance(data, Data):
+        path = Path(data).expanduser()
+        named = isinstance(data, str) and data.lower().replace("-", "_") in DATASETS
+        if path.is_dir() and not (named or options or is_store(path) or is_shards(path)):
+            return open_folder(path, Request(seed=seed, val=val), size=size or 224)
+        if is_shards(data):
+            options.setdefault("size", size or 224)
+        data = load(data, data_dir=data_dir, seed=seed, val=val, **options)
+    if data.task != "classification":
+        raise ValueError(f"features are kept with class labels; {data.name} is a {data.task}")
+    return data
 
 
 def _check(passes: int, augment: Augment | None, batch_size: int) -> None:
@@ -179,7 +271,7 @@ def _augmentation(augment: Augment | None) -> dict[str, Any]:
     return {} if augment is None else {"augment": dataclasses.asdict(augment)}
 
 
-def _facts(known: Sources, parts: dict[str, Source], seed: int, passes: int) -> dict[str, Any]:
+def _facts(known: Data, parts: dict[str, Part], seed: int, passes: int) -> dict[str, Any]:
     return {
         "name": known.name,
         "seed": seed,

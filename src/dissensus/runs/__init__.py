@@ -28,7 +28,7 @@ from dissensus.runs.settling import (
 )
 
 if TYPE_CHECKING:
-    from dissensus.runs.inputs import Inputs, read_inputs
+    from dissensus.data import Inputs, read_inputs
 
 __all__ = [
     "Evaluate",
@@ -57,9 +57,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import what needs NumPy when it is first asked for."""
+    """Import what needs torch when it is first asked for."""
     if name not in ("Inputs", "read_inputs"):
         raise AttributeError(f"module 'dissensus.runs' has no attribute {name!r}")
-    from dissensus.runs import inputs
+    from dissensus import data
 
-    return getattr(inputs, name)
+    return getattr(data, name)

@@ -110,45 +110,33 @@ def evaluate(
 
 def _examples(run: str | Path, options: Evaluate) -> tuple[str, Tensor, Tensor]:
     """The name of what to evaluate on, the inputs and the targets."""
-    from dissensus.data import is_shards
-    from dissensus.runs.inputs import read_inputs
+    from dissensus.data import find_inputs, is_shards, take_part
 
     config, facts = read_config(run), Facts.read(run)
     data, split, data_dir = options.data, options.split, options.data_dir
-    one = data is not None and (
-        Path(data).is_file() or (is_shards(data) and not Path(data).is_dir())
-    )
-    if data is not None and one and facts is not None:
-        target = config["data"].get("target")
-        header = bool(config.get("data_options", {}).get("header", True))
-        inputs = read_inputs(data, facts, header=header, labelled=True, target=target)
-        assert inputs.y is not None
-        return f"all examples of {data}", inputs.x, inputs.y
     if data is None:
         source = data_of(run, data_dir=data_dir)
+        inputs, name = take_part(source, split, labelled=True), f"{split} of {source.name}"
+    elif facts is None:
+        source = load_data({"data": {"name": data, "data_dir": data_dir}})
+        inputs, name = take_part(source, split, labelled=True), f"{split} of {source.name}"
     else:
-        asked = {k: v for k, v in config.get("data", {}).items() if k in ("seed", "val", "test")}
-        folder = {} if data_dir is None else {"data_dir": str(data_dir)}
-        reading = _reading_options(config, data)
-        source = load_data({"data": {**asked, **folder, "name": data}, "data_options": reading})
-    sets = {**source.extra, **source.splits()}
-    if split not in sets:
-        raise ValueError(f"{source.name} has no split {split!r}; it has {', '.join(sets)}")
-    x, y = sets[split]
-    if y is None or not len(x):
-        lacks = "no labels" if y is None else "no rows"
-        raise ValueError(
-            f"the split {split!r} of {source.name} has {lacks}; choose another --split"
+        asked = config.get("data", {})
+        inputs = find_inputs(
+            data,
+            facts,
+            part=split,
+            labelled=True,
+            target=asked.get("target"),
+            header=bool(config.get("data_options", {}).get("header", True)),
+            data_dir=data_dir,
+            **{key: asked[key] for key in ("seed", "val", "test") if key in asked},
+            **_reading_options(config, data),
         )
-    if facts is not None and [list(x.shape[1:]), source.outputs] != [
-        facts.input_shape,
-        facts.outputs,
-    ]:
-        raise ValueError(
-            f"{source.name} has inputs of shape {tuple(x.shape[1:])} and {source.outputs} outputs, "
-            f"the run takes {tuple(facts.input_shape)} and gives {facts.outputs}"
-        )
-    return f"{split} of {source.name}", x, y
+        one = Path(data).is_file() or (is_shards(data) and not Path(data).is_dir())
+        name = f"all examples of {data}" if one else f"{split} of {inputs.name}"
+    assert inputs.y is not None
+    return name, inputs.x, inputs.y
 
 
 def _reading_options(config: dict[str, dict[str, Any]], data: str) -> dict[str, Any]:

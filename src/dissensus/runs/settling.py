@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.runs.facts import Facts
 from dissensus.specs import check_name
 
 if TYPE_CHECKING:
@@ -147,29 +146,22 @@ def _adversary(asked: Mapping[str, Any]) -> str | None:
     return None if name is None or name == "none" else str(name)
 
 
-def disagreement_inputs(config: Mapping[str, Any], facts: Facts, data: Data) -> Tensor | None:
-    """Unlabelled inputs: a file's, an extra set's of the data, or another data set's for training.
+def disagreement_inputs(asked: Mapping[str, Any], data: Data) -> Tensor | None:
+    """Unlabelled inputs for training; of another data set its training part.
 
-    Its training part, so that its test part can still serve as unknown inputs.
+    So its test part can still serve as unknown inputs. ``asked`` is the section ``[data]``.
     """
-    from dissensus.data import Examples, fit_images, load
-    from dissensus.runs.inputs import read_inputs
+    from dissensus.data import find_inputs
 
-    asked = config["data"]
     name = asked.get("disagreement")
     if name is None:
         return None
-    if name in data.extra:
-        return data.extra[name][0]
-    if Path(name).is_file():
-        return read_inputs(name, facts, target=asked.get("target")).x
-    x = load(name, data_dir=asked.get("data_dir"), seed=asked["seed"]).train[0]
-    other = tuple(x.shape[1:]) != data.input_shape and not isinstance(x, Examples)
-    if other and x.ndim == 4 and len(data.input_shape) == 3:
-        x = fit_images(x, data.input_shape)
-    if tuple(x.shape[1:]) != data.input_shape:
-        raise ValueError(
-            f"the inputs of {name} have the shape {tuple(x.shape[1:])}, those of {facts.name} "
-            f"{data.input_shape}; --disagreement needs the same"
-        )
-    return x
+    return find_inputs(
+        name,
+        data,
+        part="train",
+        labelled=False,
+        target=asked.get("target"),
+        data_dir=asked.get("data_dir"),
+        seed=asked["seed"],
+    ).x

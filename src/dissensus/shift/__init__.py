@@ -2,8 +2,7 @@
 
 :func:`study` scans known and unknown inputs once, in batches, with all scores of a :class:`Scorer`;
 :func:`accuracies` compares the ensemble with its soups and members on labelled shifted data;
-:func:`unknown` finds inputs by what ``dissensus ood --ood`` calls them, and :func:`prepare` makes
-all of it ready for a run.
+:func:`prepare` makes all of it ready for a run, with inputs of ``data.find_inputs``.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from dissensus.shift.scoring import (
     Scan,
     Scorer,
 )
-from dissensus.shift.sources import Origin, Source, known, unknown
 from dissensus.shift.study import Study, detection_rows, group_means, study, study_files
 
 __all__ = [
@@ -39,12 +37,10 @@ __all__ = [
     "FileScorer",
     "GroupAccuracy",
     "MemberFeatures",
-    "Origin",
     "Prepared",
     "Question",
     "Scan",
     "Scorer",
-    "Source",
     "Study",
     "accuracies",
     "curve_rows",
@@ -52,10 +48,8 @@ __all__ = [
     "group_accuracies",
     "group_means",
     "histogram_rows",
-    "known",
     "mean_estimate",
     "prepare",
     "study",
     "study_files",
-    "unknown",
 ]

@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from dissensus.data import Data, Inputs, find_inputs
 from dissensus.ensemble import Ensemble
-from dissensus.runs import load
+from dissensus.runs import Facts, data_of, load, read_config
 from dissensus.shift.accuracy import Candidates
 from dissensus.shift.scoring import ALL_SCORES, DEFAULT_SCORES, Scorer
-from dissensus.shift.sources import Origin, Source, check_names, known, unknown
 from dissensus.shift.study import Steps, Study, study
 
 __all__ = ["Prepared", "Question", "prepare"]
@@ -57,10 +57,10 @@ class Prepared:
     """A run, its scores fitted, and the sets to scan; :meth:`study` does the work."""
 
     scorer: Scorer
-    origin: Origin
-    known: Source
-    unknown: dict[str, Source]  # by the text that named it
-    val: Source | None
+    data: Data
+    known: Inputs
+    unknown: dict[str, Inputs]  # by the text that named it
+    val: Inputs | None
     question: Question
 
     @property
@@ -109,17 +109,29 @@ def prepare(
     """
     if not question.sets:
         raise ValueError("name at least one set of unknown inputs with --ood, --near or --far")
-    origin = Origin.of(run, data_dir)
-    data, seed, limit = origin.data, question.seed, question.limit
-    inliers = known(question.id, origin, groups=question.groups).limited(limit, seed)
-    outliers = {
-        text: unknown(text, origin, groups=question.groups, seed=seed).limited(limit, seed)
-        for text in question.sets
+    config = read_config(run)
+    if Facts.read(run) is None:
+        raise ValueError(
+            f"{run} does not know its data, as it was not made by `dissensus train`; use "
+            "dissensus.shift in Python"
+        )
+    data, seed, limit = data_of(run, data_dir=data_dir), question.seed, question.limit
+    asked = config.get("data", {})
+    reading: dict[str, Any] = {
+        "target": asked.get("target"),
+        "header": bool(config.get("data_options", {}).get("header", True)),
+        "data_dir": asked.get("data_dir") if data_dir is None else data_dir,
+        "groups": question.groups,
+        "seed": seed,
     }
-    check_names([inliers, *outliers.values()])
+    inliers = find_inputs(question.id, data, **reading).limited(limit, seed)
+    outliers = {
+        text: find_inputs(text, data, **reading).limited(limit, seed) for text in question.sets
+    }
+    _check_names([inliers, *outliers.values()])
     val = None
     if len(data.val[0]):
-        val = inliers if question.id == "val" else Source("val", *data.val).limited(limit, seed)
+        val = inliers if question.id == "val" else Inputs("val", *data.val).limited(limit, seed)
     ens = load(run, trust=trust, device=device)
     candidates = None
     if question.accuracy and data.task == "classification":
@@ -138,7 +150,15 @@ def prepare(
         batch_size=question.batch_size,
         seed=seed,
     )
-    return Prepared(scorer, origin, inliers, outliers, val, question)
+    return Prepared(scorer, data, inliers, outliers, val, question)
+
+
+def _check_names(sets: Sequence[Inputs]) -> None:
+    """Raise where two sets are called alike, as results go by name."""
+    names = [inputs.name for inputs in sets]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two sets are called {name!r}; rename one of the files")
 
 
 def _names(asked: Sequence[str] | None, task: str, members: int, classes: int) -> list[str]:
@@ -159,5 +179,5 @@ def _train_batches(
     norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     if ens.stack is None or not any(isinstance(m, norms) for m in ens.stack.modules()):
         return None
-    source = Source("train", *train).limited(question.fit_rows, question.seed)
+    source = Inputs("train", *train).limited(question.fit_rows, question.seed)
     return [x for x, _ in source.batches(question.batch_size) if len(x) > 1]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dissensus.calibration import fit_temperature
+from dissensus.data import Inputs
 from dissensus.detection import Detector, Mahalanobis, NearestNeighbours
 from dissensus.detection.detector import Distance
 from dissensus.ensemble import Ensemble
@@ -18,7 +19,6 @@ from dissensus.outputs import check_outputs
 from dissensus.scores import SCORES, parse, score_all, score_file
 from dissensus.shift.accuracy import Candidates
 from dissensus.shift.features import PENULTIMATE, MemberFeatures
-from dissensus.shift.sources import Rows, Source
 from dissensus.training import predict
 
 __all__ = ["ALL_SCORES", "DEFAULT_SCORES", "DISTANCE_SCORES", "FileScorer", "Scan", "Scorer"]
@@ -82,8 +82,8 @@ class Scorer:
         ens: Ensemble,
         names: Sequence[str] = DEFAULT_SCORES,
         *,
-        train: tuple[Rows, Tensor] | None = None,
-        val: tuple[Rows, Tensor] | None = None,
+        train: tuple[Tensor, Tensor] | None = None,
+        val: tuple[Tensor, Tensor] | None = None,
         features: str | None = None,
         rows: int = 10_000,
         k: int = 50,
@@ -103,7 +103,7 @@ class Scorer:
         if wanted:
             self._fit_distances(wanted, train, features, rows, k, seed)
 
-    def scan(self, source: Source, progress: Progress | None = None) -> Scan:
+    def scan(self, source: Inputs, progress: Progress | None = None) -> Scan:
         """Every score of every row, and who was right, in one pass."""
         scores: dict[str, list[Tensor]] = {name: [] for name in self.names}
         right: dict[str, list[Tensor]] = {}
@@ -151,7 +151,7 @@ class Scorer:
     def _fit_distances(
         self,
         names: Sequence[str],
-        train: tuple[Rows, Tensor] | None,
+        train: tuple[Tensor, Tensor] | None,
         features: str | None,
         rows: int,
         k: int,
@@ -159,7 +159,7 @@ class Scorer:
     ) -> None:
         if train is None or not len(train[0]):
             raise ValueError(f"{', '.join(names)} must be fitted to training data; there are none")
-        chosen = Source("train", *train).limited(rows, seed)
+        chosen = Inputs("train", *train).limited(rows, seed)
         assert chosen.y is not None
         if features is None:
             features = "inputs" if chosen.x[:1].ndim == 2 else PENULTIMATE
@@ -204,12 +204,12 @@ class FileScorer:
         return Scan({name: values.double() for name, values in found.items()})
 
 
-def _labels(source: Source) -> Tensor:
+def _labels(source: Inputs) -> Tensor:
     assert source.y is not None
     return source.y
 
 
-def _fitted_temperature(ens: Ensemble, val: tuple[Rows, Tensor] | None, batch_size: int) -> float:
+def _fitted_temperature(ens: Ensemble, val: tuple[Tensor, Tensor] | None, batch_size: int) -> float:
     if val is None or not len(val[0]):
         raise ValueError("temperature=fit needs validation data, and there are none")
     found = predict(ens, val, batch_size=batch_size)

@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
+from dissensus.data import Inputs
 from dissensus.detection import Detection, Estimate, evaluate, threshold_at
 from dissensus.shift.accuracy import Accuracies, judged
 from dissensus.shift.scoring import FileScorer, Scan, Scorer
-from dissensus.shift.sources import Source
 
 __all__ = ["MEASURES", "Study", "detection_rows", "group_means", "study", "study_files"]
 
@@ -43,10 +43,10 @@ class Study:
 
 def study(
     scorer: Scorer,
-    known: Source,
-    unknown: Sequence[Source],
+    known: Inputs,
+    unknown: Sequence[Inputs],
     *,
-    val: Source | None = None,
+    val: Inputs | None = None,
     tpr: float = 0.95,
     bootstrap: int = 200,
     seed: int = 0,

@@ -222,8 +222,8 @@ class Workshop:
         settings = {k: v for k, v in config["training"].items() if k != "objective"}
         recipe, objective = Recipe.of(settings), parse(config["training"]["objective"])
         ens = make_ensemble(config, facts, trust=self.trust).to(device_named(self.device))
-        asked = {**config, "data": {**config["data"], "data_dir": self.data_dir}}
-        return Job(cell, data, ens, objective, recipe, disagreement_inputs(asked, facts, data))
+        asked = {**config["data"], "data_dir": self.data_dir}
+        return Job(cell, data, ens, objective, recipe, disagreement_inputs(asked, data))
 
     def check(self, cell: Cell) -> Hashable | None:
         """Raise what would fail at the first step; else its fleet's kind, None if it is alone."""

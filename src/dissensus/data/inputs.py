@@ -1,0 +1,309 @@
+"""Inputs by name: data sets, files, folders, corrupted images and extra sets, found in one place.
+
+>>> from dissensus.data import load
+>>> data = load("digits", hold_out="7,8")
+>>> find_inputs("corrupt:5", data).x.shape, len(find_inputs("held_out", data))
+(torch.Size([276, 1, 8, 8]), 353)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dissensus.data.arrays import read_npz
+from dissensus.data.base import Data
+from dissensus.data.corruptions import corrupt, corrupt_mixture, parse_corruption
+from dissensus.data.features import is_store
+from dissensus.data.folder import ImageRows
+from dissensus.data.images import fit_images, to_unit
+from dissensus.data.raw_inputs import InputSpec, open_raw_shards, read_arrays, read_raw
+from dissensus.data.sets import DATASETS, OOD_SETS, load, load_ood
+from dissensus.data.shards import Examples, is_shards
+from dissensus.specs import nearest
+
+__all__ = ["CorruptedImages", "Inputs", "find_inputs", "read_inputs", "take_part"]
+
+_SPLITS = ("test", "val", "train")
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Inputs ``x`` ``[rows, …]``, in memory or read by slices, under a ``name``.
+
+    ``y`` are their targets where they are known and those of the training data, ``groups`` a number
+    for each row where a file gives them, ``ignored`` the columns of a table that were not used.
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor | None = None
+    groups: Tensor | None = None
+    ignored: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Inputs and targets, ``size`` rows at a time."""
+        for start in range(0, len(self), size):
+            rows = slice(start, start + size)
+            yield self.x[rows], None if self.y is None else self.y[rows]
+
+    def limited(self, limit: int | None, seed: int = 0) -> Inputs:
+        """At most ``limit`` rows, drawn at random and the same for the same seed."""
+        if limit is None or limit >= len(self):
+            return self
+        if limit < 1:
+            raise ValueError(f"limit must be at least 1, got {limit}")
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randperm(len(self), generator=generator)[:limit].sort().values
+        return replace(
+            self,
+            x=self.x[rows],
+            y=None if self.y is None else self.y[rows],
+            groups=None if self.groups is None else self.groups[rows],
+        )
+
+
+def find_inputs(
+    name: str | Path,
+    like: InputSpec,
+    *,
+    part: str | None = None,
+    labelled: bool | None = None,
+    target: str | None = None,
+    header: bool = True,
+    groups: str | None = None,
+    seed: int = 0,
+    data_dir: str | Path | None = None,
+    match: bool = True,
+    size: int | None = None,
+    **options: Any,
+) -> Inputs:
+    """The inputs that ``name`` means, in the form that a model takes that was trained on ``like``.
+
+    ``like`` is a :class:`~dissensus.data.Data`, or what a run keeps about its own. In this order:
+
+    - ``corrupt:SEVERITY`` (all kinds mixed) or ``corrupt:KIND:SEVERITY``: its test images;
+    - ``test``, ``val``, ``train``, or one of its extra sets, such as ``held_out``;
+    - a data set of :data:`~dissensus.data.DATASETS`: its test part, or ``part``;
+    - a file (.npz, .npy, .csv, .tsv, .parquet) or shards, see :func:`read_inputs`;
+    - a folder of images in any layout (with ``part``: in that of a data set), features or shards.
+
+    Images of other sizes are brought to the size of ``like``. Without ``match`` all inputs stay as
+    they are, folders of images are read in ``size`` × ``size`` pixels (224), and images are
+    corrupted as they are read. ``labelled`` asks for targets (True) or leaves them out (False);
+    None keeps them if they are of the same classes. ``target`` and ``header`` are for tables,
+    ``groups`` names an array of an .npz; ``seed``, ``data_dir`` and ``options`` go to
+    :func:`~dissensus.data.load`.
+    """
+    text, path = str(name), Path(name).expanduser()
+    key = text.lower().replace("-", "_")
+    own = like if isinstance(like, Data) else None
+    if text.startswith("corrupt:"):
+        return _corrupted(text, own, seed, stream=not match)
+    if own is not None and text in (*own.extra, *_SPLITS):
+        return take_part(own, text, labelled=bool(labelled))
+    named = key in DATASETS and not isinstance(name, Path)
+    everything = part is None and not labelled  # not one part in the layout of a data set
+    if named and everything and key in OOD_SETS:
+        return _known_images(key, like, data_dir, match=match)
+    if not named and (path.is_file() or (is_shards(name) and not path.is_dir())):
+        how: dict[str, Any] = {"target": target, "header": header, "labelled": labelled}
+        return _from_file(path, like, **how, groups=groups) if match else _as_stored(path)
+    if not named and everything and _is_image_folder(path, like, match=match):
+        return _pictures(path, like, size or 224, match=match)
+    if named or path.is_dir():
+        if size is not None and not named and not is_store(path):
+            options["size"] = size
+        options |= {"seed": seed, "data_dir": data_dir}
+        how = {"labelled": labelled, "match": match, "options": options}
+        return _from_data_set(name, like, part or "test", **how)
+    known = [] if own is None else [*_SPLITS, *own.extra]
+    raise ValueError(
+        f"there is no set {text!r}; {nearest(key, [*known, 'corrupt:SEVERITY', *DATASETS])} "
+        "(inputs of your own are files, .npz, .npy, .csv, .tsv or .parquet, and folders)"
+    )
+
+
+def take_part(data: Data, name: str, *, labelled: bool = False) -> Inputs:
+    """A split of ``data``, or one of its extra sets."""
+    sets = {**data.extra, **data.splits()}
+    if name not in sets:
+        raise ValueError(f"{data.name} has no split {name!r}; it has {', '.join(sets)}")
+    x, y = sets[name]
+    if not len(x) or (labelled and y is None):
+        lacks = "no labels" if len(x) else "no rows"
+        raise ValueError(f"the split {name!r} of {data.name} has {lacks}; choose another")
+    return Inputs(name, x, y)
+
+
+def read_inputs(
+    path: str | Path,
+    like: InputSpec,
+    *,
+    target: str | None = None,
+    header: bool = True,
+    labelled: bool = False,
+) -> Inputs:
+    """Inputs from a file or shards, in the units of the source, treated as those of ``like`` were.
+
+    An ``.npz`` holds ``x`` (or one array of any name) and, if ``labelled``, ``y``; a table has the
+    columns that the training table had (``header=False``: no names in its first line), and
+    ``target`` is the one to be predicted. Numbers are in the units of the source: what was
+    standardised in training is standardised here by the statistics of the training rows, and
+    unsigned bytes for a model of images are divided by 255. Shards (``.tar``, or a pattern of
+    ``.tar`` or ``.parquet``) stay on disk.
+    """
+    if is_shards(path):
+        x = open_raw_shards(path, like, labelled=labelled)
+        # Examples on disk stand in for tensors; what takes inputs knows them.
+        return Inputs(Path(path).stem, cast(Tensor, x), cast("Tensor | None", x.targets))
+    own = Path(path).expanduser()
+    inputs, targets, ignored = read_raw(own, like, target, header=header, labelled=labelled)
+    return Inputs(own.stem, inputs, targets, ignored=ignored)
+
+
+class CorruptedImages:
+    """Images corrupted as they are read, by slices; all kinds mixed where ``kind`` is None.
+
+    The noise of a slice follows from the seed and its first row.
+    """
+
+    def __init__(self, x: Tensor, kind: str | None, severity: int, seed: int) -> None:
+        self.x, self.kind, self.severity, self.seed = x, kind, severity, seed
+        self.shape = x.shape
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        return self.corrupt(self.x[rows], rows.indices(len(self))[0])
+
+    def corrupt(self, x: Tensor, first: int) -> Tensor:
+        """``x``, the images from row ``first`` on, corrupted."""
+        seed = (self.seed + first) % 2**40
+        if self.kind is None:
+            return corrupt_mixture(x, self.severity, seed)
+        return corrupt(x, self.kind, self.severity, seed)
+
+
+# ---- the kinds of inputs ------------------------------------------------------------------------
+
+
+def _corrupted(text: str, data: Data | None, seed: int, *, stream: bool) -> Inputs:
+    kind, severity = parse_corruption(text)
+    if data is None:
+        raise ValueError(f"{text} changes test images, and there is no data set to take them from")
+    if len(data.input_shape) != 3:
+        raise ValueError(
+            f"{text} needs images, and {data.name} has inputs of shape {data.input_shape}"
+        )
+    x, y = data.test
+    if not len(x):
+        raise ValueError(f"{data.name} has no test images to corrupt")
+    if stream:
+        images = CorruptedImages(x, kind, severity, seed * 1_000_003)
+        return Inputs(f"{kind or 'corrupt'}{severity}", cast(Tensor, images), y)
+    if isinstance(x, Examples):
+        x, y = x[:], y[:]
+    return Inputs(text, CorruptedImages(x, kind, severity, seed)[:], y)
+
+
+def _known_images(
+    name: str, like: InputSpec, data_dir: str | Path | None, *, match: bool
+) -> Inputs:
+    """Test images of a known set, of which the training part need not be there."""
+    if match and len(like.input_shape) != 3:
+        raise ValueError(
+            f"{name} needs a run on images, and {like.name} has inputs of shape "
+            f"{tuple(like.input_shape)}; give unknown inputs as a file"
+        )
+    shape = like.input_shape if match else None
+    return Inputs(name, load_ood(name, data_dir=data_dir, input_shape=shape))
+
+
+def _from_data_set(
+    name: str | Path,
+    like: InputSpec,
+    part: str,
+    *,
+    labelled: bool | None,
+    match: bool,
+    options: dict[str, Any],
+) -> Inputs:
+    data = load(name, **options)
+    inputs = take_part(data, part, labelled=bool(labelled))
+    x, y = inputs.x, inputs.y
+    shape, wanted = tuple(x.shape[1:]), tuple(like.input_shape)
+    if not labelled:
+        same = labelled is None and list(data.classes) == list(like.classes)
+        y = y if same and data.task == like.task else None
+        if match and len(shape) == len(wanted) == 3 and isinstance(x, Tensor):
+            x, shape = fit_images(x, wanted), wanted
+    gives = data.outputs if labelled else like.outputs
+    if match and (shape, gives) != (wanted, like.outputs):
+        raise ValueError(
+            f"{data.name} has inputs of shape {shape} and {data.outputs} outputs, the run takes "
+            f"{wanted} and gives {like.outputs}"
+        )
+    return Inputs(data.name, x, y)
+
+
+def _is_image_folder(path: Path, like: InputSpec, *, match: bool) -> bool:
+    wanted = not match or len(like.input_shape) == 3
+    return wanted and path.is_dir() and not is_shards(path) and not is_store(path)
+
+
+def _pictures(path: Path, like: InputSpec, size: int, *, match: bool) -> Inputs:
+    """All images below a folder; the names of its folders are labels if all are classes."""
+    if not match:
+        return Inputs(path.resolve().name, cast(Tensor, ImageRows.below(path, size)))
+    shape = tuple(like.input_shape)
+    images = ImageRows.below(path, max(shape[1:]), shape)
+    number = {name: index for index, name in enumerate(like.classes)}
+    folders = [file.relative_to(path).parts[0] for file in images.files]
+    y = None
+    if all(folder in number for folder in folders):
+        y = torch.tensor([number[folder] for folder in folders])
+    return Inputs(path.name, cast(Tensor, images), y)
+
+
+def _as_stored(path: Path) -> Inputs:
+    x, _ = read_arrays(path, labelled=False)
+    return Inputs(path.stem, to_unit(x) if x.dtype == np.uint8 else torch.from_numpy(x).float())
+
+
+def _from_file(
+    path: Path, like: InputSpec, *, labelled: bool | None, groups: str | None, **how: Any
+) -> Inputs:
+    if labelled is not None or like.task != "classification":
+        inputs = read_inputs(path, like, labelled=bool(labelled), **how)
+    else:
+        try:
+            inputs = read_inputs(path, like, labelled=True, **how)
+        except ValueError:  # without labels, or with those of other classes
+            inputs = read_inputs(path, like, **how)
+    return replace(inputs, groups=_groups(path, groups, len(inputs)))
+
+
+def _groups(path: Path, name: str | None, rows: int) -> Tensor | None:
+    """The array ``name`` of an ``.npz``, its values numbered; None where there is none."""
+    if name is None or path.suffix.lower() != ".npz":
+        return None
+    arrays = read_npz(path)
+    if name not in arrays:
+        return None
+    values = arrays[name]
+    if values.shape != (rows,):
+        raise ValueError(f"{name} in {path} must be [rows] = ({rows},), got {values.shape}")
+    if values.dtype.kind not in "iu":
+        values = np.unique(values, return_inverse=True)[1]
+    return torch.from_numpy(values.astype(np.int64))
