@@ -12,8 +12,9 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from dissensus import progress
 from dissensus.ensemble import Ensemble
-from dissensus.training import Stopped, TensorBoard, fit, progress
+from dissensus.training import Stopped, TensorBoard, fit
 from tests.training.problems import blobs, dense_mlp
 
 TRAIN, VAL = blobs(40), blobs(30, seed=2)
@@ -26,7 +27,7 @@ def train(**options: Any) -> Any:
 
 @pytest.fixture
 def every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
 
 
 @pytest.mark.usefixtures("every_epoch")
@@ -48,7 +49,7 @@ def test_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[st
 def test_lines_come_seldom_but_the_last_one_always(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 1e9)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 1e9)
     train(epochs=30, patience=2, optimizer="adam:lr=0.3")
     (line,) = capsys.readouterr().err.splitlines()
     assert "/30, train error" in line
@@ -63,7 +64,7 @@ def test_nothing_is_shown_on_request(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.usefixtures("every_epoch")
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Console(force_terminal=True, width=150, record=True, file=io.StringIO())
-    monkeypatch.setattr(progress, "Console", lambda stderr: screen)
+    monkeypatch.setattr(progress, "make_console", lambda: screen)
     history = train()
     text = screen.export_text()
     assert "Joint" in text

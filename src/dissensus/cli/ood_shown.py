@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any, Self
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from dissensus.cli.shown import note, say
+from dissensus.cli.shown import say
+from dissensus.progress import ProgressBar
 
 __all__ = ["StudyProgress", "show"]
 
@@ -169,45 +170,34 @@ def _unique(items: Iterable[Any]) -> list[Any]:
 
 
 class StudyProgress:
-    """Bars over rows and measures on a terminal, a line a method elsewhere."""
+    """For each method, a bar over rows and one over intervals; a line elsewhere."""
 
     def __init__(self, methods: Sequence[str], *, show: bool) -> None:
-        self.methods, self.show = list(methods), show
-        self.console = Console(stderr=True)
-        self.bar: Progress | None = None
-        self.tasks: dict[str, Any] = {}
+        self.several, self.show = len(methods) > 1, show
+        self.bars: dict[str, ProgressBar] = {}
+        self.stack = ExitStack()
 
     def __enter__(self) -> Self:
-        if self.show and self.console.is_terminal:
-            self.bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                console=self.console,
-                transient=True,
-            )
-            self.bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+        self.stack.close()
 
     def stage(self, method: str, what: str) -> None:
         """Say what is done before there is anything to count."""
-        if self.bar is not None:
-            self.tasks = {"rows": self.bar.add_task(f"{method}: {what}", total=None)}
-        elif self.show and len(self.methods) > 1:
-            note(f"{method}: {what}")
+        self.stack.close()
+        rows = self.stack.enter_context(ProgressBar(f"{method}: {what}", show=self.show))
+        self.bars = {"rows": rows}
+        if self.several:
+            rows.log(rows.title)
 
     def start(self, method: str, rows: int, measures: int) -> None:
         """So many rows will be scanned and so many measures computed."""
-        if self.bar is not None:
-            self.bar.update(self.tasks["rows"], description=f"{method}: rows", total=rows)
-            self.tasks["measures"] = self.bar.add_task(f"{method}: intervals", total=measures)
+        self.bars["rows"].update(title=f"{method}: rows", total=rows)
+        intervals = ProgressBar(f"{method}: intervals", measures, show=self.show)
+        self.bars["measures"] = self.stack.enter_context(intervals)
 
     def step(self, what: str, amount: int) -> None:
         """So much of it is done."""
-        if self.bar is not None and what in self.tasks:
-            self.bar.advance(self.tasks[what], amount)
+        if what in self.bars:
+            self.bars[what].advance(amount)

@@ -22,6 +22,7 @@ from pathlib import Path
 from dissensus.data.archives import LARGEST, extract, members, writer
 from dissensus.data.base import Request
 from dissensus.files import replace_atomically
+from dissensus.progress import ProgressBar
 
 __all__ = ["RemoteFile", "content", "locate"]
 
@@ -206,29 +207,22 @@ def _download(file: RemoteFile, files: Sequence[RemoteFile], target: Path) -> No
 
 def _get(url: str, name: str) -> bytes:
     """The bytes behind ``url``, with a progress bar on the terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
     if not url.startswith(("https://", "http://")):
         raise ValueError(f"only http and https are downloaded, got {url!r}")
     request = urllib.request.Request(url, headers={"User-Agent": "dissensus"})
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    with urllib.request.urlopen(request, timeout=60) as answer, bar:
+    with (
+        urllib.request.urlopen(request, timeout=60) as answer,
+        ProgressBar(f"downloading {name}", unit="bytes") as bar,
+    ):
         length = answer.headers.get("Content-Length")
         total = int(length) if length and length.isdigit() else None
-        task = bar.add_task(f"downloading {name}", total=total)
+        bar.update(total=total)
         parts: list[bytes] = []
         size = 0
         while chunk := answer.read(_CHUNK):
             parts.append(chunk)
             size += len(chunk)
-            bar.advance(task, len(chunk))
+            bar.advance(len(chunk))
             if size > LARGEST:
                 raise OSError(f"{url} is larger than {LARGEST >> 30} GiB")
     if total is not None and size != total:

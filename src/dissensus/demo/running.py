@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dissensus.cli.attack_job import Asked, attack_run
 from dissensus.cli.diagnose import diagnose_run
@@ -35,6 +34,7 @@ from dissensus.demo.plan import (
 from dissensus.demo.telling import Outcome, sentences, table
 from dissensus.detection import Estimate
 from dissensus.files import write_text
+from dissensus.progress import ProgressBar
 from dissensus.robustness import parse
 from dissensus.shift import Question, prepare
 from dissensus.sweeps import Plan, Watcher, run_sweep
@@ -44,6 +44,8 @@ __all__ = ["MARK", "run"]
 
 #: The file by which a folder is known as one that a demo made, and may make anew.
 MARK = "demo.json"
+
+Tick = Callable[[float], None]
 
 _RUNS, _SWEEP, _REPORT = "runs", "sweep", "report"
 
@@ -69,16 +71,20 @@ def run(
             f"[bold]Dissensus[/]: {len(CONTENDERS)} ways to train {SETTINGS['members']} small "
             "networks on the digits 0 to 7; 8 and 9 are kept from them"
         )
-        with _progress(console) as bars:
-            runs = _train(place, epochs, seed, bars)
-            _sweep(place / _SWEEP, epochs, seed, bars)
-            for key in _each(bars, "diagnose", runs):
-                diagnose_run(runs[key])
-            for key in _each(bars, "detect", runs):
-                _detect(key, runs[key], seed)
-            for key in _each(bars, "attack", runs):
-                _attack(runs[key], limit, attacks, seed)
-            page = _page(place, runs, bars)
+        with ProgressBar("demo", total=4 * len(CONTENDERS) + 2) as bar:
+            runs = _train(place, epochs, seed, bar)
+            _sweep(place / _SWEEP, epochs, seed, bar.begin("sweep β"))
+            for key, folder in runs.items():
+                bar.begin(f"diagnose {CONTENDERS[key].name}")
+                diagnose_run(folder)
+            for key, folder in runs.items():
+                bar.begin(f"detect with {CONTENDERS[key].name}")
+                _detect(key, folder, seed)
+            for key, folder in runs.items():
+                bar.begin(f"attack {CONTENDERS[key].name}")
+                _attack(folder, limit, attacks, seed)
+            bar.begin("report")
+            page = _page(place, runs)
     outcomes = {key: _outcome(key, folder) for key, folder in runs.items()}
     _tell(console, outcomes, page, len(attacks) + 1)
     return outcomes
@@ -87,13 +93,13 @@ def run(
 # ---- the stages ---------------------------------------------------------------------------------
 
 
-def _train(place: Path, epochs: int, seed: int, bars: Progress) -> dict[str, Path]:
+def _train(place: Path, epochs: int, seed: int, bar: ProgressBar) -> dict[str, Path]:
     runs = {key: place / _RUNS / key for key in CONTENDERS}
     for key, contender in CONTENDERS.items():
-        task = bars.add_task(f"train {contender.name}", total=epochs)
+        tick = bar.begin(f"train {contender.name}")
 
-        def advance(record: dict[str, Any], ens: Any, task: Any = task) -> None:
-            bars.advance(task)
+        def advance(record: dict[str, Any], ens: Any, tick: Tick = tick) -> None:
+            tick(record["epoch"] / epochs)
 
         asked = {**SETTINGS, "objective": contender.objective, "epochs": epochs, "seed": seed}
         sections = resolve({**asked, "out": str(runs[key])})
@@ -101,23 +107,24 @@ def _train(place: Path, epochs: int, seed: int, bars: Progress) -> dict[str, Pat
     return runs
 
 
-class _Bar(Watcher):
-    """Moves a bar with the cells of a sweep."""
+class _SweepTicks(Watcher):
+    """Moves the bar with the cells of a sweep."""
 
-    def __init__(self, bars: Progress) -> None:
-        self.bars, self.task = bars, bars.add_task("sweep β", total=None)
+    def __init__(self, tick: Tick) -> None:
+        self.tick, self.done, self.total = tick, 0, 1
 
     def begin(self, cells: Sequence[Cell], records: Sequence[Record]) -> None:
-        self.bars.update(self.task, total=len(cells), completed=len(records))
+        self.done, self.total = len(records), len(cells)
 
     def record(self, record: Record) -> None:
-        self.bars.advance(self.task)
+        self.done += 1
+        self.tick(self.done / self.total)
 
 
-def _sweep(out: Path, epochs: int, seed: int, bars: Progress) -> None:
+def _sweep(out: Path, epochs: int, seed: int, tick: Tick) -> None:
     sections = resolve({**SWEEP, "epochs": min(epochs, SWEEP["epochs"]), "seed": seed})
     plan = Plan(sections, {"beta": list(BETAS)}, repeats=REPEATS)
-    run_sweep(plan, out, watcher=_Bar(bars))
+    run_sweep(plan, out, watcher=_SweepTicks(tick))
 
 
 def _detect(key: str, folder: Path, seed: int) -> None:
@@ -139,17 +146,15 @@ def _attack(folder: Path, limit: int, attacks: Sequence[str], seed: int) -> None
     )
 
 
-def _page(place: Path, runs: dict[str, Path], bars: Progress) -> Path | None:
+def _page(place: Path, runs: dict[str, Path]) -> Path | None:
     """The report page; None where plotly, an extra, is not installed."""
     from dissensus.report import build
 
-    task = bars.add_task("report", total=1)
     title = "Dissensus: five ways to train an ensemble on digits"
     try:
         page = build([*runs.values(), place / _SWEEP], place / _REPORT, title=title)
     except ModuleNotFoundError:
         return None
-    bars.advance(task)
     return page
 
 
@@ -212,25 +217,6 @@ def _clear(place: Path) -> None:
     for name in (_RUNS, _SWEEP, _REPORT):
         shutil.rmtree(place / name, ignore_errors=True)
     write_text(place / MARK, json.dumps({"made by": "dissensus demo"}) + "\n")
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description:20}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-    )
-
-
-def _each(bars: Progress, stage: str, runs: dict[str, Path]) -> Iterator[str]:
-    """The contenders, one after the other, with a bar for the stage."""
-    task = bars.add_task(stage, total=len(runs))
-    for key in runs:
-        yield key
-        bars.advance(task)
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
 from dissensus._version import __version__
@@ -33,6 +32,7 @@ from dissensus.data.folder import ImageRows, open_folder
 from dissensus.data.inputs import CorruptedImages
 from dissensus.features.backbones import Backbone, load_backbone
 from dissensus.features.transforms import Transform
+from dissensus.progress import ProgressBar
 
 __all__ = ["extract"]
 
@@ -100,19 +100,17 @@ def _write(
     writer: FeatureWriter, run: _Run, parts: dict[str, Part], passes: int, progress: bool
 ) -> None:
     count = {name: passes if name == "train" else 1 for name in parts}
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(*columns, TimeRemainingColumn(), disable=not progress, transient=True) as bar:
-        total = sum(len(source) * count[name] for name, source in parts.items())
-        task = bar.add_task("features", total=total)
+    total = sum(len(source) * count[name] for name, source in parts.items())
+    with ProgressBar("features", total, show=progress) as bar:
         for place, (name, source) in enumerate(parts.items()):
-            bar.update(task, description=name)
+            bar.update(title=name)
             writer.compute(
                 name,
                 len(source),
                 source.y,
                 run.features_of(place, source, changed=name == "train"),
                 passes=count[name],
-                on_shard=lambda rows: bar.advance(task, rows),
+                on_shard=bar.advance,
             )
 
 

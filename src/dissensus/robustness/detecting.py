@@ -12,11 +12,11 @@ from torch import Tensor
 from dissensus.detection import Detection, RocCurve, roc_curve
 from dissensus.detection import evaluate as evaluate_detection
 from dissensus.ensemble import Ensemble
+from dissensus.progress import ProgressBar
 from dissensus.robustness.adaptive import SMOOTH, Disguised
 from dissensus.robustness.attacks import parse
 from dissensus.robustness.base import Attack, all_steps
 from dissensus.robustness.outcome import Outcome
-from dissensus.robustness.progress import AttackProgress
 from dissensus.robustness.running import run
 from dissensus.robustness.victim import Victim, frozen
 from dissensus.scores import score_all
@@ -95,8 +95,8 @@ def detect(
         raise ValueError(f"adaptive names {missing[0]!r}, which is not among the scores")
     if hidden and budget is None:
         raise ValueError(f"{chosen.spec()} has no ε that an adaptive attack could share")
-    with AttackProgress(1 + len(hidden), show=progress) as shown:
-        tick = shown.next(chosen.spec())
+    with ProgressBar("attacks", 1 + len(hidden), show=progress, delay=2.0) as bar:
+        tick = bar.begin(chosen.spec())
         outcome = run(ens, x, y, chosen, None, None, batch_size, seed, tick)
         plain, curves = _judged(ens, outcome, clean, bootstrap, batch_size)
         quiet: dict[str, Detection] = {}
@@ -105,7 +105,7 @@ def detect(
         for name in hidden:
             assert budget is not None
             disguise = Disguised(norm=budget[0], eps=budget[1], score=name)
-            tick = shown.next(disguise.spec())
+            tick = bar.begin(disguise.spec())
             other = run(ens, x, y, disguise, None, None, batch_size, seed, tick)
             one, one_curve = _judged(ens, other, {name: clean[name]}, bootstrap, batch_size)
             quiet |= one

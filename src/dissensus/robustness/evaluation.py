@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dissensus.detection import Estimate
 from dissensus.ensemble import Ensemble
+from dissensus.progress import ProgressBar
 from dissensus.robustness.attacks import parse
 from dissensus.robustness.base import Attack, all_steps
 from dissensus.robustness.curves import Curve, curve_over_eps, own_curves
@@ -19,7 +20,6 @@ from dissensus.robustness.goals import Goal
 from dissensus.robustness.gradient import PGD, GradientAttack
 from dissensus.robustness.masking import Flag, Row, order_flags, probe_flags
 from dissensus.robustness.outcome import Outcome, share
-from dissensus.robustness.progress import AttackProgress
 from dissensus.robustness.protocols import PROTOCOLS, Protocol, joined, paper, standard
 from dissensus.robustness.report import report
 from dissensus.robustness.running import predicted, run
@@ -165,22 +165,22 @@ def evaluate(
     chosen = _protocol(attacks, protocol, eps, norm, like)
     others = dict(surrogates or {})
     total = len(chosen.attacks) + len(others) + len(curve) + bool(checks)
-    with AttackProgress(total, show=progress) as shown:
+    with ProgressBar("attacks", total, show=progress, delay=2.0) as bar:
         rows = []
         for attack in chosen.attacks:
-            tick = shown.next(attack.spec())
+            tick = bar.begin(attack.spec())
             rows.append(Row(run(ens, x, y, attack, None, None, batch_size, seed, tick)))
         probe = _strongest(rows)
         for name, other in others.items():
-            tick = shown.next(f"transfer from {name}")
+            tick = bar.begin(f"transfer from {name}")
             rows.append(_transferred(ens, other, name, x, y, probe, batch_size, seed, tick))
         curves = [drawn for row in rows for drawn in own_curves(row)]
         if len(curve):
-            ticks = [shown.next(f"{probe.spec()} at ε = {value:g}") for value in curve]
+            ticks = [bar.begin(f"{probe.spec()} at ε = {value:g}") for value in curve]
             curves.append(curve_over_eps(ens, x, y, probe, curve, batch_size, seed, ticks))
         flags = order_flags(rows)
         if checks:
-            shown.next("checks")(0.0)
+            bar.begin("checks")(0.0)
             flags += probe_flags(ens, x, y, rows, batch_size, seed)
     setting = {"members": ens.members, "combine": ens.combine, "protocol": chosen.name}
     return Robustness(

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import check_labels
+from dissensus.progress import ProgressBar
 from dissensus.robustness.attacks import parse
 from dissensus.robustness.base import Attack, Case, Journal, distances
 from dissensus.robustness.chance import uniform
 from dissensus.robustness.goals import Goal
 from dissensus.robustness.outcome import Outcome
-from dissensus.robustness.progress import AttackProgress
 from dissensus.robustness.victim import Victim, frozen
 
 __all__ = ["AttackError", "attack", "check_inputs", "draw_targets", "predicted", "run"]
@@ -59,8 +59,8 @@ def attack(
     (True, True)
     """
     chosen = parse(how)
-    with AttackProgress(1, show=progress) as shown:
-        tick = shown.next(chosen.spec())
+    with ProgressBar("attacks", 1, show=progress, delay=2.0) as bar:
+        tick = bar.begin(chosen.spec())
         return run(ens, x, y, chosen, members, targets, batch_size, seed, tick)
 
 

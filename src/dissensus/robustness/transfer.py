@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
+from dissensus.progress import ProgressBar
 from dissensus.robustness.attacks import parse
 from dissensus.robustness.base import Attack, all_steps
-from dissensus.robustness.progress import AttackProgress
 from dissensus.robustness.running import draw_targets, run
 from dissensus.robustness.victim import Victim, frozen
 
@@ -47,9 +47,9 @@ def transfer(
     chosen, targets = _prepared(ens, x, y, attack, targeted, seed)
     receiver = ens if to is None else to
     rows = []
-    with AttackProgress(ens.members, show=progress) as shown:
+    with ProgressBar("attacks", ens.members, show=progress, delay=2.0) as bar:
         for member in range(ens.members):
-            tick = shown.next(f"{chosen.spec()} on member {member}")
+            tick = bar.begin(f"{chosen.spec()} on member {member}")
             outcome = run(ens, x, y, chosen, [member], targets, batch_size, seed, tick)
             rows.append(_received(receiver, outcome.adversarial, y, targets, batch_size))
     return torch.stack(rows)
@@ -72,9 +72,9 @@ def transfer_between(
         raise ValueError("transfer_between needs at least one ensemble, got none")
     matrix = torch.zeros(len(named), len(named), dtype=torch.float64)
     chosen, targets = _prepared(next(iter(named.values())), x, y, attack, targeted, seed)
-    with AttackProgress(len(named), show=progress) as shown:
+    with ProgressBar("attacks", len(named), show=progress, delay=2.0) as bar:
         for i, (name, source) in enumerate(named.items()):
-            tick = shown.next(f"{chosen.spec()} on {name}")
+            tick = bar.begin(f"{chosen.spec()} on {name}")
             outcome = run(source, x, y, chosen, None, targets, batch_size, seed, tick)
             for j, receiver in enumerate(named.values()):
                 matrix[i, j] = _received(

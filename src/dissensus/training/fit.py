@@ -12,12 +12,12 @@ import torch
 
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Independent, Objective, Terms, parse
+from dissensus.progress import ProgressBar
 from dissensus.training.alone import Alone, Callback
 from dissensus.training.batches import Augmentation, Batches, as_batches, split_weights
 from dissensus.training.interruption import Interruption, Stopped
 from dissensus.training.layout import Distributed
 from dissensus.training.pacing import Pace
-from dissensus.training.progress import TrainingProgress
 from dissensus.training.recipe import Recipe
 from dissensus.training.run_folder import RunFolder
 from dissensus.training.saving import Saver
@@ -93,10 +93,10 @@ def fit(
                 saver.state.execution = team.tune(stream)
             trainer = team.trainer(parsed, chosen)
             saver.restore_trainer(trainer)
-            with TrainingProgress(
-                type(parsed).__name__, chosen.epochs, len(stream), show=progress and team.first
-            ) as shown:
-                _loop(team, stream, trainer, saver, interruption, shown, train, val, callbacks)
+            total = chosen.epochs * len(stream)
+            show = progress and team.first
+            with ProgressBar(type(parsed).__name__, total, show=show) as bar:
+                _loop(team, stream, trainer, saver, interruption, bar, train, val, callbacks)
         return saver.finish()
 
 
@@ -114,7 +114,7 @@ def _loop(
     trainer: Trainer | TeamTrainer,
     saver: Saver,
     interruption: Interruption,
-    shown: TrainingProgress,
+    bar: ProgressBar,
     train: Any,
     val: Any,
     callbacks: Sequence[Callback],
@@ -134,7 +134,7 @@ def _loop(
                 meter.check(outputs, batch.y)
             meter.add(outputs, batch.y, terms.parts, batch.drawn, batch.weights)
             state.batch += 1
-            shown.at(state.epoch * len(stream) + state.batch)
+            bar.update(state.epoch * len(stream) + state.batch)
             if team.stopping(interruption):
                 break
             if team.pausing(pace, state.batch) and state.batch < len(stream):
@@ -147,7 +147,7 @@ def _loop(
             if state.batch > start:
                 _check_weights(ens, state)
                 saver.save_amid(trainer, meter)
-            raise _stopped(saver, len(stream), shown)
+            raise _stopped(saver, len(stream), bar)
         _check_weights(ens, state)
         state.epoch, state.batch = state.epoch + 1, 0
         record: dict[str, Any] = {"epoch": state.epoch, "train": meter.record()}
@@ -162,7 +162,9 @@ def _loop(
             saver.keep_best()
         state.seconds += time.perf_counter() - started
         state.epochs.append(record)
-        shown.epoch(record)
+        metrics = _describe(record)
+        bar.update(note=metrics)
+        bar.log(f"{bar.title}: epoch {record['epoch']}/{recipe.epochs}, {metrics}")
         if team.called(callbacks, record):
             state.ended = "callback"
         saver.save(trainer, record)
@@ -280,12 +282,26 @@ def _non_finite(
     )
 
 
-def _stopped(saver: Saver, batches: int, shown: TrainingProgress) -> Stopped:
+def _describe(record: dict[str, Any]) -> str:
+    """The key metrics of an epoch in one line."""
+    parts = []
+    for name in ("train", "val"):
+        metrics = record.get(name)
+        if metrics is None:
+            continue
+        text = f"{name} error {metrics['ensemble_error']:.4f}"
+        if "accuracy" in metrics:
+            text += f", accuracy {metrics['accuracy']:.1%}"
+        parts.append(text)
+    return "; ".join(parts)
+
+
+def _stopped(saver: Saver, batches: int, bar: ProgressBar) -> Stopped:
     state = saver.state
     text = f"stopped in epoch {state.epoch + 1} after {state.batch} of {batches} batches"
     if saver.folder is None:
         text += "; nothing was saved, as there is no run folder (out=…)"
     else:
         text += f"; saved, go on with resume=True (--resume) and out={saver.folder.path}"
-    shown.say(text[0].upper() + text[1:])
+    bar.say(text[0].upper() + text[1:])
     return Stopped(text)

@@ -18,11 +18,11 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.ensemble.stack import tensors_of
 from dissensus.objectives import Independent, Objective, parse
+from dissensus.progress import ProgressBar
 from dissensus.training.batches import split_weights
 from dissensus.training.fit import NonFiniteLoss, fit
 from dissensus.training.fleet_state import Fleet
 from dissensus.training.optim import Optimizer
-from dissensus.training.progress import FleetProgress
 from dissensus.training.recipe import Recipe
 from dissensus.training.state import History, RunState, select
 
@@ -97,16 +97,16 @@ def fit_fleet(
 
     def ended(index: int, history: History) -> None:
         histories[index] = history
-        shown.finished()
+        bar.advance()
         if on_end is not None:
             on_end(index, history)
 
-    with FleetProgress(len(trainings), show=progress) as shown:
+    with ProgressBar("ensembles", len(trainings), show=progress) as bar:
         for together in _fleets(trainings):
             if len(together) == 1:
                 ended(together[0], _alone(trainings[together[0]]))
             else:
-                _sail(trainings, together, ended, shown)
+                _sail(trainings, together, ended, bar)
     failed = {i: h.ended for i, h in histories.items() if h.ended.startswith("failed")}
     if failed and not keep_failed:
         which = "; ".join(f"training {index}: {why}" for index, why in failed.items())
@@ -125,7 +125,7 @@ def _alone(training: Training) -> History:
 
 
 def _sail(
-    trainings: Sequence[Training], together: list[int], ended: OnEnd, shown: FleetProgress
+    trainings: Sequence[Training], together: list[int], ended: OnEnd, bar: ProgressBar
 ) -> None:
     """Train those of one kind: epochs until none is left."""
     started = time.perf_counter()
@@ -161,7 +161,7 @@ def _sail(
         afloat = [entry for place, entry in enumerate(afloat) if place not in over]
         if over and afloat:
             fleet.compact([place for place in range(len(records)) if place not in over])
-        shown.epoch(epoch + 1, len(afloat))
+        bar.update(note=f"{len(afloat)} running, epoch {epoch + 1}")
 
 
 # ---- who sails together -------------------------------------------------------------------------

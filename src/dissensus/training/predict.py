@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import Predictions
+from dissensus.progress import ProgressBar
 from dissensus.training.batches import Batches, as_batches
-from dissensus.training.progress import BatchProgress
 
 __all__ = ["outputs_of", "predict"]
 
@@ -38,12 +38,12 @@ def predict(
     """
     outputs, targets = [], []
     batches = as_batches(data, batch_size, shuffle=False, device=ens.device, labelled=False)
-    with BatchProgress("predicting", batches, show=progress) as shown:
+    with ProgressBar("predicting", len(batches), show=progress) as bar:
         for found, y in _outputs(ens, batches):
             outputs.append(found)
             if y is not None:
                 targets.append(y)
-            shown.advance()
+            bar.advance()
     if not outputs:
         raise ValueError("the data are empty, got 0 batches")
     known = torch.cat(targets) if targets else None

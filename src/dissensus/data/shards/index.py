@@ -13,7 +13,6 @@ import secrets
 import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Index", "OpenFiles", "TableFile", "indexed", "shown"]
+__all__ = ["Index", "OpenFiles", "TableFile", "indexed"]
 
 _FILE, _FORMAT = "index.json", "dissensus.index/1"
 
@@ -87,18 +86,6 @@ def _built(folder: Path, build: Build) -> dict[str, Any]:
 def _stamp(path: Path) -> list[Any]:
     found = path.stat()
     return [str(path), 0 if path.is_dir() else found.st_size, found.st_mtime_ns]
-
-
-@contextmanager
-def shown(title: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal while shards are looked at; call what is given after each."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda: bar.advance(task)
 
 
 class OpenFiles:

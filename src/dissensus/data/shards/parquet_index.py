@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.data.base import missing_extra
-from dissensus.data.shards.index import Index, indexed, shown
+from dissensus.data.shards.index import Index, indexed
 from dissensus.data.shards.labels import LabelScan
+from dissensus.progress import ProgressBar
 
 __all__ = ["column_kind", "index_parquet", "numbers_of", "opened"]
 
@@ -41,7 +42,7 @@ def _build(
 ) -> tuple[dict[str, Any], Sequence[Path]]:
     labels = LabelScan(values=task == "regression")
     groups, sizes, schema = [], 0, None
-    with shown("looking at shards", len(shards)) as advance:
+    with ProgressBar("looking at shards", len(shards)) as bar:
         for shard in shards:
             file = opened(shard)
             if schema is None:
@@ -57,7 +58,7 @@ def _build(
                 for number in range(len(own)):
                     _see(labels, file.read_row_group(number, [target]).column(0), shard)
             groups.append(own)
-            advance()
+            bar.advance()
     rows = sum(map(sum, groups))
     if not rows:
         raise ValueError(f"{shards[0]} and its like hold no rows")

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.data.folder import IMAGE_SUFFIXES, find_images, read_image
-from dissensus.data.shards.index import Index, OpenFiles, TableFile, indexed, shown
+from dissensus.data.shards.index import Index, OpenFiles, TableFile, indexed
 from dissensus.data.shards.permuting import Numbers
 from dissensus.data.shards.sources import Found, one_by_one
+from dissensus.progress import ProgressBar
 
 __all__ = ["PictureSource", "index_pictures"]
 
@@ -28,7 +29,7 @@ def _build(root: Path, folder: Path) -> tuple[dict[str, Any], Sequence[Path]]:
     names = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
     entries, watched = TableFile(folder / "entries", "<i8", 2), [root]
     counts, offset = [], 0
-    with (folder / "names").open("wb") as blob, shown("listing images", len(names)) as advance:
+    with (folder / "names").open("wb") as blob, ProgressBar("listing images", len(names)) as bar:
         for name in names:
             found = find_images(root / name)
             watched += [Path(place) for place, _, _ in os.walk(root / name)]
@@ -39,7 +40,7 @@ def _build(root: Path, folder: Path) -> tuple[dict[str, Any], Sequence[Path]]:
             blob.write(b"".join(texts))
             offset += int(places[-1])
             counts.append(len(texts))
-            advance()
+            bar.advance()
     if not sum(counts):
         raise ValueError(
             f"{root} holds no images: the layout is class/picture.jpg, with one of "

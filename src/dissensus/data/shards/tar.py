@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.data.shards.decoding import decode_input, decode_target, kind_of
-from dissensus.data.shards.index import Index, OpenFiles, TableFile, indexed, shown
+from dissensus.data.shards.index import Index, OpenFiles, TableFile, indexed
 from dissensus.data.shards.labels import Labels, LabelScan
 from dissensus.data.shards.permuting import Numbers
 from dissensus.data.shards.sources import Found, one_by_one
+from dissensus.progress import ProgressBar
 
 __all__ = ["TarSource", "index_tar", "samples"]
 
@@ -57,7 +58,7 @@ def _build(
     labels = LabelScan(values=task == "regression")
     counts: list[int] = []
     entries = TableFile(folder / "entries", "<i8", 2)
-    with shown("looking at shards", len(shards)) as advance:
+    with ProgressBar("looking at shards", len(shards)) as bar:
         for shard in shards:
             places: list[list[int]] = []
             targets: list[NDArray[Any]] = []
@@ -76,7 +77,7 @@ def _build(
                 kind = "<f4" if labels.kind == "values" else "<i8"
                 TableFile(folder / "targets", kind, labels.outputs).append(np.stack(targets))
             counts.append(len(places))
-            advance()
+            bar.advance()
     facts: dict[str, Any] = {"input": field, "target": target, "counts": counts}
     return facts | {"labels": labels.facts() if target is not None else None}, shards
 

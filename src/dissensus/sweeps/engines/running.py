@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dissensus.progress import ProgressBar
 from dissensus.sweeps.engines.engines import Engine
 from dissensus.sweeps.engines.folder import Cell, CellFolder, Record, check_cells, settle
 from dissensus.sweeps.engines.local import LocalEngine
-from dissensus.sweeps.engines.progress import CellProgress
 from dissensus.sweeps.engines.worker import Each
 
 __all__ = ["run_cells"]
@@ -47,15 +47,36 @@ def run_cells(
     check_cells(cells)
     records, missing = settle(cells, place, again=again)
     place.folder.mkdir(parents=True, exist_ok=True)
-    with CellProgress(title, len(cells), len(records), show=progress) as bar:
+    title, before, total = title or "cells", len(records), len(cells)
+    with ProgressBar(title, total, completed=before, show=progress) as bar:
 
-        def ended(record: Record) -> None:
+        def end(record: Record) -> None:
             records[record["name"]] = record
-            bar.record(record)
+            _show(bar, record, records)
             if on_record is not None:
                 on_record(record)
 
+        def wait(count: int) -> None:
+            bar.say(f"{title}: {count} cells are run by another program; waiting for them")
+
+        if before:
+            bar.say(f"{title}: {before} of {total} cells are done already")
         if missing:
             with chosen.crew(Each(run)) as crew:
-                crew.run([[cell] for cell in missing], place, ended, bar.waiting)
+                crew.run([[cell] for cell in missing], place, end, wait)
+        failed = sum("error" in record for record in records.values())
+        if len(records) - failed > before:
+            text = f"{title}: {len(records) - failed} of {total} cells done"
+            bar.say(f"{text}, {failed} failed" if failed else text)
     return [records[cell["name"]] for cell in cells]
+
+
+def _show(bar: ProgressBar, record: Record, records: dict[str, Record]) -> None:
+    """Show that a cell has ended; a failure stays on the screen."""
+    bar.update(len(records), note=record["name"])
+    if record.get("error") is not None:
+        bar.say(f"{bar.title}: {record['name']} failed: {record['error'].splitlines()[0]}")
+    else:
+        done = sum("error" not in other for other in records.values())
+        took = f"{record['name']} took {record['seconds']:.1f} s"
+        bar.log(f"{bar.title}: {done}/{bar.total}, {took}")

@@ -1,0 +1,192 @@
+"""Progress bars: a bar on a terminal, plain lines elsewhere, nothing where nobody asked.
+
+>>> with ProgressBar("scoring", total=3, show=False) as bar:
+...     for _ in range(3):
+...         bar.advance()
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+__all__ = ["ProgressBar", "make_console"]
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+def make_console() -> Console:
+    """The console that bars and lines are written to: standard error."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+class ProgressBar:
+    """A bar over counted work, with elapsed and remaining time; open it with ``with``.
+
+    On a terminal it vanishes when it closes. A bar that opens inside another one is drawn below
+    it. Elsewhere, such as in a log file, only :meth:`log` and :meth:`say` write anything. With
+    ``show=False`` there is no output at all.
+
+    ``total`` is None where the amount of work is not known yet, ``completed`` is what was done
+    before, ``unit="bytes"`` counts in megabytes, and ``delay`` seconds pass before the bar appears.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        total: float | None = None,
+        *,
+        show: bool = True,
+        completed: float = 0,
+        unit: str = "",
+        delay: float = 0.0,
+    ) -> None:
+        self.title, self.total, self.completed = title, total, completed
+        self.show, self.unit, self.delay, self.note = show, unit, delay, ""
+        self._parts = 0
+        self._line_time, self._unwritten = 0.0, ""
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._console = make_console() if self.show else None
+        self._waits = self._console is not None and self._console.is_terminal
+        self._opened = time.monotonic()
+        self._draw()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._waits = False
+        if self._task is not None:
+            _DISPLAY.remove(self._task)
+            self._task = None
+        if self._unwritten and kind is None:
+            self.say(self._unwritten)
+
+    def advance(self, amount: float = 1) -> None:
+        """So much more is done."""
+        self.update(completed=self.completed + amount)
+
+    def update(
+        self,
+        completed: float | None = None,
+        *,
+        title: str | None = None,
+        total: float | None = None,
+        note: str | None = None,
+    ) -> None:
+        """Change what the bar shows; ``note`` is a text that stands behind it."""
+        self.completed = self.completed if completed is None else completed
+        self.title = self.title if title is None else title
+        self.total = self.total if total is None else total
+        self.note = self.note if note is None else note
+        self._draw()
+
+    def begin(self, title: str) -> Callable[[float], None]:
+        """Begin the next of ``total`` parts; returns a function that takes the share of it done."""
+        number, self._parts = self._parts, self._parts + 1
+
+        def tick(share: float) -> None:
+            self.update(completed=number + share, title=title)
+
+        tick(0.0)
+        return tick
+
+    def log(self, text: str) -> None:
+        """Where there is no terminal, a line every few seconds; the last one is always written."""
+        if self._console is None or self._console.is_terminal:
+            return
+        self._unwritten = text
+        if time.monotonic() - self._line_time >= SECONDS_BETWEEN_LINES:
+            self._line_time = time.monotonic()
+            self.say(text)
+
+    def say(self, text: str) -> None:
+        """A line that stays on the screen."""
+        self._unwritten = ""
+        console = _DISPLAY.console or self._console
+        if self._console is not None and console is not None:
+            console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    def _draw(self) -> None:
+        if self._task is None:
+            if not self._waits or time.monotonic() - self._opened < self.delay:
+                return
+            assert self._console is not None
+            self._task, self._waits = _DISPLAY.add(self._console, self._state()), False
+        else:
+            _DISPLAY.update(self._task, self._state())
+
+    def _state(self) -> dict[str, Any]:
+        fields = {"count": self._count(), "note": self.note}
+        shown = {"description": self.title, "total": self.total, "completed": self.completed}
+        return {**shown, **fields}
+
+    def _count(self) -> str:
+        if self.unit == "bytes":
+            done, total = (f"{(size or 0) / 1e6:.1f}" for size in (self.completed, self.total))
+        else:
+            done, total = (f"{int(size or 0)}" for size in (self.completed, self.total))
+        unit = " MB" if self.unit == "bytes" else ""
+        return f"{done}{unit}" if self.total is None else f"{done}/{total}{unit}"
+
+
+class _Display:
+    """All bars that are open: a terminal has room for one live display, which they share."""
+
+    def __init__(self) -> None:
+        self.progress: Progress | None = None
+
+    @property
+    def console(self) -> Console | None:
+        """Where lines go while bars are drawn, so that they land above them."""
+        return None if self.progress is None else self.progress.console
+
+    def add(self, console: Console, state: dict[str, Any]) -> TaskID:
+        """Draw one more bar."""
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        if self.progress is None:
+            self.progress = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TextColumn("{task.fields[count]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}", markup=False),
+                console=console,
+                transient=True,
+                # Steps may take minutes: the pace is that of the last half hour.
+                speed_estimate_period=1800.0,
+            )
+            self.progress.start()
+        return self.progress.add_task(**state)
+
+    def update(self, task: TaskID, state: dict[str, Any]) -> None:
+        """Redraw a bar."""
+        assert self.progress is not None
+        self.progress.update(task, **state)
+
+    def remove(self, task: TaskID) -> None:
+        """Take a bar away, and the display with the last one."""
+        assert self.progress is not None
+        if len(self.progress.tasks) == 1:
+            self.progress.stop()
+            self.progress = None
+        else:
+            self.progress.remove_task(task)
+
+
+_DISPLAY = _Display()
