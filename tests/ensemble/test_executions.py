@@ -9,10 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
-from dissensus.ensemble.dense import dense_backward, dense_forward, dense_plan
-from dissensus.ensemble.stack import tensors_of
-from dissensus.ensemble.stacked import BATCHED, supported
-from tests.ensemble.networks import NETWORKS, Network, Wrapped, hooked, mlp, tied_weights
+from tests.ensemble.networks import NETWORKS, Network, Wrapped, mlp
 
 EXECUTIONS = ["stacked", "looped"]
 every_network = pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS)
@@ -80,53 +77,6 @@ def test_training_mode_moves_the_statistics_of_drawn_members_and_no_others(execu
         assert all((buffer[j] != before[name][j]).any() for j in (1, 3)), name
 
 
-# ---- the layers written out, and vmap -----------------------------------------------------------
-
-LAYERS = {
-    nn.Linear: lambda: nn.Linear(6, 6),
-    nn.Dropout: lambda: nn.Dropout(0.5),  # compared in evaluation mode, where it does nothing
-    nn.Flatten: nn.Flatten,
-    nn.LayerNorm: lambda: nn.LayerNorm(6),
-    nn.LeakyReLU: lambda: nn.LeakyReLU(0.3),
-    nn.Softplus: lambda: nn.Softplus(beta=2),
-}
-
-
-@pytest.mark.parametrize("kind", BATCHED, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("before", [True, False], ids=["after-linear", "on-shared-input"])
-def test_every_batched_layer_gives_what_vmap_gives(kind: type[nn.Module], before: bool) -> None:
-    def make() -> nn.Module:
-        layer = LAYERS.get(kind, kind)()
-        for parameter in layer.parameters():
-            nn.init.normal_(parameter)
-        first = [nn.Linear(6, 6)] if before else []
-        return nn.Sequential(*first, layer, nn.Flatten(), nn.Linear(6, 2))
-
-    ens = Ensemble(make, members=3, execution="stacked").double().eval()
-    assert supported(ens.stack)
-    wrapped = Ensemble.from_members([Wrapped(ens.member(j)) for j in range(3)], execution="stacked")
-    assert not supported(wrapped.eval().stack)
-    x = torch.randn(5, 6, dtype=torch.float64)
-    outputs, slow = ens(x), wrapped(x)
-    close(outputs, slow)
-    (outputs.square().sum() + slow.square().sum()).backward()
-    for got, wanted in zip(ens.parameters(), wrapped.parameters(), strict=True):
-        close(got.grad, wanted.grad)
-
-
-def test_what_the_written_out_layers_cannot_do_is_left_to_vmap() -> None:
-    assert supported(mlp())
-    assert supported(nn.Linear(2, 2))
-    assert not supported(Wrapped(mlp()))
-    assert not supported(tied_weights())
-    assert not supported(hooked())
-    assert not supported(nn.Sequential(nn.Flatten(0), nn.Linear(2, 2)))
-    assert not supported(nn.Sequential(nn.Linear(2, 2), nn.Softmax(-1)))
-    outer = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
-    outer[0].register_forward_pre_hook(lambda module, inputs: None)
-    assert not supported(outer)
-
-
 def test_an_ensemble_that_is_dropped_is_let_go() -> None:
     ens = Ensemble(lambda: nn.Linear(2, 2), members=2, execution="stacked")
     ens(torch.zeros(1, 2))
@@ -134,55 +84,6 @@ def test_an_ensemble_that_is_dropped_is_let_go() -> None:
     del ens
     gc.collect()
     assert stack() is None
-
-
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.Sigmoid])
-@pytest.mark.parametrize("bias", [True, False])
-def test_the_backward_pass_written_out_is_that_of_autograd(
-    activation: type[nn.Module], bias: bool
-) -> None:
-    def make() -> nn.Module:
-        last = [nn.Linear(5, 4, bias=bias), nn.Identity(), activation()]
-        return nn.Sequential(
-            nn.Flatten(), nn.Linear(6, 5), nn.Sequential(activation()), *last, nn.Linear(4, 3)
-        )
-
-    ens = Ensemble(make, members=3, execution="looped").double()
-    x = torch.randn(7, 2, 3, dtype=torch.float64)
-    seeds = torch.randn(3, 7, 3, dtype=torch.float64)
-    (ens(x) * seeds).sum().backward()
-
-    plan = dense_plan(ens.stack)
-    assert plan is not None
-    assert plan.fits(x)
-    tensors, _ = tensors_of(ens.stack)
-    outputs, activations = dense_forward(plan, tensors, x[None])
-    close(outputs, ens(x).detach())
-    gradients = dense_backward(plan, tensors, activations, seeds)
-    assert gradients.keys() == tensors.keys()
-    for name, parameter in tensors.items():
-        close(gradients[name], parameter.grad)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        tied_weights,
-        hooked,
-        NETWORKS["repeated_layers"].make,
-        NETWORKS["layer_norm_mlp"].make,
-        lambda: nn.Sequential(nn.ReLU(), nn.Linear(4, 3)),
-        lambda: nn.Sequential(nn.Linear(4, 4), nn.Flatten(), nn.Linear(4, 3)),
-        lambda: Wrapped(mlp()),
-    ],
-)
-def test_networks_that_are_not_plainly_dense_have_no_such_plan(make: type[nn.Module]) -> None:
-    assert dense_plan(make()) is None
-
-
-def test_a_repeated_activation_is_in_the_plan_each_time_it_runs() -> None:
-    plan = dense_plan(NETWORKS["repeated_activation"].make())
-    assert [layer.activation for layer in plan.layers] == [nn.Sigmoid, nn.Sigmoid]
 
 
 # ---- dropout ------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from dissensus import Ensemble
-from dissensus.ensemble.written import written_plan
+from dissensus.ensemble.engine import engine_of
 from dissensus.models import resnet20, split
 
 
@@ -122,7 +122,7 @@ def test_heads_start_at_random_unless_asked() -> None:
     backbone, make_head = split(vit(), "blocks.2.mlp")
     ens = Ensemble(make_head, members=3, seed=0)
     assert ens.stack is not None
-    assert written_plan(ens.stack) is not None  # its gradients are written out
+    assert engine_of(ens.stack) is not None  # its gradients are written out
     outputs = ens(backbone(X))
     assert outputs.shape == (3, 4, 5)
     assert len({round(float(o.detach().sum()), 4) for o in outputs}) == 3

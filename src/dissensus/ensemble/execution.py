@@ -1,4 +1,8 @@
-"""Which execution to use: a rule on the layers and the device, or a measurement on request.
+"""The two executions, stacked and looped, and the choice between them.
+
+**Stacked** runs one batched operation a layer for all members: through the engine where the network
+has one, else through ``torch.func.vmap``. **Looped** runs the members one after the other, each as
+the ordinary network it is. Both give the same numbers.
 
 The rule (``execution="auto"``) never times anything, so results do not depend on the load of the
 machine: **stacked** on a GPU, where small kernels of many members are better launched as one, and
@@ -15,8 +19,21 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
-__all__ = ["EXECUTIONS", "check_execution", "choose", "convolutional", "measure", "stackable"]
+from dissensus.ensemble.engine import engine_of
+from dissensus.ensemble.stack import call, places_of
+
+__all__ = [
+    "EXECUTIONS",
+    "check_execution",
+    "choose",
+    "convolutional",
+    "looped_outputs",
+    "measure",
+    "stackable",
+    "stacked_outputs",
+]
 
 EXECUTIONS = ("auto", "stacked", "looped", "tune")
 
@@ -72,3 +89,41 @@ def measure(run: Callable[[str], Tensor], repeats: int = 5) -> dict[str, float]:
                 torch.cuda.synchronize()
             best[name] = min(best[name], time.perf_counter() - start)
     return best
+
+
+def stacked_outputs(
+    stack: nn.Module, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor
+) -> Tensor:
+    """``[members, batch, outputs]`` from stacked tensors; buffers are updated in place."""
+    engine = engine_of(stack)
+    if engine is not None and x.ndim >= 2:
+        return engine.forward(parameters, x[None])
+    places = places_of(stack)
+
+    def member(own: dict[str, Tensor], state: dict[str, Tensor]) -> Tensor:
+        return call(stack, places, {**own, **state}, x)
+
+    try:
+        outputs: Tensor = vmap(member, in_dims=(0, 0), randomness="different")(parameters, buffers)
+    except RuntimeError as error:
+        if "vmap" not in str(error) and "Batching rule" not in str(error):
+            raise
+        raise ValueError(
+            f"these members cannot be stacked, use execution='looped': {error}"
+        ) from error
+    return outputs
+
+
+def looped_outputs(
+    stack: nn.Module, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor
+) -> Tensor:
+    """``[members, batch, outputs]`` from stacked tensors; buffers are updated in place.
+
+    ``unbind`` rather than indexing: its gradient puts the members' gradients together once, where
+    every index would make a gradient of the whole stack.
+    """
+    tensors = {name: tensor.unbind(0) for name, tensor in (*parameters.items(), *buffers.items())}
+    members = next(iter(parameters.values())).shape[0]
+    places = places_of(stack)
+    own = ({name: rows[j] for name, rows in tensors.items()} for j in range(members))
+    return torch.stack([call(stack, places, member, x) for member in own])

@@ -16,12 +16,12 @@ from dissensus.ensemble.execution import (
     check_execution,
     choose,
     convolutional,
+    looped_outputs,
     measure,
     stackable,
+    stacked_outputs,
 )
-from dissensus.ensemble.looped import looped_outputs
 from dissensus.ensemble.stack import alike, put_tensors, stack_modules, tensors_of, unstack
-from dissensus.ensemble.stacked import stacked_outputs
 from dissensus.outputs import check_combination, check_weights, combine, majority_vote
 
 __all__ = ["Ensemble", "SharedInstanceWarning", "member_seed"]

@@ -7,7 +7,7 @@ Both executions run from it; which one is used never changes what is stored.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -19,7 +19,6 @@ __all__ = [
     "alike",
     "call",
     "hooked",
-    "layers_in_turn",
     "places_of",
     "put_tensors",
     "stack_modules",
@@ -132,26 +131,6 @@ def places_of(stack: nn.Module) -> dict[str, str]:
                     place = f"{prefix}.{key}" if prefix else key
                     places[place] = first.setdefault(id(tensor), place)
     return places
-
-
-def layers_in_turn(stack: nn.Module) -> list[tuple[str, nn.Module]] | None:
-    """The layers of a plain ``nn.Sequential`` with their prefixes, as they run, repeats included.
-
-    None where there is more to them than that: hooks, or a tensor that has two names.
-    """
-    layers = list(_in_turn(stack, ""))
-    own = [id(p) for _, layer in layers for p in layer._parameters.values() if p is not None]
-    tied = len(set(own)) < len(own)
-    return None if tied or any(hooked(layer) for layer in stack.modules()) else layers
-
-
-def _in_turn(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    if type(module) is not nn.Sequential:
-        yield prefix, module
-        return
-    for name, child in module._modules.items():  # named_children leaves repeats out
-        assert child is not None
-        yield from _in_turn(child, f"{prefix}{name}.")
 
 
 def hooked(module: nn.Module) -> bool:

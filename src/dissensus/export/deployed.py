@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from dissensus.detection import Detector
 from dissensus.ensemble import Ensemble
+from dissensus.ensemble.engine import engine_of
+from dissensus.ensemble.execution import stacked_outputs
 from dissensus.ensemble.stack import tensors_of
-from dissensus.ensemble.stacked import stacked_outputs, supported
 from dissensus.outputs import combine
 from dissensus.runs.facts import Facts
 from dissensus.scores import NamedScore, parse
@@ -138,7 +139,7 @@ class _Network(nn.Module):
         self.backbone, own.backbone = own.backbone, None
         self.stack: nn.Module | None = None
         self.each: nn.ModuleList | None = None
-        if own.stack is not None and own.execution != "looped" and supported(own.stack):
+        if own.stack is not None and own.execution != "looped" and engine_of(own.stack) is not None:
             self.stack = own.stack
         else:
             self.each = nn.ModuleList(own.member(j) for j in range(own.members))

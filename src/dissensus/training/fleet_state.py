@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from dissensus.ensemble.dense import dense_backward, dense_forward, dense_plan
+from dissensus.ensemble.engine import engine_of
+from dissensus.ensemble.execution import stacked_outputs
 from dissensus.ensemble.stack import tensors_of
-from dissensus.ensemble.stacked import stacked_outputs
 from dissensus.objectives import Objective
 from dissensus.training.batches import batch_sizes, derived_seed, shuffled
 from dissensus.training.meters import check_task, epoch_record, judge
@@ -35,9 +35,7 @@ class Fleet:
         first = self.trainings[0]
         assert first.ens.stack is not None
         self.members, self.combine = first.ens.members, first.ens.combine
-        self.stack, self.plan = first.ens.stack, dense_plan(first.ens.stack)
-        if self.plan is not None and not self.plan.fits(first.train[0]):
-            self.plan = None
+        self.stack, self.engine = first.ens.stack, engine_of(first.ens.stack)
         own = [tensors_of(t.ens.stack)[0] for t in self.trainings if t.ens.stack is not None]
         self.tensors = {n: torch.cat([p[n].detach() for p in own]) for n in own[0]}
         self.best: dict[str, Tensor] = {}
@@ -102,11 +100,11 @@ class Fleet:
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], list[Tensor]]:
         """Outputs, losses ``[ensembles]``, their parts, and gradients in the tensors' order."""
         shape = (len(x), self.members)
-        if self.plan is None:
+        if self.engine is None:
             leaves = {name: p.requires_grad_() for name, p in self.tensors.items()}
             ends = self._outputs(x)
         else:
-            flat, activations = dense_forward(self.plan, self.tensors, x)
+            flat, backward = self.engine.vjp(self.tensors, x)
             ends = flat.unflatten(0, shape).requires_grad_()
         objective = _objective(self.trainings[0])
 
@@ -120,24 +118,21 @@ class Fleet:
         loss, parts = vmap(terms)(ends, y, self.values, *weights)
         # No ensemble's loss depends on another's outputs: the gradient of the sum is everyone's.
         total = loss.sum()
-        if self.plan is None:
+        if self.engine is None:
             found = list(torch.autograd.grad(total, list(leaves.values())))
             for parameter in self.tensors.values():
                 parameter.requires_grad_(False)
         else:
             (at_ends,) = torch.autograd.grad(total, (ends,))
-            by_name = dense_backward(self.plan, self.tensors, activations, at_ends.flatten(0, 1))
-            found = [by_name[name] for name in self.tensors]
+            found = list(backward(at_ends.flatten(0, 1)).values())
         parts = {name: part.detach() for name, part in parts.items()}
         return ends.detach(), loss.detach(), parts, found
 
     def _outputs(self, x: Tensor) -> Tensor:
         """``[ensembles, members, batch, outputs]`` for inputs ``[ensembles, batch, …]``."""
         outputs: Tensor
-        if self.plan is not None:
-            flat, _ = dense_forward(self.plan, self.tensors, x)
-            outputs = flat.unflatten(0, (len(x), self.members))
-            return outputs
+        if self.engine is not None:
+            return self.engine.forward(self.tensors, x).unflatten(0, (len(x), self.members))
         stacks = {name: p.unflatten(0, (-1, self.members)) for name, p in self.tensors.items()}
 
         def one(own: dict[str, Tensor], inputs: Tensor) -> Tensor:

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
-from dissensus.ensemble.dense import dense_backward, dense_forward, dense_plan
-from dissensus.ensemble.rules import Gradients
+from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.stack import tensors_of
-from dissensus.ensemble.written import written_backward, written_forward, written_plan
 from dissensus.objectives import Objective, Terms
 from dissensus.objectives.fast import value_and_gradient
 from dissensus.training.optim import MemberOptimizer, clip_by_member
@@ -43,9 +41,7 @@ class StackTrainer:
         self.optimizer = MemberOptimizer(recipe.optimizer, values, ens.members)  # type: ignore[arg-type]
         plain = not (self.fixed or self.buffers or recipe.amp or recipe.compile)
         stacked = ens.resolved_execution() == "stacked"
-        self.dense = dense_plan(ens.stack) if plain and stacked else None
-        self.written = written_plan(ens.stack) if plain and stacked and not self.dense else None
-        self.gradients = Gradients()
+        self.engine = engine_of(ens.stack) if plain and stacked else None
         self.meet: Meet = evaluate_objective
         self.reduce: Reduce | None = None
         self.run = torch.compile(ens.run) if recipe.compile else ens.run
@@ -72,10 +68,8 @@ class StackTrainer:
                 batch = batch._replace(x=self.ens.features(batch.x), extra=extra)
         x, extra = batch.x, batch.extra
         with self._as_they_were([member for member in rows if member not in trained]):
-            if self.dense is not None and self.dense.fits(x):
-                outputs, terms, gradients = self._dense_step(leaves, batch, check)
-            elif self.written is not None and self.written.fits(x):
-                outputs, terms, gradients = self._written_step(leaves, batch, check)
+            if self.engine is not None and x.ndim >= 2:
+                outputs, terms, gradients = self._engine_step(leaves, batch, check)
             else:
                 with autocast(x, self.recipe):
                     outputs = self._outputs(leaves, x, index)
@@ -95,47 +89,21 @@ class StackTrainer:
         for name, values in before.items():
             self.buffers[name][members] = values
 
-    def _dense_step(
+    def _engine_step(
         self, leaves: dict[str, Tensor], batch: Batch, check: bool
     ) -> tuple[Tensor, Terms, Sequence[Tensor]]:
-        """The same through ``ensemble.dense``: only the objective is differentiated by torch."""
-        assert self.dense is not None
+        """The same through ``ensemble.engine``: only the objective is differentiated by torch."""
+        assert self.engine is not None
         extra = batch.extra
         batches = [batch.x] if extra is None else [batch.x, extra]
-        runs = [dense_forward(self.dense, leaves, inputs[None]) for inputs in batches]
-        ends = [outputs for outputs, _ in runs]
+        passes = [self.engine.vjp(leaves, inputs[None]) for inputs in batches]
+        ends = [outputs for outputs, _ in passes]
         outputs, terms, at_ends = self.meet(self.objective, ends, batch, check=check)
-        found = [
-            dense_backward(self.dense, leaves, activations, gradient)
-            for (_, activations), gradient in zip(runs, at_ends, strict=True)
-        ]
-        if extra is None:
-            return outputs, terms, [found[0][name] for name in leaves]
-        return outputs, terms, [found[0][name] + found[1][name] for name in leaves]
-
-    def _written_step(
-        self, leaves: dict[str, Tensor], batch: Batch, check: bool
-    ) -> tuple[Tensor, Terms, Sequence[Tensor]]:
-        """The same through ``ensemble.written``."""
-        assert self.written is not None
-        extra = batch.extra
-        batches = [batch.x] if extra is None else [batch.x, extra]
-        runs = [written_forward(self.written, leaves, inputs) for inputs in batches]
-        ends = [outputs for outputs, _ in runs]
-        outputs, terms, at_ends = self.meet(self.objective, ends, batch, check=check)
-        self.gradients.begin()
-        for (_, kept), gradient in zip(runs, at_ends, strict=True):
-            written_backward(self.written, leaves, kept, gradient, self.gradients)
-        found = self.gradients.found
-        # A layer that is never called has no gradient.
-        return (
-            outputs,
-            terms,
-            [
-                found[name] if name in found else torch.zeros_like(leaf)
-                for name, leaf in leaves.items()
-            ],
-        )
+        gradients = list(passes[0][1](at_ends[0]).values())
+        if extra is not None:
+            gradients = [gradient.clone() for gradient in gradients]
+            torch._foreach_add_(gradients, list(passes[1][1](at_ends[1]).values()))
+        return outputs, terms, gradients
 
     def _leaves(self, drawn: list[int] | None) -> tuple[dict[str, Tensor], Tensor | None]:
         if drawn is None:

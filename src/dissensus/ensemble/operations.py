@@ -1,0 +1,308 @@
+"""Operations of the engine: each one forward and backward, for all members at once.
+
+A value is ``[rows, batch, …, features]``, where the rows are the members, or, in a fleet, the
+members of one ensemble after the other. Until a parameter or chance makes the members of an
+ensemble differ, they share a value, and its first axis counts ensembles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["ELEMENTWISE", "OPERATIONS", "GradientBuffers", "Operation", "Step", "Tensors"]
+
+Tensors = Mapping[str, Tensor]
+Saved = tuple[Any, ...]
+aten = torch.ops.aten
+
+
+class Step(NamedTuple):
+    """One operation of a network: its kind, the values it reads, and the value it makes."""
+
+    kind: str
+    inputs: tuple[str, ...]
+    output: str
+    module: nn.Module | None = None
+    name: str = ""  # prefix of the module's parameters, name of a scale, index of a token
+    shared: bool = False  # whether the members of an ensemble share the first input
+    in_place: bool = False  # whether the first input may be overwritten
+
+
+class GradientBuffers:
+    """Gradients by name, in memory that is reused from step to step.
+
+    Fresh memory for the gradients of all members would be cleared page by page at each step.
+    """
+
+    def __init__(self) -> None:
+        self.memory: dict[str, Tensor] = {}
+        self.gradients: dict[str, Tensor] = {}
+
+    def add_product(self, name: str, a: Tensor, b: Tensor) -> None:
+        """Add the batched matrix product ``a b`` to the gradient of ``name``, in any shape."""
+        shape = torch.Size((a.shape[0], a.shape[1], b.shape[2]))
+        if name in self.gradients:  # the layer is used twice
+            self.gradients[name].view(shape).baddbmm_(a, b)
+            return
+        memory = self.memory.get(name)
+        if memory is None or memory.numel() != shape.numel() or memory.dtype != a.dtype:
+            memory = self.memory[name] = a.new_empty(shape)
+        self.gradients[name] = torch.bmm(a, b, out=memory.view(shape))
+
+    def add(self, name: str, value: Tensor) -> None:
+        """Add ``value`` to the gradient of ``name``."""
+        before = self.gradients.get(name)
+        self.gradients[name] = value if before is None else before + value
+
+
+class Operation(NamedTuple):
+    """Forward returns the output and what backward needs.
+
+    Backward adds the gradients of parameters to the buffers and returns those of the inputs, None
+    where no parameter stands before an input.
+    """
+
+    forward: Callable[[Step, Tensors, list[Tensor]], tuple[Tensor, Saved]]
+    backward: Callable[[Step, Tensors, Saved, Tensor, GradientBuffers], tuple[Tensor | None, ...]]
+
+
+# ---- linear layers ------------------------------------------------------------------------------
+# Products are computed feature-major, [rows, features, batch], the layout in which they are
+# fastest; values are transposed views of them.
+
+
+def _linear(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
+    weight, bias = tensors[step.name + "weight"], tensors.get(step.name + "bias")
+    rows, between = len(weight), values[0].shape[1:-1]
+    x = values[0] if len(between) == 1 else values[0].flatten(1, -2)
+    if len(x) < rows:  # one product for all members of an ensemble
+        weight = weight.reshape(len(x), -1, weight.shape[2])
+        bias = None if bias is None else bias.reshape(len(x), -1)
+    out = torch.bmm(weight, x.mT) if bias is None else torch.baddbmm(bias[..., None], weight, x.mT)
+    if len(x) < rows:
+        out = out.reshape(rows, -1, out.shape[2])
+    return (out.mT if len(between) == 1 else out.mT.unflatten(1, between)), (x, between)
+
+
+def _linear_back(
+    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+) -> tuple[Tensor | None]:
+    name, (x, between) = step.name + "weight", saved
+    weight = tensors[name]
+    grad = (grad if len(between) == 1 else grad.flatten(1, -2)).mT
+    if step.name + "bias" in tensors:
+        found.add(step.name + "bias", grad.sum(2))
+    if len(x) < len(weight):
+        found.add_product(name, grad.reshape(len(x), -1, grad.shape[2]), x)
+        return (None,)
+    found.add_product(name, grad, x)
+    if step.shared:
+        return (None,)
+    back = torch.bmm(weight.mT, grad).mT
+    return (back if len(between) == 1 else back.unflatten(1, between),)
+
+
+# ---- layers with a parameter for each feature ---------------------------------------------------
+
+
+def _own(value: Tensor, rows: int) -> Tensor:
+    """A value for each row, from one that the members of an ensemble may share."""
+    if len(value) == rows:
+        return value
+    if len(value) == 1:
+        return value.expand(rows, *value.shape[1:])
+    return value.repeat_interleave(rows // len(value), 0)
+
+
+def _along(parameter: Tensor, values: Tensor) -> Tensor:
+    """A parameter ``[rows, features]`` with axes between, as ``values`` have them."""
+    between = [1] * (values.ndim - parameter.ndim)
+    return parameter.view(len(parameter), *between, *parameter.shape[1:])
+
+
+def _total(grad: Tensor, parameter: Tensor) -> Tensor:
+    """The sum over all axes that a parameter ``[rows, features]`` was broadcast along."""
+    total = grad.flatten(1, grad.ndim - parameter.ndim).sum(1)
+    return _narrowed(total, parameter.shape[-1])
+
+
+def _narrowed(grad: Tensor, width: int) -> Tensor:
+    """The gradient of a value that was ``width`` features wide before it was broadcast."""
+    return grad if grad.shape[-1] == width else grad.sum(-1, keepdim=True)
+
+
+def _norm(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
+    assert isinstance(step.module, nn.LayerNorm)
+    (x,), shape = values, list(step.module.normalized_shape)
+    hat, mean, rstd = aten.native_layer_norm(x, shape, None, None, step.module.eps)
+    weight, bias = tensors.get(step.name + "weight"), tensors.get(step.name + "bias")
+    if weight is None:
+        return hat, (x, hat, mean, rstd)
+    hat = _own(hat, len(weight))
+    scale = _along(weight, hat)
+    out = hat * scale if bias is None else torch.addcmul(_along(bias, hat), hat, scale)
+    return out, (x, hat, mean, rstd)
+
+
+def _norm_back(
+    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+) -> tuple[Tensor | None]:
+    assert isinstance(step.module, nn.LayerNorm)
+    x, hat, mean, rstd = saved
+    weight, bias = tensors.get(step.name + "weight"), tensors.get(step.name + "bias")
+    if weight is not None:
+        found.add(step.name + "weight", _total(grad * hat, weight))
+    if bias is not None:
+        found.add(step.name + "bias", _total(grad, bias))
+    if step.shared:
+        return (None,)
+    grad_hat = grad if weight is None else grad * _along(weight, grad)
+    shape, wanted = list(step.module.normalized_shape), [True, False, False]
+    back = aten.native_layer_norm_backward(grad_hat, x, shape, mean, rstd, None, None, wanted)
+    return (back[0],)
+
+
+def _scale(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
+    scale = tensors[step.name]
+    x = _own(values[0], len(scale))
+    return x * _along(scale, x), (x,)
+
+
+def _scale_back(
+    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+) -> tuple[Tensor | None]:
+    scale = tensors[step.name]
+    found.add(step.name, _total(grad * saved[0], scale))
+    if step.shared:
+        return (None,)
+    return (_narrowed(grad * _along(scale, grad), saved[0].shape[-1]),)
+
+
+# ---- layers without parameters ------------------------------------------------------------------
+
+
+def _dropout(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
+    assert isinstance(step.module, nn.Dropout)
+    if not step.module.training or step.module.p == 0:
+        return values[0], ()
+    rows = len(next(iter(tensors.values())))
+    out, mask = torch.native_dropout(_own(values[0], rows).contiguous(), step.module.p, True)
+    return out, (mask, 1 / (1 - step.module.p) if step.module.p < 1 else 0.0)
+
+
+def _dropout_back(
+    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+) -> tuple[Tensor | None]:
+    return (aten.native_dropout_backward(grad, *saved) if saved else grad,)
+
+
+def _add(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
+    rows = max(len(value) for value in values)
+    a, b = (_own(value, rows) for value in values)
+    return a + b, (a.shape[-1], b.shape[-1])
+
+
+def _add_back(
+    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+) -> tuple[Tensor | None, ...]:
+    return tuple(_narrowed(grad, width) for width in saved)
+
+
+def _flatten(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
+    return values[0].flatten(2), (values[0].shape[2:],)
+
+
+def _flatten_back(
+    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+) -> tuple[Tensor | None]:
+    return (grad.unflatten(2, saved[0]),)
+
+
+def _token(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
+    return values[0].select(2, int(step.name)), (values[0].shape,)
+
+
+def _token_back(
+    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+) -> tuple[Tensor | None]:
+    if step.shared:
+        return (None,)
+    back = grad.new_zeros(saved[0])
+    back.select(2, int(step.name)).copy_(grad)
+    return (back,)
+
+
+# ---- activations --------------------------------------------------------------------------------
+
+
+def _activation(
+    function: Callable[[Tensor], Tensor],
+    in_place: Callable[[Tensor], Tensor],
+    backward: Callable[[Tensor, Tensor], Tensor],
+) -> Operation:
+    """An activation and torch's own gradient of it, which takes its output."""
+
+    def forward(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
+        overwrite = step.in_place and not torch.is_grad_enabled()
+        out = in_place(values[0]) if overwrite else function(values[0])
+        return out, (out,)
+
+    def back(
+        step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+    ) -> tuple[Tensor | None]:
+        return (backward(grad, saved[0]),)
+
+    return Operation(forward, back)
+
+
+def _elementwise(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
+    assert step.module is not None
+    if torch.is_grad_enabled():
+        return step.module(values[0]), ()
+    return step.module(values[0]), (values[0],)
+
+
+def _elementwise_back(
+    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+) -> tuple[Tensor | None]:
+    """Automatic differentiation of this one operation."""
+    assert step.module is not None
+    with torch.enable_grad():
+        x = saved[0].detach().requires_grad_()
+        return torch.autograd.grad(step.module(x), x, grad)
+
+
+#: Activations without an operation of their own.
+ELEMENTWISE: tuple[type[nn.Module], ...] = (
+    nn.CELU,
+    nn.ELU,
+    nn.GELU,
+    nn.Hardswish,
+    nn.Hardtanh,
+    nn.LeakyReLU,
+    nn.Mish,
+    nn.ReLU6,
+    nn.SELU,
+    nn.SiLU,
+    nn.Softplus,
+    nn.Softsign,
+)
+
+#: Operations by kind. To add one: a pair of functions, a line here and in ``engine.py``, a test.
+OPERATIONS: dict[str, Operation] = {
+    "linear": Operation(_linear, _linear_back),
+    "norm": Operation(_norm, _norm_back),
+    "scale": Operation(_scale, _scale_back),
+    "dropout": Operation(_dropout, _dropout_back),
+    "add": Operation(_add, _add_back),
+    "flatten": Operation(_flatten, _flatten_back),
+    "token": Operation(_token, _token_back),
+    "relu": _activation(torch.relu, torch.relu_, lambda g, y: aten.threshold_backward(g, y, 0)),
+    "tanh": _activation(torch.tanh, torch.tanh_, aten.tanh_backward),
+    "sigmoid": _activation(torch.sigmoid, torch.sigmoid_, aten.sigmoid_backward),
+    "elementwise": Operation(_elementwise, _elementwise_back),
+}
