@@ -419,6 +419,7 @@ def test_lower_precision_trains_and_keeps_its_weights_in_full(alike: bool) -> No
     assert errors[-1] < errors[0]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's own
 @pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
 def test_compiled_training_gives_the_same_numbers(

@@ -14,7 +14,10 @@ from dissensus.records import read_record
 from tests.training.killed_run import EPOCHS, train
 from tests.training.problems import same_bits, state
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL"),
+]
 ROOT = Path(__file__).parents[2]
 
 

@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 pytest.importorskip("pyarrow")
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
+]
 
 ROOT = Path(__file__).parents[2]
 FEATURES, GROUP = 8, 8192

@@ -282,6 +282,7 @@ for name, kill in [("whole", 0), ("cut", 6), ("cut", 8), ("cut", 0)]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
 def test_kill_9_amid_an_epoch_costs_nothing_but_time(tmp_path: Path) -> None:
     write_vectors(tmp_path / "data", [15, 25])

@@ -126,14 +126,16 @@ _ENGINES: WeakKeyDictionary[nn.Module, Engine | None] = WeakKeyDictionary()
 
 def engine_of(stack: nn.Module) -> Engine | None:
     """The engine of a network of which every operation is known; None for any other."""
-    if type(stack) in _MODULES:  # an engine that is kept would keep its only layer alive
-        return _read(nn.Sequential(stack), prefix="0.")
+    if type(stack) in _MODULES:  # made anew: kept here, it would keep its only layer alive
+        known = any(True for _ in stack.parameters()) and not hooked(stack)
+        step = Step(_MODULES[type(stack)], ("x",), "y", stack, "", shared=True)
+        return Engine([step], "x", "y", {"x"}) if known else None
     if stack not in _ENGINES:
         _ENGINES[stack] = _read(stack)
     return _ENGINES[stack]
 
 
-def _read(stack: nn.Module, prefix: str = "") -> Engine | None:
+def _read(stack: nn.Module) -> Engine | None:
     places = places_of(stack)
     if any(place != name for place, name in places.items()):  # tied weights
         return None
@@ -142,7 +144,7 @@ def _read(stack: nn.Module, prefix: str = "") -> Engine | None:
     graphs = [_graph(stack, training=training) for training in (True, False)]
     if graphs[0] is None or graphs[1] is None or str(graphs[0]) != str(graphs[1]):
         return None
-    return _Reader(stack, prefix).read(graphs[0])
+    return _Reader(stack).read(graphs[0])
 
 
 def _readable(module: nn.Module) -> bool:
@@ -169,8 +171,8 @@ def _graph(stack: nn.Module, *, training: bool) -> fx.Graph | None:
 class _Reader:
     """Reads the nodes of a graph into steps."""
 
-    def __init__(self, stack: nn.Module, prefix: str) -> None:
-        self.stack, self.prefix = stack, prefix  # of names that the caller does not have
+    def __init__(self, stack: nn.Module) -> None:
+        self.stack = stack
         self.steps: list[Step] = []
         self.values: dict[str, str] = {}  # the value that each node of the graph stands for
         self.shared: set[str] = set()  # values that the members of an ensemble share
@@ -202,7 +204,7 @@ class _Reader:
         constants = [str(n.target) for n in nodes if n.op == "get_attr"]
         if node.op == "call_module" and len(values) == 1 and not constants:
             module = self.stack.get_submodule(str(node.target))
-            return self._add_module(node, module, f"{node.target}.".removeprefix(self.prefix))
+            return self._add_module(node, module, f"{node.target}.")
         if node.op != "call_function":
             return False
         if node.target in _FUNCTIONS and len(values) == 1 and not constants:

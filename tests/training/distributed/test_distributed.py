@@ -18,7 +18,10 @@ from dissensus.training.layout import Distributed, Layout
 from tests.training.distributed.cases import CASES, Case, data, make, train
 from tests.training.distributed.stories import EPOCHS, PASSED_ON, run_command
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
+]
 ROOT = Path(__file__).parents[3]
 RUNS = [(case, ranks) for case in CASES for ranks in case.meshes]
 

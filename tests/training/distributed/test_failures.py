@@ -16,7 +16,10 @@ from safetensors.torch import load_file
 
 from tests.training.distributed.job import EPOCHS, train
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs POSIX signals")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs POSIX signals"),
+]
 ROOT = Path(__file__).parents[3]
 PAUSE = 0.04  # seconds of a batch
 
