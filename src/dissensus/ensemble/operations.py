@@ -273,7 +273,8 @@ def _elementwise_back(
     assert step.module is not None
     with torch.enable_grad():
         x = saved[0].detach().requires_grad_()
-        return torch.autograd.grad(step.module(x), x, grad)
+        (back,) = torch.autograd.grad(step.module(x), x, grad)
+    return (back,)
 
 
 #: Activations without an operation of their own.

@@ -132,7 +132,8 @@ class Fleet:
         """``[ensembles, members, batch, outputs]`` for inputs ``[ensembles, batch, …]``."""
         outputs: Tensor
         if self.engine is not None:
-            return self.engine.forward(self.tensors, x).unflatten(0, (len(x), self.members))
+            outputs = self.engine.forward(self.tensors, x).unflatten(0, (len(x), self.members))
+            return outputs
         stacks = {name: p.unflatten(0, (-1, self.members)) for name, p in self.tensors.items()}
 
         def one(own: dict[str, Tensor], inputs: Tensor) -> Tensor:
