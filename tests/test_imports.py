@@ -20,7 +20,7 @@ TOOLS = ("_version", "specs", "progress", "files", "records", "verbs")
 LAYERS: tuple[tuple[str, ...], ...] = (
     (*TOOLS, *TENSOR, *PURE),
     ("models", "ensemble", "data", "features", "training", "robustness"),
-    ("plots", "runs", "shift", "export", "sweeps", "report"),
+    ("plots", "runs", "export", "sweeps", "report"),
     ("papers", "cli", "sklearn", "demo"),
 )
 
@@ -44,7 +44,6 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "training": ("ensemble", "data"),
     "robustness": ("ensemble",),
     # verbs and pictures
-    "shift": ("runs",),
     "export": ("runs",),
     "sweeps": ("runs", "plots"),
     "report": ("runs", "plots"),

@@ -40,7 +40,6 @@ PUBLIC = [
     "robustness",
     "runs",
     "scores",
-    "shift",
     "training",
 ]
 

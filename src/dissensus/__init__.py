@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         robustness,
         runs,
         scores,
-        shift,
         training,
     )
     from dissensus.decomposition import decompose
@@ -76,7 +75,6 @@ __all__ = [
     "robustness",
     "runs",
     "scores",
-    "shift",
     "training",
 ]
 
@@ -113,7 +111,6 @@ _EXPORTS = {
     "robustness": "robustness",
     "runs": "runs",
     "scores": "scores",
-    "shift": "shift",
     "training": "training",
 }
 

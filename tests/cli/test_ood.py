@@ -101,7 +101,7 @@ def test_every_default_score_and_figure(
         assert text in answer.out
     shown = [line.split() for line in answer.out.split("FPR95")[0].splitlines()]
     table = {line[-3]: line[-2] for line in shown if len(line) >= 3 and line[-1][-1].isdigit()}
-    assert set(ds.shift.DEFAULT_SCORES) <= set(table)
+    assert set(ds.detection.DEFAULT_SCORES) <= set(table)
     values = {name: float(value.strip("*")) for name, value in table.items()}
     marked = {name for name, value in table.items() if value.startswith("*")}
     assert marked == {name for name, v in values.items() if v == max(values.values())}
@@ -154,7 +154,7 @@ def test_a_saved_detector_is_the_one_of_the_table(
     )
     assert answer.status == 0, answer.err
     ens = ds.load(digits_run)
-    features = ds.shift.MemberFeatures(ens) if score == "mahalanobis" else None
+    features = ds.detection.MemberFeatures(ens) if score == "mahalanobis" else None
     assert ("MemberFeatures" in answer.out) == (features is not None)
     detector = ds.Detector.load(file, ens, features=features)
     row = json.loads((tmp_path / "ood.json").read_text())["detection"][0]

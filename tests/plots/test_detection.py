@@ -5,9 +5,9 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from dissensus.detection import histogram_edges, thinned
+from dissensus.detection import Example, histogram_edges, thinned
 from dissensus.plots import Panel, draw
-from dissensus.plots.detection import Example, examples_plot, histogram_plot, roc_plot
+from dissensus.plots.detection import examples_plot, histogram_plot, roc_plot
 
 
 def test_a_thinned_curve_keeps_its_shape() -> None:

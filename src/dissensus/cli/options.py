@@ -92,7 +92,7 @@ def _parameter(item: dataclasses.Field[Any], annotation: Any) -> inspect.Paramet
     negatable = choices == [bool] and item.default is not False
     flag = more["flag"] or (f"--{name}/--no-{name}" if negatable else f"--{name}")
     limits = {key: more[key] for key in ("min", "max") if more[key] is not None}
-    hidden = item.default is REQUIRED or item.default in (None, False, ())
+    hidden = item.default is REQUIRED or any(item.default is value for value in (None, False, ()))
     option = typer.Option(
         flag,
         help=more["help"].replace("[", "\\["),

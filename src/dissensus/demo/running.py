@@ -15,7 +15,6 @@ from rich.console import Console
 from dissensus.cli.attack_job import Asked, attack_run
 from dissensus.cli.diagnose import diagnose_run
 from dissensus.cli.job import run_training
-from dissensus.cli.ood_record import keep_study
 from dissensus.cli.resolving import resolve
 from dissensus.data import HELD_OUT
 from dissensus.demo.plan import (
@@ -36,7 +35,7 @@ from dissensus.detection import Estimate
 from dissensus.files import write_text
 from dissensus.progress import ProgressBar
 from dissensus.robustness import parse
-from dissensus.shift import Question, prepare
+from dissensus.runs import detect
 from dissensus.sweeps import Plan, Watcher, run_sweep
 from dissensus.sweeps.engines import Cell, Record
 
@@ -79,7 +78,7 @@ def run(
                 diagnose_run(folder)
             for key, folder in runs.items():
                 bar.begin(f"detect with {CONTENDERS[key].name}")
-                _detect(key, folder, seed)
+                _detect(folder, seed)
             for key, folder in runs.items():
                 bar.begin(f"attack {CONTENDERS[key].name}")
                 _attack(folder, limit, attacks, seed)
@@ -127,10 +126,9 @@ def _sweep(out: Path, epochs: int, seed: int, tick: Tick) -> None:
     run_sweep(plan, out, watcher=_SweepTicks(tick))
 
 
-def _detect(key: str, folder: Path, seed: int) -> None:
-    question = Question(ood=(HELD_OUT, CORRUPTED), scores=("pds", "bma", "energy"), seed=seed)
-    prepared = prepare(folder, question)
-    keep_study(folder / "ood", question, [folder], {key: prepared.study()}, {key: prepared})
+def _detect(folder: Path, seed: int) -> None:
+    scores = ["pds", "bma", "energy"]
+    detect(folder, unknown=[HELD_OUT, CORRUPTED], scores=scores, seed=seed, device="cpu").save()
 
 
 def _attack(folder: Path, limit: int, attacks: Sequence[str], seed: int) -> None:

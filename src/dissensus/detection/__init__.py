@@ -1,11 +1,12 @@
-"""How well a score tells in-distribution (ID) from out-of-distribution (OOD) data, and using it.
+"""Detection of out-of-distribution (OOD) data among in-distribution (ID) data by a score.
 
 **OOD is the positive class and higher scores mean OOD**, everywhere in this module; every entry of
 ``dissensus.scores.SCORES`` points that way. :func:`evaluate` measures a score on ID and OOD
 examples, :func:`roc_curve` gives the points of its curve, :func:`threshold_at` turns ID validation
 scores into a threshold, and :class:`Detector` puts score and threshold on top of an ensemble.
 :class:`Mahalanobis` and :class:`NearestNeighbours` are scores of features, fitted on those of the
-training data.
+training data; :class:`MemberFeatures` takes features from the members of an ensemble.
+:func:`compare` measures many scores on many sets at once.
 
 A threshold is a score value, so examples with equal scores are always on the same side of it.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from dissensus.detection.curves import histogram_edges, thinned
 from dissensus.detection.detector import DISTANCES, Detector
+from dissensus.detection.examples import Divergent, Example
 from dissensus.detection.mahalanobis import Mahalanobis
 from dissensus.detection.measures import (
     Detection,
@@ -23,18 +25,44 @@ from dissensus.detection.measures import (
     roc_curve,
     threshold_at,
 )
+from dissensus.detection.member_features import MemberFeatures
 from dissensus.detection.neighbours import NearestNeighbours
+from dissensus.detection.study import (
+    ALL_SCORES,
+    DEFAULT_SCORES,
+    DISTANCE_SCORES,
+    MEASURES,
+    Study,
+    compare,
+    curve_rows,
+    detection_rows,
+    group_means,
+    histogram_rows,
+)
 
 __all__ = [
+    "ALL_SCORES",
+    "DEFAULT_SCORES",
     "DISTANCES",
+    "DISTANCE_SCORES",
+    "MEASURES",
     "Detection",
     "Detector",
+    "Divergent",
     "Estimate",
+    "Example",
     "Mahalanobis",
+    "MemberFeatures",
     "NearestNeighbours",
     "RocCurve",
+    "Study",
+    "compare",
+    "curve_rows",
+    "detection_rows",
     "evaluate",
+    "group_means",
     "histogram_edges",
+    "histogram_rows",
     "roc_curve",
     "thinned",
     "threshold_at",

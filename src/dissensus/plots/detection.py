@@ -6,16 +6,15 @@ They take numbers and images alone, so that any study can draw them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.detection import histogram_edges, thinned
+from dissensus.detection import Example, histogram_edges, thinned
 from dissensus.plots.plot import AnyPanel, Image, Panel, Plot, Rule, Series, Text, histogram
 
-__all__ = ["MOST_CURVES", "Curve", "Example", "examples_plot", "histogram_plot", "roc_plot"]
+__all__ = ["MOST_CURVES", "Curve", "examples_plot", "histogram_plot", "roc_plot"]
 
 Curve = tuple[NDArray[Any], NDArray[Any]]
 
@@ -59,17 +58,6 @@ def histogram_plot(
             ]
             panels.append(Panel(score, "share", bars, rules=rules, legend="best"))
     return Plot(panels, columns=len(sets), size=(2.8, 1.9))
-
-
-@dataclass(frozen=True)
-class Example:
-    """One image with its score, what the ensemble says, what members say instead, and the truth."""
-
-    image: NDArray[Any]  # [channels, height, width] in [0, 1]
-    score: float
-    predicted: str
-    others: Sequence[str] = ()
-    truth: str | None = None
 
 
 def examples_plot(most: Sequence[Example], least: Sequence[Example], score: str) -> Plot:

@@ -6,8 +6,10 @@ list of runs appears at once.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
+from dissensus.runs.detect import Detect, Detections, detect
 from dissensus.runs.evaluate import Evaluate, Evaluation, evaluate
 from dissensus.runs.facts import Facts, check_same_data
 from dissensus.runs.folder import Run, describe, find_runs, read_config
@@ -29,26 +31,45 @@ from dissensus.runs.settling import (
 
 if TYPE_CHECKING:
     from dissensus.data import Inputs, read_inputs
+    from dissensus.runs.accuracy import (
+        Accuracies,
+        Candidates,
+        GroupAccuracy,
+        accuracies,
+        group_accuracies,
+        mean_estimate,
+    )
+    from dissensus.runs.scoring import Scorer
 
 __all__ = [
+    "Accuracies",
+    "Candidates",
+    "Detect",
+    "Detections",
     "Evaluate",
     "Evaluation",
     "Facts",
+    "GroupAccuracy",
     "Inputs",
     "Run",
+    "Scorer",
+    "accuracies",
     "augmentation",
     "changes",
     "check_changes",
     "check_same_data",
     "data_of",
     "describe",
+    "detect",
     "device_named",
     "disagreement_inputs",
     "evaluate",
     "find_runs",
+    "group_accuracies",
     "load",
     "load_data",
     "make_ensemble",
+    "mean_estimate",
     "member_factory",
     "read_config",
     "read_inputs",
@@ -56,10 +77,22 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    """Import what needs torch when it is first asked for."""
-    if name not in ("Inputs", "read_inputs"):
-        raise AttributeError(f"module 'dissensus.runs' has no attribute {name!r}")
-    from dissensus import data
+#: Names that need torch or NumPy, and the modules that hold them; imported on first use.
+_LAZY = {
+    "Accuracies": "runs.accuracy",
+    "Candidates": "runs.accuracy",
+    "GroupAccuracy": "runs.accuracy",
+    "Inputs": "data",
+    "Scorer": "runs.scoring",
+    "accuracies": "runs.accuracy",
+    "group_accuracies": "runs.accuracy",
+    "mean_estimate": "runs.accuracy",
+    "read_inputs": "data",
+}
 
-    return getattr(data, name)
+
+def __getattr__(name: str) -> object:
+    """Import what is heavy when it is first asked for."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'dissensus.runs' has no attribute {name!r}")
+    return getattr(import_module(f"dissensus.{_LAZY[name]}"), name)

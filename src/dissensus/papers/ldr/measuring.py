@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.calibration import ece, fit_temperature
-from dissensus.detection import Mahalanobis, NearestNeighbours, evaluate
+from dissensus.detection import Mahalanobis, MemberFeatures, NearestNeighbours, evaluate
 from dissensus.ensemble import Ensemble
 from dissensus.losses import cross_entropy
 from dissensus.outputs import combined_log_probs
 from dissensus.papers.ldr.settings import Setting, Split
+from dissensus.runs.accuracy import Candidates, accuracies, summarize
 from dissensus.scores import at_temperature, score_all
-from dissensus.shift import Candidates, MemberFeatures, accuracies
-from dissensus.shift.accuracy import judged
 from dissensus.training import predict
 
 __all__ = [
@@ -162,7 +161,7 @@ def _groups(logits: Tensor, y: Tensor, groups: Tensor) -> dict[str, list[float]]
         "ensemble": combined_log_probs(logits, "probability").argmax(-1) == y,
         "members": logits.argmax(-1) == y,
     }
-    found = judged(right, groups, bootstrap=0).worst_group
+    found = summarize(right, groups, bootstrap=0).worst_group
     return {name: list(way.by_group.values()) for name, way in found.items()}
 
 

@@ -25,10 +25,10 @@ from dissensus.data import (
     load,
     load_ood,
 )
+from dissensus.detection import MemberFeatures
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.papers.base import Cell
-from dissensus.shift import MemberFeatures
 from dissensus.training import fit
 
 __all__ = ["SOURCES", "Setting", "load_setting", "mixed"]

@@ -1,8 +1,8 @@
 """Accuracy under shift: the ensemble, its soups, its members, and the worst group of each.
 
-The rows of ldr's Tables 3 and 8: the prediction ensemble, the uniform soup, the greedy soup (chosen
-on validation data), oracle selection (the member that is best on the shifted data themselves: an
-upper bound that nobody can choose beforehand), and the mean single member.
+These are the rows of ldr's Tables 3 and 8: the prediction ensemble, the uniform soup, the greedy
+soup (chosen on validation data), oracle selection (the member that is best on the shifted data
+themselves: an upper bound that nobody can choose beforehand), and the mean single member.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from dissensus.ensemble.soups import greedy_soup, soup
 from dissensus.outputs import check_labels, combine
 
 __all__ = [
-    "ORACLE",
     "Accuracies",
     "Candidates",
     "GroupAccuracy",
     "accuracies",
     "group_accuracies",
     "mean_estimate",
+    "summarize",
 ]
 
 #: The row that is chosen with the answers in hand.
@@ -47,7 +47,7 @@ class GroupAccuracy:
 
 @dataclass(frozen=True)
 class Accuracies:
-    """What :func:`accuracies` measured; the keys of ``overall`` are the ways to decide.
+    """Accuracy of each way to decide with an ensemble; the keys of ``overall`` are the ways.
 
     ``"ensemble"``, ``"uniform_soup"``, ``"greedy_soup"`` (with validation data), ``"mean_member"``,
     ``"oracle"``: an upper bound. ``worst_group`` has the same keys where groups were given; its
@@ -64,10 +64,10 @@ class Accuracies:
         """Plain JSON values."""
         return {
             "examples": self.examples,
-            "overall": {name: _plain(found) for name, found in self.overall.items()},
+            "overall": {name: _plain(estimate) for name, estimate in self.overall.items()},
             "worst_group": {
-                name: {**_plain(found.worst), "group": found.group, "by_group": found.by_group}
-                for name, found in self.worst_group.items()
+                name: {**_plain(own.worst), "group": own.group, "by_group": own.by_group}
+                for name, own in self.worst_group.items()
             },
             "members": self.members,
             "greedy_members": self.greedy_members,
@@ -98,24 +98,24 @@ class Candidates:
         if ens.stack is None:
             return cls(ens)
         soups: dict[str, nn.Module] = {"uniform_soup": soup(ens, loader).eval()}
-        chosen: list[int] = []
+        greedy_members: list[int] = []
         if val is not None:
-            soups["greedy_soup"], chosen = greedy_soup(ens, *val, loader)
-        return cls(ens, soups, tuple(chosen))
+            soups["greedy_soup"], greedy_members = greedy_soup(ens, *val, loader)
+        return cls(ens, soups, tuple(greedy_members))
 
-    def right(self, x: Tensor, y: Tensor, logits: Tensor | None = None) -> dict[str, Tensor]:
-        """Which answers are right, ``[batch]`` bool, and ``"members"`` ``[members, batch]``.
+    def correct(self, x: Tensor, y: Tensor, logits: Tensor | None = None) -> dict[str, Tensor]:
+        """Whether each answer is correct, bool ``[batch]``; ``"members"``: ``[members, batch]``.
 
         ``logits`` are the members' for ``x``, if they are at hand.
         """
         x, y = x.to(self.ens.device), y.to(self.ens.device)
         with self.ens.evaluating():
             logits = self.ens(x) if logits is None else logits
-            found = {name: network(x).argmax(-1) == y for name, network in self.soups.items()}
+            soups = {name: network(x).argmax(-1) == y for name, network in self.soups.items()}
         check_labels(y, logits.shape[1], logits.shape[2])
         predicted = combine(logits, self.ens.combine, self.ens.weights).argmax(-1)
-        found = {"ensemble": predicted == y, **found, "members": logits.argmax(-1) == y}
-        return {name: values.cpu() for name, values in found.items()}
+        correct = {"ensemble": predicted == y, **soups, "members": logits.argmax(-1) == y}
+        return {name: values.cpu() for name, values in correct.items()}
 
 
 def accuracies(
@@ -134,9 +134,10 @@ def accuracies(
 
     ``val`` is validation data, by which the greedy soup is chosen; without it there is none.
     ``loader`` gives training batches, by which soups of networks with BatchNorm estimate their
-    statistics. ``groups`` ``[batch]`` are whole numbers; with them the worst group of each is told
-    (Table 8). For several shifted sets make ``Candidates.of(ens, val, loader)`` once. Intervals
-    are 95% and by bootstrap over examples; that of an oracle does not know that it was chosen.
+    statistics. ``groups`` ``[batch]`` are whole numbers; with them the result has the worst group
+    of each way (Table 8). For several shifted sets make ``Candidates.of(ens, val, loader)`` once.
+    Intervals are 95% bootstrap intervals over examples; that of an oracle ignores that the oracle
+    was selected.
     """
     if isinstance(ens, Candidates):
         if val is not None or loader is not None:
@@ -144,25 +145,25 @@ def accuracies(
         candidates = ens
     else:
         candidates = Candidates.of(ens, val, loader)
-    parts = [
-        candidates.right(x[start : start + batch_size], y[start : start + batch_size])
+    batches = [
+        candidates.correct(x[start : start + batch_size], y[start : start + batch_size])
         for start in range(0, len(x), batch_size)
     ]
-    right = {name: torch.cat([part[name] for part in parts], -1) for name in parts[0]}
-    return judged(right, groups, candidates.greedy_members, bootstrap=bootstrap, seed=seed)
+    correct = {name: torch.cat([batch[name] for batch in batches], -1) for name in batches[0]}
+    return summarize(correct, groups, candidates.greedy_members, bootstrap=bootstrap, seed=seed)
 
 
-def judged(
-    right: Mapping[str, Tensor],
+def summarize(
+    correct: Mapping[str, Tensor],
     groups: Tensor | None = None,
     greedy_members: Iterable[int] = (),
     *,
     bootstrap: int = 1000,
     seed: int = 0,
 ) -> Accuracies:
-    """Accuracies from what :meth:`Candidates.right` gives of all examples."""
-    members = right["members"].double()
-    ways = {name: values.double() for name, values in right.items() if name != "members"}
+    """Accuracies from what :meth:`Candidates.correct` gives for all examples."""
+    members = correct["members"].double()
+    ways = {name: values.double() for name, values in correct.items() if name != "members"}
     ways["mean_member"] = members.mean(0)
     best = members[int(members.mean(1).argmax())]
     overall = {
@@ -172,16 +173,14 @@ def judged(
     worst: dict[str, GroupAccuracy] = {}
     if groups is not None:
         _check_groups(groups, members.shape[1])
-        lowest = torch.tensor([_lowest(_by_group(values, groups))[1] for values in members])
-        for name, values in (ways | {ORACLE: members[int(lowest.argmax())]}).items():
-            worst[name] = _worst(values, groups, bootstrap, seed)
-    return Accuracies(
-        overall,
-        worst,
-        members.mean(1).tolist(),
-        members.shape[1],
-        list(greedy_members),
-    )
+        lowest = torch.tensor([min(_by_group(values, groups).values()) for values in members])
+        best = members[int(lowest.argmax())]
+        worst = {
+            name: _worst_group(values, groups, bootstrap, seed)
+            for name, values in (ways | {ORACLE: best}).items()
+        }
+    per_member = members.mean(1).tolist()
+    return Accuracies(overall, worst, per_member, members.shape[1], list(greedy_members))
 
 
 def group_accuracies(
@@ -190,8 +189,8 @@ def group_accuracies(
     """Accuracy by group of predicted labels ``[batch]``, with an interval for the worst one.
 
     >>> labels, groups = torch.tensor([0, 1, 1, 0]), torch.tensor([7, 7, 9, 9])
-    >>> found = group_accuracies(torch.tensor([0, 1, 1, 1]), labels, groups)
-    >>> found.group, found.worst.value, found.by_group
+    >>> accuracy = group_accuracies(torch.tensor([0, 1, 1, 1]), labels, groups)
+    >>> accuracy.group, accuracy.worst.value, accuracy.by_group
     (9, 0.5, {7: 1.0, 9: 0.5})
     """
     if predicted.shape != targets.shape or predicted.ndim != 1:
@@ -200,7 +199,7 @@ def group_accuracies(
             f"{tuple(targets.shape)}"
         )
     _check_groups(groups, len(targets))
-    return _worst((predicted == targets).double(), groups, bootstrap, seed)
+    return _worst_group((predicted == targets).double(), groups, bootstrap, seed)
 
 
 def mean_estimate(
@@ -208,16 +207,16 @@ def mean_estimate(
 ) -> Estimate:
     """The mean of ``[batch]`` values with a bootstrap interval over examples.
 
-    Values that repeat, as right and wrong do, are resampled by their counts alone.
+    Values that repeat, as 0 and 1 do here, are resampled by their counts alone.
     """
     levels, counts = np.unique(values.double().numpy(), return_counts=True)
     mean = float(counts @ levels / counts.sum())
     if not bootstrap:
         return Estimate(mean)
-    drawn = np.random.default_rng(seed).multinomial(
+    resampled = np.random.default_rng(seed).multinomial(
         counts.sum(), counts / counts.sum(), size=bootstrap
     )
-    replicates: NDArray[np.float64] = drawn @ levels / counts.sum()
+    replicates: NDArray[np.float64] = resampled @ levels / counts.sum()
     low, high = np.quantile(replicates, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Estimate(mean, float(low), float(high))
 
@@ -230,24 +229,20 @@ def _check_groups(groups: Tensor, batch: int) -> None:
         )
 
 
-def _by_group(right: Tensor, groups: Tensor) -> dict[int, float]:
-    return {int(group): float(right[groups == group].mean()) for group in groups.unique()}
+def _by_group(correct: Tensor, groups: Tensor) -> dict[int, float]:
+    return {int(group): float(correct[groups == group].mean()) for group in groups.unique()}
 
 
-def _lowest(by_group: dict[int, float]) -> tuple[int, float]:
-    return min(by_group.items(), key=lambda item: item[1])
-
-
-def _worst(right: Tensor, groups: Tensor, bootstrap: int, seed: int) -> GroupAccuracy:
-    by_group = _by_group(right, groups)
-    group, _ = _lowest(by_group)
-    worst = mean_estimate(right[groups == group], bootstrap=bootstrap, seed=seed)
+def _worst_group(correct: Tensor, groups: Tensor, bootstrap: int, seed: int) -> GroupAccuracy:
+    by_group = _by_group(correct, groups)
+    group = min(by_group, key=lambda key: by_group[key])
+    worst = mean_estimate(correct[groups == group], bootstrap=bootstrap, seed=seed)
     return GroupAccuracy(worst, group, by_group)
 
 
-def _plain(found: Estimate) -> dict[str, float | None]:
+def _plain(estimate: Estimate) -> dict[str, float | None]:
     """An estimate as JSON values; None for an interval that was not asked for."""
-    ends = {"low": found.low, "high": found.high}
-    return {"value": found.value} | {
+    ends = {"low": estimate.low, "high": estimate.high}
+    return {"value": estimate.value} | {
         name: None if math.isnan(value) else value for name, value in ends.items()
     }

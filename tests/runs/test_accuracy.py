@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
-from dissensus.shift import Candidates, accuracies, group_accuracies, mean_estimate
+from dissensus.runs import Candidates, accuracies, group_accuracies, mean_estimate
 
 
 def ensemble(members: int = 3, combine: str = "probability") -> Ensemble:

@@ -9,21 +9,21 @@ from torch import Tensor, nn
 
 from dissensus.calibration import fit_temperature
 from dissensus.data import Inputs
-from dissensus.detection import Mahalanobis, NearestNeighbours, evaluate, threshold_at
+from dissensus.detection import (
+    ALL_SCORES,
+    Mahalanobis,
+    MemberFeatures,
+    NearestNeighbours,
+    compare,
+    detection_rows,
+    evaluate,
+    group_means,
+    threshold_at,
+)
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import Predictions
+from dissensus.runs import Candidates, Scorer, detect
 from dissensus.scores import SCORES
-from dissensus.shift import (
-    ALL_SCORES,
-    Candidates,
-    FileScorer,
-    MemberFeatures,
-    Scorer,
-    detection_rows,
-    group_means,
-    study,
-    study_files,
-)
 
 
 def make_member() -> nn.Module:
@@ -46,7 +46,7 @@ def test_features_are_the_inputs_of_the_last_layer_side_by_side(ens: Ensemble) -
     expected = torch.cat([nn.Sequential(*list(ens.member(j))[:2])(x) for j in range(3)], 1)
     torch.testing.assert_close(MemberFeatures(ens)(x), expected.detach())
     torch.testing.assert_close(MemberFeatures(ens, "1")(x), expected.detach())
-    with pytest.raises(ValueError, match="no module '7'; there are 0, 1, 2"):
+    with pytest.raises(ValueError, match="no module '7'; known are 0, 1, 2"):
         MemberFeatures(ens, "7")
 
 
@@ -90,7 +90,7 @@ def test_a_scan_gives_what_the_scores_give_one_by_one(ens: Ensemble, features: s
         torch.testing.assert_close(found, expected.double(), rtol=1e-4, atol=1e-5)
         by_detector = scorer.detector(name).score(x)
         torch.testing.assert_close(found, by_detector.double(), rtol=1e-4, atol=1e-5)
-    assert torch.equal(scan.right["members"], logits.argmax(-1) == y)
+    assert torch.equal(scan.correct["members"], logits.argmax(-1) == y)
 
 
 def test_distances_are_fitted_to_some_rows_of_train(ens: Ensemble) -> None:
@@ -105,29 +105,28 @@ def test_distances_are_fitted_to_some_rows_of_train(ens: Ensemble) -> None:
 
 
 def test_a_study_measures_detection_thresholds_and_shares(ens: Ensemble) -> None:
-    names, val = ["pds", "knn"], Inputs("val", *data(80, 2))
-    scorer = Scorer(ens, names, train=data(200, 1), candidates=Candidates.of(ens))
+    scorer = Scorer(ens, ["pds", "knn"], train=data(200, 1))
     known, far = Inputs("test", *data(70, 3)), Inputs("far", data(40, 4, shift=9.0)[0])
-    done = {"rows": 0, "measures": 0}
-
-    def step(what: str, amount: int) -> None:
-        done[what] += amount
-
-    found = study(scorer, known, [far], val=val, tpr=0.9, bootstrap=20, steps=step)
-    assert done == {"rows": 190, "measures": 2}
-    for name in names:
-        a, b = scorer.scan(known).scores[name], scorer.scan(far).scores[name]
-        assert found.detection[name]["far"] == evaluate(a, b, bootstrap=20)
-        limit = threshold_at(scorer.scan(val).scores[name], 0.9)
-        assert found.thresholds[name] == limit
-        assert found.flagged[name]["far"] == pytest.approx(np.mean([s > limit for s in b.tolist()]))
-        assert found.flagged[name]["test"] < 0.35
-    assert set(found.accuracy) == {"test"}  # the far set has no labels
-    rows = detection_rows("plain", found)
+    scores = {source.name: scorer.scan(source).scores for source in (known, far)}
+    validation = scorer.scan(Inputs("val", *data(80, 2))).scores
+    done: list[int] = []
+    study = compare(
+        scores, "test", validation=validation, tpr=0.9, bootstrap=20, progress=done.append
+    )
+    assert sum(done) == 2
+    for name in scorer.names:
+        inliers, outliers = scores["test"][name], scores["far"][name]
+        assert study.detection[name]["far"] == evaluate(inliers, outliers, bootstrap=20)
+        limit = threshold_at(validation[name], 0.9)
+        assert study.thresholds[name] == limit
+        share = np.mean([score > limit for score in outliers.tolist()])
+        assert study.flagged[name]["far"] == pytest.approx(share)
+        assert study.flagged[name]["test"] < 0.35
+    rows = detection_rows(study)
     assert [(row["score"], row["set"]) for row in rows] == [("pds", "far"), ("knn", "far")]
-    assert rows[1]["auroc"] == found.detection["knn"]["far"].auroc
-    assert rows[1]["flagged"] == found.flagged["knn"]["far"]
-    assert rows[1]["flagged_id"] == found.flagged["knn"]["test"]
+    assert rows[1]["auroc"] == study.detection["knn"]["far"].auroc
+    assert rows[1]["flagged"] == study.flagged["knn"]["far"]
+    assert rows[1]["flagged_id"] == study.flagged["knn"]["test"]
 
 
 def test_group_means() -> None:
@@ -146,14 +145,13 @@ def test_files_of_predictions_are_studied_without_a_model(tmp_path: Path) -> Non
     files = [tmp_path / "known.safetensors", tmp_path / "strange.safetensors"]
     for file, logits in zip(files, (known, strange), strict=True):
         Predictions(logits).save(file)
-    found = study_files(FileScorer(["bma"]), files[0], files[1:], bootstrap=0)
+    detections = detect(files[0], unknown=[files[1]], scores=["bma"], bootstrap=0)
     expected = evaluate(SCORES["bma"](known), SCORES["bma"](strange), bootstrap=0)
-    assert found.detection["bma"]["strange"].auroc == expected.auroc
-    assert "mahalanobis" not in FileScorer().names
-    with pytest.raises(ValueError, match="knn cannot be had from predictions alone"):
-        FileScorer(["bma", "knn"])
-    with pytest.raises(ValueError, match="two files are called alike"):
-        study_files(FileScorer(["bma"]), files[0], [files[0]], bootstrap=0)
+    assert detections.to_rows()[0]["auroc"] == expected.auroc
+    with pytest.raises(ValueError, match="knn cannot be computed from predictions alone"):
+        detect(files[0], unknown=[files[1]], scores=["bma", "knn"])
+    with pytest.raises(ValueError, match="two files have the same name"):
+        detect(files[0], unknown=[files[0]], scores=["bma"])
 
 
 def test_a_regression_has_its_variance() -> None:

@@ -1,0 +1,206 @@
+"""Studies: many scores of known inputs against many sets of unknown inputs, as tables and curves.
+
+Everything here is a pure function of scores, ``scores[set][score]`` ``[rows]``. OOD is the positive
+class.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dissensus.detection.curves import histogram_edges, thinned
+from dissensus.detection.measures import Detection, Estimate, evaluate, roc_curve, threshold_at
+
+__all__ = [
+    "ALL_SCORES",
+    "DEFAULT_SCORES",
+    "DISTANCE_SCORES",
+    "MEASURES",
+    "Study",
+    "compare",
+    "curve_rows",
+    "detection_rows",
+    "group_means",
+    "histogram_rows",
+]
+
+#: Measures of detection, and whether more is better.
+MEASURES = {"auroc": True, "aupr_in": True, "aupr_out": True, "fpr95": False}
+
+#: The scores that are compared unless others are asked for.
+DEFAULT_SCORES = (
+    "pds",
+    "bma",
+    "max_softmax",
+    "entropy",
+    "mean_entropy",
+    "mutual_information",
+    "energy",
+    "max_logit",
+    "confidence",
+    "disagreement",
+    "mahalanobis",
+    "knn",
+)
+
+#: Scores of features, which are fitted to training data.
+DISTANCE_SCORES = ("mahalanobis", "relative_mahalanobis", "knn")
+
+#: Every score of a classifier; ``fit`` is the temperature that suits the validation data best.
+ALL_SCORES = (
+    *DEFAULT_SCORES,
+    "unique",
+    "ensemble_diversity",
+    "relative_mahalanobis",
+    "bma:temperature=fit",
+    "pds:temperature=fit",
+    "energy:temperature=fit",
+)
+
+#: Points of a ROC curve, bins of a histogram and decimals that a record keeps.
+_POINTS, _BINS, _DIGITS = 100, 40, 5
+
+Scores = Mapping[str, Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Scores of known and unknown inputs, and how well each score separates them.
+
+    ``known`` is the name of the known set, ``scores[set][score]`` are ``[rows]`` and
+    ``detection[score][set]`` the measures of an unknown set against the known one.
+    ``thresholds[score]`` come from validation data; ``flagged[score][set]`` is the share of a set,
+    the known one included, that lies above.
+    """
+
+    known: str
+    scores: Scores
+    detection: Mapping[str, Mapping[str, Detection]]
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    flagged: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def compare(
+    scores: Scores,
+    known: str,
+    *,
+    validation: Mapping[str, Tensor] | None = None,
+    tpr: float = 0.95,
+    bootstrap: int = 200,
+    seed: int = 0,
+    progress: Callable[[int], object] | None = None,
+) -> Study:
+    """Measure every score on the set ``known`` against every other set.
+
+    Thresholds accept ``tpr`` of ``validation``, the scores of known inputs that are not tested on.
+    ``progress`` is called with 1 after each pair of a score and a set.
+
+    >>> import torch
+    >>> scores = {"test": {"pds": torch.zeros(4)}, "far": {"pds": torch.ones(3)}}
+    >>> study = compare(scores, "test", validation={"pds": torch.zeros(5)}, bootstrap=0)
+    >>> study.detection["pds"]["far"].auroc.value, study.flagged["pds"]
+    (1.0, {'test': 0.0, 'far': 1.0})
+    """
+    detection: dict[str, dict[str, Detection]] = {}
+    for score, inliers in scores[known].items():
+        detection[score] = {}
+        for name in scores:
+            if name != known:
+                outliers = scores[name][score]
+                measures = evaluate(inliers, outliers, bootstrap=bootstrap, seed=seed)
+                detection[score][name] = measures
+                if progress is not None:
+                    progress(1)
+    thresholds = {score: threshold_at(v, tpr) for score, v in (validation or {}).items()}
+    flagged = {
+        score: {name: float((s[score] > limit).double().mean()) for name, s in scores.items()}
+        for score, limit in thresholds.items()
+    }
+    return Study(known, scores, detection, thresholds, flagged)
+
+
+def group_means(
+    detection: Mapping[str, Detection], groups: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, float]]:
+    """The mean of each measure over the sets of each group, ``{group: {measure: mean}}``.
+
+    >>> import torch
+    >>> sets = {"a": evaluate(torch.zeros(2), torch.ones(2), bootstrap=0)}
+    >>> group_means(sets, {"near": ["a"], "far": []})["near"]["auroc"]
+    1.0
+    """
+    return {
+        group: {
+            measure: math.fsum(getattr(detection[name], measure) for name in names) / len(names)
+            for measure in MEASURES
+        }
+        for group, names in groups.items()
+        if names
+    }
+
+
+# ---- rows of a record ---------------------------------------------------------------------------
+
+
+def detection_rows(study: Study) -> list[dict[str, Any]]:
+    """One row for each score and unknown set: its measures, their intervals, and shares flagged."""
+    rows = []
+    for score, sets in study.detection.items():
+        flagged = study.flagged.get(score, {})
+        for name, measures in sets.items():
+            row: dict[str, Any] = {"score": score, "set": name}
+            for measure in MEASURES:
+                estimate: Estimate = getattr(measures, measure)
+                row[measure] = estimate.value
+                for end in ("low", "high"):
+                    edge = getattr(estimate, end)
+                    row[f"{measure}_{end}"] = None if math.isnan(edge) else edge
+            row["threshold"] = study.thresholds.get(score)
+            row["flagged"], row["flagged_id"] = flagged.get(name), flagged.get(study.known)
+            row["id_examples"], row["ood_examples"] = measures.id_count, measures.ood_count
+            rows.append(row)
+    return rows
+
+
+def curve_rows(study: Study) -> list[dict[str, Any]]:
+    """One row for each score and unknown set: ``fpr`` and ``tpr``, about a hundred points each."""
+    rows = []
+    for score, sets in study.detection.items():
+        for name in sets:
+            inliers, outliers = study.scores[study.known][score], study.scores[name][score]
+            false, true, _ = roc_curve(inliers, outliers)
+            fpr, tpr = thinned(false.numpy(), true.numpy(), _POINTS)
+            rows.append({"score": score, "set": name, "fpr": _rounded(fpr), "tpr": _rounded(tpr)})
+    return rows
+
+
+def histogram_rows(study: Study) -> list[dict[str, Any]]:
+    """One row for each score: ``edges`` of bins and ``share[set]``, the part of a set in each.
+
+    The known set is among the sets. Scores beyond the outer edges count in the outer bins.
+    """
+    rows = []
+    for score in study.detection:
+        values = {name: scores[score].numpy() for name, scores in study.scores.items()}
+        edges = histogram_edges(np.concatenate(list(values.values())), _BINS)
+        row: dict[str, Any] = {"score": score, "threshold": study.thresholds.get(score)}
+        row["edges"] = [float(f"{edge:.7g}") for edge in edges]
+        row["share"] = {name: _rounded(_shares(own, edges)) for name, own in values.items()}
+        rows.append(row)
+    return rows
+
+
+def _shares(values: NDArray[Any], edges: NDArray[Any]) -> NDArray[Any]:
+    counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges)
+    return counts / max(1, values.size)
+
+
+def _rounded(values: NDArray[Any]) -> list[float]:
+    return [round(float(value), _DIGITS) for value in values]

@@ -1,0 +1,356 @@
+"""Detection of unknown inputs: how well the scores of one or more runs recognise them."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dissensus.files import replace_atomically, write_text
+from dissensus.progress import ProgressBar
+from dissensus.records import environment, write_record
+from dissensus.verbs import (
+    Result,
+    collect,
+    data_dir_option,
+    device_option,
+    option,
+    trust_option,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from dissensus.detection import Detector, Divergent, Study
+    from dissensus.runs.accuracy import Accuracies
+    from dissensus.runs.detect_setup import Setup
+
+__all__ = ["Detect", "Detections", "MethodDetection", "detect", "file_name"]
+
+
+@dataclass(frozen=True)
+class Detect:
+    """Options of :func:`detect`.
+
+    ``near`` and ``far`` are groups of unknown sets. They are tested like those of ``unknown`` and
+    need not be named there as well.
+    """
+
+    known: str = option("test", "Known inputs: test, val, or a file or folder.", flag="--id")
+    unknown: tuple[str, ...] = option((), "Unknown inputs; may be repeated.", flag="--ood")
+    near: tuple[str, ...] = option((), "The same, in the group of near sets.")
+    far: tuple[str, ...] = option((), "The same, in the group of far sets.")
+    scores: tuple[str, ...] = option(
+        (),
+        "Scores with commas between them, or all; `dissensus scores` lists them. Beside them "
+        "mahalanobis, relative_mahalanobis and knn on features, and NAME:temperature=fit with the "
+        "temperature that suits the validation split.",
+        default_text="a dozen",
+    )
+    features: str | None = option(
+        None,
+        "Features for mahalanobis and knn: inputs, penultimate, or a module of the members.",
+        default_text="inputs if they are flat, else penultimate",
+    )
+    fit_rows: int = option(10_000, "Training rows to which scores of features are fitted.")
+    neighbours: int = option(50, "k of knn.")
+    groups: str | None = option(
+        None, "The name of an array of groups in .npz files, for worst-group accuracy."
+    )
+    tpr: float = option(0.95, "Share of validation inputs to accept.")
+    bootstrap: int = option(200, "Replicates for intervals; 0 for no intervals.")
+    limit: int | None = option(None, "At most this many rows of each set, drawn at random.")
+    accuracy: bool = option(True, "Measure the accuracy of soups and members under shift.")
+    seed: int = option(0, "Seed of the bootstrap, of corruptions and of limits.")
+    batch_size: int = option(512, "Rows at once.")
+    data_dir: Path | None = data_dir_option()
+    trust: bool = trust_option()
+    device: str = device_option()
+
+    @property
+    def sets(self) -> list[str]:
+        """All unknown sets by the texts that name them, each once."""
+        return list(dict.fromkeys([*self.unknown, *self.near, *self.far]))
+
+    @property
+    def score_names(self) -> list[str]:
+        """The scores asked for, one by one; none stands for the usual ones."""
+        return [name for text in self.scores for name in text.split(",") if name]
+
+
+@dataclass(frozen=True, eq=False)
+class MethodDetection:
+    """One run, or file of predictions: its scores compared, and its accuracy on labelled sets.
+
+    ``divergent`` are the images of each set on which members agree least and most; ``setup`` is
+    the run with its fitted scores. A file of predictions has neither.
+    """
+
+    study: Study
+    accuracy: Mapping[str, Accuracies] = field(default_factory=dict)
+    divergent: Mapping[str, Divergent] = field(default_factory=dict)
+    setup: Setup | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Detections(Result):
+    """How well the scores of each method recognise unknown inputs; ``methods`` by name."""
+
+    options: Detect
+    runs: Sequence[Path]
+    methods: Mapping[str, MethodDetection]
+
+    @property
+    def folder(self) -> Path:
+        """The usual folder for the record and figures: ``ood``, in the run if there is one."""
+        single = len(self.runs) == 1 and self.runs[0].is_dir()
+        return self.runs[0] / "ood" if single else Path("ood")
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """Everything as plain values.
+
+        ``detection`` has one row for each method, score and set; ``curves`` the points of its ROC
+        curve (``fpr``, ``tpr``); ``histograms`` one row for each method and score (``edges``,
+        ``share[set]``, ``threshold``); ``accuracy[method][set]`` the accuracy of each way to
+        decide; ``examples`` one row for each divergent image, with the file and place of its
+        pixels.
+        """
+        from dissensus.detection import curve_rows, detection_rows, group_means, histogram_rows
+
+        settings = asdict(self.options)
+        for name in ("data_dir", "trust", "device"):
+            del settings[name]
+        groups = self._groups()
+        studies = {name: method.study for name, method in self.methods.items()}
+        return {
+            "format": "dissensus.ood/1",
+            "runs": [str(run) for run in self.runs],
+            "options": settings,
+            "id": {name: study.known for name, study in studies.items()},
+            "groups": groups,
+            "detection": _method_rows(studies, detection_rows),
+            "group_means": [
+                {"method": name, "score": score, "group": group, **means}
+                for name, study in studies.items()
+                for score, sets in study.detection.items()
+                for group, means in group_means(sets, groups).items()
+            ],
+            "temperatures": {
+                name: None if method.setup is None else method.setup.scorer.temperature
+                for name, method in self.methods.items()
+            },
+            "curves": _method_rows(studies, curve_rows),
+            "histograms": _method_rows(studies, histogram_rows),
+            "accuracy": {
+                name: {part: own.record() for part, own in method.accuracy.items()}
+                for name, method in self.methods.items()
+            },
+            "environment": environment(),
+            "examples": [
+                row for name, method in self.methods.items() for row in _example_rows(name, method)
+            ],
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The :attr:`record`."""
+        return self.record
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each method, score and set."""
+        rows: list[dict[str, Any]] = self.record["detection"]
+        return rows
+
+    def display(self) -> Iterable[RenderableType]:
+        """Detection by measure, shares flagged, and accuracy."""
+        from dissensus.runs.detect_tables import record_tables
+
+        return record_tables(self.record)
+
+    def save(self, path: str | Path | None = None) -> None:
+        """Write ``ood.json`` and ``examples-METHOD.npz`` to a folder, :attr:`folder` if none.
+
+        ``images`` in the latter are ``[images, channels, height, width]``, uint8.
+        """
+        folder = self.folder if path is None else Path(path)
+        for name, method in self.methods.items():
+            if method.divergent:
+                replace_atomically(folder / _examples_file(name), _write_images(method))
+        write_record(folder / "ood.json", self.record)
+
+    def save_table(self, path: str | Path) -> None:
+        """Write :meth:`to_rows` as CSV."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(self.to_rows()[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.to_rows())
+        write_text(path, text.getvalue())
+
+    def draw(self, path: str | Path | None = None) -> list[Path]:
+        """Draw ROC curves, histograms and divergent images as PNG; needs matplotlib."""
+        from dissensus.runs.detect_plots import save_plots
+
+        folder = self.folder if path is None else Path(path)
+        return [
+            file
+            for name, method in self.methods.items()
+            for file in save_plots(folder, name, method.study, method.divergent)
+        ]
+
+    def detector(self, score: str | None = None, method: str | None = None) -> Detector:
+        """A detector by ``score``, fitted to the validation split; by default the first ones."""
+        setup = next(iter(self.methods.values())) if method is None else self.methods[method]
+        if setup.setup is None:
+            raise ValueError("a detector needs a run, and this is a file of predictions")
+        return setup.setup.detector(score or setup.setup.scorer.names[0])
+
+    def _groups(self) -> dict[str, list[str]]:
+        """The names of the near and far sets."""
+        setup = next(iter(self.methods.values())).setup
+        texts = {"near": self.options.near, "far": self.options.far}
+        return {
+            group: [
+                Path(text).stem if setup is None else setup.unknown[text].name
+                for text in dict.fromkeys(own)
+            ]
+            for group, own in texts.items()
+            if own
+        }
+
+
+def detect(
+    runs: str | Path | Sequence[str | Path],
+    options: Detect | None = None,
+    *,
+    progress: bool = False,
+    **settings: Any,
+) -> Detections:
+    """Measure how well a run's scores recognise unknown inputs; several runs are compared.
+
+    ``settings`` are the fields of :class:`Detect`. Instead of a run, ``runs`` may name a file of
+    predictions, and ``unknown`` such files. Thresholds come from the validation split, never from
+    what is tested on.
+
+    ::
+
+        detections = ds.runs.detect("runs/ldr", unknown=["held_out", "corrupt:5"])
+        detections.show()
+        detections.to_frame().sort_values("auroc")
+        detections.detector("pds").is_ood(x)
+    """
+    options = collect(Detect, options, settings)
+    if not options.sets:
+        raise ValueError("name at least one set of unknown inputs with --ood, --near or --far")
+    paths = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
+    names = _method_names(paths)
+    methods = {}
+    for path, name in zip(paths, names, strict=True):
+        with ProgressBar(name, show=progress) as bar:
+            if len(paths) > 1:
+                bar.log(name)
+            study = _detect_in_files if path.is_file() else _detect_in_run
+            methods[name] = study(path, options, bar)
+    return Detections(options, paths, methods)
+
+
+def _detect_in_run(run: Path, options: Detect, bar: ProgressBar) -> MethodDetection:
+    from dissensus.runs.detect_setup import set_up
+
+    bar.update(note="loading")
+    setup = set_up(run, options)
+    study, accuracy = setup.measure(bar)
+    return MethodDetection(study, accuracy, setup.divergent(study), setup)
+
+
+def _detect_in_files(known: Path, options: Detect, bar: ProgressBar) -> MethodDetection:
+    """Scores of files of predictions, read in pieces; only those that outputs alone give."""
+    from dissensus.detection import DEFAULT_SCORES, DISTANCE_SCORES, compare
+    from dissensus.scores import score_file
+
+    names = options.score_names
+    impossible = [n for n in names if n in DISTANCE_SCORES or n.endswith(":temperature=fit")]
+    if impossible:
+        raise ValueError(f"{', '.join(impossible)} cannot be computed from predictions alone")
+    names = names or [n for n in DEFAULT_SCORES if n not in DISTANCE_SCORES]
+    files = [known, *map(Path, options.sets)]
+    if len({file.stem for file in files}) < len(files):
+        raise ValueError("two files have the same name; rename one of them")
+    scores = {}
+    for file in files:
+        bar.update(note=f"scoring {file.name}")
+        by_name = score_file(file, names, progress=lambda row, rows: bar.update(row, total=rows))
+        scores[file.stem] = {score: values.double() for score, values in by_name.items()}
+    study = compare(scores, known.stem, bootstrap=options.bootstrap, seed=options.seed)
+    return MethodDetection(study)
+
+
+def _method_names(runs: Sequence[Path]) -> list[str]:
+    """The names of the folders, or whole paths where names are the same."""
+    names = [run.resolve().name for run in runs]
+    names = names if len(set(names)) == len(names) else [str(run) for run in runs]
+    if len(set(names)) < len(names):
+        raise ValueError(f"each RUN is one method, got the same one twice: {', '.join(names)}")
+    return names
+
+
+# ---- records ------------------------------------------------------------------------------------
+
+
+def _method_rows(
+    studies: Mapping[str, Study], rows: Callable[[Study], list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    return [{"method": name, **row} for name, study in studies.items() for row in rows(study)]
+
+
+def _example_rows(name: str, method: MethodDetection) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for part, divergent in method.divergent.items():
+        for kind, examples in (("most", divergent.most), ("least", divergent.least)):
+            for example in examples:
+                row: dict[str, Any] = {
+                    "method": name,
+                    "set": part,
+                    "kind": kind,
+                    "score": divergent.score,
+                }
+                row |= {"value": example.score}
+                row |= {"predicted": example.predicted, "others": list(example.others)}
+                row["truth"] = example.truth
+                rows.append({**row, "file": _examples_file(name), "image": len(rows)})
+    return rows
+
+
+def _write_images(method: MethodDetection) -> Callable[[Path], None]:
+    """A writer of the images of :func:`_example_rows`, in the same order."""
+    import numpy as np
+
+    images = np.stack(
+        [
+            np.rint(example.image * 255).astype(np.uint8)
+            for divergent in method.divergent.values()
+            for example in (*divergent.most, *divergent.least)
+        ]
+    )
+
+    def write(part: Path) -> None:
+        with part.open("wb") as file:
+            np.savez_compressed(file, images=images)
+
+    return write
+
+
+def _examples_file(method: str) -> str:
+    return f"examples-{file_name(method)}.npz"
+
+
+def file_name(name: str) -> str:
+    """A name that can be part of a file's.
+
+    >>> file_name("corrupt:fog:3")
+    'corrupt-fog-3'
+    """
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.") or "run"

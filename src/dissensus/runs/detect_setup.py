@@ -1,0 +1,202 @@
+"""Setups for detection: a run with its scores fitted, and the sets of inputs to score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from dissensus.data import Data, Inputs, find_inputs
+from dissensus.detection import (
+    ALL_SCORES,
+    DEFAULT_SCORES,
+    Detector,
+    Divergent,
+    Example,
+    Study,
+    compare,
+)
+from dissensus.detection.examples import extreme_rows
+from dissensus.ensemble import Ensemble
+from dissensus.outputs import combine
+from dissensus.progress import ProgressBar
+from dissensus.runs.accuracy import Accuracies, Candidates, summarize
+from dissensus.runs.facts import Facts
+from dissensus.runs.folder import read_config
+from dissensus.runs.loading import data_of, load
+from dissensus.runs.scoring import Scorer
+
+if TYPE_CHECKING:
+    from dissensus.runs.detect import Detect
+
+__all__ = ["Setup", "set_up"]
+
+#: The scores of a regression: without classes there is no Mahalanobis distance to one.
+_REGRESSION_SCORES = ("variance", "knn")
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """A run with its scores fitted, and the sets to score; ``unknown`` by the text that named it.
+
+    ``val``, from which thresholds come, is None for a run without a validation split.
+    """
+
+    scorer: Scorer
+    data: Data
+    known: Inputs
+    unknown: dict[str, Inputs]
+    val: Inputs | None
+    options: Detect
+
+    def measure(self, bar: ProgressBar) -> tuple[Study, dict[str, Accuracies]]:
+        """Score every set once and compare; accuracies are those of the labelled sets."""
+        sources = {source.name: source for source in (self.known, *self.unknown.values())}
+        separate = self.val if self.val is not self.known else None
+        rows = sum(len(source) for source in (*sources.values(), separate) if source is not None)
+        bar.update(0, total=rows, note="rows scored")
+        scans = {name: self.scorer.scan(each, bar.advance) for name, each in sources.items()}
+        validation = None
+        if self.val is not None:
+            val = (
+                scans[self.known.name]
+                if separate is None
+                else self.scorer.scan(separate, bar.advance)
+            )
+            validation = val.scores
+        bar.update(0, total=len(self.scorer.names) * len(self.unknown), note="intervals")
+        study = compare(
+            {name: scan.scores for name, scan in scans.items()},
+            self.known.name,
+            validation=validation,
+            tpr=self.options.tpr,
+            bootstrap=self.options.bootstrap,
+            seed=self.options.seed,
+            progress=bar.advance,
+        )
+        candidates = self.scorer.candidates
+        greedy = () if candidates is None else candidates.greedy_members
+        accuracy = {
+            name: summarize(scan.correct, sources[name].groups, greedy, seed=self.options.seed)
+            for name, scan in scans.items()
+            if scan.correct
+        }
+        return study, accuracy
+
+    def detector(self, score: str) -> Detector:
+        """A detector by ``score``, its threshold fitted to the validation split."""
+        if self.val is None:
+            raise ValueError("a detector needs a run with a validation split, for the threshold")
+        batches = (x for x, _ in self.val.batches(self.scorer.batch_size))
+        return self.scorer.detector(score).fit(batches, tpr=self.options.tpr)
+
+    def divergent(self, study: Study) -> dict[str, Divergent]:
+        """The images of each set with the highest and lowest PDS (ldr, Fig. 3).
+
+        The first score stands in where PDS is not among the scores. Inputs that are no images of
+        classes have none.
+        """
+        if len(self.data.input_shape) != 3 or self.data.task != "classification":
+            return {}
+        score = "pds" if "pds" in self.scorer.names else self.scorer.names[0]
+        divergent = {}
+        for source in (self.known, *self.unknown.values()):
+            values = study.scores[source.name][score]
+            most, least = (
+                self._examples(source, rows, values[rows]) for rows in extreme_rows(values)
+            )
+            divergent[source.name] = Divergent(score, most, least)
+        return divergent
+
+    def _examples(self, source: Inputs, rows: Tensor, scores: Tensor) -> list[Example]:
+        ens, classes = self.scorer.ens, self.data.classes
+        images = source.x[rows]
+        with ens.evaluating():
+            logits = ens(images.to(ens.device))
+        predictions = combine(logits, ens.combine, ens.weights).argmax(-1).tolist()
+        votes = logits.argmax(-1).T.tolist()
+        labels = [None] * len(rows) if source.y is None else source.y[rows].tolist()
+        return [
+            Example(
+                images[place].clamp(0, 1).numpy(),
+                float(scores[place]),
+                classes[predicted],
+                [classes[vote] for vote in dict.fromkeys(votes[place]) if vote != predicted],
+                None if label is None else classes[label],
+            )
+            for place, (predicted, label) in enumerate(zip(predictions, labels, strict=True))
+        ]
+
+
+def set_up(run: str | Path, options: Detect) -> Setup:
+    """Load a run and its data, resolve the sets and fit what the scores need."""
+    config = read_config(run)
+    if Facts.read(run) is None:
+        raise ValueError(
+            f"{run} does not know its data, as it was not made by `dissensus train`; use "
+            "dissensus.detection.compare in Python"
+        )
+    data, seed, limit = data_of(run, data_dir=options.data_dir), options.seed, options.limit
+    asked = config.get("data", {})
+    reading: dict[str, Any] = {
+        "target": asked.get("target"),
+        "header": bool(config.get("data_options", {}).get("header", True)),
+        "data_dir": options.data_dir or asked.get("data_dir"),
+        "groups": options.groups,
+        "seed": seed,
+    }
+    inliers = find_inputs(options.known, data, **reading).limited(limit, seed)
+    outliers = {
+        text: find_inputs(text, data, **reading).limited(limit, seed) for text in options.sets
+    }
+    _check_names([inliers, *outliers.values()])
+    val = None
+    if len(data.val[0]):
+        val = inliers if options.known == "val" else Inputs("val", *data.val).limited(limit, seed)
+    ens = load(run, trust=options.trust, device=options.device)
+    candidates = None
+    if options.accuracy and data.task == "classification":
+        labelled = data.val if len(data.val[0]) else None
+        candidates = Candidates.of(ens, labelled, _soup_batches(ens, data.train, options))
+    scorer = Scorer(
+        ens,
+        _score_names(options.score_names, data.task, ens.members, data.outputs),
+        train=data.train,
+        val=data.val,
+        features=options.features,
+        rows=options.fit_rows,
+        k=options.neighbours,
+        candidates=candidates,
+        batch_size=options.batch_size,
+        seed=seed,
+    )
+    return Setup(scorer, data, inliers, outliers, val, options)
+
+
+def _check_names(sets: Sequence[Inputs]) -> None:
+    """Raise where two sets have the same name, as results go by name."""
+    names = [inputs.name for inputs in sets]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two sets are called {name!r}; rename one of the files")
+
+
+def _score_names(names: Sequence[str], task: str, members: int, classes: int) -> list[str]:
+    if task == "regression":
+        return list(_REGRESSION_SCORES if names in ([], ["all"]) else names)
+    if names == ["all"]:
+        orthogonal = members <= classes - 1
+        return [name for name in ALL_SCORES if orthogonal or name != "ensemble_diversity"]
+    return list(names or DEFAULT_SCORES)
+
+
+def _soup_batches(ens: Ensemble, train: tuple[Any, Tensor], options: Detect) -> list[Tensor] | None:
+    """Training inputs, by which a soup's BatchNorm layers find their statistics; None without."""
+    norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    if ens.stack is None or not any(isinstance(m, norms) for m in ens.stack.modules()):
+        return None
+    source = Inputs("train", *train).limited(options.fit_rows, options.seed)
+    return [x for x, _ in source.batches(options.batch_size) if len(x) > 1]

@@ -1,0 +1,160 @@
+"""Tables of a detection record, as ``dissensus ood`` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["record_tables"]
+
+Record = Mapping[str, Any]
+T = TypeVar("T")
+
+#: Measures: key, title, and whether more is better.
+_MEASURES = {
+    "auroc": ("AUROC", True),
+    "fpr95": ("FPR95 (lower is better)", False),
+    "aupr_out": ("AUPR, OOD positive", True),
+    "aupr_in": ("AUPR, ID positive", True),
+}
+
+#: Ways to decide, as tables call them.
+_WAYS = {
+    "ensemble": "prediction ensemble",
+    "uniform_soup": "uniform soup",
+    "greedy_soup": "greedy soup (chosen on val)",
+    "mean_member": "single member, mean",
+    "oracle": "oracle member (upper bound)",
+}
+
+#: Digits of a measure; values that look equal are marked alike.
+_DIGITS = 3
+
+
+def record_tables(record: Record) -> Iterator[RenderableType]:
+    """Detection by measure, shares flagged, accuracy, and fitted temperatures."""
+    for measure in _MEASURES:
+        yield DetectionTable(record, measure)
+    if any(row["flagged"] is not None for row in record["detection"]):
+        yield _flagged_table(record)
+    for kind, title in (("overall", "Accuracy"), ("worst_group", "Accuracy of the worst group")):
+        if table := _accuracy_table(record, kind, title):
+            yield table
+    for method, temperature in record["temperatures"].items():
+        if temperature is not None:
+            yield f"{method}: temperature {temperature:.4g}, fitted to the validation split"
+
+
+@dataclass(frozen=True)
+class DetectionTable:
+    """One measure by method, score and set, with the means of groups at the right.
+
+    The best value of each column is marked; intervals are shown where the terminal is wide enough.
+    """
+
+    record: Record
+    measure: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        (title, more), measure = _MEASURES[self.measure], self.measure
+        rows, groups = self.record["detection"], list(self.record["groups"])
+        keys, sets = _keys(rows), _unique(row["set"] for row in rows)
+        cells = {(r["method"], r["score"], r["set"]): r for r in rows}
+        means = {(r["method"], r["score"], r["group"]): r for r in self.record["group_means"]}
+        names = max(len(method) + len(score) for method, score in keys) + 6
+        intervals = names + len(sets) * 23 + len(groups) * 12 <= options.max_width
+        note = "" if intervals else " (intervals: --csv, --json)"
+        table = _new_table(title + note, "score", [*sets, *(f"mean {group}" for group in groups)])
+        columns = [[cells[*key, name] for key in keys] for name in sets]
+        columns += [[means[*key, group] for key in keys] for group in groups]
+        choose = max if more else min
+        best = [choose(round(row[measure], _DIGITS) for row in column) for column in columns]
+        lines = [
+            [_cell(row, measure, top, intervals) for row, top in zip(line, best, strict=True)]
+            for line in zip(*columns, strict=True)
+        ]
+        _add_lines(table, keys, lines)
+        yield table
+
+
+def _cell(row: Record, measure: str, best: float, intervals: bool) -> Text:
+    value = row[measure]
+    marked = round(value, _DIGITS) == best
+    text = Text(f"*{value:.3f}" if marked else f"{value:.3f}", "bold green" if marked else "")
+    if intervals and row.get(f"{measure}_low") is not None:
+        text.append(f" [{row[f'{measure}_low']:.3f}, {row[f'{measure}_high']:.3f}]", style="dim")
+    return text
+
+
+def _flagged_table(record: Record) -> Table:
+    """The share of each set above the threshold of the validation split."""
+    rows = [row for row in record["detection"] if row["flagged"] is not None]
+    keys, sets = _keys(rows), _unique(row["set"] for row in rows)
+    title = f"Flagged at the threshold that accepts {record['options']['tpr']:.0%} of val"
+    table = _new_table(title, "score", ["known (ID)", *sets])
+    cells = {(row["method"], row["score"], row["set"]): row for row in rows}
+    lines = []
+    for key in keys:
+        shares = [cells[*key, sets[0]]["flagged_id"]]
+        shares += [cells[*key, name]["flagged"] for name in sets]
+        lines.append([Text(f"{share:.1%}") for share in shares])
+    _add_lines(table, keys, lines)
+    return table
+
+
+def _accuracy_table(record: Record, kind: str, title: str) -> Table | None:
+    """Accuracy by method, way to decide and labelled set; None where no set has labels."""
+    methods = record["accuracy"]
+    sets = _unique(name for parts in methods.values() for name in parts if parts[name][kind])
+    if not sets:
+        return None
+    keys, lines = [], []
+    for method, parts in methods.items():
+        for way in _WAYS:
+            if any(way in own[kind] for own in parts.values()):
+                keys.append((method, _WAYS[way]))
+                cells = [parts.get(name, {}).get(kind, {}).get(way) for name in sets]
+                lines.append([_accuracy(estimate) for estimate in cells])
+    table = _new_table(title, "who decides", sets)
+    _add_lines(table, keys, lines)
+    return table
+
+
+def _accuracy(estimate: Record | None) -> Text:
+    if estimate is None:
+        return Text()
+    low, high = estimate["low"], estimate["high"]
+    interval = "" if low is None else f" [{low:.1%}, {high:.1%}]"
+    return Text(f"{estimate['value']:.1%}{interval}")
+
+
+def _new_table(title: str, second: str, columns: Iterable[str]) -> Table:
+    look: dict[str, Any] = {"box": SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
+    table = Table(title=title, title_justify="left", title_style="bold", **look)
+    table.add_column("method", style="cyan", overflow="fold")
+    table.add_column(second, no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", overflow="fold")
+    return table
+
+
+def _add_lines(table: Table, keys: Iterable[tuple[str, str]], lines: Iterable[list[Text]]) -> None:
+    """Add rows whose first column names a method once."""
+    last = None
+    for (method, name), line in zip(keys, lines, strict=True):
+        table.add_row(Text(method if method != last else ""), Text(name), *line)
+        last = method
+
+
+def _keys(rows: Iterable[Record]) -> list[tuple[str, str]]:
+    return _unique((row["method"], row["score"]) for row in rows)
+
+
+def _unique(items: Iterable[T]) -> list[T]:
+    return list(dict.fromkeys(items))
