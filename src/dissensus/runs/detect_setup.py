@@ -55,18 +55,15 @@ class Setup:
     def measure(self, bar: ProgressBar) -> tuple[Study, dict[str, Accuracies]]:
         """Score every set once and compare; accuracies are those of the labelled sets."""
         sources = {source.name: source for source in (self.known, *self.unknown.values())}
-        separate = self.val if self.val is not self.known else None
-        rows = sum(len(source) for source in (*sources.values(), separate) if source is not None)
+        val = self.val if self.val is not self.known else None
+        rows = sum(len(source) for source in (*sources.values(), val) if source is not None)
         bar.update(0, total=rows, note="rows scored")
         scans = {name: self.scorer.scan(each, bar.advance) for name, each in sources.items()}
         validation = None
-        if self.val is not None:
-            val = (
-                scans[self.known.name]
-                if separate is None
-                else self.scorer.scan(separate, bar.advance)
-            )
-            validation = val.scores
+        if val is not None:
+            validation = self.scorer.scan(val, bar.advance).scores
+        elif self.val is not None:
+            validation = scans[self.known.name].scores
         bar.update(0, total=len(self.scorer.names) * len(self.unknown), note="intervals")
         study = compare(
             {name: scan.scores for name, scan in scans.items()},
