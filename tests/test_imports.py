@@ -19,7 +19,7 @@ TOOLS = ("_version", "specs", "progress", "files", "records", "verbs")
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     (*TOOLS, *TENSOR, *PURE),
-    ("models", "ensemble", "data", "features", "training", "robustness"),
+    ("models", "ensemble", "data", "training", "robustness"),
     ("plots", "runs", "export", "sweeps", "report"),
     ("papers", "cli", "sklearn", "demo"),
 )
@@ -40,7 +40,6 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "detection": (*TENSOR, "scores", "specs", "files"),  # a Detector finds its score by name
     # members, inputs, adversaries
     "data": ("models",),
-    "features": ("data", "models"),
     "training": ("ensemble", "data"),
     "robustness": ("ensemble",),
     # verbs and pictures

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         diversity,
         ensemble,
         export,
-        features,
         losses,
         models,
         objectives,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
         scores,
         training,
     )
+    from dissensus.data import features
     from dissensus.decomposition import decompose
     from dissensus.detection import Detector
     from dissensus.diagnostics import diagnose
@@ -98,7 +98,7 @@ _EXPORTS = {
     "diversity": "diversity",
     "ensemble": "ensemble",
     "export": "export",
-    "features": "features",
+    "features": "data.features",
     "fit": "training:fit",
     "fit_fleet": "training:fit_fleet",
     "load": "runs:load",

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from dissensus import data
 from dissensus.data import Examples
-from dissensus.data.shards import index, open_shards
-from dissensus.data.shards.finding import expand, find_parts
-from dissensus.data.shards.ordering import Blocks, Scattered, Windowed
-from dissensus.data.shards.permuting import Part, Permutation, whole
+from dissensus.data.on_disk import index, open_shards
+from dissensus.data.on_disk.order import Blocks, Part, Permutation, Scattered, Windowed, whole
+from dissensus.data.on_disk.patterns import expand, find_parts
 from tests.data.shard_files import (
     jpg,
     npy,

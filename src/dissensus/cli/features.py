@@ -103,7 +103,7 @@ def features(
 ) -> None:
     """Keep a backbone's features; the help text is ``HELP``."""
     from dissensus.cli.shown import command, note
-    from dissensus.features import Transform, extract, load_backbone
+    from dissensus.data.features import Transform, extract, load_backbone
     from dissensus.runs import augmentation, device_named
 
     chosen = None if transform is None else Transform.parse(transform)

@@ -19,13 +19,13 @@ from dissensus.data.augment import (
 )
 from dissensus.data.base import Data, data_places, split_rows
 from dissensus.data.corruptions import CORRUPTIONS, corrupt, corrupt_mixture
-from dissensus.data.features import FeatureStore, FeatureWriter, StoredRows, is_store
+from dissensus.data.feature_store import FeatureStore, FeatureWriter, StoredRows, is_store
 from dissensus.data.folder import ImageFolder
 from dissensus.data.holding import HELD_OUT, hold_out_classes
 from dissensus.data.images import fit_images
 from dissensus.data.inputs import Inputs, find_inputs, read_inputs, take_part
+from dissensus.data.on_disk import Examples, is_shards
 from dissensus.data.sets import DATASETS, FORMATS, OOD_SETS, load, load_ood, load_table
-from dissensus.data.shards import Examples, is_shards
 from dissensus.data.table import Scaler, Table
 
 __all__ = [

@@ -14,12 +14,43 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Data", "Request", "Split", "data_places", "missing_extra", "part_size", "split_rows"]
+__all__ = [
+    "Data",
+    "OnDisk",
+    "Request",
+    "Split",
+    "data_places",
+    "missing_extra",
+    "part_size",
+    "split_rows",
+]
 
 Split = tuple[Tensor, Tensor]
 Rows = NDArray[np.int64]
 
 TASKS = ("classification", "regression")
+
+
+class OnDisk:
+    """Rows on disk that stand in for a tensor: they have its shape and take no memory."""
+
+    shape: torch.Size
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def numel(self) -> int:
+        """How many numbers there are."""
+        return self.shape.numel()
+
+    def element_size(self) -> int:
+        """The bytes of memory that each takes: none, as they are on disk."""
+        return 0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,8 +62,8 @@ class Data:
     ``rows`` says for each split which rows of the source it holds; no row is in two. ``extra``
     holds further sets, such as shifted or out-of-distribution inputs, with labels where known.
     ``preprocessing`` is plain JSON: what was done, with the statistics that it used. Of a feature
-    store each ``x`` is a :class:`~dissensus.data.features.StoredRows`, of shards an
-    :class:`~dissensus.data.shards.Examples`, read as it is used.
+    store each ``x`` is a :class:`~dissensus.data.StoredRows`, of shards an
+    :class:`~dissensus.data.Examples`, read as it is used.
     """
 
     name: str

@@ -150,11 +150,11 @@ def load_folder(
         limited = limit is not None or test_limit is not None
         stream = not limited and _too_many(path, size)
     if stream:
-        from dissensus.data.shards import load_pictures
+        from dissensus.data.on_disk import load_images
 
         if limit is not None or test_limit is not None:
             raise ValueError("limit and test_limit are for images in memory; leave stream out")
-        return load_pictures(path, request, size=size, workers=workers, on_error=on_error)
+        return load_images(path, request, size=size, workers=workers, on_error=on_error)
     if workers or on_error != "raise":
         raise ValueError("workers and on_error are for images on disk; set stream=True")
     return _folder_data(path, request, size, limit=limit, test_limit=test_limit)

@@ -20,12 +20,12 @@ from torch import Tensor
 from dissensus.data.arrays import read_npz
 from dissensus.data.base import Data
 from dissensus.data.corruptions import corrupt, corrupt_mixture, parse_corruption
-from dissensus.data.features import is_store
+from dissensus.data.feature_store import is_store
 from dissensus.data.folder import ImageRows
 from dissensus.data.images import fit_images, to_unit
+from dissensus.data.on_disk import Examples, is_shards
 from dissensus.data.raw_inputs import InputSpec, open_raw_shards, read_arrays, read_raw
 from dissensus.data.sets import DATASETS, OOD_SETS, load, load_ood
-from dissensus.data.shards import Examples, is_shards
 from dissensus.specs import nearest
 
 __all__ = ["CorruptedImages", "Inputs", "find_inputs", "read_inputs", "take_part"]

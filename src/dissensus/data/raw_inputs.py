@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dissensus.data.arrays import read_npy, read_npz
 from dissensus.data.columns import is_missing, read_columns
-from dissensus.data.shards import Examples, open_shards
+from dissensus.data.on_disk import Examples, open_shards
 from dissensus.data.table import Scaler
 
 __all__ = ["InputSpec", "open_raw_shards", "read_arrays", "read_raw"]

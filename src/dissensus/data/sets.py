@@ -15,13 +15,13 @@ from dissensus.data.arrays import load_features, load_npz
 from dissensus.data.base import Data, Request, data_places
 from dissensus.data.cifar import cifar_test_pixels, load_cifar
 from dissensus.data.embedded import EMBEDDED_TABLES, load_digits_images, load_embedded
-from dissensus.data.features import is_store, load_store
+from dissensus.data.feature_store import is_store, load_store
 from dissensus.data.folder import load_folder
 from dissensus.data.holding import hold_out_classes
 from dissensus.data.images import Pixels, fit_images, to_unit
 from dissensus.data.mnist import load_mnist, mnist_test_pixels
+from dissensus.data.on_disk import is_shards, load_shards
 from dissensus.data.own_table import load_own_table, own_table
-from dissensus.data.shards import is_shards, load_shards
 from dissensus.data.svhn import load_svhn, svhn_test_pixels
 from dissensus.data.table import Table
 from dissensus.data.uci import UCI_TABLES, load_uci, uci_table

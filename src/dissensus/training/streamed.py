@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from dissensus.data import Examples
-from dissensus.data.shards import as_float
-from dissensus.data.shards.ordering import Order
+from dissensus.data.on_disk import as_float
+from dissensus.data.on_disk.order import Order
 
 __all__ = ["StreamedBatches"]
 

@@ -1,4 +1,4 @@
-"""What a feature store says about itself: ``manifest.json``, checked before anything is read.
+"""Manifests of feature stores: ``manifest.json``, checked before anything is read.
 
 Files are found by rule, never by a path of the manifest: part ``train`` has ``train/labels.npy``
 and, for each pass, the shards ``train/pass0-00000.npy``, ``train/pass0-00001.npy`` and so on.

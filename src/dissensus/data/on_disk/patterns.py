@@ -1,4 +1,4 @@
-"""From a folder or a pattern to the shards of train, val and test."""
+"""Patterns and folders that name shards, and the shards of train, val and test."""
 
 from __future__ import annotations
 

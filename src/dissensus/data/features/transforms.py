@@ -1,4 +1,4 @@
-"""What a backbone's inputs go through: a size, a number of channels, mean and deviation."""
+"""Transforms of a backbone's inputs: a size, a number of channels, mean and deviation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of images, ``class/picture.jpg``, of any number; their list stays on disk as well."""
+"""Image files, ``class/picture.jpg``, of any number; their list stays on disk as well."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.data.folder import IMAGE_SUFFIXES, find_images, read_image
-from dissensus.data.shards.index import Index, OpenFiles, TableFile, indexed
-from dissensus.data.shards.permuting import Numbers
-from dissensus.data.shards.sources import Found, one_by_one
+from dissensus.data.on_disk.examples import Batch, read_each
+from dissensus.data.on_disk.index import Index, OpenFiles, TableFile, indexed
+from dissensus.data.on_disk.order import Numbers
 from dissensus.progress import ProgressBar
 
-__all__ = ["PictureSource", "index_pictures"]
+__all__ = ["ImageSource", "index_images"]
 
 
-def index_pictures(root: Path) -> Index:
+def index_images(root: Path) -> Index:
     """The list of the images below ``root/class/``."""
     return indexed({"pictures": str(root.resolve())}, partial(_build, root.resolve()))
 
@@ -49,7 +49,7 @@ def _build(root: Path, folder: Path) -> tuple[dict[str, Any], Sequence[Path]]:
     return {"classes": names, "counts": counts}, watched
 
 
-class PictureSource:
+class ImageSource:
     """The images of an index by number; labels are positions in ``classes``."""
 
     ends: Numbers | None = None  # each is a file of its own
@@ -68,7 +68,7 @@ class PictureSource:
         self.entries = TableFile(index.folder / "entries", "<i8", 2)
         self.names, self.files = str(index.folder / "names"), OpenFiles(1)
 
-    def read(self, numbers: Numbers) -> Found:
+    def read(self, numbers: Numbers) -> Batch:
         """The examples of these numbers, in their order."""
         places = self.entries[numbers].tolist()
 
@@ -78,7 +78,7 @@ class PictureSource:
         def load(place: int) -> NDArray[Any]:
             return read_image(path(place), self.size).transpose(2, 0, 1)
 
-        return one_by_one(
+        return read_each(
             len(numbers),
             self.shape,
             pixels=True,

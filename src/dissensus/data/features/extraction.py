@@ -1,4 +1,4 @@
-"""Run a frozen backbone over a data set once, and keep what it gives."""
+"""Extraction of features: a frozen backbone runs over a data set once, and its outputs are kept."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from dissensus.data import (
     load,
 )
 from dissensus.data.base import Request
+from dissensus.data.features.backbones import Backbone, load_backbone
+from dissensus.data.features.transforms import Transform
 from dissensus.data.folder import ImageRows, open_folder
 from dissensus.data.inputs import CorruptedImages
-from dissensus.features.backbones import Backbone, load_backbone
-from dissensus.features.transforms import Transform
 from dissensus.progress import ProgressBar
 
 __all__ = ["extract"]

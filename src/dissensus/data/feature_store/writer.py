@@ -1,4 +1,4 @@
-"""Writing features shard by shard, so that a kill costs one shard and nothing is ever half done."""
+"""Writer of feature stores, shard by shard: a kill costs one shard, and no file is half done."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dissensus.data.features.manifest import (
+from dissensus.data.feature_store.manifest import (
     DTYPES,
     MANIFEST,
     UNFINISHED,
@@ -20,7 +20,7 @@ from dissensus.data.features.manifest import (
     check_name,
     digest,
 )
-from dissensus.data.features.rows import label_file, map_array, shard_file
+from dissensus.data.feature_store.store import label_file, map_array, shard_file
 from dissensus.files import replace_atomically, write_text
 
 __all__ = ["FeatureWriter"]

@@ -1,4 +1,4 @@
-"""Folders of images and shards as a data set whose examples stay on disk."""
+"""Shards and folders of images as data sets whose examples stay on disk."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ import torch
 from torch import Tensor
 
 from dissensus.data.base import Data, Request, Split, part_size
-from dissensus.data.shards.examples import ON_ERROR, Examples
-from dissensus.data.shards.finding import expand, find_parts
-from dissensus.data.shards.index import Index
-from dissensus.data.shards.labels import Labels, class_names
-from dissensus.data.shards.parquet import ParquetSource
-from dissensus.data.shards.parquet_index import index_parquet
-from dissensus.data.shards.permuting import Part, whole
-from dissensus.data.shards.pictures import PictureSource, index_pictures
-from dissensus.data.shards.sources import Source
-from dissensus.data.shards.tar import TarSource, index_tar
+from dissensus.data.on_disk.examples import ON_ERROR, Examples, Source
+from dissensus.data.on_disk.fields import Labels, class_names
+from dissensus.data.on_disk.images import ImageSource, index_images
+from dissensus.data.on_disk.index import Index
+from dissensus.data.on_disk.order import Part, whole
+from dissensus.data.on_disk.parquet import ParquetSource, index_parquet
+from dissensus.data.on_disk.patterns import expand, find_parts
+from dissensus.data.on_disk.tar import TarSource, index_tar
 
-__all__ = ["load_pictures", "load_shards", "open_shards"]
+__all__ = ["load_images", "load_shards", "open_shards"]
 
 # A window has so many examples, or as many as so many bytes hold if these are fewer.
 _WINDOW, _WINDOW_BYTES = 1 << 16, 1 << 27
@@ -144,7 +142,7 @@ def _source(
     return ParquetSource(shards, index, labels, reading.size, rows)
 
 
-def load_pictures(
+def load_images(
     path: Path,
     request: Request,
     *,
@@ -162,11 +160,10 @@ def load_pictures(
         if folders["train"] != path and (path / part).is_dir():
             folders[part] = path / part
     folders = _with_test(folders)
-    indexes = {part: index_pictures(folder) for part, folder in folders.items()}
+    indexes = {part: index_images(folder) for part, folder in folders.items()}
     classes = tuple(indexes["train"].facts["classes"])
     data: dict[str, Source] = {
-        part: PictureSource(folder, indexes[part], classes, size)
-        for part, folder in folders.items()
+        part: ImageSource(folder, indexes[part], classes, size) for part, folder in folders.items()
     }
     notes = {"notes": ["pixels divided by 255"], "split_seed": request.seed}
     return _data(str(path), "classification", classes, data, request, reading, (), notes)

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.data.shards.decoding import decode_input, decode_target, kind_of
-from dissensus.data.shards.index import Index, OpenFiles, TableFile, indexed
-from dissensus.data.shards.labels import Labels, LabelScan
-from dissensus.data.shards.permuting import Numbers
-from dissensus.data.shards.sources import Found, one_by_one
+from dissensus.data.on_disk.examples import Batch, read_each
+from dissensus.data.on_disk.fields import Labels, LabelScan, decode_input, decode_target, kind_of
+from dissensus.data.on_disk.index import Index, OpenFiles, TableFile, indexed
+from dissensus.data.on_disk.order import Numbers
 from dissensus.progress import ProgressBar
 
 __all__ = ["TarSource", "index_tar", "samples"]
@@ -194,10 +193,10 @@ class TarSource:
         self.ends: Numbers | None = ends.clip(max=self.count)
         self.shape = (3, size, size) if self.kind == "image" else self._first_shape()
 
-    def read(self, numbers: Numbers) -> Found:
+    def read(self, numbers: Numbers) -> Batch:
         """The examples of these numbers, in their order."""
         places = self._places(numbers)
-        return one_by_one(
+        return read_each(
             len(numbers),
             self.shape,
             pixels=self.kind == "image",

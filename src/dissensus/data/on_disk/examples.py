@@ -3,46 +3,88 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from dissensus.data.base import OnDisk
 from dissensus.data.images import to_unit
-from dissensus.data.shards.ordering import Blocks, InTurn, Order, Scattered, Windowed
-from dissensus.data.shards.permuting import Numbers, Part
-from dissensus.data.shards.sources import Found, Source
+from dissensus.data.on_disk.order import Blocks, InTurn, Numbers, Order, Part, Scattered, Windowed
 
-__all__ = ["ON_ERROR", "Examples", "Targets"]
+__all__ = ["ON_ERROR", "Batch", "Examples", "Source", "Targets", "as_float", "read_each"]
 
 #: What to do with examples that cannot be read.
 ON_ERROR = ("raise", "skip")
 
 
-class _OnDisk:
-    """What a tensor says of itself, for something on disk that stands in for one."""
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Examples that were read: ``x`` as stored (pixels uint8, numbers float32), ``y`` if known.
 
-    shape: torch.Size
+    ``problems`` says of each example that could not be read what is wrong with it; it is in neither
+    ``x`` nor ``y``.
+    """
 
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return len(self.shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def numel(self) -> int:
-        """How many numbers there are."""
-        return self.shape.numel()
-
-    def element_size(self) -> int:
-        """The bytes of memory that each takes: none, as they are on disk."""
-        return 0
+    x: Tensor
+    y: Tensor | None
+    problems: list[str] = field(default_factory=list)
 
 
-class Examples(_OnDisk):
+class Source(Protocol):
+    """Examples by number. ``ends`` are those of blocks that lie together; None if none do."""
+
+    count: int
+    shape: tuple[int, ...]
+    row_bytes: int  # about what one example takes on disk
+    ends: Numbers | None
+    digest: str
+
+    def read(self, numbers: Numbers) -> Batch:
+        """The examples of these numbers, in their order."""
+
+    def targets(self, numbers: Numbers) -> NDArray[Any]:
+        """Their targets alone; an error where there are none."""
+
+
+def read_each(
+    count: int,
+    shape: Sequence[int],
+    *,
+    pixels: bool,
+    load: Callable[[int], NDArray[Any]],
+    where: Callable[[int], str],
+    targets: Callable[[list[int]], NDArray[Any]] | None,
+) -> Batch:
+    """Load ``count`` examples, each by its place; those that cannot be are left out and told of.
+
+    ``targets`` gives those of the places that were loaded.
+    """
+    # Memory of torch's own, which is aligned: where a batch lies decides about last bits.
+    x = torch.empty((count, *shape), dtype=torch.uint8 if pixels else torch.float32)
+    array = x.numpy()
+    kept: list[int] = []
+    problems: list[str] = []
+    for place in range(count):
+        try:
+            own = load(place)
+            if own.shape != tuple(shape):
+                raise ValueError(f"{where(place)} has the shape {own.shape}, not {tuple(shape)}")
+            array[len(kept)] = own
+            kept.append(place)
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        x = x[: len(kept)].clone()
+    y = None if targets is None else torch.from_numpy(targets(kept))
+    return Batch(x, y, problems)
+
+
+class Examples(OnDisk):
     """The inputs ``[rows, *shape]`` of one part, on disk; in use much like a float32 tensor.
 
     It has ``len``, ``shape`` and ``dtype``, and an index gives a tensor: ``x[5]``, ``x[10:20]``.
@@ -104,7 +146,7 @@ class Examples(_OnDisk):
             return Windowed(self.blocks, self.window, seed)
         return InTurn(self.part) if seed is None else Scattered(self.part, seed)
 
-    def read(self, start: int, stop: int, order: Order | None = None, step: int = 1) -> Found:
+    def read(self, start: int, stop: int, order: Order | None = None, step: int = 1) -> Batch:
         """Every ``step``-th of the examples at places ``start`` to ``stop`` − 1, as stored."""
         numbers = (order or self.order(None)).numbers(start, stop)[::step]
         found = self.source.read(numbers)
@@ -135,7 +177,7 @@ class Examples(_OnDisk):
         return np.concatenate([order.numbers(p, p + 1) for p in places.tolist()])
 
 
-class Targets(_OnDisk):
+class Targets(OnDisk):
     """The targets ``[rows]`` or ``[rows, outputs]`` of some examples, read together with them."""
 
     def __init__(self, examples: Examples) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dissensus.features import load_backbone, weights_digest
+from dissensus.data.features import load_backbone, weights_digest
 
 
 def made_up(name: str, **content: Any) -> ModuleType:

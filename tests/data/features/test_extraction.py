@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dissensus import data
 from dissensus.data import AUGMENTATIONS, FeatureStore, corrupt_mixture, fit_images
-from dissensus.features import Backbone, Transform, extract, load_backbone
+from dissensus.data.features import Backbone, Transform, extract, load_backbone
 from dissensus.models import resolve
 
 
@@ -88,7 +88,7 @@ BACKBONE = """
 import os, signal, torch
 from torch import nn
 from dissensus.data import AUGMENTATIONS, Data
-from dissensus.features import extract
+from dissensus.data.features import extract
 
 def images():
     generator = torch.Generator().manual_seed(0)
@@ -128,6 +128,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_a_killed_extraction_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(BACKBONE)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dissensus.features.transforms import TRANSFORMS, Transform
+from dissensus.data.features.transforms import TRANSFORMS, Transform
 from dissensus.models import resolve, split
 
 __all__ = ["BACKBONES", "Backbone", "load_backbone", "weights_digest"]

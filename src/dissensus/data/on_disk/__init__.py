@@ -1,0 +1,17 @@
+"""Data too large for memory: folders of images, and shards in tar files or Parquet."""
+
+from __future__ import annotations
+
+from dissensus.data.on_disk.examples import Examples, Targets, as_float
+from dissensus.data.on_disk.patterns import is_shards
+from dissensus.data.on_disk.shards import load_images, load_shards, open_shards
+
+__all__ = [
+    "Examples",
+    "Targets",
+    "as_float",
+    "is_shards",
+    "load_images",
+    "load_shards",
+    "open_shards",
+]

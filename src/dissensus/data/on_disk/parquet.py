@@ -1,0 +1,334 @@
+"""Parquet files as shards: row groups are read whole and kept while they are in use.
+
+The input is a column of images (bytes, or a struct with ``bytes``), a column of lists of numbers,
+or several columns of numbers.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dissensus.data.base import missing_extra
+from dissensus.data.folder import decode_image
+from dissensus.data.on_disk.examples import Batch, read_each
+from dissensus.data.on_disk.fields import Labels, LabelScan, finite
+from dissensus.data.on_disk.index import Index, indexed
+from dissensus.data.on_disk.order import Numbers
+from dissensus.progress import ProgressBar
+
+__all__ = ["ParquetSource", "index_parquet"]
+
+_LABELS = ("label", "labels", "target", "targets", "class", "cls", "y")
+_IMAGES = ("image", "img", "jpg", "png", "picture")
+
+
+def index_parquet(
+    shards: Sequence[Path],
+    columns: str | Sequence[str] | None,
+    target: str | None,
+    task: str | None,
+) -> Index:
+    """How many rows each row group has, and what the targets are."""
+    asked = [columns] if isinstance(columns, str) else None if columns is None else list(columns)
+    what = {"parquet": [str(path) for path in shards], "input": asked, "target": target}
+    return indexed({**what, "task": task}, partial(_build, shards, asked, target, task))
+
+
+def _build(
+    shards: Sequence[Path],
+    columns: list[str] | None,
+    target: str | None,
+    task: str | None,
+    folder: Path,
+) -> tuple[dict[str, Any], Sequence[Path]]:
+    labels = LabelScan(values=task == "regression")
+    groups, sizes, schema = [], 0, None
+    with ProgressBar("looking at shards", len(shards)) as bar:
+        for shard in shards:
+            file = opened(shard)
+            if schema is None:
+                columns, target = _choose(file.schema_arrow, columns, target, shard)
+                schema = _chosen(file.schema_arrow, columns, target, shard)
+            elif _chosen(file.schema_arrow, columns or [], target, shard) != schema:
+                raise ValueError(f"{shard} has columns of other kinds than {shards[0]}")
+            own = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            sizes += sum(
+                file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)
+            )
+            if target is not None:
+                for number in range(len(own)):
+                    _see(labels, file.read_row_group(number, [target]).column(0), shard)
+            groups.append(own)
+            bar.advance()
+    rows = sum(map(sum, groups))
+    if not rows:
+        raise ValueError(f"{shards[0]} and its like hold no rows")
+    facts = {"input": columns, "target": target, "groups": groups, "bytes": sizes // rows}
+    return {**facts, "labels": None if target is None else labels.facts()}, shards
+
+
+def opened(shard: Path | str) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise missing_extra("a .parquet shard", "pyarrow", '"dissensus[tables]"') from error
+    try:
+        return pyarrow.parquet.ParquetFile(shard)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ValueError(f"{shard} cannot be read as Parquet ({error})") from error
+
+
+# ---- columns ------------------------------------------------------------------------------------
+
+
+def _choose(
+    schema: Any, columns: list[str] | None, target: str | None, shard: Path
+) -> tuple[list[str], str | None]:
+    """The columns of input and target, where they are not given by their names and kinds."""
+    names = list(schema.names)
+    if target is None:
+        own = [name for name in names if name.lower() in _LABELS and name not in (columns or [])]
+        target = own[0] if len(own) == 1 else None
+    for name in [*(columns or []), *([] if target is None else [target])]:
+        if name not in names:
+            raise ValueError(f"{shard} has no column {name!r}; it has {_listing(names)}")
+    if columns is not None:
+        return columns, target
+    rest = [name for name in names if name != target]
+    kinds = {name: column_kind(schema.field(name).type) for name in rest}
+    images = [name for name in rest if kinds[name] == "image"]
+    lists = [name for name in rest if kinds[name] == "list"]
+    numbers = [name for name in rest if kinds[name] == "number"]
+    named = [name for name in images if name.lower() in _IMAGES]
+    if len(named or images) == 1:
+        return named or images, target
+    if not images and len(lists) == 1:
+        return lists, target
+    if not images and not lists and numbers:
+        return numbers, target
+    raise ValueError(
+        f"{shard} has the columns {_listing(names)}: name the input with input= and the label "
+        "with target="
+    )
+
+
+def _chosen(schema: Any, columns: Sequence[str], target: str | None, shard: Path) -> list[str]:
+    """The chosen columns with their types, to compare shards by."""
+    names = [*columns, *([] if target is None else [target])]
+    missing = [name for name in names if name not in schema.names]
+    if missing:
+        raise ValueError(f"{shard} has no column {missing[0]!r}; it has {_listing(schema.names)}")
+    for name in columns:
+        kind = column_kind(schema.field(name).type)
+        if not kind or (len(columns) > 1 and kind != "number"):
+            raise ValueError(
+                f"{shard}: column {name!r} is {schema.field(name).type}; an input is one column of "
+                "images or lists of numbers, or several of numbers"
+            )
+    return [str(schema.field(name).type) for name in names]
+
+
+def _listing(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 30} more" if len(names) > 30 else ""
+    return ", ".join(names[:30]) + more
+
+
+def column_kind(kind: Any) -> str:
+    from pyarrow import types
+
+    if types.is_struct(kind):
+        own = [kind.field(i).name for i in range(kind.num_fields)]
+        return "image" if "bytes" in own else ""
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return "image"
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return "list"
+    plain = types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)
+    return "number" if plain else ""
+
+
+def _see(labels: LabelScan, column: Any, shard: Path) -> None:
+    """Learn from the targets of a row group."""
+    where = f"{shard}: column of targets"
+    if column.null_count:
+        raise ValueError(f"{where} lacks {column.null_count} values")
+    if not len(column):
+        return
+    kind = column_kind(column.type)
+    if labels.values or kind == "list" or str(column.type) in ("float", "double"):
+        labels.add(numbers_of(column, where)[0].reshape(-1), where)
+    elif kind == "number":
+        labels.see(column.to_numpy().astype(np.int64), where)
+    else:
+        for name in column.unique().to_pylist():
+            labels.add(str(name), where)
+
+
+def numbers_of(column: Any, where: str) -> NDArray[Any]:
+    """A column of numbers, or of lists that are all of one length, as an array."""
+    from pyarrow.compute import list_value_length
+
+    if column.null_count:
+        raise ValueError(f"{where} lacks {column.null_count} values")
+    column = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    if column_kind(column.type) == "number":
+        plain: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        return plain
+    inner = numbers_of(column.flatten(), where)
+    if len(column) and len(inner) % len(column) == 0:
+        lengths = list_value_length(column).to_numpy(zero_copy_only=False)
+        if (lengths == lengths[0]).all():
+            return inner.reshape(len(column), int(lengths[0]), *inner.shape[1:])
+    raise ValueError(f"{where} holds lists of different lengths")
+
+
+# ---- rows ---------------------------------------------------------------------------------------
+
+
+class _Group(NamedTuple):
+    """A row group in memory: an array of numbers or a column of images, and stored targets."""
+
+    x: Any
+    y: NDArray[Any] | None
+
+
+class ParquetSource:
+    """The rows of shards by number; the row groups that were used last stay in memory."""
+
+    def __init__(
+        self, shards: Sequence[Path], index: Index, labels: Labels | None, size: int, window: int
+    ) -> None:
+        facts = index.facts
+        self.shards, self.labels, self.size = [str(path) for path in shards], labels, size
+        self.digest, self.row_bytes = index.digest, max(1, int(facts["bytes"]))
+        self.columns, self.target = list(facts["input"]), facts["target"]
+        groups = [(i, k) for i, own in enumerate(facts["groups"]) for k in range(len(own))]
+        rows = np.array([rows for own in facts["groups"] for rows in own], dtype=np.int64)
+        self.groups = [group for group, own in zip(groups, rows.tolist(), strict=True) if own]
+        self.group_ends: Numbers = np.cumsum(rows[rows > 0])
+        self.ends: Numbers | None = self.group_ends
+        self.count = int(self.group_ends[-1])
+        self.most = window + int(rows.max())  # of rows in memory: as many as a window may have
+        self.held: OrderedDict[int, _Group] = OrderedDict()
+        first = self._group(0).x
+        self.images = not isinstance(first, np.ndarray)
+        self.shape: tuple[int, ...] = (3, size, size) if self.images else first.shape[1:]
+
+    def read(self, numbers: Numbers) -> Batch:
+        """The examples of these numbers, in their order."""
+        own, inside = self._places(numbers)
+        held = self._held(own)
+
+        if self.images:
+            return self._images(own, inside, held)
+        x = torch.empty((len(numbers), *self.shape))
+        for group, found in held.items():
+            x.numpy()[own == group] = found.x[inside[own == group]]
+        known = None if self.labels is None else torch.from_numpy(self._y(own, inside, held))
+        return Batch(x, known)
+
+    def targets(self, numbers: Numbers) -> NDArray[Any]:
+        """The targets alone."""
+        own, inside = self._places(numbers)
+        return self._y(own, inside, self._held(own))
+
+    def _places(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
+        """The row group of each number, and its place in it."""
+        own = np.searchsorted(self.group_ends, numbers, side="right")
+        return own, numbers - np.where(own > 0, self.group_ends[own - 1], 0)
+
+    def _held(self, own: Numbers) -> dict[int, _Group]:
+        # By when they are first needed: those of the window before, then those of the next.
+        first = np.sort(np.unique(own, return_index=True)[1])
+        return {group: self._group(group) for group in own[first].tolist()}
+
+    def _y(self, own: Numbers, inside: Numbers, held: Mapping[int, _Group]) -> NDArray[Any]:
+        assert self.labels is not None
+        stored = np.empty((len(own), self.labels.outputs), self.labels.stored)
+        for group, found in held.items():
+            stored[own == group] = found.y[inside[own == group]]  # type: ignore[index]
+        return self.labels(stored)
+
+    def _images(self, own: Numbers, inside: Numbers, held: Mapping[int, _Group]) -> Batch:
+        def load(place: int) -> NDArray[Any]:
+            raw = held[int(own[place])].x[int(inside[place])].as_py()
+            if raw is None:
+                raise ValueError(f"{where(place)} has no image")
+            return decode_image(io.BytesIO(raw), self.size, where(place)).transpose(2, 0, 1)
+
+        def where(place: int) -> str:
+            shard, group = self.groups[int(own[place])]
+            return f"{self.shards[shard]}: row {int(inside[place])} of row group {group}"
+
+        def targets(kept: list[int]) -> NDArray[Any]:
+            return self._y(own[kept], inside[kept], held)
+
+        return read_each(
+            len(own),
+            self.shape,
+            pixels=True,
+            load=load,
+            where=where,
+            targets=None if self.labels is None else targets,
+        )
+
+    def _group(self, number: int) -> _Group:
+        if number in self.held:
+            self.held.move_to_end(number)
+            return self.held[number]
+        found = self._read(number)
+        rows = len(found.x) + sum(len(group.x) for group in self.held.values())
+        while self.held and rows > self.most:
+            rows -= len(self.held.popitem(last=False)[1].x)
+        self.held[number] = found
+        return found
+
+    def _read(self, number: int) -> _Group:
+        shard, group = self.groups[number]
+        where = f"{self.shards[shard]}: row group {group}"
+        file = opened(self.shards[shard])
+        wanted = [*self.columns, *([] if self.labels is None else [self.target])]
+        try:
+            table = file.read_row_group(group, columns=wanted, use_threads=False)
+        except (OSError, ValueError, IndexError) as error:
+            raise ValueError(f"{where} cannot be read ({error})") from error
+        start = int(self.group_ends[number - 1]) if number else 0
+        if len(table) != int(self.group_ends[number]) - start:
+            raise ValueError(f"{where} has changed since it was indexed")
+        y = None if self.labels is None else self._stored(table.column(self.target), where)
+        if len(self.columns) > 1:
+            parts = [numbers_of(table.column(name), where) for name in self.columns]
+            return _Group(finite(np.stack(parts, 1), where), y)
+        column = table.column(self.columns[0])
+        kind = column_kind(column.type)
+        if kind == "image":
+            column = column.combine_chunks()
+            return _Group(column.field("bytes") if str(column.type)[:6] == "struct" else column, y)
+        x = finite(numbers_of(column, where), where)
+        return _Group(x[:, None] if x.ndim == 1 else x, y)
+
+    def _stored(self, column: Any, where: str) -> NDArray[Any]:
+        assert self.labels is not None
+        if self.labels.kind == "name":
+            index = {name: number for number, name in enumerate(self.labels.names)}
+            coded = column.combine_chunks().dictionary_encode()
+            known = np.array([index[str(name)] for name in coded.dictionary.to_pylist()])
+            found = known[coded.indices.to_numpy()]
+        else:
+            found = numbers_of(column, f"{where}, column {self.target!r}")
+        stored: NDArray[Any] = found.reshape(len(column), -1).astype(self.labels.stored)
+        return stored
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a worker process: it reads its own row groups."""
+        return {**vars(self), "held": OrderedDict()}
