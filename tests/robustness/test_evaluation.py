@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 import dissensus as ds
+from dissensus.detection import proportion
 from dissensus.robustness import (
     Protocol,
     Robustness,
@@ -19,8 +20,7 @@ from dissensus.robustness import (
     parse,
     standard,
 )
-from dissensus.robustness.masking import Row, order_flags
-from dissensus.robustness.outcome import share
+from dissensus.robustness.checks import Row, order_flags
 
 from .conftest import Problem
 from .networks import NoSlope, Ripple, behind, quantised, scaled
@@ -258,7 +258,7 @@ def test_changed_inputs_are_kept(ordinary: Robustness, tmp_path: Path, suffix: s
 
 
 def test_the_standard_protocol_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dissensus.robustness.protocols.installed", lambda: True)
+    monkeypatch.setattr("dissensus.robustness.attacks.installed", lambda: True)
     chosen = standard(0.1)
     pgd = [a for a in chosen.attacks if a.spec().startswith("pgd")]
     assert all(a.steps >= 100 and a.restarts >= 5 for a in pgd)  # type: ignore[attr-defined]
@@ -268,12 +268,12 @@ def test_the_standard_protocol_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"autoattack", "reweighted", "square", "fgsm", "noise"} <= kinds
     assert all(a.budget() == ("linf", 0.1) for a in chosen.attacks)
     assert chosen.notes == ()
-    monkeypatch.setattr("dissensus.robustness.protocols.installed", lambda: False)
+    monkeypatch.setattr("dissensus.robustness.attacks.installed", lambda: False)
     assert "pip install 'dissensus[robustness]'" in standard(0.1).notes[0]
 
 
 def test_a_protocol_runs(trained: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dissensus.robustness.protocols.installed", lambda: False)
+    monkeypatch.setattr("dissensus.robustness.attacks.installed", lambda: False)
     short = standard(0.1, steps=10, restarts=1)
     found = evaluate(
         trained.ens, trained.x[:20], trained.y[:20], protocol=short, checks=False, progress=False
@@ -303,9 +303,9 @@ def test_mistakes(trained: Problem, options: dict[str, object], sentence: str) -
 def test_wilsons_interval() -> None:
     """Newcombe 1998, Table I: 81 of 263 and 15 of 148."""
     for count, total, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605)):
-        found = share(count, total)
+        found = proportion(count, total)
         assert (round(found.low, 4), round(found.high, 4)) == (low, high)
-    assert (share(5, 5).high, share(0, 5).low) == (1.0, 0.0)
+    assert (proportion(5, 5).high, proportion(0, 5).low) == (1.0, 0.0)
 
 
 def test_one_attack_alone_may_be_a_string(trained: Problem) -> None:

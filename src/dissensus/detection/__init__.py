@@ -22,6 +22,7 @@ from dissensus.detection.measures import (
     Estimate,
     RocCurve,
     evaluate,
+    proportion,
     roc_curve,
     threshold_at,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "group_means",
     "histogram_edges",
     "histogram_rows",
+    "proportion",
     "roc_curve",
     "thinned",
     "threshold_at",

@@ -11,10 +11,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Detection", "Estimate", "RocCurve", "evaluate", "roc_curve", "threshold_at"]
+__all__ = [
+    "Detection",
+    "Estimate",
+    "RocCurve",
+    "evaluate",
+    "proportion",
+    "roc_curve",
+    "threshold_at",
+]
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+#: The 97.5% quantile of the normal distribution.
+_Z = 1.959963984540054
 
 
 class Estimate(float):
@@ -48,6 +59,22 @@ class Estimate(float):
 
     def __repr__(self) -> str:
         return f"Estimate({float(self)!r}, low={self.low!r}, high={self.high!r})"
+
+
+def proportion(count: int, total: int) -> Estimate:
+    """``count / total`` with Wilson's 95% interval (1927), which is fair near 0 and 1 too.
+
+    >>> print(proportion(0, 100))
+    0.000 [0.000, 0.037]
+    """
+    if total < 1:
+        raise ValueError(f"a proportion needs at least one example, got {total}")
+    p, z2 = count / total, _Z**2
+    centre = (p + z2 / (2 * total)) / (1 + z2 / total)
+    half = _Z / (1 + z2 / total) * math.sqrt(p * (1 - p) / total + z2 / (4 * total**2))
+    low = 0.0 if count == 0 else centre - half
+    high = 1.0 if count == total else centre + half
+    return Estimate(p, low=low, high=high)
 
 
 @dataclass(frozen=True)

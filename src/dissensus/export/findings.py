@@ -10,11 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
-from dissensus.detection import Estimate
+from dissensus.detection import Estimate, proportion
 from dissensus.losses import errors
 from dissensus.outputs import Predictions, combine
 from dissensus.records import read_record
-from dissensus.robustness.outcome import share
 from dissensus.runs import Facts, describe
 
 __all__ = ["Findings", "found_in"]
@@ -118,7 +117,7 @@ def _with_intervals(
         found["rmse"] = _rmse(outputs, targets.double(), found["rmse"], Facts.read(run))
     elif "accuracy" in found:
         right = combine(outputs, how).argmax(-1) == targets
-        counted = share(int(right.sum()), len(predictions))
+        counted = proportion(int(right.sum()), len(predictions))
         if abs(counted.value - found["accuracy"]) < 1e-6:
             found["accuracy"] = counted
     return found

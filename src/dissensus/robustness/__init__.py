@@ -1,4 +1,4 @@
-"""Attacks on ensembles, and what is left of the accuracy under all of them.
+"""Attacks on ensembles, and the accuracy that remains under all of them.
 
 >>> import torch
 >>> from dissensus.ensemble import Ensemble
@@ -13,18 +13,15 @@ from __future__ import annotations
 
 from dissensus.robustness.adaptive import Disguised, Reweighted
 from dissensus.robustness.adversarial_training import AdversarialBatches, adversary
-from dissensus.robustness.attacks import ATTACKS, parse, spec
+from dissensus.robustness.attacks import ATTACKS, Protocol, joined, paper, parse, spec, standard
 from dissensus.robustness.autoattack import AutoAttack
 from dissensus.robustness.base import Attack
 from dissensus.robustness.carlini_wagner import EAD, CarliniWagner
-from dissensus.robustness.curves import Curve, curve_over_eps
-from dissensus.robustness.detecting import AdversarialDetection, detect
-from dissensus.robustness.evaluation import Robustness, Worst, evaluate
+from dissensus.robustness.checks import Flag, Row
+from dissensus.robustness.detection import AdversarialDetection, detect
+from dissensus.robustness.evaluation import Curve, Robustness, Worst, curve_over_eps, evaluate
 from dissensus.robustness.gradient import BIM, FGSM, MIM, PGD
-from dissensus.robustness.masking import Flag, Row
-from dissensus.robustness.outcome import Outcome
-from dissensus.robustness.protocols import Protocol, joined, paper, standard
-from dissensus.robustness.running import AttackError, attack, check_inputs
+from dissensus.robustness.outcome import AttackError, Outcome, attack, check_inputs
 from dissensus.robustness.saliency import JSMA
 from dissensus.robustness.square import Noise, Square
 from dissensus.robustness.transfer import transfer, transfer_between

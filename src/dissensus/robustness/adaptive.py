@@ -1,4 +1,4 @@
-"""Attacks made for ensembles: one that weighs the members anew, one that hides from a detector."""
+"""Adaptive attacks: one weighs the members of an ensemble anew, one hides from a detector."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.robustness.base import Case, Journal
-from dissensus.robustness.goals import Goal, margin, rival
+from dissensus.robustness.base import Case, Journal, Victim
 from dissensus.robustness.gradient import (
     SCHEDULES,
     GradientAttack,
@@ -18,7 +17,7 @@ from dissensus.robustness.gradient import (
     projected,
     unit_step,
 )
-from dissensus.robustness.victim import Victim
+from dissensus.robustness.losses import Goal, margin, rival
 from dissensus.scores import SCORES
 from dissensus.specs import check_choice, number
 

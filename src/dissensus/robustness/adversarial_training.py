@@ -1,4 +1,4 @@
-"""Training on adversarial examples, for any objective: batches of which half are attacked."""
+"""Adversarial training for any objective: batches of which half are attacked."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.robustness.attacks import parse
-from dissensus.robustness.base import Attack, Case, Journal, all_steps
-from dissensus.robustness.goals import Goal
+from dissensus.robustness.base import Attack, Case, Journal, Victim, all_steps, frozen
 from dissensus.robustness.gradient import GradientAttack
-from dissensus.robustness.victim import Victim, frozen
+from dissensus.robustness.losses import Goal
 from dissensus.specs import join_spec, split_spec
 
 __all__ = ["PAPER_EPS", "AdversarialBatches", "adversary"]

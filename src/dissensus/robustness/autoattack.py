@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dissensus.robustness.base import NORMS, Attack, Case, Journal
-from dissensus.robustness.victim import Victim
+from dissensus.robustness.base import NORMS, Attack, Case, Journal, Victim
 from dissensus.specs import check_choice, number
 
 __all__ = ["AutoAttack", "installed"]

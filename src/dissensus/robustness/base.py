@@ -1,22 +1,28 @@
-"""What every attack is: a frozen dataclass with settings, and a function of a batch."""
+"""Attacks as data: a frozen dataclass of settings, and a function of a batch.
+
+An attack changes the inputs of a :class:`Case` against a :class:`Victim` and counts what it does in
+a :class:`Journal`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from dissensus.robustness.goals import Goal
-from dissensus.robustness.victim import Victim
-from dissensus.specs import check_numbers
+from dissensus.ensemble import Ensemble
+from dissensus.outputs import combined_log_probs
+from dissensus.robustness.losses import Goal
+from dissensus.specs import check_numbers, spec_of
 
-__all__ = ["NORMS", "Attack", "Case", "Journal", "all_steps", "distances"]
+__all__ = ["NORMS", "Attack", "Case", "Journal", "Victim", "all_steps", "distances", "frozen"]
 
 #: Norms that a budget ε can be in.
 NORMS = ("linf", "l2")
@@ -114,7 +120,6 @@ class Attack(ABC):
     def spec(self) -> str:
         """The string that ``robustness.parse`` turns back into this attack."""
         from dissensus.robustness.attacks import ATTACKS
-        from dissensus.specs import spec_of
 
         return spec_of(self, ATTACKS, "attack")
 
@@ -138,3 +143,71 @@ def distances(x: Tensor, changed: Tensor) -> dict[str, Tensor]:
         "l1": moved.abs().sum(1),
         "l0": (moved != 0).sum(1).double(),
     }
+
+
+class Victim:
+    """An ensemble as its attacker sees it, or some members of it.
+
+    The attacked output is the log-probability that the ensemble predicts with:
+    ``logsumexp_j(log_softmax(f_j) + log w_j)`` for ``combine="probability"`` and
+    ``log_softmax(Σ_j w_j f_j)`` for ``"score"``. The log of a mean of softmaxes would be −∞ with
+    NaN gradients for over-confident members, and an attack on it would find nothing.
+    """
+
+    def __init__(self, ens: Ensemble, members: Sequence[int] | None = None) -> None:
+        if not isinstance(ens, Ensemble):
+            raise ValueError(
+                f"an attack needs a dissensus.Ensemble, got {type(ens).__name__}; wrap one network "
+                "with Ensemble.from_members([network])"
+            )
+        if ens.combine == "mean":
+            raise ValueError(
+                "attacks change a predicted class, and this ensemble predicts values "
+                "(combine='mean', regression); they need combine='probability' or 'score'"
+            )
+        self.ens = ens
+        self.members = None if members is None else [int(member) for member in members]
+        self.weights = ens.weights
+        if members is not None and ens.weights is not None:
+            kept = ens.weights[self.members]
+            self.weights = kept / kept.sum() if bool(kept.sum() > 0) else None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the members compute in; the default where they have no parameters."""
+        found = (p.dtype for p in self.ens.parameters() if p.is_floating_point())
+        return next(found, torch.get_default_dtype())
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The attacked members' outputs, ``[members, batch, classes]``."""
+        outputs: Tensor = self.ens(x, self.members)
+        return outputs
+
+    def combined(self, logits: Tensor) -> Tensor:
+        """The log-probabilities of the attacked members together, ``[batch, classes]``."""
+        return combined_log_probs(logits, self.ens.combine, self.weights)
+
+    def log_probs(self, x: Tensor) -> Tensor:
+        """Both in one: what the attacked members predict for ``x``."""
+        return self.combined(self.logits(x))
+
+
+@contextmanager
+def frozen(ens: Ensemble) -> Iterator[None]:
+    """Evaluation mode, and no gradients for parameters; all as it was afterwards, come what may.
+
+    Gradients are switched on for inputs, even where the caller has switched them off.
+    """
+    modes = [(module, module.training) for module in ens.modules()]
+    wanted = [(parameter, parameter.requires_grad) for parameter in ens.parameters()]
+    try:
+        ens.eval()
+        for parameter, _ in wanted:
+            parameter.requires_grad_(False)
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        for parameter, grad in wanted:
+            parameter.requires_grad_(grad)
+        for module, training in modes:
+            module.training = training

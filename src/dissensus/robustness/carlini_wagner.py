@@ -1,4 +1,4 @@
-"""Attacks that look for the nearest adversarial example: C&W in L2, and EAD in the elastic net."""
+"""C&W and EAD: the nearest adversarial example, in L2 and in the elastic net."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dissensus.robustness.base import Attack, Case, Journal
-from dissensus.robustness.goals import Goal, margin
+from dissensus.robustness.base import Attack, Case, Journal, Victim
 from dissensus.robustness.gradient import loss_and_gradient
-from dissensus.robustness.victim import Victim
+from dissensus.robustness.losses import Goal, margin
 from dissensus.specs import check_choice, number
 
 __all__ = ["EAD", "CarliniWagner", "NearestAttack"]

@@ -1,8 +1,8 @@
-"""How robust an ensemble is: many attacks, the worst of them for each example, and doubts."""
+"""Robustness of an ensemble: many attacks, the worst of them for each example, and doubts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,24 +10,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus.detection import Estimate
+from dissensus.detection import Estimate, proportion
 from dissensus.ensemble import Ensemble
 from dissensus.progress import ProgressBar
-from dissensus.robustness.attacks import parse
-from dissensus.robustness.base import Attack, all_steps
-from dissensus.robustness.curves import Curve, curve_over_eps, own_curves
-from dissensus.robustness.goals import Goal
+from dissensus.robustness.attacks import PROTOCOLS, Protocol, joined, paper, parse, standard
+from dissensus.robustness.base import Attack
+from dissensus.robustness.checks import Flag, Row, order_flags, probe_flags
 from dissensus.robustness.gradient import PGD, GradientAttack
-from dissensus.robustness.masking import Flag, Row, order_flags, probe_flags
-from dissensus.robustness.outcome import Outcome, share
-from dissensus.robustness.protocols import PROTOCOLS, Protocol, joined, paper, standard
-from dissensus.robustness.report import report
-from dissensus.robustness.running import predicted, run
-from dissensus.robustness.saving import save_examples
-from dissensus.robustness.victim import Victim, frozen
+from dissensus.robustness.outcome import run
+from dissensus.robustness.report import report, save_examples
+from dissensus.robustness.transfer import attack_by_transfer
 from dissensus.specs import check_choice
 
-__all__ = ["Robustness", "Worst", "evaluate"]
+__all__ = ["Curve", "Robustness", "Worst", "curve_over_eps", "evaluate"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Accuracy against ``over`` (eps, steps or restarts) for one attack, whose norm is ``norm``."""
+
+    attack: str
+    norm: str
+    over: str
+    values: tuple[float, ...]
+    accuracy: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,7 @@ class Worst:
 
 @dataclass(frozen=True)
 class Robustness:
-    """What :func:`evaluate` found.
+    """The result of :func:`evaluate`.
 
     ``accuracy`` is the headline: the share of examples that no attack broke. ``worst`` has it for
     each budget; there an attack without a budget (C&W, EAD, JSMA) counts where it came near
@@ -78,18 +84,18 @@ class Robustness:
     @property
     def accuracy(self) -> Estimate:
         """The worst case for each example over all attacks, whatever their budgets."""
-        return share(int((~self.broken).sum()), self.examples)
+        return proportion(int((~self.broken).sum()), self.examples)
 
     @property
     def worst(self) -> tuple[Worst, ...]:
         """The worst case for each norm and ε among the attacks, smallest ε first."""
         budgets = {row.outcome.attack.budget() for row in self.rows} - {None}
-        found = []
+        cases = []
         for norm, eps in sorted(budget for budget in budgets if budget is not None):
             broken = torch.stack([row.outcome.within(norm, eps) for row in self.rows]).any(0)
-            left = share(int((~broken).sum()), self.examples)
-            found.append(Worst(norm, eps, left, broken))
-        return tuple(found)
+            left = proportion(int((~broken).sum()), self.examples)
+            cases.append(Worst(norm, eps, left, broken))
+        return tuple(cases)
 
     @property
     def breaker(self) -> Tensor:
@@ -158,8 +164,8 @@ def evaluate(
     >>> ens = Ensemble(lambda: torch.nn.Linear(4, 3), members=2)
     >>> x = torch.rand(32, 4, generator=torch.Generator().manual_seed(0))
     >>> y = ens.predict(x).argmax(1)
-    >>> found = evaluate(ens, x, y, ["fgsm:eps=0.2", "pgd:eps=0.2"], checks=False, progress=False)
-    >>> found.accuracy <= min(row.outcome.accuracy for row in found.rows)
+    >>> result = evaluate(ens, x, y, ["fgsm:eps=0.2", "pgd:eps=0.2"], checks=False, progress=False)
+    >>> result.accuracy <= min(row.outcome.accuracy for row in result.rows)
     True
     """
     chosen = _protocol(attacks, protocol, eps, norm, like)
@@ -173,8 +179,9 @@ def evaluate(
         probe = _strongest(rows)
         for name, other in others.items():
             tick = bar.begin(f"transfer from {name}")
-            rows.append(_transferred(ens, other, name, x, y, probe, batch_size, seed, tick))
-        curves = [drawn for row in rows for drawn in own_curves(row)]
+            outcome = attack_by_transfer(ens, other, x, y, probe, batch_size, seed, tick)
+            rows.append(Row(outcome, source=name))
+        curves = [own for row in rows for own in _own_curves(row)]
         if len(curve):
             ticks = [bar.begin(f"{probe.spec()} at ε = {value:g}") for value in curve]
             curves.append(curve_over_eps(ens, x, y, probe, curve, batch_size, seed, ticks))
@@ -200,13 +207,13 @@ def _protocol(
     if attacks is not None:
         if isinstance(attacks, str | Attack):
             attacks = [attacks]
-        found = tuple(parse(attack) for attack in attacks)
-        if not found:
+        own = tuple(parse(attack) for attack in attacks)
+        if not own:
             raise ValueError("attacks must name at least one attack, got none")
-        if len({attack.spec() for attack in found}) < len(found):
+        if len({attack.spec() for attack in own}) < len(own):
             raise ValueError("an attack is given twice; leave one out")
-        own = Protocol("own", "attacks as asked for", found)
-        return own if protocol is None else joined([_named(protocol, eps, norm, like), own])
+        asked = Protocol("own", "attacks as asked for", own)
+        return asked if protocol is None else joined([_named(protocol, eps, norm, like), asked])
     assert protocol is not None
     return _named(protocol, eps, norm, like)
 
@@ -233,32 +240,61 @@ def _strongest(rows: Sequence[Row]) -> GradientAttack:
     return attack
 
 
-def _transferred(
+# ---- curves -------------------------------------------------------------------------------------
+
+
+def curve_over_eps(
     ens: Ensemble,
-    other: Ensemble,
-    name: str,
     x: Tensor,
     y: Tensor,
-    attack: GradientAttack,
-    batch_size: int,
-    seed: int,
-    tick: Any,
-) -> Row:
-    """``attack`` made on ``other``, all its steps, and what ``ens`` predicts for its results."""
-    outcome = run(other, x, y, all_steps(attack), None, None, batch_size, seed, tick)
-    victim = Victim(ens)
-    with frozen(ens):
-        inputs = (part.to(ens.device, victim.dtype) for part in (x, outcome.adversarial))
-        before, after = (predicted(victim, part, batch_size) for part in inputs)
-    goal = Goal(outcome.labels, outcome.targets)
-    seen = _seen(outcome, before.cpu(), after.cpu(), goal)
-    return Row(seen, source=name)
+    attack: str | Attack,
+    values: Sequence[float],
+    batch_size: int = 256,
+    seed: int = 0,
+    ticks: Sequence[Callable[[float], None]] | None = None,
+) -> Curve:
+    """Accuracy under ``attack`` for several ε; it cannot rise, as what broke at a smaller ε counts.
 
-
-def _seen(outcome: Outcome, before: Tensor, after: Tensor, goal: Goal) -> Outcome:
-    return replace(
-        outcome,
-        clean_predictions=before.argmax(-1),
-        predictions=after.argmax(-1),
-        success=goal.reached(after),
+    An example that broke stays broken: its changed input lies in the larger ball too.
+    """
+    base = parse(attack)
+    budget = base.budget()
+    if budget is None:
+        raise ValueError(f"{base.spec()} has no ε to vary")
+    order = sorted(range(len(values)), key=lambda place: values[place])
+    broken = torch.zeros(len(x), dtype=torch.bool)
+    accuracy = [0.0] * len(values)
+    for place in order:
+        changed = replace(base, eps=float(values[place]))  # type: ignore[call-arg]
+        tick = None if ticks is None else ticks[place]
+        broken |= run(ens, x, y, changed, None, None, batch_size, seed, tick).broken
+        accuracy[place] = float((~broken).double().mean())
+    return Curve(
+        base.spec(), budget[0], "eps", tuple(float(value) for value in values), tuple(accuracy)
     )
+
+
+def _own_curves(row: Row) -> list[Curve]:
+    """Accuracy after so many steps of the first walk, and after so many restarts: no new runs."""
+    outcome, attack = row.outcome, row.outcome.attack
+    if row.source is not None or not isinstance(attack, GradientAttack):
+        return []
+    plan, curves = attack.plan(), []
+    wrong = outcome.clean_predictions != outcome.labels
+
+    def left(broken: Tensor) -> float:
+        return float((~(wrong | broken)).double().mean())
+
+    first = outcome.restart == 0
+    if plan.early and plan.steps > 1 and not attack.targeted:
+        values = sorted({2**k for k in range(12) if 2**k < plan.steps} | {0, plan.steps})
+        points = tuple(left(first & (outcome.step <= value)) for value in values)
+        curves.append(Curve(attack.spec(), attack.norm, "steps", tuple(map(float, values)), points))
+    if plan.restarts > 1 and not attack.targeted:
+        counts = range(1, plan.restarts + 1)
+        tried = outcome.restart >= 0
+        points = tuple(left(tried & (outcome.restart < count)) for count in counts)
+        curves.append(
+            Curve(attack.spec(), attack.norm, "restarts", tuple(map(float, counts)), points)
+        )
+    return curves

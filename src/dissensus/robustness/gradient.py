@@ -1,4 +1,4 @@
-"""Attacks that step along the gradient inside a ball: FGSM, BIM, PGD, MIM, in L∞ and L2."""
+"""Gradient attacks, which step along the gradient in a ball: FGSM, BIM, PGD, MIM, in L∞ and L2."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.robustness.base import NORMS, Attack, Case, Journal
-from dissensus.robustness.chance import ball
-from dissensus.robustness.goals import LOSSES, Goal
-from dissensus.robustness.victim import Victim
+from dissensus.robustness.base import NORMS, Attack, Case, Journal, Victim
+from dissensus.robustness.losses import LOSSES, Goal
+from dissensus.robustness.randomness import ball
 from dissensus.specs import check_choice, number
 
 __all__ = [

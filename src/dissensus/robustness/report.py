@@ -1,41 +1,48 @@
-"""An evaluation in words: the table, the headline, and what to doubt."""
+"""Evaluations to read and to keep: the table with its headline, and the examples on disk."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from dissensus.detection import Estimate
+from dissensus.files import replace_atomically
 
 if TYPE_CHECKING:
-    from dissensus.robustness.evaluation import Robustness
-    from dissensus.robustness.masking import Row
+    from torch import Tensor
 
-__all__ = ["report"]
+    from dissensus.robustness.checks import Row
+    from dissensus.robustness.evaluation import Robustness
+
+__all__ = ["report", "save_examples"]
 
 _HEADINGS = ("attack", "accuracy", "95% interval", "L∞", "L2", "L1", "L0", "∇ = 0")
 
 
-def report(found: Robustness) -> str:
+def report(result: Robustness) -> str:
     """Lines to print, as they are."""
     lines = [
-        f"{found.examples} examples, white-box on the whole ensemble, inputs in [0, 1]",
-        f"Attacks: {found.label}",
+        f"{result.examples} examples, white-box on the whole ensemble, inputs in [0, 1]",
+        f"Attacks: {result.label}",
         "",
-        *_table(found),
+        *_table(result),
         "",
-        *_headline(found),
+        *_headline(result),
     ]
-    if found.flags:
+    if result.flags:
         lines += ["", "Do not trust these numbers yet:"]
-        lines += [f"- {flag.name}: {flag.text}" for flag in found.flags]
+        lines += [f"- {flag.name}: {flag.text}" for flag in result.flags]
     else:
         lines += ["", "No sign of masked gradients was found. That is no proof of their absence."]
-    return "\n".join([*lines, *found.notes])
+    return "\n".join([*lines, *result.notes])
 
 
-def _table(found: Robustness) -> list[str]:
-    clean = ("none", *_accuracy(found.clean_accuracy), "", "", "", "", "")
-    rows = [_HEADINGS, clean, *(_cells(row) for row in found.rows)]
+def _table(result: Robustness) -> list[str]:
+    clean = ("none", *_accuracy(result.clean_accuracy), "", "", "", "", "")
+    rows = [_HEADINGS, clean, *(_cells(row) for row in result.rows)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     lines = []
     for row in rows:
@@ -60,18 +67,70 @@ def _accuracy(value: Estimate) -> tuple[str, str]:
     return f"{value.value:.1%}", f"{value.low:.1%} to {value.high:.1%}"
 
 
-def _headline(found: Robustness) -> list[str]:
-    worst = found.worst
+def _headline(result: Robustness) -> list[str]:
+    worst = result.worst
     lines = [
         f"Worst case for each example, {entry.norm} ε = {entry.eps:g}: "
         f"{entry.accuracy.value:.1%} (95% interval {entry.accuracy.low:.1%} to "
         f"{entry.accuracy.high:.1%})"
         for entry in worst
     ]
-    if len(worst) != 1 or any(row.outcome.attack.budget() is None for row in found.rows):
-        value = found.accuracy
+    if len(worst) != 1 or any(row.outcome.attack.budget() is None for row in result.rows):
+        value = result.accuracy
         lines.append(
             f"Worst case over all attacks, whatever their size: {value.value:.1%} "
             f"({value.low:.1%} to {value.high:.1%})"
         )
     return lines
+
+
+def save_examples(result: Robustness, path: str | Path) -> None:
+    """Write the changed inputs of every attack to ``path``, ``.npz`` or ``.safetensors``.
+
+    ``x`` and ``y`` are inputs and labels as ``dissensus predict`` reads them: each example as the
+    first attack that broke it made it, and as it was where none did; ``broken_by`` ``[batch]`` is
+    that attack, or −1. ``original`` are the inputs before, ``adversarial`` ``[attacks, batch, …]``
+    all results and ``predictions`` ``[attacks, batch]`` what the ensemble makes of them.
+    ``attacks`` names the attacks: an array of text in ``.npz``, a JSON list in the metadata of
+    ``.safetensors``.
+    """
+    path = Path(path)
+    if path.suffix not in (".npz", ".safetensors"):
+        raise ValueError(f"adversarial examples go to .npz or .safetensors, got {path.name}")
+    tensors, names = _tensors(result), [row.label for row in result.rows]
+    if path.suffix == ".npz":
+        import numpy as np
+
+        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
+        arrays["attacks"] = np.array(names)
+
+        def write(part: Path) -> None:
+            with part.open("wb") as file:
+                np.savez_compressed(file, **arrays)
+
+    else:
+        from safetensors.torch import save_file
+
+        def write(part: Path) -> None:
+            save_file(tensors, part, metadata={"attacks": json.dumps(names)})
+
+    replace_atomically(path, write)
+
+
+def _tensors(result: Robustness) -> dict[str, Tensor]:
+    original, by = result.inputs.detach().cpu(), result.breaker
+    adversarial = torch.stack([row.outcome.adversarial.cpu() for row in result.rows])
+    place = torch.arange(len(by))
+    worst = torch.where(
+        (by >= 0).reshape(-1, *[1] * (original.ndim - 1)),
+        adversarial[by.clamp_min(0), place].to(original.dtype),
+        original,
+    )
+    return {
+        "x": worst.contiguous(),
+        "y": result.rows[0].outcome.labels.contiguous(),
+        "broken_by": by.contiguous(),
+        "original": original.contiguous(),
+        "adversarial": adversarial.contiguous(),
+        "predictions": torch.stack([row.outcome.predictions for row in result.rows]),
+    }

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dissensus.robustness.base import Attack, Case, Journal
-from dissensus.robustness.goals import ce
+from dissensus.robustness.base import Attack, Case, Journal, Victim
 from dissensus.robustness.gradient import loss_and_gradient
-from dissensus.robustness.victim import Victim
+from dissensus.robustness.losses import ce
 from dissensus.specs import check_choice, number
 
 __all__ = ["JSMA"]

@@ -1,4 +1,4 @@
-"""Attacks that see outputs only: Square, and plain noise. They check what gradients say."""
+"""Square, and plain noise: attacks that see outputs only, a check on what gradients say."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dissensus.robustness.base import NORMS, Attack, Case, Journal
-from dissensus.robustness.chance import ball, uniform
-from dissensus.robustness.goals import LOSSES
+from dissensus.robustness.base import NORMS, Attack, Case, Journal, Victim
 from dissensus.robustness.gradient import projected, unit_step
-from dissensus.robustness.victim import Victim
+from dissensus.robustness.losses import LOSSES
+from dissensus.robustness.randomness import ball, uniform
 from dissensus.specs import check_choice, number
 
 __all__ = ["Noise", "Square"]

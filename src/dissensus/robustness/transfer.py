@@ -6,7 +6,7 @@ all of its members.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -15,11 +15,11 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.progress import ProgressBar
 from dissensus.robustness.attacks import parse
-from dissensus.robustness.base import Attack, all_steps
-from dissensus.robustness.running import draw_targets, run
-from dissensus.robustness.victim import Victim, frozen
+from dissensus.robustness.base import Attack, Victim, all_steps, frozen
+from dissensus.robustness.losses import Goal
+from dissensus.robustness.outcome import Outcome, draw_targets, predicted, run
 
-__all__ = ["transfer", "transfer_between"]
+__all__ = ["attack_by_transfer", "transfer", "transfer_between"]
 
 
 def transfer(
@@ -119,5 +119,29 @@ def _received(
             predicted = victim.combined(logits)[None] if whole else logits
             hits = hits + (predicted.argmax(-1) == labels).sum(1).double()
     assert isinstance(hits, Tensor)
-    found = (hits / len(x)).cpu()
-    return found[0] if whole else found
+    rates = (hits / len(x)).cpu()
+    return rates[0] if whole else rates
+
+
+def attack_by_transfer(
+    ens: Ensemble,
+    surrogate: Ensemble,
+    x: Tensor,
+    y: Tensor,
+    attack: Attack,
+    batch_size: int,
+    seed: int,
+    tick: Callable[[float], None],
+) -> Outcome:
+    """``attack`` made on ``surrogate`` with all its steps, and what ``ens`` predicts for it."""
+    outcome = run(surrogate, x, y, all_steps(attack), None, None, batch_size, seed, tick)
+    victim = Victim(ens)
+    with frozen(ens):
+        inputs = (part.to(ens.device, victim.dtype) for part in (x, outcome.adversarial))
+        before, after = (predicted(victim, part, batch_size).cpu() for part in inputs)
+    return replace(
+        outcome,
+        clean_predictions=before.argmax(-1),
+        predictions=after.argmax(-1),
+        success=Goal(outcome.labels, outcome.targets).reached(after),
+    )

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from dissensus.robustness.goals import LOSSES, Goal, ce, dlr, margin, rival
+from dissensus.robustness.losses import LOSSES, Goal, ce, dlr, margin, rival
 
 LOG_PROBS = torch.tensor([[0.5, 0.3, 0.15, 0.05]], dtype=torch.float64).log()
 AWAY, TOWARDS = Goal(torch.tensor([0])), Goal(torch.tensor([0]), torch.tensor([2]))

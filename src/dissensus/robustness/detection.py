@@ -1,4 +1,4 @@
-"""Can adversarial inputs be told from clean ones by what the members say? (adp, Section 4.5)"""
+"""Detection of adversarial inputs by what the members say (adp, Section 4.5)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from dissensus.ensemble import Ensemble
 from dissensus.progress import ProgressBar
 from dissensus.robustness.adaptive import SMOOTH, Disguised
 from dissensus.robustness.attacks import parse
-from dissensus.robustness.base import Attack, all_steps
-from dissensus.robustness.outcome import Outcome
-from dissensus.robustness.running import run
-from dissensus.robustness.victim import Victim, frozen
+from dissensus.robustness.base import Attack, Victim, all_steps, frozen
+from dissensus.robustness.outcome import Outcome, run
 from dissensus.scores import score_all
 
 __all__ = ["AdversarialDetection", "detect"]
@@ -26,7 +24,7 @@ __all__ = ["AdversarialDetection", "detect"]
 
 @dataclass(frozen=True)
 class AdversarialDetection:
-    """How well each score tells adversarial inputs from clean ones; adversarial is positive.
+    """How well each score separates adversarial inputs from clean ones; adversarial is positive.
 
     ``plain`` has each score's figures under the attack that does not know of a detector,
     ``adaptive`` those under an attack that hides from this very score. **The adaptive one is the
@@ -45,10 +43,10 @@ class AdversarialDetection:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a JSON record: AUROC with its interval, counts."""
 
-        def numbers(found: Mapping[str, Detection]) -> dict[str, Any]:
+        def numbers(detections: Mapping[str, Detection]) -> dict[str, Any]:
             return {
                 name: {"auroc": d.auroc.value, "low": d.auroc.low, "high": d.auroc.high}
-                for name, d in found.items()
+                for name, d in detections.items()
             }
 
         return {
@@ -98,7 +96,7 @@ def detect(
     with ProgressBar("attacks", 1 + len(hidden), show=progress, delay=2.0) as bar:
         tick = bar.begin(chosen.spec())
         outcome = run(ens, x, y, chosen, None, None, batch_size, seed, tick)
-        plain, curves = _judged(ens, outcome, clean, bootstrap, batch_size)
+        plain, curves = _measure(ens, outcome, clean, bootstrap, batch_size)
         quiet: dict[str, Detection] = {}
         quiet_curves: dict[str, RocCurve] = {}
         counts: dict[str, int] = {}
@@ -107,7 +105,7 @@ def detect(
             disguise = Disguised(norm=budget[0], eps=budget[1], score=name)
             tick = bar.begin(disguise.spec())
             other = run(ens, x, y, disguise, None, None, batch_size, seed, tick)
-            one, one_curve = _judged(ens, other, {name: clean[name]}, bootstrap, batch_size)
+            one, one_curve = _measure(ens, other, {name: clean[name]}, bootstrap, batch_size)
             quiet |= one
             quiet_curves |= one_curve
             counts[name] = int(other.moved.sum())
@@ -116,7 +114,7 @@ def detect(
     )
 
 
-def _judged(
+def _measure(
     ens: Ensemble,
     outcome: Outcome,
     clean: Mapping[str, Tensor],

@@ -1,4 +1,4 @@
-"""Random numbers that belong to an example: no generator, no state, no order.
+"""Random numbers that belong to one example: no generator, no state, no order.
 
 A number is a hash of the seed, the example's index, what it is drawn for, and its place in the
 tensor. So an attack's chance does not depend on the batch size, on which examples have left the

@@ -1,4 +1,4 @@
-"""What an attack wants, and losses that rise as it gets closer.
+"""Goals of attacks, and losses that rise as an attack gets closer to its goal.
 
 All losses are functions of log-probabilities ``[…, batch, classes]`` and are invariant to adding
 a constant to a row, so that logits serve as well. A class is left out of a maximum with −∞, never

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 import dissensus as ds
 from dissensus.robustness import Attack, AttackError, attack
 from dissensus.robustness.attacks import ATTACKS
-from dissensus.robustness.base import Case, Journal
-from dissensus.robustness.chance import ball, uniform
-from dissensus.robustness.victim import Victim, frozen
+from dissensus.robustness.base import Case, Journal, Victim, frozen
+from dissensus.robustness.randomness import ball, uniform
 from dissensus.specs import number
 
 from .conftest import Problem

@@ -1,4 +1,4 @@
-"""Signs that an attack fails for its own reasons: masked gradients, and attacks too weak.
+"""Checks of attacks: signs of masked gradients, and of attacks that are too weak.
 
 A model whose gradients are useless (saturated, quantised, NaN) looks robust to attacks that follow
 them (Athalye, Carlini and Wagner 2018; Carlini et al. 2019, Section 5). Each check compares what
@@ -18,8 +18,7 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.robustness.base import Attack
 from dissensus.robustness.gradient import FGSM, PGD, GradientAttack
-from dissensus.robustness.outcome import Outcome
-from dissensus.robustness.running import run
+from dissensus.robustness.outcome import Outcome, run
 from dissensus.robustness.square import Noise, Square
 
 __all__ = ["CHECKED", "Flag", "Row", "large_eps", "order_flags", "probe_flags"]
@@ -86,7 +85,7 @@ def order_flags(rows: Sequence[Row]) -> list[Flag]:
 
 def _weaker(rows: Sequence[Row]) -> list[Flag]:
     """Iterative attacks that lose to a single step, or to attacks without gradients."""
-    found = []
+    flags = []
     for budget in dict.fromkeys(row.outcome.attack.budget() for row in rows):
         same = [row for row in rows if row.outcome.attack.budget() == budget]
         iterative = [row for row in same if row.iterative]
@@ -102,7 +101,7 @@ def _weaker(rows: Sequence[Row]) -> list[Flag]:
                 name, what = "one step", "One step along the gradient"
             else:
                 name, what = "gradient-free", f"{row.label}, which uses no gradients of the model,"
-            found.append(
+            flags.append(
                 Flag(
                     name,
                     f"{what} breaks {missed} of {len(by_gradient)} examples that no iterative "
@@ -110,15 +109,15 @@ def _weaker(rows: Sequence[Row]) -> list[Flag]:
                     "iterative attacks have too few steps.",
                 )
             )
-    return found
+    return flags
 
 
 def _gradients(rows: Sequence[Row]) -> list[Flag]:
-    found = []
+    flags = []
     for row in rows:
         bad = int(row.outcome.nan_gradients.sum())
         if bad:
-            found.append(
+            flags.append(
                 Flag(
                     "NaN gradients",
                     f"{row.label} met {bad} gradients that are not finite and could not follow "
@@ -126,7 +125,7 @@ def _gradients(rows: Sequence[Row]) -> list[Flag]:
                 )
             )
         if row.outcome.zero_share > ZEROS:
-            found.append(
+            flags.append(
                 Flag(
                     "zero gradients",
                     f"{row.outcome.zero_share:.0%} of the gradients of {row.label} are exactly 0, "
@@ -134,12 +133,12 @@ def _gradients(rows: Sequence[Row]) -> list[Flag]:
                     "margin loss, float64 and Square instead.",
                 )
             )
-    return found
+    return flags
 
 
 def _unfinished(rows: Sequence[Row]) -> list[Flag]:
     """Attacks that would go on breaking examples with more steps or restarts."""
-    found = []
+    flags = []
     for row in rows:
         attack, outcome = row.outcome.attack, row.outcome
         if row.source is not None or not isinstance(attack, GradientAttack):
@@ -147,7 +146,7 @@ def _unfinished(rows: Sequence[Row]) -> list[Flag]:
         plan = attack.plan()
         late = (outcome.restart == 0) & (outcome.step > 0.9 * plan.steps)
         if plan.early and plan.steps >= 10 and _some(int(late.sum()), len(outcome), 2 * TOLERATED):
-            found.append(
+            flags.append(
                 Flag(
                     "more steps",
                     f"{row.label} broke {int(late.sum())} of {len(outcome)} examples in the last "
@@ -156,14 +155,14 @@ def _unfinished(rows: Sequence[Row]) -> list[Flag]:
             )
         last = outcome.restart == plan.restarts - 1
         if plan.restarts > 1 and _some(int(last.sum()), len(outcome)):
-            found.append(
+            flags.append(
                 Flag(
                     "more restarts",
                     f"The last of the {plan.restarts} restarts of {row.label} still broke "
                     f"{int(last.sum())} of {len(outcome)} examples: use more of them.",
                 )
             )
-    return found
+    return flags
 
 
 def large_eps(x: Tensor, norm: str) -> float:
@@ -183,11 +182,11 @@ def probe_flags(
     attack = PGD() if strongest is None else strongest.outcome.attack
     assert isinstance(attack, GradientAttack)
     x, y = x[:CHECKED], y[:CHECKED]
-    found = _large(ens, x, y, attack, batch_size, seed)
+    flags = _large(ens, x, y, attack, batch_size, seed)
     if strongest is not None and next(ens.parameters()).dtype != torch.float64:
         broken = strongest.outcome.broken[:CHECKED]
-        found += _double(ens, x, y, attack, broken, batch_size, seed)
-    return found
+        flags += _double(ens, x, y, attack, broken, batch_size, seed)
+    return flags
 
 
 def _large(
