@@ -113,7 +113,7 @@ def test_a_sweep_and_its_search_give_the_records_of_two_local_processes(tmp_path
     space = {"lr": [1e-3, 0.003, 0.03], "batch_size": [32, 64]}
     plan = Plan(sections(epochs=2), {"beta": BETAS}, repeats=2, space=space, trials=4, batch=2)
     local = run_sweep(plan, tmp_path / "local", jobs=2)
-    assert run_sweep(plan, tmp_path / "ray", engine=RAY).plain() == local.plain()
+    assert run_sweep(plan, tmp_path / "ray", engine=RAY).to_dict() == local.to_dict()
     for folder in ("search", "cells"):
         one, two = (CellFolder(tmp_path / name / folder).done() for name in ("local", "ray"))
         assert one
@@ -148,7 +148,7 @@ def test_a_sweep_on_each_engine_in_one_folder(tmp_path: Path) -> None:
     summary = run_sweep(long_plan(), tmp_path, engine=RAY)
     assert program.wait(timeout=120) == 0
     assert (summary.done, summary.total, summary.failures) == (18, 18, {})
-    assert json.loads((tmp_path / "summary.json").read_text()) == summary.plain()
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary.to_dict()
     records = CellFolder(tmp_path / "cells").done()
     assert len(records) == 18
     assert not debris(tmp_path)

@@ -52,8 +52,9 @@ def option(
 
     ``help`` is plain text. ``flag`` is the name on the command line where it differs from the
     field's (``--ood``), ``panel`` the heading on the help page, ``default_text`` what that page
-    says instead of the default. A field of type ``tuple[str, ...]`` can be repeated; a ``bool``
-    that is False by default has no ``--no`` form. Further keywords go into the field's metadata.
+    says instead of the default. A field of type ``tuple[str, ...]`` can be repeated; if its type is
+    ``tuple[str, ...] | dict[str, Any]``, Python may pass a dict. A ``bool`` with the default False
+    has no ``--no`` form. Further keywords go into the field's metadata.
     """
     shown = {"flag": flag, "metavar": metavar, "panel": panel, "default_text": default_text}
     metadata |= {"help": help, **shown, "min": min, "max": max}
@@ -115,9 +116,12 @@ def _required(item: Any) -> bool:
     return item.default is MISSING and item.default_factory is MISSING
 
 
-def _as_tuple(value: Any) -> tuple[Any, ...]:
+def _as_tuple(value: Any) -> tuple[Any, ...] | Mapping[str, Any]:
+    """A sequence as a tuple, one value as a tuple of one; a mapping stays what it is."""
     if value is None:
         return ()
+    if isinstance(value, Mapping):
+        return value
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
 
 
@@ -140,7 +144,10 @@ class Result(ABC):
         """Print it as the command line does."""
         from rich.console import Console
 
-        self._print_to(Console())
+        console = Console()
+        if not console.is_terminal:
+            console.width = max(console.width, 140)  # a file has no edge to break lines at
+        self._print_to(console)
 
     def __str__(self) -> str:
         """The text that :meth:`show` prints."""

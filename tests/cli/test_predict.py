@@ -151,7 +151,7 @@ def test_wrong_tables(
         (["--input", "absent.npz", "--output", "p.npz"], "there is no file absent.npz"),
         (["--input", "x.npz", "--output", "p.txt"], "the output must end in .npz or .csv"),
         (["--input", "x.npz", "--output", "p.csv", "--members"], "does not fit into a .csv"),
-        (["--input", "x.npz", "--output", "p.npz", "--score", "pd"], "no score 'pd'"),
+        (["--input", "x.npz", "--output", "p.npz", "--score", "pd"], "'pd'; did you mean 'pds'?"),
         (["--input", "x.jpg", "--output", "p.npz"], "inputs must be .npz, .npy, .csv"),
         (["--input", "two.npz", "--output", "p.npz"], "or one array alone, got a, b"),
         (["--input", "t.csv", "--output", "p.npz"], "was not a table with named columns"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dissensus.runs import Facts, read_config
+from dissensus.runs import DataSummary, read_config
 from tests.cli.test_train import same_weights
 from tests.data.shard_files import write_parquet, write_pictures, write_vectors
 
@@ -31,7 +31,7 @@ def test_a_run_on_shards_is_trained_resumed_and_judged(dissensus: Callable[..., 
     assert first.status == 0, first.err
     out = Path("runs/train-independent-0")
     assert read_config(out)["data"]["name"] == str(Path.cwd() / "shards/train-{000..001}.tar")
-    facts = Facts.read(out)
+    facts = DataSummary.read(out)
     assert facts is not None
     assert facts.rows == {"train": 80, "val": 20, "test": 30}
     assert len(facts.sha256) == 64

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import dissensus as ds
-from dissensus.cli import job
-from dissensus.runs import Facts, describe, read_config
+from dissensus import training
+from dissensus.runs import DataSummary, describe, read_config
 from dissensus.training.checkpoint import read_checkpoint
 
 SMALL = ["--model-option", "hidden=16", "--members", "3", "--batch-size", "256", "--threads", "1"]
@@ -137,7 +137,7 @@ def test_the_objective_averages_as_the_ensemble_does(
 
 
 def test_a_table_of_ones_own(flats_run: Path) -> None:
-    facts = Facts.read(flats_run)
+    facts = DataSummary.read(flats_run)
     assert facts is not None
     assert facts.features == ["rooms", "town=Bonn", "town=Trier", "town=Ulm"]
     assert facts.task == "regression"
@@ -176,7 +176,7 @@ def test_disagreement_data_from_a_file(
     wanted = [*WINE, "--objective", "divdis", "--epochs", 1]
     assert "needs disagreement" in mistake("train", *wanted, "--out", out)
     unlike = mistake("train", *wanted, "--disagreement", "digits", "--out", tmp_path / "b")
-    assert "the shape (1, 8, 8), those of wine (13,)" in unlike
+    assert "digits has inputs of shape (1, 8, 8)" in unlike
     out = tmp_path / "c"
     wanted += ["--disagreement", tmp_path / "u.npz", "--out", out]
     assert dissensus("train", *wanted).status == 0
@@ -190,7 +190,7 @@ def test_augmentation_normalisation_and_a_network_of_convolutions(
     wanted = ["--data", "digits", "--model", "linear", "--members", 2, "--epochs", 1]
     answer = dissensus("train", *wanted, "--augment", "adp", "--normalize", "--out", out)
     assert answer.status == 0
-    facts = Facts.read(out)
+    facts = DataSummary.read(out)
     assert facts is not None
     x = ds.data.load("digits").train[0]
     assert facts.channels["mean"] == pytest.approx([float(x.mean())], rel=1e-5)
@@ -225,13 +225,13 @@ def test_the_folder_is_named_after_the_run(
 def test_an_interrupt_says_how_to_go_on(
     dissensus: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, out = job.fit, tmp_path / "my run"
+    real, out = training.fit, tmp_path / "my run"
 
     def stop(record: dict[str, Any], ens: object) -> None:
         if record["epoch"] == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(job, "fit", lambda *a, **k: real(*a, **k | {"callbacks": [stop]}))
+    monkeypatch.setattr(training, "fit", lambda *a, **k: real(*a, **k | {"callbacks": [stop]}))
     answer = dissensus("train", *WINE, "--epochs", 3, "--out", out)
     assert answer.status == 130
     sentence = f"dissensus: stopped; go on with: dissensus train --resume --out '{out}'\n"
@@ -241,7 +241,7 @@ def test_an_interrupt_says_how_to_go_on(
     assert judged.status == 0
     assert "stopped after 1 of 3 epochs" in judged.out
 
-    monkeypatch.setattr(job, "fit", real)
+    monkeypatch.setattr(training, "fit", real)
     assert dissensus("train", "--resume", "--out", out).status == 0
     assert dissensus("train", *WINE, "--epochs", 3, "--out", tmp_path / "whole").status == 0
     assert same_weights(out, tmp_path / "whole")
@@ -253,7 +253,7 @@ def test_an_interrupt_before_training_leaves_nothing(
     def stop(config: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job, "load_data", stop)
+    monkeypatch.setattr(sys.modules["dissensus.runs.train"], "load_data", stop)
     answer = dissensus("train", *WINE, "--out", tmp_path / "run")
     assert answer.status == 130
     assert answer.err == "dissensus: stopped before training began; nothing was written\n"

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from dissensus.cli.resolving import resolve
+from dissensus.runs import Settings, resolve
 from dissensus.sweeps import Plan, run_sweep
+from dissensus.verbs import collect
 
 BETAS = [0.0, 0.3, 1.0]
 
@@ -27,7 +28,7 @@ def sections(**changes: Any) -> dict[str, dict[str, Any]]:
         "optimizer": "adam:lr=0.01",
         "device": "cpu",
     }
-    return resolve({**small, **changes})
+    return resolve(collect(Settings, None, {**small, **changes}))
 
 
 def long_plan(**changes: Any) -> Plan:

@@ -13,8 +13,7 @@ import pytest
 
 import dissensus as ds
 from dissensus.diagnostics import diagnose
-from dissensus.runs import load_data, make_ensemble
-from dissensus.runs.facts import Facts
+from dissensus.runs import DataSummary, load_data, make_ensemble
 from dissensus.sweeps import Plan, Watcher, run_sweep, summarize, work
 from dissensus.sweeps.engines import CellFolder, Record
 from dissensus.training import Recipe, fit, predict
@@ -40,7 +39,7 @@ class Seen(Watcher):
 def alone(config: dict[str, Any]) -> tuple[Any, Any, Any]:
     """The ensemble, history and data of a cell's settings, through ``fit``."""
     data = load_data(config)
-    ens = make_ensemble(config, Facts.of(data))
+    ens = make_ensemble(config, DataSummary.of(data))
     settings = {k: v for k, v in config["training"].items() if k != "objective"}
     history = fit(
         ens,
@@ -177,7 +176,7 @@ def test_a_killed_sweep_goes_on_where_it_was(jobs: int, tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in before} == before
     # A third start has nothing to do.
     again = Seen()
-    assert run_sweep(long_plan(), tmp_path, watcher=again).plain() == summary.plain()
+    assert run_sweep(long_plan(), tmp_path, watcher=again).to_dict() == summary.to_dict()
     assert again.names == []
 
 
@@ -360,7 +359,7 @@ def test_the_search_chooses_by_validation_for_each_repeat(tmp_path: Path) -> Non
     for path in [*gone, *(tmp_path / "b" / "cells").glob("*.json")]:
         path.unlink()
     kept = {p: p.read_bytes() for p in (tmp_path / "b" / "search").glob("*.json")}
-    assert run_sweep(plan, tmp_path / "b").plain() == summary.plain()
+    assert run_sweep(plan, tmp_path / "b").to_dict() == summary.to_dict()
     assert {path: path.read_bytes() for path in kept} == kept
     assert all(path.exists() for path in gone)
 

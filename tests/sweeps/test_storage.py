@@ -26,7 +26,7 @@ def test_every_trial_is_there_with_its_value_and_records_are_the_same(
     file = tmp_path / "studies"
     storage = f"sqlite:///{file}" if kind == "sqlite" else str(file)
     without = run_sweep(plan(), tmp_path / "a")
-    assert run_sweep(plan(), tmp_path / "b", storage=storage).plain() == without.plain()
+    assert run_sweep(plan(), tmp_path / "b", storage=storage).to_dict() == without.to_dict()
     one, two = (CellFolder(tmp_path / name / "search").done() for name in ("a", "b"))
     assert {n: r["result"] for n, r in one.items()} == {n: r["result"] for n, r in two.items()}
 
@@ -51,7 +51,7 @@ def test_every_trial_is_there_with_its_value_and_records_are_the_same(
     shutil.rmtree(tmp_path / "b" / "cells")
     for path in sorted((tmp_path / "b" / "search").glob("*.json"))[:2]:
         path.unlink()
-    assert run_sweep(plan(), tmp_path / "b", storage=storage).plain() == without.plain()
+    assert run_sweep(plan(), tmp_path / "b", storage=storage).to_dict() == without.to_dict()
     assert len(SharedStudy(storage, plan().study_name(tmp_path / "b", 0)).study.get_trials()) == 6
 
 

@@ -7,6 +7,7 @@ each command imports what it needs when it runs.
 import dataclasses
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -42,57 +43,70 @@ Deep ensembles whose members disagree where it helps.
 
 Train them, find out whether their disagreement is real, and put it to work.
 
-[bold]Examples[/bold]
+Examples
 
-  [cyan]dissensus demo[/cyan]         the whole idea, from end to end, on a small data set
+  dissensus demo   the whole idea, from end to end, on a small data set
 
-  [cyan]dissensus train --data digits --objective ldr:strength=2 --out runs/ldr[/cyan]
+  dissensus train --data digits --objective ldr:strength=2 --out runs/ldr
 
-  [cyan]dissensus evaluate runs/ldr[/cyan]   accuracy, calibration, diversity, each member
+  dissensus evaluate runs/ldr   accuracy, calibration, diversity, each member
 
-  [cyan]dissensus diagnose runs/ldr[/cyan]   is its diversity real, or do members collude?
+  dissensus diagnose runs/ldr   is its diversity real, or do members collude?
 
-  [cyan]dissensus ood runs/ldr --ood corrupt:5 --ood my_folder/[/cyan]   detect the unknown
+  dissensus ood runs/ldr --ood corrupt:5 --ood my_folder/   detect unknown inputs
 
-  [cyan]dissensus sweep --data digits --objective augmented --grid beta=0:1:0.1[/cyan]
+  dissensus sweep --data digits --objective augmented --grid beta=0:1:0.1
 
-  [cyan]dissensus attack runs/adp --standard --eps 0.1[/cyan]   what adversaries leave of it
+  dissensus attack runs/adp --standard --eps 0.1   accuracy under attack
 
-  [cyan]dissensus predict runs/ldr --input x.npz --output p.npz[/cyan]
+  dissensus predict runs/ldr --input x.npz --output p.npz
 
-  [cyan]dissensus export runs/ldr --out ldr.onnx[/cyan]   for use elsewhere, or to hand on
+  dissensus export runs/ldr --out ldr.onnx   for other programs, or to share
 
-  [cyan]dissensus features --backbone timm:NAME --data photos/ --out features/[/cyan]
+  dissensus features --backbone timm:NAME --data photos/ --out features/
 
-  [cyan]dissensus runs[/cyan]         the runs there are
+  dissensus runs   list the runs in a folder
 
-  [cyan]dissensus report runs --out report[/cyan]   one web page of all of it
+  dissensus report runs --out report   one web page of everything
 
-  [cyan]dissensus reproduce --list[/cyan]   the papers' tables and figures, and their claims
+  dissensus reproduce --list   the papers' tables, figures and claims
 
-  [cyan]dissensus objectives[/cyan]   what an ensemble can be trained with
+  dissensus objectives   what an ensemble can be trained with
 
-  [cyan]dissensus attacks[/cyan]      what an adversary can do
+  dissensus attacks   what an adversary can do
 
-  [cyan]dissensus scores[/cyan]       what tells an out-of-distribution input
+  dissensus scores   what detects an out-of-distribution input
 
-[dim]An error is shown as one sentence; with DISSENSUS_DEBUG=1 its traceback is shown.[/dim]
+Errors are one sentence; with DISSENSUS_DEBUG=1 they come with a traceback.
 """
 
 
-def _flowing(text: str) -> str:
-    """``text`` with the lines of each paragraph joined, for a terminal of any width to break.
+def _help_text(text: str) -> str:
+    """A docstring as the help page shows it: paragraphs flow, and examples have a colour.
 
-    >>> _flowing("One\\nparagraph.\\n\\n  An example.")
-    'One paragraph.\\n\\n  An example.'
+    A paragraph that is indented is an example, a command with a remark after three spaces.
+
+    >>> _help_text("One\\nparagraph.\\n\\n  dissensus runs   of [all]")
+    'One paragraph.\\n\\n  [cyan]dissensus runs[/cyan]   of \\\\[all]'
     """
-    paragraphs = text.strip("\n").split("\n\n")
-    return "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+    plain = "[/" not in text  # else it has markup of its own
+    paragraphs = []
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        flowing = re.sub(r"\n\s*", " ", paragraph)
+        if plain:
+            flowing = flowing.replace("[", "\\[")
+            if flowing == "Examples":
+                flowing = "[bold]Examples[/bold]"
+            elif flowing.startswith("  "):
+                command, gap, remark = flowing[2:].partition("   ")
+                flowing = f"  [cyan]{command}[/cyan]{gap}{remark}"
+        paragraphs.append(flowing)
+    return "\n\n".join(paragraphs)
 
 
 app = typer.Typer(
     name="dissensus",
-    help=_flowing(HELP),
+    help=_help_text(HELP),
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -137,7 +151,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 for _name, _command in COMMANDS.items():
     _text = getattr(sys.modules[_command.__module__], "HELP", _command.__doc__ or "")
-    app.command(_name, help=_flowing(inspect.cleandoc(_text)))(_command)
+    app.command(_name, help=_help_text(_text))(_command)
 
 
 @app.command()

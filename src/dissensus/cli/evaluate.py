@@ -18,15 +18,15 @@ def evaluate(run: RunFolder, options: Evaluate, as_json: AsJson = False) -> None
     the ensemble's error (cross-entropy, or squared error in regression), mean ERR the mean error of
     its members, and DIV how much combining them takes off.
 
-    [bold]Examples[/bold]
+    Examples
 
-      [cyan]dissensus evaluate runs/ldr[/cyan]   on the test split of its data
+      dissensus evaluate runs/ldr   on the test split of its data
 
-      [cyan]dissensus evaluate runs/ldr --split val[/cyan]
+      dissensus evaluate runs/ldr --split val
 
-      [cyan]dissensus evaluate runs/flats --data new_flats.csv[/cyan]   all rows of a file
+      dissensus evaluate runs/flats --data new_flats.csv   all rows of a file
 
-      [cyan]dissensus evaluate runs/ldr --json[/cyan]   numbers for a script
+      dissensus evaluate runs/ldr --json   numbers for a script
     """
     evaluation = runs.evaluate(run, options, progress=not as_json)
     print_result(evaluation, as_json=as_json)

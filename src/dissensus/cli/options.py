@@ -93,16 +93,17 @@ def _parameter(item: dataclasses.Field[Any], annotation: Any) -> inspect.Paramet
     flag = more["flag"] or (f"--{name}/--no-{name}" if negatable else f"--{name}")
     limits = {key: more[key] for key in ("min", "max") if more[key] is not None}
     hidden = item.default is REQUIRED or any(item.default is value for value in (None, False, ()))
+    text = more["help"] + (f" [default: {more['default_text']}]" if more["default_text"] else "")
     option = typer.Option(
         flag,
-        help=more["help"].replace("[", "\\["),
+        help=text.replace("[", "\\["),
         metavar=more["metavar"],
         rich_help_panel=more["panel"],
-        show_default=more["default_text"] or not hidden,
+        show_default=not hidden and not more["default_text"],
         **limits,
     )
     default: Any = inspect.Parameter.empty if item.default is REQUIRED else item.default
-    if typing.get_origin(annotation) is tuple:
+    if any(typing.get_origin(choice) is tuple for choice in choices):
         annotation, default = list[str] | None, list(default) or None
     elif len(choices) > 1:  # the verb reads the text
         annotation = str | None

@@ -1,91 +1,52 @@
-"""Tables and lines for people; nothing here computes."""
+"""Console output of commands: lines to copy, notes, and what to do after Ctrl-C."""
 
 from __future__ import annotations
 
 import shlex
-import time
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from rich.box import SIMPLE_HEAD
+import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from dissensus.runs.folder import Run
-
-__all__ = ["age", "command", "note", "runs_table", "say"]
+__all__ = ["command", "note", "resumable", "say"]
 
 
 def say(text: str) -> None:
-    """One line on standard output, as it is: no markup, no wrapping, so that it can be copied."""
+    """Print one line as it is: no markup, no wrapping, so that it can be copied."""
     Console().print(Text(text), soft_wrap=True)
 
 
 def note(text: str) -> None:
-    """One line on standard error."""
+    """Print one line to standard error."""
     Console(stderr=True).print(Text(text), soft_wrap=True)
 
 
 def command(*words: object) -> str:
     """A command to copy, quoted where the shell needs it.
 
-    >>> command("dissensus", "evaluate", Path("my runs/a"))
+    >>> command("dissensus", "evaluate", "my runs/a")
     "dissensus evaluate 'my runs/a'"
     """
     return shlex.join(str(word) for word in words)
 
 
-def runs_table(runs: Iterable[Run], top: Path) -> Table:
-    """One line a run; what cannot be read says why."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold", style="cyan")
-    for heading in ("objective", "data"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("members", "epochs", "state", "val", "test", "age"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for run in runs:
-        name = Text(_name(run.path, top))
-        if run.state == "unreadable":
-            table.add_row(name, Text(run.problem, style="yellow"), *[""] * 6, age(run.written))
-            continue
-        table.add_row(
-            name,
-            Text(str(run.asked("training", "objective") or "")),
-            Text(Path(str(run.asked("data", "name") or "–")).name),
-            str(run.asked("ensemble", "members") or ""),
-            f"{run.epochs}/{run.asked('training', 'epochs') or '?'}",
-            run.state,
-            _headline(run.val),
-            _headline(run.test),
-            age(run.written),
-        )
-    return table
+@contextmanager
+def resumable(resume_command: Callable[[], str | None], kept: str = "") -> Iterator[None]:
+    """Let Ctrl-C end in the command that goes on from here, and exit status 130.
 
-
-def age(written: float, now: float | None = None) -> str:
-    """How long ago, in one unit.
-
-    >>> age(0.0, now=7300.0)
-    '2 h'
+    ``resume_command`` gives None if nothing was written yet; ``kept`` says what was.
     """
-    seconds = max(0.0, (time.time() if now is None else now) - written)
-    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= size:
-            return f"{int(seconds // size)} {unit}"
-    return f"{int(seconds)} s"
+    from dissensus.runs.processes import is_first_process
 
-
-def _name(path: Path, top: Path) -> str:
-    if path == top:
-        return path.resolve().name
-    return str(path.relative_to(top)) if path.is_relative_to(top) else str(path)
-
-
-def _headline(metrics: Mapping[str, Any]) -> str:
-    """The one number of a run: accuracy, or the error in regression."""
-    for key, form in (("accuracy", "{:.2%}"), ("ensemble_error", "ERR {:.4f}")):
-        if isinstance(metrics.get(key), int | float):
-            return form.format(metrics[key])
-    return "–"
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        if is_first_process():
+            again = resume_command()
+            if again is None:
+                note("dissensus: stopped before training began; nothing was written")
+            else:
+                note(f"dissensus: stopped; {kept}go on with: {again}")
+        raise typer.Exit(130) from stop

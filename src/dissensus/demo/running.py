@@ -14,8 +14,6 @@ from rich.console import Console
 
 from dissensus.cli.attack_job import Asked, attack_run
 from dissensus.cli.diagnose import diagnose_run
-from dissensus.cli.job import run_training
-from dissensus.cli.resolving import resolve
 from dissensus.data import HELD_OUT
 from dissensus.demo.plan import (
     ATTACKED,
@@ -35,8 +33,8 @@ from dissensus.detection import Estimate
 from dissensus.files import write_text
 from dissensus.progress import ProgressBar
 from dissensus.robustness import parse
-from dissensus.runs import detect
-from dissensus.sweeps import Plan, Watcher, run_sweep
+from dissensus.runs import detect, train
+from dissensus.sweeps import Watcher, sweep
 from dissensus.sweeps.engines import Cell, Record
 
 __all__ = ["MARK", "run"]
@@ -101,8 +99,7 @@ def _train(place: Path, epochs: int, seed: int, bar: ProgressBar) -> dict[str, P
             tick(record["epoch"] / epochs)
 
         asked = {**SETTINGS, "objective": contender.objective, "epochs": epochs, "seed": seed}
-        sections = resolve({**asked, "out": str(runs[key])})
-        run_training(sections, runs[key], progress=False, callbacks=[advance])
+        train(**asked, out=runs[key], callbacks=[advance])
     return runs
 
 
@@ -121,9 +118,9 @@ class _SweepTicks(Watcher):
 
 
 def _sweep(out: Path, epochs: int, seed: int, tick: Tick) -> None:
-    sections = resolve({**SWEEP, "epochs": min(epochs, SWEEP["epochs"]), "seed": seed})
-    plan = Plan(sections, {"beta": list(BETAS)}, repeats=REPEATS)
-    run_sweep(plan, out, watcher=_SweepTicks(tick))
+    asked = {**SWEEP, "epochs": min(epochs, SWEEP["epochs"]), "seed": seed}
+    grid = {"beta": list(BETAS)}
+    sweep(**asked, grid=grid, repeats=REPEATS, out=out, watcher=_SweepTicks(tick))
 
 
 def _detect(folder: Path, seed: int) -> None:

@@ -1,7 +1,11 @@
-"""Runs on disk: what they are, and back from their files to an ensemble and its data.
+"""Runs on disk, and the verbs on them: each a function with the options of its command.
 
-:func:`load` is also ``dissensus.load``. Nothing heavy is imported before it is needed, so that a
-list of runs appears at once.
+>>> from dissensus import runs
+>>> runs.Evaluate(split="val")
+Evaluate(data=None, split='val', data_dir=None, trust=False, device='auto')
+
+:func:`load` is also ``dissensus.load``. Nothing heavy is imported before it is needed, so that
+``dissensus --help`` and a list of runs appear at once.
 """
 
 from __future__ import annotations
@@ -9,24 +13,23 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from dissensus.runs.config import complete_config
+from dissensus.runs.data_summary import DataSummary, check_same_data
 from dissensus.runs.detect import Detect, Detections, detect
 from dissensus.runs.evaluate import Evaluate, Evaluation, evaluate
-from dissensus.runs.facts import Facts, check_same_data
 from dissensus.runs.folder import Run, describe, find_runs, read_config
-from dissensus.runs.loading import (
-    data_of,
-    device_named,
-    load,
-    load_data,
-    make_ensemble,
-    member_factory,
-)
-from dissensus.runs.settling import (
+from dissensus.runs.load import device_named, load, make_ensemble, member_factory
+from dissensus.runs.metrics import compute_metrics
+from dissensus.runs.predict import Predict, PredictedInputs, predict
+from dissensus.runs.settings import Settings, resolve
+from dissensus.runs.train import Train, TrainedRun, resume_command, train, use_threads
+from dissensus.runs.training_data import (
     augmentation,
-    changes,
-    check_changes,
+    batch_augmentation,
+    check_augmentation,
+    data_of,
     disagreement_inputs,
-    settled,
+    load_data,
 )
 
 if TYPE_CHECKING:
@@ -41,9 +44,12 @@ if TYPE_CHECKING:
     )
     from dissensus.runs.scoring import Scorer
 
+Facts = DataSummary
+
 __all__ = [
     "Accuracies",
     "Candidates",
+    "DataSummary",
     "Detect",
     "Detections",
     "Evaluate",
@@ -51,13 +57,20 @@ __all__ = [
     "Facts",
     "GroupAccuracy",
     "Inputs",
+    "Predict",
+    "PredictedInputs",
     "Run",
     "Scorer",
+    "Settings",
+    "Train",
+    "TrainedRun",
     "accuracies",
     "augmentation",
-    "changes",
-    "check_changes",
+    "batch_augmentation",
+    "check_augmentation",
     "check_same_data",
+    "complete_config",
+    "compute_metrics",
     "data_of",
     "describe",
     "detect",
@@ -71,9 +84,13 @@ __all__ = [
     "make_ensemble",
     "mean_estimate",
     "member_factory",
+    "predict",
     "read_config",
     "read_inputs",
-    "settled",
+    "resolve",
+    "resume_command",
+    "train",
+    "use_threads",
 ]
 
 

@@ -24,10 +24,11 @@ from dissensus.ensemble import Ensemble
 from dissensus.outputs import combine
 from dissensus.progress import ProgressBar
 from dissensus.runs.accuracy import Accuracies, Candidates, summarize
-from dissensus.runs.facts import Facts
+from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import read_config
-from dissensus.runs.loading import data_of, load
+from dissensus.runs.load import load
 from dissensus.runs.scoring import Scorer
+from dissensus.runs.training_data import data_of
 
 if TYPE_CHECKING:
     from dissensus.runs.detect import Detect
@@ -131,7 +132,7 @@ class Setup:
 def set_up(run: str | Path, options: Detect) -> Setup:
     """Load a run and its data, resolve the sets and fit what the scores need."""
     config = read_config(run)
-    if Facts.read(run) is None:
+    if DataSummary.read(run) is None:
         raise ValueError(
             f"{run} does not know its data, as it was not made by `dissensus train`; use "
             "dissensus.detection.compare in Python"

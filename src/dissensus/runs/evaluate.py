@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.runs.facts import Facts
+from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import Run, describe, read_config
-from dissensus.runs.loading import data_of, load, load_data
+from dissensus.runs.load import load
 from dissensus.runs.metrics import compute_metrics, members_table, metrics_table
+from dissensus.runs.training_data import data_of, load_data
 from dissensus.verbs import (
     Result,
     collect,
@@ -104,7 +105,7 @@ def evaluate(
     ens = load(run, trust=options.trust, device=options.device)
     name, x, y = _examples(run, options)
     predictions = predict(ens, (x, y), progress=progress)
-    metrics = compute_metrics(predictions, ens.combine, ens.weights, Facts.read(run))
+    metrics = compute_metrics(predictions, ens.combine, ens.weights, DataSummary.read(run))
     return Evaluation(description, name, metrics)
 
 
@@ -112,19 +113,19 @@ def _examples(run: str | Path, options: Evaluate) -> tuple[str, Tensor, Tensor]:
     """The name of what to evaluate on, the inputs and the targets."""
     from dissensus.data import find_inputs, is_shards, take_part
 
-    config, facts = read_config(run), Facts.read(run)
+    config, summary = read_config(run), DataSummary.read(run)
     data, split, data_dir = options.data, options.split, options.data_dir
     if data is None:
         source = data_of(run, data_dir=data_dir)
         inputs, name = take_part(source, split, labelled=True), f"{split} of {source.name}"
-    elif facts is None:
+    elif summary is None:
         source = load_data({"data": {"name": data, "data_dir": data_dir}})
         inputs, name = take_part(source, split, labelled=True), f"{split} of {source.name}"
     else:
         asked = config.get("data", {})
         inputs = find_inputs(
             data,
-            facts,
+            summary,
             part=split,
             labelled=True,
             target=asked.get("target"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dissensus.records import read_record
-from dissensus.runs.portable import is_portable, read_portable
+from dissensus.runs.hub_folder import is_hub_folder, read_hub_config
 
 __all__ = [
     "CHECKPOINT",
@@ -80,8 +80,8 @@ def read_config(run: str | Path) -> dict[str, dict[str, Any]]:
         raise ValueError(
             f"there is no run folder {path}; `dissensus runs` lists the runs there are"
         )
-    if is_portable(path):
-        return _sections(read_portable(path))
+    if is_hub_folder(path):
+        return _sections(read_hub_config(path))
     file = path / CONFIG
     if not file.is_file():
         raise ValueError(f"{path} is not a run: it has no {CONFIG}")
@@ -102,7 +102,7 @@ def _sections(read: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def describe(run: str | Path) -> Run:
     """What the files of ``run`` say; raises where they cannot be read."""
     path = Path(run)
-    if is_portable(path):
+    if is_hub_folder(path):
         raise ValueError(
             f"{path} is no run but was written to be handed on; its README.md says what it is"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dissensus.runs.facts import Facts
+from dissensus.runs.data_summary import DataSummary
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,12 +26,12 @@ def compute_metrics(
     predictions: Predictions,
     combine: str,
     weights: Tensor | None = None,
-    facts: Facts | None = None,
+    summary: DataSummary | None = None,
 ) -> dict[str, Any]:
     """Accuracy, calibration and diversity of ``predictions``, which must have targets.
 
     The names are those of an epoch's record in ``metrics.jsonl``. ``combine`` and ``weights`` are
-    the ensemble's; ``facts`` know the units of a regression's targets.
+    the ensemble's; ``summary`` know the units of a regression's targets.
 
     >>> import torch
     >>> from dissensus.outputs import Predictions
@@ -47,7 +47,7 @@ def compute_metrics(
         raise ValueError("metrics need targets, got predictions without any")
     outputs = predictions.outputs.double()
     if combine == "mean":
-        return _regression_metrics(outputs, predictions.targets.double(), weights, facts)
+        return _regression_metrics(outputs, predictions.targets.double(), weights, summary)
     labels = predictions.targets
     zero_one = decompose(outputs, labels, "zero_one", combine, weights)
     quality = calibration(outputs, labels, combine, weights)
@@ -65,15 +65,15 @@ def compute_metrics(
 
 
 def _regression_metrics(
-    outputs: Tensor, targets: Tensor, weights: Tensor | None, facts: Facts | None
+    outputs: Tensor, targets: Tensor, weights: Tensor | None, summary: DataSummary | None
 ) -> dict[str, Any]:
     from dissensus.decomposition import decompose
     from dissensus.outputs import combine
 
     errors = _errors(decompose(outputs, targets, "mse", "mean", weights))
     prediction = combine(outputs, "mean", weights)
-    if facts is not None:
-        prediction, targets = facts.original(prediction), facts.original(targets)
+    if summary is not None:
+        prediction, targets = summary.original(prediction), summary.original(targets)
     rmse = (prediction - targets).square().mean().sqrt()
     return {"examples": outputs.shape[1], "rmse": float(rmse), **errors}
 

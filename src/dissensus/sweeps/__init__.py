@@ -1,15 +1,25 @@
 """Sweeps: grids of settings and searches among them, trained as fleets, kept as records.
 
+:func:`sweep` is what ``dissensus sweep`` does; ``Plan`` and ``run_sweep`` are its parts.
+
 >>> points(parse_grid(["beta=0:0.2:0.1"]))
 [{'beta': 0.0}, {'beta': 0.1}, {'beta': 0.2}]
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from dissensus.sweeps.grid import parse_grid, points
-from dissensus.sweeps.plan import Plan
-from dissensus.sweeps.run import Watcher, run_sweep
 from dissensus.sweeps.search import Trial, best_trial, propose, search
 from dissensus.sweeps.storage import SharedStudy
 from dissensus.sweeps.summary import Row, Spread, Summary, summarize
+from dissensus.sweeps.sweep import Sweep, resume_command, sweep
+
+if TYPE_CHECKING:
+    from dissensus.sweeps.plan import Plan
+    from dissensus.sweeps.run import Watcher, run_sweep
 
 __all__ = [
     "Plan",
@@ -17,13 +27,26 @@ __all__ = [
     "SharedStudy",
     "Spread",
     "Summary",
+    "Sweep",
     "Trial",
     "Watcher",
     "best_trial",
     "parse_grid",
     "points",
     "propose",
+    "resume_command",
     "run_sweep",
     "search",
     "summarize",
+    "sweep",
 ]
+
+#: Names that need torch, and so load on first use, with their modules.
+_HEAVY = {"Plan": "plan", "Watcher": "run", "run_sweep": "run"}
+
+
+def __getattr__(name: str) -> object:
+    """Import ``name`` when it is first asked for."""
+    if name not in _HEAVY:
+        raise AttributeError(f"module 'dissensus.sweeps' has no attribute {name!r}")
+    return getattr(import_module(f"dissensus.sweeps.{_HEAVY[name]}"), name)

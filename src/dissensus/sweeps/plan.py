@@ -12,7 +12,7 @@ from typing import Any
 
 from dissensus.files import write_text
 from dissensus.records import toml_text
-from dissensus.runs.settling import settled, whole_model, whole_path
+from dissensus.runs.config import absolute_model, absolute_path, complete_config
 from dissensus.sweeps.engines import Cell, plain
 from dissensus.sweeps.grid import Grid, Point, file_name, label, points
 from dissensus.sweeps.keys import check_keys, check_points, with_point
@@ -107,7 +107,7 @@ class Plan:
             if section == "ensemble" and "seed" not in sections[section]:
                 continue  # the same as that of training
             sections[section]["seed"] = sections[section].get("seed", 0) + repeat
-        config, _ = settled(sections, task)
+        config, _ = complete_config(sections, task)
         config["data"].pop("data_dir", None)
         return {name: values for name, values in config.items() if name not in _LOCAL}
 
@@ -118,8 +118,8 @@ class Plan:
         sections = {name: dict(v) for name, v in self.sections.items() if v and name != "run"}
         for key in ("name", "data_dir", "disagreement"):
             if key in sections["data"]:
-                sections["data"][key] = whole_path(sections["data"][key])
-        sections["model"]["name"] = whole_model(sections["model"]["name"])
+                sections["data"][key] = absolute_path(sections["data"][key])
+        sections["model"]["name"] = absolute_model(sections["model"]["name"])
         sweep: dict[str, Any] = {"repeats": self.repeats}
         if self.space:
             sweep |= {"trials": self.trials, "batch": self.batch}

@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dissensus.records import write_record
-from dissensus.runs import Facts, check_same_data
+from dissensus.runs import DataSummary, check_same_data
 from dissensus.sweeps.engines import Cell, CellFolder, Crew, Engine, LocalEngine, RayEngine, Record
 from dissensus.sweeps.engines.claims import alone
 from dissensus.sweeps.engines.folder import check_cells, settle
@@ -81,7 +80,8 @@ def run_sweep(
             floor.run(missing, folder, seen.record)
         finally:
             summary = summarize(cells, folder.records().values())
-            write_record(place / SUMMARY, summary.plain())
+            summary.path, summary.searched = place, bool(plan.space)
+            summary.save(place / SUMMARY)
     return summary
 
 
@@ -97,13 +97,13 @@ def _workshops(plan: Plan, engine: Engine, *, trust: bool) -> tuple[Workshop, Wo
     return Workshop("cpu", data_dir, trust), there
 
 
-def _checked(plan: Plan, out: Path, workshop: Workshop) -> Facts:
+def _checked(plan: Plan, out: Path, workshop: Workshop) -> DataSummary:
     """Raise what is wrong before any training; else keep the plan."""
     before = Plan.read(out)
     if before is not None:
         plan.keep(out)  # other settings are refused at once
     data, facts = workshop.data(plan.asked())
-    kept = Facts.read(out)
+    kept = DataSummary.read(out)
     if kept is not None:
         check_same_data(kept, facts, out)
     if plan.space and not len(data.val[0]):

@@ -1,20 +1,26 @@
-"""A sweep in one table: each point of the grid over its repeats, built from the records alone."""
+"""Summary of a sweep: for each point of the grid a row, built from the records alone."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dissensus.sweeps.engines import Cell, Record
-from dissensus.sweeps.grid import Point, label
+from dissensus.sweeps.grid import Point, label, written
+from dissensus.verbs import Result
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
 
 __all__ = ["Row", "Spread", "Summary", "summarize"]
 
-#: What is summed up of each split.
-FIGURES = ("ensemble_error", "member_error", "diversity", "accuracy")
+#: Metrics of each split, and signs of collusion, that a row has.
+METRICS = ("ensemble_error", "member_error", "diversity", "accuracy")
 SIGNS = ("div_to_err", "debiased_share")
 
 
@@ -39,7 +45,7 @@ class Spread:
 
 @dataclass
 class Row:
-    """One point of the grid: repeats that are done and failed, and figures by split and name."""
+    """One point of the grid: repeats that are done and failed, and metrics by split and name."""
 
     point: Point
     repeats: int
@@ -56,7 +62,7 @@ class Row:
         """The point in words."""
         return label(self.point)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain values for a record."""
         found: dict[str, Any] = {"point": self.point, "label": self.label, "best": self.best}
         found |= {"repeats": self.repeats, "done": self.done, "failed": self.failed}
@@ -67,15 +73,19 @@ class Row:
 
 
 @dataclass
-class Summary:
+class Summary(Result):
     """All rows; the best is the one of lowest mean validation ERR, never chosen by test data.
 
     Only points with the most repeats done can be the best, so that lucky splits are not compared
-    with all of them.
+    with all of them. ``failures`` are the errors of failed cells by their names, ``path`` is the
+    folder of the sweep; ``quiet`` is True if the sweep was asked to print nothing.
     """
 
     rows: list[Row]
     failures: dict[str, str] = field(default_factory=dict)
+    path: Path | None = None
+    searched: bool = False
+    quiet: bool = False
 
     @property
     def best(self) -> Row | None:
@@ -92,8 +102,8 @@ class Summary:
         """How many cells there are."""
         return sum(row.repeats for row in self.rows)
 
-    def plain(self) -> dict[str, Any]:
-        """What ``summary.json`` holds."""
+    def to_dict(self) -> dict[str, Any]:
+        """The content of ``summary.json``."""
         best = self.best
         return {
             "cells": self.total,
@@ -101,8 +111,90 @@ class Summary:
             "failed": self.failures,
             "chosen_by": "lowest mean validation ERR",
             "best": None if best is None else {"point": best.point, "label": best.label},
-            "rows": [row.plain() for row in self.rows],
+            "rows": [row.to_dict() for row in self.rows],
         }
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """For each point its settings, and means and deviations such as ``val_accuracy_mean``."""
+        return [
+            {**row.point, "repeats": row.repeats, "done": row.done, "best": row.best}
+            | {
+                f"{split}_{name}_{key}": value
+                for split, spreads in (("val", row.val), ("test", row.test))
+                for name, spread in spreads.items()
+                for key, value in vars(spread).items()
+            }
+            for row in self.rows
+        ]
+
+    def display(self) -> Iterator[RenderableType]:
+        """The table, the best point, and what was written."""
+        yield self.table()
+        best = self.best
+        if best is None:
+            yield "No point is best: there are no validation data to choose by (--val)."
+        else:
+            yield (
+                f"Best by validation (*): {best.label} (mean ERR "
+                f"{best.val['ensemble_error'].mean:.4f} over {best.done} of {best.repeats} repeats)"
+            )
+        if self.searched:
+            yield f"The choice of each search stands in its records, as chosen: {self.path}/cells"
+        if self.path is not None:
+            files = f"sweep.toml, summary.json, {self.done} records in cells/"
+            yield f"Written to {self.path}: {files}"
+
+    def table(self) -> Table:
+        """One line for each point of the grid; a star marks the best by validation."""
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        keys = list(self.rows[0].point) if self.rows else []
+        table.add_column("", no_wrap=True)
+        for key in keys or ["settings"]:
+            table.add_column(key, justify="right", no_wrap=True, style="cyan")
+        table.add_column("done", justify="right", no_wrap=True)
+        columns = [c for c in _COLUMNS if any(c[2] in getattr(row, c[1]) for row in self.rows)]
+        for heading, *_ in columns:
+            table.add_column(heading, justify="right")
+        judged = any(row.verdicts for row in self.rows)
+        if judged:
+            table.add_column("verdict")
+        for row in self.rows:
+            values = [written(row.point[key]) for key in keys] or [row.label]
+            cells = [_format(getattr(row, part).get(name), form) for _, part, name, form in columns]
+            verdicts = [_verdicts(row)] if judged else []
+            mark, style = ("*", "bold") if row.best else ("", "")
+            failed = f" ({row.failed} failed)" if row.failed else ""
+            done = f"{row.done}/{row.repeats}{failed}"
+            table.add_row(mark, *values, done, *cells, *verdicts, style=style)
+        return table
+
+
+#: Columns of the table: heading, split, metric, and the format of the number.
+_COLUMNS = (
+    ("val ERR", "val", "ensemble_error", "{:.4f}"),
+    ("test ERR", "test", "ensemble_error", "{:.4f}"),
+    ("test DIV", "test", "diversity", "{:.4f}"),
+    ("test accuracy", "test", "accuracy", "{:.2%}"),
+)
+
+
+def _format(spread: Spread | None, form: str) -> str:
+    if spread is None:
+        return "–"
+    mean = form.format(spread.mean)
+    return mean if spread.sd is None else f"{mean} ± {form.format(spread.sd)}"
+
+
+def _verdicts(row: Row) -> str:
+    """The word where all repeats agree, else the count of each but healthy, the worst first."""
+    order = ("colluding", "suspicious", "not judged", "healthy")
+    words = [word for word in order if word in row.verdicts]
+    if len(words) == 1:
+        return words[0]
+    return ", ".join(f"{row.verdicts[word]} {word}" for word in words if word != "healthy")
 
 
 def summarize(cells: Sequence[Cell], records: Iterable[Record]) -> Summary:
@@ -127,7 +219,7 @@ def summarize(cells: Sequence[Cell], records: Iterable[Record]) -> Summary:
 def _row(point: Point, repeats: int, records: Sequence[Record]) -> Row:
     results = [record["result"] for record in records if "result" in record]
     row = Row(point, repeats, len(results), len(records) - len(results))
-    for part, names in (("val", FIGURES), ("test", FIGURES), ("diagnosis", SIGNS)):
+    for part, names in (("val", METRICS), ("test", METRICS), ("diagnosis", SIGNS)):
         for name in names:
             values = [result.get(part, {}).get(name) for result in results]
             spread = Spread.of([value for value in values if value is not None])

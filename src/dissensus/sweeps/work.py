@@ -19,9 +19,9 @@ from dissensus.ensemble import Ensemble
 from dissensus.objectives import Objective, parse
 from dissensus.outputs import Predictions
 from dissensus.runs import (
-    Facts,
-    changes,
-    check_changes,
+    DataSummary,
+    batch_augmentation,
+    check_augmentation,
     device_named,
     disagreement_inputs,
     load_data,
@@ -84,7 +84,7 @@ class Job:
             self.objective,
             val=self.val,
             disagreement=self.extra,
-            augment=changes(self.cell["config"]["data"], self.ens),
+            augment=batch_augmentation(self.cell["config"]["data"], self.ens),
             progress=False,
             recipe=self.recipe,
         )
@@ -186,12 +186,12 @@ class Workshop:
     data_dir: str | None = None
     trust: bool = False
     sha256: str = ""  # of the data's file, where it is one file; another machine may have another
-    _data: dict[str, tuple[Data, Facts]] = field(default_factory=dict, repr=False)
+    _data: dict[str, tuple[Data, DataSummary]] = field(default_factory=dict, repr=False)
 
     def __reduce__(self) -> tuple[type[Workshop], tuple[str, str | None, bool, str]]:
         return Workshop, (self.device, self.data_dir, self.trust, self.sha256)
 
-    def data(self, config: dict[str, Any]) -> tuple[Data, Facts]:
+    def data(self, config: dict[str, Any]) -> tuple[Data, DataSummary]:
         """The data of a cell; those of a repeat are loaded once for all its cells."""
         normalize = bool(config["model"].get("normalize"))
         own = {k: v for k, v in config["data"].items() if k not in _NOT_OF_DATA}
@@ -202,7 +202,7 @@ class Workshop:
             if self.data_dir is not None:
                 asked["data"]["data_dir"] = self.data_dir
             data = load_data(asked)
-            facts = Facts.of(data, channels=normalize)
+            facts = DataSummary.of(data, channels=normalize)
             if self.sha256 and facts.sha256 != self.sha256:
                 raise ValueError(
                     f"{data.source} on {platform.node()} is not the file that the sweep began with"
@@ -232,7 +232,7 @@ class Workshop:
             raise ValueError(
                 f"{type(job.objective).__name__} needs unlabelled data: --disagreement"
             )
-        check_changes(cell["config"]["data"], job.data.train[0])
+        check_augmentation(cell["config"]["data"], job.data.train[0])
         drawn = job.objective.sample_members(job.ens.members, torch.Generator())
         x, y = (part[:1] for part in job.data.train)
         with job.ens.evaluating(), torch.no_grad():

@@ -13,7 +13,13 @@ second start runs what is missing and what failed. Sweeps and reproductions are 
 [1.0, 1.5]
 """
 
-from dissensus.sweeps.engines.engines import ENGINES, Crew, Engine, engine_named
+from dissensus.sweeps.engines.engines import (
+    ENGINES,
+    Crew,
+    Engine,
+    EngineOptions,
+    engine_named,
+)
 from dissensus.sweeps.engines.folder import Cell, CellFolder, Record, changed_settings, plain
 from dissensus.sweeps.engines.local import LocalEngine
 from dissensus.sweeps.engines.on_ray import RayEngine
@@ -25,6 +31,7 @@ __all__ = [
     "CellFolder",
     "Crew",
     "Engine",
+    "EngineOptions",
     "LocalEngine",
     "RayEngine",
     "Record",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -12,8 +13,9 @@ from dissensus.sweeps.engines.local import LocalEngine
 from dissensus.sweeps.engines.on_ray import RayEngine
 from dissensus.sweeps.engines.queue import Batch, OnRecord, OnWait
 from dissensus.sweeps.engines.worker import Work
+from dissensus.verbs import option
 
-__all__ = ["ENGINES", "Crew", "Engine", "engine_named"]
+__all__ = ["ENGINES", "Crew", "Engine", "EngineOptions", "engine_named"]
 
 
 class Crew(Protocol):
@@ -85,3 +87,41 @@ def engine_named(
     if known.keys() - {"jobs"}:
         raise ValueError("--cpus-per-run, --gpus-per-run and --ray-address are for --engine ray")
     return LocalEngine(**known)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Options of verbs that run cells: the engine, and the share of the machine of each run."""
+
+    jobs: int | None = option(
+        None,
+        "Processes at once, of one thread each; on Ray runs at once.",
+        panel="Engine",
+        default_text="1; on Ray all that there is room for",
+    )
+    engine: str = option(
+        "local", "Where it runs: local, or ray (needs dissensus[ray]).", panel="Engine"
+    )
+    cpus_per_run: int | None = option(
+        None, "Cores, and threads, of each run on Ray.", panel="Engine", default_text="1"
+    )
+    gpus_per_run: float | None = option(
+        None,
+        "GPUs of each run on Ray, 0.5 to share one; without it runs see none.",
+        panel="Engine",
+    )
+    ray_address: str | None = option(
+        None,
+        "A Ray cluster, host:6379 or auto; else $RAY_ADDRESS, else a Ray of this machine.",
+        panel="Engine",
+    )
+
+    def make_engine(self) -> LocalEngine | RayEngine:
+        """The engine that they ask for."""
+        return engine_named(
+            self.engine,
+            jobs=self.jobs,
+            cpus=self.cpus_per_run,
+            gpus=self.gpus_per_run,
+            address=self.ray_address,
+        )

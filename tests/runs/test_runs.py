@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import dissensus as ds
-from dissensus.runs import Facts, describe, find_runs, load_data, read_config
+from dissensus.runs import DataSummary, describe, find_runs, load_data, read_config
 from dissensus.training.checkpoint import read_checkpoint
 
 
@@ -103,7 +103,7 @@ def test_code_named_by_a_stranger_is_not_run(tmp_path: Path) -> None:
     trained(tmp_path / "run", epochs=1)
     x, y = toy()
     data = ds.data.Data("toy", "classification", (x, y), (x[:0], y[:0]), (x[:0], y[:0]), ("a",) * 3)
-    Facts.of(data).write(tmp_path / "run")
+    DataSummary.of(data).write(tmp_path / "run")
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nmake = int")
     with (tmp_path / "run" / "config.toml").open("a") as file:
         file.write(f'\n[model]\nname = "{tmp_path}/evil.py:make"\n')
@@ -194,12 +194,12 @@ def test_load_data_needs_a_name() -> None:
 
 
 def test_facts_survive_the_disk_and_name_their_damage(tmp_path: Path) -> None:
-    facts = Facts.of(ds.data.load("diabetes"), channels=True)
+    facts = DataSummary.of(ds.data.load("diabetes"), channels=True)
     facts.write(tmp_path)
-    assert Facts.read(tmp_path) == facts
+    assert DataSummary.read(tmp_path) == facts
     (tmp_path / "data.json").write_text('{"name": "diabetes"}')
     with pytest.raises(ValueError, match=r"data.json cannot be read: KeyError"):
-        Facts.read(tmp_path)
+        DataSummary.read(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["wine", "diabetes"])
@@ -211,7 +211,7 @@ def test_raw_rows_become_what_training_saw(name: str, tmp_path: Path) -> None:
     if data.task == "classification":
         targets = np.array(data.classes)[targets]
     np.savez(tmp_path / "raw.npz", x=raw, y=targets)
-    inputs = ds.data.read_inputs(tmp_path / "raw.npz", Facts.of(data), labelled=True)
+    inputs = ds.data.read_inputs(tmp_path / "raw.npz", DataSummary.of(data), labelled=True)
     assert inputs.y is not None
     assert torch.allclose(inputs.x, x, atol=1e-6)
     assert torch.allclose(inputs.y.double(), y.double(), atol=1e-6)
@@ -224,7 +224,7 @@ def test_columns_that_were_logged_are_logged_again(tmp_path: Path) -> None:
     file.write_text("calm,wild,kind\n" + "\n".join(rows) + "\n")
     data = ds.data.load(file, target="kind", log_skew=2.0)
     assert data.preprocessing["log_features"] == ["wild"]
-    inputs = ds.data.read_inputs(file, Facts.of(data), target="kind", labelled=True)
+    inputs = ds.data.read_inputs(file, DataSummary.of(data), target="kind", labelled=True)
     assert torch.allclose(inputs.x[data.rows["val"]], data.val[0], atol=1e-6)
     assert inputs.y is not None
     assert torch.equal(inputs.y[data.rows["val"]], data.val[1])
@@ -239,7 +239,7 @@ def test_a_level_with_an_equals_sign_keeps_its_column(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("a,a=b,goal\n" + "\n".join(rows) + "\n")
     data = ds.data.load(file, target="goal")
-    inputs = ds.data.read_inputs(file, Facts.of(data), target="goal")
+    inputs = ds.data.read_inputs(file, DataSummary.of(data), target="goal")
     assert torch.allclose(inputs.x[data.rows["test"]], data.test[0], atol=1e-6)
 
 

@@ -1,14 +1,15 @@
-"""Settings: one table for options, files and ``config.toml``; who wins, and what is refused."""
+"""Settings: declared once for options, files and ``config.toml``; precedence and refusals."""
 
 import dataclasses
 from pathlib import Path
 
 import pytest
 
-from dissensus.cli.resolving import resolve
-from dissensus.cli.settings import OPTION_SECTIONS, SETTINGS
-from dissensus.runs import read_config
+import dissensus as ds
+from dissensus.runs import Settings, Train, read_config, resolve
+from dissensus.runs.settings import OPTION_SECTIONS, setting_fields
 from dissensus.training import Recipe
+from dissensus.verbs import collect
 
 
 def written(folder: Path, text: str) -> Path:
@@ -20,7 +21,7 @@ def written(folder: Path, text: str) -> Path:
 def test_options_win_over_the_file_and_the_file_over_the_run(tmp_path: Path) -> None:
     file = written(tmp_path, "epochs = 7\nmembers = 4\n")
     stored = {"training": {"epochs": 3, "batch_size": 8}, "ensemble": {"members": 2}}
-    found = resolve({"members": 9, "epochs": None}, file, stored)
+    found = resolve(Settings(members=9, config=file), stored)
     assert found["ensemble"]["members"] == 9  # said on the command line
     assert found["training"]["epochs"] == 7  # in the file
     assert found["training"]["batch_size"] == 8  # in the run
@@ -33,7 +34,7 @@ def test_a_file_may_use_sections_hyphens_and_options_of_the_model(tmp_path: Path
         'data = "wine"\nbatch-size = 16\nval = 30\n[ensemble]\nmembers = 2\n'
         "[model_options]\nhidden = [8, 4]\n",
     )
-    found = resolve({}, file)
+    found = resolve(Settings(config=file))
     assert found["data"] == {"name": "wine", "val": 30, "seed": 0}
     assert found["training"]["batch_size"] == 16
     assert found["ensemble"]["members"] == 2
@@ -56,12 +57,12 @@ def test_a_file_may_use_sections_hyphens_and_options_of_the_model(tmp_path: Path
 )
 def test_a_wrong_file_is_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"settings.toml.*{message}"):
-        resolve({}, written(tmp_path, text))
+        resolve(Settings(config=written(tmp_path, text)))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no file .*absent.toml"):
-        resolve({}, tmp_path / "absent.toml")
+        resolve(Settings(config=tmp_path / "absent.toml"))
 
 
 @pytest.mark.parametrize(
@@ -79,35 +80,52 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 )
 def test_options_of_the_model_are_read_as_toml_or_text(text: str, value: object) -> None:
     key = text.partition("=")[0]
-    assert resolve({"model_options": [text]})["model_options"] == {key: value}
+    assert resolve(Settings(model_options=(text,)))["model_options"] == {key: value}
 
 
 def test_an_option_without_a_value_is_refused() -> None:
     with pytest.raises(ValueError, match="--data-option must be key=value, got 'missing'"):
-        resolve({"data_options": ["missing"]})
+        resolve(Settings(data_options=("missing",)))
 
 
 def test_shares_are_numbers_of_either_kind() -> None:
-    found = resolve({"val": "0.25", "test": "40"})["data"]
+    found = resolve(collect(Settings, None, {"val": "0.25", "test": "40"}))["data"]
     assert (found["val"], found["test"]) == (0.25, 40)
     assert isinstance(found["test"], int)
+    assert resolve(Settings(val=0.25))["data"]["val"] == 0.25
+    with pytest.raises(ValueError, match=r"--members must be a whole number, got 2\.5"):
+        resolve(collect(Settings, None, {"members": 2.5}))
+
+
+def test_python_may_pass_paths_and_mappings() -> None:
+    given = {"out": Path("runs/x"), "model_options": {"hidden": [8, 4]}}
+    sections = resolve(collect(Train, None, given))
+    assert sections["run"]["out"] == str(Path("runs/x"))
+    assert sections["model_options"] == {"hidden": [8, 4]}
+    with pytest.raises(ValueError, match="train has no option 'epoch'; did you mean 'epochs'"):
+        ds.runs.train(epoch=3)
 
 
 def test_every_setting_of_a_recipe_has_an_option_with_the_same_default() -> None:
     recipe = {item.name: item.default for item in dataclasses.fields(Recipe)}
-    options = {s.key: s.default for s in SETTINGS.values() if s.section == "training"}
+    options = {
+        item.metadata["key"]: item.metadata["preset"]
+        for item in setting_fields().values()
+        if item.metadata["section"] == "training"
+    }
     assert {key: options[key] or None for key in recipe} == {
         key: value or None for key, value in recipe.items()
     }
 
 
 def test_no_two_settings_share_a_place() -> None:
-    places = [(setting.section, setting.key) for setting in SETTINGS.values()]
+    places = [(i.metadata["section"], i.metadata["key"]) for i in setting_fields().values()]
     assert len(set(places)) == len(places)
     assert not {section for section, _ in places} & set(OPTION_SECTIONS)
 
 
-def test_the_config_of_a_run_is_a_file_of_settings(digits_run: Path) -> None:
-    found = resolve({}, digits_run / "config.toml")
-    kept = read_config(digits_run)
+def test_the_config_of_a_run_is_a_file_of_settings(tmp_path: Path) -> None:
+    ds.runs.train(data="wine", members=2, epochs=1, out=tmp_path / "run", quiet=True)
+    found = resolve(Settings(config=tmp_path / "run" / "config.toml"))
+    kept = read_config(tmp_path / "run")
     assert {section: found[section] for section in kept} == kept

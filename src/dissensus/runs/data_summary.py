@@ -1,0 +1,130 @@
+"""Summary of a run's data, kept in its folder as ``data.json``, to use the run without them.
+
+It has the shapes, the names of classes and columns, and the statistics of the training rows, so
+that new inputs in the units of the source are treated as the training inputs were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dissensus.files import write_text
+from dissensus.runs.hub_folder import is_hub_folder, read_hub_config
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dissensus.data import Data
+
+__all__ = ["SUMMARY", "DataSummary", "check_same_data"]
+
+SUMMARY = "data.json"
+
+#: How many examples on disk are read for the statistics of channels.
+_SAMPLED = 10_000
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """Plain JSON values about a data set; see :class:`dissensus.data.Data` for their meaning."""
+
+    name: str
+    task: str
+    input_shape: list[int]
+    outputs: int
+    rows: dict[str, int]
+    classes: list[str] = field(default_factory=list)
+    features: list[str] = field(default_factory=list)
+    preprocessing: dict[str, Any] = field(default_factory=dict)
+    channels: dict[str, list[float]] = field(default_factory=dict)
+    sha256: str = ""
+
+    @classmethod
+    def of(cls, data: Data, *, channels: bool = False) -> DataSummary:
+        """The summary of ``data``; with ``channels`` mean and deviation of each input channel."""
+        source = Path(data.source) if data.source else None
+        return cls(
+            data.name,
+            data.task,
+            list(data.input_shape),
+            data.outputs,
+            {part: len(x) for part, (x, _) in data.splits().items()},
+            list(data.classes),
+            list(data.features),
+            dict(data.preprocessing),
+            _channel_statistics(data.train[0]) if channels else {},
+            _digest(source) if source is not None and source.is_file() else _disk_digest(data),
+        )
+
+    @classmethod
+    def read(cls, run: str | Path) -> DataSummary | None:
+        """The summary that a run keeps; None for a run that was made without one."""
+        file = Path(run) / SUMMARY
+        values: Any = None
+        try:
+            if is_hub_folder(run):
+                values = read_hub_config(run).get("facts")
+            elif file.is_file():
+                values = json.loads(file.read_text(encoding="utf-8"))
+            if values is None:
+                return None
+            return cls(**{item.name: values[item.name] for item in fields(cls)})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
+
+    def write(self, run: str | Path) -> None:
+        """Write ``data.json``, whole or not at all."""
+        write_text(Path(run) / SUMMARY, json.dumps(asdict(self), indent=1) + "\n")
+
+    def original(self, y: Tensor) -> Tensor:
+        """Regression outputs in the units of the source, as ``Data.original``."""
+        import torch
+
+        scale = self.preprocessing.get("target_std", 1.0)
+        mean = self.preprocessing.get("target_mean", 0.0)
+        return y * torch.as_tensor(scale).to(y) + torch.as_tensor(mean).to(y)
+
+
+def check_same_data(stored: DataSummary, now: DataSummary, run: str | Path) -> None:
+    """Raise if the data changed since the run: its test rows may then have been trained on."""
+    reasons = {
+        "sha256": "the file has other content",
+        "rows": f"the splits had {stored.rows} rows and have {now.rows}",
+        "classes": f"the classes were {stored.classes[:20]} and are {now.classes[:20]}",
+        "features": "the columns are not the same",
+        "input_shape": f"one example had the shape {stored.input_shape}, now {now.input_shape}",
+    }
+    for key, text in reasons.items():
+        if getattr(stored, key) != getattr(now, key):
+            raise ValueError(
+                f"{now.name} is not what {run} was trained on: {text}; its test rows may have been "
+                "trained on. Bring the old data back, or start a new run"
+            )
+
+
+def _channel_statistics(x: Any) -> dict[str, list[float]]:
+    """Mean and deviation of each channel or feature, over examples and places."""
+    import numpy as np
+    from torch import Tensor
+
+    if not isinstance(x, Tensor):  # on disk: take examples from all over it
+        rows = np.linspace(0, len(x) - 1, min(len(x), _SAMPLED)).astype(np.int64)
+        x = x[rows]
+    axes = [0, *range(2, x.ndim)]
+    std = x.double().std(axes, correction=0)
+    std = std.where(std > 1e-8, 1.0)
+    return {"mean": x.double().mean(axes).tolist(), "std": std.tolist()}
+
+
+def _disk_digest(data: Data) -> str:
+    """The digest of shards or of a folder of images; empty for data in memory."""
+    return str(getattr(data.train[0], "digest", ""))
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as raw:
+        return hashlib.file_digest(raw, "sha256").hexdigest()

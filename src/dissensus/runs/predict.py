@@ -1,0 +1,194 @@
+"""Prediction of new inputs with a run: probabilities or means, and scores."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dissensus.files import replace_atomically, write_text
+from dissensus.runs.data_summary import DataSummary
+from dissensus.runs.folder import read_config
+from dissensus.runs.load import load
+from dissensus.verbs import Result, collect, device_option, option, trust_option
+
+if TYPE_CHECKING:
+    import numpy as np
+    from rich.console import RenderableType
+
+    from dissensus.ensemble import Ensemble
+    from dissensus.outputs import Predictions
+
+    Arrays = dict[str, "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"]
+
+__all__ = ["Predict", "PredictedInputs", "predict"]
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Options of :func:`predict`."""
+
+    members: bool = option(
+        False, "Add members [members, rows, outputs]: logits, or predictions in a regression."
+    )
+    score: tuple[str, ...] = option(
+        (), "Add a score of `dissensus scores`, higher for stranger inputs; may be repeated."
+    )
+    trust: bool = trust_option()
+    device: str = device_option()
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedInputs(Result):
+    """Predictions of new inputs, as arrays by name.
+
+    For a classifier ``probs`` [rows, classes], ``labels`` [rows] (positions in ``classes``) and
+    ``classes``; for a regression ``mean`` [rows, outputs] in the units of the target. Where asked
+    for, ``members`` [members, rows, outputs] and ``score_NAME`` [rows]. ``ignored_columns`` are
+    those of a table that the run does not know.
+    """
+
+    arrays: Arrays
+    ignored_columns: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.arrays["probs" if "probs" in self.arrays else "mean"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The arrays as lists."""
+        return {name: array.tolist() for name, array in self.arrays.items()}
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each input, with the columns of a CSV file."""
+        columns = self._columns()
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def display(self) -> Iterator[RenderableType]:
+        """What there is."""
+        yield f"{len(self)} predictions: {', '.join(self.arrays)}"
+
+    def save(self, path: str | Path) -> None:
+        """Write the arrays to an ``.npz`` file, or one line for each input to a ``.csv`` file."""
+        import numpy as np
+
+        path = Path(path)
+        _check_output(path, members="members" in self.arrays)
+        if path.suffix.lower() == ".csv":
+            write_text(path, self._csv())
+            return
+
+        def save(part: Path) -> None:
+            with part.open("wb") as file:
+                np.savez(file, **self.arrays)  # type: ignore[arg-type]
+
+        replace_atomically(path, save)
+
+    def _columns(self) -> dict[str, list[Any]]:
+        """Label and probabilities by class, or the prediction; then scores."""
+        arrays, columns = self.arrays, {}
+        if "probs" in arrays:
+            names = arrays["classes"].tolist()
+            columns["label"] = [names[number] for number in arrays["labels"].tolist()]
+            columns |= {f"p={name}": arrays["probs"][:, i].tolist() for i, name in enumerate(names)}
+        else:
+            width = arrays["mean"].shape[1]
+            for i in range(width):
+                columns["mean" if width == 1 else f"mean_{i}"] = arrays["mean"][:, i].tolist()
+        return columns | {n: a.tolist() for n, a in arrays.items() if n.startswith("score_")}
+
+    def _csv(self) -> str:
+        columns, text = self._columns(), io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+        return text.getvalue()
+
+
+def predict(
+    run: str | Path,
+    input: str | Path,
+    output: str | Path | None = None,
+    options: Predict | None = None,
+    *,
+    progress: bool = False,
+    **settings: Any,
+) -> PredictedInputs:
+    """Predict the inputs in a file; ``settings`` are the fields of :class:`Predict`.
+
+    Inputs are in the units of the source: what training standardised is standardised here, by the
+    same statistics. With ``output``, an ``.npz`` or ``.csv`` file, the predictions are saved there.
+
+    ::
+
+        predictions = ds.runs.predict("runs/ldr", "x.npz", score=["pds"])
+        predictions.arrays["probs"], predictions.to_frame()
+    """
+    from dissensus.data import read_inputs
+    from dissensus.training import predict as predict_inputs
+
+    options = collect(Predict, options, settings)
+    if output is not None:
+        _check_output(Path(output), members=options.members)
+    config, summary = read_config(run), DataSummary.read(run)
+    if summary is None:
+        raise ValueError(
+            f"{run} does not know its data, as it was not made by `dissensus train`; use "
+            "dissensus.load and predict in Python"
+        )
+    ens = load(run, trust=options.trust, device=options.device)
+    target = config["data"].get("target")
+    header = bool(config.get("data_options", {}).get("header", True))
+    inputs = read_inputs(input, summary, target=target, header=header)
+    outputs = predict_inputs(ens, inputs.x, progress=progress)
+    arrays = _arrays(ens, outputs, summary, members=options.members)
+    arrays |= _scores(outputs, summary.task, options.score)
+    predictions = PredictedInputs(arrays, tuple(inputs.ignored))
+    if output is not None:
+        predictions.save(output)
+    return predictions
+
+
+def _check_output(path: Path, *, members: bool) -> None:
+    suffix = path.suffix.lower()
+    if suffix not in (".npz", ".csv"):
+        raise ValueError(f"the output must end in .npz or .csv, got {path.name}")
+    if suffix == ".csv" and members:
+        raise ValueError("--members does not fit into a .csv; write to .npz")
+
+
+def _arrays(
+    ens: Ensemble, predictions: Predictions, summary: DataSummary, *, members: bool
+) -> Arrays:
+    import numpy as np
+
+    from dissensus.outputs import combine
+
+    outputs = predictions.outputs
+    combined = combine(outputs, ens.combine, None if ens.weights is None else ens.weights.cpu())
+    arrays: Arrays = {}
+    if summary.task == "classification":
+        arrays["probs"] = combined.numpy()
+        arrays["labels"] = combined.argmax(-1).numpy()
+        arrays["classes"] = np.array(summary.classes)
+    else:
+        arrays["mean"] = summary.original(combined).numpy()
+        outputs = summary.original(outputs)
+    if members:
+        arrays["members"] = outputs.numpy()
+    return arrays
+
+
+def _scores(predictions: Predictions, task: str, names: Sequence[str]) -> Arrays:
+    from dissensus.scores import SCORES, score_all
+
+    if task == "classification":
+        scores = score_all(predictions.outputs, list(names)) if names else {}
+    else:
+        for name in names:
+            if name != "variance":
+                raise ValueError(f"variance is the only score of a regression, got {name!r}")
+        scores = {name: SCORES[name](predictions.outputs) for name in names}
+    return {f"score_{name}": values.numpy() for name, values in scores.items()}
