@@ -5,7 +5,7 @@ from typing import Any
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.statistics import larger_than
-from dissensus.plots.style import add_line, label, new_figure
+from dissensus.plots import Panel, Plot, Series, Text
 
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
@@ -30,14 +30,11 @@ def first_cell(records: list[Record]) -> Finding:
     return Finding("holds", f"run 4 has {names['run=4']['result']['heads']:.3f}")
 
 
-def draw(records: list[Record]) -> Any:
-    figure, axes = new_figure(1, 2)
+def plot(records: list[Record]) -> Plot:
     heads = [record["result"]["heads"] for record in records]
-    x = list(range(len(heads)))
-    band = ([h - 0.1 for h in heads], [h + 0.1 for h in heads])
-    add_line(axes[0, 0], x, heads, 0, name="heads", band=band)
-    label(axes[0, 0], "run", "share β", "Coins", legend=True)
-    return figure
+    low, high = [h - 0.1 for h in heads], [h + 0.1 for h in heads]
+    line = Series("heads", range(len(heads)), heads, 0, low=low, high=high)
+    return Plot([Panel("run", "share β", [line], "Coins", legend="best"), Text()])
 
 
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
@@ -59,7 +56,7 @@ COINS = Experiment(
     title="Heads come up more often",
     study=STUDY,
     claims=(Claim("Heads | tails", "Section 0", check), Claim("There", "Section 1", first_cell)),
-    draw=draw,
+    draw=plot,
     table=table,
     setting={"smoke": "Three throws.", "cpu": "Five throws."},
 )

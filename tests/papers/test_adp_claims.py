@@ -28,6 +28,7 @@ from dissensus.papers.adp.accuracy import (
 from dissensus.papers.adp.measurements import EDGES, GRID, strong_attacks
 from dissensus.papers.adp.published import TABLE2, gains, published_row
 from dissensus.papers.adp.transfer import off_diagonal
+from dissensus.plots import draw
 
 TRAINED = (
     members.ERRORS,
@@ -175,7 +176,7 @@ def test_figures_and_tables_of_full_and_of_few_records(experiment: Any) -> None:
     records = planted(experiment.study, as_published=True)
     for some in (records, records[:1], records[:2]):
         if experiment.draw is not None:
-            assert experiment.draw(some).axes
+            assert draw(experiment.draw(some)).axes
         header, rows = experiment.table(some)
         assert all(len(row) == len(header) for row in rows)
 
@@ -312,7 +313,7 @@ def test_the_theorems_hold(theory_records: list[dict[str, Any]]) -> None:
         claim.text[:30]: claim.check(theory_records).verdict for claim in theory.EXPERIMENT.claims
     }
     assert list(verdicts.values())[:4] == ["holds"] * 4
-    assert theory.EXPERIMENT.draw(theory_records).axes
+    assert draw(theory.EXPERIMENT.draw(theory_records)).axes
     header, rows = theory.EXPERIMENT.table(theory_records)
     assert len(rows) == len(theory_records)
     assert all(len(row) == len(header) for row in rows)
@@ -343,7 +344,7 @@ def test_other_minima_refute_them(
 def test_jensen_shannon_has_no_solution_inside() -> None:
     records = exact_records(jsd.STUDY)
     assert [claim.check(records).verdict for claim in jsd.EXPERIMENT.claims][:2] == ["holds"] * 2
-    assert jsd.EXPERIMENT.draw(records).axes
+    assert draw(jsd.EXPERIMENT.draw(records)).axes
     inside = [{**one, "result": {**one["result"], "smallest": 0.01}} for one in records]
     assert jsd.EXPERIMENT.claims[0].check(inside).verdict == "does not hold"
     right = [{**one, "result": {**one["result"], "wrong_members": 0}} for one in records]

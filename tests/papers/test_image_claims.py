@@ -12,6 +12,7 @@ from dissensus.papers.collusion.comparing import (
     late_drop,
 )
 from dissensus.papers.comparisons import all_of, compare_values
+from dissensus.plots import draw
 
 EXPERIMENTS = (
     gap.GENERALIZATION_GAP,
@@ -94,7 +95,7 @@ def test_claims_fail_where_the_opposite_is_planted(experiment: Any, claim: Any) 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda one: one.name)
 def test_figures_and_tables_of_full_records(experiment: Any) -> None:
     records = planted(experiment.study, as_published=True)
-    assert experiment.draw(records).axes
+    assert draw(experiment.draw(records)).axes
     if experiment.table is not None:
         header, rows = experiment.table(records)
         assert all(len(row) == len(header) for row in rows)

@@ -27,6 +27,7 @@ from dissensus.papers.collusion.images import (
 )
 from dissensus.papers.comparisons import where
 from dissensus.papers.networks import library_model, small_resnet, small_vgg
+from dissensus.plots import draw
 
 RNG = np.random.default_rng(0)
 STUDIES = (
@@ -75,7 +76,7 @@ def test_an_experiment_at_smoke_scale(
     for claim in experiment.claims:
         assert claim.check(records).measured
     assert experiment.draw is not None
-    assert experiment.draw(records).axes
+    assert draw(experiment.draw(records)).axes
     if experiment.table is not None:
         header, rows = experiment.table(records)
         assert rows

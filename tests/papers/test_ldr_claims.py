@@ -4,9 +4,11 @@ import pytest
 
 from dissensus.papers import EXPERIMENTS
 from dissensus.papers.base import Record
-from dissensus.papers.ldr.reading import auroc, chosen, compare_sets, contender_of
+from dissensus.papers.comparisons import LargerInAll
+from dissensus.papers.ldr.reading import auroc, chosen, contender_of
 from dissensus.papers.ldr.weights import clashes, gradients_differ_by
 from dissensus.papers.studies import run_study
+from dissensus.plots import draw
 
 
 def record(
@@ -33,7 +35,7 @@ def test_validation_chooses_the_strength() -> None:
     ]
     assert chosen(runs, "digits", "ldr")[0]["cell"]["strength"] == 1.0
     assert contender_of(runs[-1]) == "ldr-all"
-    assert chosen(runs, "features", "ldr") == {}
+    assert chosen(runs, "features", "ldr") == []
 
 
 @pytest.mark.parametrize(
@@ -41,15 +43,17 @@ def test_validation_chooses_the_strength() -> None:
 )
 def test_a_comparison_follows_the_interval(gain: float, verdict: str) -> None:
     noise = (0.001, -0.001, 0.0005)
-    left = {seed: record("a", 1, seed, 1, 1, 0.5 + gain + noise[seed]) for seed in range(3)}
-    right = {seed: record("b", 1, seed, 1, 1, 0.5) for seed in range(3)}
-    value = auroc("far", "pds")
-    found = compare_sets({"far": (left, value, right, value)}, ("a", "b"), "AUROC")
-    assert found.verdict == verdict
-    alone = compare_sets({"far": ({0: left[0]}, value, right, value)}, ("a", "b"), "AUROC")
-    assert alone.verdict == "cannot be tested at this scale"
-    strict = compare_sets({"far": (left, value, right, value)}, ("a", "b"), "AUROC", margin=0.2)
-    assert strict.verdict == "does not hold"
+    quantity = auroc("far", "pds")
+    left = quantity.values(record("a", 1, s, 1, 1, 0.5 + gain + noise[s]) for s in range(3))
+    right = quantity.values(record("b", 1, seed, 1, 1, 0.5) for seed in range(3))
+
+    def check(first: dict[int, float], **options: float) -> str:
+        larger = LargerInAll(lambda _: {"far": (first, right)}, ("a", "b"), "AUROC", **options)
+        return larger([]).verdict
+
+    assert check(left) == verdict
+    assert check({0: left[0]}) == "cannot be tested at this scale"
+    assert check(left, margin=0.2) == "does not hold"
 
 
 def test_the_gradients_of_the_appendix() -> None:
@@ -75,4 +79,4 @@ def test_a_small_run_decides_draws_and_tables(name: str, tmp_path: object) -> No
         assert all(len(row) == len(header) for row in rows)
     pytest.importorskip("matplotlib")
     assert experiment.draw is not None
-    assert experiment.draw(found.records).axes
+    assert draw(experiment.draw(found.records)).axes

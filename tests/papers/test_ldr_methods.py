@@ -4,22 +4,23 @@ import numpy as np
 import pytest
 import torch
 
+from dissensus.papers.cells import make_cell
 from dissensus.papers.ldr import methods
-from dissensus.papers.ldr.cells import SMOKE, ldr_cell
-from dissensus.papers.ldr.measuring import _groups, dropout_passes, outputs_of
+from dissensus.papers.ldr.contenders import SMOKE
+from dissensus.papers.ldr.data import load_data
+from dissensus.papers.ldr.measurements import _groups, dropout_passes, outputs_of
 from dissensus.papers.ldr.methods import METHODS, _recipe, train_ensemble
-from dissensus.papers.ldr.planted import HIGH_LOSS, high_loss_facts
-from dissensus.papers.ldr.settings import load_setting
+from dissensus.papers.ldr.planted import HIGH_LOSS, high_loss_disagreement
 
 SMALL = {**SMOKE, "train": 120, "epochs": 1, "members": 3, "strength": 0.5}
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_gives_members_that_differ(method: str) -> None:
-    cell = ldr_cell("x", SMALL, method=method)
-    setting = load_setting(cell)
-    ens = train_ensemble(cell, setting)
-    outputs = outputs_of(ens, setting.test[0])
+    cell = make_cell("x", SMALL, method=method)
+    data = load_data(cell)
+    ens = train_ensemble(cell, data)
+    outputs = outputs_of(ens, data.test[0])
     alone = method in ("dropout", "distances")
     assert outputs.shape == (1 if alone else 3, SMALL["test"], 10)
     for first in range(1, len(outputs)):
@@ -28,7 +29,7 @@ def test_every_method_gives_members_that_differ(method: str) -> None:
 
 def test_members_get_as_many_updates_whatever_is_drawn() -> None:
     def epochs(**changes: object) -> int:
-        return _recipe(ldr_cell("x", SMOKE, epochs=8, members=5, **changes)).epochs
+        return _recipe(make_cell("x", SMOKE, epochs=8, members=5, **changes)).epochs
 
     assert epochs(method="deep-ensemble") == 8
     assert epochs(method="ldr", active=2) == 20
@@ -39,17 +40,17 @@ def test_members_get_as_many_updates_whatever_is_drawn() -> None:
 def test_the_second_stage_disagrees_on_the_least_confident_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cell = ldr_cell("x", SMALL, method="two-stage")
-    setting = load_setting(cell)
+    cell = make_cell("x", SMALL, method="two-stage")
+    data = load_data(cell)
     seen = {}
 
-    def kept(ens: object, setting: object, objective: object, cell: object, *data: object) -> None:
-        seen["disagreement"], seen["train"] = data
+    def kept(ens: object, data: object, objective: object, cell: object, *rest: object) -> None:
+        seen["disagreement"], seen["train"] = rest
 
     monkeypatch.setattr(methods, "_fit_with", kept)
-    train_ensemble(cell, setting)
-    x = setting.train[0]
-    first = METHODS["single"]({**cell, "members": 1, "method": "deep-ensemble"}, setting)
+    train_ensemble(cell, data)
+    x = data.train[0]
+    first = METHODS["single"]({**cell, "members": 1, "method": "deep-ensemble"}, data)
     confidence = outputs_of(first, x)[0].softmax(-1).amax(-1).numpy()
     hardest = np.argsort(confidence)[:2]  # 1.4% of 120
     assert torch.equal(seen["disagreement"], x[hardest])
@@ -61,24 +62,24 @@ def test_diverse_members_have_rates_and_decays_of_their_own(
 ) -> None:
     seen = {}
     monkeypatch.setattr(methods, "fit", lambda *args, recipe, **rest: seen.update(recipe=recipe))
-    cell = ldr_cell(
+    cell = make_cell(
         "x", SMALL, method="diverse-hyperparameters", optimizer="adamw:lr=1e-3,weight_decay=0.1"
     )
-    train_ensemble(cell, load_setting(cell))
+    train_ensemble(cell, load_data(cell))
     assert seen["recipe"].optimizer.lr == pytest.approx((1e-3 / 3, 1e-3, 3e-3))
     assert seen["recipe"].optimizer.weight_decay == pytest.approx((1.0, 0.1, 0.01))
 
 
 def test_dropout_passes_repeat_and_need_dropout() -> None:
     options = {"hidden": [32], "dropout": 0.3}
-    cell = ldr_cell("x", SMALL, method="dropout", model_options=options)
-    setting = load_setting(cell)
-    passes = dropout_passes(train_ensemble(cell, setting), 4, seed=0)
-    x = setting.test[0]
+    cell = make_cell("x", SMALL, method="dropout", model_options=options)
+    data = load_data(cell)
+    passes = dropout_passes(train_ensemble(cell, data), 4, seed=0)
+    x = data.test[0]
     assert passes(x).shape == (4, len(x), 10)
     assert torch.equal(passes(x), passes(x))
     assert not torch.allclose(passes(x)[0], passes(x)[1])
-    plain = train_ensemble(ldr_cell("x", SMALL, method="dropout"), setting)
+    plain = train_ensemble(make_cell("x", SMALL, method="dropout"), data)
     with pytest.raises(ValueError, match="network with dropout"):
         dropout_passes(plain, 4, seed=0)
 
@@ -88,7 +89,7 @@ def test_high_loss_rows_against_numpy() -> None:
     logits = torch.randn(3, 40, 4, generator=generator, dtype=torch.float64)
     y = torch.randint(4, (40,), generator=generator)
     planted = torch.rand(40, generator=generator) < 0.3
-    facts = high_loss_facts(logits, y, planted)
+    facts = high_loss_disagreement(logits, y, planted)
 
     probs = np.exp(logits.numpy())
     probs /= probs.sum(-1, keepdims=True)

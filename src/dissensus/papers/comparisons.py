@@ -28,10 +28,13 @@ __all__ = [
     "CANNOT",
     "DATA_TITLES",
     "AboveZero",
+    "Cases",
     "Larger",
     "LargerInAll",
+    "Pairs",
     "Quantity",
     "Runs",
+    "Values",
     "all_of",
     "at",
     "by_data",
@@ -50,7 +53,8 @@ Values = Mapping[Any, float]
 Read = Callable[[Record], float | None]
 Groups = Callable[[list[Record]], Mapping[str, list[Record]]]
 #: Both sides of a comparison, for each case.
-Cases = Callable[[list[Record]], Mapping[str, tuple[Values, Values]]]
+Pairs = Mapping[str, tuple[Values, Values]]
+Cases = Callable[[list[Record]], Pairs]
 
 #: Data sets as pages call them.
 DATA_TITLES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,7 @@ from dissensus.papers.comparisons import (
     where,
 )
 from dissensus.papers.statistics import larger_than
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dissensus.plots import Panel, Plot, Series
 
 __all__ = ["DETECTION", "brief"]
 
@@ -70,23 +68,21 @@ def brief(records: list[Record]) -> list[str]:
     ][: len(parts)]
 
 
-def draw(records: list[Record]) -> Figure:
+def plot(records: list[Record]) -> Plot:
     """ROC curves on ADP's ensembles, mean over seeds."""
-    from dissensus.plots.style import add_line, label, new_figure
-
-    groups = by_data(record for record in records if "detection" in record["result"])
-    figure, axes = new_figure(1, max(1, len(groups)), width=3.8, height=3.4)
-    for panel, (title, group) in zip(axes[0], groups.items(), strict=True):
+    panels = []
+    for title, group in by_data(r for r in records if "detection" in r["result"]).items():
         rows = ADP_RUNS.of(group)
-        for number, attack in enumerate((*ATTACKS, "disguised") if rows else ()):
+        series = [Series("chance", [0.0, 1.0], [0.0, 1.0], "muted", markers=False)]
+        for number, (attack, name) in enumerate(_NAMES.items() if rows else ()):
             curve = np.mean([row["result"]["detection"][attack]["roc"] for row in rows], axis=0)
-            name = f"{_NAMES[attack]}, AUROC {_auroc(attack).mean(rows):.2f}"
-            style = "--" if attack == "disguised" else "-"
-            add_line(panel, GRID, curve, number, name=name, markers=False, linestyle=style)
-        panel.plot([0, 1], [0, 1], color="#999999", linewidth=0.8, label="chance")
-        label(panel, "false positive rate", "true positive rate", title)
-        panel.legend(loc="lower right", fontsize=7.0, framealpha=0.9, edgecolor="none")
-    return figure
+            dash: Any = "dashed" if attack == "disguised" else "solid"
+            words = f"{name}, AUROC {_auroc(attack).mean(rows):.2f}"
+            series.append(Series(words, GRID, curve, number, dash=dash, markers=False))
+        axes = ("false positive rate", "true positive rate")
+        panels.append(Panel(*axes, series, title, legend="lower right"))
+    alt = "ROC curves of ensemble diversity as a detector of adversarial examples"
+    return Plot(panels, alt, len(panels) or 1, (3.8, 3.4))
 
 
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
@@ -150,7 +146,7 @@ DETECTION = Experiment(
             ),
         ),
     ),
-    draw,
+    plot,
     table,
     {
         **ENSEMBLE_SETTING,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,10 +40,8 @@ from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Stud
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
 from dissensus.papers.comparisons import Larger, Quantity, Runs, at, where
 from dissensus.papers.image_data import ImageData, load_images
+from dissensus.plots import Panel, Plot, Series
 from dissensus.training import predict
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["HUNDRED_CLASSES", "STUDY", "cells", "digit_pairs", "run"]
 
@@ -197,25 +195,23 @@ class HottestLarger:
 # ---- figure and table ---------------------------------------------------------------------------
 
 
-def draw(records: list[Record]) -> Figure:
+def plot(records: list[Record]) -> Plot:
     """Diversity, wrong-class probabilities and accuracy, by temperature."""
-    from dissensus.plots.style import COLORS, label, new_figure
-
     kinds = [runs for runs in _kinds(records) if runs.of(records)]
-    short = [runs.name.replace("ADP₂,₀.₅, ", "") for runs in kinds]
-    panels = {
+    quantities = {
         "median log diversity": _DIVERSITY,
         "probability of wrong classes, in training": _WRONG,
         "accuracy under the paper's PGD": _pgd_accuracy(records),
     }
-    figure, axes = new_figure(1, len(panels), width=3.4, height=2.8)
-    for panel, (words, quantity) in zip(axes[0], panels.items(), strict=True):
+    panels = []
+    for label, quantity in quantities.items():
+        series = []
         for number, runs in enumerate(kinds):
             values = list(quantity.values(runs.of(records)).values())
-            panel.plot([number] * len(values), values, "o", color=COLORS[number])
-        panel.set_xticks(range(len(kinds)), short)
-        label(panel, "", words)
-    return figure
+            x = [runs.name.replace("ADP₂,₀.₅, ", "")] * len(values)
+            series.append(Series(runs.name, x, values, number, "points", legend=False))
+        panels.append(Panel("", label, series))
+    return Plot(panels, "Diversity, wrong classes and accuracy by temperature", 3)
 
 
 def _pgd_accuracy(records: list[Record]) -> Quantity:
@@ -288,7 +284,7 @@ HUNDRED_CLASSES = Experiment(
             HottestLarger(attacks=weak(("pgd",)), name="accuracy under PGD"),
         ),
     ),
-    draw,
+    plot,
     table,
     {
         "smoke": "Pairs of 300 digits of scikit-learn, a tiny CNN, 8 epochs: no claim can show.",

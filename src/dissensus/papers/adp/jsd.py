@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -11,9 +11,7 @@ from dissensus.objectives import JSD
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.comparisons import decide, where
 from dissensus.papers.exact import generator_of, minimize_objective
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dissensus.plots import Panel, Plot, Rule, Series
 
 __all__ = ["EXPERIMENT", "STUDY", "left_over"]
 
@@ -133,20 +131,19 @@ def _too_weak(records: list[Record]) -> Finding:
     return decide(bool(small) and len(none) == len(small), sentence)
 
 
-def draw(records: list[Record]) -> Figure:
+def plot(records: list[Record]) -> Plot:
     """Members' probabilities of the label at the least loss, against λ."""
-    from dissensus.plots.style import COLORS, label, new_figure
-
-    counts = sorted({record["cell"]["members"] for record in records})
-    figure, axes = new_figure(1, len(counts), width=3.2, height=2.8, sharey=True)
-    for number, (panel, members) in enumerate(zip(axes[0], counts, strict=True)):
+    panels = []
+    for number, members in enumerate(sorted({record["cell"]["members"] for record in records})):
+        x, y = [], []
         for record in where(records, members=members):
-            values = record["result"]["label"]
-            x = [record["cell"]["strength"]] * len(values)
-            panel.plot(x, values, "o", color=COLORS[number], alpha=0.7)
-        panel.axhline(0.5, color="#999999", linewidth=0.8)
-        label(panel, "λ", "F_y of each member", f"{members} members")
-    return figure
+            y += record["result"]["label"]
+            x += [record["cell"]["strength"]] * members
+        points = [Series("", x, y, number, "points")]
+        half = [Rule("y", 0.5)]
+        panels.append(Panel("λ", "F_y of each member", points, f"{members} members", rules=half))
+    alt = "The label's probability at the least loss against λ"
+    return Plot(panels, alt, len(panels), (3.2, 2.8), "all")
 
 
 EXPERIMENT = Experiment(
@@ -172,7 +169,7 @@ EXPERIMENT = Experiment(
             _too_weak,
         ),
     ),
-    draw,
+    plot,
     None,
     {
         scale: f"The logits of one example are free and the loss is minimised over them by L-BFGS "

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from dissensus.papers.adp.ensembles import (
     ADP_RUNS,
     BASELINE,
-    CONTENDERS,
     ENSEMBLES,
     contenders_in,
     runs_of,
@@ -19,9 +16,7 @@ from dissensus.papers.adp.published import TABLE1
 from dissensus.papers.adp.settings import ENSEMBLE_SETTING
 from dissensus.papers.base import Claim, Experiment, Record
 from dissensus.papers.comparisons import Larger, Quantity, at, by_data, data_title, interval_text
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dissensus.plots import Panel, Plot, Series
 
 __all__ = ["ERRORS", "FEATURES", "HISTOGRAM"]
 
@@ -103,24 +98,19 @@ def _quantity_table(records: list[Record], quantity: Quantity) -> tuple[list[str
     return ["data", "contender", quantity.name], rows
 
 
-def draw_histogram(records: list[Record]) -> Figure:
+def plot_histogram(records: list[Record]) -> Plot:
     """Histograms of log diversity, all seeds together."""
-    from dissensus.plots.style import COLORS, label, new_figure
-
-    groups = by_data(record for record in records if "histogram" in record["result"])
-    figure, axes = new_figure(1, max(1, len(groups)), width=3.8, height=3.0)
-    for panel, (title, group) in zip(axes[0], groups.items(), strict=True):
+    panels = []
+    for title, group in by_data(r for r in records if "histogram" in r["result"]).items():
+        series = []
         for number, runs in enumerate((BASELINE, _SMOOTHED, _ENTROPY, ADP_RUNS)):
-            rows = runs.of(group)
-            if not rows:
-                continue
-            counts = np.sum([row["result"]["histogram"]["counts"] for row in rows], axis=0)
-            panel.stairs(counts / counts.sum(), EDGES, color=COLORS[number], label=runs.name)
-        label(panel, "log ensemble diversity", "share of test images", title)
-        panel.set_yscale("log")
-    if groups:
-        axes[0, 0].legend(loc="upper left", fontsize=8.0, frameon=False)
-    return figure
+            counts = [row["result"]["histogram"]["counts"] for row in runs.of(group)]
+            if counts:
+                share = np.sum(counts, axis=0) / np.sum(counts)
+                series.append(Series(runs.name, EDGES, share, number, "steps"))
+        y = "share of test images"
+        panels.append(Panel("log ensemble diversity", y, series, title, y_log=True))
+    return Plot(panels, "Histograms of the log diversity", len(panels) or 1, (3.8, 3.0))
 
 
 HISTOGRAM = Experiment(
@@ -147,7 +137,7 @@ HISTOGRAM = Experiment(
             Larger(_DIVERSITY, _ENTROPY, _SMOOTHED, by_data),
         ),
     ),
-    draw_histogram,
+    plot_histogram,
     lambda records: _quantity_table(records, _DIVERSITY),
     ENSEMBLE_SETTING,
 )
@@ -156,29 +146,23 @@ HISTOGRAM = Experiment(
 # ---- Figure 2 -----------------------------------------------------------------------------------
 
 
-def draw_features(records: list[Record]) -> Figure:
+def plot_features(records: list[Record]) -> Plot:
     """t-SNE of each member's last hidden features, one colour a class, for the first seed."""
-    from dissensus.plots.style import COLORS, new_figure
-
     groups = by_data(record for record in records if "tsne" in record["result"])
     first = next(iter(groups.values()), [])
-    rows = [row for runs in (BASELINE, ADP_RUNS) for row in runs.of(first)]
-    members = max((len(row["result"]["tsne"]["points"]) for row in rows), default=1)
-    figure, axes = new_figure(max(1, len(rows)), members, width=2.4, height=2.4)
-    colors = np.array([*COLORS, "#8C564B", "#7F7F7F"])
-    for line, row in zip(axes, rows, strict=False):
-        tsne = row["result"]["tsne"]
-        shades = colors[np.asarray(tsne["labels"]) % len(colors)]
-        for number, (panel, points) in enumerate(zip(line, tsne["points"], strict=True)):
-            x, y = np.asarray(points).T
-            panel.scatter(x, y, c=shades, s=4, linewidths=0)
-            panel.set_xticks([])
-            panel.set_yticks([])
-            panel.grid(False)
-            name = CONTENDERS[row["cell"]["contender"]].title
-            words = f"{data_title(row['cell']['data'])}, {name}, net {number + 1}"
-            panel.set_title(words, fontsize=8.0)
-    return figure
+    panels, columns = [], 1
+    for runs in (BASELINE, ADP_RUNS):
+        for row in runs.of(first):
+            tsne = row["result"]["tsne"]
+            labels, columns = np.asarray(tsne["labels"]), len(tsne["points"])
+            for number, points in enumerate(np.asarray(tsne["points"])):
+                series = []
+                for label in np.unique(labels).tolist():
+                    x, y = points[labels == label].T
+                    series.append(Series(str(label), x, y, label, "points", legend=False))
+                title = f"{data_title(row['cell']['data'])}, {runs.name}, net {number + 1}"
+                panels.append(Panel("", "", series, title, ticks=False))
+    return Plot(panels, "t-SNE of each member's features, by class", columns, (2.6, 2.6))
 
 
 FEATURES = Experiment(
@@ -195,7 +179,7 @@ FEATURES = Experiment(
             Larger(_SIMILARITY, BASELINE, ADP_RUNS, by_data),
         ),
     ),
-    draw_features,
+    plot_features,
     lambda records: _quantity_table(records, _SIMILARITY),
     {
         **ENSEMBLE_SETTING,

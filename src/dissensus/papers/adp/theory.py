@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,7 @@ from dissensus.objectives import ADP, alpha_for, target_probability
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.comparisons import CANNOT, decide, where
 from dissensus.papers.exact import Minimum, minimize_objective
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dissensus.plots import Panel, Plot, Series
 
 __all__ = ["EXPERIMENT", "THEORY", "corollary_loss", "corollary_solution"]
 
@@ -204,26 +202,18 @@ def _approximately(records: list[Record]) -> Finding:
     return decide(max(away[1:]) < 0.02, sentence)
 
 
-def draw(records: list[Record]) -> Figure:
+def plot(records: list[Record]) -> Plot:
     """The predictions of three members on ten classes: Eq. 8, as in Figure 1."""
-    from dissensus.plots.style import COLORS, label, new_figure
-
-    figure, axes = new_figure(1, 2, width=4.0, height=2.8, sharey=True)
-    for panel, (members, classes) in zip(axes[0], ((3, 10), (5, 101)), strict=True):
-        probabilities = corollary_solution(
-            members, classes, target_probability(2.0, members, classes)
-        )
-        bottom = np.zeros(classes - 1)
-        for number, probs in enumerate(probabilities):
-            wrong = probs[1:]
-            x = np.arange(1, classes)
-            color = COLORS[number]
-            panel.bar(x, wrong, bottom=bottom, color=color, label=f"member {number + 1}")
-            bottom = bottom + wrong
-        words = f"K = {members}, L = {classes}, F_y = {probabilities[0, 0]:.2f}"
-        label(panel, "wrong class", "probability", words)
-    axes[0, 0].legend(fontsize=8.0, frameon=False)
-    return figure
+    panels = []
+    for members, classes in ((3, 10), (5, 101)):
+        solution = corollary_solution(members, classes, target_probability(2.0, members, classes))
+        bars = [
+            Series(f"member {number + 1}", range(1, classes), probs[1:], number, "bars")
+            for number, probs in enumerate(solution)
+        ]
+        title = f"K = {members}, L = {classes}, F_y = {solution[0, 0]:.2f}"
+        panels.append(Panel("wrong class", "probability", bars, title, stacked=True))
+    return Plot(panels, "The members' shares of the wrong classes", 2, (4.0, 2.8), "all")
 
 
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
@@ -290,7 +280,7 @@ EXPERIMENT = Experiment(
             _approximately,
         ),
     ),
-    draw,
+    plot,
     table,
     {
         scale: f"The logits of one example are free and ADP's loss is minimised over them by "

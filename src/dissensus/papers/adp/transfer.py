@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,9 +19,7 @@ from dissensus.papers.comparisons import (
     interval_text,
     where,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dissensus.plots import Matrix, Plot, Text
 
 __all__ = ["TRANSFER", "brief", "off_diagonal"]
 
@@ -116,31 +113,17 @@ def _attack_title(name: str) -> str:
     return f"{kind.upper()} of {steps} steps" if steps else kind.upper()
 
 
-def draw(records: list[Record]) -> Figure:
+def plot(records: list[Record]) -> Plot:
     """The matrices of PGD, mean over seeds; high is good untargeted, low is good targeted."""
-    from dissensus.plots.style import new_figure
-
-    groups = by_data(record for record in records if "transfer" in record["result"])
-    kinds = [(runs, mode) for mode in _MODES for runs in (BASELINE, ADP_RUNS)]
-    figure, axes = new_figure(max(1, len(groups)), len(kinds), width=2.3, height=2.3)
-    for line, (title, group) in zip(axes, groups.items(), strict=True):
-        for panel, (runs, mode) in zip(line, kinds, strict=True):
-            rows = runs.of(group)
-            panel.grid(False)
-            panel.set_xticks([])
-            panel.set_yticks([])
-            if not rows:
-                panel.set_axis_off()
-                continue
-            mean = np.mean([row["result"]["transfer"][f"pgd {mode}"] for row in rows], axis=0)
-            panel.imshow(mean, cmap="Blues", vmin=0, vmax=1)
-            for (i, j), value in np.ndenumerate(mean):
-                color = "white" if value > 0.6 else "black"
-                panel.text(j, i, f"{value:.2f}", ha="center", va="center", color=color)
-            panel.set_title(f"{runs.name}, {mode}", fontsize=8.0)
-            if panel is line[0]:
-                panel.set_ylabel(title)
-    return figure
+    panels: list[Matrix | Text] = []
+    for title, group in by_data(r for r in records if "transfer" in r["result"]).items():
+        for mode in _MODES:
+            for runs in (BASELINE, ADP_RUNS):
+                matrices = [row["result"]["transfer"][f"pgd {mode}"] for row in runs.of(group)]
+                name = f"{title}, {runs.name}, {mode}"
+                mean = np.mean(matrices, axis=0) if matrices else None
+                panels.append(Text() if mean is None else Matrix(name, mean, y="made for member"))
+    return Plot(panels, "Transfer of PGD among the members", columns=4)
 
 
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
@@ -203,7 +186,7 @@ TRANSFER = Experiment(
             for data in ("mnist", "fashion_mnist", "digits")
         ),
     ),
-    draw,
+    plot,
     table,
     {
         **ENSEMBLE_SETTING,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -38,9 +38,8 @@ from dissensus.papers.adp.published import TABLE2, gains, published_row
 from dissensus.papers.adp.settings import ENSEMBLE_SETTING
 from dissensus.papers.base import Claim, Experiment, Finding, Record
 from dissensus.papers.comparisons import CANNOT, all_of, by_data, data_title, decide
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dissensus.papers.statistics import curve_interval
+from dissensus.plots import Panel, Plot, Series
 
 __all__ = ["WHITE_BOX", "brief"]
 
@@ -190,43 +189,34 @@ def _share_left(group: list[Record]) -> float:
     return 1.0 if worst is None or not clean else worst.mean / clean
 
 
-def draw(records: list[Record]) -> Figure:
+def plot(records: list[Record]) -> Plot:
     """Accuracy against ε: the paper's PGD beside one that crosses the ball, and the worst case."""
-    from dissensus.papers.statistics import curve_interval
-    from dissensus.plots.style import COLORS, MARKERS, add_line, label, new_figure
-
-    groups = by_data(record for record in records if "curve" in record["result"])
-    figure, axes = new_figure(1, max(1, len(groups)), width=4.4, height=3.4)
-    for panel, (title, group) in zip(axes[0], groups.items(), strict=True):
+    panels = []
+    for title, group in by_data(r for r in records if "curve" in r["result"]).items():
+        series: list[Series] = []
         for number, runs in enumerate((BASELINE, ADP_RUNS)):
             rows = runs.of(group)
-            if not rows:
-                continue
-            eps = rows[0]["cell"]["curve"]["eps"]
-            for kind, style, words in (("weak", "--", "paper's PGD"), ("strong", "-", "PGD-40")):
-                curves = np.array([row["result"]["curve"][kind] for row in rows])
-                mean, low, high = curve_interval(curves)
-                add_line(
-                    panel,
-                    eps,
-                    mean,
-                    number,
-                    band=(low.clip(0), high.clip(max=1)) if kind == "strong" else None,
-                    name=f"{runs.name}, {words}",
-                    markers=False,
-                    linestyle=style,
-                )
-            for size in standard_eps(rows):
-                bits = bits_by_seed(rows, right_in_worst_case(size)).values()
-                worst = float(np.mean([float(one.mean()) for one in bits]))
-                mark = MARKERS[number]
-                told = f"{runs.name}, worst case" if size == standard_eps(rows)[0] else None
-                panel.plot([size], [worst], mark, color=COLORS[number], markersize=7.0, label=told)
-        label(panel, "ε (L∞)", "accuracy", title)
-        panel.set_ylim(-0.03, 1.03)
-    if groups:
-        axes[0, 0].legend(loc="lower left", fontsize=7.5, frameon=False)
-    return figure
+            series += _accuracy_series(runs.name, rows, number) if rows else []
+        panels.append(Panel("ε (L∞)", "accuracy", series, title, y_range=(-0.03, 1.03)))
+    alt = "Accuracy of the baseline and of ADP against ε, under weak and strong attacks"
+    return Plot(panels, alt, len(panels) or 1, (4.4, 3.4))
+
+
+def _accuracy_series(name: str, rows: list[Record], style: int) -> list[Series]:
+    """Two curves over ε, and points of the worst case."""
+    eps = rows[0]["cell"]["curve"]["eps"]
+    curves = {kind: [row["result"]["curve"][kind] for row in rows] for kind in ("weak", "strong")}
+    lenient, _, _ = curve_interval(curves["weak"])
+    strict, low, high = curve_interval(curves["strong"])
+    sizes = standard_eps(rows)
+    worst = [accuracy_estimate(rows, right_in_worst_case(size)) for size in sizes]
+    means = [float("nan") if estimate is None else estimate.mean for estimate in worst]
+    band: dict[str, Any] = {"low": low.clip(0), "high": high.clip(max=1)}
+    return [
+        Series(f"{name}, paper's PGD", eps, lenient, style, dash="dashed", markers=False),
+        Series(f"{name}, PGD-40", eps, strict, style, markers=False, **band),
+        Series(f"{name}, worst case", sizes, means, style, "points"),
+    ]
 
 
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
@@ -355,7 +345,7 @@ WHITE_BOX = Experiment(
             _no_masking,
         ),
     ),
-    draw,
+    plot,
     table,
     ENSEMBLE_SETTING,
     brief,

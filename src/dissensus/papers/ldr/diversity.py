@@ -1,119 +1,81 @@
-"""How diverse the ensembles are (Table 1), and what their number of unique predictions says."""
+"""Diversity of the ensembles: their numbers of unique predictions (Table 1)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dissensus.papers.base import Claim, Experiment, Finding, Record
-from dissensus.papers.ldr.contenders import METHOD_NAMES, SETTING, STUDY
+from dissensus.papers.comparisons import LargerInAll, Pairs, Values, data_title, decide
+from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
 from dissensus.papers.ldr.reading import (
-    DATA_NAMES,
     chosen,
-    compare_sets,
     data_in,
-    part,
-    sets_in,
-    shown,
+    data_with,
+    on_all_parts,
+    quantity_on,
+    unique,
+    unknown_sets,
 )
 from dissensus.papers.statistics import mean_interval
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dissensus.plots import Panel, Plot, estimates
 
 __all__ = ["EXPERIMENT"]
 
 _ROWS = ("deep-ensemble", "diverse-hyperparameters", "divdis", "a2d", "ldr", "ldr-divdis")
 
 
-def _more_than(other: str, published: str) -> Claim:
-    def check(records: list[Record]) -> Finding:
-        pairs = {}
-        for data in _with_both(records, other):
-            ldr, rival = chosen(records, data, "ldr"), chosen(records, data, other)
-            for name in sets_in(ldr):
-                unique = part(name, "unique")
-                pairs[f"{DATA_NAMES[data]} {name}"] = (ldr, unique, rival, unique)
-        names = ("LDR", METHOD_NAMES[other])
-        return compare_sets(pairs, names, "#unique", form="{:.2f}", published=published)
-
+def _more_unique_than(other: str, published: str) -> Claim:
+    title = contender_title(other)
+    cases = on_all_parts("ldr", other, unique)
     return Claim(
-        f"LDR has more unique predictions on unknown inputs than {METHOD_NAMES[other]}",
+        f"LDR has more unique predictions on unknown inputs than {title}",
         "Section 4.2, Table 1",
-        check,
+        LargerInAll(cases, ("LDR", title), "#unique", "{:.2f}", published=published),
     )
 
 
-def _with_both(records: list[Record], other: str) -> list[str]:
-    """Data sets on which both were run, apart from those of a linear head alone."""
-    return [
-        data
-        for data in data_in(records)
-        if chosen(records, data, "ldr") and chosen(records, data, other)
-    ]
+def _gains(records: list[Record]) -> Pairs:
+    """LDR's gain in #unique over a deep ensemble, on unknown inputs and on test inputs."""
+    cases = {}
+    for data in data_with(records, "ldr", "deep-ensemble"):
+        ldr, rival = (chosen(records, data, name) for name in ("ldr", "deep-ensemble"))
+
+        def gain(part: str, ldr: list[Record] = ldr, rival: list[Record] = rival) -> Values:
+            after, before = unique(part).values(ldr), unique(part).values(rival)
+            return {seed: value - before[seed] for seed, value in after.items()}
+
+        for part in unknown_sets(ldr):
+            cases[f"{data_title(data)} {part}"] = (gain(part), gain("test"))
+    return cases
 
 
-def _more_on_unknown(records: list[Record]) -> Finding:
-    """LDR's gain in #unique over a deep ensemble, on unknown inputs against on test inputs."""
-    pairs = {}
-    for data in _with_both(records, "deep-ensemble"):
-        ldr, plain = chosen(records, data, "ldr"), chosen(records, data, "deep-ensemble")
-
-        def gain(name: str, plain: dict[int, Record] = plain) -> object:
-            value = part(name, "unique")
-            return lambda record: value(record) - value(plain[record["cell"]["seed"]])
-
-        for name in sets_in(ldr):
-            pairs[f"{DATA_NAMES[data]} {name}"] = (ldr, gain(name), ldr, gain("test"))
-    return compare_sets(
-        pairs,  # type: ignore[arg-type]
-        ("unknown", "test"),
-        "gain in #unique over a deep ensemble",
-        form="{:.2f}",
-        published="IN-Val 1.05 → 1.36, C-1 1.09 → 1.82, iNat 1.31 → 4.68, OI 1.23 → 4.11",
-    )
-
-
-def _plain_is_alike(records: list[Record]) -> Finding:
+def _hardly_diverse(records: list[Record]) -> Finding:
     """A deep ensemble's #unique on test inputs stays below 1.2."""
-    found, holds = [], True
-    for data in _with_both(records, "ldr"):
-        runs = chosen(records, data, "deep-ensemble")
-        estimate = mean_interval([part("test", "unique")(record) for record in runs.values()])
-        holds &= estimate.high < 1.2
-        found.append(f"{DATA_NAMES[data]} {estimate.shown('{:.2f}')}")
-    return Finding(
-        "holds" if holds else "does not hold",
-        f"#unique of a deep ensemble on test inputs (of at most 5): {'; '.join(found)}",
+    estimates = {
+        data_title(data): mean_interval(
+            list(unique("test").values(chosen(records, data, "deep-ensemble")).values())
+        )
+        for data in data_with(records, "ldr", "deep-ensemble")
+    }
+    shown = "; ".join(f"{data} {one.shown('{:.2f}')}" for data, one in estimates.items())
+    return decide(
+        all(one.high < 1.2 for one in estimates.values()),
+        f"#unique of a deep ensemble on test inputs (of at most 5): {shown}",
         "1.05 on IN-Val",
     )
 
 
-def draw(records: list[Record]) -> Figure:
+def plot(records: list[Record]) -> Plot:
     """#unique on test inputs and on each unknown set, for each method."""
-    from dissensus.plots.style import add_line, label, new_figure
-
-    sets = [data for data in data_in(records) if chosen(records, data, "ldr")]
-    figure, axes = new_figure(1, len(sets), width=3.6, height=3.0, sharey=True)
-    for panel, data in zip(axes[0], sets, strict=True):
-        parts = ["test", *sets_in(chosen(records, data, "ldr"))]
+    panels = []
+    for data in data_with(records, "ldr"):
+        parts = ["test", *unknown_sets(chosen(records, data, "ldr"))]
+        series = []
         for number, name in enumerate(_ROWS):
             runs = chosen(records, data, name)
             if runs:
-                means = [
-                    mean_interval([part(at, "unique")(record) for record in runs.values()])
-                    for at in parts
-                ]
-                band = None
-                if len(runs) > 1:
-                    band = [found.low for found in means], [found.high for found in means]
-                x = range(len(parts))
-                add_line(
-                    panel, x, [m.mean for m in means], number, band=band, name=METHOD_NAMES[name]
-                )
-        panel.set_xticks(range(len(parts)), parts, rotation=30, fontsize=8.0)
-        label(panel, "", "unique predictions of 5" if panel is axes[0, 0] else "", DATA_NAMES[data])
-    axes[0, 0].legend(fontsize=7.0, frameon=False)
-    return figure
+                values = [mean_interval(list(unique(p).values(runs).values())) for p in parts]
+                series.append(estimates(contender_title(name), parts, values, number))
+        panels.append(Panel("", "unique predictions of 5", series, data_title(data)))
+    return Plot(panels, "Unique predictions of each method", size=(3.6, 3.0), share_y="all")
 
 
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
@@ -122,23 +84,13 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     for data in data_in(records):
         for name in _ROWS:
             runs = chosen(records, data, name)
-            if not runs:
-                continue
-            parts = ["test", *sets_in(runs)]
-            strengths = sorted({record["cell"]["strength"] for record in runs.values()})
-            cells = [f"{at} {shown(runs, part(at, 'unique'), '{:.2f}')}" for at in parts]
-            chosen_at = "/".join(f"{strength:g}" for strength in strengths)
-            rows.append([DATA_NAMES[data], METHOD_NAMES[name], chosen_at, *cells])
-    return [
-        "data",
-        "method",
-        "λ chosen",
-        "test",
-        "shift, mild",
-        "shift, strong",
-        "far 1",
-        "far 2",
-    ], rows
+            if runs:
+                strengths = sorted({run["cell"]["strength"] for run in runs})
+                chosen_at = "/".join(f"{strength:g}" for strength in strengths)
+                cells = quantity_on(["test", *unknown_sets(runs)], unique, runs)
+                rows.append([data_title(data), contender_title(name), chosen_at, *cells])
+    header = ["data", "method", "λ chosen", "test", "shift, mild", "shift, strong"]
+    return [*header, "far 1", "far 2"], rows
 
 
 EXPERIMENT = Experiment(
@@ -148,20 +100,26 @@ EXPERIMENT = Experiment(
     "How many different classes five members predict, on test and on unknown inputs",
     STUDY,
     (
-        _more_than("deep-ensemble", "DE 1.09 to 1.31, LDR 1.82 to 4.68 on OOD data"),
-        _more_than("a2d", "A2D 1.04 to 1.91, LDR 1.82 to 4.68"),
+        _more_unique_than("deep-ensemble", "DE 1.09 to 1.31, LDR 1.82 to 4.68 on OOD data"),
+        _more_unique_than("a2d", "A2D 1.04 to 1.91, LDR 1.82 to 4.68"),
         Claim(
             "LDR adds more unique predictions on unknown inputs than on test inputs",
             "Section 4.2, Table 1",
-            _more_on_unknown,
+            LargerInAll(
+                _gains,
+                ("unknown", "test"),
+                "gain in #unique over a deep ensemble",
+                "{:.2f}",
+                published="IN-Val 1.05 → 1.36, C-1 1.09 → 1.82, iNat 1.31 → 4.68, OI 1.23 → 4.11",
+            ),
         ),
         Claim(
             "A deep ensemble has next to no diversity on test inputs (#unique below 1.2)",
             "Section 4.2, Table 1",
-            _plain_is_alike,
+            _hardly_diverse,
         ),
     ),
-    draw,
+    plot,
     table,
     SETTING,
 )

@@ -1,21 +1,24 @@
-"""The inputs on which an LDR ensemble is most and least divided (Figure 3)."""
+"""Examples on which an LDR ensemble is most and least divided (Figure 3)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.ldr.cells import FASHION, SMOKE, ldr_cell
-from dissensus.papers.ldr.measuring import outputs_of
+from dissensus.papers.cells import make_cell
+from dissensus.papers.comparisons import decide
+from dissensus.papers.ldr.contenders import FASHION, SMOKE
+from dissensus.papers.ldr.data import load_data
+from dissensus.papers.ldr.measurements import outputs_of
 from dissensus.papers.ldr.methods import train_ensemble
-from dissensus.papers.ldr.settings import load_setting
+from dissensus.plots import Image, Plot
 from dissensus.scores import pds_sum
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from torch import Tensor
 
 __all__ = ["CLASSES", "EXPERIMENT", "STUDY"]
@@ -39,14 +42,14 @@ _SHOWN = 5
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """One ensemble."""
     settings = SMOKE if scale == "smoke" else FASHION
-    return [ldr_cell("ldr", settings, method="ldr", strength=0.3)]
+    return [make_cell("ldr", settings, method="ldr", strength=0.3)]
 
 
 def run(cell: Cell) -> dict[str, Any]:
     """Train and keep the pictures of the five highest and the five lowest PDS."""
-    setting = load_setting(cell)
-    ens = train_ensemble(cell, setting)
-    x, y = setting.test
+    data = load_data(cell)
+    ens = train_ensemble(cell, data)
+    x, y = data.test
     logits = outputs_of(ens, x)
     scores = pds_sum(logits)
     order = scores.argsort(descending=True, stable=True)
@@ -80,36 +83,34 @@ STUDY = Study("examples", cells, run, jobs=1, cost={"smoke": "2 s", "cpu": "30 s
 
 
 def _ambiguous(records: list[Record]) -> Finding:
-    found = records[0]["result"]
-    most, least = found["wrong_most"], found["wrong_least"]
-    return Finding(
-        "holds" if most > 2 * least else "does not hold",
+    most, least = (records[0]["result"][key] for key in ("wrong_most", "wrong_least"))
+    return decide(
+        most > 2 * least,
         f"the ensemble is wrong on {most:.1%} of the tenth of test images with the highest PDS, on "
         f"{least:.1%} of the tenth with the lowest (holds if more than twice as often; one run)",
     )
 
 
-def draw(records: list[Record]) -> Figure:
+def plot(records: list[Record]) -> Plot:
     """Figure 3: the five most and the five least divided test images, with their votes."""
-    from dissensus.plots.style import new_figure
-
-    figure, axes = new_figure(2, _SHOWN, width=1.7, height=2.1)
-    found = records[0]["result"]
-    names = CLASSES if records[0]["cell"]["data"] == "fashion_mnist" else tuple(map(str, range(10)))
-    for row, kind in zip(axes, ("most", "least"), strict=True):
-        for panel, example in zip(row, found[kind], strict=True):
-            panel.imshow(example["pixels"], cmap="gray_r", vmin=0, vmax=255)
-            panel.axis("off")
-            others = [m for m in dict.fromkeys(example["members"]) if m != example["prediction"]]
-            votes = ", ".join(names[member] for member in others)
-            title = f"{names[example['prediction']]} (is {names[example['label']]})"
-            panel.set_title(title, fontsize=7.0, fontweight="bold")
-            panel.text(
-                0.5, -0.04, votes, fontsize=6.5, ha="center", va="top", transform=panel.transAxes
+    cell, result = records[0]["cell"], records[0]["result"]
+    names = CLASSES if cell["data"] == "fashion_mnist" else tuple(map(str, range(10)))
+    images = []
+    for kind in ("most", "least"):
+        for number, example in enumerate(result[kind]):
+            prediction = example["prediction"]
+            others = [one for one in dict.fromkeys(example["members"]) if one != prediction]
+            images.append(
+                Image(
+                    np.asarray(example["pixels"], dtype=np.uint8)[None],
+                    f"is {names[example['label']]}",
+                    names[prediction],
+                    ", ".join(names[other] for other in others),
+                    "" if number else kind,
+                    inverted=True,
+                )
             )
-    axes[0, 0].text(-0.1, 0.5, "most", rotation=90, va="center", transform=axes[0, 0].transAxes)
-    axes[1, 0].text(-0.1, 0.5, "least", rotation=90, va="center", transform=axes[1, 0].transAxes)
-    return figure
+    return Plot(images, "Test images on which members differ most and least", _SHOWN)
 
 
 EXPERIMENT = Experiment(
@@ -125,7 +126,7 @@ EXPERIMENT = Experiment(
             _ambiguous,
         ),
     ),
-    draw,
+    plot,
     None,
     {
         "smoke": "Digits of scikit-learn, an MLP, 3 epochs: nothing to see yet.",

@@ -1,20 +1,19 @@
-"""Accuracy under shift (Table 3): averaged predictions, averaged weights, and the best member."""
+"""Generalisation under shift: averaged predictions, averaged weights, the best member (Table 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 
-from dissensus.papers.base import Claim, Experiment, Finding, Record
-from dissensus.papers.ldr.contenders import METHOD_NAMES, SETTING, STUDY
+from dissensus.papers.base import Claim, Experiment, Record
+from dissensus.papers.comparisons import LargerInAll, data_title
+from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
 from dissensus.papers.ldr.reading import (
-    DATA_NAMES,
-    Runs,
-    Value,
+    QuantityOn,
+    Select,
     accuracy,
     chosen,
-    compare_sets,
-    data_in,
-    shown,
+    data_with,
+    on_all_parts,
     soup,
     with_strength,
 )
@@ -24,72 +23,44 @@ __all__ = ["EXPERIMENT"]
 _METHODS = ("single", "deep-ensemble", "diverse-hyperparameters", "divdis", "a2d", "ldr")
 _SHIFTS = ("corrupt1", "corrupt5")
 
-#: How members become one prediction: by name, the value of a run on a part.
-_WAYS: dict[str, Callable[[str], Value]] = {
+#: How members become one prediction: by name, the accuracy on a part.
+_WAYS: dict[str, QuantityOn] = {
     "prediction ensemble": accuracy,
-    "uniform soup": lambda name: soup(name, "uniform"),
-    "greedy soup": lambda name: soup(name, "greedy"),
-    "oracle selection": lambda name: soup(name, "oracle"),
-    "mean member": lambda name: soup(name, "mean_member"),
+    "uniform soup": lambda part: soup(part, "uniform"),
+    "greedy soup": lambda part: soup(part, "greedy"),
+    "oracle selection": lambda part: soup(part, "oracle"),
+    "mean member": lambda part: soup(part, "mean_member"),
 }
 
 
-def _data(records: list[Record]) -> list[str]:
-    return [data for data in data_in(records) if chosen(records, data, "ldr")]
-
-
-def _stochastic_sum(records: list[Record], data: str) -> Runs:
+def _stochastic_sum(records: Iterable[Record], data: str) -> list[Record]:
     """LDR with λ = 0: what the drawing of members does alone."""
-    found = with_strength(records, data, "ldr", 0.0)
-    return {record["cell"]["seed"]: record for record in found}
+    return with_strength(records, data, "ldr", 0.0)
 
 
-def _beats(
-    left: Callable[[list[Record], str], Runs],
-    right: Callable[[list[Record], str], Runs],
-    names: tuple[str, str],
-    way: str,
-    published: str,
-) -> Callable[[list[Record]], Finding]:
-    def check(records: list[Record]) -> Finding:
-        pairs = {
-            f"{DATA_NAMES[data]} {shift}": (
-                left(records, data),
-                _WAYS[way](shift),
-                right(records, data),
-                _WAYS[way](shift),
-            )
-            for data in _data(records)
-            if left(records, data) and right(records, data)
-            for shift in _SHIFTS
-        }
-        return compare_sets(pairs, names, f"accuracy, {way}", form="{:.3f}", published=published)
-
-    return check
-
-
-def _ldr(records: list[Record], data: str) -> Runs:
-    return chosen(records, data, "ldr")
-
-
-def _plain(records: list[Record], data: str) -> Runs:
-    return chosen(records, data, "deep-ensemble")
+def _more_accurate(
+    first: str | Select, second: str | Select, names: tuple[str, str], way: str, published: str
+) -> LargerInAll:
+    cases = on_all_parts(first, second, _WAYS[way], parts=lambda runs: _SHIFTS)
+    return LargerInAll(cases, names, f"accuracy, {way}", published=published)
 
 
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     """Table 3 for the labelled shifts at hand."""
     rows = []
-    for data in _data(records):
-        contenders = {METHOD_NAMES[name]: chosen(records, data, name) for name in _METHODS}
+    for data in data_with(records, "ldr"):
+        contenders = {contender_title(name): chosen(records, data, name) for name in _METHODS}
         contenders["LDR, λ = 0"] = _stochastic_sum(records, data)
         for name, runs in contenders.items():
-            for way, value in _WAYS.items():
-                if not runs or (name == METHOD_NAMES["single"] and way != "prediction ensemble"):
-                    continue
-                cells = [shown(runs, value(at), "{:.1%}") for at in ("test", *_SHIFTS)]
-                rows.append([DATA_NAMES[data], name, way, *cells])
+            for way, quantity in _WAYS.items():
+                single = name == contender_title("single")
+                if runs and not (single and way != "prediction ensemble"):
+                    cells = [quantity(part).text(runs) for part in ("test", *_SHIFTS)]
+                    rows.append([data_title(data), name, way, *cells])
     return ["data", "method", "combination", "test", "corruption 1", "corruption 5"], rows
 
+
+_LDR_AND_PLAIN = ("LDR", "deep ensemble")
 
 EXPERIMENT = Experiment(
     "generalization",
@@ -101,10 +72,10 @@ EXPERIMENT = Experiment(
         Claim(
             "Under shift, LDR's averaged predictions are more accurate than a deep ensemble's",
             "Section A.2, Table 3",
-            _beats(
-                _ldr,
-                _plain,
-                ("LDR", "deep ensemble"),
+            _more_accurate(
+                "ldr",
+                "deep-ensemble",
+                _LDR_AND_PLAIN,
                 "prediction ensemble",
                 "C-1 77.3 and 75.7, C-5 40.7 and 38.6",
             ),
@@ -112,10 +83,10 @@ EXPERIMENT = Experiment(
         Claim(
             "Under shift, LDR's averaged weights are more accurate than a deep ensemble's",
             "Section A.2, Table 3",
-            _beats(
-                _ldr,
-                _plain,
-                ("LDR", "deep ensemble"),
+            _more_accurate(
+                "ldr",
+                "deep-ensemble",
+                _LDR_AND_PLAIN,
                 "uniform soup",
                 "C-1 77.3 and 75.5, C-5 40.6 and 38.3",
             ),
@@ -123,14 +94,16 @@ EXPERIMENT = Experiment(
         Claim(
             "The stochastic sum alone (λ = 0) is more accurate under shift than LDR with λ > 0",
             "Section A.2: “the best results are achieved … keeping λ = 0”",
-            _beats(_stochastic_sum, _ldr, ("λ = 0", "LDR"), "prediction ensemble", "no numbers"),
+            _more_accurate(
+                _stochastic_sum, "ldr", ("λ = 0", "LDR"), "prediction ensemble", "no numbers"
+            ),
         ),
         Claim(
             "The stochastic sum alone (λ = 0) is more accurate under shift than a deep ensemble",
             "Section A.2",
-            _beats(
+            _more_accurate(
                 _stochastic_sum,
-                _plain,
+                "deep-ensemble",
                 ("λ = 0", "deep ensemble"),
                 "prediction ensemble",
                 "C-1 77.3 and 75.7, C-5 40.7 and 38.6",

@@ -1,20 +1,17 @@
-"""The worst group (Table 8): a class that a shortcut gives away in training."""
+"""Groups: the worst one where a shortcut gives the class away in training (Table 8)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.cells import SEEDS_OPTION, seeds_of
-from dissensus.papers.comparisons import where
-from dissensus.papers.ldr.cells import FASHION, ldr_cell, run_cell
-from dissensus.papers.ldr.contenders import METHOD_NAMES
-from dissensus.papers.ldr.reading import Runs, Value, accuracy, compare_sets, shown
+from dissensus.papers.base import Cell, Claim, Experiment, Record, Study
+from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.comparisons import LargerInAll, Pairs, Quantity, where
+from dissensus.papers.ldr.contenders import FASHION, contender_title, run_cell
+from dissensus.papers.ldr.reading import accuracy
 from dissensus.papers.statistics import mean_interval
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dissensus.plots import Panel, Plot, estimates
 
 __all__ = ["EXPERIMENT", "STUDY"]
 
@@ -50,7 +47,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         settings |= {"train": 50_000, "val": 10_000, "test": 10_000, "epochs": 20, "model": "cnn"}
         settings["model_options"] = {"dropout": 0.0}
     return [
-        ldr_cell(
+        make_cell(
             f"{method}-strength={strength:g}-seed={seed}",
             settings,
             method=method,
@@ -75,8 +72,11 @@ STUDY = Study(
 
 # ---- claims -------------------------------------------------------------------------------------
 
+#: How a group is predicted, as figures call it.
+_KINDS = {"ensemble": "ensemble", "oracle": "best member", "mean_member": "mean member"}
 
-def _by_method(records: list[Record], method: str) -> Runs:
+
+def _best_validated(records: list[Record], method: str) -> list[Record]:
     """For each seed the strength whose validation accuracy is best.
 
     Validation digits have either colour in each class, so that accuracy on them does not reward the
@@ -85,88 +85,59 @@ def _by_method(records: list[Record], method: str) -> Runs:
     by_seed: dict[int, list[Record]] = {}
     for record in where(records, method=method):
         by_seed.setdefault(record["cell"]["seed"], []).append(record)
-    of = accuracy("val")
-    return {seed: max(runs, key=of) for seed, runs in sorted(by_seed.items())}
+    return [
+        max(runs, key=lambda run: float(run["result"]["parts"]["val"]["accuracy"]))
+        for _, runs in sorted(by_seed.items())
+    ]
 
 
-def _worst(kind: str) -> Value:
-    return lambda record: min(record["result"]["groups"][kind])
+def _worst(kind: str) -> Quantity:
+    """Accuracy in the worst group."""
+    return Quantity("", lambda record: min(record["result"]["groups"][kind]), "{:.1%}")
 
 
-def _ldr_above(method: str, published: str) -> Claim:
-    def check(records: list[Record]) -> Finding:
-        pair = (_by_method(records, "ldr"), _worst("ensemble"))
-        rival = (_by_method(records, method), _worst("ensemble"))
-        names = ("LDR", METHOD_NAMES[method])
-        quantity = "worst-group accuracy of the ensemble"
-        return compare_sets(
-            {"coloured digits": (*pair, *rival)}, names, quantity, published=published
-        )
+def _more_accurate(first: str, second: str, kind: str, published: str) -> LargerInAll:
+    """A check that the first method has the larger worst-group accuracy."""
 
-    return Claim(
-        f"In its worst group, LDR's ensemble is more accurate than that of {METHOD_NAMES[method]}",
-        "Section A.10, Table 8",
-        check,
-    )
+    def cases(records: list[Record]) -> Pairs:
+        sides = [_worst(kind).values(_best_validated(records, one)) for one in (first, second)]
+        return {"coloured digits": (sides[0], sides[1])}
+
+    names = (contender_title(first), contender_title(second))
+    quantity = f"worst-group accuracy of the {_KINDS[kind]}"
+    return LargerInAll(cases, names, quantity, published=published)
 
 
-def _oracle(records: list[Record]) -> Finding:
-    pair = (_by_method(records, "divdis"), _worst("oracle"))
-    rival = (_by_method(records, "ldr"), _worst("oracle"))
-    return compare_sets(
-        {"coloured digits": (*pair, *rival)},
-        ("DivDis", "LDR"),
-        "worst-group accuracy of the best member",
-        published="87.2 and 83.5",
-    )
-
-
-def draw(records: list[Record]) -> Figure:
+def plot(records: list[Record]) -> Plot:
     """Worst-group accuracy of the ensemble, of its best member and of the mean member."""
-    from dissensus.plots.style import COLORS, label, new_figure
-
-    figure, axes = new_figure(1, 1, width=5.0, height=3.0)
-    panel = axes[0, 0]
-    for number, kind in enumerate(("ensemble", "oracle", "mean_member")):
-        for place, method in enumerate(_STRENGTHS):
-            found = mean_interval([_worst(kind)(r) for r in _by_method(records, method).values()])
-            error = (
-                None if found.runs < 2 else [[found.mean - found.low], [found.high - found.mean]]
-            )
-            name = {"oracle": "best member", "mean_member": "mean member"}.get(kind, kind)
-            panel.bar(
-                place + (number - 1) * 0.26,
-                found.mean,
-                0.24,
-                yerr=error,
-                color=COLORS[number],
-                label=None if place else name,
-            )
-    panel.set_xticks(range(len(_STRENGTHS)), [METHOD_NAMES[method] for method in _STRENGTHS])
-    panel.set_ylim(0, 1.2)  # room for the legend
-    label(panel, "", "accuracy in the worst group", legend=True)
-    return figure
+    names = [contender_title(method) for method in _STRENGTHS]
+    runs = [_best_validated(records, method) for method in _STRENGTHS]
+    bars = [
+        estimates(
+            title,
+            names,
+            [mean_interval(list(_worst(kind).values(some).values())) for some in runs],
+            number,
+            "bars",
+        )
+        for number, (kind, title) in enumerate(_KINDS.items())
+    ]
+    panel = Panel("", "accuracy in the worst group", bars, y_range=(0.0, 1.0))
+    return Plot([panel], "Accuracy in the worst group by method", size=(5.0, 3.0))
 
 
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     """Table 8 and the accuracy over all groups."""
     rows = []
     for method in _STRENGTHS:
-        runs = _by_method(records, method)
-        strengths = sorted({record["cell"]["strength"] for record in runs.values()})
-        rows.append(
-            [
-                METHOD_NAMES[method],
-                "/".join(f"{strength:g}" for strength in strengths),
-                shown(runs, accuracy("test"), "{:.1%}"),
-                *(
-                    shown(runs, _worst(kind), "{:.1%}")
-                    for kind in ("ensemble", "oracle", "mean_member")
-                ),
-            ]
-        )
-    head = ["method", "λ chosen", "test accuracy", "worst group, ensemble"]
-    return [*head, "worst group, best member", "worst group, mean member"], rows
+        runs = _best_validated(records, method)
+        strengths = sorted({run["cell"]["strength"] for run in runs})
+        quantities = (accuracy("test"), *map(_worst, _KINDS))
+        cells = [quantity.text(runs) for quantity in quantities]
+        chosen_at = "/".join(f"{strength:g}" for strength in strengths)
+        rows.append([contender_title(method), chosen_at, *cells])
+    header = ["method", "λ chosen", "test accuracy", "worst group, ensemble"]
+    return [*header, "worst group, best member", "worst group, mean member"], rows
 
 
 EXPERIMENT = Experiment(
@@ -176,15 +147,29 @@ EXPERIMENT = Experiment(
     "The worst group where training has a shortcut",
     STUDY,
     (
-        _ldr_above("deep-ensemble", "80.6 and 72.0 (ERM)"),
-        _ldr_above("divdis", "80.6 and 78.3"),
-        _ldr_above("a2d", "80.6 and 78.3"),
-        Claim("DivDis finds the better single member", "Section A.10, Table 8", _oracle),
+        *(
+            Claim(
+                "In its worst group, LDR's ensemble is more accurate than that of "
+                f"{contender_title(method)}",
+                "Section A.10, Table 8",
+                _more_accurate("ldr", method, "ensemble", published),
+            )
+            for method, published in (
+                ("deep-ensemble", "80.6 and 72.0 (ERM)"),
+                ("divdis", "80.6 and 78.3"),
+                ("a2d", "80.6 and 78.3"),
+            )
+        ),
+        Claim(
+            "DivDis finds the better single member",
+            "Section A.10, Table 8",
+            _more_accurate("divdis", "ldr", "oracle", "87.2 and 83.5"),
+        ),
     ),
-    draw,
+    plot,
     table,
     {
-        "smoke": "200 coloured digits of scikit-learn, a small MLP, 2 epochs: no claim can show.",
+        "smoke": "200 coloured digits of scikit-learn, an MLP, 2 epochs: too small for claims.",
         "cpu": (
             "Coloured MNIST stands in for Waterbirds, which cannot be had here: is the digit 5 or "
             "more, where 95% of the training digits have the colour of their class; 6,000 digits "

@@ -1,4 +1,4 @@
-"""Every way to train the ensemble of a cell, on equal footing.
+"""Methods: every way to train the ensemble of a cell, on equal footing.
 
 All methods share architecture, optimiser, batch size and, unless a cell says otherwise
 (``footing="epochs"``), the number of updates that each *member* gets. LDR updates only |I| of M
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.models import MemberFactory, make_factory
 from dissensus.objectives import (
     A2D,
     LDR,
@@ -29,7 +28,9 @@ from dissensus.objectives import (
     Sequential,
 )
 from dissensus.papers.base import Cell
-from dissensus.papers.ldr.settings import Setting, Split
+from dissensus.papers.cells import new_ensemble
+from dissensus.papers.cells import recipe as cell_recipe
+from dissensus.papers.ldr.data import Split, StudyData
 from dissensus.training import Optimizer, Recipe, fit, predict
 from dissensus.training.schedules import parse_schedule
 
@@ -38,24 +39,24 @@ __all__ = ["METHODS", "train_ensemble"]
 Callback = Callable[[dict[str, Any], Ensemble], bool | None]
 
 
-def train_ensemble(cell: Cell, setting: Setting, *, callbacks: Sequence[Callback] = ()) -> Ensemble:
+def train_ensemble(cell: Cell, data: StudyData, *, callbacks: Sequence[Callback] = ()) -> Ensemble:
     """The trained ensemble of a cell; ``callbacks`` see each epoch of LDR."""
     if callbacks:
-        return _ldr(cell, setting, callbacks)
-    return METHODS[cell["method"]](cell, setting)
+        return _ldr(cell, data, callbacks)
+    return METHODS[cell["method"]](cell, data)
 
 
 # ---- methods ------------------------------------------------------------------------------------
 
 
-def _independent(cell: Cell, setting: Setting) -> Ensemble:
+def _independent(cell: Cell, data: StudyData) -> Ensemble:
     """A deep ensemble, or one network where ``members`` is 1."""
-    ens = _new(cell, setting)
-    fit(ens, setting.train, _cross_entropy(cell), recipe=_recipe(cell), progress=False)
+    ens = _new(cell, data)
+    fit(ens, data.train, _cross_entropy(cell), recipe=_recipe(cell), progress=False)
     return ens
 
 
-def _diverse(cell: Cell, setting: Setting) -> Ensemble:
+def _diverse(cell: Cell, data: StudyData) -> Ensemble:
     """Independent members of different learning rate and weight decay.
 
     Rates go from 1/3 to 3 times the cell's, evenly in the logarithm; decay from 10 to 1/10 times,
@@ -72,35 +73,35 @@ def _diverse(cell: Cell, setting: Setting) -> Ensemble:
         lr=tuple(base.lr * 3**at for at in along),
         weight_decay=tuple(base.weight_decay * 10**-at for at in along),
     )
-    ens = _new(cell, setting)
+    ens = _new(cell, data)
     recipe = replace(recipe, optimizer=optimizer)
-    fit(ens, setting.train, _cross_entropy(cell), recipe=recipe, progress=False)
+    fit(ens, data.train, _cross_entropy(cell), recipe=recipe, progress=False)
     return ens
 
 
-def _disagreeing(cell: Cell, setting: Setting) -> Ensemble:
+def _disagreeing(cell: Cell, data: StudyData) -> Ensemble:
     """A2D or DivDis, all members at once, on unlabelled disagreement data."""
     objective: Objective = A2D(strength=cell["strength"], label_smoothing=cell["label_smoothing"])
     if cell["method"] == "divdis":
         objective = DivDis(strength=cell["strength"])
-    ens = _new(cell, setting)
-    _fit_with(ens, setting, objective, cell, setting.disagreement[cell["disagreement"]])
+    ens = _new(cell, data)
+    _fit_with(ens, data, objective, cell, data.disagreement[cell["disagreement"]])
     return ens
 
 
-def _sequential(cell: Cell, setting: Setting) -> Ensemble:
+def _sequential(cell: Cell, data: StudyData) -> Ensemble:
     """A2D as its authors trained it: one member after the other, against those before it."""
-    ens = _new(cell, setting)
+    ens = _new(cell, data)
     inner = A2D(strength=cell["strength"], label_smoothing=cell["label_smoothing"])
-    unlabelled = setting.disagreement[cell["disagreement"]]
+    unlabelled = data.disagreement[cell["disagreement"]]
     for stage in range(cell["members"]):
-        _fit_with(ens, setting, Sequential(stage=stage, objective=inner), cell, unlabelled)
+        _fit_with(ens, data, Sequential(stage=stage, objective=inner), cell, unlabelled)
     return ens
 
 
-def _ldr(cell: Cell, setting: Setting, callbacks: Sequence[Callback] = ()) -> Ensemble:
+def _ldr(cell: Cell, data: StudyData, callbacks: Sequence[Callback] = ()) -> Ensemble:
     """LDR (Eq. 6); ``strength`` 0 leaves the stochastic sum alone."""
-    ens = _new(cell, setting)
+    ens = _new(cell, data)
     objective = LDR(
         strength=cell["strength"],
         active=cell["active"],
@@ -109,7 +110,7 @@ def _ldr(cell: Cell, setting: Setting, callbacks: Sequence[Callback] = ()) -> En
     )
     fit(
         ens,
-        setting.train,
+        data.train,
         objective,
         callbacks=callbacks,
         recipe=_recipe(cell),
@@ -118,52 +119,52 @@ def _ldr(cell: Cell, setting: Setting, callbacks: Sequence[Callback] = ()) -> En
     return ens
 
 
-def _two_stage(cell: Cell, setting: Setting) -> Ensemble:
+def _two_stage(cell: Cell, data: StudyData) -> Ensemble:
     """Appendix A.9: a first network's least confident training rows become disagreement data.
 
     The paper takes those below a confidence of 0.2, 1.4% of ImageNet; here the same share. Cross-
     entropy is minimised on all other rows; |I| members a batch, as in LDR.
     """
     alone = {**cell, "members": 1, "method": "deep-ensemble", "active": None}
-    first = _independent(alone, setting)
-    x, y = setting.train
-    confidence = predict(first, setting.train).outputs[0].softmax(-1).amax(-1)
+    first = _independent(alone, data)
+    x, y = data.train
+    confidence = predict(first, data.train).outputs[0].softmax(-1).amax(-1)
     count = max(2, round(0.014 * len(x)))
     hard = confidence.argsort()[:count]
     kept = torch.ones(len(x), dtype=torch.bool)
     kept[hard] = False
-    ens = _new(cell, setting)
+    ens = _new(cell, data)
     objective: Objective = A2D(strength=cell["strength"], label_smoothing=cell["label_smoothing"])
     dropped = cell["members"] - (cell["active"] or cell["members"])
     if dropped:
         # A hair above the share, so that the whole number of members is what is dropped.
         objective = LearnerDropout(drop=(dropped + 1e-6) / cell["members"], objective=objective)
-    _fit_with(ens, setting, objective, cell, x[hard], (x[kept], y[kept]))
+    _fit_with(ens, data, objective, cell, x[hard], (x[kept], y[kept]))
     return ens
 
 
-def _snapshots(cell: Cell, setting: Setting) -> Ensemble:
+def _snapshots(cell: Cell, data: StudyData) -> Ensemble:
     """One network trained in cycles, a copy kept at the end of each (Huang et al., 2017).
 
     A cycle is as long as a member's training, with a cosine schedule that starts anew.
     """
-    ens = _new({**cell, "members": 1}, setting)
+    ens = _new({**cell, "members": 1}, data)
     copies = []
     for cycle in range(cell["members"]):
         seed = 1000 * (cycle + 1) + cell["seed"]
         recipe = replace(_recipe(cell), schedule=parse_schedule("cosine"), seed=seed)
-        fit(ens, setting.train, _cross_entropy(cell), recipe=recipe, progress=False)
+        fit(ens, data.train, _cross_entropy(cell), recipe=recipe, progress=False)
         copies.append(copy.deepcopy(ens.member(0)))
     return Ensemble.from_members(copies)
 
 
-def _one(cell: Cell, setting: Setting) -> Ensemble:
+def _one(cell: Cell, data: StudyData) -> Ensemble:
     """One network, whatever ``members`` says: for dropout passes and for distances."""
-    return _independent({**cell, "members": 1}, setting)
+    return _independent({**cell, "members": 1}, data)
 
 
-#: Every method by name: ``method(cell, setting) -> trained Ensemble``.
-METHODS: dict[str, Callable[[Cell, Setting], Ensemble]] = {
+#: Every method by name: ``method(cell, data) -> trained Ensemble``.
+METHODS: dict[str, Callable[[Cell, StudyData], Ensemble]] = {
     "single": _independent,
     "deep-ensemble": _independent,
     "diverse-hyperparameters": _diverse,
@@ -183,7 +184,7 @@ METHODS: dict[str, Callable[[Cell, Setting], Ensemble]] = {
 
 def _fit_with(
     ens: Ensemble,
-    setting: Setting,
+    data: StudyData,
     objective: Objective,
     cell: Cell,
     disagreement: Tensor,
@@ -191,7 +192,7 @@ def _fit_with(
 ) -> None:
     fit(
         ens,
-        train or setting.train,
+        train or data.train,
         objective,
         disagreement=disagreement,
         recipe=_recipe(cell),
@@ -203,34 +204,17 @@ def _cross_entropy(cell: Cell) -> Independent:
     return Independent(label_smoothing=cell["label_smoothing"])
 
 
-def _new(cell: Cell, setting: Setting) -> Ensemble:
+def _new(cell: Cell, data: StudyData) -> Ensemble:
     """Members with weights of their own, or one start for all (``start="shared"``)."""
-    make = _factory(cell, setting)
-    ens = Ensemble(make, members=cell["members"], seed=cell["seed"])
+    ens = new_ensemble(cell, data)
     if cell["start"] == "shared":
         first = ens.member(0)
         ens = Ensemble.from_members([copy.deepcopy(first) for _ in range(cell["members"])])
-    return ens.to("cuda") if torch.cuda.is_available() else ens
-
-
-def _factory(cell: Cell, setting: Setting) -> MemberFactory:
-    return make_factory(
-        cell["model"],
-        setting.input_shape,
-        setting.outputs,
-        normalize=setting.normalize,
-        **cell["model_options"],
-    )
+    return ens
 
 
 def _recipe(cell: Cell) -> Recipe:
     """The cell's schedule, longer where only some of the members are updated in a batch."""
     drawn = cell["active"] if cell["method"] in ("ldr", "two-stage") else None
     times = cell["members"] / drawn if drawn and cell["footing"] == "updates" else 1.0
-    return Recipe(
-        epochs=max(1, round(cell["epochs"] * times)),
-        batch_size=cell["batch_size"],
-        optimizer=cell["optimizer"],
-        schedule=cell["schedule"],
-        seed=cell["seed"],
-    )
+    return cell_recipe(cell, epochs=max(1, round(cell["epochs"] * times)))

@@ -1,44 +1,38 @@
-"""Reading the records of contenders: which strength counts, and comparisons over unknown sets."""
+"""Records of contenders: which strength counts, their quantities, and cases to compare."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
-
-from dissensus.papers.base import Finding, Record
-from dissensus.papers.comparisons import CANNOT, paired
-from dissensus.papers.statistics import mean_interval, paired_difference
+from dissensus.papers.base import Record
+from dissensus.papers.comparisons import Cases, LargerInAll, Pairs, Quantity, at, data_title
+from dissensus.papers.ldr.contenders import contender_title
 
 __all__ = [
-    "DATA_NAMES",
-    "Runs",
-    "Value",
+    "Entry",
     "accuracy",
     "auroc",
+    "auroc_by",
     "chosen",
-    "compare_sets",
     "contender_of",
     "data_in",
-    "member_accuracy",
-    "part",
-    "sets_in",
-    "shown",
+    "data_with",
+    "detects_better",
+    "entry_title",
+    "on_all_parts",
+    "quantity_on",
     "soup",
+    "unique",
+    "unknown_sets",
     "with_strength",
 ]
 
-Runs = dict[int, Record]  # by seed
-Value = Callable[[Record], float]
-
-DATA_NAMES = {
-    "features": "features",
-    "fashion_features": "Fashion-MNIST features",
-    "fashion_mnist": "Fashion-MNIST",
-    "mnist": "MNIST",
-    "digits": "digits",
-    "imagenet": "ImageNet",
-}
+#: A contender and the score that it detects by.
+Entry = tuple[str, str]
+#: The runs of a data set.
+Select = Callable[[Iterable[Record], str], list[Record]]
+#: A quantity by the name of the part that it is measured on.
+QuantityOn = Callable[[str], Quantity]
 
 #: A strength counts only if validation accuracy is at most this far below that of the best one.
 ACCURACY_GIVEN_UP = 0.01
@@ -48,7 +42,7 @@ ACCURACY_GIVEN_UP = 0.01
 
 
 def contender_of(record: Record) -> str:
-    """The contender that a cell's name speaks of: ``features-ldr-all-strength=1-seed=0``."""
+    """The contender in the name of a cell: ``features-ldr-all-strength=1-seed=0``."""
     middle = record["name"].removeprefix(f"{record['cell']['data']}-")
     return str(middle.partition("-strength=")[0])
 
@@ -56,6 +50,15 @@ def contender_of(record: Record) -> str:
 def data_in(records: Iterable[Record]) -> list[str]:
     """The data sets that were run, in the order planned."""
     return list(dict.fromkeys(record["cell"]["data"] for record in records))
+
+
+def data_with(records: list[Record], *contenders: str) -> list[str]:
+    """The data sets on which all of these contenders were run."""
+    return [
+        data
+        for data in data_in(records)
+        if all(with_strength(records, data, name) for name in contenders)
+    ]
 
 
 def with_strength(
@@ -71,17 +74,17 @@ def with_strength(
     ]
 
 
-def chosen(records: Iterable[Record], data: str, contender: str) -> Runs:
+def chosen(records: Iterable[Record], data: str, contender: str) -> list[Record]:
     """For each seed the run whose strength validation data would choose.
 
     Among strengths above 0 (where there are such) whose validation accuracy is within one point of
-    the best of them, the one whose PDS best tells validation inputs from mixed ones. Test data and
-    the sets of unknown inputs have no say.
+    the best of them, the one whose PDS best separates validation inputs from mixed ones. Test data
+    and the sets of unknown inputs have no say.
     """
     by_seed: dict[int, list[Record]] = {}
     for record in with_strength(records, data, contender):
         by_seed.setdefault(record["cell"]["seed"], []).append(record)
-    return {seed: _best(runs) for seed, runs in sorted(by_seed.items())}
+    return [_best(runs) for _, runs in sorted(by_seed.items())]
 
 
 def _best(runs: Sequence[Record]) -> Record:
@@ -89,85 +92,100 @@ def _best(runs: Sequence[Record]) -> Record:
     accuracies = [run["result"]["parts"]["val"]["accuracy"] for run in strong]
     able = [
         run
-        for run, found in zip(strong, accuracies, strict=True)
-        if found >= max(accuracies) - ACCURACY_GIVEN_UP
+        for run, value in zip(strong, accuracies, strict=True)
+        if value >= max(accuracies) - ACCURACY_GIVEN_UP
     ]
     return max(able, key=lambda run: float(run["result"]["val_auroc"]["pds"]))
 
 
-def sets_in(runs: Runs) -> list[str]:
+def unknown_sets(runs: Sequence[Record]) -> list[str]:
     """The unknown sets of these runs."""
-    return list(next(iter(runs.values()))["result"]["auroc"]) if runs else []
+    return list(runs[0]["result"]["auroc"]) if runs else []
 
 
-# ---- values of a run ----------------------------------------------------------------------------
+# ---- quantities ---------------------------------------------------------------------------------
 
 
-def auroc(unknown: str, score: str) -> Value:
-    """How well ``score`` tells test inputs from an unknown set."""
-    return lambda record: float(record["result"]["auroc"][unknown][score])
+def auroc(unknown: str, score: str) -> Quantity:
+    """How well ``score`` separates test inputs from an unknown set."""
+    return Quantity("AUROC", at("auroc", unknown, score))
 
 
-def part(name: str, key: str) -> Value:
-    """A figure of one part, such as #unique on corrupted images."""
-    return lambda record: float(record["result"]["parts"][name][key])
+def auroc_by(score: str) -> QuantityOn:
+    """The AUROC of ``score``, by unknown set."""
+    return lambda part: auroc(part, score)
 
 
-def accuracy(name: str) -> Value:
+def unique(part: str) -> Quantity:
+    """How many classes members predict on a part, the mean over inputs."""
+    return Quantity("#unique", at("parts", part, "unique"), "{:.2f}")
+
+
+def accuracy(part: str) -> Quantity:
     """Of the prediction ensemble (averaged probabilities)."""
-    return part(name, "accuracy")
+    return Quantity("accuracy", at("parts", part, "accuracy"), "{:.1%}")
 
 
-def member_accuracy(name: str) -> Value:
-    """The mean over members."""
-    return lambda record: float(np.mean(record["result"]["parts"][name]["member_accuracies"]))
-
-
-def soup(name: str, kind: str) -> Value:
+def soup(part: str, kind: str) -> Quantity:
     """Accuracy of averaged weights, or of the best member on the part."""
-    return lambda record: float(record["result"]["soups"][name][kind])
+    return Quantity("accuracy", at("soups", part, kind), "{:.1%}")
 
 
-def shown(runs: Runs, value: Value, form: str = "{:.3f}") -> str:
-    """Mean and interval over seeds, for a table; a dash where there is no run."""
-    return mean_interval([value(record) for record in runs.values()]).shown(form) if runs else "–"
+def quantity_on(parts: Iterable[str], quantity: QuantityOn, runs: Sequence[Record]) -> list[str]:
+    """Cells of a table: each part with its quantity, mean and interval over seeds."""
+    return [f"{part} {quantity(part).text(runs)}" for part in parts]
 
 
-# ---- comparisons --------------------------------------------------------------------------------
+# ---- cases to compare ---------------------------------------------------------------------------
 
 
-def compare_sets(
-    pairs: Mapping[str, tuple[Runs, Value, Runs, Value]],
-    names: tuple[str, str],
-    quantity: str,
-    *,
-    margin: float = 0.0,
-    form: str = "{:.3f}",
-    published: str | None = None,
-) -> Finding:
-    """Whether ``quantity`` is larger on the left of every pair, by more than ``margin``.
+def on_all_parts(
+    first: str | Select,
+    second: str | Select,
+    quantity: QuantityOn,
+    against: QuantityOn | None = None,
+    parts: Callable[[list[Record]], Sequence[str]] = unknown_sets,
+    data_sets: Callable[[list[Record]], list[str]] = data_in,
+) -> Cases:
+    """Both sides on every part of every data set where both were run.
 
-    The sentence gives, set by set, both means and the interval of their paired difference.
+    A side is a contender at its chosen strength, or a function that selects runs of a data set;
+    ``against`` is the quantity of the second side where it is another one.
     """
-    signed = form.replace(":", ":+", 1)
-    sentences, larger, least = [], 0, 2
-    for name, (first, of_first, second, of_second) in pairs.items():
-        left, right = paired(
-            {seed: of_first(record) for seed, record in first.items()},
-            {seed: of_second(record) for seed, record in second.items()},
-        )
-        if not left:
-            return Finding(CANNOT, f"{quantity}: no runs of both kinds on {name}", published)
-        difference = paired_difference(left, right)
-        least = min(least, difference.runs)
-        larger += difference.low > margin
-        means = form.format(float(np.mean(left))), form.format(float(np.mean(right)))
-        sentences.append(f"{name} {means[0]} and {means[1]} ({difference.shown(signed)})")
-    if not sentences or least < 2:
-        return Finding(CANNOT, f"{quantity}: fewer than two runs to compare", published)
-    by = f" by more than {form.format(margin)}" if margin else ""
-    sentence = (
-        f"{quantity}, {names[0]} and {names[1]}: {'; '.join(sentences)}. Larger{by} on {larger} of "
-        f"{len(sentences)}"
+
+    def cases(records: list[Record]) -> Pairs:
+        sides = {}
+        for data in data_sets(records):
+            pair = [_select(side, records, data) for side in (first, second)]
+            if all(pair):
+                for part in parts(pair[0]):
+                    sides[f"{data_title(data)} {part}"] = (
+                        quantity(part).values(pair[0]),
+                        (against or quantity)(part).values(pair[1]),
+                    )
+        return sides
+
+    return cases
+
+
+def _select(side: str | Select, records: list[Record], data: str) -> list[Record]:
+    return chosen(records, data, side) if isinstance(side, str) else side(records, data)
+
+
+def entry_title(entry: Entry) -> str:
+    """``"LDR + PDS"``."""
+    return f"{contender_title(entry[0])} + {entry[1].replace('_', ' ').upper()}"
+
+
+def detects_better(
+    first: Entry, second: Entry, published: str, names: tuple[str, str] | None = None
+) -> LargerInAll:
+    """A check that ``first`` has the larger AUROC on every unknown set."""
+    cases = on_all_parts(
+        first[0],
+        second[0],
+        auroc_by(first[1]),
+        auroc_by(second[1]),
     )
-    return Finding("holds" if larger == len(sentences) else "does not hold", sentence, published)
+    names = names or (entry_title(first), entry_title(second))
+    return LargerInAll(cases, names, "AUROC", published=published)

@@ -1,9 +1,9 @@
-"""The weights α_n over training (Eq. 4 and 5), and the gradients by which A.14 explains them."""
+"""Weights α_n over training (Eq. 4 and 5), and the gradients by which A.14 explains them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,16 +12,14 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.objectives.ldr import hardness_weights
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.cells import SEEDS_OPTION, seeds_of
-from dissensus.papers.ldr.cells import CPU, PAPER, SMOKE, ldr_cell
-from dissensus.papers.ldr.measuring import outputs_of
+from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.comparisons import decide
+from dissensus.papers.ldr.contenders import CPU, PAPER, SMOKE
+from dissensus.papers.ldr.data import load_data
+from dissensus.papers.ldr.measurements import outputs_of
 from dissensus.papers.ldr.methods import train_ensemble
-from dissensus.papers.ldr.settings import load_setting
 from dissensus.papers.statistics import curve_interval, larger_than, mean_interval
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from dissensus.plots import Panel, Plot, Series
 
 __all__ = ["EXPERIMENT", "STUDY", "clashes", "gradients_differ_by"]
 
@@ -30,20 +28,20 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """The gradients once, then a training with 5% planted rows for each seed."""
     settings = {"smoke": SMOKE, "cpu": CPU, "paper": PAPER}[scale]
     seeds = seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 3}[scale])
-    found = [ldr_cell("gradients", settings, method="gradients")]
-    for seed in seeds:
-        name = f"training-seed={seed}"
-        found.append(ldr_cell(name, settings, method="ldr", strength=0.3, planted=0.05, seed=seed))
-    return found
+    training = {"method": "ldr", "strength": 0.3, "planted": 0.05}
+    return [
+        make_cell("gradients", settings, method="gradients"),
+        *(make_cell(f"training-seed={seed}", settings, **training, seed=seed) for seed in seeds),
+    ]
 
 
 def run(cell: Cell) -> dict[str, Any]:
     """The gradients of A.14, or α_n after every epoch of a training."""
     if cell["method"] == "gradients":
         return {"differ_by": gradients_differ_by(), **clashes()}
-    setting = load_setting(cell)
-    x, y = setting.train
-    planted = setting.planted
+    data = load_data(cell)
+    x, y = data.train
+    planted = data.planted
     assert planted is not None
     curve: list[dict[str, float]] = []
 
@@ -51,7 +49,7 @@ def run(cell: Cell) -> dict[str, Any]:
         logits = outputs_of(ens, x)
         curve.append(_weights(logits, y, planted))
 
-    train_ensemble(cell, setting, callbacks=[watch])
+    train_ensemble(cell, data, callbacks=[watch])
     return {"curve": {key: [point[key] for point in curve] for key in curve[0]}}
 
 
@@ -102,9 +100,9 @@ def gradients_differ_by(cases: int = 2000, seed: int = 0) -> float:
         }
     errors = []
     for name, value in written.items():
-        found = p[name].grad
-        assert found is not None  # backward has run
-        errors.append((found - value).abs() / value.abs().clamp_min(1))
+        gradient = p[name].grad
+        assert gradient is not None  # backward has run
+        errors.append((gradient - value).abs() / value.abs().clamp_min(1))
     return float(torch.stack(errors).max())
 
 
@@ -122,8 +120,8 @@ def clashes(gamma: float = 4.0, points: int = 401) -> dict[str, float]:
     def dominates(alpha: Tensor) -> Tensor:
         return alpha * (2 * g - 1).abs() / c >= 1 / f
 
-    def flips(found: Tensor) -> Tensor:
-        return found.any(1) & ~found.all(1)
+    def flips(dominant: Tensor) -> Tensor:
+        return dominant.any(1) & ~dominant.all(1)
 
     enough = ((2 * g - 1).abs() >= 1 / gamma).flatten()
     return {
@@ -153,96 +151,89 @@ def _curves(records: list[Record], key: str) -> list[list[float]]:
     return [record["result"]["curve"][key] for record in trained]
 
 
+def _last(records: list[Record], key: str) -> list[float]:
+    return [curve[-1] for curve in _curves(records, key)]
+
+
+def _exact(records: list[Record]) -> dict[str, float]:
+    """The result of the cell without a training."""
+    return next(record["result"] for record in records if "differ_by" in record["result"])
+
+
 def _identity(records: list[Record]) -> Finding:
     """Eq. 5 on the whole training set, after every epoch."""
-    worst = max(
-        abs(mean / inverse - 1)
-        for means, inverses in zip(
-            _curves(records, "mean"), _curves(records, "inverse_loss"), strict=True
-        )
-        for mean, inverse in zip(means, inverses, strict=True)
-    )
-    return Finding(
-        "holds" if worst < 1e-4 else "does not hold",
-        f"mean α_n × mean cross-entropy differs from 1 by at most {worst:.1e}",
-        "α_B = 1 / mean CE (Eq. 5)",
-    )
+    means, inverses = (np.concatenate(_curves(records, key)) for key in ("mean", "inverse_loss"))
+    worst = float(np.abs(means / inverses - 1).max())
+    sentence = f"mean α_n × mean cross-entropy differs from 1 by at most {worst:.1e}"
+    return decide(worst < 1e-4, sentence, "α_B = 1 / mean CE (Eq. 5)")
 
 
 def _rises(records: list[Record]) -> Finding:
-    curves = _curves(records, "mean")
-    last, first = [curve[-1] for curve in curves], [curve[0] for curve in curves]
-    return larger_than(last, first, ("last epoch", "first epoch"), "mean α_n")
+    first = [curve[0] for curve in _curves(records, "mean")]
+    return larger_than(_last(records, "mean"), first, ("last epoch", "first epoch"), "mean α_n")
 
 
-def _on_the_wrong(records: list[Record]) -> Finding:
+def _on_wrong_rows(records: list[Record]) -> Finding:
     """At the end, the weight on wrongly classified rows is larger than their share."""
-    shares = [curve[-1] for curve in _curves(records, "wrong_share")]
-    counts = [curve[-1] for curve in _curves(records, "wrong")]
+    weights, rows = (_last(records, key) for key in ("wrong_share", "wrong"))
     names = ("share of the weight", "share of the rows")
-    return larger_than(shares, counts, names, "wrongly classified training rows")
+    return larger_than(weights, rows, names, "wrongly classified training rows")
 
 
-def _on_the_planted(records: list[Record]) -> Finding:
-    ratios = [curve[-1] for curve in _curves(records, "planted_ratio")]
+def _on_planted_rows(records: list[Record]) -> Finding:
+    ratios = _last(records, "planted_ratio")
     return larger_than(ratios, 1.0, ("planted", "equal"), "α of planted rows over α of others")
 
 
 def _pushes_apart(records: list[Record]) -> Finding:
     """Most of the weight lies where the pair term pushes members apart (top probability ≥ ½)."""
-    shares = [max(curve) for curve in _curves(records, "pulling_share")]
-    estimate = mean_interval(shares)
-    return Finding(
-        "holds" if estimate.high < 0.5 else "does not hold",
+    estimate = mean_interval([max(curve) for curve in _curves(records, "pulling_share")])
+    return decide(
+        estimate.high < 0.5,
         "rows with a top probability below ½, where the gradient draws members together, have up "
         f"to {estimate.shown('{:.0%}')} of the weight during training",
     )
 
 
-def _exact(records: list[Record]) -> Record:
-    return next(record for record in records if "differ_by" in record["result"])["result"]  # type: ignore[no-any-return]
-
-
 def _derivatives(records: list[Record]) -> Finding:
-    found = _exact(records)["differ_by"]
-    return Finding(
-        "holds" if found < 1e-9 else "does not hold",
-        f"largest relative difference from automatic differentiation {found:.1e} in 2,000 cases",
-    )
+    error = _exact(records)["differ_by"]
+    sentence = f"largest relative difference from automatic differentiation {error:.1e}"
+    return decide(error < 1e-9, f"{sentence} in 2,000 cases")
 
 
 def _no_flips(records: list[Record]) -> Finding:
-    found = _exact(records)
-    holds = found["flips_constant"] > 0 and found["flips_inverse"] == 0
-    return Finding(
-        "holds" if holds else "does not hold",
-        f"dominance changes with f_y at {found['flips_constant']:.0%} of the values of g_y for a "
-        f"constant α = 4, at {found['flips_inverse']:.0%} for α = 4 / f_y where |2 g_y − 1| ≥ ¼",
+    constant, inverse = (_exact(records)[f"flips_{key}"] for key in ("constant", "inverse"))
+    return decide(
+        constant > 0 and inverse == 0,
+        f"dominance changes with f_y at {constant:.0%} of the values of g_y for a constant α = 4, "
+        f"at {inverse:.0%} for α = 4 / f_y where |2 g_y − 1| ≥ ¼",
     )
 
 
-def draw(records: list[Record]) -> Figure:
+# ---- figure, table and summary ------------------------------------------------------------------
+
+
+def plot(records: list[Record]) -> Plot:
     """α over training: its mean, where its mass lies, and on planted rows."""
-    from dissensus.plots.style import add_line, label, new_figure
 
-    figure, axes = new_figure(1, 3, width=3.5, height=2.8)
-
-    def line(panel: Axes, key: str, number: int, name: str) -> None:
+    def line(key: str, style: int, name: str) -> Series:
         mean, low, high = curve_interval(_curves(records, key))
         epochs = range(1, len(mean) + 1)
-        add_line(panel, epochs, mean, number, band=(low, high), name=name, markers=False)
+        return Series(name, epochs, mean, style, low=low, high=high, markers=False)
 
-    line(axes[0, 0], "mean", 0, "mean α_n = 1 / mean CE")
-    line(axes[0, 1], "hardest_share", 0, "hardest 5% of rows")
-    line(axes[0, 1], "wrong_share", 1, "wrongly classified rows")
-    line(axes[0, 1], "wrong", 4, "their share of the rows")
-    line(axes[0, 1], "pulling_share", 2, "rows with top probability < ½")
-    line(axes[0, 2], "planted_ratio", 3, "planted / others")
-    label(axes[0, 0], "epoch", "mean α_n", legend=True)
-    axes[0, 1].set_ylim(0, 1.6)  # room for the legend
-    label(axes[0, 1], "epoch", "share of the weight", legend=True)
-    label(axes[0, 2], "epoch", "ratio of mean α", legend=True)
-    return figure
+    shares = [
+        line("hardest_share", 0, "hardest 5% of rows"),
+        line("wrong_share", 1, "wrongly classified rows"),
+        line("wrong", 4, "their share of the rows"),
+        line("pulling_share", 2, "rows with top probability < ½"),
+    ]
+    mean, ratio = line("mean", 0, "mean α_n = 1 / mean CE"), line("planted_ratio", 3, "planted")
+    panels = [
+        Panel("epoch", "mean α_n", [mean], legend="best"),
+        Panel("epoch", "share of the weight", shares, y_range=(0.0, 1.6), legend="upper right"),
+        Panel("epoch", "mean α of planted rows / of others", [ratio], legend="best"),
+    ]
+    return Plot(panels, "The weights α over training", 3, (3.5, 2.8))
 
 
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
@@ -284,9 +275,9 @@ EXPERIMENT = Experiment(
         Claim("The mean weight of a batch is 1 / mean cross-entropy", "Eq. 5", _identity),
         Claim("The weights are lower early in training", "Section 3.3", _rises),
         Claim(
-            "They favour samples that the ensemble gets wrong", "Section 3.3, (a)", _on_the_wrong
+            "They favour samples that the ensemble gets wrong", "Section 3.3, (a)", _on_wrong_rows
         ),
-        Claim("They favour samples from elsewhere", "Sections 3.3 and A.4", _on_the_planted),
+        Claim("They favour samples from elsewhere", "Sections 3.3 and A.4", _on_planted_rows),
         Claim(
             "Where the weight lies, the pair term pushes members apart",
             "Eq. 3 (our question: below a top probability of ½ its gradient pulls them together)",
@@ -300,7 +291,7 @@ EXPERIMENT = Experiment(
             _no_flips,
         ),
     ),
-    draw,
+    plot,
     table,
     {
         "smoke": "Digits of scikit-learn with 5% planted, 3 epochs, 2 seeds.",

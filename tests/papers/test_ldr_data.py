@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from dissensus.data import FeatureWriter
-from dissensus.papers.ldr.cells import PAPER, SMOKE, ldr_cell, run_cell
-from dissensus.papers.ldr.settings import Setting, load_setting, mixed
+from dissensus.papers.cells import make_cell
+from dissensus.papers.ldr.contenders import PAPER, SMOKE, run_cell
+from dissensus.papers.ldr.data import StudyData, load_data, mixed
 
 
-def smoke(**changes: object) -> Setting:
-    return load_setting(ldr_cell("x", SMOKE, **changes))
+def smoke(**changes: object) -> StudyData:
+    return load_data(make_cell("x", SMOKE, **changes))
 
 
 def _rows(x: torch.Tensor) -> list[list[float]]:
@@ -29,26 +30,26 @@ def test_mixed_inputs_are_means_of_two_classes() -> None:
 
 
 def test_parts_of_a_setting_do_not_share_images() -> None:
-    setting = smoke()
-    parts = [setting.train[0], setting.val[0], setting.test[0]]
+    data = smoke()
+    parts = [data.train[0], data.val[0], data.test[0]]
     rows = torch.cat([part.flatten(1) for part in parts])
     assert len(rows.unique(dim=0)) == len(rows)
-    assert len(setting.train[0]) == SMOKE["train"]
-    for unlabelled in setting.disagreement.values():
-        tested = {tuple(x) for images, _ in setting.unknown.values() for x in _rows(images)}
+    assert len(data.train[0]) == SMOKE["train"]
+    for unlabelled in data.disagreement.values():
+        tested = {tuple(x) for images, _ in data.unknown.values() for x in _rows(images)}
         assert not tested & {tuple(x) for x in _rows(unlabelled)}
 
 
 def test_planted_rows_come_from_elsewhere_with_random_labels() -> None:
-    plain, setting = smoke(), smoke(planted=0.05)
-    planted = setting.planted
+    plain, data = smoke(), smoke(planted=0.05)
+    planted = data.planted
     assert planted is not None
     assert int(planted.sum()) == round(0.05 * SMOKE["train"])
-    assert torch.equal(setting.train[0][~planted], plain.train[0][~planted])
-    assert torch.equal(setting.train[1][~planted], plain.train[1][~planted])
-    source = {tuple(x.flatten().tolist()) for x in list(setting.disagreement.values())[-1]}
-    assert all(tuple(x.flatten().tolist()) in source for x in setting.train[0][planted])
-    assert len(setting.train[1][planted].unique()) > 1
+    assert torch.equal(data.train[0][~planted], plain.train[0][~planted])
+    assert torch.equal(data.train[1][~planted], plain.train[1][~planted])
+    source = {tuple(x.flatten().tolist()) for x in list(data.disagreement.values())[-1]}
+    assert all(tuple(x.flatten().tolist()) in source for x in data.train[0][planted])
+    assert len(data.train[1][planted].unique()) > 1
 
 
 def test_a_share_that_cannot_be_planted_is_refused() -> None:
@@ -70,26 +71,28 @@ def test_the_papers_scale_trains_on_features_from_disk(
         writer.add("inaturalist", plain.unknown["negative"][0].flatten(1).numpy())
         writer.add("imagenet-r", plain.disagreement["turned"].flatten(1).numpy())
     with pytest.raises(ValueError, match="dissensus features"):
-        load_setting(ldr_cell("x", PAPER))
+        load_data(make_cell("x", PAPER))
     monkeypatch.setenv("DISSENSUS_DATA", str(tmp_path))
     for method in ("ldr", "a2d", "two-stage"):
-        cell = ldr_cell("x", PAPER, method=method, epochs=8, batch_size=16, members=3, strength=0.1)
+        cell = make_cell(
+            "x", PAPER, method=method, epochs=8, batch_size=16, members=3, strength=0.1
+        )
         result = run_cell(cell)
         assert list(result["auroc"]) == ["corrupt1", "inaturalist"]
         assert result["parts"]["test"]["accuracy"] > 0.5
 
 
 def test_colour_gives_the_class_away_in_training_only() -> None:
-    setting = smoke(data="colored_digits", train=600, val=200, test=400, disagreement="val")
+    data = smoke(data="colored_digits", train=600, val=200, test=400, disagreement="val")
 
     def usual(x: torch.Tensor, y: torch.Tensor) -> float:
         colour = x.flatten(2).sum(-1).argmax(-1)
         return float((colour == y).double().mean())
 
-    assert usual(*setting.train) == pytest.approx(0.95, abs=0.03)
-    assert usual(*setting.val) == pytest.approx(0.5, abs=0.12)
-    assert usual(*setting.test) == pytest.approx(0.5, abs=0.1)
-    x, y = setting.test
-    assert setting.groups is not None
-    assert torch.equal(setting.groups // 2, y)
-    assert torch.equal(setting.groups % 2, x.flatten(2).sum(-1).argmax(-1))
+    assert usual(*data.train) == pytest.approx(0.95, abs=0.03)
+    assert usual(*data.val) == pytest.approx(0.5, abs=0.12)
+    assert usual(*data.test) == pytest.approx(0.5, abs=0.1)
+    x, y = data.test
+    assert data.groups is not None
+    assert torch.equal(data.groups // 2, y)
+    assert torch.equal(data.groups % 2, x.flatten(2).sum(-1).argmax(-1))

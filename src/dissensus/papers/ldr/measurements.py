@@ -1,4 +1,4 @@
-"""What is measured of a trained ensemble: diversity, accuracy and detection, as plain numbers."""
+"""Measurements of a trained ensemble: diversity, accuracy and detection, as plain numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dissensus.detection import Mahalanobis, MemberFeatures, NearestNeighbours, 
 from dissensus.ensemble import Ensemble
 from dissensus.losses import cross_entropy
 from dissensus.outputs import combined_log_probs
-from dissensus.papers.ldr.settings import Setting, Split
+from dissensus.papers.ldr.data import Split, StudyData
 from dissensus.runs.accuracy import Candidates, accuracies, summarize
 from dissensus.scores import at_temperature, score_all
 from dissensus.training import predict
@@ -45,30 +45,29 @@ DETECTORS = (
 Outputs = Callable[[Tensor], Tensor]
 
 
-def measure(outputs: Outputs, setting: Setting) -> dict[str, Any]:
-    """Every figure of one ensemble: for each part, and for each unknown set against test data.
+def measure(outputs: Outputs, data: StudyData) -> dict[str, Any]:
+    """All numbers of one ensemble: for each part, and for each unknown set against test data.
 
     ``outputs`` gives members' logits ``[members, batch, classes]``.
     """
-    parts = {"val": setting.val, "test": setting.test, **setting.unknown}
+    parts = {"val": data.val, "test": data.test, **data.unknown}
     logits = {name: outputs(x) for name, (x, _) in parts.items()}
-    logits["mixed"] = outputs(setting.mixed)
-    scores = {name: score_all(found, DETECTORS) for name, found in logits.items()}
+    logits["mixed"] = outputs(data.mixed)
+    scores = {name: score_all(values, DETECTORS) for name, values in logits.items()}
     result: dict[str, Any] = {
         "parts": {name: _part(logits[name], scores[name], y) for name, (_, y) in parts.items()},
-        "auroc": {name: _detection(scores["test"], scores[name]) for name in setting.unknown},
+        "auroc": {name: _detection(scores["test"], scores[name]) for name in data.unknown},
         "fpr95": {
             name: {
-                score: evaluate(scores["test"][score], found, bootstrap=0).fpr95.value
-                for score, found in scores[name].items()
-                if score in ("pds", "bma")
+                score: evaluate(scores["test"][score], scores[name][score], bootstrap=0).fpr95.value
+                for score in ("pds", "bma")
             }
-            for name in setting.unknown
+            for name in data.unknown
         },
         "val_auroc": _detection(scores["val"], scores["mixed"]),
     }
-    if setting.groups is not None:
-        result["groups"] = _groups(logits["test"], setting.test[1], setting.groups)
+    if data.groups is not None:
+        result["groups"] = _groups(logits["test"], data.test[1], data.groups)
     return result
 
 
@@ -98,29 +97,29 @@ def dropout_passes(ens: Ensemble, passes: int, seed: int) -> Outputs:
 _FITTED = 100_000
 
 
-def distances(ens: Ensemble, setting: Setting) -> dict[str, dict[str, float]]:
+def distances(ens: Ensemble, data: StudyData) -> dict[str, dict[str, float]]:
     """AUROC of what needs no ensemble: distances of features, and softmax at a fitted temperature.
 
     The features are the inputs where these are a backbone's, else those before the last layer.
     """
-    features = _identity if setting.train[0].ndim == 2 else MemberFeatures(ens)
-    known = features(setting.train[0][:_FITTED])
-    labels = setting.train[1][:_FITTED]
+    features = _identity if data.train[0].ndim == 2 else MemberFeatures(ens)
+    known = features(data.train[0][:_FITTED])
+    labels = data.train[1][:_FITTED]
     scores: dict[str, Outputs] = {
         "mahalanobis": Mahalanobis.fit(known, labels),
         "relative_mahalanobis": Mahalanobis.fit(known, labels, relative=True),
         "nearest_neighbours": NearestNeighbours.fit(known),
     }
-    temperature = fit_temperature(outputs_of(ens, setting.val[0]), setting.val[1])
+    temperature = fit_temperature(outputs_of(ens, data.val[0]), data.val[1])
     tempered = at_temperature("bma", temperature)
-    found: dict[str, dict[str, float]] = {}
-    inside = {name: score(features(setting.test[0])) for name, score in scores.items()}
-    inside["tempered_bma"] = tempered(outputs_of(ens, setting.test[0]))
-    for name, (x, _) in setting.unknown.items():
+    aurocs: dict[str, dict[str, float]] = {}
+    inside = {name: score(features(data.test[0])) for name, score in scores.items()}
+    inside["tempered_bma"] = tempered(outputs_of(ens, data.test[0]))
+    for name, (x, _) in data.unknown.items():
         outside = {score: function(features(x)) for score, function in scores.items()}
         outside["tempered_bma"] = tempered(outputs_of(ens, x))
-        found[name] = _detection(inside, outside)
-    return found
+        aurocs[name] = _detection(inside, outside)
+    return aurocs
 
 
 def _identity(x: Tensor) -> Tensor:
@@ -138,15 +137,15 @@ def _detection(inside: Mapping[str, Tensor], outside: Mapping[str, Tensor]) -> d
 
 def _part(logits: Tensor, scores: Mapping[str, Tensor], y: Tensor | None) -> dict[str, Any]:
     """#unique and C · PDS (both 1 for members that agree), and how good predictions are."""
-    found: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         "unique": float(scores["unique"].double().mean()),
         "pds_sum": float(scores["pds"].double().mean()) * logits.shape[-1],
     }
     if y is None:
-        return found
+        return numbers
     log_probs = combined_log_probs(logits, "probability")
     own = (logits.argmax(-1) == y).double().mean(-1)
-    return found | {
+    return numbers | {
         "accuracy": float((log_probs.argmax(-1) == y).double().mean()),
         "score_accuracy": float((logits.mean(0).argmax(-1) == y).double().mean()),
         "member_accuracies": own.tolist(),
@@ -161,21 +160,21 @@ def _groups(logits: Tensor, y: Tensor, groups: Tensor) -> dict[str, list[float]]
         "ensemble": combined_log_probs(logits, "probability").argmax(-1) == y,
         "members": logits.argmax(-1) == y,
     }
-    found = summarize(right, groups, bootstrap=0).worst_group
-    return {name: list(way.by_group.values()) for name, way in found.items()}
+    worst = summarize(right, groups, bootstrap=0).worst_group
+    return {name: list(way.by_group.values()) for name, way in worst.items()}
 
 
-def soups(ens: Ensemble, setting: Setting) -> dict[str, dict[str, float]]:
+def soups(ens: Ensemble, data: StudyData) -> dict[str, dict[str, float]]:
     """Accuracy on each labelled part of averaged weights, and of the best member there.
 
     ``uniform`` averages all members' weights; ``greedy`` those that do not lower validation
     accuracy; ``oracle`` is the member that is best on the part itself (Appendix A.2).
     """
-    labelled: dict[str, Split] = {"test": setting.test}
-    labelled |= {name: (x, y) for name, (x, y) in setting.unknown.items() if y is not None}
-    candidates = Candidates.of(ens, setting.val)
-    found = {}
+    labelled: dict[str, Split] = {"test": data.test}
+    labelled |= {name: (x, y) for name, (x, y) in data.unknown.items() if y is not None}
+    candidates = Candidates.of(ens, data.val)
+    results = {}
     for name, (x, y) in labelled.items():
         ways = accuracies(candidates, x, y, bootstrap=0).overall
-        found[name] = {way.removesuffix("_soup"): ways[way].value for way in ways}
-    return found
+        results[name] = {way.removesuffix("_soup"): ways[way].value for way in ways}
+    return results

@@ -1,4 +1,4 @@
-"""The data of an ldr cell: what it trains on, what it is tested on, and what is unknown to it.
+"""Data of an ldr cell: what it trains on, what it is tested on, and what is unknown to it.
 
 Four kinds of inputs are kept apart: training data (with a planted share from elsewhere, if asked),
 validation data of the same distribution, *mixed* inputs that stand in for the unknown when
@@ -31,14 +31,14 @@ from dissensus.models import make_factory
 from dissensus.papers.base import Cell
 from dissensus.training import fit
 
-__all__ = ["SOURCES", "Setting", "load_setting", "mixed"]
+__all__ = ["SOURCES", "StudyData", "load_data", "mixed"]
 
 Split = tuple[Tensor, Tensor]
 Normalize = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class StudyData:
     """``unknown`` are the sets of detection, with labels where the classes are those of training.
 
     ``mixed`` are the unknown inputs of validation, ``disagreement`` unlabelled sets by name,
@@ -62,16 +62,16 @@ class Setting:
         return tuple(self.train[0].shape[1:])
 
 
-def load_setting(cell: Cell) -> Setting:
+def load_data(cell: Cell) -> StudyData:
     """The data that ``cell`` names; cells of one seed share their rows."""
-    made = _source(cell["data"], cell["train"], cell["val"], cell["test"], cell["seed"])
+    data = _source(cell["data"], cell["train"], cell["val"], cell["test"], cell["seed"])
     if cell["planted"]:
-        made = _plant(made, cell["planted"], cell["planted_labels"], cell["seed"])
-    return made
+        data = _plant(data, cell["planted"], cell["planted_labels"], cell["seed"])
+    return data
 
 
 @lru_cache(maxsize=2)  # cells of one seed follow each other
-def _source(name: str, train: int, val: int, test: int, seed: int) -> Setting:
+def _source(name: str, train: int, val: int, test: int, seed: int) -> StudyData:
     return SOURCES[name](train, val, test, seed) if name in SOURCES else _store(name)
 
 
@@ -96,7 +96,7 @@ def mixed(x: Tensor, y: Tensor, seed: int) -> Tensor:
 # ---- sources ------------------------------------------------------------------------------------
 
 
-def _features(train: int, val: int, test: int, seed: int) -> Setting:
+def _features(train: int, val: int, test: int, seed: int) -> StudyData:
     """Heads on frozen features (200 classes): the paper's own kind of task, on a small scale.
 
     The first half of the SVHN and CIFAR-10 rows is disagreement data, the second half is tested on.
@@ -105,7 +105,7 @@ def _features(train: int, val: int, test: int, seed: int) -> Setting:
     unknown = {name: data.extra[name] for name in ("corrupt1", "corrupt5")}
     halves = {name: data.extra[name][0].tensor_split(2) for name in ("svhn", "cifar10")}
     unknown |= {name: (half[1], None) for name, half in halves.items()}
-    return Setting(
+    return StudyData(
         _first(data.train, train),
         data.val,
         _first(data.test, test),
@@ -116,7 +116,7 @@ def _features(train: int, val: int, test: int, seed: int) -> Setting:
     )
 
 
-def _images(name: str, train: int, val: int, test: int, seed: int) -> Setting:
+def _images(name: str, train: int, val: int, test: int, seed: int) -> StudyData:
     """MNIST or Fashion-MNIST against corruptions of itself, KMNIST, and the other of the two."""
     data = load(name, seed=seed, limit=train + val, val=val, test_limit=test)
     shape = data.input_shape
@@ -133,7 +133,7 @@ def _images(name: str, train: int, val: int, test: int, seed: int) -> Setting:
     return _from_images(data, strangers, disagreement, seed)
 
 
-def _digits(train: int, val: int, test: int, seed: int) -> Setting:
+def _digits(train: int, val: int, test: int, seed: int) -> StudyData:
     """The embedded digits against corruptions, negatives and digits on their side; for tests."""
     data = load("digits", seed=seed, val=val, test=test)
     x = data.test[0]
@@ -148,14 +148,14 @@ def _digits(train: int, val: int, test: int, seed: int) -> Setting:
 
 def _from_images(
     data: Data, strangers: Mapping[str, Tensor], disagreement: Mapping[str, Tensor], seed: int
-) -> Setting:
+) -> StudyData:
     x, y = data.test
     unknown: dict[str, tuple[Tensor, Tensor | None]] = {
         f"corrupt{severity}": (corrupt_mixture(x, severity, seed), y) for severity in (1, 5)
     }
     unknown |= {name: (_fast(images), None) for name, images in strangers.items()}
     pixels = data.train[0]
-    return Setting(
+    return StudyData(
         _fast_split(data.train),
         _fast_split(data.val),
         _fast_split(data.test),
@@ -167,7 +167,7 @@ def _from_images(
     )
 
 
-def _backbone(train: int, val: int, test: int, seed: int) -> Setting:
+def _backbone(train: int, val: int, test: int, seed: int) -> StudyData:
     """Features of a network of our own: Fashion-MNIST through the CNN of collusion, frozen.
 
     As ResNet-18 in the paper (Appendix A.7), the backbone was trained on the training data; its 50
@@ -186,7 +186,7 @@ def _backbone(train: int, val: int, test: int, seed: int) -> Setting:
     def through(x: Tensor) -> Tensor:
         return (features(x) - mean) / std
 
-    return Setting(
+    return StudyData(
         (through(images.train[0]), images.train[1]),
         (through(images.val[0]), images.val[1]),
         (through(images.test[0]), images.test[1]),
@@ -197,7 +197,7 @@ def _backbone(train: int, val: int, test: int, seed: int) -> Setting:
     )
 
 
-def _colored(name: str, train: int, val: int, test: int, seed: int) -> Setting:
+def _colored(name: str, train: int, val: int, test: int, seed: int) -> StudyData:
     """Coloured digits, a stand-in for Waterbirds: a class that colour gives away in training.
 
     The class is whether a digit is 5 or more; 95% of the training digits of class 0 are red and of
@@ -208,7 +208,7 @@ def _colored(name: str, train: int, val: int, test: int, seed: int) -> Setting:
     seen = _colour(data.train, 0.95, seed)
     validation, tested = _colour(data.val, 0.5, seed + 1), _colour(data.test, 0.5, seed + 2)
     mean, std = float(seen[0].mean()), float(seen[0].std())
-    return Setting(
+    return StudyData(
         seen[:2],
         validation[:2],
         tested[:2],
@@ -240,7 +240,7 @@ def _colour(split: Split, share: float, seed: int) -> tuple[Tensor, Tensor, Tens
     return x, label, 2 * label + colour
 
 
-def _store(name: str) -> Setting:
+def _store(name: str) -> StudyData:
     """Features that ``dissensus features`` made; the training rows stay on disk.
 
     Its extra parts are the unknown sets, but for those that A2D and DivDis disagree on.
@@ -256,28 +256,28 @@ def _store(name: str) -> Setting:
     store = FeatureStore(places[0])
     data = store.data()
 
-    def part(name: str) -> Split:
+    def labelled(name: str) -> Split:
         x, y = store.parts[name]
         assert y is not None  # a store's val and test are labelled
         return x.to_memory(), y
 
     extra = {name: (x.to_memory(), y) for name, (x, y) in store.parts.items() if name in data.extra}
-    return Setting(
+    return StudyData(
         data.train,
-        part("val"),
-        part("test"),
-        mixed(*part("val"), seed=0),
-        {name: found for name, found in extra.items() if name not in _DISAGREEMENT},
-        {name: found[0] for name, found in extra.items() if name in _DISAGREEMENT},
+        labelled("val"),
+        labelled("test"),
+        mixed(*labelled("val"), seed=0),
+        {name: part for name, part in extra.items() if name not in _DISAGREEMENT},
+        {name: part[0] for name, part in extra.items() if name in _DISAGREEMENT},
         data.outputs,
     )
 
 
 _DISAGREEMENT = ("imagenet-r", "imagenet-a")
 
-#: Every source by name: ``source(train, val, test, seed) -> Setting``, sizes in rows. Any other
+#: Every source by name: ``source(train, val, test, seed) -> StudyData``, sizes in rows. Any other
 #: name is that of a folder of features.
-SOURCES: dict[str, Callable[[int, int, int, int], Setting]] = {
+SOURCES: dict[str, Callable[[int, int, int, int], StudyData]] = {
     "features": _features,
     "fashion_mnist": partial(_images, "fashion_mnist"),
     "mnist": partial(_images, "mnist"),
@@ -291,25 +291,25 @@ SOURCES: dict[str, Callable[[int, int, int, int], Setting]] = {
 # ---- planting -----------------------------------------------------------------------------------
 
 
-def _plant(setting: Setting, share: float, labels: str, seed: int) -> Setting:
+def _plant(data: StudyData, share: float, labels: str, seed: int) -> StudyData:
     """Training data from ``(1 − ε) P + ε Q`` (Section A.4.1): rows replaced by ones from Q.
 
     Q is the second disagreement set (KMNIST for images), of rows that are never tested on. Its
     ``labels`` are drawn at random (``"random"``) or all the same (``"one"``).
     """
     generator = torch.Generator().manual_seed(seed)
-    x, y = setting.train[0].clone(), setting.train[1].clone()
-    strangers = list(setting.disagreement.values())[-1]
+    x, y = data.train[0].clone(), data.train[1].clone()
+    strangers = list(data.disagreement.values())[-1]
     count = round(share * len(x))
     if not 0 < count <= len(strangers):
         raise ValueError(f"planted must give 1 to {len(strangers)} rows, got {count}")
     rows = torch.randperm(len(x), generator=generator)[:count]
     x[rows] = strangers[torch.randperm(len(strangers), generator=generator)[:count]]
-    drawn = torch.randint(setting.outputs, (count,), generator=generator)
+    drawn = torch.randint(data.outputs, (count,), generator=generator)
     y[rows] = drawn if labels == "random" else torch.zeros_like(drawn)
     planted = torch.zeros(len(x), dtype=torch.bool)
     planted[rows] = True
-    return replace(setting, train=(x, y), planted=planted)
+    return replace(data, train=(x, y), planted=planted)
 
 
 # ---- tensors ------------------------------------------------------------------------------------

@@ -1,0 +1,189 @@
+"""Scores and baselines of detection: Table 6 and Figure 4."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dissensus.papers.base import Claim, Experiment, Finding, Record
+from dissensus.papers.comparisons import data_title, decide
+from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
+from dissensus.papers.ldr.detection import main_data
+from dissensus.papers.ldr.measurements import DETECTORS
+from dissensus.papers.ldr.reading import (
+    Entry,
+    auroc,
+    auroc_by,
+    chosen,
+    data_with,
+    entry_title,
+    quantity_on,
+    unknown_sets,
+)
+from dissensus.plots import Panel, Plot, Series
+
+__all__ = ["BASELINES", "SCORES"]
+
+_HEADER = ["data", "method", "score", "AUROC", "", "", ""]
+
+
+def _row(data: str, entry: Entry, runs: list[Record]) -> list[str]:
+    method, score = entry
+    cells = quantity_on(unknown_sets(runs), auroc_by(score), runs)
+    return [data_title(data), contender_title(method), score.replace("_", " "), *cells]
+
+
+# ---- scores (Table 6) ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BestScore:
+    """Checks that PDS has the highest mean AUROC of all scores on every unknown set."""
+
+    method: str
+    published: str
+
+    def __call__(self, records: list[Record]) -> Finding:
+        wins, words = 0, []
+        for data in main_data(records):
+            runs = chosen(records, data, self.method)
+            for part in unknown_sets(runs):
+                means = {score: auroc(part, score).mean(runs) for score in DETECTORS}
+                best = max(means, key=lambda score: means[score])
+                wins += best == "pds"
+                words.append(
+                    f"{data_title(data)} {part} {best.replace('_', ' ')} {means[best]:.3f} "
+                    f"(PDS {means['pds']:.3f})"
+                )
+        sentence = f"PDS is best on {wins} of {len(words)}: {'; '.join(words)}"
+        return decide(wins == len(words), sentence, self.published)
+
+
+def scores_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """Table 6, for LDR and for a deep ensemble."""
+    return _HEADER, [
+        _row(data, (method, score), chosen(records, data, method))
+        for data in main_data(records)
+        for method in ("ldr", "deep-ensemble")
+        for score in DETECTORS
+    ]
+
+
+SCORES = Experiment(
+    "scores",
+    "ldr",
+    "Table 6",
+    "Which score detects best, for an LDR ensemble and for a deep ensemble",
+    STUDY,
+    (
+        Claim(
+            "For an LDR ensemble, PDS is the best of the scores",
+            "Section A.8, Table 6",
+            BestScore("ldr", "PDS 68.1/89.4/97.7/94.1, best on all four"),
+        ),
+        Claim(
+            "For a deep ensemble, PDS is the best of the scores",
+            "Section A.8 (our question)",
+            BestScore("deep-ensemble", "not published"),
+        ),
+    ),
+    None,
+    scores_table,
+    SETTING,
+)
+
+
+# ---- baselines (Figure 4) -----------------------------------------------------------------------
+
+_OURS: Entry = ("ldr", "pds")
+#: What LDR + PDS is compared with, and the scores each may detect by.
+_RIVALS: Mapping[str, tuple[str, ...]] = {
+    "deep-ensemble": ("bma", "pds", "mutual_information"),
+    "dropout": ("bma", "pds"),
+    "snapshots": ("bma", "pds"),
+    "distances": (
+        "bma",
+        "energy",
+        "max_logit",
+        "tempered_bma",
+        "mahalanobis",
+        "relative_mahalanobis",
+        "nearest_neighbours",
+    ),
+}
+
+
+def _rivals(records: list[Record]) -> dict[str, dict[Entry, list[Record]]]:
+    """By data set with baselines: LDR + PDS and what it is compared with."""
+    entries = [_OURS, *((method, score) for method, by in _RIVALS.items() for score in by)]
+    return {
+        data: {entry: runs for entry in entries if (runs := chosen(records, data, entry[0]))}
+        for data in data_with(records, "ldr", "deep-ensemble", "distances")
+    }
+
+
+def _first_under_corruption(records: list[Record]) -> Finding:
+    """LDR + PDS against the best of the baselines under strong corruption."""
+    wins, words = 0, []
+    for data, entries in _rivals(records).items():
+        means = {entry: auroc("corrupt5", entry[1]).mean(runs) for entry, runs in entries.items()}
+        best = max(means, key=lambda entry: means[entry])
+        wins += best == _OURS
+        words.append(
+            f"{data_title(data)}: {entry_title(best)} {means[best]:.3f} (LDR + PDS "
+            f"{means[_OURS]:.3f})"
+        )
+    return decide(
+        bool(words) and wins == len(words),
+        f"the best on strong corruption: {'; '.join(words)}",
+        "LDR + PDS first of the methods in Figure 4 (ImageNet-C, severity 5)",
+    )
+
+
+def plot_baselines(records: list[Record]) -> Plot:
+    """Figure 4: AUROC under strong corruption, and on average over all unknown sets."""
+    panels = []
+    for data, entries in _rivals(records).items():
+        names = [entry_title(entry) for entry in entries]
+        strong = [auroc("corrupt5", score).mean(runs) for (_, score), runs in entries.items()]
+        overall = [
+            float(np.mean([auroc(part, score).mean(runs) for part in unknown_sets(runs)]))
+            for (_, score), runs in entries.items()
+        ]
+        bars = [
+            Series("strong corruption", names, strong, 0, "bars"),
+            Series("mean of all sets", names, overall, 4, "bars"),
+        ]
+        title = data_title(data)
+        panels.append(Panel("", "AUROC", bars, title, y_range=(0.4, 1.0), horizontal=True))
+    return Plot(panels, "AUROC of LDR + PDS and of the baselines", len(panels) or 1, (5.0, 4.4))
+
+
+def baselines_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """AUROC of each baseline on each unknown set."""
+    return _HEADER, [
+        _row(data, entry, runs)
+        for data, entries in _rivals(records).items()
+        for entry, runs in entries.items()
+    ]
+
+
+BASELINES = Experiment(
+    "baselines",
+    "ldr",
+    "Figure 4",
+    "LDR with PDS beside dropout passes, snapshots, temperature, energy and distances of features",
+    STUDY,
+    (
+        Claim(
+            "LDR with PDS is first among the baselines under strong corruption",
+            "Section 4.3, Figure 4",
+            _first_under_corruption,
+        ),
+    ),
+    plot_baselines,
+    baselines_table,
+    SETTING,
+)
