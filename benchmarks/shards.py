@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from benchmarks.timing import Contender, Result, compare
 from dissensus import data
-from dissensus.data.folder import decode_image
+from dissensus.data.formats import decode_image
 from dissensus.training.batches import as_batches
 
 BATCH, SIDE, FEATURES, GROUP = 64, 64, 16, 10_000
@@ -154,7 +154,7 @@ def _webdataset(spec: str, decode: Callable[[bytes], Tensor]) -> list[Contender]
 
 def _pixels(raw: bytes) -> Tensor:
     """As ``ImageFolder`` gives an image."""
-    pixels = decode_image(io.BytesIO(raw), SIDE, "an image").transpose(2, 0, 1)
+    pixels = decode_image(io.BytesIO(raw), SIDE, "an image")
     return torch.from_numpy(pixels.copy()).float().div_(255)
 
 

@@ -192,7 +192,7 @@ def test_planted_upward_imports_are_caught() -> None:
         ("dissensus.losses", "__import__('dissensus.training')"),
         ("dissensus.losses", "import_module(f'dissensus.training.{name}')"),
         ("dissensus.scores", "from dissensus.detection import Detector"),
-        ("dissensus.data.mnist", "from dissensus.training import fit"),
+        ("dissensus.data.images", "from dissensus.training import fit"),
         ("dissensus.runs.load", "from dissensus.papers import EXPERIMENTS"),
         ("dissensus.cli.ood", "from dissensus.papers import EXPERIMENTS"),
     ]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dissensus.data.archives import extract
-from dissensus.data.base import Request
+from dissensus.data.dataset import Request
 from dissensus.data.download import RemoteFile, content, locate
 
 BODY = b"the official content"

@@ -13,10 +13,11 @@ import torch
 from scipy.io import savemat
 
 from dissensus.data import ImageFolder, fit_images, load, load_ood
-from dissensus.data.cifar import CIFAR, read_cifar
-from dissensus.data.mnist import FAMILY, read_idx
+from dissensus.data.formats import read_cifar, read_idx
+from dissensus.data.image_sets import IMAGE_SETS
 
 RNG = np.random.default_rng(0)
+CIFAR = {"cifar10": 1, "cifar100": 2}  # labels before each image
 
 
 def pixels(*shape: int) -> np.ndarray:
@@ -26,6 +27,12 @@ def pixels(*shape: int) -> np.ndarray:
 def idx(array: np.ndarray) -> bytes:
     sizes = b"".join(int(n).to_bytes(4, "big") for n in array.shape)
     return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
+
+
+def four_files(name: str) -> dict[str, Any]:
+    parts = IMAGE_SETS[name].files
+    files = [*parts["train"], *parts["test"]]
+    return dict(zip(("train_x", "train_y", "test_x", "test_y"), files, strict=True))
 
 
 def check_parts(data: Any, train: np.ndarray, labels: np.ndarray, test: np.ndarray) -> None:
@@ -48,10 +55,10 @@ def check_parts(data: Any, train: np.ndarray, labels: np.ndarray, test: np.ndarr
 def test_idx_files(tmp_path: Path, name: str, packed: bool) -> None:
     train, test = pixels(20, 28, 28), pixels(6, 28, 28)
     labels, truth = np.arange(20) % 10, np.arange(6)
-    folder = tmp_path / FAMILY[name].folders[0]
+    folder = tmp_path / IMAGE_SETS[name].folders[0]
     folder.mkdir()
     arrays = {"train_x": train, "train_y": labels, "test_x": test, "test_y": truth}
-    for part, file in FAMILY[name].files.items():
+    for part, file in four_files(name).items():
         raw = idx(arrays[part])
         path = folder / (file.name if packed else file.name.removesuffix(".gz"))
         path.write_bytes(gzip.compress(raw) if packed else raw)
@@ -71,7 +78,7 @@ def test_a_part_of_the_rows_can_be_drawn(tmp_path: Path) -> None:
     folder.mkdir()
     arrays = {"train_x": pixels(20, 28, 28), "train_y": np.arange(20) % 10}
     arrays |= {"test_x": pixels(9, 28, 28), "test_y": np.arange(9)}
-    for part, file in FAMILY["mnist"].files.items():
+    for part, file in four_files("mnist").items():
         (folder / file.name).write_bytes(gzip.compress(idx(arrays[part])))
     ask = {"data_dir": tmp_path, "verify": False, "limit": 10, "test_limit": 4}
     one, same, other = (load("mnist", seed=seed, **ask) for seed in (0, 0, 1))
@@ -101,12 +108,13 @@ def test_labels_must_be_classes(tmp_path: Path) -> None:
     folder.mkdir()
     arrays = {"train_x": pixels(4, 28, 28), "train_y": np.array([0, 1, 2, 11])}
     arrays |= {"test_x": pixels(2, 28, 28), "test_y": np.arange(2)}
-    for part, file in FAMILY["mnist"].files.items():
+    for part, file in four_files("mnist").items():
         (folder / file.name).write_bytes(gzip.compress(idx(arrays[part])))
     with pytest.raises(ValueError, match="train labels run from 0 to 11, there are 10 classes"):
         load("mnist", data_dir=tmp_path, verify=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "mean"), [("mnist", 0.1307), ("fashion_mnist", 0.2860)])
 def test_the_real_sets(shared_data: Path, name: str, mean: float) -> None:
     """The known mean of all 60,000 training pixels."""
@@ -127,7 +135,7 @@ def test_kmnist_in_its_npz_layout(tmp_path: Path) -> None:
     train, test = pixels(10, 28, 28), pixels(4, 28, 28)
     arrays = {"train_x": train, "train_y": np.arange(10), "test_x": test, "test_y": np.arange(4)}
     (tmp_path / "kmnist").mkdir()
-    for part, file in FAMILY["kmnist"].files.items():
+    for part, file in four_files("kmnist").items():
         np.savez_compressed(tmp_path / "kmnist" / file.name, arrays[part].astype(np.uint8))
     data = load("kmnist", data_dir=tmp_path, verify=False)
     check_parts(data, train[:, None], np.arange(10), test[:, None])
@@ -149,11 +157,11 @@ def test_the_test_part_alone_serves_as_unknown_inputs(shared_data: Path) -> None
 
 
 def cifar_files(name: str, rows: int) -> tuple[dict[str, bytes], np.ndarray, np.ndarray]:
-    which = CIFAR[name]
+    which = IMAGE_SETS[name]
     files, images, labels = {}, [], []
-    for file in (*which.train, which.test):
+    for file in (*which.files["train"], *which.files["test"]):
         x = pixels(rows, 3, 32, 32)
-        y = RNG.integers(0, len(which.classes), size=(rows, which.label_bytes), dtype=np.uint8)
+        y = RNG.integers(0, len(which.classes), size=(rows, CIFAR[name]), dtype=np.uint8)
         files[file.name] = np.concatenate([y, x.reshape(rows, -1)], 1).tobytes()
         images.append(x)
         labels.append(y[:, -1])
@@ -164,9 +172,9 @@ def cifar_files(name: str, rows: int) -> tuple[dict[str, bytes], np.ndarray, np.
 @pytest.mark.parametrize("layout", ["folder", "nested", "archive"])
 def test_cifar_binary_batches(tmp_path: Path, name: str, layout: str) -> None:
     files, images, labels = cifar_files(name, rows=3)
-    which = CIFAR[name]
+    which = IMAGE_SETS[name]
     if layout == "archive":
-        with tarfile.open(tmp_path / which.test.archive, "w:gz") as archive:
+        with tarfile.open(tmp_path / which.files["test"][0].archive, "w:gz") as archive:
             for file, raw in files.items():
                 info = tarfile.TarInfo(f"{which.folders[0]}/{file}")
                 info.size = len(raw)
@@ -203,7 +211,10 @@ def test_cifar100_counts_its_images(tmp_path: Path) -> None:
     (tmp_path / "cifar-100-binary").mkdir()
     for file, raw in files.items():
         (tmp_path / "cifar-100-binary" / file).write_bytes(raw)
-    with pytest.raises(ValueError, match=r"train.bin must hold 50000 images, got 3"):
+    with pytest.raises(
+        ValueError,
+        match=r"train.bin must hold \(50000, 3, 32, 32\) pixels, .* got \(3, 3, 32, 32\)",
+    ):
         load("cifar100", data_dir=tmp_path)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dissensus.data import load
-from dissensus.data.cifar import CIFAR
+from dissensus.data.image_sets import IMAGE_SETS
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import ADP, Independent
 from dissensus.papers import image_data
@@ -270,11 +270,11 @@ def test_its_loss_is_adps() -> None:
 @pytest.fixture
 def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a few random images of CIFAR-10 and CIFAR-100, and nothing verified."""
-    for which in CIFAR.values():
+    for which, label_bytes in ((IMAGE_SETS["cifar10"], 1), (IMAGE_SETS["cifar100"], 2)):
         folder = tmp_path / which.folders[0]
         folder.mkdir()
-        for file in (*which.train, which.test):
-            labels = RNG.integers(0, 10, (8, which.label_bytes))
+        for file in (*which.files["train"], *which.files["test"]):
+            labels = RNG.integers(0, 10, (8, label_bytes))
             rows = np.concatenate([labels, RNG.integers(0, 256, (8, 3072))], 1)
             (folder / file.name).write_bytes(rows.astype(np.uint8).tobytes())
 

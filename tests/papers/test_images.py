@@ -12,7 +12,7 @@ from scipy.io import savemat
 from torch import nn
 
 from dissensus.data import load
-from dissensus.data.cifar import CIFAR
+from dissensus.data.image_sets import IMAGE_SETS
 from dissensus.objectives import Augmented, LearnerDropout
 from dissensus.papers import image_data
 from dissensus.papers.base import Experiment
@@ -259,14 +259,13 @@ def pretend_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a few random images of CIFAR-10, CIFAR-100 and SVHN, and nothing verified."""
-    for name, which in CIFAR.items():
+    for which, label_bytes in ((IMAGE_SETS["cifar10"], 1), (IMAGE_SETS["cifar100"], 2)):
         folder = tmp_path / which.folders[0]
         folder.mkdir()
-        for file in (*which.train, which.test):
-            labels = RNG.integers(0, 10, (12, which.label_bytes))
+        for file in (*which.files["train"], *which.files["test"]):
+            labels = RNG.integers(0, 10, (12, label_bytes))
             rows = np.concatenate([labels, RNG.integers(0, 256, (12, 3072))], 1)
             (folder / file.name).write_bytes(rows.astype(np.uint8).tobytes())
-        assert name in ("cifar10", "cifar100")
     (tmp_path / "svhn").mkdir()
     for part in ("train", "test"):
         x = RNG.integers(0, 256, (32, 32, 3, 12), dtype=np.uint8)

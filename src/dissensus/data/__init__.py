@@ -17,11 +17,16 @@ from dissensus.data.augment import (
     random_rotation,
     random_shift,
 )
-from dissensus.data.base import Data, data_places, split_rows
 from dissensus.data.corruptions import CORRUPTIONS, corrupt, corrupt_mixture
+from dissensus.data.dataset import (
+    HELD_OUT,
+    Data,
+    data_places,
+    hold_out_classes,
+    split_rows,
+)
 from dissensus.data.feature_store import FeatureStore, FeatureWriter, StoredRows, is_store
 from dissensus.data.folder import ImageFolder
-from dissensus.data.holding import HELD_OUT, hold_out_classes
 from dissensus.data.images import fit_images
 from dissensus.data.inputs import Inputs, find_inputs, read_inputs, take_part
 from dissensus.data.on_disk import Examples, is_shards

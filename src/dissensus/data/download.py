@@ -1,6 +1,6 @@
 """Official files: found on disk, or downloaded, checked and unpacked.
 
-A file is looked for in the folders of a :class:`~dissensus.data.base.Request`; what is missing is
+A file is looked for in the folders of a :class:`~dissensus.data.dataset.Request`; a missing one is
 downloaded from its official source. Checksums are of the *content*, gunzipped, because mirrors
 compress anew. Nothing reaches its final name before it is whole and checked, and an archive may
 not write outside its folder.
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dissensus.data.archives import LARGEST, extract, members, writer
-from dissensus.data.base import Request
+from dissensus.data.dataset import Request
 from dissensus.files import replace_atomically
 from dissensus.progress import ProgressBar
 

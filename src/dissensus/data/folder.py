@@ -9,31 +9,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.base import Data, Request, Split, missing_extra
+from dissensus.data.dataset import Data, Request, Split
+from dissensus.data.formats import IMAGE_SUFFIXES, decode_image
 from dissensus.data.images import draw_rows, fit_images, to_unit
 
 __all__ = [
-    "IMAGE_SUFFIXES",
     "ImageFolder",
     "ImageRows",
-    "decode_image",
     "find_images",
     "load_folder",
     "open_folder",
-    "read_image",
 ]
-
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 
 #: Larger sets are not read into memory at once.
 _LARGEST = 4 << 30
@@ -77,7 +72,7 @@ class ImageFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         file, label = self.files[index]
-        return to_unit(read_image(file, self.size).transpose(2, 0, 1)), label
+        return to_unit(decode_image(file, self.size)), label
 
     def part(self, rows: NDArray[np.int64], in_memory: bool) -> Split:
         """Some of the images with their labels; on disk they stand in for a tensor."""
@@ -118,7 +113,7 @@ class ImageRows:
         files = self.files[index] if isinstance(index, slice) else [self.files[i] for i in index]
         pixels = np.empty((len(files), 3, self.size, self.size), np.uint8)
         for row, file in enumerate(files):
-            pixels[row] = read_image(file, self.size).transpose(2, 0, 1)
+            pixels[row] = decode_image(file, self.size)
         x = to_unit(pixels)
         return x if self.fit is None else fit_images(x, self.fit)
 
@@ -234,37 +229,3 @@ def find_images(folder: Path) -> list[Path]:
 
 def _images_below(folder: Path) -> Iterator[Path]:
     return (file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
-
-
-def read_image(path: Path, size: int) -> NDArray[np.uint8]:
-    """An image as ``[size, size, 3]``, cut as :class:`ImageFolder` says."""
-    return decode_image(path, size, str(path))
-
-
-@cache
-def _formats() -> tuple[str, ...]:
-    """Pillow's names of what :data:`IMAGE_SUFFIXES` are; it knows some that start programs."""
-    from PIL import Image
-
-    Image.init()
-    known = ("JPEG", "MPO", "PNG", "BMP", "WEBP", "TIFF", "PPM")
-    return tuple(name for name in known if name in Image.OPEN)
-
-
-def decode_image(source: Path | IO[bytes], size: int, where: str) -> NDArray[np.uint8]:
-    """The same from a file or from bytes; ``where`` says in an error what they are."""
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise missing_extra("reading images", "Pillow", "pillow") from error
-    bad = (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError)
-    try:
-        with Image.open(source, formats=_formats()) as opened:
-            image = opened.convert("RGB")
-    except bad as error:
-        raise ValueError(f"{where} cannot be read as an image ({error})") from error
-    scale = size * 256 / 224 / min(image.size)
-    width, height = (max(size, round(side * scale)) for side in image.size)
-    image = image.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = (width - size) // 2, (height - size) // 2
-    return np.asarray(image.crop((left, top, left + size, top + size)), dtype=np.uint8)

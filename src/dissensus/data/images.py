@@ -1,4 +1,4 @@
-"""From arrays of pixels to a :class:`~dissensus.data.base.Data`, and images as unknown inputs."""
+"""Images in memory: pixels as a data set, rows drawn from it, and images of another size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from dissensus.data.base import Data, Request, Split
+from dissensus.data.dataset import Data, Request, Split
 
 __all__ = ["Pixels", "draw_rows", "fit_images", "image_data", "to_unit"]
 

@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.arrays import read_npy, read_npz
-from dissensus.data.columns import is_missing, read_columns
+from dissensus.data.formats import is_missing, read_columns, read_npy, read_npz
 from dissensus.data.on_disk import Examples, open_shards
 from dissensus.data.table import Scaler
 

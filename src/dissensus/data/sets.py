@@ -11,20 +11,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus.data.arrays import load_features, load_npz
-from dissensus.data.base import Data, Request, data_places
-from dissensus.data.cifar import cifar_test_pixels, load_cifar
-from dissensus.data.embedded import EMBEDDED_TABLES, load_digits_images, load_embedded
+from dissensus.data.array_files import load_features, load_npz
+from dissensus.data.dataset import Data, Request, data_places, hold_out_classes
 from dissensus.data.feature_store import is_store, load_store
 from dissensus.data.folder import load_folder
-from dissensus.data.holding import hold_out_classes
+from dissensus.data.image_sets import (
+    IMAGE_SETS,
+    load_digits_images,
+    load_image_set,
+    load_test_pixels,
+)
 from dissensus.data.images import Pixels, fit_images, to_unit
-from dissensus.data.mnist import load_mnist, mnist_test_pixels
 from dissensus.data.on_disk import is_shards, load_shards
-from dissensus.data.own_table import load_own_table, own_table
-from dissensus.data.svhn import load_svhn, svhn_test_pixels
 from dissensus.data.table import Table
-from dissensus.data.uci import UCI_TABLES, load_uci, uci_table
+from dissensus.data.table_files import load_table_file, read_table_file
+from dissensus.data.table_sets import (
+    EMBEDDED_TABLES,
+    UCI_TABLES,
+    load_embedded,
+    load_uci,
+    uci_table,
+)
 from dissensus.specs import check_name, nearest
 
 __all__ = ["DATASETS", "FORMATS", "OOD_SETS", "load", "load_ood", "load_table"]
@@ -39,31 +46,26 @@ DATASETS: dict[str, Callable[..., Data]] = {
     "bioconcentration": partial(load_uci, "bioconcentration"),
     "facebook": partial(load_uci, "facebook"),
     "weather": partial(load_uci, "weather"),
-    "mnist": partial(load_mnist, "mnist"),
-    "fashion_mnist": partial(load_mnist, "fashion_mnist"),
-    "kmnist": partial(load_mnist, "kmnist"),
-    "cifar10": partial(load_cifar, "cifar10"),
-    "cifar100": partial(load_cifar, "cifar100"),
-    "svhn": load_svhn,
+    "mnist": partial(load_image_set, "mnist"),
+    "fashion_mnist": partial(load_image_set, "fashion_mnist"),
+    "kmnist": partial(load_image_set, "kmnist"),
+    "cifar10": partial(load_image_set, "cifar10"),
+    "cifar100": partial(load_image_set, "cifar100"),
+    "svhn": partial(load_image_set, "svhn"),
     "features_effnetlite0": load_features,
 }
 
 #: The user's own files by their suffix: ``loader(path, request, **options) -> Data``.
 FORMATS: dict[str, Callable[..., Data]] = {
-    ".csv": load_own_table,
-    ".tsv": load_own_table,
-    ".parquet": load_own_table,
+    ".csv": load_table_file,
+    ".tsv": load_table_file,
+    ".parquet": load_table_file,
     ".npz": load_npz,
 }
 
 #: Image sets whose test part can serve as unknown inputs: ``loader(request) -> Pixels``.
 OOD_SETS: dict[str, Callable[..., Pixels]] = {
-    "mnist": partial(mnist_test_pixels, "mnist"),
-    "fashion_mnist": partial(mnist_test_pixels, "fashion_mnist"),
-    "kmnist": partial(mnist_test_pixels, "kmnist"),
-    "cifar10": partial(cifar_test_pixels, "cifar10"),
-    "cifar100": partial(cifar_test_pixels, "cifar100"),
-    "svhn": svhn_test_pixels,
+    name: partial(load_test_pixels, name) for name in IMAGE_SETS
 }
 
 
@@ -124,8 +126,8 @@ def load_table(
         reader = EMBEDDED_TABLES[name]
     elif name in UCI_TABLES:
         reader = partial(uci_table, name, Request(data_places(data_dir), download=download))
-    elif FORMATS.get(Path(name_or_path).suffix.lower()) is load_own_table:
-        reader = partial(own_table, name_or_path)
+    elif FORMATS.get(Path(name_or_path).suffix.lower()) is load_table_file:
+        reader = partial(read_table_file, name_or_path)
     else:
         tables = [*EMBEDDED_TABLES, *UCI_TABLES]
         raise ValueError(

@@ -1,9 +1,9 @@
-"""A table as numbers, and its standardised splits: many of them, one for each seed.
+"""Tables as numbers, and their standardised splits: many of them, one for each seed.
 
 Experiments on tables split the same rows again and again; so a :class:`Table` is read once and
-:meth:`Table.split` makes the :class:`~dissensus.data.base.Data` of one seed. Whatever is estimated
-from data (means, deviations, which columns are skewed, what fills a gap) is estimated on the
-training rows of that split alone.
+:meth:`Table.split` makes the data set of one seed. Whatever is estimated from data (means,
+deviations, which columns are skewed, what fills a gap) is estimated on the training rows of that
+split alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dissensus.data.base import TASKS, Data, Request, tensors
+from dissensus.data.dataset import TASKS, Data, Request, tensors
 
 __all__ = ["Scaler", "Table", "one_hot"]
 

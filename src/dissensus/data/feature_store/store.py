@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.base import Data, OnDisk, Request, Split
+from dissensus.data.dataset import Data, OnDisk, Request, Split
 from dissensus.data.feature_store.manifest import DTYPES, MANIFEST, UNFINISHED, Manifest, digest
 
 __all__ = ["FeatureStore", "StoredRows", "is_store", "load_store"]

@@ -27,7 +27,7 @@ from dissensus.data import (
     is_store,
     load,
 )
-from dissensus.data.base import Request
+from dissensus.data.dataset import Request
 from dissensus.data.features.backbones import Backbone, load_backbone
 from dissensus.data.features.transforms import Transform
 from dissensus.data.folder import ImageRows, open_folder

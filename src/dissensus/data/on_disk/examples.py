@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.base import OnDisk
+from dissensus.data.dataset import OnDisk
 from dissensus.data.images import to_unit
 from dissensus.data.on_disk.order import Blocks, InTurn, Numbers, Order, Part, Scattered, Windowed
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.data.folder import IMAGE_SUFFIXES, decode_image
+from dissensus.data.formats import IMAGE_SUFFIXES, decode_image, read_npy
 
 __all__ = [
     "LabelScan",
@@ -29,7 +28,6 @@ Target = int | str | NDArray[np.float32]
 
 _TEXT = ("cls", "txt", "text", "label", "class", "target", "y", "id", "index")
 _PICKLES = ("pyd", "pkl", "pickle", "pth", "pt", "ckpt", "joblib")
-_VERSION_1 = b"\x93NUMPY\x01\x00"
 _KINDS = {
     **{suffix.removeprefix("."): "image" for suffix in IMAGE_SUFFIXES},
     **dict.fromkeys(_TEXT, "text"),
@@ -59,9 +57,9 @@ def kind_of(field: str, where: str) -> str:
 def decode_input(data: bytes, kind: str, size: int, where: str) -> NDArray[Any]:
     """Pixels uint8 ``[3, size, size]``, or numbers as float32."""
     if kind == "image":
-        return decode_image(io.BytesIO(data), size, where).transpose(2, 0, 1)
+        return decode_image(io.BytesIO(data), size, where)
     if kind == "npy":
-        return finite(_npy(data, where), where)
+        return finite(read_npy(data, where), where)
     if kind == "json":
         return finite(_numbers(_json(data, where), where), where)
     raise ValueError(f"{where} is text, which is no input; name another field with input=")
@@ -70,7 +68,7 @@ def decode_input(data: bytes, kind: str, size: int, where: str) -> NDArray[Any]:
 def decode_target(data: bytes, kind: str, key: str, where: str) -> Target:
     """A label or targets; ``key`` picks a value of a JSON object."""
     if kind == "npy":
-        return _of_array(_npy(data, where), where)
+        return _of_array(read_npy(data, where), where)
     if kind == "json":
         found = _json(data, where)
         if key:
@@ -116,33 +114,6 @@ def _of_text(data: bytes, where: str) -> int | str:
         return int(text)
     except ValueError:
         return text
-
-
-def _npy(data: bytes, where: str) -> NDArray[Any]:
-    try:
-        known = 10 + int.from_bytes(data[8:10], "little")
-        if data[:8] == _VERSION_1 and known <= len(data):
-            dtype, shape, fortran = _header(data[:known])
-            found = np.frombuffer(data, dtype, offset=known)
-            return found.reshape(shape, order="F" if fortran else "C")
-        found = np.load(io.BytesIO(data), allow_pickle=False)
-    except (OSError, ValueError, EOFError, TypeError, SyntaxError, MemoryError) as error:
-        raise ValueError(
-            f"{where} cannot be read as .npy: it is damaged, cut short, or holds Python objects, "
-            f"which are never loaded ({error})"
-        ) from error
-    if not isinstance(found, np.ndarray):  # an .npz under another name
-        raise ValueError(f"{where} must be one .npy array, got {type(found).__name__}")
-    return found
-
-
-@lru_cache(maxsize=256)
-def _header(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """What the header of an .npy says; samples have few different ones, and parsing is slow."""
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(head[8:]))
-    if dtype.hasobject:
-        raise ValueError("its type is object")
-    return dtype, shape, fortran
 
 
 def _json(data: bytes, where: str) -> Any:

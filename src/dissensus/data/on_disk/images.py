@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.data.folder import IMAGE_SUFFIXES, find_images, read_image
+from dissensus.data.folder import find_images
+from dissensus.data.formats import IMAGE_SUFFIXES, decode_image
 from dissensus.data.on_disk.examples import Batch, read_each
 from dissensus.data.on_disk.index import Index, OpenFiles, TableFile, indexed
 from dissensus.data.on_disk.order import Numbers
@@ -76,7 +77,7 @@ class ImageSource:
             return self.root / os.fsdecode(self.files.read(self.names, *places[place]))
 
         def load(place: int) -> NDArray[Any]:
-            return read_image(path(place), self.size).transpose(2, 0, 1)
+            return decode_image(path(place), self.size)
 
         return read_each(
             len(numbers),

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dissensus.data.base import missing_extra
-from dissensus.data.folder import decode_image
+from dissensus.data.formats import decode_image, open_parquet
 from dissensus.data.on_disk.examples import Batch, read_each
 from dissensus.data.on_disk.fields import Labels, LabelScan, finite
 from dissensus.data.on_disk.index import Index, indexed
@@ -54,7 +53,7 @@ def _build(
     groups, sizes, schema = [], 0, None
     with ProgressBar("looking at shards", len(shards)) as bar:
         for shard in shards:
-            file = opened(shard)
+            file = open_parquet(shard)
             if schema is None:
                 columns, target = _choose(file.schema_arrow, columns, target, shard)
                 schema = _chosen(file.schema_arrow, columns, target, shard)
@@ -74,18 +73,6 @@ def _build(
         raise ValueError(f"{shards[0]} and its like hold no rows")
     facts = {"input": columns, "target": target, "groups": groups, "bytes": sizes // rows}
     return {**facts, "labels": None if target is None else labels.facts()}, shards
-
-
-def opened(shard: Path | str) -> Any:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise missing_extra("a .parquet shard", "pyarrow", '"dissensus[tables]"') from error
-    try:
-        return pyarrow.parquet.ParquetFile(shard)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise ValueError(f"{shard} cannot be read as Parquet ({error})") from error
 
 
 # ---- columns ------------------------------------------------------------------------------------
@@ -264,7 +251,7 @@ class ParquetSource:
             raw = held[int(own[place])].x[int(inside[place])].as_py()
             if raw is None:
                 raise ValueError(f"{where(place)} has no image")
-            return decode_image(io.BytesIO(raw), self.size, where(place)).transpose(2, 0, 1)
+            return decode_image(io.BytesIO(raw), self.size, where(place))
 
         def where(place: int) -> str:
             shard, group = self.groups[int(own[place])]
@@ -296,7 +283,7 @@ class ParquetSource:
     def _read(self, number: int) -> _Group:
         shard, group = self.groups[number]
         where = f"{self.shards[shard]}: row group {group}"
-        file = opened(self.shards[shard])
+        file = open_parquet(self.shards[shard])
         wanted = [*self.columns, *([] if self.labels is None else [self.target])]
         try:
             table = file.read_row_group(group, columns=wanted, use_threads=False)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from dissensus.data.base import Data, Request, Split, part_size
+from dissensus.data.dataset import Data, Request, Split, part_size
 from dissensus.data.on_disk.examples import ON_ERROR, Examples, Source
 from dissensus.data.on_disk.fields import Labels, class_names
 from dissensus.data.on_disk.images import ImageSource, index_images

@@ -15,8 +15,8 @@ What Appendix B leaves open, and what is done here:
 - *Which Bayesian optimisation.* optuna's tree-structured Parzen estimator, five random trials
   first. *Which optimiser.* Adam.
 
-Columns, one-hot encoding and logarithms of each table: ``dissensus.data.uci``. Scaling comes from
-the training rows. All β of a run share split, initial weights and order of batches.
+Columns, one-hot encoding and logarithms of each table: ``dissensus.data.table_sets``. Scaling comes
+from the training rows. All β of a run share split, initial weights and order of batches.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dissensus.data import load, load_table
-from dissensus.data.uci import UCI_TABLES
+from dissensus.data.table_sets import UCI_TABLES
 
 SHAPES = {
     "abalone": (1000, 9),

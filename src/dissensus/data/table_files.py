@@ -1,9 +1,9 @@
-"""A user's own ``.csv``, ``.tsv`` or ``.parquet``: numbers standardised, text one-hot.
+"""Tables in ``.csv``, ``.tsv`` and ``.parquet`` files: numbers standardised, text one-hot.
 
 >>> import tempfile, pathlib
 >>> file = pathlib.Path(tempfile.mkdtemp()) / "flats.csv"
 >>> _ = file.write_text("rooms,town,price\\n" + "3,Bonn,250.5\\n4,Köln,310.0\\n2,Bonn,190.0\\n" * 5)
->>> own_table(file, target="price")
+>>> read_table_file(file, target="price")
 Table('flats.csv': regression, 15 rows, 3 columns)
 """
 
@@ -15,18 +15,18 @@ from pathlib import Path
 
 import numpy as np
 
-from dissensus.data.base import Data, Request
-from dissensus.data.columns import is_missing, missing_counts, read_columns
+from dissensus.data.dataset import Data, Request
+from dissensus.data.formats import is_missing, missing_counts, read_columns
 from dissensus.data.table import Floats, Table, one_hot
 
-__all__ = ["load_own_table", "own_table"]
+__all__ = ["load_table_file", "read_table_file"]
 
 #: An integer target with at most this many values is taken for class labels.
 FEW_VALUES = 20
 _HANDLINGS = ("error", "drop", "fill")
 
 
-def load_own_table(
+def load_table_file(
     path: Path,
     request: Request,
     *,
@@ -40,8 +40,8 @@ def load_own_table(
     standardize: bool = True,
     header: bool = True,
 ) -> Data:
-    """:func:`own_table`, split for the request's seed."""
-    table = own_table(
+    """:func:`read_table_file`, split for the request's seed."""
+    table = read_table_file(
         path,
         target=target,
         task=task,
@@ -57,7 +57,7 @@ def load_own_table(
     )
 
 
-def own_table(
+def read_table_file(
     path: str | Path,
     *,
     target: str | int | None = None,

@@ -1,4 +1,4 @@
-"""A user's own ``.npz`` arrays, among them frozen features with sets of unknown inputs.
+"""Arrays in ``.npz`` files, among them frozen features with sets of unknown inputs.
 
 The file holds ``x`` and ``y``, or ``train_x`` and ``train_y`` with ``val_x``/``val_y`` and
 ``test_x``/``test_y`` as far as they exist. Every further ``name_x`` is an extra set, labelled if
@@ -7,7 +7,6 @@ there is a ``name_y``. Arrays of Python objects are never loaded.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,42 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.base import Data, Request, Split, split_rows
+from dissensus.data.dataset import Data, Request, Split, split_rows
+from dissensus.data.formats import read_npz
 from dissensus.data.table import Scaler
 
-__all__ = ["load_features", "load_npz", "read_npy", "read_npz"]
+__all__ = ["load_features", "load_npz"]
 
 Array = NDArray[Any]
 _FEATURES = ("features-effnetlite0", "tinyimagenet_effnetlite0_pca256.npz")
 _PARTS = ("train", "val", "test")
-_DAMAGED = (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile)
-
-
-def read_npz(path: Path) -> dict[str, Array]:
-    """All arrays of an ``.npz``; never pickle."""
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except _DAMAGED as error:
-        raise _unreadable(path, error) from error
-
-
-def read_npy(path: Path) -> Array:
-    """The array of an ``.npy``; never pickle."""
-    try:
-        array: Array = np.load(path, allow_pickle=False)
-    except _DAMAGED as error:
-        raise _unreadable(path, error) from error
-    return array
-
-
-def _unreadable(path: Path, error: Exception) -> ValueError:
-    return ValueError(
-        f"{path} cannot be read as {path.suffix.lower()}: it is damaged, cut short, or holds "
-        f"Python objects, which are never loaded ({error})"
-    )
 
 
 def load_npz(
@@ -63,7 +35,7 @@ def load_npz(
     standardize: bool = False,
     val_as: str = "val",
 ) -> Data:
-    """Arrays of an ``.npz`` as a :class:`~dissensus.data.base.Data`.
+    """Arrays of an ``.npz`` as a :class:`~dissensus.data.dataset.Data`.
 
     Unsigned bytes of three axes or more are images: divided by 255, channels moved to the second
     axis. Whole-number, text or yes/no targets are classes, others regression, unless ``task`` says

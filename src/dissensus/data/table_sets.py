@@ -1,4 +1,6 @@
-"""The four UCI tables of collusion, with the preprocessing of the same authors' loaders.
+"""Known tables: three that come with scikit-learn, and the four UCI tables of collusion.
+
+The UCI tables have the preprocessing of the same authors' loaders.
 
 Appendix B asks for "standardization of the features and targets, one hot encoding of categorical
 features, and log transformation of skewed features" and no more; targets, row counts and encodings
@@ -20,17 +22,19 @@ and not logged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dissensus.data.base import Data, Request
-from dissensus.data.columns import is_missing, parse_separated
+from dissensus.data.dataset import Data, Request
 from dissensus.data.download import RemoteFile, content, locate
+from dissensus.data.formats import is_missing, parse_separated
 from dissensus.data.table import Floats, Table, one_hot
 
-__all__ = ["UCI_TABLES", "UCITable", "load_uci", "uci_table"]
+__all__ = ["EMBEDDED_TABLES", "UCI_TABLES", "UCITable", "load_embedded", "load_uci", "uci_table"]
 
 _UCI = "https://archive.ics.uci.edu/static/public"
 _RESTORED = (
@@ -232,3 +236,62 @@ def _numbers(values: Sequence[str], ids: np.ndarray, name: str, where: str) -> F
         return np.array([float(values[i]) for i in ids])
     except ValueError as error:
         raise ValueError(f"{where}: column {name!r} is not numeric ({error})") from error
+
+
+# ---- tables of scikit-learn ----------------------------------------------------------------------
+
+_SOURCE = "embedded in scikit-learn: "
+
+
+def load_embedded(name: str, request: Request, *, standardize: bool = True) -> Data:
+    """One of :data:`EMBEDDED_TABLES`, split for the request's seed."""
+    table = EMBEDDED_TABLES[name]()
+    return table.split(
+        request.seed, val=request.val, test=request.test_share, standardize=standardize
+    )
+
+
+def _breast_cancer() -> Table:
+    """569 tumours, 30 measurements, malignant or benign."""
+    from sklearn.datasets import load_breast_cancer
+
+    return _table("breast_cancer", load_breast_cancer(), "classification")
+
+
+def _wine() -> Table:
+    """178 wines, 13 measurements, three growers."""
+    from sklearn.datasets import load_wine
+
+    return _table("wine", load_wine(), "classification")
+
+
+def _diabetes() -> Table:
+    """442 patients, 10 measurements; the target is the progression of the disease in a year."""
+    from sklearn.datasets import load_diabetes
+
+    # Raw units: scikit-learn's own scaling uses the statistics of all rows.
+    return _table("diabetes", load_diabetes(scaled=False), "regression")
+
+
+def _table(name: str, bunch: Any, task: str) -> Table:
+    x: NDArray[np.float64] = np.asarray(bunch.data, dtype=np.float64)
+    classes = tuple(str(c) for c in bunch.target_names) if task == "classification" else ()
+    return Table(
+        name,
+        task,
+        x,
+        np.asarray(bunch.target),
+        tuple(str(feature) for feature in bunch.feature_names),
+        np.ones(x.shape[1], dtype=bool),
+        np.arange(len(x), dtype=np.int64),
+        classes=classes,
+        source=f"{_SOURCE}sklearn.datasets.load_{name}",
+    )
+
+
+#: Tables in raw units by name.
+EMBEDDED_TABLES: dict[str, Callable[[], Table]] = {
+    "breast_cancer": _breast_cancer,
+    "wine": _wine,
+    "diabetes": _diabetes,
+}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dissensus.data import data_places, load, split_rows
-from dissensus.data.base import Data
+from dissensus.data.dataset import Data
 
 OFFLINE = ["digits", "breast_cancer", "wine", "diabetes"]
 

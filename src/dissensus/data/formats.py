@@ -1,0 +1,274 @@
+"""Readers of file formats, one for each: .npz, .npy, idx, CIFAR, .mat, CSV, Parquet, images.
+
+None of them can run code that a file brings along: arrays of Python objects are refused, and
+Pillow is told which image formats it may open.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dissensus.data.dataset import missing_extra
+
+__all__ = [
+    "IMAGE_SUFFIXES",
+    "decode_image",
+    "is_missing",
+    "missing_counts",
+    "open_image",
+    "open_parquet",
+    "parse_separated",
+    "read_cifar",
+    "read_columns",
+    "read_idx",
+    "read_mat",
+    "read_npy",
+    "read_npz",
+]
+
+Array = NDArray[Any]
+Bytes = NDArray[np.uint8]
+
+# ---- arrays -------------------------------------------------------------------------------------
+
+_DAMAGED = (OSError, ValueError, EOFError, AttributeError, TypeError, SyntaxError, MemoryError)
+_NPY_1 = b"\x93NUMPY\x01\x00"
+
+
+def read_npz(source: Path | bytes, where: str = "") -> dict[str, Array]:
+    """All arrays of an ``.npz`` file, or of its bytes."""
+    if isinstance(source, Path) and not source.is_file():
+        raise ValueError(f"there is no file {source}")
+    try:
+        file = io.BytesIO(source) if isinstance(source, bytes) else source
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (*_DAMAGED, zipfile.BadZipFile) as error:
+        raise _unreadable(where or str(source), ".npz", error) from error
+
+
+def read_npy(source: Path | bytes, where: str = "") -> Array:
+    """The array of an ``.npy`` file, or of its bytes."""
+    try:
+        if isinstance(source, bytes) and source[:8] == _NPY_1:
+            header = 10 + int.from_bytes(source[8:10], "little")
+            if header <= len(source):
+                dtype, shape, fortran = _npy_header(source[:header])
+                flat = np.frombuffer(source, dtype, offset=header)
+                return flat.reshape(shape, order="F" if fortran else "C")
+        file = io.BytesIO(source) if isinstance(source, bytes) else source
+        array = np.load(file, allow_pickle=False)
+    except _DAMAGED as error:
+        raise _unreadable(where or str(source), ".npy", error) from error
+    if not isinstance(array, np.ndarray):  # an .npz under another name
+        name = where or str(source)
+        raise ValueError(f"{name} must be one .npy array, got {type(array).__name__}")
+    return array
+
+
+@lru_cache(maxsize=256)
+def _npy_header(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+    """Type, shape and order; samples have few different headers, and parsing them is slow."""
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(head[8:]))
+    if dtype.hasobject:
+        raise ValueError("its type is object")
+    return dtype, shape, fortran
+
+
+def _unreadable(where: str, kind: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"{where} cannot be read as {kind}: it is damaged, cut short, or holds Python objects, "
+        f"which are never loaded ({error})"
+    )
+
+
+def read_idx(raw: bytes, where: str) -> Bytes:
+    """The array of an idx file of bytes: two zeros, a type code, the axes, their sizes, the data.
+
+    >>> read_idx(bytes([0, 0, 8, 1, 0, 0, 0, 3, 5, 6, 7]), "toy")
+    array([5, 6, 7], dtype=uint8)
+    """
+    if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
+        raise ValueError(f"{where} is not an idx file of bytes: it starts with {raw[:4].hex()!r}")
+    axes = raw[3]
+    shape = tuple(np.frombuffer(raw, ">u4", min(axes, (len(raw) - 4) // 4), 4).tolist())
+    values = np.frombuffer(raw, np.uint8, offset=min(len(raw), 4 + 4 * axes))
+    if len(shape) != axes or values.size != int(np.prod(shape, dtype=np.int64)):
+        raise ValueError(
+            f"{where} is cut short or damaged: it states the shape {shape} and holds "
+            f"{values.size} bytes"
+        )
+    return values.reshape(shape)
+
+
+def read_cifar(raw: bytes, where: str, label_bytes: int = 1) -> tuple[Bytes, Bytes]:
+    """Images and labels from records of ``label_bytes`` labels and 3 × 32 × 32 bytes.
+
+    Of several labels the last is the fine one.
+
+    >>> read_cifar(bytes([7]) + bytes(3072), "toy")[1]
+    array([7], dtype=uint8)
+    """
+    record = label_bytes + 3 * 32 * 32
+    if not raw or len(raw) % record:
+        raise ValueError(
+            f"{where} is not a CIFAR binary file: {len(raw)} bytes are not a multiple of {record}; "
+            "the Python version (pickle) is not read, get the binary one"
+        )
+    rows = np.frombuffer(raw, np.uint8).reshape(-1, record)
+    return rows[:, label_bytes:].reshape(-1, 3, 32, 32), rows[:, label_bytes - 1]
+
+
+def read_mat(raw: bytes, where: str, names: Sequence[str]) -> list[Array]:
+    """Variables of a MATLAB file."""
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    try:
+        file = loadmat(io.BytesIO(raw), variable_names=list(names))
+        return [np.asarray(file[name]) for name in names]
+    except (MatReadError, ValueError, TypeError, KeyError, OSError, NotImplementedError) as error:
+        wanted = " and ".join(names)
+        raise ValueError(f"{where} must be a .mat file with {wanted} ({error!r})") from error
+
+
+# ---- tables -------------------------------------------------------------------------------------
+
+#: What a table may say where it has no value; compared without case and surrounding spaces.
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+_SEPARATORS = ",;\t|"
+
+
+def is_missing(value: str) -> bool:
+    """Whether a cell says that there is no value."""
+    return value.strip().lower() in MISSING
+
+
+def missing_counts(columns: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """How many values each column lacks; columns without gaps are left out.
+
+    >>> missing_counts({"a": ["1", "?"], "b": ["2", "3"]})
+    {'a': 1}
+    """
+    counts = {name: sum(map(is_missing, values)) for name, values in columns.items()}
+    return {name: count for name, count in counts.items() if count}
+
+
+def read_columns(path: Path, *, header: bool = True) -> dict[str, list[str]]:
+    """The columns of a .csv, .tsv or .parquet file by name, as text; gaps are empty."""
+    if not path.is_file():
+        raise ValueError(f"there is no table {path}")
+    if path.suffix == ".parquet":
+        table = open_parquet(path).read()
+        columns = {str(name): table.column(name).to_pylist() for name in table.column_names}
+        return {
+            name: ["" if value is None else str(value) for value in values]
+            for name, values in columns.items()
+        }
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
+    return parse_separated(text, str(path), header=header)
+
+
+def parse_separated(
+    text: str, where: str, *, header: bool | Sequence[str] = True
+) -> dict[str, list[str]]:
+    """Columns of a table separated by comma, semicolon, tab or bar, whichever its first line has.
+
+    ``header=True`` takes names from the first line, ``False`` makes ``column_0``, …; a sequence
+    gives them.
+
+    >>> parse_separated("a;b\\r\\n1;2\\r\\n3;4\\r\\n", "toy.csv")
+    {'a': ['1', '3'], 'b': ['2', '4']}
+    """
+    text = text.removeprefix("\ufeff")
+    first = text.partition("\n")[0]
+    separator = max(_SEPARATORS, key=first.count)
+    rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if row]
+    if not rows:
+        raise ValueError(f"{where} is empty")
+    if header is True:
+        names = [name.strip() for name in rows.pop(0)]
+    elif header is False:
+        names = [f"column_{i}" for i in range(len(rows[0]))]
+    else:
+        names = list(header)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{where} names columns twice: {', '.join(twice)}; rename them")
+    for number, row in enumerate(rows):
+        if len(row) != len(names):
+            raise ValueError(
+                f"{where}: data row {number + 1} has {len(row)} values, the header "
+                f"{len(names)}; the separator was taken to be {separator!r}"
+            )
+    if not rows:
+        raise ValueError(f"{where} has a header and no rows")
+    return {name: [row[i].strip() for row in rows] for i, name in enumerate(names)}
+
+
+def open_parquet(path: Path | str) -> Any:
+    """A Parquet file (``pyarrow.parquet.ParquetFile``), of which nothing has been read."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise missing_extra("a .parquet file", "pyarrow", '"dissensus[tables]"') from error
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ValueError(f"{path} cannot be read as Parquet ({error})") from error
+
+
+# ---- images -------------------------------------------------------------------------------------
+
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
+
+
+def open_image(source: Path | IO[bytes], where: str) -> Any:
+    """An image in RGB, as Pillow has it; ``where`` names it in errors."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise missing_extra("reading images", "Pillow", "pillow") from error
+    bad = (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError)
+    try:
+        with Image.open(source, formats=_image_formats()) as opened:
+            return opened.convert("RGB")
+    except bad as error:
+        raise ValueError(f"{where} cannot be read as an image ({error})") from error
+
+
+@cache
+def _image_formats() -> tuple[str, ...]:
+    """Pillow's names of what :data:`IMAGE_SUFFIXES` are; it knows some that start programs."""
+    from PIL import Image
+
+    Image.init()
+    known = ("JPEG", "MPO", "PNG", "BMP", "WEBP", "TIFF", "PPM")
+    return tuple(name for name in known if name in Image.OPEN)
+
+
+def decode_image(source: Path | IO[bytes], size: int, where: str = "") -> Bytes:
+    """The middle of an image, uint8 ``[3, size, size]``.
+
+    Its shorter side is scaled to ``size · 256/224`` first: ImageNet's evaluation protocol.
+    """
+    image = open_image(source, where or str(source))
+    scale = size * 256 / 224 / min(image.size)
+    width, height = (max(size, round(side * scale)) for side in image.size)
+    image = image.resize((width, height), 2)  # bilinear
+    left, top = (width - size) // 2, (height - size) // 2
+    pixels = np.asarray(image.crop((left, top, left + size, top + size)), dtype=np.uint8)
+    return pixels.transpose(2, 0, 1)
