@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-__all__ = ["replace_atomically", "write_text"]
+__all__ = ["replace_atomically", "write_npz", "write_text"]
 
 
 def replace_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
@@ -47,6 +48,17 @@ def replace_atomically(path: str | Path, write: Callable[[Path], object]) -> Non
 def write_text(path: str | Path, text: str) -> None:
     """Write ``text`` to ``path``, whole or not at all."""
     replace_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def write_npz(path: str | Path, arrays: Mapping[str, Any]) -> None:
+    """Write NumPy arrays by name to a compressed ``.npz``, whole or not at all."""
+    import numpy as np
+
+    def write(part: Path) -> None:
+        with part.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+
+    replace_atomically(path, write)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -9,10 +9,12 @@ raises an error that suggests the nearest known one. Numbers declare their limit
 from __future__ import annotations
 
 import math
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, fields
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "nearest",
     "number",
     "parse_spec",
+    "parse_values",
     "read_settings",
     "spec_of",
     "split_spec",
@@ -265,3 +268,74 @@ def _format(value: Any, separator: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+# ---- lists of values ----------------------------------------------------------------------------
+
+#: The most values of one range; more is a slip of the pen.
+_MOST_VALUES = 10_000
+
+
+def parse_values(text: str, where: str) -> list[Any]:
+    """Values with commas between them, or ranges ``start:stop:step``.
+
+    ``where`` names them in errors. A range includes its end, if a step leads there, and its values
+    are those of decimal arithmetic. A value with slashes is a list.
+
+    >>> parse_values("0:0.2:0.1,30/30", "grid")
+    [0.0, 0.1, 0.2, [30, 30]]
+    """
+    values: list[Any] = []
+    for item in (piece.strip() for piece in text.split(",")):
+        numbers = _range(item, where)
+        values += [_read_value(item, where)] if numbers is None else numbers
+    return [float(value) for value in values] if _mixed(values) else values
+
+
+def _range(item: str, where: str) -> list[Any] | None:
+    """The values of ``start:stop:step``; None for what is no range."""
+    pieces = [piece.strip() for piece in item.split(":")]
+    try:
+        numbers = [Decimal(piece) for piece in pieces]
+    except InvalidOperation:
+        return None
+    if len(numbers) != 3:
+        return None
+    start, stop, step = numbers
+    if not all(number.is_finite() for number in numbers) or not step or (stop - start) * step < 0:
+        raise ValueError(f"{where}: the range {item} leads nowhere; write start:stop:step")
+    count = int((stop - start) / step) + 1
+    if count > _MOST_VALUES:
+        raise ValueError(
+            f"{where}: the range {item} has {count} values; {_MOST_VALUES} are the most"
+        )
+    whole = all(re.fullmatch(r"[+-]?\d+", piece) for piece in pieces)
+    values = [start + place * step for place in range(count)]
+    return [int(value) if whole else float(value) for value in values]
+
+
+def _read_value(text: str, where: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if "/" in text:
+        numbers = [_finite_number(piece.strip(), where) for piece in text.split("/")]
+        return text if any(isinstance(number, str) for number in numbers) else numbers
+    return _finite_number(text, where)
+
+
+def _finite_number(text: str, where: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        if not math.isfinite(number):
+            raise ValueError(f"{where} must be finite, got {text}")
+        return number
+    return text
+
+
+def _mixed(values: Sequence[Any]) -> bool:
+    """Whether whole numbers stand beside fractions: then all are meant as fractions."""
+    kinds = {type(value) for value in values}
+    return kinds == {int, float}

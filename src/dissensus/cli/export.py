@@ -189,15 +189,15 @@ def _hub(
 
 def _diagnosed(run: Path, data_dir: Path | None, *, trust: bool) -> dict[str, Any] | None:
     """As `dissensus diagnose RUN` says; without its data, from the predictions that it saved."""
-    from dissensus.cli.diagnose import of_run
     from dissensus.cli.shown import note
     from dissensus.diagnostics import diagnose
     from dissensus.outputs import Predictions
+    from dissensus.runs import diagnose as diagnose_run
 
     saved = run / "predictions" / "test.safetensors"
     try:
-        before, after, weights = of_run(run, data_dir, trust=trust, device="cpu")
-        return diagnose(before, after, weights=weights).to_dict()
+        result = diagnose_run(run, data_dir=data_dir, trust=trust, device="cpu")
+        return result.diagnosis.to_dict()
     except (ValueError, OSError) as error:
         if not saved.is_file():
             note(f"no diagnosis for the card: {' '.join(str(error).split())}")

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from dissensus.cli.attack_job import Asked, attack_run
-from dissensus.cli.diagnose import diagnose_run
 from dissensus.data import HELD_OUT
 from dissensus.demo.plan import (
     ATTACKED,
@@ -32,8 +30,7 @@ from dissensus.demo.telling import Outcome, sentences, table
 from dissensus.detection import Estimate
 from dissensus.files import write_text
 from dissensus.progress import ProgressBar
-from dissensus.robustness import parse
-from dissensus.runs import detect, train
+from dissensus.runs import Attack, attack, detect, diagnose, train
 from dissensus.sweeps import Watcher, sweep
 from dissensus.sweeps.engines import Cell, Record
 
@@ -73,7 +70,7 @@ def run(
             _sweep(place / _SWEEP, epochs, seed, bar.begin("sweep β"))
             for key, folder in runs.items():
                 bar.begin(f"diagnose {CONTENDERS[key].name}")
-                diagnose_run(folder)
+                diagnose(folder, device="cpu").save()
             for key, folder in runs.items():
                 bar.begin(f"detect with {CONTENDERS[key].name}")
                 _detect(folder, seed)
@@ -129,16 +126,9 @@ def _detect(folder: Path, seed: int) -> None:
 
 
 def _attack(folder: Path, limit: int, attacks: Sequence[str], seed: int) -> None:
-    attack_run(
-        folder,
-        Asked([parse(spec) for spec in (PAPER, *attacks)]),
-        limit=limit,
-        curve=CURVE,
-        checks=False,
-        figures=False,
-        seed=seed,
-        progress=False,
-    )
+    specs = (PAPER, *attacks)
+    options = Attack(attacks=specs, limit=limit, curve=CURVE, checks=False, seed=seed, device="cpu")
+    attack(folder, options).save()
 
 
 def _page(place: Path, runs: dict[str, Path]) -> Path | None:

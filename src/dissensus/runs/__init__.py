@@ -13,9 +13,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from dissensus.runs.attack import Attack, RunRobustness, attack
 from dissensus.runs.config import complete_config
 from dissensus.runs.data_summary import DataSummary, check_same_data
 from dissensus.runs.detect import Detect, Detections, detect
+from dissensus.runs.diagnose import Diagnose, RunDiagnosis, diagnose
 from dissensus.runs.evaluate import Evaluate, Evaluation, evaluate
 from dissensus.runs.folder import Run, describe, find_runs, read_config
 from dissensus.runs.load import device_named, load, make_ensemble, member_factory
@@ -48,10 +50,12 @@ Facts = DataSummary
 
 __all__ = [
     "Accuracies",
+    "Attack",
     "Candidates",
     "DataSummary",
     "Detect",
     "Detections",
+    "Diagnose",
     "Evaluate",
     "Evaluation",
     "Facts",
@@ -60,11 +64,14 @@ __all__ = [
     "Predict",
     "PredictedInputs",
     "Run",
+    "RunDiagnosis",
+    "RunRobustness",
     "Scorer",
     "Settings",
     "Train",
     "TrainedRun",
     "accuracies",
+    "attack",
     "augmentation",
     "batch_augmentation",
     "check_augmentation",
@@ -75,6 +82,7 @@ __all__ = [
     "describe",
     "detect",
     "device_named",
+    "diagnose",
     "disagreement_inputs",
     "evaluate",
     "find_runs",

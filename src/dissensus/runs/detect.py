@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.files import replace_atomically, write_text
+from dissensus.files import write_npz, write_text
 from dissensus.progress import ProgressBar
 from dissensus.records import environment, write_record
 from dissensus.verbs import (
@@ -23,6 +23,7 @@ from dissensus.verbs import (
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from rich.console import RenderableType
 
     from dissensus.detection import Detector, Divergent, Study
@@ -179,7 +180,7 @@ class Detections(Result):
         folder = self.folder if path is None else Path(path)
         for name, method in self.methods.items():
             if method.divergent:
-                replace_atomically(folder / _examples_file(name), _write_images(method))
+                write_npz(folder / _examples_file(name), {"images": _image_bytes(method)})
         write_record(folder / "ood.json", self.record)
 
     def save_table(self, path: str | Path) -> None:
@@ -324,23 +325,17 @@ def _example_rows(name: str, method: MethodDetection) -> list[dict[str, Any]]:
     return rows
 
 
-def _write_images(method: MethodDetection) -> Callable[[Path], None]:
-    """A writer of the images of :func:`_example_rows`, in the same order."""
+def _image_bytes(method: MethodDetection) -> NDArray[Any]:
+    """The images of :func:`_example_rows`, in the same order."""
     import numpy as np
 
-    images = np.stack(
+    return np.stack(
         [
             np.rint(example.image * 255).astype(np.uint8)
             for divergent in method.divergent.values()
             for example in (*divergent.most, *divergent.least)
         ]
     )
-
-    def write(part: Path) -> None:
-        with part.open("wb") as file:
-            np.savez_compressed(file, images=images)
-
-    return write
 
 
 def _examples_file(method: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal, InvalidOperation
 from typing import Any
+
+from dissensus.specs import parse_values
 
 __all__ = ["Grid", "Point", "file_name", "label", "parse_axis", "parse_grid", "points", "written"]
 
@@ -17,7 +17,6 @@ Value = Any
 Grid = dict[str, list[Value]]
 Point = dict[str, Value]
 
-_MOST = 10_000  # values of one range; more is a slip of the pen
 _LONGEST = 110  # characters of a file's name that tell the point
 
 
@@ -36,12 +35,7 @@ def parse_axis(text: str, option: str = "--grid") -> tuple[str, list[Value]]:
     items = [item.strip() for item in raw.split(",")]
     if not equals or not key or not all(items):
         raise ValueError(f"{option} must be key=value,value,… or key=start:stop:step, got {text!r}")
-    values: list[Value] = []
-    for item in items:
-        found = _range(item, f"{option} {key}")
-        values += [_value(item, f"{option} {key}")] if found is None else found
-    if _mixed(values):
-        values = [float(value) for value in values]
+    values: list[Value] = parse_values(raw, f"{option} {key}")
     for place, value in enumerate(values):
         if value in values[:place]:
             raise ValueError(f"{option} {key}: {written(value)} is given twice")
@@ -108,50 +102,3 @@ def file_name(point: Point, repeat: int) -> str:
     if len(name) > _LONGEST or re.search(r"[^A-Za-z0-9._=+/-]", whole):
         name = f"{name[:_LONGEST]}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
     return f"{name}+repeat={repeat}" if name else f"repeat={repeat}"
-
-
-def _range(item: str, where: str) -> list[Value] | None:
-    """The values of ``start:stop:step``; None for what is no range."""
-    pieces = [piece.strip() for piece in item.split(":")]
-    try:
-        numbers = [Decimal(piece) for piece in pieces]
-    except InvalidOperation:
-        return None
-    if len(numbers) != 3:
-        return None
-    start, stop, step = numbers
-    if not all(number.is_finite() for number in numbers) or not step or (stop - start) * step < 0:
-        raise ValueError(f"{where}: the range {item} leads nowhere; write start:stop:step")
-    count = int((stop - start) / step) + 1
-    if count > _MOST:
-        raise ValueError(f"{where}: the range {item} has {count} values; {_MOST} are the most")
-    whole = all(re.fullmatch(r"[+-]?\d+", piece) for piece in pieces)
-    values = [start + place * step for place in range(count)]
-    return [int(value) if whole else float(value) for value in values]
-
-
-def _value(text: str, where: str) -> Value:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if "/" in text:
-        numbers = [_number(piece.strip(), where) for piece in text.split("/")]
-        return text if any(isinstance(number, str) for number in numbers) else numbers
-    return _number(text, where)
-
-
-def _number(text: str, where: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            number = kind(text)
-        except ValueError:
-            continue
-        if not math.isfinite(number):
-            raise ValueError(f"{where} must be finite, got {text}")
-        return number
-    return text
-
-
-def _mixed(values: Sequence[Value]) -> bool:
-    """Whether whole numbers stand beside fractions: then all are meant as fractions."""
-    kinds = {type(value) for value in values}
-    return kinds == {int, float}
