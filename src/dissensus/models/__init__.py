@@ -1,4 +1,4 @@
-"""The papers' architectures, small ones for two cores, and any other by import path.
+"""Architectures: those of the papers, small ones for a CPU, and any other by its import path.
 
 Every entry of :data:`MODELS` is ``builder(input_shape, outputs, **options) -> nn.Module``, where
 ``input_shape`` is the shape of one example, without the batch. :func:`make_factory` binds these
@@ -25,14 +25,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dissensus.models.cnn import cnn, small_cnn
-from dissensus.models.head import LDRHead, ldr_head, ldr_linear_head
+from dissensus.models.convolutional import cnn, small_cnn, vgg
+from dissensus.models.dense import LDRHead, ldr_head, ldr_linear_head, linear, mlp
+from dissensus.models.import_paths import resolve
 from dissensus.models.layers import NORMS, InputNormalize
-from dissensus.models.mlp import linear, mlp
+from dissensus.models.network_split import split
 from dissensus.models.resnet import BasicBlock, ResNet, resnet18, resnet20, resnet34
-from dissensus.models.resolve import resolve
-from dissensus.models.splitting import split
-from dissensus.models.vgg import vgg
 from dissensus.specs import nearest
 
 __all__ = [
@@ -125,7 +123,7 @@ def make_factory(
     normalize: tuple[Sequence[float] | float, Sequence[float] | float] | None = None,
     **options: Any,
 ) -> MemberFactory:
-    """Bind a model's name, input shape and options into a function that makes one member a call.
+    """Bind a model's name, input shape and options into a function that makes a new member.
 
     ``model`` is a name of :data:`MODELS` or an import path for :func:`resolve`. A callable found
     by path receives ``input_shape`` and ``outputs`` if it has parameters of these names, and
@@ -135,7 +133,7 @@ def make_factory(
     >>> make_factory("mpl", (4,), 2)
     Traceback (most recent call last):
     ...
-    ValueError: there is no model 'mpl' (did you mean mlp?); known are linear, ...
+    ValueError: there is no model 'mpl'; did you mean 'mlp'? (a model of your own is ...
     """
     shape = tuple(int(size) for size in input_shape)
     if model in MODELS:
@@ -143,7 +141,10 @@ def make_factory(
     elif ":" in model:
         resolve(model)  # a wrong path is reported now, not when the first member is made
     else:
-        raise ValueError(_unknown_model(model))
+        raise ValueError(
+            f"there is no model {model!r}; {nearest(model, MODELS, 3)} (a model of your own is "
+            "module:name or file.py:name)"
+        )
     stats = None
     if normalize is not None:
         layer = InputNormalize(*normalize)
@@ -152,13 +153,6 @@ def make_factory(
         with torch.device("meta"):  # wrong settings are reported now, at no cost
             MODELS[model](shape, outputs, **options)
     return MemberFactory(model, shape, outputs, stats, options)
-
-
-def _unknown_model(model: str) -> str:
-    return (
-        f"there is no model {model!r}; {nearest(model, MODELS, 3)} (a model of your own is "
-        "module:name or file.py:name)"
-    )
 
 
 def _parameters(build: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:

@@ -1,4 +1,4 @@
-"""What several architectures share: normalisation of inputs, choice of norm layer, checks.
+"""Layers and checks that architectures share: normalisation of inputs, norm layers.
 
 Everything here runs under ``torch.func.vmap`` over stacked parameters: standard modules, no
 operation that writes into its input.

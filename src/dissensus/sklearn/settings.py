@@ -15,7 +15,7 @@ from sklearn.model_selection import train_test_split
 
 from dissensus.ensemble import Ensemble
 from dissensus.losses import natural_combination
-from dissensus.models.mlp import mlp
+from dissensus.models import mlp
 from dissensus.objectives import Augmented, Independent, LearnerDropout, Objective, parse
 from dissensus.objectives.interpolation import Interpolation
 from dissensus.sklearn.rows import Rows, Standard, aligned

@@ -15,37 +15,28 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from dissensus.data.corruptions.blur import defocus_blur, glass_blur, motion_blur, zoom_blur
-from dissensus.data.corruptions.digital import (
-    brightness,
-    contrast,
-    elastic_transform,
-    jpeg_compression,
-    pixelate,
-)
-from dissensus.data.corruptions.noise import gaussian_noise, impulse_noise, shot_noise
-from dissensus.data.corruptions.weather import fog, frost, snow
+from dissensus.data.corruptions import kinds
 from dissensus.specs import check_name
 
 __all__ = ["CORRUPTIONS", "corrupt", "corrupt_mixture", "parse_corruption"]
 
 #: Every kind by name: ``kind(x, severity, generator) -> x``; images in [0, 1], severity 1 to 5.
 CORRUPTIONS: dict[str, Callable[[Tensor, int, Generator], Tensor]] = {
-    "gaussian_noise": gaussian_noise,
-    "shot_noise": shot_noise,
-    "impulse_noise": impulse_noise,
-    "defocus_blur": defocus_blur,
-    "glass_blur": glass_blur,
-    "motion_blur": motion_blur,
-    "zoom_blur": zoom_blur,
-    "snow": snow,
-    "frost": frost,
-    "fog": fog,
-    "brightness": brightness,
-    "contrast": contrast,
-    "elastic_transform": elastic_transform,
-    "pixelate": pixelate,
-    "jpeg_compression": jpeg_compression,
+    "gaussian_noise": kinds.gaussian_noise,
+    "shot_noise": kinds.shot_noise,
+    "impulse_noise": kinds.impulse_noise,
+    "defocus_blur": kinds.defocus_blur,
+    "glass_blur": kinds.glass_blur,
+    "motion_blur": kinds.motion_blur,
+    "zoom_blur": kinds.zoom_blur,
+    "snow": kinds.snow,
+    "frost": kinds.frost,
+    "fog": kinds.fog,
+    "brightness": kinds.brightness,
+    "contrast": kinds.contrast,
+    "elastic_transform": kinds.elastic_transform,
+    "pixelate": kinds.pixelate,
+    "jpeg_compression": kinds.jpeg_compression,
 }
 
 _AT_ONCE = 512  # images; bounds the memory for displacement fields and spectra

@@ -1,4 +1,4 @@
-"""Tools of the corruptions: random numbers, smoothing, warping, clouds of noise."""
+"""Fields for corruptions: random numbers, smoothing, warping, clouds of noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A given network in two: a frozen backbone, and the layers that each member trains for itself."""
+"""Networks split in two: a frozen backbone, and the layers that each member trains for itself."""
 
 from __future__ import annotations
 

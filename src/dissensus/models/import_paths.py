@@ -1,4 +1,4 @@
-"""Any other architecture by import path: ``torchvision.models:resnet18``, ``my_file.py:make``."""
+"""Import paths of architectures: ``torchvision.models:resnet18``, ``my_file.py:make``."""
 
 from __future__ import annotations
 
