@@ -58,7 +58,7 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def file(folders: Path, runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build([*runs, folders / "sweeps" / "beta"], tmp_path_factory.mktemp("page"))
+    return build([*runs, folders / "sweeps" / "beta"], out=tmp_path_factory.mktemp("page"))
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +252,7 @@ def test_hostile_text_does_nothing(browser: Any, runs: list[Path], tmp_path: Pat
         for word in ("corrupt:2", "pds", "fgsm:eps=0.2", "pgd:eps=0.2", "healthy", "suspicious"):
             text = text.replace(word, json.dumps(bad)[1:-1])
         (run / name).write_text(text)
-    page = Opened(browser, build([run], tmp_path / "out", title=bad))
+    page = Opened(browser, build([run], out=tmp_path / "out", title=bad))
     assert page.do("typeof window.hacked") == "undefined"
     assert page.page.title() == bad
     assert page.do("document.querySelectorAll('img[src=x]').length") == 0

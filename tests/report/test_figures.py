@@ -12,11 +12,11 @@ import dissensus as ds
 from dissensus.plots import Matrix, Panel, Rule, draw, save
 from dissensus.plots.render_plotly import plot_json
 from dissensus.report import FIGURES
+from dissensus.report.contents import Contents
 from dissensus.report.explorer import explorers
 from dissensus.report.figure import Figure
-from dissensus.report.found import Contents
 from dissensus.report.overview import columns, findings
-from dissensus.report.reading import read
+from dissensus.report.reader import read
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_every_figure_has_its_text_numbers_and_sources(name: str, contents: Cont
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_without_data_there_is_no_figure(name: str) -> None:
-    assert FIGURES[name].make(Contents((), (), (), (), ())) is None
+    assert FIGURES[name].make(Contents()) is None
 
 
 def test_the_sweep_shows_means_with_bands(contents: Contents, folders: Path) -> None:
@@ -198,8 +198,8 @@ def test_the_best_of_each_column_is_marked(contents: Contents) -> None:
     assert table["auroc"].entries[3] is None
     assert "ε = 0.2" in table["robust"].meaning
     for entry, method in zip(table["robust"].entries, contents.methods, strict=True):
-        if entry is not None and method.attacked is not None:
-            flagged = bool(method.attacked.record.rows("flags"))
+        if entry is not None and method.attacks is not None:
+            flagged = bool(method.attacks.rows("flags"))
             assert entry.interval.endswith("doubtful") == flagged
 
 
@@ -209,7 +209,7 @@ def test_findings_name_the_best_and_say_what_is_no_finding(contents: Contents) -
     best = max(accuracy, key=lambda name: accuracy[name])
     assert best in told[0]
     assert f"{accuracy[best]:.1%}" in told[0]
-    assert "are no findings" in told[-1]
+    assert "are not findings" in told[-1]
 
 
 @pytest.mark.parametrize("name", FIGURES)

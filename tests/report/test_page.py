@@ -11,8 +11,8 @@ from urllib.parse import unquote
 import pytest
 
 from dissensus.report import build
-from dissensus.report.found import Record
-from dissensus.report.html import Html, element, joined, script_json
+from dissensus.report.contents import Record
+from dissensus.report.html import Html, element, join_html, script_json
 
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>{{title}}"
 
@@ -50,7 +50,7 @@ def _small_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def page(folders: Path, runs: list[Path], tmp_path: Path) -> Path:
-    return build([*runs, folders / "sweeps" / "beta"], tmp_path / "report")
+    return build([*runs, folders / "sweeps" / "beta"], out=tmp_path / "report")
 
 
 def test_the_page_is_one_file_that_loads_nothing(page: Path) -> None:
@@ -98,7 +98,7 @@ def test_every_number_leads_to_its_record(page: Path) -> None:
 
 def test_the_same_files_give_the_same_page(page: Path, folders: Path, runs: list[Path]) -> None:
     before = page.read_bytes()
-    again = build([*runs, folders / "sweeps" / "beta"], page.parent)
+    again = build([*runs, folders / "sweeps" / "beta"], out=page.parent)
     assert again.read_bytes() == before
 
 
@@ -114,7 +114,7 @@ def test_text_from_files_stays_text(runs: list[Path], tmp_path: Path) -> None:
         for old, new in changes.items():
             text = text.replace(old, new if old.startswith('"') else json.dumps(new)[1:-1])
         (run / file).write_text(text)
-    page = build([run], tmp_path / "out.html", title=HOSTILE)
+    page = build([run], out=tmp_path / "out.html", title=HOSTILE)
     assert page == tmp_path / "out.html"
     found = Parsed(page.read_text())
     assert len(found.all("script")) == 3
@@ -131,7 +131,7 @@ def test_text_from_files_stays_text(runs: list[Path], tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_named_with_its_command(runs: list[Path], tmp_path: Path) -> None:
-    text = build([runs[3]], tmp_path).read_text()
+    text = build([runs[3]], out=tmp_path).read_text()
     for command in (
         "dissensus ood RUN --ood corrupt:5",
         "dissensus attack RUN --standard --eps 0.1",
@@ -164,14 +164,14 @@ def test_without_plotly_the_error_says_what_to_install(
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "plotly", None)
     with pytest.raises(ValueError, match=r"pip install 'dissensus\[report\]'"):
-        build([runs[0]], tmp_path)
+        build([runs[0]], out=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_elements_escape_by_default() -> None:
     assert element("p", "<b>", Html("<i>x</i>"), None) == "<p>&lt;b&gt;<i>x</i></p>"
     assert element("a", "x", href='"><script>') == '<a href="&quot;&gt;&lt;script&gt;">x</a>'
-    assert joined("a", "<") == "a&lt;"
+    assert join_html("a", "<") == "a&lt;"
     assert "<" not in script_json({"</script>": ["<!--", "\u2028"]})
     with pytest.raises(ValueError, match="not JSON compliant"):
         script_json(float("nan"))

@@ -137,7 +137,7 @@ def _page(place: Path, runs: dict[str, Path]) -> Path | None:
 
     title = "Dissensus: five ways to train an ensemble on digits"
     try:
-        page = build([*runs.values(), place / _SWEEP], place / _REPORT, title=title)
+        page = build([*runs.values(), place / _SWEEP], out=place / _REPORT, title=title)
     except ModuleNotFoundError:
         return None
     return page

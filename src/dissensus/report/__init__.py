@@ -1,14 +1,14 @@
 """The report: run folders, sweeps and records in, one web page out.
 
-:func:`build` makes the page, :func:`read` gives what it is made of. Nothing is trained or attacked:
-every number comes from a file, and the page says from which. These are the files, and the keys that
-are read beside those that the commands show themselves:
+:func:`build` makes the page, :func:`read` gives its contents. Nothing is trained or attacked: every
+number comes from a file, and the page says from which. These are the files, with the keys that are
+read beside those that the commands themselves show:
 
 - a run folder: ``config.toml``, ``record.json`` (``test.*``), ``metrics.jsonl`` (``train.*``,
   ``val.*`` of each epoch), ``data.json``, and ``predictions/test.safetensors``;
 - ``RUN/diagnosis.json`` of ``dissensus diagnose``: ``verdict``, ``codependence``,
-  ``debiased_share``, ``pairwise``. Without it the test predictions are diagnosed, which judges less
-  sharply, as training predictions are not kept;
+  ``debiased_share``, ``pairwise``. Without it the test predictions are diagnosed, which is less
+  sharp, as training predictions are not kept;
 - ``RUN/ood/ood.json`` of ``dissensus ood``: ``detection``, ``curves[].fpr`` and ``.tpr``,
   ``histograms[].edges``, ``.share`` and ``.threshold``, and ``examples[]``, whose pixels are in
   ``examples-METHOD.npz`` beside it (``images``, uint8);
@@ -25,8 +25,58 @@ A record that is older than the run's last training is left out, with a note.
 
 from __future__ import annotations
 
-from dissensus.report.figures import FIGURES
-from dissensus.report.page import build
-from dissensus.report.reading import read
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["FIGURES", "build", "read"]
+from dissensus.verbs import collect, option
+
+if TYPE_CHECKING:
+    from dissensus.report.figures import FIGURES
+    from dissensus.report.reader import read
+
+__all__ = ["FIGURES", "Report", "build", "read"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Options of :func:`build`."""
+
+    out: Path = option(Path("report"), "The folder of the page, or a name that ends in .html.")
+    title: str | None = option(None, "The page's title.", default_text="by the data")
+
+
+def build(paths: Sequence[str | Path], options: Report | None = None, **settings: Any) -> Path:
+    """Make the report of everything at ``paths``; returns the path of the page.
+
+    ``paths`` are run folders, sweep folders, records (``ood.json``, ``robustness/record.json``,
+    those of ``dissensus reproduce``), or folders of them. Runs appear in the order given. Content
+    that no file has is left out, and the page says which command would fill it. The same files give
+    the same page. Needs plotly: ``pip install 'dissensus[report]'``.
+
+    The settings are those of :class:`Report`: ``build(["runs/adp"], out="report", title="ADP")``.
+    """
+    from dissensus.files import write_text
+    from dissensus.report import page
+    from dissensus.report.reader import read
+
+    options = collect(Report, options, settings)
+    script = page.plotly_script()
+    out = Path(options.out)
+    file = out if out.suffix == ".html" else out / "index.html"
+    write_text(file, page.page_text(read(paths), file.parent, script, options.title))
+    return file
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs torch when it is first asked for."""
+    if name == "FIGURES":
+        from dissensus.report.figures import FIGURES
+
+        return FIGURES
+    if name == "read":
+        from dissensus.report.reader import read
+
+        return read
+    raise AttributeError(f"module 'dissensus.report' has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """The collusion explorer: members' predictions around the ensemble's, at each β of real runs.
 
-The paper's Figure 1 draws colluding members as arrows that cancel. Here they are what was measured:
-the same held-out points for every β, each member's output for them, and the members' mean.
+The paper's Figure 1 draws colluding members as arrows that cancel. Here they are measured: the same
+held-out points for every β, each member's output for them, and the members' mean.
 """
 
 from __future__ import annotations
@@ -12,23 +12,71 @@ from typing import Any
 
 import numpy as np
 
-from dissensus.report.figure import percent, short
-from dissensus.report.found import Contents, Floats, HeldOut, Method, Number, Source, Sweep
+from dissensus.report.contents import (
+    Contents,
+    Floats,
+    HeldOut,
+    Number,
+    Reference,
+    Sweep,
+    SweepPoint,
+)
+from dissensus.report.figure import Cell, percent, short
+from dissensus.report.html import (
+    Elements,
+    Html,
+    control_row,
+    element,
+    labelled,
+    missing,
+    save_buttons,
+)
+from dissensus.report.sweep_files import runs_as_sweep
 
-__all__ = ["Explorer", "Stop", "explorers"]
+__all__ = ["Explorer", "Stop", "explorer_section", "explorers"]
 
-_CLASSES = 10  # more outputs than this are not offered
+_CLASSES = 10  # the reader can choose among this many outputs at most
+
+_READOUT = {
+    "err": "ERR",
+    "member_err": "mean ERR",
+    "div": "DIV",
+    "accuracy": "accuracy",
+    "debiased": "debiased share",
+    "verdict": "verdict",
+}
+_SHARES = ("accuracy", "debiased")
 
 
 @dataclass(frozen=True, eq=False)
 class Stop:
-    """One β: ``outputs`` ``[members, rows, outputs]`` and what is known of the whole test split."""
+    """One β: ``outputs`` ``[members, rows, outputs]`` and numbers of the whole test split."""
 
     beta: float
     outputs: Floats
     numbers: Mapping[str, Number]
     verdict: str
-    source: Source
+    source: Reference
+
+    @property
+    def around(self) -> Floats:
+        """The members' outputs minus the ensemble's."""
+        deviations: Floats = self.outputs - self.outputs.mean(0)
+        return deviations
+
+    def json(self) -> dict[str, Any]:
+        """The stop as the page needs it; outputs have four digits."""
+        texts = {
+            name: (percent if name in _SHARES else short)(number.value)
+            for name, number in self.numbers.items()
+        }
+        sources = {name: number.source for name, number in self.numbers.items()}
+        return {
+            "beta": self.beta,
+            "values": [[[float(f"{v:.4g}") for v in r] for r in m] for m in self.outputs],
+            "told": texts | ({"verdict": self.verdict} if self.verdict else {}),
+            "keys": {name: f"{source.file} → {source.key}" for name, source in sources.items()},
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,135 +89,162 @@ class Explorer:
     outputs: Sequence[str]
     regression: bool
 
-    def told(self, stop: Stop) -> dict[str, str]:
-        """What the readout shows at a stop, as text."""
-        known = {
-            name: (percent if name in ("accuracy", "debiased") else short)(number.value)
-            for name, number in stop.numbers.items()
-        }
-        return known | ({"verdict": stop.verdict} if stop.verdict else {})
-
     def alt(self) -> str:
-        """What is seen, in a sentence."""
+        """One sentence on what is seen."""
         first, last = self.stops[0], self.stops[-1]
-        what = "outputs" if self.regression else "scores"
+        (spread, offset), (last_spread, last_offset) = (
+            (short(_rms(stop.around)), short(_rms(stop.around.mean(1)))) for stop in (first, last)
+        )
         return (
-            f"On {first.outputs.shape[1]} held-out inputs members' {what} lie "
-            f"{short(_spread(first))} away from their mean at β = {first.beta:g} and "
-            f"{short(_spread(last))} at β = {last.beta:g} (root mean square); constant offsets "
-            "alone make up "
-            f"{short(_offset(first))} and {short(_offset(last))} of that."
+            f"On {first.outputs.shape[1]} held-out inputs the root mean square distance of "
+            f"members' {'outputs' if self.regression else 'scores'} from their mean is {spread} at "
+            f"β = {first.beta:g} and {last_spread} at β = {last.beta:g}; constant offsets alone "
+            f"make up {offset} and {last_offset} of it."
         )
 
     def json(self) -> dict[str, Any]:
-        """What the page draws; outputs have four digits."""
+        """What the page draws; it starts with the output whose offsets differ most."""
+        offsets = self.stops[-1].around.mean(1)
         return {
             "name": self.name,
             "alt": self.alt(),
             "regression": self.regression,
             "outputs": list(self.outputs),
-            "start": _widest(self.stops[-1]),
+            "start": int((offsets**2).sum(0).argmax()),
             "targets": self.targets.tolist(),
-            "stops": [
-                {
-                    "beta": stop.beta,
-                    "values": _digits(stop.outputs),
-                    "told": self.told(stop),
-                    "keys": {
-                        name: f"{number.source.file} → {number.source.key}"
-                        for name, number in stop.numbers.items()
-                    },
-                }
-                for stop in self.stops
-            ],
+            "stops": [stop.json() for stop in self.stops],
         }
+
+
+def _rms(values: Floats) -> float:
+    return float(np.sqrt((values**2).mean()))
+
+
+# ---- from sweeps and runs -----------------------------------------------------------------------
 
 
 def explorers(contents: Contents) -> list[Explorer]:
     """Every set of held-out predictions at two or more β: sweeps first, then the runs."""
-    found = [_of_sweep(sweep) for sweep in contents.sweeps]
-    found.append(_of_runs(contents.methods))
-    return [one for one in found if one is not None]
+    own = runs_as_sweep(contents.methods)
+    sweeps = [*contents.sweeps, *([own] if own else [])]
+    return [one for sweep in sweeps if (one := _explorer(sweep)) is not None]
 
 
-def _of_sweep(sweep: Sweep) -> Explorer | None:
+def _explorer(sweep: Sweep) -> Explorer | None:
     if sweep.axis != "beta" or len(sweep.held_out) < 2:
         return None
-    stops = []
-    points = {point.x: point for point in sweep.lines[0].points}
-    for beta, held in sweep.held_out.items():
-        point = points.get(beta)
-        numbers = {} if point is None else point.numbers
-        words = {} if point is None else point.verdicts
-        verdict = max(words, key=lambda word: words[word], default="")
-        stops.append((beta, held, numbers, verdict))
-    return _explorer(f"{sweep.name} ({sweep.setting})", stops)
-
-
-def _of_runs(methods: Sequence[Method]) -> Explorer | None:
-    """Runs of the same make-up that differ in β alone."""
-    groups: dict[tuple[Any, ...], dict[float, Method]] = {}
-    for method in methods:
-        if method.beta is not None and method.held_out is not None:
-            held = method.held_out
-            key = (method.data, held.outputs.shape, held.targets.tobytes())
-            groups.setdefault(key, {}).setdefault(method.beta, method)
-    largest = max(groups.values(), key=len, default={})
-    if len(largest) < 2:
+    first = next(iter(sweep.held_out.values()))
+    members, _, outputs = first.outputs.shape
+    alike = all(
+        held.outputs.shape == first.outputs.shape and np.array_equal(held.targets, first.targets)
+        for held in sweep.held_out.values()
+    )
+    if not alike or members < 2:
         return None
-    stops = []
-    for beta, method in sorted(largest.items()):
-        assert method.held_out is not None
-        verdict = "" if method.diagnosis is None else method.diagnosis.text("verdict")
-        stops.append((beta, method.held_out, method.numbers, verdict))
-    names = ", ".join(method.name for _, method in sorted(largest.items()))
-    return _explorer(f"the runs {names}", stops)
-
-
-def _explorer(
-    name: str, stops: Sequence[tuple[float, HeldOut, Mapping[str, Number], str]]
-) -> Explorer | None:
-    first = stops[0][1]
-    alike = all(held.outputs.shape == first.outputs.shape for _, held, _, _ in stops)
-    if not alike or first.outputs.shape[0] < 2:
-        return None
-    count = first.outputs.shape[2]
-    regression = first.regression
-    if regression:
-        labels = [f"output {place + 1}" for place in range(count)] if count > 1 else ["prediction"]
+    if first.regression:
+        labels = [f"output {index + 1}" for index in range(outputs)]
+        labels = labels if outputs > 1 else ["prediction"]
     else:
-        named = first.classes if len(first.classes) == count else tuple(map(str, range(count)))
-        labels = [f"score of class {one}" for one in named]
-    made = [
-        Stop(beta, _shown(held)[:, :, :_CLASSES], numbers, verdict, held.source)
-        for beta, held, numbers, verdict in stops
-    ]
-    return Explorer(name, made, first.targets, labels[:_CLASSES], regression)
+        classes = first.classes if len(first.classes) == outputs else range(outputs)
+        labels = [f"score of class {name}" for name in classes]
+    points = {point.x: point for point in sweep.lines[0].points}
+    stops = []
+    for beta, held in sweep.held_out.items():
+        point = points.get(beta, SweepPoint(beta, {}))
+        verdict = max(point.verdicts, key=lambda word: point.verdicts[word], default="")
+        shown = _centred(held)[:, :, :_CLASSES]
+        stops.append(Stop(beta, shown, point.numbers, verdict, held.source))
+    name = f"{sweep.name} ({sweep.setting})"
+    return Explorer(name, stops, first.targets, labels[:_CLASSES], first.regression)
 
 
-def _shown(held: HeldOut) -> Floats:
-    """Outputs as they are, scores centred: a constant on all scores changes no prediction."""
-    if held.regression:
-        return held.outputs
-    centred: Floats = held.outputs - held.outputs.mean(-1, keepdims=True)
+def _centred(held: HeldOut) -> Floats:
+    """Scores minus their mean, as a constant on all scores changes no prediction; values as is."""
+    shift = 0.0 if held.regression else held.outputs.mean(-1, keepdims=True)
+    centred: Floats = held.outputs - shift
     return centred
 
 
-def _spread(stop: Stop) -> float:
-    apart = stop.outputs - stop.outputs.mean(0)
-    return float(np.sqrt((apart**2).mean()))
+# ---- as HTML ------------------------------------------------------------------------------------
+
+_LEAD = (
+    "Each member's output for the same held-out inputs, with the ensemble in the middle: Figure 1 "
+    "of the collusion paper, measured. Move β from joint training back to independent training. "
+    "Members that collude are separated by constant offsets, which cancel in the ensemble."
+)
+_SCORES = " Scores are logits minus their mean over the classes."
 
 
-def _offset(stop: Stop) -> float:
-    apart = (stop.outputs - stop.outputs.mean(0)).mean(1)
-    return float(np.sqrt((apart**2).mean()))
+def explorer_section(found: Sequence[Explorer], make: Elements) -> Html:
+    """A figure with a slider over β; a sentence if there is nothing to slide over."""
+    if not found:
+        sweep = "`dissensus sweep --objective augmented --grid beta=0:1:0.1`"
+        return missing("No collusion explorer", f"{sweep}, or runs that differ in β alone")
+    readout = [
+        element("div", element("dt", word), element("dd", data_told=name))
+        for name, word in _READOUT.items()
+    ]
+    canvas = {"class_": "canvas", "role": "img", "aria_labelledby": "alt-explorer"}
+    sources = [stop.source for one in found for stop in one.stops]
+    table = make.table(("from", "β", *_READOUT.values()), _rows(found), "the collusion explorer")
+    return element(
+        "figure",
+        element("h3", "The collusion explorer"),
+        element("p", _LEAD, "" if found[0].regression else _SCORES),
+        control_row(_sets(found), _slider(found[0]), *_lists(), save_buttons("explorer")),
+        element("dl", *readout, class_="readout", aria_live="polite"),
+        element("div", id="plot-explorer", **canvas),
+        element("figcaption", found[0].alt(), id="alt-explorer"),
+        make.details(table, sources),
+        id="explorer",
+        class_="explorer",
+    )
 
 
-def _widest(stop: Stop) -> int:
-    """The output in which members' constant offsets differ most."""
-    offsets = (stop.outputs - stop.outputs.mean(0)).mean(1)
-    return int((offsets**2).sum(0).argmax())
+def _sets(found: Sequence[Explorer]) -> Html | None:
+    if len(found) < 2:
+        return None
+    options = [element("option", one.name, value=index) for index, one in enumerate(found)]
+    return labelled("from", element("select", *options, id="explorer-source"))
 
 
-def _digits(values: Floats) -> Any:
-    return [[[float(f"{v:.4g}") for v in row] for row in member] for member in values]
+def _slider(first: Explorer) -> Html:
+    last = len(first.stops) - 1
+    slider = element(
+        "input",
+        id="explorer-beta",
+        type="range",
+        min=0,
+        max=last,
+        value=last,
+        step=1,
+        aria_label="β, from independent to joint training",
+    )
+    output = element("output", id="explorer-shown", for_="explorer-beta")
+    ends = [element("span", text) for text in ("independent", "joint")]
+    return element("label", output, slider, element("span", *ends, class_="ends"), class_="slide")
+
+
+def _lists() -> tuple[Html, Html]:
+    modes = (
+        element("option", "predictions", value="plain"),
+        element("option", "difference from the ensemble", value="around"),
+    )
+    return (
+        labelled("look at", element("select", id="explorer-output")),
+        labelled("show", element("select", *modes, id="explorer-mode")),
+    )
+
+
+def _rows(found: Sequence[Explorer]) -> list[list[Cell]]:
+    rows = []
+    for explorer in found:
+        for stop in explorer.stops:
+            cells: list[Cell] = [explorer.name, f"{stop.beta:g}"]
+            for name in _READOUT:
+                number = stop.numbers.get(name)
+                if name != "verdict":
+                    form = "percent" if name in _SHARES else "short"
+                    cells.append("–" if number is None else (number, form))
+            rows.append([*cells, stop.verdict or "–"])
+    return rows

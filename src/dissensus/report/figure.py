@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from dissensus.plots import Plot
-from dissensus.report.found import Number, Source
+from dissensus.report.contents import Number, Reference
 
-__all__ = ["Cell", "Figure", "View", "listed", "percent", "short"]
+__all__ = ["Cell", "Figure", "View", "compare", "format_number", "join_names", "percent", "short"]
 
-#: A cell of a table: text, or a number that can be traced, with the form it is written in.
+#: A cell of a table: text, or a number that can be traced, with its format.
 Cell = str | tuple[Number, str]
 
 
 class View(NamedTuple):
-    """One plot of a figure, and for which of the figure's choices it is."""
+    """One plot of a figure, with the choices that lead to it."""
 
     plot: Plot
     choice: tuple[str, ...] = ()
@@ -24,17 +24,24 @@ class View(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """A figure with its text: what it is (``lead``), what is seen (``alt``), and its numbers."""
+    """Plots with their text: ``lead`` explains the figure, ``header`` and ``rows`` its numbers.
+
+    ``choices`` names what the reader can choose; there is nothing to choose with one view.
+    """
 
     name: str
     title: str
     lead: str
     views: Sequence[View]
-    alt: str
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    sources: Sequence[Source]
+    sources: Sequence[Reference]
     choices: tuple[str, ...] = ()
+
+    @property
+    def alt(self) -> str:
+        """A sentence on what the first view shows."""
+        return self.views[0].plot.alt
 
     def view(self, words: str | None = None) -> Plot:
         """The plot whose choices contain all of the comma-separated ``words``; else the first."""
@@ -47,8 +54,11 @@ class Figure:
         raise ValueError(f"{self.name} has no view {words!r}; it has: {known}")
 
 
+# ---- numbers and names as text ------------------------------------------------------------------
+
+
 def percent(value: float) -> str:
-    """A share as it is read.
+    """A share in percent.
 
     >>> percent(0.9637)
     '96.4%'
@@ -67,12 +77,48 @@ def short(value: float) -> str:
     return f"{value:#.3g}"
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names as a sentence has them.
+def format_number(number: Number, form: str) -> str:
+    """A number as tables show it: ``short``, ``percent``, or either with its interval.
 
-    >>> listed(["a", "b", "c"]), listed(["a"])
+    >>> format_number(Number(0.9123, Reference(None), 0.9, 0.93), "estimate")
+    '0.912 [0.900, 0.930]'
+    """
+    if form == "estimate":
+        ends = "" if number.low is None else f" [{number.low:.3f}, {number.high:.3f}]"
+        return f"{number.value:.3f}{ends}"
+    if form == "percent_interval":
+        ends = "" if number.low is None else f" [{number.low:.0%}, {number.high:.0%}]"
+        return f"{percent(number.value)}{ends}"
+    return percent(number.value) if form == "percent" else short(number.value)
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Names as in a sentence.
+
+    >>> join_names(["a", "b", "c"]), join_names(["a"])
     ('a, b and c', 'a')
     """
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def compare(
+    sentence: str,
+    values: Mapping[str, float],
+    form: Callable[[float], str] = short,
+    *,
+    single: str = "",
+) -> str:
+    """``sentence`` with the names and values of the ``{high}`` and the ``{low}`` end.
+
+    ``single`` is the sentence for a single value; without any there is none.
+
+    >>> compare("DIV is largest for {high} and smallest for {low}.", {"adp": 2.0, "ldr": 1.0})
+    'DIV is largest for adp (2.00) and smallest for ldr (1.00).'
+    """
+    if not values:
+        return ""
+    high, low = max(values, key=lambda name: values[name]), min(values, key=lambda n: values[n])
+    named = {end: f"{name} ({form(values[name])})" for end, name in (("high", high), ("low", low))}
+    return (single if len(values) == 1 and single else sentence).format(**named)

@@ -1,26 +1,30 @@
-"""Every figure of the page by its name: how it is made, and which command would fill it."""
+"""Figures of the report by name: what makes each, what it shows, and which command fills it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dissensus.report.collusion_figures import beta_sweep, codependence, debiased_share
+from dissensus.report.contents import Contents
 from dissensus.report.figure import Figure
-from dissensus.report.figures_attacks import epsilon, steps
-from dissensus.report.figures_collusion import codependence, debiased, training
-from dissensus.report.figures_members import diversity, matrices
-from dissensus.report.figures_sweep import beta_sweep
-from dissensus.report.figures_unknown import histograms, roc
-from dissensus.report.found import Contents
+from dissensus.report.member_figures import ensemble_diversity, pairs_of_members, training
+from dissensus.report.safety_figures import (
+    accuracy_epsilon,
+    accuracy_steps,
+    roc,
+    score_histograms,
+)
 
 __all__ = ["FIGURES", "FigureKind"]
 
 _OOD = "`dissensus ood RUN --ood corrupt:5`, or --ood with data of your own"
 _ATTACK = "`dissensus attack RUN --standard --eps 0.1`"
+_DIAGNOSE = "`dissensus diagnose RUN`"
 
 
 class FigureKind(NamedTuple):
-    """A figure: what makes it of the contents, what it shows, and what it needs."""
+    """What makes a figure from the contents, what it shows, and what it needs."""
 
     make: Callable[[Contents], Figure | None]
     what: str
@@ -34,25 +38,21 @@ FIGURES: dict[str, FigureKind] = {
         "ERR, mean ERR, DIV and accuracy along β, with bands",
         "`dissensus sweep --objective augmented --grid beta=0:1:0.1 --repeats 3`",
     ),
-    "codependence": FigureKind(
-        codependence, "the rise of ERR without random members", "`dissensus diagnose RUN`"
-    ),
+    "codependence": FigureKind(codependence, "the rise of ERR without random members", _DIAGNOSE),
     "debiased-share": FigureKind(
-        debiased, "the part of the spread that offsets explain", "`dissensus diagnose RUN`"
+        debiased_share, "the part of the spread that offsets explain", _DIAGNOSE
     ),
     "training": FigureKind(training, "ERR, mean ERR and DIV after each epoch", "`dissensus train`"),
     "members": FigureKind(
-        matrices,
-        "disagreement, error correlation and attack transfer of pairs",
-        "`dissensus diagnose RUN`",
+        pairs_of_members, "disagreement, error correlation and attack transfer of pairs", _DIAGNOSE
     ),
     "ensemble-diversity": FigureKind(
-        diversity,
+        ensemble_diversity,
         "the histogram of ADP's ensemble diversity",
         "a run with test predictions, `dissensus train`, of fewer members than classes",
     ),
     "roc": FigureKind(roc, "ROC curves of the scores", _OOD),
-    "score-histograms": FigureKind(histograms, "scores of known and unknown inputs", _OOD),
-    "accuracy-epsilon": FigureKind(epsilon, "accuracy against ε", _ATTACK),
-    "accuracy-steps": FigureKind(steps, "accuracy against steps and restarts", _ATTACK),
+    "score-histograms": FigureKind(score_histograms, "scores of known and unknown inputs", _OOD),
+    "accuracy-epsilon": FigureKind(accuracy_epsilon, "accuracy against ε", _ATTACK),
+    "accuracy-steps": FigureKind(accuracy_steps, "accuracy against steps and restarts", _ATTACK),
 }

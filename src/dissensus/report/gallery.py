@@ -1,100 +1,110 @@
-"""Pictures: inputs on which members agree least and most, and inputs before and after an attack."""
+"""Galleries: inputs on which members agree least and most, and inputs before and after an attack.
+
+Images are PNG inside the page, by a writer of a few lines.
+"""
 
 from __future__ import annotations
 
+import base64
+import struct
+import zlib
 from collections.abc import Sequence
 
-from dissensus.report.elements import Elements, missing, scrolling
+import numpy as np
+
+from dissensus.report.contents import AttackImages, Contents, DivergentImage, Images
 from dissensus.report.figure import short
 from dissensus.report.figures import FIGURES
-from dissensus.report.found import AttackPictures, Contents, Images, Picture, Source
-from dissensus.report.html import Html, element, joined
-from dissensus.report.pictures import data_uri
+from dissensus.report.html import Elements, Html, element, join_html, missing, scroll_box
 
-__all__ = ["attacked_pictures", "divergent_pictures"]
-
-_KINDS = ("most", "least")
+__all__ = ["attack_gallery", "data_uri", "divergent_gallery", "png", "reduced"]
 
 
-def divergent_pictures(contents: Contents, make: Elements) -> Html:
+def divergent_gallery(contents: Contents, make: Elements) -> Html:
     """The most and least divergent inputs of each method, unfolded for the first (ldr, Fig. 3)."""
     parts: list[Html] = []
     for method in contents.methods:
-        pictures = method.detected.pictures if method.detected else ()
-        if not pictures:
+        images = method.detection.images if method.detection else ()
+        if not method.detection or not images:
             continue
-        inside = []
-        for name in dict.fromkeys(picture.set for picture in pictures):
-            halves = [_half([one for one in pictures if one.set == name], k) for k in _KINDS]
-            inside.append(element("div", *halves, class_="halves"))
-        inside.append(make.sources([Source(pictures[0].source.file, "examples")]))
+        halves = [
+            element(
+                "div", *(_half(images, name, kind) for kind in ("most", "least")), class_="halves"
+            )
+            for name in dict.fromkeys(image.set for image in images)
+        ]
+        sources = make.sources([method.detection.record.reference("examples")])
         summary = element("summary", method.name)
-        parts.append(element("details", summary, *inside, open=not parts))
-    heading = element("h3", "The inputs that divide members most and least")
-    if not parts:
-        return joined(heading, missing("No pictures", FIGURES["roc"].needs))
+        parts.append(element("details", summary, *halves, sources, open=not parts))
     lead = (
-        "In bold what the ensemble predicts, then what dissenting members predict instead, the "
+        "In bold the ensemble's prediction, then what dissenting members predict instead, the "
         "truth, and the score."
     )
+    title = "Inputs that divide members most and least"
+    return _gallery(title, lead, parts, FIGURES["roc"].needs)
+
+
+def _gallery(title: str, lead: str, parts: Sequence[Html], needs: str) -> Html:
+    heading = element("h3", title)
+    if not parts:
+        return join_html(heading, missing("No pictures", needs))
     return element("div", heading, element("p", lead), *parts, class_="gallery")
 
 
-def _half(pictures: Sequence[Picture], kind: str) -> Html:
-    own = [one for one in pictures if one.kind == kind]
-    words = f"{kind} divergent of {own[0].set}, by {own[0].score}" if own else ""
-    items = [_divergent(one) for one in own]
-    return element("div", element("h4", words), element("ul", *items, class_="pictures"))
+def _half(images: Sequence[DivergentImage], name: str, kind: str) -> Html:
+    own = [image for image in images if image.set == name and image.kind == kind]
+    words = f"{kind} divergent of {name}, by {own[0].score}" if own else ""
+    items = element("ul", *(_divergent_item(image) for image in own), class_="pictures")
+    return element("div", element("h4", words), items)
 
 
-def _divergent(picture: Picture) -> Html:
-    others = ", ".join(picture.others[:3]) or "all agree"
-    truth = "" if picture.truth is None else f"truth {picture.truth}, "
-    wrong = picture.truth is not None and picture.truth != picture.predicted
-    said = f"{picture.kind} divergent input of {picture.set}: predicted {picture.predicted}"
+def _divergent_item(image: DivergentImage) -> Html:
+    others = ", ".join(image.others[:3]) or "all agree"
+    truth = "" if image.truth is None else f"truth {image.truth}, "
+    wrong = image.truth is not None and image.truth != image.predicted
+    alt = (
+        f"{image.kind} divergent input of {image.set}: predicted {image.predicted}; other members: "
+        f"{others}; {truth}score {image.value:.3g}"
+    )
     return element(
         "li",
-        _image(picture.image, f"{said}; other members: {others}; {truth}score {picture.value:.3g}"),
-        element("b", picture.predicted, class_="wrong" if wrong else None),
+        element("img", src=data_uri(image.image), alt=alt),
+        element("b", image.predicted, class_="wrong" if wrong else None),
         f" · {others}",
         element("br"),
-        element("small", f"{truth}{short(picture.value)}"),
+        element("small", f"{truth}{short(image.value)}"),
     )
 
 
-def attacked_pictures(contents: Contents, make: Elements) -> Html:
-    """Originals above what attacks made of them, a table a method."""
+def attack_gallery(contents: Contents, make: Elements) -> Html:
+    """Originals above what attacks made of them, in one table for each method."""
     parts: list[Html] = []
     for method in contents.methods:
-        found = method.attacked.pictures if method.attacked else None
-        if found is None:
-            continue
-        table = scrolling(_beside(found), f"Adversarial examples of {method.name}")
-        summary = element("summary", method.name)
-        parts.append(
-            element("details", summary, table, make.sources([found.source]), open=not parts)
-        )
-    heading = element("h3", "Inputs before and after an attack")
-    if not parts:
-        return joined(heading, missing("No pictures", FIGURES["accuracy-epsilon"].needs))
-    lead = "Images that most attacks broke; below each one what the ensemble takes it for."
-    return element("div", heading, element("p", lead), *parts, class_="gallery")
+        images = method.attack_images
+        if images is not None:
+            table = scroll_box(_attack_table(images), f"Adversarial examples of {method.name}")
+            content = (element("summary", method.name), table, make.sources([images.source]))
+            parts.append(element("details", *content, open=not parts))
+    lead = "Images that most attacks broke, each with the ensemble's prediction below it."
+    needs = FIGURES["accuracy-epsilon"].needs
+    return _gallery("Inputs before and after an attack", lead, parts, needs)
 
 
-def _beside(found: AttackPictures) -> Html:
-    rows = [_line("original", found.original, found.labels, found.labels)]
-    for number, attack in enumerate(found.attacks):
-        rows.append(
-            _line(attack, found.adversarial[number], found.predictions[number], found.labels)
-        )
+def _attack_table(images: AttackImages) -> Html:
+    names = ("original", *images.attacks)
+    pixels = (images.original, *images.adversarial)
+    predictions = (images.labels, *images.predictions)
+    rows = [
+        _attack_row(*row, images.labels) for row in zip(names, pixels, predictions, strict=True)
+    ]
     return element("table", element("tbody", *rows), class_="beside")
 
 
-def _line(name: str, images: Images, predicted: Sequence[str], labels: Sequence[str]) -> Html:
+def _attack_row(name: str, images: Images, predicted: Sequence[str], labels: Sequence[str]) -> Html:
     cells = [
         element(
             "td",
-            _image(image, f"{name}: a {label} taken for {word}"),
+            element("img", src=data_uri(image), alt=f"{name}: {label}, predicted as {word}"),
             element("span", word, class_="wrong" if word != label else None),
         )
         for image, word, label in zip(images, predicted, labels, strict=True)
@@ -102,5 +112,58 @@ def _line(name: str, images: Images, predicted: Sequence[str], labels: Sequence[
     return element("tr", element("th", name, scope="row"), *cells)
 
 
-def _image(image: Images, alt: str) -> Html:
-    return element("img", src=data_uri(image), alt=alt)
+# ---- images as PNG ------------------------------------------------------------------------------
+
+_LARGEST = 96  # pixels of a side; larger images are averaged down
+
+
+def png(image: Images) -> bytes:
+    """``image`` ``[channels, height, width]``, one channel (grey) or three (colour), as PNG.
+
+    >>> png(np.zeros((1, 2, 2), np.uint8))[:8]
+    b'\\x89PNG\\r\\n\\x1a\\n'
+    """
+    channels, height, width = image.shape
+    if channels not in (1, 3) or image.dtype != np.uint8:
+        raise ValueError(
+            f"an image must be uint8 [1 or 3, height, width], got {image.dtype} {image.shape}"
+        )
+    rows = np.moveaxis(image, 0, -1).reshape(height, width * channels)
+    unfiltered = np.concatenate([np.zeros((height, 1), np.uint8), rows], axis=1)
+    header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
+    return b"".join(
+        [
+            b"\x89PNG\r\n\x1a\n",
+            _chunk(b"IHDR", header),
+            _chunk(b"IDAT", zlib.compress(unfiltered.tobytes(), 9)),
+            _chunk(b"IEND", b""),
+        ]
+    )
+
+
+def data_uri(image: Images) -> str:
+    """``image``, made small enough, as a ``data:`` address; other channels than 1 or 3 as grey."""
+    if image.shape[0] not in (1, 3):
+        image = image.mean(0, keepdims=True).astype(np.uint8)
+    return "data:image/png;base64," + base64.b64encode(png(reduced(image))).decode("ascii")
+
+
+def reduced(image: Images, largest: int = _LARGEST) -> Images:
+    """``image`` averaged over squares until no side is longer than ``largest``.
+
+    >>> reduced(np.full((1, 200, 100), 7, np.uint8)).shape
+    (1, 66, 33)
+    """
+    side = -(-max(image.shape[1:]) // largest)
+    if side <= 1:
+        return image
+    channels, height, width = image.shape
+    cut = image[:, : height // side * side, : width // side * side]
+    blocks = cut.reshape(channels, height // side, side, width // side, side)
+    averaged: Images = blocks.mean((2, 4)).round().astype(np.uint8)
+    return averaged
+
+
+def _chunk(name: bytes, content: bytes) -> bytes:
+    check = zlib.crc32(name + content)
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", check)

@@ -1,12 +1,36 @@
-"""HTML that is safe by default: whatever is not :class:`Html` already is escaped."""
+"""HTML that is safe by default, and the parts that every section is made of.
+
+Whatever is not :class:`Html` already is escaped.
+"""
 
 from __future__ import annotations
 
 import html
 import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-__all__ = ["Html", "element", "joined", "script_json"]
+from dissensus.report.contents import Reference
+from dissensus.report.figure import Cell, Figure, format_number
+
+__all__ = [
+    "Elements",
+    "Html",
+    "control_row",
+    "element",
+    "join_html",
+    "labelled",
+    "method_color",
+    "missing",
+    "save_buttons",
+    "script_json",
+    "scroll_box",
+]
 
 
 class Html(str):
@@ -30,13 +54,13 @@ def element(name: str, /, *children: str | None, **attributes: Any) -> Html:
     opened = f"<{' '.join(words)}>"
     if name in ("img", "input", "meta", "br"):
         return Html(opened)
-    return Html(f"{opened}{joined(*children)}</{name}>")
+    return Html(f"{opened}{join_html(*children)}</{name}>")
 
 
-def joined(*children: str | None) -> Html:
+def join_html(*children: str | None) -> Html:
     """Children one after the other, text among them escaped.
 
-    >>> joined("a & b", Html("<br>"), None)
+    >>> join_html("a & b", Html("<br>"), None)
     'a &amp; b<br>'
     """
     return Html(
@@ -59,3 +83,123 @@ def script_json(values: Any) -> Html:
     for character, escape in escapes.items():
         text = text.replace(character, escape)
     return Html(text)
+
+
+# ---- parts of sections --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Elements:
+    """Makes elements for a page in the folder ``out``: links to files are relative to it."""
+
+    out: Path
+
+    def figure(self, figure: Figure) -> Html:
+        """A figure with its controls, its text alternative, its numbers and sources."""
+        name = figure.name
+        canvas = {"class_": "canvas", "role": "img", "aria_labelledby": f"alt-{name}"}
+        return element(
+            "figure",
+            element("h3", figure.title),
+            element("p", figure.lead),
+            control_row(*_selects(figure), save_buttons(name)),
+            element("div", id=f"plot-{name}", **canvas),
+            element("figcaption", figure.alt, id=f"alt-{name}"),
+            self.details(self.table(figure.header, figure.rows, figure.title), figure.sources),
+            id=f"figure-{name}",
+        )
+
+    def details(self, table: Html, sources: Sequence[Reference]) -> Html:
+        """The numbers and sources of a figure, to be unfolded."""
+        summary = element("summary", "Numbers and sources")
+        return element("details", summary, table, self.sources(sources))
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]], title: str) -> Html:
+        """Rows in a box that scrolls by itself; numbers link to their records."""
+        head = element("tr", *(element("th", text, scope="col") for text in header))
+        body = [element("tr", *(element("td", self.cell(cell)) for cell in row)) for row in rows]
+        table = element("table", element("thead", head), element("tbody", *body))
+        return scroll_box(table, f"Numbers: {title}", tall=len(rows) > 12)
+
+    def cell(self, cell: Cell) -> str:
+        """Text as it is; a number as a link to its record."""
+        if isinstance(cell, str):
+            return cell
+        number, form = cell
+        return self.traced(format_number(number, form), number.source, f"{number.value:.10g}")
+
+    def traced(self, text: str, source: Reference, value: str) -> Html:
+        """``text`` as a link whose title names file, key and whole value."""
+        title = f"{source.file} → {source.key} = {value}"
+        return element("a", text, class_="num", href=self.link(source.file), title=title)
+
+    def link(self, file: Path) -> str:
+        """The address of ``file`` as seen from the page."""
+        return quote(Path(os.path.relpath(file.resolve(), self.out.resolve())).as_posix())
+
+    def sources(self, sources: Sequence[Reference]) -> Html:
+        """A list of files and keys, each once."""
+        items = [
+            element("li", element("a", str(one.file), href=self.link(one.file)), f" → {one.key}")
+            for one in dict.fromkeys(sources)
+        ]
+        return element("ul", *items, class_="sources")
+
+
+def control_row(*children: Html | None) -> Html:
+    """A row of controls."""
+    return element("div", *children, class_="controls")
+
+
+def labelled(text: str, control: Html) -> Html:
+    """A control with its name above it."""
+    return element("label", text, control)
+
+
+def save_buttons(name: str) -> Html:
+    """The buttons that download a figure."""
+    buttons = [
+        element(
+            "button",
+            f"Save {kind.upper()}",
+            type="button",
+            data_save=kind,
+            data_plot=name,
+            aria_label=f"Save this figure as {kind.upper()}",
+        )
+        for kind in ("svg", "png")
+    ]
+    return element("span", *buttons, class_="save")
+
+
+def _selects(figure: Figure) -> list[Html]:
+    """One list for each choice of a figure; hidden where there is nothing to choose."""
+    lists = []
+    for index, name in enumerate(figure.choices):
+        values = list(dict.fromkeys(view.choice[index] for view in figure.views))
+        options = [element("option", value, value=value) for value in values]
+        select = element("select", *options, data_plot=figure.name)
+        lists.append(element("label", name, select, hidden=len(values) < 2))
+    return lists
+
+
+def scroll_box(table: Html, label: str, *, tall: bool = False) -> Html:
+    """A table in a box that scrolls by itself, also with the keyboard."""
+    kind = "scroll tall" if tall else "scroll"
+    return element("div", table, class_=kind, tabindex=0, role="region", aria_label=label)
+
+
+def missing(what: str, needs: str) -> Html:
+    """A sentence in the place of missing content; ``needs`` has commands in backticks.
+
+    >>> missing("No ROC curves", "`dissensus ood RUN`")
+    '<p class="missing">No ROC curves yet. What fills this: <code>dissensus ood RUN</code>.</p>'
+    """
+    pieces = re.split(r"`([^`]*)`", needs)
+    words = [element("code", text) if index % 2 else text for index, text in enumerate(pieces)]
+    return element("p", f"{what} yet. What fills this: ", *words, ".", class_="missing")
+
+
+def method_color(number: int) -> str:
+    """The style that gives an element a method's colour."""
+    return f"--own: var(--m{number % 8})"

@@ -1,25 +1,35 @@
-"""The overview: one row a run, the best of each column marked, and the findings in short."""
+"""The overview: one row for each run, the best of each column marked, and the main findings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dissensus.report.figure import listed, percent, short
-from dissensus.report.figures_unknown import shown_score
-from dissensus.report.found import Budget, Contents, Method, Number, Source
+from dissensus.report.contents import Contents, Method, Number, Record, Reference
+from dissensus.report.figure import format_number, join_names
+from dissensus.report.figures import FIGURES
+from dissensus.report.html import (
+    Elements,
+    Html,
+    element,
+    join_html,
+    method_color,
+    missing,
+    scroll_box,
+)
+from dissensus.report.safety_figures import norm_name
 
-__all__ = ["Column", "Entry", "columns", "findings", "written"]
+__all__ = ["Column", "Entry", "columns", "findings", "overview_section"]
 
-#: Columns that come from the run's own record: name, heading, meaning, and which end is better.
-_MEASURED = (
-    ("accuracy", "accuracy", "Share of test inputs predicted rightly.", "high"),
-    ("rmse", "RMSE", "Root mean squared error, in the target's units.", "low"),
-    ("nll", "NLL", "Negative log-likelihood of the combined prediction.", "low"),
-    ("ece", "ECE", "Expected calibration error, with bins of equal width.", "low"),
-    ("err", "ERR", "The ensemble's error: its loss on test inputs.", "low"),
-    ("member_err", "mean ERR", "The members' own error, on average.", "low"),
-    ("div", "DIV", "Diversity: mean ERR − ERR. More is not better by itself.", ""),
+#: Columns from the run's own record: name, heading, meaning, which end is better, and format.
+_METRICS = (
+    ("accuracy", "accuracy", "Share of test inputs predicted correctly.", "high", "percent"),
+    ("rmse", "RMSE", "Root mean squared error, in the target's units.", "low", "short"),
+    ("nll", "NLL", "Negative log-likelihood of the combined prediction.", "low", "short"),
+    ("ece", "ECE", "Expected calibration error, with bins of equal width.", "low", "percent"),
+    ("err", "ERR", "The ensemble's error: its loss on test inputs.", "low", "short"),
+    ("member_err", "mean ERR", "The members' own error, on average.", "low", "short"),
+    ("div", "DIV", "Diversity: mean ERR − ERR. More is not better by itself.", "", "short"),
 )
 
 _VERDICTS = ("healthy", "not judged", "suspicious", "colluding")
@@ -27,18 +37,18 @@ _VERDICTS = ("healthy", "not judged", "suspicious", "colluding")
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell: text to read, a value to sort by, where it comes from, whether it is the best."""
+    """A cell: its text, the value to sort by, its source, and whether it is the best."""
 
     text: str
     value: float
-    source: Source
+    source: Reference
     best: bool = False
     interval: str = ""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its heading, what it means, and an entry for each method that has one."""
+    """One column: its heading, its meaning, and an entry for each method that has one."""
 
     name: str
     heading: str
@@ -46,86 +56,19 @@ class Column:
     entries: Sequence[Entry | None]
 
 
-def written(number: Number, form: str) -> str:
-    """A number as tables show it: ``short``, ``percent``, or either with its interval.
-
-    >>> written(Number(0.9123, Source(None), 0.9, 0.93), "estimate")
-    '0.912 [0.900, 0.930]'
-    """
-    if form == "estimate":
-        ends = "" if number.low is None else f" [{number.low:.3f}, {number.high:.3f}]"
-        return f"{number.value:.3f}{ends}"
-    if form == "percent_interval":
-        ends = "" if number.low is None else f" [{number.low:.0%}, {number.high:.0%}]"
-        return f"{percent(number.value)}{ends}"
-    return percent(number.value) if form == "percent" else short(number.value)
+# ---- columns ------------------------------------------------------------------------------------
 
 
 def columns(contents: Contents) -> list[Column]:
     """The columns that at least one run fills."""
-    methods, score, budget = contents.methods, shown_score(contents), common_budget(contents)
-    made = [
-        *(_measured(methods, *words) for words in _MEASURED),
-        _verdicts(methods),
-        _column(
-            *("auroc", "AUROC", f"Mean over the unknown sets, by the score {score}.", "high"),
-            [m.detected.mean_auroc(score) if m.detected else None for m in methods],
-            "estimate",
-        ),
-        _doubted(
-            _column(
-                *("robust", "robust accuracy", _budget_told(budget), "high"),
-                [_within(m, budget) for m in methods],
-                "percent_interval",
-            ),
-            methods,
-        ),
-    ]
-    return [column for column in made if any(column.entries)]
-
-
-def common_budget(contents: Contents) -> tuple[str, float] | None:
-    """The norm and ε that most runs were attacked within, the largest of those; None without."""
-    counts: dict[tuple[str, float], int] = {}
-    for method in contents.methods:
-        for budget in method.attacked.budgets if method.attacked else ():
-            key = (budget.norm, budget.eps)
-            counts[key] = counts.get(key, 0) + 1
-    return max(counts, key=lambda key: (counts[key], key[1]), default=None)
-
-
-def _within(method: Method, budget: tuple[str, float] | None) -> Number | None:
-    budgets: Sequence[Budget] = method.attacked.budgets if method.attacked else ()
-    return next((b.accuracy for b in budgets if (b.norm, b.eps) == budget), None)
-
-
-def _budget_told(budget: tuple[str, float] | None) -> str:
-    if budget is None:
-        return "Accuracy in the worst case over all attacks."
-    norm = {"linf": "L∞", "l2": "L2"}.get(budget[0], budget[0])
-    return (
-        f"Accuracy in the worst case over all attacks within {norm} ε = {budget[1]:g}. Doubtful: "
-        "there are signs that the attacks failed for their own reasons (see Under attack)."
-    )
-
-
-def _doubted(column: Column, methods: Sequence[Method]) -> Column:
-    """``column`` with a mark where ``dissensus attack`` found a reason not to trust it."""
-    entries = [
-        replace(entry, interval=f"{entry.interval} doubtful".strip())
-        if entry is not None and method.attacked and method.attacked.record.rows("flags")
-        else entry
-        for entry, method in zip(column.entries, methods, strict=True)
-    ]
-    return replace(column, entries=entries)
-
-
-def _measured(
-    methods: Sequence[Method], name: str, heading: str, meaning: str, better: str
-) -> Column:
-    form = "percent" if name in ("accuracy", "ece") else "short"
-    numbers = [method.numbers.get(name) for method in methods]
-    return _column(name, heading, meaning, better, numbers, form)
+    methods, score = contents.methods, contents.score
+    every = [_column(*words, [m.numbers.get(words[0]) for m in methods]) for words in _METRICS]
+    every.append(_verdict_column(methods))
+    meaning = f"Mean over the unknown sets, with the score {score}."
+    aurocs = [m.detection.mean_auroc(score) if m.detection else None for m in methods]
+    every.append(_column("auroc", "AUROC", meaning, "high", "estimate", aurocs))
+    every.append(_robust_column(contents))
+    return [column for column in every if any(column.entries)]
 
 
 def _column(
@@ -133,96 +76,192 @@ def _column(
     heading: str,
     meaning: str,
     better: str,
-    numbers: Sequence[Number | None],
     form: str,
+    numbers: Sequence[Number | None],
 ) -> Column:
-    texts = [None if number is None else written(number, form) for number in numbers]
-    bare = [None if text is None else text.partition(" ")[0] for text in texts]
+    """A column of ``numbers``, with marks on the best and on all that look equal to it."""
+    texts = ["" if number is None else format_number(number, form) for number in numbers]
     known = [number for number in numbers if number is not None]
-    top = ""
+    best = ""
     if better and len(known) > 1:
-        best = (max if better == "high" else min)(known, key=lambda number: number.value)
-        top = bare[numbers.index(best)] or ""  # what looks equal is marked alike
-    entries = [
-        None
-        if number is None or text is None
-        else Entry(
-            text.partition(" ")[0],
-            number.value,
-            number.source,
-            bool(top) and text.partition(" ")[0] == top,
-            text.partition(" ")[2],
+        top = (max if better == "high" else min)(known, key=lambda number: number.value)
+        best = format_number(top, form).partition(" ")[0]
+    entries: list[Entry | None] = []
+    for number, text in zip(numbers, texts, strict=True):
+        value, _, interval = text.partition(" ")
+        entries.append(
+            None
+            if number is None
+            else Entry(value, number.value, number.source, bool(best) and value == best, interval)
         )
-        for number, text in zip(numbers, texts, strict=True)
-    ]
     return Column(name, heading, meaning, entries)
 
 
-def _verdicts(methods: Sequence[Method]) -> Column:
+def _verdict_column(methods: Sequence[Method]) -> Column:
     entries: list[Entry | None] = []
     for method in methods:
-        word = "" if method.diagnosis is None else method.diagnosis.text("verdict")
+        word = method.verdict
         if not word or method.diagnosis is None:
             entries.append(None)
             continue
         rank = _VERDICTS.index(word) if word in _VERDICTS else len(_VERDICTS)
-        entries.append(Entry(word, float(rank), Source(method.diagnosis.file, "verdict")))
+        entries.append(Entry(word, float(rank), method.diagnosis.reference("verdict")))
     meaning = "Is the diversity real, or do members collude? By `dissensus diagnose`."
     return Column("verdict", "verdict", meaning, entries)
 
 
+def _robust_column(contents: Contents) -> Column:
+    """Worst-case accuracy; entries that ``dissensus attack`` has flagged are called doubtful."""
+    budgets = [_budgets(method.attacks) for method in contents.methods]
+    every = [key for own in budgets for key in own]  # the most common one, then the largest
+    common = max(every, key=lambda key: (every.count(key), key[1]), default=None)
+    numbers = [own.get(common) if common else None for own in budgets]
+    meaning = "Accuracy in the worst case over all attacks."
+    if common is not None:
+        meaning = (
+            "Accuracy in the worst case over all attacks within "
+            f"{norm_name(common[0])} ε = {common[1]:g}. Doubtful: there are signs that the attacks "
+            "failed for reasons of their own (see Under attack)."
+        )
+    words = ("robust", "robust accuracy", meaning, "high", "percent_interval")
+    column = _column(*words, numbers)
+    entries = [
+        replace(entry, interval=f"{entry.interval} doubtful".strip())
+        if entry is not None and method.attacks and method.attacks.rows("flags")
+        else entry
+        for entry, method in zip(column.entries, contents.methods, strict=True)
+    ]
+    return replace(column, entries=entries)
+
+
+def _budgets(attacks: Record | None) -> dict[tuple[str, float], Number | None]:
+    """Worst-case accuracy by norm and ε."""
+    rows = [] if attacks is None else attacks.rows("budgets")
+    return {
+        (row.text("norm"), float(row.at("eps"))): row.number("accuracy", "low", "high")
+        for row in rows
+    }
+
+
+# ---- findings -----------------------------------------------------------------------------------
+
+
 def findings(contents: Contents) -> list[str]:
-    """What the numbers say, in a few sentences; one run each is no proof, and it is said."""
-    found = []
+    """The main results in a few sentences, with a warning where one run each is no proof."""
+    if len(contents.methods) < 2:
+        return _verdict_findings(contents.methods)
     table = {column.name: column for column in columns(contents)}
     names = [method.name for method in contents.methods]
-    if len(names) > 1:
-        for name, told in (
-            ("accuracy", "Highest accuracy: {} ({})."),
-            ("rmse", "Lowest error: {} (RMSE {})."),
-        ):
-            found += _told_best(table.get(name), names, told)
-    found += _told_verdicts(contents.methods)
-    if len(names) > 1:
-        score = shown_score(contents)
-        told = f"Unknown inputs are told best by {{}} (mean AUROC {{}} by {score})."
-        found += _told_best(table.get("auroc"), names, told)
-        robust = table.get("robust")
-        if robust is not None:
-            told = "Most accuracy is left in the worst case over all attacks by {} ({})."
-            found += _told_best(robust, names, told)
-        found.append(
-            "Each row is one training: differences smaller than the intervals, or than what "
-            "another seed would change, are no findings."
-        )
-    return found
+
+    def best(column: str, sentence: str) -> list[str]:
+        return _best_finding(table[column], names, sentence) if column in table else []
+
+    return [
+        *best("accuracy", "Highest accuracy: {} ({})."),
+        *best("rmse", "Lowest error: {} (RMSE {})."),
+        *_verdict_findings(contents.methods),
+        *best("auroc", f"Best at detecting unknown inputs: {{}} (AUROC {{}}, {contents.score})."),
+        *best("robust", "Highest accuracy in the worst case over all attacks: {} ({})."),
+        "Each row is a single training run: differences smaller than the intervals, or than "
+        "those between two seeds, are not findings.",
+    ]
 
 
-def _told_best(column: Column | None, names: Sequence[str], told: str) -> list[str]:
-    if column is None:
-        return []
-    best = [(n, e) for n, e in zip(names, column.entries, strict=True) if e is not None and e.best]
-    if not best or len(best) == sum(entry is not None for entry in column.entries):
+def _best_finding(column: Column, names: Sequence[str], sentence: str) -> list[str]:
+    pairs = [(n, e) for n, e in zip(names, column.entries, strict=True) if e is not None]
+    best = [(name, entry) for name, entry in pairs if entry.best]
+    if not best or len(best) == len(pairs):
         return []
     value = " ".join(filter(None, (best[0][1].text, best[0][1].interval)))
-    return [told.format(listed([name for name, _ in best]), value)]
+    return [sentence.format(join_names([name for name, _ in best]), value)]
 
 
-def _told_verdicts(methods: Sequence[Method]) -> list[str]:
-    judged = [
-        (method.name, method.diagnosis.text("verdict"), method.diagnosis)
-        for method in methods
-        if method.diagnosis is not None and method.diagnosis.text("verdict")
-    ]
-    doubtful = [entry for entry in judged if entry[1] in ("colluding", "suspicious")]
-    if not judged:
-        return []
-    if not doubtful:
+def _verdict_findings(methods: Sequence[Method]) -> list[str]:
+    judged = [method for method in methods if method.verdict]
+    doubtful = [method for method in judged if method.verdict in ("colluding", "suspicious")]
+    if judged and not doubtful:
         return ["No run shows signs of collusion."]
     sentences = []
-    for name, word, record in doubtful:
-        reasons = record.at("reasons")
+    for method in doubtful:
+        reasons = method.diagnosis.at("reasons") if method.diagnosis else None
         why = str(reasons[0]).rstrip(".") if isinstance(reasons, list) and reasons else ""
-        why = why[:1].lower() + why[1:]
-        sentences.append(f"{name} is {word}{': ' + why if why else ''}.")
+        why = f": {why[:1].lower()}{why[1:]}" if why else ""
+        sentences.append(f"{method.name} is {method.verdict}{why}.")
     return sentences
+
+
+# ---- as HTML ------------------------------------------------------------------------------------
+
+
+def overview_section(contents: Contents, make: Elements) -> Html:
+    """All runs in one table; for a column that no run has, the command that would fill it."""
+    if not contents.methods:
+        return missing("No runs", "`dissensus train`")
+    table = columns(contents)
+    names = {column.name for column in table}
+    absent = []
+    if "auroc" not in names:
+        absent.append(missing("No column of AUROC", FIGURES["roc"].needs))
+    if "robust" not in names and any(m.task != "regression" for m in contents.methods):
+        absent.append(missing("No column of robust accuracy", FIGURES["accuracy-epsilon"].needs))
+    head = [_heading("method", "The run's folder and objective")]
+    head += [_heading(column.heading, column.meaning, "value") for column in table]
+    rows = [_row(number, method, table, make) for number, method in enumerate(contents.methods)]
+    runs = element(
+        "table",
+        element("caption", "One run in each row; click a heading to sort", class_="hidden"),
+        element("thead", element("tr", *head)),
+        element("tbody", *rows),
+        class_="overview",
+        id="runs",
+    )
+    meanings = [
+        element("li", element("b", column.heading), f": {column.meaning}") for column in table
+    ]
+    note = (
+        "The best of each column is shaded. Every number links to its record: click it, or press "
+        "Enter on it."
+    )
+    return join_html(
+        element("ul", *(element("li", text) for text in findings(contents)), class_="short"),
+        scroll_box(runs, "Overview of the runs"),
+        element("p", note, class_="notes"),
+        element("details", element("summary", "What the columns mean"), element("ul", *meanings)),
+        *absent,
+    )
+
+
+def _heading(text: str, meaning: str, kind: str | None = None) -> Html:
+    button = element("button", text, type="button", title=meaning)
+    return element("th", button, scope="col", aria_sort="none", class_=kind)
+
+
+def _row(number: int, method: Method, table: Sequence[Column], make: Elements) -> Html:
+    words = f"{method.objective}, {method.members} members, {method.data} ({method.split})"
+    if not method.status.startswith("finished"):
+        words += f"; {method.status}"
+    name = element(
+        "th",
+        element("span", class_="dot", style=method_color(number)),
+        method.name,
+        element("span", words, class_="objective"),
+        scope="row",
+        data_value=method.name,
+    )
+    cells = [_cell(column.name, column.entries[number], make) for column in table]
+    return element("tr", name, *cells, data_method=number)
+
+
+def _cell(name: str, entry: Entry | None, make: Elements) -> Html:
+    if entry is None:
+        return element("td", "–", class_="value", data_value="")
+    if name == "verdict":
+        word = entry.text if entry.text in ("healthy", "suspicious", "colluding") else ""
+        link = make.traced(entry.text, entry.source, entry.text)
+        content = element("span", link, class_=f"verdict {word}".rstrip())
+        return element("td", content, class_="value", data_value=entry.value)
+    link = make.traced(entry.text, entry.source, f"{entry.value:.10g}")
+    mark = element("span", " (best)", class_="hidden") if entry.best else None
+    interval = element("span", entry.interval, class_="interval") if entry.interval else None
+    kind = "value best" if entry.best else "value"
+    return element("td", link, mark, interval, class_=kind, data_value=entry.value)

@@ -5,42 +5,31 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dissensus._version import __version__
-from dissensus.files import write_text
 from dissensus.plots.render_plotly import plot_json
-from dissensus.report.elements import Elements, own_color
-from dissensus.report.explorer import explorers
-from dissensus.report.figure import Figure, listed
+from dissensus.report.contents import Contents, Record
+from dissensus.report.explorer import Explorer, explorer_section, explorers
+from dissensus.report.figure import Figure, join_names
 from dissensus.report.figures import FIGURES
-from dissensus.report.found import Contents
-from dissensus.report.html import Html, element, joined, script_json
-from dissensus.report.reading import read
-from dissensus.report.sections import sections
+from dissensus.report.gallery import attack_gallery, divergent_gallery
+from dissensus.report.html import (
+    Elements,
+    Html,
+    element,
+    join_html,
+    method_color,
+    missing,
+    script_json,
+    scroll_box,
+)
+from dissensus.report.overview import overview_section
 
-__all__ = ["build", "page_text", "plotly_script"]
-
-PAGE = "index.html"
-
-
-def build(paths: Sequence[str | Path], out: str | Path, *, title: str | None = None) -> Path:
-    """Make the report of everything at ``paths`` in the folder ``out``; returns the page's path.
-
-    ``paths`` are run folders, sweep folders, records (``ood.json``, ``robustness/record.json``,
-    those of ``dissensus reproduce``), or folders of them. Runs appear in the order given. Nothing
-    is trained or attacked: what no file tells is left out, and the page says which command would
-    fill it. The same files give the same page. Needs plotly: ``pip install 'dissensus[report]'``.
-    """
-    script = plotly_script()
-    contents = read(paths)
-    folder = Path(out)
-    page = folder if folder.suffix == ".html" else folder / PAGE
-    write_text(page, page_text(contents, page.parent, script, title))
-    return page
+__all__ = ["page_text", "plotly_script"]
 
 
 def plotly_script() -> str:
@@ -56,25 +45,23 @@ def plotly_script() -> str:
 
 
 def page_text(contents: Contents, out: Path, script: str, title: str | None = None) -> str:
-    """The page as text; links to records are as seen from ``out``."""
-    made = {name: figure.make(contents) for name, figure in FIGURES.items()}
-    plots = {name: plot for name, plot in made.items() if plot is not None}
+    """The page as text; links to records are relative to ``out``."""
+    made = {name: kind.make(contents) for name, kind in FIGURES.items()}
+    figures = {name: figure for name, figure in made.items() if figure is not None}
     moved = explorers(contents)
-    parts = sections(contents, plots, moved, Elements(out))
+    sections = _sections(contents, figures, moved, Elements(out))
     values = {
-        "plots": [_figure_json(figure) for figure in plots.values()],
-        "explorers": [one.json() for one in moved],
+        "plots": [_figure_json(figure) for figure in figures.values()],
+        "explorers": [explorer.json() for explorer in moved],
     }
     js = _asset("page.js")
-    body = [
-        element("section", element("h2", part.title), part.content, id=part.name) for part in parts
-    ]
-    links = [element("li", element("a", part.title, href=f"#{part.name}")) for part in parts]
+    body = [element("section", element("h2", s.title), s.content, id=s.name) for s in sections]
+    links = [element("li", element("a", s.title, href=f"#{s.name}")) for s in sections]
     filled = {
-        "version": joined(__version__),
-        "policy": joined(_policy(script, js)),
-        "title": joined(title or _title(contents)),
-        "subtitle": joined(_subtitle(contents)),
+        "version": join_html(__version__),
+        "policy": join_html(_policy(script, js)),
+        "title": join_html(title or _title(contents)),
+        "subtitle": join_html(_subtitle(contents)),
         "css": _asset("page.css"),
         "chips": _chips(contents),
         "nav": element("ul", *links),
@@ -83,7 +70,7 @@ def page_text(contents: Contents, out: Path, script: str, title: str | None = No
         "plotly": script,
         "js": js,
     }
-    # One pass: what is filled in is never looked at again.
+    # In a single pass, so that nothing that is filled in is filled in again.
     return re.sub(r"\{\{(\w+)\}\}", lambda hole: filled[hole[1]], _asset("page.html"))
 
 
@@ -106,6 +93,9 @@ def _policy(*scripts: str) -> str:
     )
 
 
+# ---- the head of the page -----------------------------------------------------------------------
+
+
 def _chips(contents: Contents) -> Html:
     """A switch for each method."""
     chips = [
@@ -114,7 +104,7 @@ def _chips(contents: Contents) -> Html:
             method.name,
             type="button",
             class_="chip",
-            style=own_color(number),
+            style=method_color(number),
             data_method=number,
             aria_pressed="true",
         )
@@ -127,22 +117,126 @@ def _chips(contents: Contents) -> Html:
 def _title(contents: Contents) -> str:
     data = list(dict.fromkeys(method.data for method in contents.methods))
     if data:
-        return f"Ensembles on {listed(data)}"
-    papers = list(dict.fromkeys(study.paper for study in contents.studies))
-    return f"Experiments of {listed(papers)}" if papers else "Sweeps"
+        return f"Ensembles on {join_names(data)}"
+    papers = list(dict.fromkeys(experiment.paper for experiment in contents.experiments))
+    return f"Experiments of {join_names(papers)}" if papers else "Sweeps"
 
 
 def _subtitle(contents: Contents) -> str:
-    counts = (
-        (len(contents.methods), "run"),
-        (len(contents.sweeps), "sweep"),
-        (len(contents.studies), "experiment"),
-        (len(contents.records), "record"),
+    counts = {
+        "run": len(contents.methods),
+        "sweep": len(contents.sweeps),
+        "experiment": len(contents.experiments),
+        "record": len(contents.records),
+    }
+    words = [f"{n} {word}{'s' if n > 1 else ''}" for word, n in counts.items() if n]
+    latest = max(map(_written, contents.records), default="")
+    when = f", the latest written on {latest[:10]}" if latest else ""
+    return f"{join_names(words)}{when}."
+
+
+def _written(record: Record) -> str:
+    return record.text("written") or record.text("environment.written")
+
+
+# ---- sections -----------------------------------------------------------------------------------
+
+
+class _Section(NamedTuple):
+    """A part of the page; ``name`` is its anchor."""
+
+    name: str
+    title: str
+    content: Html
+
+
+def _sections(
+    contents: Contents, figures: Mapping[str, Figure], moved: Sequence[Explorer], make: Elements
+) -> list[_Section]:
+    """Every section; one without data says which command would fill it."""
+
+    def drawn(*names: str) -> Html:
+        return join_html(
+            *(
+                make.figure(figures[name])
+                if name in figures
+                else missing(f"No figure of {FIGURES[name].what}", FIGURES[name].needs)
+                for name in names
+            )
+        )
+
+    collusion = join_html(
+        explorer_section(moved, make), drawn("beta-sweep", "codependence", "debiased-share")
     )
-    told = [f"{count} {word}{'s' if count > 1 else ''}" for count, word in counts if count]
-    written = [
-        record.text("environment.written") or record.text("written") for record in contents.records
+    unknown = join_html(drawn("roc", "score-histograms"), divergent_gallery(contents, make))
+    attacks = element("p", "Attacks need classes; these runs predict values.", class_="missing")
+    if any(method.task != "regression" for method in contents.methods):
+        accuracy = drawn("accuracy-epsilon", "accuracy-steps")
+        attacks = join_html(_flags(contents), accuracy, attack_gallery(contents, make))
+    sections = [
+        _Section("overview", "Overview", overview_section(contents, make)),
+        _Section("collusion", "Is the diversity real?", collusion),
+        _Section("training", "During training", drawn("training")),
+        _Section("members", "Members compared", drawn("members", "ensemble-diversity")),
+        _Section("unknown", "Unknown inputs", unknown),
+        _Section("attacks", "Under attack", attacks),
     ]
-    latest = max(written, default="")
-    when = f", the latest written {latest[:10]}" if latest else ""
-    return f"{listed(told)}{when}."
+    if not contents.methods:  # without runs only sweeps have something to show
+        sections = [section for section in sections if section.name == "collusion"]
+    if contents.experiments:
+        sections.append(_Section("experiments", "Experiments", _experiments(contents, make)))
+    return [*sections, _Section("sources", "Sources", _sources(contents, make))]
+
+
+def _flags(contents: Contents) -> Html:
+    """Warnings of ``dissensus attack`` about numbers that should not be trusted."""
+    warnings = [
+        element("li", element("b", method.name), f": {row.text('text')}")
+        for _, method, record in contents.with_attacks()
+        for row in record.rows("flags")
+    ]
+    if not warnings:
+        return Html("")
+    return join_html(element("p", "Do not trust these numbers yet:"), element("ul", *warnings))
+
+
+def _experiments(contents: Contents, make: Elements) -> Html:
+    rows = [
+        [one.paper, one.name, one.scale, f"{one.done} of {one.planned}"]
+        for one in contents.experiments
+    ]
+    lead = (
+        "Records of dissensus reproduce. Their β sweeps are shown above; dissensus reproduce "
+        "--report makes a page of all claims and figures of a paper."
+    )
+    table = make.table(("paper", "study", "scale", "cells done"), rows, "experiments")
+    return join_html(element("p", lead), table)
+
+
+def _sources(contents: Contents, make: Elements) -> Html:
+    head = ("record", "written", "dissensus", "commit", "torch")
+    rows = [_source_row(record, make) for record in contents.records]
+    table = element(
+        "table",
+        element("thead", element("tr", *(element("th", text, scope="col") for text in head))),
+        element("tbody", *rows),
+    )
+    notes = element("ul", *(element("li", note) for note in contents.notes), class_="notes")
+    return join_html(
+        element("p", "Everything on this page was read from these files."),
+        scroll_box(table, "Records", tall=len(rows) > 12),
+        join_html(element("p", "Left out:"), notes) if contents.notes else None,
+    )
+
+
+def _source_row(record: Record, make: Elements) -> Html:
+    where = "environments[0]" if record.at("environments") else "environment"
+    commit = record.text(f"{where}.commit")
+    texts = [
+        record.text("written") or record.text(f"{where}.written"),
+        record.text(f"{where}.dissensus"),
+        commit[:10] + ("+changes" if commit.endswith("+changes") else ""),
+        record.text(f"{where}.packages.torch"),
+    ]
+    link = element("a", str(record.file), href=make.link(record.file))
+    return element("tr", element("td", link), *(element("td", text or "–") for text in texts))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import dissensus as ds
-from dissensus.report.found import Contents, Record
-from dissensus.report.reading import read
+from dissensus.report.contents import Contents, Record
+from dissensus.report.reader import read
 
 
 def changed(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -33,10 +33,10 @@ def test_methods_come_in_the_order_given_with_the_numbers_of_their_records(
         assert method.numbers["ece"].source.key == "test.ece_width"
         assert [record.at("epoch") for record in method.epochs] == [1, 2, 3]
     joint, adp = found.methods[1], found.methods[3]
-    assert joint.detected is not None
-    assert joint.attacked is not None
-    assert adp.detected is None
-    assert adp.attacked is None
+    assert joint.detection is not None
+    assert joint.attacks is not None
+    assert adp.detection is None
+    assert adp.attacks is None
     assert found.notes == ()
 
 
@@ -84,10 +84,11 @@ def test_one_record_of_several_runs_is_divided_among_them(runs: list[Path], tmp_
     file.write_text(json.dumps(record))
     found = read([runs[3], file])
     (method,) = found.methods
-    assert method.detected is not None
-    assert method.detected.rows[0].auroc.value == 0.125
-    assert method.detected.rows[0].auroc.source.key == "detection[0].auroc"
-    assert [note.rpartition(" tells of ")[2][0] for note in found.notes] == ["b", "c"]
+    assert method.detection is not None
+    auroc = method.detection.rows("detection")[0].number("auroc")
+    assert auroc is not None
+    assert (auroc.value, auroc.source.key) == (0.125, "detection[0].auroc")
+    assert [note.rpartition(" has results of ")[2][0] for note in found.notes] == ["b", "c"]
 
 
 def test_records_of_earlier_weights_are_left_out(runs: list[Path], tmp_path: Path) -> None:
@@ -96,8 +97,8 @@ def test_records_of_earlier_weights_are_left_out(runs: list[Path], tmp_path: Pat
     changed(run / "record.json", lambda values: values["environment"].update(written=later))
     found = read([run])
     (method,) = found.methods
-    assert method.detected is None
-    assert method.attacked is None
+    assert method.detection is None
+    assert method.attacks is None
     assert method.diagnosis is not None
     assert method.diagnosis.file.suffix == ".safetensors"
     assert len(found.notes) == 3
@@ -120,7 +121,7 @@ def test_a_damaged_record_is_told_and_does_not_stop_the_report(
     changed(run / file, change)
     found = read([run, runs[1]])
     assert [method.name for method in found.methods] == ["damaged", "joint"]
-    assert (found.methods[0].detected is None) == file.startswith("ood")
+    assert (found.methods[0].detection is None) == file.startswith("ood")
     (note,) = found.notes
     assert Path(file).name in note
 
@@ -131,7 +132,7 @@ def test_what_is_no_run_is_an_error_that_says_so(runs: list[Path], tmp_path: Pat
     with pytest.raises(ValueError, match="neither a run nor a sweep"):
         read([tmp_path])
     with pytest.raises(
-        ValueError, match="no record that a report reads by itself; give its folder"
+        ValueError, match="a report does not read this record by itself; give its folder"
     ):
         read([runs[0] / "record.json"])
     broken = shutil.copytree(runs[3], tmp_path / "broken")
@@ -165,7 +166,7 @@ def test_a_study_is_a_sweep_where_it_has_several_beta(tmp_path: Path) -> None:
     number = sweep.lines[0].points[1].numbers["err"]
     assert (number.value, sweep.repeats) == (2.0, 2)
     assert number.low == pytest.approx(2.0 - 0.5**0.5)
-    assert (found.studies[0].done, found.studies[0].planned) == (12, 12)
+    assert (found.experiments[0].done, found.experiments[0].planned) == (12, 12)
 
 
 def test_records_are_asked_for_by_keys_that_may_not_be_there() -> None:

@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pytest
 
-from dissensus.report.pictures import data_uri, png, reduced
+from dissensus.report.gallery import data_uri, png, reduced
 
 
 @pytest.mark.parametrize("channels", [1, 3])

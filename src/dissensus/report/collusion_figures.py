@@ -1,0 +1,229 @@
+"""Figures of collusion: the β sweep, codependence and the debiased share (collusion, Section 6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dissensus.plots import Panel, Plot, Rule, Series
+from dissensus.report.contents import (
+    Contents,
+    Method,
+    Number,
+    Reference,
+    Sweep,
+    SweepLine,
+    SweepPoint,
+)
+from dissensus.report.figure import Cell, Figure, View, compare, join_names, percent, short
+from dissensus.report.sweep_files import runs_as_sweep
+
+__all__ = ["beta_sweep", "codependence", "debiased_share"]
+
+#: Panels of a sweep: the numbers in them, the label of their axis, and whether they are shares.
+_PANELS: tuple[tuple[tuple[str, ...], str, bool], ...] = (
+    (("err", "member_err"), "error", False),
+    (("div",), "DIV", False),
+    (("accuracy",), "accuracy", True),
+    (("debiased",), "share of DIV", True),
+)
+_NAMES = {
+    "err": "ERR (ensemble)",
+    "member_err": "mean ERR (members)",
+    "div": "DIV",
+    "accuracy": "accuracy",
+    "debiased": "explained by constant offsets",
+}
+_SPACES = {"score": "scores", "probability": "probabilities", "outputs": "outputs"}
+
+
+# ---- the β sweep --------------------------------------------------------------------------------
+
+
+def beta_sweep(contents: Contents) -> Figure | None:
+    """ERR, mean ERR, DIV, accuracy and debiased share along β (collusion, Figures 2 and 3)."""
+    chosen = [(s, line) for s in contents.sweeps for line in s.lines if len(line.points) > 1]
+    own = runs_as_sweep(contents.methods)
+    if own is not None and len(own.lines[0].points) > 2:  # two are a comparison, not a sweep
+        chosen.append((own, own.lines[0]))
+    if not chosen:
+        return None
+    views = [
+        View(Plot(_sweep_panels(sweep, line), _sweep_alt(sweep, line)), (_line_name(sweep, line),))
+        for sweep, line in chosen
+    ]
+    repeated = any(sweep.repeats > 1 for sweep, _ in chosen)
+    bands = " Bands are ± one standard deviation over repeats." if repeated else ""
+    return Figure(
+        "beta-sweep",
+        "From independent to joint training",
+        "With β = 0 each member is trained on its own, with β = 1 only the ensemble is trained. "
+        "ERR is the ensemble's error, mean ERR that of its members, DIV the difference." + bands,
+        views,
+        ("sweep", "at", *_NAMES.values(), "verdicts"),
+        [_sweep_row(sweep, line, point) for sweep, line in chosen for point in line.points],
+        [Reference(sweep.file, "rows") for sweep in dict.fromkeys(sweep for sweep, _ in chosen)],
+        ("sweep",) if len(views) > 1 else (),
+    )
+
+
+def _line_name(sweep: Sweep, line: SweepLine) -> str:
+    words = f"{sweep.name}: {line.label}" if line.label else f"{sweep.name} ({sweep.setting})"
+    return words if len(words) <= 70 else words[:69] + "…"
+
+
+def _axis_name(sweep: Sweep) -> str:
+    return "β" if sweep.axis == "beta" else sweep.axis
+
+
+def _sweep_panels(sweep: Sweep, line: SweepLine) -> list[Panel]:
+    panels = []
+    for names, label, shares in _PANELS:
+        series = [one for name in names if (one := _sweep_series(line, name)) is not None]
+        if not series:
+            continue
+        title = "ERR and mean ERR"
+        if len(series) == 1:
+            series, title = [replace(series[0], legend=False)], _NAMES[names[0]]
+        words = (_axis_name(sweep), label, series, title)
+        panels.append(Panel(*words, y_percent=shares, from_zero=names == ("div",)))
+    return panels
+
+
+def _sweep_series(line: SweepLine, name: str) -> Series | None:
+    points = [(point.x, point.numbers[name]) for point in line.points if name in point.numbers]
+    if len(points) < 2:
+        return None
+    low = [number.low for _, number in points if number.low is not None]
+    high = [number.high for _, number in points if number.high is not None]
+    banded = len(low) == len(high) == len(points)
+    return Series(
+        _NAMES[name],
+        [x for x, _ in points],
+        [number.value for _, number in points],
+        "muted" if name == "member_err" else "ink",
+        low=low if banded else None,
+        high=high if banded else None,
+        dash="dashed" if name == "member_err" else "solid",
+    )
+
+
+def _sweep_row(sweep: Sweep, line: SweepLine, point: SweepPoint) -> list[Cell]:
+    cells: list[Cell] = [_line_name(sweep, line), f"{sweep.axis} = {point.x:g}"]
+    for name in _NAMES:
+        form = "percent" if name in ("accuracy", "debiased") else "short"
+        cells.append((point.numbers[name], form) if name in point.numbers else "–")
+    verdicts = ", ".join(f"{count} {word}" for word, count in point.verdicts.items())
+    return [*cells, verdicts or "–"]
+
+
+def _sweep_alt(sweep: Sweep, line: SweepLine) -> str:
+    first, last, axis = line.points[0], line.points[-1], _axis_name(sweep)
+    changes = [
+        f"{name} goes from {short(first.numbers[key].value)} to {short(last.numbers[key].value)}"
+        for key, name in (("err", "ERR"), ("member_err", "mean ERR"), ("div", "DIV"))
+        if key in first.numbers and key in last.numbers
+    ]
+    errors = {
+        point.x: point.numbers["err"].value for point in line.points if "err" in point.numbers
+    }
+    best = min(errors, key=lambda x: errors[x], default=None)
+    lowest = "" if best is None else f"; ERR is lowest at {axis} = {best:g}"
+    where = f"In {_line_name(sweep, line)}, from {axis} = {first.x:g} to {last.x:g}"
+    return f"{where} {join_names(changes)}{lowest}."
+
+
+# ---- codependence and offsets -------------------------------------------------------------------
+
+
+def codependence(contents: Contents) -> Figure | None:
+    """How much ERR rises without random members (collusion, Section 6.1, Figure 4)."""
+    lines, points, sources = [], [], []
+    rows: list[list[Cell]] = []
+    for number, method in enumerate(contents.methods):
+        record = method.diagnosis
+        if record is None or method.members < 2:
+            continue
+        x, y, low, high = [0.0], [0.0], [0.0], [0.0]
+        error = record.number("codependence.ensemble_error")
+        for drop in record.rows("codependence.drops"):
+            dropped, rise = drop.number("dropped"), drop.number("relative")
+            spread = drop.number("spread")
+            if dropped is None or rise is None or dropped.value == 0:
+                continue
+            half = spread.value / error.value if spread and error and error.value else 0.0
+            x.append(dropped.value / method.members)
+            y.append(rise.value)
+            low.append(rise.value - half)
+            high.append(rise.value + half)
+            count = f"{dropped.value:g} of {method.members}"
+            rows.append([method.name, count, (rise, "percent"), f"± {percent(half)}"])
+        if len(x) > 1:
+            lines.append(Series(method.name, x, y, number, low=low, high=high))
+            sources.append(record.reference("codependence"))
+        index = record.number("codependence.index")
+        if index is not None:
+            words = (method.name, [method.name], [index.value], number)
+            points.append(Series(*words, "points", legend=not lines))
+            rows.append([method.name, "index", (index, "short"), ""])
+    if not lines:
+        return None
+    labels = ("members left out", "rise of ERR", lines, "Without random members")
+    panels = [Panel(*labels, y_percent=True, x_percent=True)]
+    if points:
+        rules = (Rule("y", 1.0, "unrelated errors"),)
+        panels.append(Panel("", "", points, "Codependence index", from_zero=True, rules=rules))
+    alt = compare(
+        f"Without {float(lines[0].x[-1]):.0%} of its members ERR changes most for {{high}} and "
+        "least for {low}.",
+        {line.name: line.y[-1] for line in lines},
+        "{:+.0%}".format,
+    )
+    return Figure(
+        "codependence",
+        "Codependence",
+        "How much the ensemble's error rises when random members are left out. Members that "
+        "collude need each other; the index is 1 at most for members whose errors are unrelated.",
+        [View(Plot(panels, alt))],
+        ("method", "members left out", "rise of ERR, or index", "deviation over draws"),
+        rows,
+        sources,
+    )
+
+
+def debiased_share(contents: Contents) -> Figure | None:
+    """How much of the members' spread is a constant offset (collusion, Section 6.1, Figure 3)."""
+    spaces: dict[str, list[tuple[int, Method, Number]]] = {}
+    for number, method in enumerate(contents.methods):
+        record = method.diagnosis
+        if record is None:
+            continue
+        key = f"debiased_share.{record.text('judged_on') or 'test'}"
+        for space in record.at(key) if isinstance(record.at(key), dict) else {}:
+            share = record.number(f"{key}.{space}.share")
+            if share is not None:
+                spaces.setdefault(str(space), []).append((number, method, share))
+    if not spaces:
+        return None
+    views = []
+    for space, shares in spaces.items():
+        bars = [Series(m.name, [m.name], [s.value], n, "bars", legend=False) for n, m, s in shares]
+        panel = Panel("", "share of the spread", bars, y_percent=True, y_range=(0.0, 1.0))
+        alt = compare(
+            f"In the space of {_SPACES.get(space, space)} constant offsets explain most for "
+            "{high} and least for {low}.",
+            {method.name: share.value for _, method, share in shares},
+            percent,
+        )
+        views.append(View(Plot([panel], alt), (space,)))
+    every = [(space, *item) for space, shares in spaces.items() for item in shares]
+    return Figure(
+        "debiased-share",
+        "Debiased share",
+        "The part of the members' spread around the ensemble that goes away when each member is "
+        "shifted by a constant. Such diversity does nothing for any single input.",
+        views,
+        ("method", "space", "share"),
+        [[method.name, space, (share, "percent")] for space, _, method, share in every],
+        [share.source for _, _, _, share in every],
+        ("space",) if len(views) > 1 else (),
+    )

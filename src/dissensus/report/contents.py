@@ -1,0 +1,311 @@
+"""Contents of a report: plain values, and for each number the file and key it comes from."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "AttackImages",
+    "Contents",
+    "Detection",
+    "DivergentImage",
+    "ExperimentRecord",
+    "Floats",
+    "HeldOut",
+    "Images",
+    "Method",
+    "Number",
+    "Record",
+    "Reference",
+    "Sweep",
+    "SweepLine",
+    "SweepPoint",
+]
+
+Floats = NDArray[np.float64]
+Images = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A file, and a key in it (``test.accuracy``, ``budgets[0].low``)."""
+
+    file: Path
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A value from a record; ``low`` and ``high`` are the ends of its interval, if it has one."""
+
+    value: float
+    source: Reference
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """A JSON record, or the part of one at ``prefix``, and its file.
+
+    >>> record = Record(Path("r.json"), {"budgets": [{"eps": 0.1}], "label": "own"})
+    >>> record.at("budgets[0].eps"), record.at("budgets[1].eps"), record.number("label")
+    (0.1, None, None)
+    >>> record.rows("budgets")[0].number("eps").source.key
+    'budgets[0].eps'
+    """
+
+    file: Path
+    values: Mapping[str, Any]
+    prefix: str = ""
+
+    def at(self, key: str) -> Any:
+        """The value at ``a.b[0].c``; None if there is none."""
+        value: Any = self.values
+        for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", key):
+            if index:
+                inside = isinstance(value, list) and int(index) < len(value)
+                value = value[int(index)] if inside else None
+            else:
+                value = value.get(name) if isinstance(value, dict) else None
+        return value
+
+    def number(self, key: str, low: str = "", high: str = "") -> Number | None:
+        """The finite number at ``key``, with the ends of its interval; None if there is none."""
+        value = _finite(self.at(key))
+        if value is None:
+            return None
+        ends = (_finite(self.at(end)) if end else None for end in (low, high))
+        return Number(value, self.reference(key), *ends)
+
+    def text(self, key: str) -> str:
+        """The text at ``key``; empty if there is none."""
+        value = self.at(key)
+        return value if isinstance(value, str) else ""
+
+    def array(self, key: str) -> Floats:
+        """The finite numbers at ``key``; anything else is an error that names file and key."""
+        return _finite_array(self.at(key), f"{self.file}: {self.reference(key).key}")
+
+    def arrays(self, key: str) -> dict[str, Floats]:
+        """The arrays in the mapping at ``key``."""
+        where = f"{self.file}: {self.reference(key).key}"
+        return {name: _finite_array(v, f"{where}.{name}") for name, v in self.at(key).items()}
+
+    def rows(self, key: str) -> list[Record]:
+        """The mappings in the list at ``key``; empty if there is none."""
+        values = self.at(key)
+        rows = enumerate(values if isinstance(values, list) else ())
+        whole = self.reference(key).key
+        return [Record(self.file, v, f"{whole}[{i}]") for i, v in rows if isinstance(v, dict)]
+
+    def reference(self, key: str) -> Reference:
+        """A key of this record."""
+        return Reference(self.file, f"{self.prefix}.{key}" if self.prefix else key)
+
+
+def _finite(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _finite_array(values: Any, where: str) -> Floats:
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where} must be numbers ({error})") from error
+    if not np.isfinite(array).all():
+        raise ValueError(f"{where} must be finite numbers")
+    return array
+
+
+# ---- runs ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Members' outputs ``[members, rows, outputs]`` for a few held-out rows."""
+
+    outputs: Floats
+    targets: Floats
+    classes: tuple[str, ...]
+    source: Reference
+
+    @property
+    def regression(self) -> bool:
+        """Whether outputs are values, not logits."""
+        return self.targets.ndim == 2
+
+
+@dataclass(frozen=True, eq=False)
+class DivergentImage:
+    """An image ``[channels, height, width]`` with its score and its predictions."""
+
+    image: Images
+    set: str
+    kind: str
+    score: str
+    value: float
+    predicted: str
+    others: tuple[str, ...]
+    truth: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class Detection:
+    """The part of an ``ood.json`` that is about one run, which it calls ``name``."""
+
+    record: Record
+    name: str
+    images: tuple[DivergentImage, ...]
+
+    @property
+    def id_name(self) -> str:
+        """The name of the ID set."""
+        return str((self.record.at("id") or {}).get(self.name, "test"))
+
+    def rows(self, key: str) -> list[Record]:
+        """The run's rows of the list at ``key``."""
+        return [row for row in self.record.rows(key) if row.at("method") == self.name]
+
+    def mean_auroc(self, score: str) -> Number | None:
+        """The mean AUROC of ``score`` over all OOD sets, with its interval if there is one set."""
+        rows = [row for row in self.rows("detection") if row.text("score") == score]
+        every = (row.number("auroc", "auroc_low", "auroc_high") for row in rows)
+        numbers = [number for number in every if number is not None]
+        if len(numbers) < 2:
+            return numbers[0] if numbers else None
+        keys = ", ".join(number.source.key for number in numbers)
+        mean = math.fsum(number.value for number in numbers) / len(numbers)
+        return Number(mean, self.record.reference(f"mean of {keys}"))
+
+
+@dataclass(frozen=True, eq=False)
+class AttackImages:
+    """Images before and after each attack: ``adversarial`` ``[attacks, images, …]``."""
+
+    attacks: tuple[str, ...]
+    original: Images
+    adversarial: Images
+    labels: tuple[str, ...]
+    predictions: tuple[tuple[str, ...], ...]
+    source: Reference
+
+
+@dataclass(frozen=True, eq=False)
+class Method:
+    """One run: a row of the overview, a colour of the figures.
+
+    ``numbers`` are those of the overview, by name; ``split`` is the data they were measured on;
+    ``epochs`` are the lines of ``metrics.jsonl``, ``attacks`` is ``robustness/record.json``.
+    """
+
+    name: str
+    path: Path
+    objective: str
+    members: int
+    data: str
+    task: str
+    status: str
+    split: str
+    numbers: Mapping[str, Number]
+    beta: float | None = None
+    epochs: tuple[Record, ...] = ()
+    diagnosis: Record | None = None
+    detection: Detection | None = None
+    attacks: Record | None = None
+    attack_images: AttackImages | None = None
+    held_out: HeldOut | None = None
+    log_diversity: Floats | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on collusion; empty if there is none."""
+        return "" if self.diagnosis is None else self.diagnosis.text("verdict")
+
+
+# ---- sweeps and experiments ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One point of a grid: means over repeats, with ± one standard deviation as the interval."""
+
+    x: float
+    numbers: Mapping[str, Number]
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SweepLine:
+    """Points that differ along the axis alone."""
+
+    label: str
+    points: tuple[SweepPoint, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """A grid along ``axis``; ``held_out`` has outputs for the same rows at each point."""
+
+    name: str
+    file: Path
+    axis: str
+    setting: str
+    repeats: int
+    lines: tuple[SweepLine, ...]
+    held_out: Mapping[float, HeldOut] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ExperimentRecord:
+    """A record of ``dissensus reproduce``."""
+
+    paper: str
+    name: str
+    scale: str
+    done: int
+    planned: int
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All that a report is made of; ``notes`` say what was left out, and why."""
+
+    methods: tuple[Method, ...] = ()
+    sweeps: tuple[Sweep, ...] = ()
+    experiments: tuple[ExperimentRecord, ...] = ()
+    records: tuple[Record, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def with_detection(self) -> list[tuple[int, Method, Detection]]:
+        """The methods with results of ``dissensus ood``, with their numbers."""
+        return [
+            (number, method, method.detection)
+            for number, method in enumerate(self.methods)
+            if method.detection is not None and method.detection.rows("detection")
+        ]
+
+    def with_attacks(self) -> list[tuple[int, Method, Record]]:
+        """The methods with results of ``dissensus attack``, with their numbers."""
+        return [
+            (number, method, method.attacks)
+            for number, method in enumerate(self.methods)
+            if method.attacks is not None
+        ]
+
+    @property
+    def score(self) -> str:
+        """The score of tables and sentences: PDS, or the first of the records without it."""
+        every = [detection.rows("detection") for _, _, detection in self.with_detection()]
+        scores = [row.text("score") for rows in every for row in rows]
+        return "pds" if "pds" in scores else next(iter(scores), "")

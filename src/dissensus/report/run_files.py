@@ -1,0 +1,199 @@
+"""Run folders: their own files, and the records that other commands left there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dissensus.diagnostics import diagnose
+from dissensus.objectives import parse
+from dissensus.objectives.interpolation import Augmented, Independent, Joint
+from dissensus.outputs import Predictions
+from dissensus.records import read_record
+from dissensus.report.contents import (
+    AttackImages,
+    Detection,
+    Floats,
+    HeldOut,
+    Method,
+    Number,
+    Record,
+    Reference,
+)
+from dissensus.report.result_files import ATTACK, OOD, Log, read_attacks, read_detection
+from dissensus.runs import Facts, Run, describe
+from dissensus.runs.folder import METRICS, RECORD
+from dissensus.scores import ensemble_diversity
+
+__all__ = ["HELD_OUT_ROWS", "beta_of", "read_method"]
+
+#: How many test rows figures of single predictions show.
+HELD_OUT_ROWS = 40
+
+#: Numbers of the overview, and their keys in a record.
+_KEYS = {
+    "accuracy": "accuracy",
+    "rmse": "rmse",
+    "nll": "nll",
+    "ece": "ece_width",
+    "err": "ensemble_error",
+    "member_err": "member_error",
+    "div": "diversity",
+}
+
+
+def read_method(path: Path, log: Log) -> Method:
+    """The run in ``path``."""
+    run = describe(path)
+    if run.state == "begun":
+        raise ValueError("it has no checkpoint yet; continue it with `dissensus train --resume`")
+    record = Record(path / RECORD, read_record(path / RECORD) if (path / RECORD).is_file() else {})
+    if record.values:
+        log.keep(record)
+    folder = _RunFolder(path, record, log)
+    split, numbers = _numbers(run, record)
+    facts = Facts.read(path)
+    classes = tuple(facts.classes) if facts is not None else ()
+    predictions = folder.predictions()
+    attacks, attack_images = folder.attacks(classes)
+    objective = str(run.asked("training", "objective"))
+    return Method(
+        name=path.resolve().name,
+        path=path,
+        objective=objective,
+        members=int(run.asked("ensemble", "members") or record.at("members") or 0),
+        data=facts.name if facts is not None else str(run.asked("data", "name") or "own data"),
+        task=facts.task if facts is not None else "",
+        status=run.standing(),
+        split=split,
+        numbers=numbers,
+        beta=beta_of(objective),
+        epochs=tuple(_epochs(path / METRICS)),
+        diagnosis=folder.diagnosis(predictions),
+        detection=folder.detection(),
+        attacks=attacks,
+        attack_images=attack_images,
+        held_out=None if predictions is None else folder.held_out(predictions, classes),
+        log_diversity=None if predictions is None else _log_diversity(predictions),
+    )
+
+
+def beta_of(objective: str) -> float | None:
+    """β of the family from independent to joint training; None for other objectives.
+
+    >>> beta_of("independent"), beta_of("joint:combine=score"), beta_of("augmented:beta=0.3")
+    (0.0, 1.0, 0.3)
+    >>> beta_of("adp") is None
+    True
+    """
+    try:
+        parsed = parse(objective)
+    except ValueError:
+        return None
+    if isinstance(parsed, Augmented):
+        return parsed.beta
+    if isinstance(parsed, Joint):
+        return 1.0
+    return 0.0 if isinstance(parsed, Independent) else None
+
+
+def _numbers(run: Run, record: Record) -> tuple[str, dict[str, Number]]:
+    """The metrics of the test split if they belong to these weights, else those of validation."""
+    split, prefix = "test", "test"
+    if not run.test:
+        epoch = f"epoch {run.best_epoch}"
+        split, prefix = "val", f"{epoch}.val"
+        record = Record(run.path / METRICS, {epoch: {"val": run.val}})
+    numbers = {name: record.number(f"{prefix}.{key}") for name, key in _KEYS.items()}
+    return split, {name: number for name, number in numbers.items() if number is not None}
+
+
+def _epochs(file: Path) -> list[Record]:
+    """The lines of ``metrics.jsonl``, up to one that was cut short by a kill."""
+    records: list[Record] = []
+    if not file.is_file():
+        return records
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            values = json.loads(line)
+        except ValueError:
+            break
+        if isinstance(values, dict) and isinstance(values.get("epoch"), int):
+            records.append(Record(file, values))
+    return records
+
+
+def _log_diversity(predictions: Predictions) -> Floats | None:
+    """The log ensemble diversity of each test row (adp, Eq. 3), with the predicted label."""
+    members, _, outputs = predictions.outputs.shape
+    if predictions.meta.get("combine") == "mean" or not 2 <= members <= outputs - 1:
+        return None
+    diversity: Floats = -ensemble_diversity(predictions.outputs.double()).numpy()
+    return diversity
+
+
+class _RunFolder:
+    """The predictions of a run, and the records that other commands left in its folder."""
+
+    def __init__(self, path: Path, record: Record, log: Log) -> None:
+        self.path, self.record, self.log = path, record, log
+        self.test_file = path / "predictions" / "test.safetensors"
+
+    def predictions(self) -> Predictions | None:
+        if not self.test_file.is_file():
+            return None
+        predictions = self.log.attempt(self.test_file, Predictions.load, self.test_file)
+        return None if predictions is None or predictions.targets is None else predictions
+
+    def held_out(self, predictions: Predictions, classes: tuple[str, ...]) -> HeldOut:
+        assert predictions.targets is not None
+        return HeldOut(
+            predictions.outputs[:, :HELD_OUT_ROWS].double().numpy(),
+            predictions.targets[:HELD_OUT_ROWS].double().numpy(),
+            classes,
+            Reference(self.test_file, f"outputs, the first {HELD_OUT_ROWS} rows"),
+        )
+
+    def diagnosis(self, predictions: Predictions | None) -> Record | None:
+        """``diagnosis.json``; without it, a diagnosis of the test predictions alone."""
+        record = self._current(self.path / "diagnosis.json", "dissensus.diagnosis/1", "diagnose")
+        if record is not None or predictions is None:
+            return record
+        kind = str(predictions.meta.get("combine") or "") or None
+        diagnosis = self.log.attempt(self.test_file, diagnose, None, predictions, combine=kind)
+        return None if diagnosis is None else Record(self.test_file, diagnosis.to_dict())
+
+    def detection(self) -> Detection | None:
+        record = self._current(self.path / "ood" / "ood.json", OOD, "ood")
+        names = None if record is None else record.at("id")
+        if record is None or not isinstance(names, dict) or not names:
+            return None
+        own = self.path.resolve().name
+        name = own if own in names else str(next(iter(names)))
+        return self.log.attempt(record.file, read_detection, record, name)
+
+    def attacks(self, classes: tuple[str, ...]) -> tuple[Record | None, AttackImages | None]:
+        record = self._current(self.path / "robustness" / "record.json", ATTACK, "attack")
+        if record is None:
+            return None, None
+        return self.log.attempt(record.file, read_attacks, record, classes) or (None, None)
+
+    def _current(self, file: Path, kind: str, command: str) -> Record | None:
+        """The record that ``command`` left, unless the run has been trained since."""
+        if not file.is_file():
+            return None
+        values = self.log.attempt(file, read_record, file)
+        if values is None:
+            return None
+        record = Record(file, values)
+        if record.text("format") != kind:
+            self.log.notes.append(f"{file} is not a record of `dissensus {command}`")
+            return None
+        written, trained = (one.text("environment.written") for one in (record, self.record))
+        if written and trained and written < trained:
+            self.log.notes.append(
+                f"{file} is left out: it is older than the run's last training; run "
+                f"`dissensus {command} {self.path}` again"
+            )
+            return None
+        return self.log.keep(record)

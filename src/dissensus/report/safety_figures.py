@@ -1,0 +1,266 @@
+"""Figures of unknown inputs (ldr, Section 5) and of attacks: ROC, scores, accuracy left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from dissensus.plots import Panel, Plot, Rule, Series
+from dissensus.report.contents import Contents, Number, Record
+from dissensus.report.figure import Cell, Figure, View, compare, percent, short
+
+__all__ = ["accuracy_epsilon", "accuracy_steps", "norm_name", "roc", "score_histograms"]
+
+_POINTS = 200  # of a curve at most
+
+
+# ---- unknown inputs -----------------------------------------------------------------------------
+
+
+def roc(contents: Contents) -> Figure | None:
+    """ROC curves of every score and unknown set, with AUROC."""
+    methods = contents.with_detection()
+    panels: dict[tuple[str, str], list[Series]] = {}
+    for number, method, detection in methods:
+        for row in detection.rows("curves"):
+            fpr, tpr = row.array("fpr"), row.array("tpr")
+            thin = np.linspace(0, len(fpr) - 1, min(len(fpr), _POINTS)).round().astype(int)
+            line = Series(method.name, fpr[thin], tpr[thin], number, markers=False)
+            panels.setdefault((row.text("score"), row.text("set")), []).append(line)
+    if not panels:
+        return None
+    by_score: dict[str, list[Panel]] = {}
+    for score, name in _pds_first(panels):
+        by_score.setdefault(score, []).append(_roc_panel(name, panels[score, name]))
+    rows: list[list[Cell]] = []
+    for _, method, detection in methods:
+        for row in detection.rows("detection"):
+            cells = [_estimate(row, key) for key in ("auroc", "fpr95")]
+            rows.append([method.name, row.text("set"), row.text("score"), *cells])
+    return Figure(
+        "roc",
+        "ROC curves",
+        "The share of unknown inputs that a score flags, against the share of known inputs that it "
+        "flags by mistake. The area below the curve is the AUROC: 0.5 is chance, 1 is perfect. "
+        "Intervals are bootstrap intervals over inputs.",
+        [View(Plot(own, _auroc_alt(contents, score)), (score,)) for score, own in by_score.items()],
+        ("method", "unknown set", "score", "AUROC", "FPR95"),
+        rows,
+        [detection.record.reference("curves, detection") for _, _, detection in methods],
+        ("score",),
+    )
+
+
+def _roc_panel(name: str, lines: list[Series]) -> Panel:
+    chance = Series("chance", [0.0, 1.0], [0.0, 1.0], "muted", dash="dashed", markers=False)
+    labels = ("known inputs flagged", "unknown inputs flagged", [*lines, chance], name)
+    return Panel(*labels, x_percent=True, y_percent=True, square=True, y_range=(0.0, 1.0))
+
+
+def _estimate(row: Record, key: str) -> Cell:
+    number = row.number(key, f"{key}_low", f"{key}_high")
+    return "–" if number is None else (number, "estimate")
+
+
+def _auroc_alt(contents: Contents, score: str) -> str:
+    means = {
+        method.name: mean.value
+        for _, method, detection in contents.with_detection()
+        if (mean := detection.mean_auroc(score)) is not None
+    }
+    return compare(
+        f"With {score} the mean AUROC over the unknown sets is highest for {{high}} and lowest "
+        "for {low}.",
+        means,
+        "{:.3f}".format,
+        single=f"Mean AUROC over the unknown sets with {score}: {{high}}.",
+    )
+
+
+def score_histograms(contents: Contents) -> Figure | None:
+    """The scores of known and unknown inputs, and the threshold between them."""
+    panels: dict[tuple[str, str], list[Panel]] = {}
+    overlaps: dict[tuple[str, str], dict[str, float]] = {}
+    rows: list[list[Cell]] = []
+    for number, method, detection in contents.with_detection():
+        known = detection.id_name
+        for row in detection.rows("histograms"):
+            edges, share, score = row.array("edges"), row.arrays("share"), row.text("score")
+            threshold = row.number("threshold")
+            limit = "–" if threshold is None else short(threshold.value)
+            for name, values in sorted(share.items(), key=lambda item: item[0] != known):
+                mean = short(float((values * (edges[:-1] + edges[1:]) / 2).sum()))
+                rows.append([method.name, score, name, mean, limit])
+                if name == known:
+                    continue
+                if known in share:
+                    overlap = float(np.minimum(values, share[known]).sum())
+                    overlaps.setdefault((score, name), {})[method.name] = overlap
+                panel = _histogram_panel(row, known, name, method.name, number)
+                panels.setdefault((score, name), []).append(panel)
+    if not panels:
+        return None
+    views = []
+    for score, name in _pds_first(panels):
+        alt = compare(
+            f"With {score}, the scores of known inputs and of {name} overlap most for {{high}} and "
+            "least for {low}.",
+            overlaps.get((score, name), {}),
+            "{:.0%}".format,
+            single=f"Overlap of the {score} of known inputs and of {name}: {{high}}.",
+        )
+        plot = Plot(panels[score, name], alt or f"Histograms of {score}.")
+        views.append(View(plot, (score, name)))
+    return Figure(
+        "score-histograms",
+        "Scores of known and unknown inputs",
+        "Higher scores mean more out of distribution. The vertical line is the threshold that "
+        "accepts the chosen share of validation inputs; unknown inputs to its left go unnoticed.",
+        views,
+        ("method", "score", "set", "mean of the score", "threshold"),
+        rows,
+        [one.record.reference("histograms") for _, _, one in contents.with_detection()],
+        ("score", "unknown set"),
+    )
+
+
+def _histogram_panel(row: Record, known: str, unknown: str, title: str, number: int) -> Panel:
+    edges, share, threshold = row.array("edges"), row.arrays("share"), row.number("threshold")
+    series = [
+        Series(f"{kind} ({name})", edges, share[name], style, "steps", fill=True)
+        for kind, name, style in (("known", known, "muted"), ("unknown", unknown, "accent"))
+        if name in share
+    ]
+    rules = () if threshold is None else (Rule("x", threshold.value),)
+    labels = (row.text("score"), "share of inputs", series, title)
+    return Panel(*labels, y_percent=True, from_zero=True, rules=rules, style=number)
+
+
+def _pds_first(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Each pair of a score and a set once, those of PDS first."""
+    return sorted(dict.fromkeys(pairs), key=lambda pair: pair[0] != "pds")
+
+
+# ---- attacks ------------------------------------------------------------------------------------
+
+
+def norm_name(norm: str) -> str:
+    """A norm as it is written in text."""
+    return {"linf": "L∞", "l2": "L2", "l1": "L1", "l0": "L0"}.get(norm, norm)
+
+
+def accuracy_epsilon(contents: Contents) -> Figure | None:
+    """Accuracy against ε, and the worst case of all attacks at the ε they were run with."""
+    by_norm: dict[str, list[Series]] = {}
+    rows: list[list[Cell]] = []
+    worst: dict[str, float] = {}
+    for number, method, record in contents.with_attacks():
+        clean = _accuracy(record, "clean_accuracy")
+        if clean is not None:
+            rows.append([method.name, "no attack", (clean, "percent_interval")])
+        if (lowest := _accuracy(record, "worst_case")) is not None:
+            worst[method.name] = lowest.value
+        for curve in record.rows("curves"):
+            if curve.text("over") == "eps":
+                line = _epsilon_line(curve, method.name, number, clean)
+                by_norm.setdefault(curve.text("norm"), []).append(line)
+        for row in record.rows("budgets"):
+            eps, accuracy = row.number("eps"), row.number("accuracy", "low", "high")
+            if eps is not None and accuracy is not None:
+                point = _worst_point(method.name, number, eps.value, accuracy)
+                by_norm.setdefault(row.text("norm"), []).append(point)
+                where = f"worst case, {norm_name(row.text('norm'))} ε = {eps.value:g}"
+                rows.append([method.name, where, (accuracy, "percent_interval")])
+    if not by_norm:
+        return None
+    alt = compare(
+        "In the worst case over all attacks {high} keeps most accuracy and {low} least.",
+        worst,
+        percent,
+        single="Accuracy in the worst case over all attacks: {high}.",
+    )
+    views = []
+    for norm, series in by_norm.items():
+        panel = Panel("ε", "accuracy", series, y_percent=True, y_range=(0.0, 1.02))
+        plot = Plot([panel], alt or "Accuracy against the size of the change.")
+        views.append(View(plot, (norm_name(norm),)))
+    return Figure(
+        "accuracy-epsilon",
+        "Accuracy against ε",
+        "Lines: the strongest gradient attack of each record, repeated at several ε. Points with "
+        "intervals: the worst case for each input over all attacks. All are upper bounds: a "
+        "better attack can only lower them.",
+        views,
+        ("method", "attack", "accuracy"),
+        rows,
+        [record.reference("curves, budgets") for _, _, record in contents.with_attacks()],
+        ("norm",) if len(views) > 1 else (),
+    )
+
+
+def _accuracy(record: Record, key: str) -> Number | None:
+    return record.number(f"{key}.accuracy", f"{key}.low", f"{key}.high")
+
+
+def _points(curve: Record) -> list[tuple[float, float]]:
+    """The values of a curve with their accuracies, in order."""
+    return sorted(zip(curve.at("values"), curve.at("accuracy"), strict=True))
+
+
+def _epsilon_line(curve: Record, name: str, number: int, clean: Number | None) -> Series:
+    """Accuracy against ε, from the clean accuracy on."""
+    start = [] if clean is None else [(0.0, clean.value)]
+    points = [*start, *(point for point in _points(curve) if point[0] > 0)]
+    hover = [curve.text("attack")] * len(points)
+    return Series(name, [x for x, _ in points], [y for _, y in points], number, hover=hover)
+
+
+def _worst_point(name: str, number: int, eps: float, accuracy: Number) -> Series:
+    low, value, high = accuracy.low, accuracy.value, accuracy.high
+    return Series(
+        *(f"{name}, worst case", [eps], [value], number, "points"),
+        low=[value if low is None else low],
+        high=[value if high is None else high],
+        legend=False,
+    )
+
+
+def accuracy_steps(contents: Contents) -> Figure | None:
+    """Accuracy against the steps or restarts of each attack: has it converged?"""
+    lines: dict[tuple[str, str], list[Series]] = {}
+    rows: list[list[Cell]] = []
+    falls = []
+    for number, method, record in contents.with_attacks():
+        for curve in record.rows("curves"):
+            over, attack, points = curve.text("over"), curve.text("attack"), _points(curve)
+            if over not in ("steps", "restarts"):
+                continue
+            x, y = [x for x, _ in points], [y for _, y in points]
+            lines.setdefault((over, attack), []).append(Series(method.name, x, y, number))
+            ends = (f"{x[0]:g}: {percent(y[0])}", f"{x[-1]:g}: {percent(y[-1])}")
+            rows.append([method.name, attack, over, *ends])
+            if over == "steps" and len(y) > 1:
+                falls.append(y[-2] - y[-1])
+    if not lines:
+        return None
+    alt = "Accuracy against restarts."
+    if falls:
+        last = max(falls)
+        end = "the attacks have nearly converged" if last < 0.02 else "more steps may do more harm"
+        alt = f"The last steps lower the accuracy by {100 * last:.1f} points at most: {end}."
+    views = []
+    for (over, attack), series in lines.items():
+        panel = Panel(over, "accuracy", series, y_percent=True, y_range=(0.0, 1.02))
+        views.append(View(Plot([panel], alt), (over, attack)))
+    return Figure(
+        "accuracy-steps",
+        "Accuracy against steps",
+        "A curve that still falls at its end says that the attack was stopped too early, and that "
+        "its number is too high.",
+        views,
+        ("method", "attack", "over", "first", "last"),
+        rows,
+        [record.reference("curves") for _, _, record in contents.with_attacks()],
+        ("over", "attack"),
+    )

@@ -1,0 +1,240 @@
+"""Sweeps: the folders of ``dissensus sweep``, and β sweeps in the records of experiments."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dissensus.records import read_record
+from dissensus.report.contents import (
+    HeldOut,
+    Method,
+    Number,
+    Record,
+    Reference,
+    Sweep,
+    SweepLine,
+    SweepPoint,
+)
+from dissensus.report.result_files import Log
+from dissensus.report.run_files import HELD_OUT_ROWS
+from dissensus.runs import Facts
+
+__all__ = ["read_experiment_sweeps", "read_sweep", "runs_as_sweep"]
+
+#: Numbers of a point, and their keys in a row of ``summary.json``.
+_KEYS = {
+    "err": "test.ensemble_error",
+    "member_err": "test.member_error",
+    "div": "test.diversity",
+    "accuracy": "test.accuracy",
+    "debiased": "diagnosis.debiased_share",
+}
+
+#: Their keys in the test results of an experiment's cell; the first one present counts.
+_CELL_KEYS = {
+    "err": ("ensemble_error", "error"),
+    "member_err": ("member_error",),
+    "div": ("diversity",),
+    "accuracy": ("accuracy",),
+}
+
+#: Settings that a line's name leaves out if the others are enough to tell it apart.
+_MINOR = ("optimizer", "schedule", "epochs", "batch_size", "model_options")
+
+#: Fewer values of β than this are a comparison, not a sweep.
+_FEWEST = 3
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# ---- sweep folders ------------------------------------------------------------------------------
+
+
+def read_sweep(path: Path, log: Log) -> Sweep:
+    """The sweep in ``path`` along β, or along its first key with several numbers."""
+    config = tomllib.loads((path / "sweep.toml").read_text(encoding="utf-8"))
+    summary = log.keep(Record(path / "summary.json", read_record(path / "summary.json")))
+    axis = _axis(config.get("grid", {}))
+    groups: dict[str, list[SweepPoint]] = {}
+    for row in summary.rows("rows"):
+        settings = _other_settings(row.at("point"), axis)
+        groups.setdefault(settings, []).append(_summary_point(row, axis))
+    lines = [
+        SweepLine(label, tuple(sorted(points, key=lambda point: point.x)))
+        for label, points in groups.items()
+    ]
+    data = Path(str(config.get("data", {}).get("name", "data"))).stem
+    objective = str(config.get("training", {}).get("objective", "")).partition(":")[0]
+    members = config.get("ensemble", {}).get("members", "?")
+    return Sweep(
+        path.resolve().name,
+        summary.file,
+        axis,
+        f"{data}, {objective}, {members} members",
+        int(config.get("sweep", {}).get("repeats", 1)),
+        tuple(lines),
+        _held_out(path, axis, lines[0].label if lines else ""),
+    )
+
+
+def _axis(grid: Mapping[str, Any]) -> str:
+    def numbers(values: Any) -> set[float]:
+        return {v for v in values if _is_number(v)} if isinstance(values, list) else set()
+
+    if len(numbers(grid.get("beta"))) > 1:
+        return "beta"
+    for key, values in grid.items():
+        if len(numbers(values)) > 1 and all(_is_number(value) for value in values):
+            return str(key)
+    raise ValueError("no key of its grid has several numbers, so there is no axis to draw along")
+
+
+def _other_settings(point: Mapping[str, Any], axis: str) -> str:
+    return ", ".join(f"{key} {value}" for key, value in point.items() if key != axis)
+
+
+def _summary_point(row: Record, axis: str) -> SweepPoint:
+    numbers = {}
+    for name, key in _KEYS.items():
+        mean, sd = row.number(f"{key}.mean"), row.number(f"{key}.sd")
+        if mean is not None:
+            ends = (None, None) if sd is None else (mean.value - sd.value, mean.value + sd.value)
+            numbers[name] = Number(mean.value, mean.source, *ends)
+    verdicts = {str(word): int(count) for word, count in (row.at("verdicts") or {}).items()}
+    return SweepPoint(float(row.at("point")[axis]), numbers, verdicts)
+
+
+def _held_out(path: Path, axis: str, label: str) -> dict[float, HeldOut]:
+    """Members' outputs for the same rows at each point of the first line, from one repeat."""
+    facts = Facts.read(path)
+    classes = tuple(facts.classes) if facts is not None else ()
+    held_out: dict[float, HeldOut] = {}
+    for file in sorted((path / "cells").glob("[!.]*.json")):
+        record = Record(file, read_record(file))
+        point = record.at("cell.point")
+        if not isinstance(point, dict) or not isinstance(record.at("result.held_out"), dict):
+            continue
+        if _other_settings(point, axis) != label:
+            continue
+        outputs = record.array("result.held_out.outputs")
+        targets = record.array("result.held_out.targets")
+        if outputs.ndim != 3 or len(targets) != outputs.shape[1]:
+            raise ValueError(f"{file}: result.held_out must be outputs [members][rows][outputs]")
+        held_out[float(point[axis])] = HeldOut(
+            outputs[:, :HELD_OUT_ROWS],
+            targets[:HELD_OUT_ROWS],
+            classes,
+            record.reference("result.held_out.outputs"),
+        )
+    return dict(sorted(held_out.items()))
+
+
+# ---- runs ---------------------------------------------------------------------------------------
+
+
+def runs_as_sweep(methods: Sequence[Method]) -> Sweep | None:
+    """Runs with different β on the same data, as a sweep of one repeat."""
+    groups: dict[tuple[str, int, str], dict[float, Method]] = {}
+    for method in methods:
+        if method.beta is not None:
+            group = groups.setdefault((method.data, method.members, method.split), {})
+            group.setdefault(method.beta, method)
+    (data, members, split), by_beta = max(
+        groups.items(), key=lambda item: len(item[1]), default=(("", 0, ""), {})
+    )
+    if len(by_beta) < 2:
+        return None
+    points, held_out = [], {}
+    for beta, method in sorted(by_beta.items()):
+        share = _debiased_share(method.diagnosis) if method.diagnosis else None
+        numbers = {**method.numbers, **({} if share is None else {"debiased": share})}
+        points.append(SweepPoint(beta, numbers, {method.verdict: 1} if method.verdict else {}))
+        if method.held_out is not None:
+            held_out[beta] = method.held_out
+    words = f"{data}, {members} members, one run each, {split}"
+    path = next(iter(by_beta.values())).path
+    lines = (SweepLine("", tuple(points)),)
+    return Sweep("the runs", path, "beta", words, 1, lines, held_out)
+
+
+def _debiased_share(diagnosis: Record) -> Number | None:
+    """The share in the space in which the run combines its members."""
+    part, combine = diagnosis.text("judged_on") or "test", diagnosis.text("combine")
+    space = {"mean": "outputs", "score": "score"}.get(combine, "probability")
+    return diagnosis.number(f"debiased_share.{part}.{space}.share")
+
+
+# ---- records of experiments ---------------------------------------------------------------------
+
+
+def read_experiment_sweeps(record: Record) -> list[Sweep]:
+    """β sweeps in the record of an experiment: one line for each of its settings."""
+    groups: dict[str, tuple[dict[str, Any], dict[float, list[Mapping[str, Any]]]]] = {}
+    for row in record.rows("cells"):
+        setting, tests = _cell_tests(row)
+        key = json.dumps(setting, sort_keys=True)
+        for beta, test in tests:
+            groups.setdefault(key, (setting, {}))[1].setdefault(beta, []).append(test)
+    swept = [group for group in groups.values() if len(group[1]) >= _FEWEST]
+    if not swept:
+        return []
+    settings = [setting for setting, _ in swept]
+    lines, repeats = [], 1
+    for setting, by_beta in swept:
+        points = [_mean_point(record, beta, by_beta[beta]) for beta in sorted(by_beta)]
+        repeats = max(repeats, *(len(tests) for tests in by_beta.values()))
+        lines.append(SweepLine(_label(setting, settings), tuple(points)))
+    words = f"{record.text('paper')}, {record.text('scale')} scale"
+    return [Sweep(record.text("study"), record.file, "beta", words, repeats, tuple(lines))]
+
+
+def _cell_tests(row: Record) -> tuple[dict[str, Any], list[tuple[float, Mapping[str, Any]]]]:
+    """A cell's settings except β and the seed, and its test results by β."""
+    cell, result = row.at("cell"), row.at("result")
+    if not isinstance(cell, dict) or not isinstance(result, dict):
+        return {}, []
+    setting = {k: v for k, v in cell.items() if k not in ("name", "seed", "run", "beta")}
+    several = result.get("betas")
+    parts = several if isinstance(several, list) else [{**result, "beta": cell.get("beta")}]
+    tests: list[tuple[float, Mapping[str, Any]]] = [
+        (float(part["beta"]), part["test"])
+        for part in parts
+        if isinstance(part, dict)
+        and _is_number(part.get("beta"))
+        and isinstance(part.get("test"), dict)
+    ]
+    return setting, tests
+
+
+def _mean_point(record: Record, beta: float, tests: Sequence[Mapping[str, Any]]) -> SweepPoint:
+    numbers = {}
+    for name, keys in _CELL_KEYS.items():
+        key = next((key for key in keys if any(_is_number(test.get(key)) for test in tests)), None)
+        if key is None:
+            continue
+        values = [float(test[key]) for test in tests if _is_number(test.get(key))]
+        mean = statistics.fmean(values)
+        sd = statistics.stdev(values) if len(values) > 1 else None
+        ends = (None, None) if sd is None else (mean - sd, mean + sd)
+        where = f"cells[β = {beta:g}].test.{key}, mean of {len(values)}"
+        numbers[name] = Number(mean, Reference(record.file, where), *ends)
+    return SweepPoint(beta, numbers)
+
+
+def _label(setting: Mapping[str, Any], settings: Sequence[Mapping[str, Any]]) -> str:
+    """The settings that differ from the others'."""
+    unlike = [key for key in setting if any(o.get(key) != setting[key] for o in settings)]
+    main = [key for key in unlike if key not in _MINOR]
+    unique = sum(all(o.get(key) == setting[key] for key in main) for o in settings) == 1
+    words = [
+        setting[key] if isinstance(setting[key], str) else f"{setting[key]} {key}"
+        for key in (main if unique else unlike)
+    ]
+    return ", ".join(words) or str(setting.get("data", setting.get("table", "")))
