@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.diversity import jensen_shannon
+from dissensus.diversity import entropy
 from dissensus.losses import mean_cross_entropy
 from dissensus.objectives.base import Objective, Terms, number
 from dissensus.outputs import check_logits, check_targets, weighted_mean
@@ -111,8 +111,13 @@ def _negative_joint_entropies(weighted: Tensor, probs: Tensor) -> Tensor:
 
 def jsd_pairs(log_probs: Tensor) -> Tensor:
     """Minus the Jensen–Shannon divergence of every pair, ``[members, members, batch]``."""
-    left, right = torch.broadcast_tensors(log_probs[:, None], log_probs[None, :])
-    return -jensen_shannon(torch.stack([left, right]))
+    members, batch, _ = log_probs.shape
+    first, second = torch.triu_indices(members, members, 1, device=log_probs.device)
+    mixed = torch.logaddexp(log_probs[first], log_probs[second]) - math.log(2)
+    own = entropy(log_probs)
+    pairs = (own[first] + own[second]) / 2 - entropy(mixed)
+    upper = log_probs.new_zeros(members, members, batch).index_put((first, second), pairs)
+    return upper + upper.transpose(0, 1)
 
 
 def _x_log_x(values: Tensor) -> Tensor:

@@ -1,24 +1,32 @@
-"""Fast gradients of objectives: the one function that trainers call, and fused entries behind it.
+"""Fast gradients of objectives: what trainers call, and the fused entries behind it.
 
 :func:`value_and_gradient` differentiates an objective's formula by autograd, unless ``FAST`` has an
-entry for it. Deleting entries changes nothing but speed.
+entry for it. An entry computes value and gradient in one go: autograd records every operation and
+visits each again, which for tensors as small as a batch of outputs costs more than the arithmetic.
+Tests hold each entry equal to its formula; without entries everything is right, and slower.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import vmap
+from torch.nn.functional import log_softmax
 
+from dissensus.diversity import DETERMINANT_FLOOR, leave_out
+from dissensus.objectives.adp import ADP, JSD
 from dissensus.objectives.base import Objective, Terms
+from dissensus.objectives.disagreement import pair_weights
+from dissensus.objectives.interpolation import GNCL, Augmented, Independent, Joint
+from dissensus.objectives.ldr import LDR, hardness_weights
+from dissensus.objectives.wrappers import LearnerDropout
+from dissensus.outputs import log_mean_exp, weighted_mean
 
-__all__ = ["FAST", "value_and_gradient"]
-
-Fused = Callable[..., tuple[Terms, Tensor] | None]
-
-#: Objectives with a fused value and gradient.
-FAST: dict[type[Objective], Fused] = {}
+__all__ = ["FAST", "fleet_value_and_gradient", "value_and_gradient"]
 
 
 def value_and_gradient(
@@ -32,7 +40,18 @@ def value_and_gradient(
     """The terms, without a graph, and the gradient of the loss at the outputs; unchecked.
 
     With ``disagreement`` there is a second gradient, at those outputs.
+
+    >>> from dissensus.objectives import parse
+    >>> terms, (gradient,) = value_and_gradient(
+    ...     parse("joint"), torch.zeros(2, 1, 4), torch.tensor([0])
+    ... )
+    >>> gradient[0]
+    tensor([[-0.3750,  0.1250,  0.1250,  0.1250]])
     """
+    with torch.no_grad():
+        fused = _fused(objective, outputs, targets, weights, example_weights)
+    if fused is not None:
+        return fused[0], [fused[1]]
     leaves = [x.detach().requires_grad_() for x in (outputs, disagreement) if x is not None]
     unlabelled = None if disagreement is None else leaves[1]
     with torch.enable_grad():
@@ -40,3 +59,278 @@ def value_and_gradient(
     gradients = torch.autograd.grad(terms.loss, leaves, allow_unused=True, materialize_grads=True)
     parts = {name: part.detach() for name, part in terms.parts.items()}
     return Terms(terms.loss.detach(), parts), list(gradients)
+
+
+def fleet_value_and_gradient(
+    objective: Objective,
+    values: dict[str, Tensor],
+    outputs: Tensor,
+    targets: Tensor,
+    example_weights: Tensor | None = None,
+) -> tuple[Terms, Tensor]:
+    """The same for ensembles side by side, each with hyperparameters of its own.
+
+    ``outputs`` are ``[ensembles, members, batch, outputs]``; targets, example weights and
+    ``values``, the hyperparameters by name, have the ensembles as first axis too. Loss and parts
+    are ``[ensembles]``.
+    """
+    given = [outputs, targets] if example_weights is None else [outputs, targets, example_weights]
+
+    def fused(values: dict[str, Tensor], z: Tensor, y: Tensor, *rest: Tensor) -> Any:
+        one = _fused(objective.with_values(**values), z, y, None, *rest or [None])
+        return () if one is None else (tuple(one[0]), one[1])
+
+    def formula(values: dict[str, Tensor], z: Tensor, y: Tensor, *rest: Tensor) -> Any:
+        return tuple(objective.with_values(**values).evaluate(z, y, None, None, *rest))
+
+    with torch.no_grad():
+        whole = vmap(fused)(values, *given)
+    if whole:
+        return Terms(*whole[0]), whole[1]
+    given[0] = outputs.detach().requires_grad_()
+    with torch.enable_grad():
+        loss, parts = vmap(formula)(values, *given)
+    # No ensemble's loss depends on another's outputs: the gradient of the sum is everyone's.
+    (gradient,) = torch.autograd.grad(loss.sum(), given[:1])
+    return Terms(loss.detach(), {name: part.detach() for name, part in parts.items()}), gradient
+
+
+def _fused(objective: Objective, outputs: Tensor, targets: Tensor, *others: Any) -> Fused | None:
+    """What an entry says, where there is one that covers the objective's settings."""
+    while isinstance(objective, LearnerDropout):
+        objective = objective.objective
+    entry = FAST.get(type(objective))
+    if entry is None or targets.ndim > 1:  # entries are for class labels
+        return None
+    return entry(objective, outputs, targets, *others)
+
+
+# ---- entries ------------------------------------------------------------------------------------
+
+Fused = tuple[Terms, Tensor]
+
+
+class _Batch:
+    """What entries share: probabilities, the true class, and how much each output counts.
+
+    ``member`` is ``[members, 1, 1]``, ``example`` ``[batch, 1]`` (their product is ``share``), or a
+    number where all count the same.
+    """
+
+    def __init__(
+        self,
+        logits: Tensor,
+        labels: Tensor,
+        weights: Tensor | None,
+        example_weights: Tensor | None,
+    ) -> None:
+        members, batch, _ = logits.shape
+        self.member: float | Tensor = 1 / members
+        self.example: float | Tensor = 1 / batch
+        if weights is not None:
+            self.member = weights.to(logits.dtype)[:, None, None]
+        if example_weights is not None:
+            self.example = example_weights.to(logits.dtype)[:, None] / batch
+        self.share = self.member * self.example
+        self.logits, self.labels, self.weights = logits, labels, weights
+        self.index = labels.long().expand(members, batch)[..., None]
+        self.log_probs = log_softmax(logits, -1)
+        self.probs = self.log_probs.exp()
+        self.log_true = self.log_probs.gather(-1, self.index)
+
+    def cross_entropy(self) -> Tensor:
+        """Its mean over members and examples."""
+        return -(self.log_true * self.share).sum()
+
+    def minus_labels(self, slope: Tensor) -> Tensor:
+        """``slope − y``; of the softmax it is the gradient of the cross-entropy."""
+        return slope.scatter_add(-1, self.index, slope.new_full(self.index.shape, -1.0))
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of ``[batch, 1]`` over examples, or of ``[batch, classes]``, added up."""
+        return (values * self.example).sum()
+
+
+def _interpolation(objective: Independent | Joint | Augmented, *given: Any) -> Fused | None:
+    """``(1 − β) mean ERR + β ERR`` of the cross-entropy (collusion, Eq. 2)."""
+    if objective.loss != "cross_entropy" or objective.label_smoothing:
+        return None
+    beta = objective.beta if isinstance(objective, Augmented) else float(type(objective) is Joint)
+    batch = _Batch(*given)
+    if objective.combine == "score":
+        log_mean = log_softmax(weighted_mean(batch.logits, batch.weights), -1)
+        error = -log_mean.gather(-1, batch.index[0])
+        slope = (1 - beta) * batch.probs + beta * log_mean.exp()
+        slope = batch.minus_labels(slope) * batch.share
+    else:
+        error = -log_mean_exp(batch.log_true, batch.weights)
+        # ∂ERR / ∂ log p_j(y) is −w_j p_j / p̄, a softmax over members.
+        scores = batch.log_true
+        if isinstance(batch.member, Tensor):
+            scores = scores + batch.member.log()
+        share = ((1 - beta) * batch.member + beta * scores.softmax(0)) * batch.example
+        slope = batch.minus_labels(batch.probs) * share
+    member, ensemble = batch.cross_entropy(), batch.mean(error)
+    parts = {
+        "member_error": member,
+        "ensemble_error": ensemble,
+        "diversity": member - ensemble,
+    }
+    return Terms((1 - beta) * member + beta * ensemble, parts), slope
+
+
+def _adp(objective: ADP, logits: Tensor, *others: Any) -> Fused:
+    """``Σ_k CE_k − α H(F̄) − β log det(M̃ᵀ M̃)`` (adp, Eq. 2 to 6)."""
+    alpha, beta, temperature = objective.alpha, objective.beta, objective.temperature
+    batch = _Batch(logits / temperature, *others)
+    members, probs = logits.shape[0], batch.probs
+    ce = members * batch.cross_entropy()
+    mean = weighted_mean(probs, batch.weights)
+    log_mean = _finite_log(mean)
+    entropy = -batch.mean(mean * log_mean)
+    # ∂H/∂F^k = −w_k (log F̄ + 1), taken back through the softmax, which cancels the 1.
+    away = log_mean - (probs * log_mean).sum(-1, keepdim=True)
+    slope = members * batch.minus_labels(probs) + alpha * (probs * away)
+    log_det, det_slope = _log_diversity(batch)
+    log_diversity = batch.mean(log_det).to(logits.dtype)
+    slope = slope * batch.share - (beta * batch.example) * det_slope
+    parts = {
+        "cross_entropy": ce,
+        "ensemble_entropy": entropy,
+        "log_diversity": log_diversity,
+    }
+    return Terms(ce - (alpha * entropy + beta * log_diversity), parts), slope / temperature
+
+
+def _log_diversity(batch: _Batch) -> tuple[Tensor, Tensor]:
+    """``diversity.log_ensemble_diversity`` as ``[batch, 1]``, and its gradient at the logits."""
+    wrong = batch.logits.scatter(-1, batch.index, -math.inf)
+    wrong = (wrong - wrong.amax(-1, keepdim=True)).exp()  # 0 at y
+    rows = wrong.transpose(0, 1).double()  # the floor is a few float32 roundings away from 0
+    gram = rows @ rows.transpose(1, 2)
+    length = gram.diagonal(dim1=1, dim2=2).rsqrt()
+    scale = length[:, None] * length[:, :, None]
+    gram = gram * scale
+    if batch.weights is not None:
+        gram = leave_out(gram, batch.weights)
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    gram = gram + DETERMINANT_FLOOR * identity
+    factor = torch.linalg.cholesky_ex(gram)[0]
+    log_det = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(-1, keepdim=True)
+    # ∂ log det / ∂M̃ = 2 M̃ G⁻¹; back through the normalisation that is 2 M̃ (G⁻¹ − diag(G⁻¹ M̃ᵀ M̃)),
+    # and G⁻¹ M̃ᵀ M̃ = 1 − floor · G⁻¹, where the floor is all that the diagonal of G is above 1.
+    push = torch.linalg.inv_ex(gram)[0] * torch.where(identity > 0, gram, 1.0) - identity
+    push = (2 * push * scale).to(wrong.dtype) @ wrong.transpose(0, 1)
+    return log_det, push.transpose(0, 1) * wrong
+
+
+def _jsd(objective: JSD, *given: Any) -> Fused:
+    """``Σ_k CE_k − λ Σ_k w_k KL(F^k ‖ F̄)`` (adp, Eq. 9 and 10)."""
+    batch = _Batch(*given)
+    members, probs = batch.logits.shape[0], batch.probs
+    ce = members * batch.cross_entropy()
+    away = batch.log_probs - _finite_log(weighted_mean(probs, batch.weights))
+    divergence = (probs * away).sum(-1, keepdim=True)  # KL(F^k ‖ F̄)
+    jensen_shannon = (divergence * batch.share).sum()
+    slope = members * batch.minus_labels(probs) - objective.strength * probs * (away - divergence)
+    parts = {"cross_entropy": ce, "jensen_shannon": jensen_shannon}
+    return Terms(ce - objective.strength * jensen_shannon, parts), slope * batch.share
+
+
+def _gncl(objective: GNCL, *given: Any) -> Fused | None:
+    """``mean ERR − λ · ½ Σ_j w_j (f_j − f̄)ᵀ H (f_j − f̄)`` of averaged scores."""
+    if objective.combine != "score":
+        return None
+    batch = _Batch(*given)
+    mean = weighted_mean(batch.logits, batch.weights)
+    mean_probs = mean.softmax(-1)
+    centred = batch.logits - mean
+    centred = centred - (mean_probs * centred).sum(-1, keepdim=True)
+    spread = weighted_mean(centred.square(), batch.weights)
+    variance = (mean_probs * spread).sum(-1, keepdim=True)
+    error, diversity = batch.cross_entropy(), batch.mean(variance) / 2
+    # Through the distances, and through the probabilities at which H is taken.
+    slope = mean_probs * (centred + (spread - variance) / 2)
+    slope = batch.minus_labels(batch.probs) - objective.strength * slope
+    parts = {"member_error": error, "second_order_diversity": diversity}
+    return Terms(error - objective.strength * diversity, parts), slope * batch.share
+
+
+def _ldr(
+    objective: LDR,
+    logits: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    example_weights: Tensor | None,
+) -> Fused | None:
+    """``mean CE + λ mean_n α_n · mean over pairs of G`` (ldr, Eq. 6), for A2D and JSD as G."""
+    if objective.regularizer not in PAIR_SLOPES or objective.label_smoothing:
+        return None
+    batch = _Batch(logits, labels, weights, example_weights)
+    alpha = hardness_weights(logits, labels, weights, example_weights)  # Eq. 4
+    examples = batch.example[:, 0] if isinstance(batch.example, Tensor) else batch.example
+    pairs = pair_weights(logits, logits.shape[0], weights)[..., None] * (alpha * examples)
+    disagreement, slope = PAIR_SLOPES[objective.regularizer](batch, pairs)
+    ce = batch.cross_entropy()
+    slope = batch.minus_labels(batch.probs) * batch.share + objective.strength * slope
+    parts = {"cross_entropy": ce, "disagreement": disagreement}
+    return Terms(ce + objective.strength * disagreement, parts), slope
+
+
+def _a2d_slope(batch: _Batch, pairs: Tensor) -> tuple[Tensor, Tensor]:
+    """``Σ pairs · disagreement.a2d_pairs``, ``[m, l, batch]``, and its gradient at the logits."""
+    log_probs, members = batch.log_probs, batch.logits.shape[0]
+    top = log_probs.argmax(-1, keepdim=True)
+    masked = log_probs.scatter(-1, top, -math.inf)
+    rest = masked.logsumexp(-1)  # log(1 − p) of every member at its own ŷ
+    asked = top[:, None, :, 0].expand(-1, members, -1)  # ŷ of m, for every l
+    index = asked.permute(1, 2, 0)  # [l, batch, m]
+    log_q = log_probs.gather(-1, index).permute(2, 0, 1)
+    own = asked == top[..., 0]
+    q = torch.where(own, 0.0, log_q.exp())
+    first = log_q.diagonal(dim1=0, dim2=1).T[:, None] + torch.where(own, rest, torch.log1p(-q))
+    either = torch.logaddexp(first, log_q + rest[:, None])  # −G, ldr, Eq. 3
+    # With s = e^first / e^either: ∂G/∂z of m is F − s δ_ŷ − (1 − s) r, with r the softmax of the
+    # rest; that of l is F − (1 − s) δ_ŷ − s r if ŷ is its top class too, else t (δ_ŷ − F).
+    s = (first - either).exp() * pairs
+    not_s = pairs - s
+    t = torch.where(own, 0.0, s * q / (1 - q) - not_s)
+    at_rest = (not_s.sum(1) + torch.where(own, s, 0.0).sum(0))[..., None]
+    at_top = (s.sum(1) + torch.where(own, not_s, 0.0).sum(0))[..., None]
+    slope = batch.probs * (at_rest + at_top - t.sum(0)[..., None])
+    slope = slope - (masked - rest[..., None]).exp() * at_rest
+    slope = slope.scatter_add(-1, top, -at_top).scatter_add(-1, index, t.permute(1, 2, 0))
+    return -(pairs * either).sum(), slope
+
+
+def _jsd_slope(batch: _Batch, pairs: Tensor) -> tuple[Tensor, Tensor]:
+    """``Σ pairs · disagreement.jsd_pairs``, and its gradient at the logits."""
+    probs = batch.probs
+    away = batch.log_probs[:, None] - _finite_log((probs[:, None] + probs) / 2)
+    divergence = (probs[:, None] * away).sum(-1)  # KL of m to the mean with l
+    slope = (away - divergence[..., None]) * pairs[..., None]
+    return -(pairs * divergence).sum(), -probs * slope.sum(1)
+
+
+#: The pair terms of LDR that have a gradient here.
+PAIR_SLOPES: dict[str, Callable[[_Batch, Tensor], tuple[Tensor, Tensor]]] = {
+    "a2d": _a2d_slope,
+    "jsd": _jsd_slope,
+}
+
+
+def _finite_log(probs: Tensor) -> Tensor:
+    """The logarithm, finite at 0, so that 0 log 0 = 0."""
+    return probs.clamp_min(torch.finfo(probs.dtype).tiny).log()
+
+
+#: Fused values and gradients, by objective. Each saves at least 10% of a whole training step.
+FAST: dict[type[Objective], Callable[..., Fused | None]] = {
+    Independent: _interpolation,
+    Joint: _interpolation,
+    Augmented: _interpolation,
+    ADP: _adp,
+    JSD: _jsd,
+    GNCL: _gncl,
+    LDR: _ldr,
+}
