@@ -211,7 +211,7 @@ def test_what_cannot_be_batched_is_trained_alone(change: Callable[[Training], Tr
 def test_one_that_diverges_ends_alone(spec: str) -> None:
     def trainings() -> list[Training]:
         outputs = 4 if "ldr" in spec else 1
-        bad = {"optimizer": "sgd:lr=1e37"}
+        bad = {"optimizer": "sgd:lr=1e38"}
         good = sweep(spec, 3, outputs, optimizer="sgd:lr=0.01")
         return [good[0], sweep(spec, 2, outputs, **bad)[1], good[2]]
 

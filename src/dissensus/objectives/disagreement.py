@@ -111,13 +111,9 @@ def _negative_joint_entropies(weighted: Tensor, probs: Tensor) -> Tensor:
 
 def jsd_pairs(log_probs: Tensor) -> Tensor:
     """Minus the Jensen–Shannon divergence of every pair, ``[members, members, batch]``."""
-    members, batch, _ = log_probs.shape
-    first, second = torch.triu_indices(members, members, 1, device=log_probs.device)
-    mixed = torch.logaddexp(log_probs[first], log_probs[second]) - math.log(2)
+    mean = torch.logaddexp(log_probs[:, None], log_probs) - math.log(2)
     own = entropy(log_probs)
-    pairs = (own[first] + own[second]) / 2 - entropy(mixed)
-    upper = log_probs.new_zeros(members, members, batch).index_put((first, second), pairs)
-    return upper + upper.transpose(0, 1)
+    return (own[:, None] + own) / 2 - entropy(mean)  # adp, Eq. 9, of two members
 
 
 def _x_log_x(values: Tensor) -> Tensor:

@@ -220,7 +220,7 @@ def _log_diversity(batch: _Batch) -> tuple[Tensor, Tensor]:
     # ∂ log det / ∂M̃ = 2 M̃ G⁻¹; back through the normalisation that is 2 M̃ (G⁻¹ − diag(G⁻¹ M̃ᵀ M̃)),
     # and G⁻¹ M̃ᵀ M̃ = 1 − floor · G⁻¹, where the floor is all that the diagonal of G is above 1.
     push = torch.linalg.inv_ex(gram)[0] * torch.where(identity > 0, gram, 1.0) - identity
-    push = (2 * push * scale).to(wrong.dtype) @ wrong.transpose(0, 1)
+    push = ((2 * push * scale) @ rows).to(wrong.dtype)
     return log_det, push.transpose(0, 1) * wrong
 
 

@@ -41,14 +41,10 @@ def hardness_weights(
     """
     with torch.no_grad():
         ce = cross_entropy(log_softmax(weighted_mean(logits, weights), -1), labels)
-        smallest = torch.finfo(ce.dtype).tiny
-        if example_weights is None:
-            mean = ce.mean()
-        else:
-            counts = example_weights.to(ce.dtype)
-            mean = (ce @ counts) / counts.sum().clamp_min(smallest)
-        mean = mean.clamp_min(smallest)
-        return ce / mean / mean  # Eq. 4; dividing twice keeps a small mean from underflowing
+        counts = torch.ones_like(ce) if example_weights is None else example_weights.to(ce.dtype)
+        mean = (ce * counts).sum() / counts.sum()
+        # Eq. 4; dividing twice keeps a small mean from underflowing.
+        return torch.where(mean > 0, ce / mean / mean, 0.0)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.execution import stacked_outputs
 from dissensus.ensemble.stack import tensors_of
 from dissensus.objectives import Objective
+from dissensus.objectives.fast import fleet_value_and_gradient
 from dissensus.training.batches import batch_sizes, derived_seed, shuffled
 from dissensus.training.meters import check_task, epoch_record, judge
 from dissensus.training.optim import MemberOptimizer, Optimizer, clip_by_member
@@ -105,28 +106,16 @@ class Fleet:
             ends = self._outputs(x)
         else:
             flat, backward = self.engine.vjp(self.tensors, x)
-            ends = flat.unflatten(0, shape).requires_grad_()
+            ends = flat.unflatten(0, shape)
         objective = _objective(self.trainings[0])
-
-        def terms(
-            outputs: Tensor, targets: Tensor, values: dict[str, Tensor], *weights: Tensor
-        ) -> Any:
-            own = objective.with_values(**values)
-            examples = weights[0] if weights else None
-            return tuple(own.evaluate(outputs, targets, example_weights=examples))
-
-        loss, parts = vmap(terms)(ends, y, self.values, *weights)
-        # No ensemble's loss depends on another's outputs: the gradient of the sum is everyone's.
-        total = loss.sum()
+        terms, at_ends = fleet_value_and_gradient(objective, self.values, ends, y, *weights)
         if self.engine is None:
-            found = list(torch.autograd.grad(total, list(leaves.values())))
+            found = list(torch.autograd.grad(ends, list(leaves.values()), at_ends))
             for parameter in self.tensors.values():
                 parameter.requires_grad_(False)
         else:
-            (at_ends,) = torch.autograd.grad(total, (ends,))
             found = list(backward(at_ends.flatten(0, 1)).values())
-        parts = {name: part.detach() for name, part in parts.items()}
-        return ends.detach(), loss.detach(), parts, found
+        return ends.detach(), terms.loss, terms.parts, found
 
     def _outputs(self, x: Tensor) -> Tensor:
         """``[ensembles, members, batch, outputs]`` for inputs ``[ensembles, batch, …]``."""
