@@ -374,7 +374,7 @@ def test_a_score_of_features_is_saved_beside_the_threshold(kind: type, tmp_path:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda text: text[: len(text) // 2], "cannot be read as JSON; it is damaged or cut short"),
+        (lambda text: text[: len(text) // 2], "cannot be read as JSON: it is damaged, cut short"),
         (lambda text: text.replace("detector/1", "detector/9"), "got 'dissensus.detector/9'"),
         (lambda text: "[1, 2]", "not a detector of a known format.* got None"),
         (lambda text: text.replace('"tpr"', '"fpr"'), "bad or missing tpr"),

@@ -1,13 +1,25 @@
-"""Files are whole or not there: after a failure, under a umask, and with several writers."""
+"""Files: whole or not there, and one reader and writer for each format."""
 
 import os
 import stat
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from dissensus.files import replace_atomically
+from dissensus.files import (
+    read_json,
+    read_npy,
+    read_npz,
+    read_safetensors,
+    read_toml,
+    replace_atomically,
+    write_npz,
+    write_safetensors,
+    write_text,
+)
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("disk"), KeyboardInterrupt()])
@@ -82,3 +94,58 @@ def test_concurrent_writers_leave_one_whole_file(tmp_path: Path) -> None:
     assert target.read_text() in texts
     assert set(seen) <= set(texts)
     assert list(tmp_path.iterdir()) == [target]
+
+
+# ---- formats ------------------------------------------------------------------------------------
+
+
+def test_arrays_come_back(tmp_path: Path) -> None:
+    arrays = {"x": np.arange(6.0).reshape(2, 3), "names": np.array(["a", "b"])}
+    for compress in (True, False):
+        write_npz(tmp_path / "a.npz", arrays, compress=compress)
+        back = read_npz(tmp_path / "a.npz")
+        assert all(np.array_equal(back[name], arrays[name]) for name in arrays)
+    np.save(tmp_path / "x.npy", arrays["x"])
+    assert np.array_equal(read_npy(tmp_path / "x.npy"), arrays["x"])
+
+
+def test_tensors_come_back_even_where_they_share_memory(tmp_path: Path) -> None:
+    whole = torch.arange(12.0).reshape(3, 4)
+    tensors = {"whole": whole, "row": whole[1], "turned": whole.T, "same": whole}
+    write_safetensors(tmp_path / "a.safetensors", tensors, {"format": "test"})
+    back, metadata = read_safetensors(tmp_path / "a.safetensors")
+    assert metadata == {"format": "test"}
+    assert back.keys() == tensors.keys()
+    assert all(torch.equal(back[name], tensors[name]) for name in tensors)
+
+
+def test_text_comes_back(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.json", '{"β": [1, null]}')
+    assert read_json(tmp_path / "a.json") == {"β": [1, None]}
+    write_text(tmp_path / "a.toml", "[training]\nepochs = 3\n")
+    assert read_toml(tmp_path / "a.toml") == {"training": {"epochs": 3}}
+
+
+READERS = {
+    "JSON": read_json,
+    "TOML": read_toml,
+    ".npy": read_npy,
+    ".npz": read_npz,
+    "safetensors": read_safetensors,
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "file"
+    with pytest.raises(ValueError, match=f"there is no file {path}"):
+        READERS[kind](path)
+    path.write_bytes(b"\xff{ not [ anything")
+    with pytest.raises(ValueError, match=rf"file cannot be read as {kind}: it is damaged, cut sho"):
+        READERS[kind](path)
+
+
+def test_python_objects_are_never_loaded(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.array([{}], dtype=object))
+    with pytest.raises(ValueError, match="holds Python objects, which are never loaded"):
+        read_npz(tmp_path / "a.npz")

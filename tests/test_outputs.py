@@ -360,7 +360,7 @@ def test_files_that_hold_something_else_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"one\.npz: outputs must be .* for one model pass"):
         Predictions.load(tmp_path / "one.npz")
     np.savez(tmp_path / "words.npz", outputs=np.array(["a", "b"]))
-    with pytest.raises(ValueError, match=r"words\.npz cannot be read"):
+    with pytest.raises(ValueError, match=r"words\.npz must hold numbers"):
         Predictions.load(tmp_path / "words.npz")
     np.save(tmp_path / "single.npy", np.zeros((2, 4, 3)))
     (tmp_path / "single.npy").rename(tmp_path / "single.npz")

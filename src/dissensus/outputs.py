@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.files import replace_atomically
+from dissensus.files import read_npz, read_safetensors, write_safetensors
 
 __all__ = [
     "COMBINATIONS",
@@ -327,18 +325,14 @@ class Predictions:
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, replacing ``path`` atomically."""
-        from safetensors.torch import save_file
-
-        tensors = {"outputs": self.outputs.detach().cpu().contiguous()}
+        tensors = {"outputs": self.outputs}
         if self.targets is not None:
-            # A copy, as safetensors refuses two names for the same memory.
-            tensors["targets"] = self.targets.detach().cpu().clone().contiguous()
+            tensors["targets"] = self.targets
         try:
             meta = json.dumps(dict(self.meta), allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(f"meta must be plain JSON values: {error}") from error
-        header = {"format": _FORMAT, "meta": meta}
-        replace_atomically(path, lambda part: save_file(tensors, part, metadata=header))
+        write_safetensors(path, tensors, {"format": _FORMAT, "meta": meta})
 
     @classmethod
     def load(cls, path: str | Path) -> Predictions:
@@ -360,17 +354,7 @@ class Predictions:
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(
-            f"{path} cannot be read as safetensors; it is damaged, cut short or of another kind "
-            f"({error})"
-        ) from error
+    tensors, header = read_safetensors(path)
     try:
         meta = json.loads(header.get("meta", "{}"))
     except json.JSONDecodeError as error:
@@ -378,28 +362,8 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, meta if isinstance(meta, dict) else {"meta": meta}
 
 
-#: What a damaged archive makes NumPy, zipfile and zlib raise.
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    TypeError,
-    EOFError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-
-
 def _read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    import numpy as np
-
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-            tensors = {name: torch.as_tensor(array) for name, array in arrays.items()}
-    except _UNREADABLE as error:
-        raise ValueError(
-            f"{path} cannot be read as .npz; it is damaged, cut short, or holds Python objects, "
-            f"which are never loaded ({error})"
-        ) from error
-    return tensors, {}
+        return {name: torch.as_tensor(array) for name, array in read_npz(path).items()}, {}
+    except TypeError as error:
+        raise ValueError(f"{path} must hold numbers: {error}") from error

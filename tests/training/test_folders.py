@@ -115,7 +115,7 @@ def test_damaged_neighbours_are_named(tmp_path: Path) -> None:
     train(tmp_path)
     config = (tmp_path / "config.toml").read_text()
     (tmp_path / "config.toml").write_text("members = ")
-    with pytest.raises(ValueError, match=r"config\.toml cannot be read: "):
+    with pytest.raises(ValueError, match=r"config\.toml cannot be read as TOML: "):
         train(tmp_path, resume=True, epochs=3, augment=never)
     (tmp_path / "config.toml").write_text(config)
     (tmp_path / "state.json").write_text("{")  # for people only

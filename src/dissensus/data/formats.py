@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import csv
 import io
-import zipfile
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.data.dataset import missing_extra
+from dissensus.files import read_npy, read_npz
 
 __all__ = [
     "IMAGE_SUFFIXES",
@@ -38,57 +38,8 @@ __all__ = [
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
 
+
 # ---- arrays -------------------------------------------------------------------------------------
-
-_DAMAGED = (OSError, ValueError, EOFError, AttributeError, TypeError, SyntaxError, MemoryError)
-_NPY_1 = b"\x93NUMPY\x01\x00"
-
-
-def read_npz(source: Path | bytes, where: str = "") -> dict[str, Array]:
-    """All arrays of an ``.npz`` file, or of its bytes."""
-    if isinstance(source, Path) and not source.is_file():
-        raise ValueError(f"there is no file {source}")
-    try:
-        file = io.BytesIO(source) if isinstance(source, bytes) else source
-        with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (*_DAMAGED, zipfile.BadZipFile) as error:
-        raise _unreadable(where or str(source), ".npz", error) from error
-
-
-def read_npy(source: Path | bytes, where: str = "") -> Array:
-    """The array of an ``.npy`` file, or of its bytes."""
-    try:
-        if isinstance(source, bytes) and source[:8] == _NPY_1:
-            header = 10 + int.from_bytes(source[8:10], "little")
-            if header <= len(source):
-                dtype, shape, fortran = _npy_header(source[:header])
-                flat = np.frombuffer(source, dtype, offset=header)
-                return flat.reshape(shape, order="F" if fortran else "C")
-        file = io.BytesIO(source) if isinstance(source, bytes) else source
-        array = np.load(file, allow_pickle=False)
-    except _DAMAGED as error:
-        raise _unreadable(where or str(source), ".npy", error) from error
-    if not isinstance(array, np.ndarray):  # an .npz under another name
-        name = where or str(source)
-        raise ValueError(f"{name} must be one .npy array, got {type(array).__name__}")
-    return array
-
-
-@lru_cache(maxsize=256)
-def _npy_header(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """Type, shape and order; samples have few different headers, and parsing them is slow."""
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(head[8:]))
-    if dtype.hasobject:
-        raise ValueError("its type is object")
-    return dtype, shape, fortran
-
-
-def _unreadable(where: str, kind: str, error: Exception) -> ValueError:
-    return ValueError(
-        f"{where} cannot be read as {kind}: it is damaged, cut short, or holds Python objects, "
-        f"which are never loaded ({error})"
-    )
 
 
 def read_idx(raw: bytes, where: str) -> Bytes:

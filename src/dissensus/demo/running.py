@@ -30,6 +30,7 @@ from dissensus.demo.telling import Outcome, sentences, table
 from dissensus.detection import Estimate
 from dissensus.files import write_text
 from dissensus.progress import ProgressBar
+from dissensus.records import read_record
 from dissensus.runs import Attack, attack, detect, diagnose, train
 from dissensus.sweeps import Watcher, sweep
 from dissensus.sweeps.engines import Cell, Record
@@ -148,8 +149,8 @@ def _page(place: Path, runs: dict[str, Path]) -> Path | None:
 
 def _outcome(key: str, folder: Path) -> Outcome:
     """The numbers of one method, from the records that this run has just written."""
-    record, ood = _read(folder / "record.json"), _read(folder / "ood" / "ood.json")
-    attacks = _read(folder / "robustness" / "record.json")
+    record, ood = read_record(folder / "record.json"), read_record(folder / "ood" / "ood.json")
+    attacks = read_record(folder / "robustness" / "record.json")
     (paper,) = (row for row in attacks["attacks"] if row["attack"] == PAPER)
     worst = attacks["worst_case"]
     aurocs = {
@@ -163,17 +164,12 @@ def _outcome(key: str, folder: Path) -> Outcome:
         Estimate(**shares["mean_member"]),
         record["test"]["ensemble_error"],
         record["test"]["diversity"],
-        _read(folder / "diagnosis.json")["verdict"],
+        read_record(folder / "diagnosis.json")["verdict"],
         aurocs[HELD_OUT],
         aurocs[CORRUPTED],
         Estimate(paper["accuracy"], *paper["interval"]),
         Estimate(worst["accuracy"], worst["low"], worst["high"]),
     )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
 
 
 def _tell(console: Console, outcomes: dict[str, Outcome], page: Path | None, attacks: int) -> None:

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from dissensus.detection.mahalanobis import Mahalanobis
 from dissensus.detection.measures import threshold_at
 from dissensus.detection.neighbours import NearestNeighbours
-from dissensus.files import write_text
+from dissensus.files import read_json, write_text
 from dissensus.outputs import check_outputs
 from dissensus.scores import NamedScore, at_temperature, parse
 
@@ -254,12 +254,7 @@ def _eval_mode(ens: object) -> Iterator[None]:
 def _read_record(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"no detector at {path}: there is no such file")
-    try:
-        record: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path} cannot be read as JSON; it is damaged or cut short ({error})"
-        ) from error
+    record = read_json(path)
     fields: dict[str, Any] = record if isinstance(record, dict) else {}
     if fields.get("format") != _FORMAT:
         raise ValueError(

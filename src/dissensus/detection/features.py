@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus.files import replace_atomically
+from dissensus.files import read_safetensors, write_safetensors
 from dissensus.outputs import check_finite
 
 __all__ = ["check_features", "pieces", "read_distance", "write_distance"]
@@ -57,11 +57,8 @@ def write_distance(
     path: str | Path, kind: str, tensors: dict[str, Tensor], settings: dict[str, Any]
 ) -> None:
     """Write one safetensors file, replacing ``path`` atomically."""
-    from safetensors.torch import save_file
-
-    flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     header = {"format": _FORMAT, "kind": kind, "settings": json.dumps(settings, allow_nan=False)}
-    replace_atomically(path, lambda part: save_file(flat, part, metadata=header))
+    write_safetensors(path, tensors, header)
 
 
 def read_distance(
@@ -71,20 +68,7 @@ def read_distance(
 
     The ``optional`` tensors are there together or not at all.
     """
-    from safetensors import SafetensorError, safe_open
-
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(
-            f"{path} cannot be read as safetensors; it is damaged, cut short or of another kind "
-            f"({error})"
-        ) from error
+    tensors, header = read_safetensors(path)
     if header.get("format") != _FORMAT or header.get("kind") != kind:
         raise ValueError(
             f"{path} is not a {kind} of a known format: expected {_FORMAT!r}, got "

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from dissensus._version import __version__
@@ -22,7 +21,7 @@ from dissensus.export.card import model_card
 from dissensus.export.deployed import check_detector
 from dissensus.export.findings import Findings, found_in
 from dissensus.export.metadata import backbone_of
-from dissensus.files import replace_atomically, write_text
+from dissensus.files import replace_atomically, write_safetensors, write_text
 from dissensus.models import MODELS, MemberFactory
 from dissensus.runs import Facts, load, member_factory, read_config
 from dissensus.runs.loading import put_weights
@@ -73,8 +72,7 @@ def save_folder(
     _check_comes_back(ens, config, model, state)
     code = _own_code(model)
     card = model_card(config, facts, findings or Findings(), detector=detector, license=license)
-    header = {"format": "pt"}  # what other readers of such files ask for
-    replace_atomically(path / WEIGHTS, lambda part: save_file(state, part, metadata=header))
+    write_safetensors(path / WEIGHTS, state, {"format": "pt"})  # as other readers want it
     written = [path / WEIGHTS]
     for file in code:
         replace_atomically(path / file.name, partial(shutil.copyfile, file))

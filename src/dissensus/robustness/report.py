@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from dissensus.detection import Estimate
-from dissensus.files import replace_atomically
+from dissensus.files import write_npz, write_safetensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,22 +100,10 @@ def save_examples(result: Robustness, path: str | Path) -> None:
         raise ValueError(f"adversarial examples go to .npz or .safetensors, got {path.name}")
     tensors, names = _tensors(result), [row.label for row in result.rows]
     if path.suffix == ".npz":
-        import numpy as np
-
-        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
-        arrays["attacks"] = np.array(names)
-
-        def write(part: Path) -> None:
-            with part.open("wb") as file:
-                np.savez_compressed(file, **arrays)
-
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        write_npz(path, {**arrays, "attacks": np.array(names)})
     else:
-        from safetensors.torch import save_file
-
-        def write(part: Path) -> None:
-            save_file(tensors, part, metadata={"attacks": json.dumps(names)})
-
-    replace_atomically(path, write)
+        write_safetensors(path, tensors, {"attacks": json.dumps(names)})
 
 
 def _tensors(result: Robustness) -> dict[str, Tensor]:
@@ -127,10 +116,10 @@ def _tensors(result: Robustness) -> dict[str, Tensor]:
         original,
     )
     return {
-        "x": worst.contiguous(),
-        "y": result.rows[0].outcome.labels.contiguous(),
-        "broken_by": by.contiguous(),
-        "original": original.contiguous(),
-        "adversarial": adversarial.contiguous(),
+        "x": worst,
+        "y": result.rows[0].outcome.labels,
+        "broken_by": by,
+        "original": original,
+        "adversarial": adversarial,
         "predictions": torch.stack([row.outcome.predictions for row in result.rows]),
     }

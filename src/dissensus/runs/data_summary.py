@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.files import write_text
+from dissensus.files import read_json, write_text
 from dissensus.runs.hub_folder import is_hub_folder, read_hub_config
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class DataSummary:
             if is_hub_folder(run):
                 values = read_hub_config(run).get("facts")
             elif file.is_file():
-                values = json.loads(file.read_text(encoding="utf-8"))
+                values = read_json(file)
             if values is None:
                 return None
             return cls(**{item.name: values[item.name] for item in fields(cls)})

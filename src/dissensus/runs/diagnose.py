@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dissensus.files import read_npy
 from dissensus.records import environment, write_record
 from dissensus.runs.load import load
 from dissensus.runs.training_data import data_of
@@ -172,15 +173,8 @@ def _read(paths: Sequence[Path]) -> Predictions:
 
 
 def _read_array(path: Path) -> object:
-    import numpy as np
 
-    try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(
-            f"{path} cannot be read as .npy: it is damaged, cut short, or holds Python objects, "
-            f"which are never loaded ({error})"
-        ) from error
+    array = read_npy(path)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{path} must hold numbers, got {array.dtype}")
     return array

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dissensus.files import read_toml
 from dissensus.records import read_record
 from dissensus.runs.hub_folder import is_hub_folder, read_hub_config
 
@@ -85,11 +85,7 @@ def read_config(run: str | Path) -> dict[str, dict[str, Any]]:
     file = path / CONFIG
     if not file.is_file():
         raise ValueError(f"{path} is not a run: it has no {CONFIG}")
-    try:
-        read = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from error
-    config = _sections(read)
+    config = _sections(read_toml(file))
     if "training" not in config or "ensemble" not in config:
         raise ValueError(f"{file} is not the config of a run: it lacks [ensemble] or [training]")
     return config

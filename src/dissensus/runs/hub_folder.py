@@ -7,7 +7,6 @@ its import path, and only ``trust=True`` runs it. ``dissensus.export`` writes su
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
 
     from dissensus.ensemble import Ensemble
     from dissensus.models import MemberFactory
+
+from dissensus.files import read_json, read_safetensors
 
 __all__ = [
     "CONFIG",
@@ -42,10 +43,7 @@ def is_hub_folder(folder: str | Path) -> bool:
 def read_hub_config(folder: str | Path) -> dict[str, Any]:
     """``config.json``, checked; an error says what is wrong with it."""
     file = Path(folder) / CONFIG
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from error
+    config = read_json(file)
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         got = config.get("format") if isinstance(config, dict) else type(config).__name__
         raise ValueError(f"{file} is not of an ensemble: expected {FORMAT!r}, got {got!r}")
@@ -60,14 +58,7 @@ def read_hub_config(folder: str | Path) -> dict[str, Any]:
 
 def read_hub_weights(folder: str | Path) -> dict[str, Tensor]:
     """The tensors of ``model.safetensors``, on the CPU."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    file = Path(folder) / WEIGHTS
-    try:
-        return load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file} cannot be read as safetensors: {error}") from error
+    return read_safetensors(Path(folder) / WEIGHTS)[0]
 
 
 def build_ensemble(

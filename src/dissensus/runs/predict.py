@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.files import replace_atomically, write_text
+from dissensus.files import write_npz, write_text
 from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import read_config
 from dissensus.runs.load import load
@@ -72,19 +72,12 @@ class PredictedInputs(Result):
 
     def save(self, path: str | Path) -> None:
         """Write the arrays to an ``.npz`` file, or one line for each input to a ``.csv`` file."""
-        import numpy as np
-
         path = Path(path)
         _check_output(path, members="members" in self.arrays)
         if path.suffix.lower() == ".csv":
             write_text(path, self._csv())
-            return
-
-        def save(part: Path) -> None:
-            with part.open("wb") as file:
-                np.savez(file, **self.arrays)  # type: ignore[arg-type]
-
-        replace_atomically(path, save)
+        else:
+            write_npz(path, self.arrays, compress=False)
 
     def _columns(self) -> dict[str, list[Any]]:
         """Label and probabilities by class, or the prediction; then scores."""

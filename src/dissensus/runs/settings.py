@@ -13,6 +13,7 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from dissensus.files import read_toml
 from dissensus.specs import nearest
 from dissensus.verbs import option
 
@@ -258,10 +259,7 @@ def _rank(places: list[tuple[str, str]], section: str, key: str) -> int:
 def _read_toml(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ValueError(f"there is no file {file} with settings")
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file} cannot be read as TOML: {error}") from error
+    return read_toml(file)
 
 
 def _entries(source: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, Any]]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dissensus.files import write_text
+from dissensus.files import read_toml, write_text
 from dissensus.records import toml_text
 from dissensus.runs.config import absolute_model, absolute_path, complete_config
 from dissensus.sweeps.engines import Cell, plain
@@ -134,7 +133,7 @@ class Plan:
         if not file.is_file():
             return None
         try:
-            found = tomllib.loads(file.read_text(encoding="utf-8"))
+            found = read_toml(file)
             sweep = found.pop("sweep")
             grid, space = found.pop("grid", {}), found.pop("search", {})
             return cls(found, grid, space=space, **sweep)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus.files import replace_atomically, write_text
+from dissensus.files import read_safetensors, write_safetensors, write_text
 
 __all__ = ["check_writable", "read_checkpoint", "write_checkpoint"]
 
@@ -24,12 +24,8 @@ FILE, STATE, FORMAT = "checkpoint.safetensors", "state.json", "dissensus.checkpo
 
 def write_checkpoint(folder: Path, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
     """Replace the checkpoint in ``folder``."""
-    from safetensors.torch import save_file
-
-    text = json.dumps(values)
-    flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    header = {"format": FORMAT, "values": text}
-    replace_atomically(folder / FILE, lambda part: save_file(flat, part, metadata=header))
+    header = {"format": FORMAT, "values": json.dumps(values)}
+    write_safetensors(folder / FILE, tensors, header)
     write_text(folder / STATE, json.dumps(values, indent=1) + "\n")
 
 
@@ -37,19 +33,15 @@ def read_checkpoint(
     folder: Path, device: torch.device | str = "cpu"
 ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """Tensors and values of the checkpoint in ``folder``; None where there is none."""
-    from safetensors import SafetensorError, safe_open
-
     path = folder / FILE
     if not path.is_file():
         return None
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tensors, header = read_safetensors(path, device)
         if header.get("format") != FORMAT:
             raise ValueError(f"its format is {header.get('format')!r}, not {FORMAT!r}")
         return tensors, json.loads(header["values"])
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+    except (ValueError, KeyError) as error:
         raise ValueError(f"{path} is not a checkpoint that can be read: {error}") from error
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dissensus.files import write_text
+from dissensus.files import read_toml, write_text
 from dissensus.records import environment, toml_text, write_record
 from dissensus.training.checkpoint import check_writable, read_checkpoint, write_checkpoint
 
@@ -67,11 +67,7 @@ class RunFolder:
         return before
 
     def _read_config(self) -> dict[str, Any]:
-        path = self.path / CONFIG
-        try:
-            return tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
+        return read_toml(self.path / CONFIG)
 
     def append(self, record: dict[str, Any]) -> None:
         """Add one epoch to the metrics."""

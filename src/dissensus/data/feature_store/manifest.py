@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dissensus.files import write_text
+from dissensus.files import read_json, write_text
 
 __all__ = ["DTYPES", "MANIFEST", "UNFINISHED", "Manifest", "Part", "check_name", "digest"]
 
@@ -115,7 +115,7 @@ class Manifest:
                 )
             raise ValueError(f"{folder} holds no features: there is no {MANIFEST}")
         try:
-            return cls._of(json.loads(file.read_text(encoding="utf-8")))
+            return cls._of(read_json(file))
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{file} is damaged or not of this format: {error}") from error
 
