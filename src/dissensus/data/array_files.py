@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dissensus.data.dataset import Data, Request, Split, split_rows
-from dissensus.data.formats import read_npz
 from dissensus.data.table import Scaler
 from dissensus.files import read_npz
 
