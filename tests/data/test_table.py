@@ -109,5 +109,5 @@ def test_without_standardisation_numbers_stay_raw() -> None:
 def test_load_table_knows_its_tables() -> None:
     with pytest.raises(ValueError, match=r"no table 'wines'; did you mean 'wine'\?"):
         load_table("wines")
-    with pytest.raises(ValueError, match="'wine' has no option 'verify'; it has none"):
+    with pytest.raises(ValueError, match="'wine' has no option 'verify'; known are standardize"):
         load_table("wine", verify=False)

@@ -24,28 +24,22 @@ from dissensus.data.image_sets import (
 from dissensus.data.images import Pixels, fit_images, to_unit
 from dissensus.data.on_disk import is_shards, load_shards
 from dissensus.data.table import Table
-from dissensus.data.table_files import load_table_file, read_table_file
-from dissensus.data.table_sets import (
-    EMBEDDED_TABLES,
-    UCI_TABLES,
-    load_embedded,
-    load_uci,
-    uci_table,
-)
+from dissensus.data.table_files import read_table_file
+from dissensus.data.table_sets import EMBEDDED_TABLES, UCI_TABLES, embedded_table, uci_table
 from dissensus.specs import check_name, nearest
 
 __all__ = ["DATASETS", "FORMATS", "OOD_SETS", "load", "load_ood", "load_table"]
 
-#: Every data set by name: ``loader(request, **options) -> Data``.
-DATASETS: dict[str, Callable[..., Data]] = {
+#: Every data set by name: ``loader(request, **options)``; tables come whole, in raw units.
+DATASETS: dict[str, Callable[..., Data | Table]] = {
     "digits": load_digits_images,
-    "breast_cancer": partial(load_embedded, "breast_cancer"),
-    "wine": partial(load_embedded, "wine"),
-    "diabetes": partial(load_embedded, "diabetes"),
-    "abalone": partial(load_uci, "abalone"),
-    "bioconcentration": partial(load_uci, "bioconcentration"),
-    "facebook": partial(load_uci, "facebook"),
-    "weather": partial(load_uci, "weather"),
+    "breast_cancer": partial(embedded_table, "breast_cancer"),
+    "wine": partial(embedded_table, "wine"),
+    "diabetes": partial(embedded_table, "diabetes"),
+    "abalone": partial(uci_table, "abalone"),
+    "bioconcentration": partial(uci_table, "bioconcentration"),
+    "facebook": partial(uci_table, "facebook"),
+    "weather": partial(uci_table, "weather"),
     "mnist": partial(load_image_set, "mnist"),
     "fashion_mnist": partial(load_image_set, "fashion_mnist"),
     "kmnist": partial(load_image_set, "kmnist"),
@@ -55,13 +49,15 @@ DATASETS: dict[str, Callable[..., Data]] = {
     "features_effnetlite0": load_features,
 }
 
-#: The user's own files by their suffix: ``loader(path, request, **options) -> Data``.
-FORMATS: dict[str, Callable[..., Data]] = {
-    ".csv": load_table_file,
-    ".tsv": load_table_file,
-    ".parquet": load_table_file,
+#: The user's own files by their suffix: ``loader(path, request, **options)``.
+FORMATS: dict[str, Callable[..., Data | Table]] = {
+    ".csv": read_table_file,
+    ".tsv": read_table_file,
+    ".parquet": read_table_file,
     ".npz": load_npz,
 }
+
+_TABLE_FILES = tuple(suffix for suffix, loader in FORMATS.items() if loader is read_table_file)
 
 #: Image sets whose test part can serve as unknown inputs: ``loader(request) -> Pixels``.
 OOD_SETS: dict[str, Callable[..., Pixels]] = {
@@ -105,6 +101,8 @@ def load(
     loader = _loader(name_or_path)
     _check_options(name_or_path, loader, options)
     data = loader(request, **options)
+    if isinstance(data, Table):
+        data = data.split(seed, val=val, test=request.test_share)
     return data if hold_out is None else hold_out_classes(data, hold_out)
 
 
@@ -120,22 +118,17 @@ def load_table(
     >>> load_table("diabetes")
     Table('diabetes': regression, 442 rows, 10 columns)
     """
-    name = _key(name_or_path)
-    reader: Callable[..., Table]
-    if name in EMBEDDED_TABLES:
-        reader = EMBEDDED_TABLES[name]
-    elif name in UCI_TABLES:
-        reader = partial(uci_table, name, Request(data_places(data_dir), download=download))
-    elif FORMATS.get(Path(name_or_path).suffix.lower()) is load_table_file:
-        reader = partial(read_table_file, name_or_path)
-    else:
-        tables = [*EMBEDDED_TABLES, *UCI_TABLES]
+    name, tables = _key(name_or_path), [*EMBEDDED_TABLES, *UCI_TABLES]
+    if name not in tables and Path(name_or_path).suffix.lower() not in _TABLE_FILES:
         raise ValueError(
             f"there is no table {str(name_or_path)!r}; {nearest(name, tables)} (files end in "
-            ".csv, .tsv or .parquet)"
+            f"{', '.join(_TABLE_FILES)})"
         )
-    _check_options(name_or_path, reader, options)
-    return reader(**options)
+    loader = _loader(name_or_path)
+    _check_options(name_or_path, loader, options)
+    table = loader(Request(data_places(data_dir), download=download), **options)
+    assert isinstance(table, Table)
+    return table
 
 
 def load_ood(
@@ -166,7 +159,7 @@ def load_ood(
     return x if input_shape is None else fit_images(x, input_shape)
 
 
-def _loader(name_or_path: str | Path) -> Callable[..., Data]:
+def _loader(name_or_path: str | Path) -> Callable[..., Data | Table]:
     name, path = _key(name_or_path), Path(name_or_path)
     if name in DATASETS and not isinstance(name_or_path, Path):
         return DATASETS[name]

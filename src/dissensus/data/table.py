@@ -8,8 +8,9 @@ split alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 
 from dissensus.data.dataset import TASKS, Data, Request, tensors
+from dissensus.data.formats import is_missing
 
-__all__ = ["Scaler", "Table", "one_hot"]
+__all__ = ["Scaler", "Table", "check_finite", "encode_columns", "numeric_column", "one_hot"]
 
 Floats = NDArray[np.float64]
 
@@ -116,7 +118,8 @@ class Table:
     classes: tuple[str, ...] = ()
     log_skew: float | None = None
     source: str = ""
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+    standardize: bool = True  # unless a split says otherwise
 
     def __post_init__(self) -> None:
         rows, columns = self.x.shape
@@ -140,7 +143,7 @@ class Table:
         *,
         val: float | int = 0.2,
         test: float | int = 0.2,
-        standardize: bool = True,
+        standardize: bool | None = None,
     ) -> Data:
         """Standardised train, validation and test splits for one seed.
 
@@ -151,6 +154,7 @@ class Table:
         >>> data.train[0][:, 0].mean().abs().item() < 1e-6, data.train[0][:, 1].unique().tolist()
         (True, [0.0, 1.0])
         """
+        standardize = self.standardize if standardize is None else standardize
         parts = Request(seed=seed, val=val, test=test).split(len(self))
         train = parts[0]
         notes: dict[str, Any] = {"split_seed": seed, "notes": list(self.notes)}
@@ -210,3 +214,57 @@ def _level_order(level: str) -> tuple[int, float, str]:
         return 0, float(level), level
     except ValueError:
         return 1, 0.0, level
+
+
+def numeric_column(values: Sequence[str]) -> Floats | None:
+    """The column as floats with NaN for gaps, or None if it is text or wholly empty."""
+    try:
+        numbers = np.array([math.nan if is_missing(v) else float(v) for v in values])
+    except ValueError:
+        return None
+    return None if bool(np.isnan(numbers).all()) else numbers
+
+
+def check_finite(numbers: Floats, name: str) -> None:
+    """Raise for infinite values in a column."""
+    bad = int(np.isinf(numbers).sum())
+    if bad:
+        raise ValueError(f"column {name!r} holds {bad} infinite values; remove or replace them")
+
+
+def encode_columns(
+    columns: Mapping[str, Sequence[str]],
+    categorical: Collection[str] = (),
+    *,
+    max_levels: float = math.inf,
+    drop_first: bool = False,
+) -> tuple[Floats, tuple[str, ...], NDArray[np.bool_]]:
+    """Numbers, their names, and which are to be scaled: numeric columns, and one-hot ones.
+
+    Columns of text and those of ``categorical`` have a 0/1 column for each level (``drop_first``:
+    except the first); every column stays in its place.
+    """
+    blocks: list[Floats] = []
+    features: list[str] = []
+    scaled: list[bool] = []
+    for name, values in columns.items():
+        numbers = None if name in categorical else numeric_column(values)
+        if numbers is not None:
+            check_finite(numbers, name)
+            blocks.append(numbers[:, None])
+            features.append(name)
+            scaled.append(True)
+            continue
+        levels = ["missing" if is_missing(value) else value for value in values]
+        distinct = len(set(levels))
+        if distinct > max_levels:
+            raise ValueError(
+                f"column {name!r} is text with {distinct} different values, such as "
+                f"{levels[0]!r}; leave it out with drop=[{name!r}], or raise max_levels "
+                f"(now {max_levels:g})"
+            )
+        hot, names = one_hot(levels, name, drop_first=drop_first)
+        blocks.append(hot)
+        features += names
+        scaled += [False] * len(names)
+    return np.concatenate(blocks, 1), tuple(features), np.array(scaled)

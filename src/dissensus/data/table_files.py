@@ -9,26 +9,32 @@ Table('flats.csv': regression, 15 rows, 3 columns)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from dissensus.data.dataset import Data, Request
+from dissensus.data.dataset import Request
 from dissensus.data.formats import is_missing, missing_counts, read_columns
-from dissensus.data.table import Floats, Table, one_hot
+from dissensus.data.table import (
+    Floats,
+    Table,
+    check_finite,
+    encode_columns,
+    numeric_column,
+    one_hot,
+)
 
-__all__ = ["load_table_file", "read_table_file"]
+__all__ = ["read_table_file"]
 
 #: An integer target with at most this many values is taken for class labels.
 FEW_VALUES = 20
 _HANDLINGS = ("error", "drop", "fill")
 
 
-def load_table_file(
-    path: Path,
-    request: Request,
+def read_table_file(
+    path: str | Path,
+    request: Request | None = None,  # of which nothing is needed
     *,
     target: str | int | None = None,
     task: str | None = None,
@@ -38,35 +44,6 @@ def load_table_file(
     max_levels: int = 50,
     log_skew: float | None = None,
     standardize: bool = True,
-    header: bool = True,
-) -> Data:
-    """:func:`read_table_file`, split for the request's seed."""
-    table = read_table_file(
-        path,
-        target=target,
-        task=task,
-        drop=drop,
-        categorical=categorical,
-        missing=missing,
-        max_levels=max_levels,
-        log_skew=log_skew,
-        header=header,
-    )
-    return table.split(
-        request.seed, val=request.val, test=request.test_share, standardize=standardize
-    )
-
-
-def read_table_file(
-    path: str | Path,
-    *,
-    target: str | int | None = None,
-    task: str | None = None,
-    drop: Sequence[str] = (),
-    categorical: Sequence[str] = (),
-    missing: str = "error",
-    max_levels: int = 50,
-    log_skew: float | None = None,
     header: bool = True,
 ) -> Table:
     """Read a table whose column ``target`` (a name, or a position: −1 is the last) is to be learnt.
@@ -98,7 +75,7 @@ def read_table_file(
         raise ValueError(f"{path} has no column besides the target {goal!r}")
     task = _task(goal_values, task, goal)
     y, classes = _labels(goal_values) if task == "classification" else _targets(goal_values, goal)
-    x, features, scaled = _encode(kept, set(categorical), max_levels)
+    x, features, scaled = encode_columns(kept, categorical, max_levels=max_levels)
     notes = (f"target {goal}", *(f"dropped {name}" for name in drop), f"missing={missing}")
     return Table(
         path.name,
@@ -112,6 +89,7 @@ def read_table_file(
         log_skew=log_skew,
         source=str(path),
         notes=notes,
+        standardize=standardize,
     )
 
 
@@ -177,16 +155,7 @@ def _without_gaps(
     return np.flatnonzero(~gaps).astype(np.int64)
 
 
-# ---- columns into numbers -----------------------------------------------------------------------
-
-
-def _numeric(values: Sequence[str]) -> Floats | None:
-    """The column as floats with NaN for gaps, or None if it is text or wholly empty."""
-    try:
-        numbers = np.array([math.nan if is_missing(v) else float(v) for v in values])
-    except ValueError:
-        return None
-    return None if bool(np.isnan(numbers).all()) else numbers
+# ---- the target ---------------------------------------------------------------------------------
 
 
 def _task(values: Sequence[str], task: str | None, name: str) -> str:
@@ -194,7 +163,7 @@ def _task(values: Sequence[str], task: str | None, name: str) -> str:
         if task not in ("classification", "regression"):
             raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")
         return task
-    numbers = _numeric(values)
+    numbers = numeric_column(values)
     if numbers is None:
         return "classification"
     whole = bool(np.isfinite(numbers).all()) and bool((numbers == np.round(numbers)).all())
@@ -210,47 +179,11 @@ def _labels(values: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def _targets(values: Sequence[str], name: str) -> tuple[Floats, tuple[str, ...]]:
-    numbers = _numeric(values)
+    numbers = numeric_column(values)
     if numbers is None:
         raise ValueError(
             f"the target {name!r} holds text such as {values[0]!r}; regression needs numbers: "
             "leave task out, or pass task='classification'"
         )
-    _check_infinite(numbers, name)
+    check_finite(numbers, name)
     return numbers, ()
-
-
-def _check_infinite(numbers: Floats, name: str) -> None:
-    bad = int(np.isinf(numbers).sum())
-    if bad:
-        raise ValueError(f"column {name!r} holds {bad} infinite values; remove or replace them")
-
-
-def _encode(
-    columns: dict[str, list[str]], categorical: set[str], max_levels: int
-) -> tuple[Floats, tuple[str, ...], np.ndarray]:
-    """Each column in its place: one if numeric, one for each level if not."""
-    blocks: list[Floats] = []
-    features: list[str] = []
-    scaled: list[bool] = []
-    for name, values in columns.items():
-        numbers = None if name in categorical else _numeric(values)
-        if numbers is not None:
-            _check_infinite(numbers, name)
-            blocks.append(numbers[:, None])
-            features.append(name)
-            scaled.append(True)
-            continue
-        levels = ["missing" if is_missing(value) else value for value in values]
-        distinct = len(set(levels))
-        if distinct > max_levels:
-            raise ValueError(
-                f"column {name!r} is text with {distinct} different values, such as "
-                f"{levels[0]!r}; leave it out with drop=[{name!r}], or raise max_levels "
-                f"(now {max_levels})"
-            )
-        hot, names = one_hot(levels, name)
-        blocks.append(hot)
-        features += names
-        scaled += [False] * len(names)
-    return np.concatenate(blocks, 1), tuple(features), np.array(scaled)

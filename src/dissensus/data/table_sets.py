@@ -22,19 +22,18 @@ and not logged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dissensus.data.dataset import Data, Request
+from dissensus.data.dataset import Request
 from dissensus.data.download import RemoteFile, content, locate
 from dissensus.data.formats import is_missing, parse_separated
-from dissensus.data.table import Floats, Table, one_hot
+from dissensus.data.table import Table, encode_columns, numeric_column
 
-__all__ = ["EMBEDDED_TABLES", "UCI_TABLES", "UCITable", "load_embedded", "load_uci", "uci_table"]
+__all__ = ["EMBEDDED_TABLES", "UCI_TABLES", "UCITable", "embedded_table", "uci_table"]
 
 _UCI = "https://archive.ics.uci.edu/static/public"
 _RESTORED = (
@@ -166,14 +165,21 @@ def uci_table(
     if verify and len(ids) != how.complete:
         raise ValueError(f"{path}: {len(ids)} rows are complete, expected {how.complete}")
     ids = ids[: how.limit if limit == "paper" else _row_limit(limit)]
-    x, features, scaled = _encode(columns, ids, how, str(path))
+    left_out = {how.target, *how.drop, *how.one_hot}
+    numeric = [column for column in columns if column not in left_out]
+    rows = {column: [values[i] for i in ids] for column, values in columns.items()}
+    for column in (*numeric, how.target):
+        if numeric_column(rows[column]) is None:
+            raise ValueError(f"{path}: column {column!r} is not numeric")
+    used = {column: rows[column] for column in (*numeric, *how.one_hot)}
+    x, features, scaled = encode_columns(used, how.one_hot, drop_first=how.drop_first)
     if verify and x.shape[1] != how.columns:
         raise ValueError(f"{path} gives {x.shape[1]} columns, expected {how.columns}")
     return Table(
         name,
         "regression",
         x,
-        _numbers(columns[how.target], ids, how.target, str(path)),
+        np.array(rows[how.target], dtype=np.float64),
         features,
         scaled,
         ids,
@@ -185,19 +191,6 @@ def uci_table(
             + (f"; dropped {', '.join(how.drop)}" if how.drop else ""),
         ),
     )
-
-
-def load_uci(
-    name: str,
-    request: Request,
-    *,
-    log_skew: float | None = 2.0,
-    limit: int | str | None = "paper",
-    verify: bool = True,
-) -> Data:
-    """:func:`uci_table`, split for the request's seed."""
-    table = uci_table(name, request, log_skew=log_skew, limit=limit, verify=verify)
-    return table.split(request.seed, val=request.val, test=request.test_share)
 
 
 def _row_limit(limit: int | str | None) -> int | None:
@@ -214,68 +207,28 @@ def _complete(columns: Mapping[str, Sequence[str]], count: int) -> np.ndarray:
     return np.flatnonzero(~gaps).astype(np.int64)
 
 
-def _encode(
-    columns: Mapping[str, Sequence[str]], ids: np.ndarray, how: UCITable, where: str
-) -> tuple[Floats, tuple[str, ...], np.ndarray]:
-    """Numeric columns first, in the file's order, then the one-hot ones."""
-    left_out = {how.target, *how.drop, *how.one_hot}
-    numeric = [name for name in columns if name not in left_out]
-    blocks = [_numbers(columns[name], ids, name, where)[:, None] for name in numeric]
-    features = list(numeric)
-    for name in how.one_hot:
-        levels = [columns[name][i] for i in ids]
-        hot, names = one_hot(levels, name, drop_first=how.drop_first)
-        blocks.append(hot)
-        features += names
-    scaled = np.arange(len(features)) < len(numeric)
-    return np.concatenate(blocks, 1), tuple(features), scaled
-
-
-def _numbers(values: Sequence[str], ids: np.ndarray, name: str, where: str) -> Floats:
-    try:
-        return np.array([float(values[i]) for i in ids])
-    except ValueError as error:
-        raise ValueError(f"{where}: column {name!r} is not numeric ({error})") from error
-
-
 # ---- tables of scikit-learn ----------------------------------------------------------------------
 
-_SOURCE = "embedded in scikit-learn: "
+
+#: Tables of scikit-learn: the function that gives one, its settings, and the task.
+EMBEDDED_TABLES: dict[str, tuple[str, dict[str, Any], str]] = {
+    # 569 tumours, 30 measurements, malignant or benign
+    "breast_cancer": ("load_breast_cancer", {}, "classification"),
+    # 178 wines, 13 measurements, three growers
+    "wine": ("load_wine", {}, "classification"),
+    # 442 patients, 10 measurements; the target is the progression of the disease in a year. Raw
+    # units, because scikit-learn's own scaling uses the statistics of all rows.
+    "diabetes": ("load_diabetes", {"scaled": False}, "regression"),
+}
 
 
-def load_embedded(name: str, request: Request, *, standardize: bool = True) -> Data:
-    """One of :data:`EMBEDDED_TABLES`, split for the request's seed."""
-    table = EMBEDDED_TABLES[name]()
-    return table.split(
-        request.seed, val=request.val, test=request.test_share, standardize=standardize
-    )
+def embedded_table(name: str, request: Request | None = None, *, standardize: bool = True) -> Table:
+    """One of :data:`EMBEDDED_TABLES` in raw units."""
+    import sklearn.datasets
 
-
-def _breast_cancer() -> Table:
-    """569 tumours, 30 measurements, malignant or benign."""
-    from sklearn.datasets import load_breast_cancer
-
-    return _table("breast_cancer", load_breast_cancer(), "classification")
-
-
-def _wine() -> Table:
-    """178 wines, 13 measurements, three growers."""
-    from sklearn.datasets import load_wine
-
-    return _table("wine", load_wine(), "classification")
-
-
-def _diabetes() -> Table:
-    """442 patients, 10 measurements; the target is the progression of the disease in a year."""
-    from sklearn.datasets import load_diabetes
-
-    # Raw units: scikit-learn's own scaling uses the statistics of all rows.
-    return _table("diabetes", load_diabetes(scaled=False), "regression")
-
-
-def _table(name: str, bunch: Any, task: str) -> Table:
-    x: NDArray[np.float64] = np.asarray(bunch.data, dtype=np.float64)
-    classes = tuple(str(c) for c in bunch.target_names) if task == "classification" else ()
+    function, settings, task = EMBEDDED_TABLES[name]
+    bunch = getattr(sklearn.datasets, function)(**settings)
+    x = np.asarray(bunch.data, dtype=np.float64)
     return Table(
         name,
         task,
@@ -284,14 +237,7 @@ def _table(name: str, bunch: Any, task: str) -> Table:
         tuple(str(feature) for feature in bunch.feature_names),
         np.ones(x.shape[1], dtype=bool),
         np.arange(len(x), dtype=np.int64),
-        classes=classes,
-        source=f"{_SOURCE}sklearn.datasets.load_{name}",
+        classes=tuple(map(str, bunch.target_names)) if task == "classification" else (),
+        source=f"embedded in scikit-learn: sklearn.datasets.{function}",
+        standardize=standardize,
     )
-
-
-#: Tables in raw units by name.
-EMBEDDED_TABLES: dict[str, Callable[[], Table]] = {
-    "breast_cancer": _breast_cancer,
-    "wine": _wine,
-    "diabetes": _diabetes,
-}
