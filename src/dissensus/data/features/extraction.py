@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dissensus._version import __version__
 from dissensus.data import (
+    AUGMENTATIONS,
     DATASETS,
     Augment,
     Data,
@@ -33,6 +34,7 @@ from dissensus.data.features.transforms import Transform
 from dissensus.data.folder import ImageRows, open_folder
 from dissensus.data.inputs import CorruptedImages
 from dissensus.progress import ProgressBar
+from dissensus.specs import check_name
 
 __all__ = ["extract"]
 
@@ -45,8 +47,9 @@ def extract(
     ood: Sequence[str] = (),
     transform: Transform | str | None = None,
     split_at: str | None = None,
+    tokens: int | None = None,
     passes: int = 1,
-    augment: Augment | None = None,
+    augment: Augment | str | None = None,
     dtype: str = "float16",
     batch_size: int = 64,
     limit: int | None = None,
@@ -61,17 +64,23 @@ def extract(
     """Write the features of ``data`` and of unknown inputs to the folder ``out``.
 
     ``backbone`` is a module or a name for :func:`load_backbone`; it runs in evaluation mode without
-    gradients. ``data`` is a data set, or what ``data.load`` takes; folders of images are read one
-    by one, however large. ``ood`` names further sets (``svhn``, ``corrupt:5``, a folder). With
-    ``augment`` the training part is stored ``passes`` times, changed by chance each time.
-    ``limit`` draws so many rows of each part.
+    gradients; ``split_at`` and ``tokens`` go to that function. ``data`` is a data set, or an
+    argument of ``data.load``; folders of images are read one by one, however large. ``ood`` names
+    further sets (``svhn``, ``corrupt:5``, a folder). With ``augment`` the training part is stored
+    ``passes`` times, changed at random each time. ``limit`` draws so many rows of each part.
 
     Interrupted, the same call goes on after the last whole shard, and ends with the same bytes (for
     the same ``batch_size``); a call for anything else is refused.
     """
-    _check(passes, augment, batch_size)
+    if isinstance(augment, str):
+        check_name(augment, AUGMENTATIONS, "augmentation")
+        augment = None if augment == "none" else AUGMENTATIONS[augment]
+    if passes < 1 or batch_size < 1:
+        raise ValueError(f"passes and batch_size must be at least 1, got {passes}, {batch_size}")
+    if passes > 1 and augment is None:
+        raise ValueError("several passes are all the same without --augment; name one")
     chosen = Transform.parse(transform) if isinstance(transform, str) else transform
-    used = _backbone(backbone, split_at, chosen)
+    used = _backbone(backbone, split_at, tokens, chosen)
     size = used.transform.size
     known = _load(data, size, seed, val, data_dir, dict(options or {}))
     sets = {**known.splits(), **known.extra}
@@ -245,19 +254,15 @@ def _load(
     return data
 
 
-def _check(passes: int, augment: Augment | None, batch_size: int) -> None:
-    if passes < 1 or batch_size < 1:
-        raise ValueError(f"passes and batch_size must be at least 1, got {passes}, {batch_size}")
-    if passes > 1 and augment is None:
-        raise ValueError("several passes are all the same without --augment; name one")
-
-
 def _backbone(
-    backbone: nn.Module | Backbone | str, split_at: str | None, transform: Transform | None
+    backbone: nn.Module | Backbone | str,
+    split_at: str | None,
+    tokens: int | None,
+    transform: Transform | None,
 ) -> Backbone:
     if isinstance(backbone, str):
-        return load_backbone(backbone, split_at=split_at, transform=transform)
-    if split_at is not None:
+        return load_backbone(backbone, split_at=split_at, tokens=tokens, transform=transform)
+    if split_at is not None or tokens is not None:
         raise ValueError("split_at is for a backbone by name; use models.split on a module")
     if isinstance(backbone, Backbone):
         return dataclasses.replace(backbone, transform=transform or backbone.transform)
