@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 from dissensus.papers.base import Finding
-from dissensus.papers.collusion import architectures, comparison, dropout, gap, sweeps
-from dissensus.papers.collusion.comparing import (
-    joint_is_worst,
-    late_drop,
-)
+from dissensus.papers.collusion import architectures, dropout, gap, joint_training, sweeps
+from dissensus.papers.collusion.beta_curves import JointWorst, LateDrop
 from dissensus.papers.comparisons import all_of, compare_values
 from dissensus.plots import draw
 
@@ -19,8 +16,8 @@ EXPERIMENTS = (
     sweeps.BETA_SWEEP,
     sweeps.LARGER_ENSEMBLES,
     sweeps.SCORE_AVERAGING,
-    comparison.TRAINING_CURVES,
-    comparison.JOINT_VS_INDEPENDENT,
+    joint_training.TRAINING_CURVES,
+    joint_training.JOINT_VS_INDEPENDENT,
     architectures.CNN,
     architectures.VGG_SVHN,
     dropout.LEARNER_DROPOUT,
@@ -102,8 +99,8 @@ def test_figures_and_tables_of_full_records(experiment: Any) -> None:
 
 
 def test_published_numbers_stand_beside_measured_ones() -> None:
-    records = planted(comparison.COMPARISON, as_published=True)
-    top1, top5 = (c.check(records) for c in comparison.JOINT_VS_INDEPENDENT.claims)
+    records = planted(joint_training.COMPARISON, as_published=True)
+    top1, top5 = (c.check(records) for c in joint_training.JOINT_VS_INDEPENDENT.claims)
     assert "ResNet-18 68.10 against 62.74" in str(top1.published)
     assert "MobileViT 54.69" not in str(top1.published)
     assert "MobileViT 82.84 against 76.79" in str(top5.published)
@@ -125,30 +122,30 @@ def record(beta: float, seed: int, accuracy: float) -> dict[str, Any]:
 
 def test_joint_must_be_worse_than_each_other_beta() -> None:
     runs = [record(b, s, 0.8 - 0.2 * b + 0.001 * s * b) for b in (0.0, 0.5, 1.0) for s in range(3)]
-    assert joint_is_worst(runs, "accuracy").verdict == "holds"
-    assert joint_is_worst(runs, "error").verdict == "holds"
+    assert JointWorst("accuracy")(runs).verdict == "holds"
+    assert JointWorst("error")(runs).verdict == "holds"
     for one in runs:
         if one["cell"]["beta"] == 0.5:
             one["result"]["test"]["accuracy"] = 0.5 + 0.01 * one["cell"]["seed"]
-    found = joint_is_worst(runs, "accuracy")
+    found = JointWorst("accuracy")(runs)
     assert found.verdict == "does not hold"
     assert "with β = 0.5" in found.measured
-    assert joint_is_worst(runs, "error").verdict == "holds"
+    assert JointWorst("error")(runs).verdict == "holds"
 
 
 def test_joint_alone_decides_nothing() -> None:
     only = [record(1.0, seed, 0.5) for seed in range(3)]
-    assert joint_is_worst(only, "accuracy").verdict == "cannot be tested at this scale"
-    assert late_drop(only).verdict == "cannot be tested at this scale"
+    assert JointWorst("accuracy")(only).verdict == "cannot be tested at this scale"
+    assert LateDrop()(only).verdict == "cannot be tested at this scale"
 
 
 def test_a_late_drop_is_larger_than_an_early_one() -> None:
     levels = {0.0: 0.8, 0.8: 0.78, 1.0: 0.6}
     runs = [record(b, s, a + 0.001 * s * b) for b, a in levels.items() for s in range(3)]
-    assert late_drop(runs).verdict == "holds"
+    assert LateDrop()(runs).verdict == "holds"
     levels[0.8] = 0.62
     runs = [record(b, s, a + 0.001 * s * b) for b, a in levels.items() for s in range(3)]
-    assert late_drop(runs).verdict == "does not hold"
+    assert LateDrop()(runs).verdict == "does not hold"
 
 
 def test_no_pairs_no_verdict() -> None:

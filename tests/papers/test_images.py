@@ -16,15 +16,10 @@ from dissensus.data.image_sets import IMAGE_SETS
 from dissensus.objectives import Augmented, LearnerDropout
 from dissensus.papers import image_data
 from dissensus.papers.base import Experiment
-from dissensus.papers.cells import seeds_of
-from dissensus.papers.collusion import architectures, comparison, dropout, gap, sweeps
-from dissensus.papers.collusion.images import (
-    PAPER_SWEEP,
-    SMOKE,
-    by_seed,
-    image_cell,
-    run_image_cell,
-)
+from dissensus.papers.cells import make_cell, seeds_of
+from dissensus.papers.collusion import architectures, dropout, gap, joint_training, sweeps
+from dissensus.papers.collusion.beta_curves import QUANTITIES
+from dissensus.papers.collusion.images import PAPER_SWEEP, SMOKE, _objective, run_image_cell
 from dissensus.papers.comparisons import where
 from dissensus.papers.networks import library_model, small_resnet, small_vgg
 from dissensus.plots import draw
@@ -33,7 +28,7 @@ RNG = np.random.default_rng(0)
 STUDIES = (
     gap.GAP,
     sweeps.SWEEPS,
-    comparison.COMPARISON,
+    joint_training.COMPARISON,
     architectures.CNNS,
     architectures.VGGS,
     dropout.DROPOUT,
@@ -43,8 +38,8 @@ EXPERIMENTS = (
     sweeps.BETA_SWEEP,
     sweeps.LARGER_ENSEMBLES,
     sweeps.SCORE_AVERAGING,
-    comparison.TRAINING_CURVES,
-    comparison.JOINT_VS_INDEPENDENT,
+    joint_training.TRAINING_CURVES,
+    joint_training.JOINT_VS_INDEPENDENT,
     architectures.CNN,
     architectures.VGG_SVHN,
     dropout.LEARNER_DROPOUT,
@@ -96,7 +91,7 @@ def test_one_seed_cannot_decide(
 
 
 def test_what_a_run_returns() -> None:
-    result = run_image_cell(image_cell("a", SMOKE, **TINY, beta=0.5))
+    result = run_image_cell(make_cell("a", SMOKE, **TINY, beta=0.5))
     assert set(result) == {
         "best_epoch",
         "epochs",
@@ -117,13 +112,13 @@ def test_what_a_run_returns() -> None:
 
 
 def test_the_same_cell_gives_the_same_numbers() -> None:
-    cell = image_cell("a", SMOKE, **TINY, beta=1.0, drop=0.5)
+    cell = make_cell("a", SMOKE, **TINY, beta=1.0, drop=0.5)
     assert run_image_cell(cell) == run_image_cell(cell)
 
 
 def test_watched_epochs_without_validation() -> None:
     changes = {**TINY, "val": 0, "watch": 2, "epochs": 5}
-    result = run_image_cell(image_cell("a", SMOKE, **changes))
+    result = run_image_cell(make_cell("a", SMOKE, **changes))
     assert result["watched"]["epoch"] == [1, 2, 4, 5]
     assert result["best_epoch"] == 5
     assert "val" not in result
@@ -132,14 +127,14 @@ def test_watched_epochs_without_validation() -> None:
 
 
 def test_the_best_epoch_is_chosen_on_validation_data() -> None:
-    result = run_image_cell(image_cell("a", SMOKE, **{**TINY, "epochs": 4}))
+    result = run_image_cell(make_cell("a", SMOKE, **{**TINY, "epochs": 4}))
     curve = result["validation"]["error"]
     assert curve[result["best_epoch"] - 1] == min(curve)
     assert result["val"]["error"] == pytest.approx(min(curve), rel=1e-3)
 
 
 def test_data_depend_on_the_seed_alone_and_parts_do_not_overlap() -> None:
-    cell = image_cell("a", SMOKE, **TINY)
+    cell = make_cell("a", SMOKE, **TINY)
     image_data._in_memory.cache_clear()
     first = image_data.load_images(cell)
     image_data._in_memory.cache_clear()
@@ -155,37 +150,33 @@ def test_data_depend_on_the_seed_alone_and_parts_do_not_overlap() -> None:
 
 
 def test_images_can_be_made_smaller() -> None:
-    found = image_data.load_images(image_cell("a", SMOKE, **TINY, size=4))
+    found = image_data.load_images(make_cell("a", SMOKE, **TINY, size=4))
     assert found.input_shape == (1, 4, 4)
 
 
 def test_objectives_of_cells() -> None:
-    from dissensus.papers.collusion.images import (
-        _objective,
-    )
-
-    cell = image_cell("a", SMOKE, beta=0.4, combine="score")
+    cell = make_cell("a", SMOKE, beta=0.4, combine="score")
     assert _objective(cell) == Augmented(beta=0.4, combine="score")
     dropped = _objective({**cell, "drop": 0.2})
     assert dropped == LearnerDropout(drop=0.2, objective=Augmented(beta=0.4, combine="score"))
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match="an image cell has no setting betta"):
-        image_cell("a", SMOKE, betta=1.0)
+    with pytest.raises(ValueError, match="the cell has no setting betta"):
+        make_cell("a", SMOKE, betta=1.0)
     with pytest.raises(ValueError, match="seeds must be an integer of at least 1, got 0"):
         seeds_of({"seeds": 0}, 3)
     with pytest.raises(ValueError, match="there is no data set 'imagenot'"):
-        run_image_cell(image_cell("a", SMOKE, data="imagenot"))
+        run_image_cell(make_cell("a", SMOKE, data="imagenot"))
 
 
-def test_by_seed_reads_the_mean_of_members() -> None:
+def test_quantities_are_read_by_seed() -> None:
     record = {
         "cell": {"seed": 3},
         "result": {"test": {"member_accuracies": [0.5, 0.7], "error": 1.0}},
     }
-    assert by_seed([record], "test", "member_accuracy") == {3: pytest.approx(0.6)}
-    assert by_seed([record], "test", "error") == {3: 1.0}
+    assert QUANTITIES["member_accuracy"].values([record]) == {3: pytest.approx(0.6)}
+    assert QUANTITIES["error"].values([record]) == {3: 1.0}
 
 
 # ---- plans --------------------------------------------------------------------------------------
@@ -214,7 +205,7 @@ def test_any_architecture_by_its_path(tmp_path: Path) -> None:
         "    return nn.Sequential(nn.Flatten(), nn.Linear(input_shape[1] ** 2, outputs))\n"
     )
     options = {"model": f"{file}:make", "members": 2, "epochs": 1, "seeds": 1}
-    cells = comparison.cells("smoke", options)
+    cells = joint_training.cells("smoke", options)
     assert [cell["beta"] for cell in cells] == [0.0, 1.0]
     assert run_image_cell(cells[0])["parameters"] == 64 * 10 + 10
 
@@ -291,6 +282,7 @@ def distinct() -> list[dict[str, Any]]:
     return list(found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", distinct(), ids=lambda cell: cell["name"])
 def test_the_papers_networks_take_a_step(cell: dict[str, Any], official: Path) -> None:
     """The paper's network, augmentation and optimiser; two members, 4 images, one epoch."""
@@ -325,7 +317,7 @@ def test_imagenet_is_read_batch_by_batch(tmp_path: Path, monkeypatch: pytest.Mon
                 pillow.fromarray(image).save(folder / f"{number}.png")
     monkeypatch.setenv("DISSENSUS_DATA", str(tmp_path))
     pretend_torchvision(monkeypatch)
-    cell = comparison.cells("paper", {"seeds": 1, "epochs": 1})[1]
+    cell = joint_training.cells("paper", {"seeds": 1, "epochs": 1})[1]
     assert (cell["data"], cell["members"], cell["beta"]) == ("imagenet", 5, 1.0)
     small = {"size": 32, "val": 4, "batch_size": 4}
     result = run_image_cell({**cell, **small, "augment": {"crop": 4, "flip": 0.5}})

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dissensus.data import load_table
-from dissensus.papers.collusion import diagnosing, search_beta, tables
+from dissensus.papers.collusion import signs, tables
 from dissensus.papers.collusion.tables import BETAS, FRACTIONS, GRID
 
 Record = dict[str, Any]
@@ -42,28 +42,26 @@ def planted(*, colluding: bool, names: tuple[str, ...] = ("facebook",)) -> list[
 
 CLAIMS = [
     claim
-    for experiment in (diagnosing.EXPLOSION, diagnosing.BIAS_REMOVAL, diagnosing.CODEPENDENCE)
+    for experiment in (signs.EXPLOSION, signs.BIAS_REMOVAL, signs.CODEPENDENCE)
     for claim in experiment.claims
 ]
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.check.__name__)
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text[:40])
 def test_claims_hold_where_collusion_is_planted(claim: Any) -> None:
     assert claim.check(planted(colluding=True)).verdict == "holds"
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.check.__name__)
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text[:40])
 def test_claims_about_collusion_fail_without_it(claim: Any) -> None:
-    harmless = {"_facebook_unharmed", "_harmless_elsewhere"}
-    expected = "holds" if claim.check.__name__ in harmless else "does not hold"
+    harmless = claim.text.startswith(("On Facebook", "It hardly matters elsewhere"))
+    expected = "holds" if harmless else "does not hold"
     assert claim.check(planted(colluding=False)).verdict == expected
 
 
 def test_one_table_that_differs_is_named() -> None:
     flat = planted(colluding=False, names=("abalone",))
-    finding = diagnosing.EXPLOSION.claims[0].check(
-        planted(colluding=True, names=("weather",)) + flat
-    )
+    finding = signs.EXPLOSION.claims[0].check(planted(colluding=True, names=("weather",)) + flat)
     assert finding.verdict == "does not hold"
     assert "Not above 0 on abalone" in finding.measured
 
@@ -74,15 +72,15 @@ def test_harm_is_seen() -> None:
         for figures in record["result"]["betas"]:
             figures["test"]["ensemble_error"] *= 1 + figures["beta"]
             figures["without"][2][3] += 1
-    assert diagnosing.EXPLOSION.claims[4].check(worse).verdict == "does not hold"
-    assert diagnosing.CODEPENDENCE.claims[1].check(worse).verdict == "does not hold"
+    assert signs.EXPLOSION.claims[4].check(worse).verdict == "does not hold"
+    assert signs.CODEPENDENCE.claims[1].check(worse).verdict == "does not hold"
 
 
 def test_the_search_may_matter() -> None:
     flat = planted(colluding=False)
     for record in flat:
         record["cell"]["search_beta"] = 1.0
-    finding = search_beta.EXPERIMENT.claims[0].check(planted(colluding=True) + flat)
+    finding = signs.SEARCH_BETA.claims[0].check(planted(colluding=True) + flat)
     assert finding.verdict == "does not hold"
     assert "Not above 0 on facebook searched at 1" in finding.measured
 

@@ -15,13 +15,12 @@ from dissensus.papers.adp import detection as adp_detection
 from dissensus.papers.base import Experiment
 from dissensus.papers.collusion import (
     architectures,
-    comparison,
-    diagnosing,
     dropout,
     gap,
     gat,
     gradients,
-    search_beta,
+    joint_training,
+    signs,
     sweeps,
 )
 from dissensus.papers.ldr import (
@@ -41,14 +40,14 @@ __all__ = ["EXPERIMENTS"]
 
 #: Every experiment by its full name, in the order of the papers.
 EXPERIMENTS: dict[str, Experiment] = {
-    "collusion/joint-vs-independent": comparison.JOINT_VS_INDEPENDENT,
-    "collusion/explosion": diagnosing.EXPLOSION,
-    "collusion/bias-removal": diagnosing.BIAS_REMOVAL,
-    "collusion/codependence": diagnosing.CODEPENDENCE,
-    "collusion/search-beta": search_beta.EXPERIMENT,
+    "collusion/joint-vs-independent": joint_training.JOINT_VS_INDEPENDENT,
+    "collusion/explosion": signs.EXPLOSION,
+    "collusion/bias-removal": signs.BIAS_REMOVAL,
+    "collusion/codependence": signs.CODEPENDENCE,
+    "collusion/search-beta": signs.SEARCH_BETA,
     "collusion/generalization-gap": gap.GENERALIZATION_GAP,
     "collusion/beta-sweep": sweeps.BETA_SWEEP,
-    "collusion/training-curves": comparison.TRAINING_CURVES,
+    "collusion/training-curves": joint_training.TRAINING_CURVES,
     "collusion/gat": gat.EXPERIMENT,
     "collusion/gradients": gradients.EXPERIMENT,
     "collusion/larger-ensembles": sweeps.LARGER_ENSEMBLES,

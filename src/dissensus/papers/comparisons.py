@@ -29,6 +29,7 @@ __all__ = [
     "DATA_TITLES",
     "AboveZero",
     "Cases",
+    "Groups",
     "Larger",
     "LargerInAll",
     "Pairs",
@@ -196,7 +197,7 @@ def all_of(findings: Mapping[str, Finding], published: str | None = None) -> Fin
         f"{name}: {finding.measured}" if name else finding.measured
         for name, finding in findings.items()
     )
-    return Finding(verdict, sentence or "no runs", published)
+    return Finding(verdict, sentence or "no such runs are part of this scale", published)
 
 
 # ---- checks -------------------------------------------------------------------------------------

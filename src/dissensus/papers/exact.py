@@ -7,8 +7,9 @@ example are free, and an objective is minimised over them from random starts, in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,15 +18,16 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from dissensus.objectives import Objective
-from dissensus.papers.base import Finding
+from dissensus.papers.base import Finding, Record
 from dissensus.papers.comparisons import decide
 
 __all__ = [
     "TOLERANCE",
+    "Equal",
     "Minimum",
     "draw_alpha",
     "draw_regression",
-    "equal_finding",
+    "draws_of",
     "generator_of",
     "gradient_of",
     "minimize_objective",
@@ -99,14 +101,33 @@ def shown(deviation: float) -> str:
     return f"{deviation:.1e}" if deviation else "0"
 
 
-def equal_finding(
-    deviations: Mapping[str, float], tried: str, published: str | None = None
-) -> Finding:
-    """Holds if the largest relative deviation is rounding; the sentence names it."""
-    name = max(deviations, key=lambda key: deviations[key])
-    worst = deviations[name]
-    sentence = f"largest relative deviation {shown(worst)} ({name.replace('_', ' ')}; {tried})"
-    return decide(worst <= TOLERANCE, sentence, published)
+def draws_of(options: Mapping[str, Any], default: int) -> int:
+    """How many random draws a study makes: as many as ``--set draws=`` says."""
+    draws = int(options.get("draws", default))
+    if draws < 1:
+        raise ValueError(f"draws must be at least 1, got {draws}")
+    return draws
+
+
+@dataclass(frozen=True)
+class Equal:
+    """Checks that the largest of some relative deviations is rounding; the sentence names it.
+
+    ``worst`` reads the largest deviation of a key from the records, ``sample`` says in words what
+    was drawn.
+    """
+
+    keys: Sequence[str]
+    worst: Callable[[list[Record], str], float]
+    sample: Callable[[list[Record]], str]
+    prefix: str = ""
+
+    def __call__(self, records: list[Record]) -> Finding:
+        deviations = {key: self.worst(records, key) for key in self.keys}
+        name = max(deviations, key=lambda key: deviations[key])
+        largest = f"largest relative deviation {shown(deviations[name])}"
+        words = f"{self.prefix}{largest} ({name.replace('_', ' ')}; {self.sample(records)})"
+        return decide(deviations[name] <= TOLERANCE, words)
 
 
 # ---- minima -------------------------------------------------------------------------------------

@@ -1,20 +1,22 @@
-"""Other architectures: the vanilla CNN (Figure 15) and a VGG on SVHN (Figure 16)."""
+"""Architectures other than ResNets: the vanilla CNN (Figure 15) and a VGG on SVHN (Figure 16)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.cells import SEEDS_OPTION, seeds_of
-from dissensus.papers.collusion.comparing import (
+from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.collusion.beta_curves import (
+    INDEPENDENT,
+    JOINT,
+    QUANTITIES,
+    InEach,
+    JointWorst,
+    at_beta,
     beta_table,
     betas_in,
-    compare,
-    joint_is_worst,
-    values_at,
+    plot_beta_curves,
 )
 from dissensus.papers.collusion.images import (
     BETAS,
@@ -22,14 +24,9 @@ from dissensus.papers.collusion.images import (
     NETWORKS,
     PAPER_SWEEP,
     SMOKE,
-    image_cell,
     run_image_cell,
 )
-from dissensus.papers.collusion.plots import draw_beta_curves
-from dissensus.papers.comparisons import CANNOT, all_of, where
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dissensus.papers.comparisons import CANNOT, Larger, Quantity, all_of, at, where
 
 __all__ = ["CNN", "CNNS", "VGGS", "VGG_SVHN"]
 
@@ -38,7 +35,7 @@ Plan = Mapping[str, tuple[Mapping[str, Any], Sequence[float]]]
 
 def _cells(plan: Plan, seeds: range) -> list[Cell]:
     return [
-        image_cell(f"{name}-beta={beta:g}-seed={seed}", settings, beta=beta, seed=seed)
+        make_cell(f"{name}-beta={beta:g}-seed={seed}", settings, beta=beta, seed=seed)
         for seed in seeds
         for name, (settings, betas) in plan.items()
         for beta in betas
@@ -78,50 +75,28 @@ CNNS = Study(
 )
 
 
-def _by_size(records: list[Record]) -> dict[str, list[Record]]:
+def _by_size(records: Sequence[Record]) -> dict[str, list[Record]]:
     sizes = sorted({record["cell"]["members"] for record in records})
     return {f"M = {size}": where(records, members=size) for size in sizes}
 
 
-def _between(records: list[Record]) -> Finding:
+def _best_between(records: list[Record]) -> Finding:
     """Whether some β between 0 and 1 has a lower test ERR than both ends.
 
     That β is the one with the least mean ERR on validation data, so the test data do not choose.
     """
-    inner = [beta for beta in betas_in(records) if 0 < beta < 1]
+    inner = [at_beta(beta) for beta in betas_in(records) if 0 < beta < 1]
     if not inner:
         return Finding(CANNOT, "no β between 0 and 1 was run")
-    on_validation = {
-        beta: float(np.mean(list(values_at(records, beta, "error", "val").values())))
-        for beta in inner
-    }
-    best = min(inner, key=on_validation.__getitem__)
-    middle = where(records, beta=best)
-    ends = {
-        f"against β = {beta:g}": compare(
-            where(records, beta=beta), middle, (f"β = {beta:g}", f"β = {best:g}"), "error"
-        )
-        for beta in (0.0, 1.0)
-    }
-    return all_of(ends)
-
-
-def _ends(records: list[Record]) -> Finding:
-    return compare(
-        where(records, beta=0.0), where(records, beta=1.0), ("β = 0", "β = 1"), "accuracy"
+    validated = Quantity("validation ERR", at("val", "error"))
+    best = min(inner, key=lambda runs: validated.mean(runs.of(records)))
+    error = QUANTITIES["error"]
+    return all_of(
+        {f"against {end.name}": Larger(error, end, best)(records) for end in (INDEPENDENT, JOINT)}
     )
 
 
-def _sizes(check: Callable[[list[Record]], Finding]) -> Callable[[list[Record]], Finding]:
-    return lambda records: all_of({name: check(r) for name, r in _by_size(records).items()})
-
-
 _KEYS = ("accuracy", "error", "member_accuracy", "diversity")
-
-
-def _draw_cnn(records: list[Record]) -> Figure:
-    return draw_beta_curves(_by_size(records), ("accuracy", "error", "member_accuracy"))
-
 
 CNN = Experiment(
     "cnn",
@@ -133,23 +108,23 @@ CNN = Experiment(
         Claim(
             "Joint training has the largest test loss of all β",
             "Section G.4, Figure 15",
-            _sizes(lambda records: joint_is_worst(records, "error")),
+            InEach(_by_size, JointWorst("error")),
         ),
         Claim(
             "Joint training is less accurate than independent training",
             "Section G.4, Figure 15",
-            _sizes(_ends),
+            Larger(QUANTITIES["accuracy"], INDEPENDENT, JOINT, _by_size),
         ),
         Claim(
             "The lowest test loss is at a β between 0 and 1",
             "Section G.4, Figure 15",
-            _sizes(_between),
+            InEach(_by_size, _best_between),
         ),
     ),
-    _draw_cnn,
+    lambda records: plot_beta_curves(_by_size(records), _KEYS[:3]),
     lambda records: beta_table(_by_size(records), _KEYS),
     {
-        "smoke": "256 digits of scikit-learn, a tiny CNN, 2 epochs, 2 seeds: no claim can show.",
+        "smoke": "256 scikit-learn digits, a tiny CNN, 2 epochs, 2 seeds: too small for claims.",
         "cpu": (
             "The network of Table 3 itself, on CIFAR-10 with 2,500 training images, 1,000 for "
             "validation and 5,000 of the official test images; Adam 2e-3 (the paper's 1e-3 needs "
@@ -201,24 +176,11 @@ VGGS = Study(
 _DATA = {"svhn": "VGG on SVHN", "digits": "tiny VGG on digits"}
 
 
-def _stand_in(records: Sequence[Record]) -> str:
-    """What was trained, in words that stand in front of every number of it."""
+def _stand_in(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The records under a name that says what was trained, in front of every number."""
     data = records[0]["cell"]["data"] if records else "svhn"
-    return _DATA.get(data, f"stand-in, small VGG on {data.replace('_', '-')}, not SVHN")
-
-
-def _named(check: Callable[[list[Record]], Finding]) -> Callable[[list[Record]], Finding]:
-    return lambda records: all_of({_stand_in(records): check(records)})
-
-
-def _draw_vgg(records: list[Record]) -> Figure:
-    keys = ("accuracy", "error", "member_accuracy")
-    return draw_beta_curves({_stand_in(records): records}, keys)
-
-
-def _member_ends(records: list[Record]) -> Finding:
-    ends = where(records, beta=0.0), where(records, beta=1.0)
-    return compare(*ends, ("β = 0", "β = 1"), "member_accuracy")
+    stand_in = f"stand-in, small VGG on {data.replace('_', '-')}, not SVHN"
+    return {_DATA.get(data, stand_in): list(records)}
 
 
 VGG_SVHN = Experiment(
@@ -231,28 +193,28 @@ VGG_SVHN = Experiment(
         Claim(
             "Joint training is less accurate than independent training",
             "Section G.5, Figure 16",
-            _named(_ends),
+            Larger(QUANTITIES["accuracy"], INDEPENDENT, JOINT, _stand_in),
         ),
         Claim(
             "Joint training (β = 1) has the worst test accuracy of all β",
             "Section G.5, Figure 16",
-            _named(lambda records: joint_is_worst(records, "accuracy")),
+            InEach(_stand_in, JointWorst("accuracy")),
         ),
         Claim(
             "Joint training (β = 1) has the largest test loss of all β",
             "Section G.5, Figure 16",
-            _named(lambda records: joint_is_worst(records, "error")),
+            InEach(_stand_in, JointWorst("error")),
         ),
         Claim(
             "Base learners perform poorly under joint training",
             "Section 6.3",
-            _named(_member_ends),
+            Larger(QUANTITIES["member_accuracy"], INDEPENDENT, JOINT, _stand_in),
         ),
     ),
-    _draw_vgg,
-    lambda records: beta_table({_stand_in(records): records}, _KEYS),
+    lambda records: plot_beta_curves(_stand_in(records), _KEYS[:3]),
+    lambda records: beta_table(_stand_in(records), _KEYS),
     {
-        "smoke": "256 digits of scikit-learn, a tiny VGG, 2 epochs, 2 seeds: no claim can show.",
+        "smoke": "256 scikit-learn digits, a tiny VGG, 2 epochs, 2 seeds: too small for claims.",
         "cpu": (
             "A stand-in for both network and data: SVHN's training files cannot be had where this "
             "ran, and the VGG of Table 4 costs two cores minutes an epoch. Fashion-MNIST, averaged "

@@ -1,31 +1,18 @@
-"""Dropping members while training jointly: Figure 18, the paper's negative result."""
+"""Dropout of members in joint training: Figure 18, the paper's negative result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.cells import SEEDS_OPTION, seeds_of
-from dissensus.papers.collusion.comparing import (
-    FORMS,
-    QUANTITIES,
-    compare,
-)
-from dissensus.papers.collusion.images import (
-    CPU,
-    PAPER_SWEEP,
-    SMOKE,
-    by_seed,
-    image_cell,
-    run_image_cell,
-)
-from dissensus.papers.collusion.plots import AXES, draw_points
-from dissensus.papers.comparisons import CANNOT, all_of, paired, where
-from dissensus.papers.statistics import mean_interval, paired_difference
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.collusion.beta_curves import QUANTITIES, plot_quantity
+from dissensus.papers.collusion.images import CPU, PAPER_SWEEP, SMOKE, run_image_cell
+from dissensus.papers.comparisons import CANNOT, Larger, Runs, all_of, decide, paired
+from dissensus.papers.statistics import paired_difference
+from dissensus.plots import Panel, Plot
 
 __all__ = ["DROPOUT", "LEARNER_DROPOUT"]
 
@@ -40,14 +27,14 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """Joint training with each share of members dropped, and independent training beside it."""
     settings: Mapping[str, Any] = {"smoke": SMOKE, "cpu": CPU, "paper": PAPER_SWEEP}[scale]
     drops = (0.0, 0.4) if scale == "smoke" else _DROPS
-    found = []
+    plan = []
     for seed in seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 5}[scale]):
-        found.append(image_cell(f"independent-seed={seed}", settings, seed=seed))
-        found += [
-            image_cell(f"joint-drop={drop:g}-seed={seed}", settings, beta=1.0, drop=drop, seed=seed)
+        plan.append(make_cell(f"independent-seed={seed}", settings, seed=seed))
+        plan += [
+            make_cell(f"joint-drop={drop:g}-seed={seed}", settings, beta=1.0, drop=drop, seed=seed)
             for drop in drops
         ]
-    return found
+    return plan
 
 
 DROPOUT = Study(
@@ -62,92 +49,81 @@ DROPOUT = Study(
 
 # ---- claims -------------------------------------------------------------------------------------
 
+_INDEPENDENT = Runs("independent", {"beta": 0.0})
+_ACCURACY = QUANTITIES["accuracy"]
 
-def _joint(records: Sequence[Record], drop: float) -> list[Record]:
-    return where(records, beta=1.0, drop=drop)
+
+def _dropping(share: float, prefix: str = "") -> Runs:
+    """Joint training with a share of the members dropped."""
+    return Runs(f"{prefix}p = {share:g}", {"beta": 1.0, "drop": share})
 
 
-def _drops(records: Sequence[Record]) -> list[float]:
+def _shares_in(records: Sequence[Record]) -> list[float]:
     return sorted({float(record["cell"]["drop"]) for record in records})
 
 
-def _most(records: list[Record]) -> tuple[list[Record], list[Record], tuple[str, str]]:
-    """Runs without dropping and with the most of it, and their names."""
-    most = _drops(records)[-1]
-    return _joint(records, 0.0), _joint(records, most), ("p = 0", f"p = {most:g}")
+@dataclass(frozen=True)
+class Falls:
+    """Checks that a quantity is larger without dropping than with the most of it."""
 
+    key: str
 
-def _falls(key: str) -> Callable[[list[Record]], Finding]:
-    """A check that ``key`` is larger without dropping than with the most of it."""
-
-    def check(records: list[Record]) -> Finding:
-        none, most, names = _most(records)
-        return compare(none, most, names, key)
-
-    return check
+    def __call__(self, records: list[Record]) -> Finding:
+        most = _dropping(_shares_in(records)[-1])
+        return Larger(QUANTITIES[self.key], _dropping(0.0), most)(records)
 
 
 def _no_better(records: list[Record]) -> Finding:
-    """That no share of dropped members makes the ensemble more accurate."""
-    found = {}
-    for drop in _drops(records)[1:]:
-        pair = paired(
-            by_seed(_joint(records, drop), "test", "accuracy"),
-            by_seed(_joint(records, 0.0), "test", "accuracy"),
-        )
-        if len(pair[0]) < 2:
+    """No share of dropped members makes the ensemble more accurate."""
+    findings = {}
+    for share in _shares_in(records)[1:]:
+        runs = _dropping(share)
+        pair = [_ACCURACY.values(one.of(records)) for one in (runs, _dropping(0.0))]
+        left, right = paired(*pair)
+        if len(left) < 2:
             return Finding(CANNOT, "fewer than two pairs of runs")
-        difference = paired_difference(*pair)
-        found[f"p = {drop:g}"] = Finding(
-            "does not hold" if difference.low > 0 else "holds",
-            f"test accuracy − that of p = 0 {difference.shown('{:+.1%}')}",
-        )
-    return all_of(found)
+        difference = paired_difference(left, right)
+        sentence = f"test accuracy − that of p = 0 {difference.shown('{:+.1%}')}"
+        findings[runs.name] = decide(difference.low <= 0, sentence)
+    return all_of(findings)
 
 
 def _still_below_independent(records: list[Record]) -> Finding:
-    found = {}
-    for drop in _drops(records):
-        names = ("independent", f"joint, p = {drop:g}")
-        found[f"p = {drop:g}"] = compare(
-            where(records, beta=0.0), _joint(records, drop), names, "accuracy"
-        )
-    return all_of(found)
+    return all_of(
+        {
+            f"p = {share:g}": Larger(_ACCURACY, _INDEPENDENT, _dropping(share, "joint, "))(records)
+            for share in _shares_in(records)
+        }
+    )
 
 
 # ---- figure and table ---------------------------------------------------------------------------
 
 
-def draw(records: list[Record]) -> Figure:
+def plot(records: list[Record]) -> Plot:
     """Accuracy, diversity and individual performance against the share that is dropped."""
-    from dissensus.plots.style import label, new_figure
-
-    keys = ("accuracy", "diversity", "member_accuracy", "error")
-    figure, axes = new_figure(1, len(keys), width=3.2, height=2.8)
-    drops = _drops(records)
-    for panel, key in zip(axes[0], keys, strict=True):
-        runs = [list(by_seed(_joint(records, drop), "test", key).values()) for drop in drops]
-        draw_points(panel, drops, runs, 1, "joint (β = 1)")
-        other = list(by_seed(where(records, beta=0.0), "test", key).values())
-        draw_points(panel, (drops[0], drops[-1]), (other, other), 0, "independent (β = 0)")
-        label(panel, "share of members dropped a batch", AXES[key])
-    axes[0, 0].legend(loc="lower left", fontsize=8.0, frameon=False)
-    return figure
+    shares, other = _shares_in(records), _INDEPENDENT.of(records)
+    joint, ends = [_dropping(share).of(records) for share in shares], (shares[0], shares[-1])
+    panels = []
+    for key in ("accuracy", "diversity", "member_accuracy", "error"):
+        quantity = QUANTITIES[key]
+        series = [
+            plot_quantity(quantity, "joint (β = 1)", shares, joint, 1),
+            plot_quantity(quantity, "independent (β = 0)", ends, (other, other), 0),
+        ]
+        panels.append(Panel("share of members dropped a batch", quantity.name, series))
+    return Plot(panels, "Joint training against the share of members dropped", 4, (3.2, 2.8))
 
 
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     """Means and intervals over runs on test data."""
+    quantities = [QUANTITIES[key] for key in _KEYS]
+    joint = [_dropping(share, "joint, ") for share in _shares_in(records)]
     rows = []
-    groups = {f"joint, p = {drop:g}": _joint(records, drop) for drop in _drops(records)}
-    for name, found in {**groups, "independent": where(records, beta=0.0)}.items():
-        shown = [
-            mean_interval(list(by_seed(found, "test", key).values())).shown(
-                FORMS.get(key, "{:.3f}")
-            )
-            for key in _KEYS
-        ]
-        rows.append([name, str(len(found)), *shown])
-    return ["training", "runs", *(QUANTITIES[key] for key in _KEYS)], rows
+    for runs in (*joint, _INDEPENDENT):
+        some = runs.of(records)
+        rows.append([runs.name, str(len(some)), *(quantity.text(some) for quantity in quantities)])
+    return ["training", "runs", *(quantity.name for quantity in quantities)], rows
 
 
 # ---- the experiment -----------------------------------------------------------------------------
@@ -162,7 +138,7 @@ LEARNER_DROPOUT = Experiment(
         Claim(
             "Dropping members reduces diversity, and so collusion",
             "Section G.7, Figure 18",
-            _falls("diversity"),
+            Falls("diversity"),
         ),
         Claim(
             "The performance of the ensemble does not improve",
@@ -172,7 +148,7 @@ LEARNER_DROPOUT = Experiment(
         Claim(
             "Base learners become weaker on average",
             "Section G.7, Figure 18",
-            _falls("member_accuracy"),
+            Falls("member_accuracy"),
         ),
         Claim(
             "It is no remedy: independent training stays more accurate at every share",
@@ -180,10 +156,10 @@ LEARNER_DROPOUT = Experiment(
             _still_below_independent,
         ),
     ),
-    draw,
+    plot,
     table,
     {
-        "smoke": "256 digits of scikit-learn, a tiny ResNet, 2 epochs, 2 seeds: no claim can show.",
+        "smoke": "256 scikit-learn digits, a tiny ResNet, 2 epochs, 2 seeds: too small for claims.",
         "cpu": (
             "As beta-sweep at this scale (CIFAR-10, 2,500 training images, a ResNet of two blocks, "
             "5 members, 12 epochs), β = 1, p in {0, 0.2, 0.4, 0.6}, and β = 0 beside it; 3 seeds. "

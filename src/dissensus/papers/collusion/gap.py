@@ -1,4 +1,4 @@
-"""The generalisation gap of joint training: Figures 5, 10, 11 and 12.
+"""Generalisation gap of joint training: Figures 5, 10, 11 and 12.
 
 Train and test loss, both of the ensemble, over a long training without decay of the learning rate.
 Nothing is chosen here, so there is no validation part, as in the paper.
@@ -7,30 +7,23 @@ Nothing is chosen here, so there is no validation part, as in the paper.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.cells import SEEDS_OPTION, seeds_of
-from dissensus.papers.collusion.images import (
-    CPU,
-    PAPER_SWEEP,
-    SMOKE,
-    image_cell,
-    run_image_cell,
-)
-from dissensus.papers.comparisons import all_of, compare_values, paired, where
-from dissensus.papers.statistics import curve_interval, mean_interval
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dissensus.papers.base import Cell, Claim, Experiment, Record, Study
+from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.collusion.images import CPU, PAPER_SWEEP, SMOKE, run_image_cell
+from dissensus.papers.comparisons import Groups, Larger, Quantity, Runs, data_title
+from dissensus.papers.statistics import curve_interval
+from dissensus.plots import AnyPanel, Panel, Plot, Series, Text
 
 __all__ = ["GAP", "GENERALIZATION_GAP"]
 
-_TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "digits": "digits"}
 _MEMORISED = "without augmentation"
 _KINDS = {0.0: "independent", 1.0: "joint"}
+_INDEPENDENT, _JOINT = (Runs(kind, {"beta": beta}) for beta, kind in _KINDS.items())
 
 
 # ---- the study ----------------------------------------------------------------------------------
@@ -49,7 +42,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         },
     }
     return [
-        image_cell(f"{data}-{kind}-seed={seed}", settings, beta=beta, seed=seed)
+        make_cell(f"{data}-{kind}-seed={seed}", settings, beta=beta, seed=seed)
         for seed in seeds_of(options, {"smoke": 2, "cpu": 4, "paper": 6}[scale])
         for data, settings in plans[scale].items()
         for beta, kind in _KINDS.items()
@@ -91,112 +84,89 @@ GAP = Study(
 
 # ---- reading ------------------------------------------------------------------------------------
 
+Curve = NDArray[np.float64]
+
 
 def _groups(records: Sequence[Record]) -> dict[str, list[Record]]:
     """Records by data set; those of images that were memorised are a group of their own."""
-    found: dict[str, list[Record]] = {}
+    groups: dict[str, list[Record]] = {}
     for record in records:
-        cell = record["cell"]
-        name = _TITLES.get(cell["data"], cell["data"])
+        name = data_title(record["cell"]["data"])
         if "-memorised-" in record["name"]:
             name = f"{name} {_MEMORISED}"
-        found.setdefault(name, []).append(record)
-    return found
+        groups.setdefault(name, []).append(record)
+    return groups
 
 
 def _as_published(records: Sequence[Record]) -> dict[str, list[Record]]:
-    return {name: found for name, found in _groups(records).items() if _MEMORISED not in name}
+    return {name: runs for name, runs in _groups(records).items() if _MEMORISED not in name}
 
 
 def _memorised(records: Sequence[Record]) -> dict[str, list[Record]]:
-    return {name: found for name, found in _groups(records).items() if _MEMORISED in name}
+    return {name: runs for name, runs in _groups(records).items() if _MEMORISED in name}
 
 
-def _curves(records: Sequence[Record], beta: float, quantity: str) -> dict[int, Any]:
-    """A quantity over the watched epochs, by seed."""
-    return {
-        record["cell"]["seed"]: _quantity(record["result"]["watched"], quantity)
-        for record in where(records, beta=beta)
-    }
+def _curve(record: Record, name: str) -> Curve:
+    """A quantity over the watched epochs; the gap and diversities follow from the errors."""
 
+    def watched(key: str) -> Curve:
+        return np.asarray(record["result"]["watched"][key], dtype=np.float64)
 
-def _quantity(watched: Mapping[str, Any], name: str) -> Any:
-    """``gap``, ``train_diversity`` and ``test_diversity`` follow from the errors."""
-    columns = {key: np.asarray(values, dtype=float) for key, values in watched.items()}
     if name == "gap":
-        return columns["test_error"] - columns["train_error"]
+        return watched("test_error") - watched("train_error")
     part, _, rest = name.partition("_")
     if rest == "diversity":
-        return columns[f"{part}_member_error"] - columns[f"{part}_error"]
-    return columns[name]
+        return watched(f"{part}_member_error") - watched(f"{part}_error")
+    return watched(name)
 
 
-def _epochs(records: Sequence[Record]) -> list[int]:
-    found: list[int] = records[0]["result"]["watched"]["epoch"]
-    return found
-
-
-Summary = Callable[[Any], float]
-Groups = Callable[[Sequence[Record]], dict[str, list[Record]]]
-
-
-def _last(curve: Any) -> float:
+def _last(curve: Curve) -> float:
     return float(curve[-1])
 
 
-def _mean(curve: Any) -> float:
+def _mean(curve: Curve) -> float:
     return float(np.mean(curve))
 
 
-def _early(curve: Any) -> float:
-    """The mean over the first third of the watched epochs."""
+def _first_third(curve: Curve) -> float:
     return float(np.mean(curve[: max(1, len(curve) // 3)]))
 
 
-def _second_half(curve: Any) -> float:
-    """The mean over the second half of the watched epochs."""
+def _second_half(curve: Curve) -> float:
     return float(np.mean(curve[len(curve) // 2 :]))
 
 
+def _summary(
+    curve: str, summary: Callable[[Curve], float], name: str, form: str = "{:.3f}"
+) -> Quantity:
+    return Quantity(name, lambda record: summary(_curve(record, curve)), form)
+
+
 def _joint_larger(
-    quantity: str,
-    summary: Summary,
-    words: str,
-    groups: Groups = _as_published,
-) -> Callable[[list[Record]], Finding]:
-    """A check that joint training has the larger ``summary`` of ``quantity`` on all data."""
-
-    def check(records: list[Record]) -> Finding:
-        found = {}
-        for name, runs in groups(records).items():
-            ends = [
-                {seed: summary(c) for seed, c in _curves(runs, beta, quantity).items()}
-                for beta in (1.0, 0.0)
-            ]
-            found[name] = compare_values(*paired(*ends), ("joint", "independent"), words)
-        return all_of(found)
-
-    return check
+    curve: str, summary: Callable[[Curve], float], name: str, groups: Groups = _as_published
+) -> Larger:
+    """A check that joint training has the larger ``summary`` of a curve on all data."""
+    return Larger(_summary(curve, summary, name), _JOINT, _INDEPENDENT, groups)
 
 
-def _diversity_first(groups: Groups) -> Callable[[list[Record]], Finding]:
+def _epoch_of(curve: str, extreme: Callable[[Curve], Any]) -> Quantity:
+    """The epoch at which a curve is largest or smallest."""
+
+    def read(record: Record) -> float:
+        return float(record["result"]["watched"]["epoch"][int(extreme(_curve(record, curve)))])
+
+    return Quantity("epoch under joint training", read, "{:.1f}")
+
+
+def _diversity_first(groups: Groups) -> Larger:
     """A check that joint training's DIV is largest before its mean ERR is least, in training."""
-    return lambda records: _peak_before_end(groups(records))
-
-
-def _peak_before_end(groups: Mapping[str, list[Record]]) -> Finding:
-    found = {}
-    for name, runs in groups.items():
-        epochs = _epochs(runs)
-        diversity = _curves(runs, 1.0, "train_diversity")
-        error = _curves(runs, 1.0, "train_member_error")
-        peaks = {seed: float(epochs[int(np.argmax(c))]) for seed, c in diversity.items()}
-        least = {seed: float(epochs[int(np.argmin(c))]) for seed, c in error.items()}
-        names = ("of least mean ERR", "of largest DIV")
-        found[name] = compare_values(
-            *paired(least, peaks), names, "epoch under joint training", "{:.1f}"
-        )
-    return all_of(found)
+    return Larger(
+        _epoch_of("train_member_error", np.argmin),
+        Runs("of least mean ERR", _JOINT.settings),
+        Runs("of largest DIV", _JOINT.settings),
+        groups,
+        against=_epoch_of("train_diversity", np.argmax),
+    )
 
 
 # ---- figure and table ---------------------------------------------------------------------------
@@ -212,41 +182,40 @@ _PANELS = (
 )
 
 
-def draw(records: list[Record]) -> Figure:
-    """One row a data set: the gap, both losses, and both decompositions over epochs."""
-    from dissensus.plots.style import add_line, label, new_figure
-
-    groups = _groups(records)
-    figure, axes = new_figure(2 * len(groups), 4, width=3.2, height=2.6)
-    for row, (name, chosen) in enumerate(groups.items()):
-        panels = axes[2 * row : 2 * row + 2].reshape(-1)
-        for panel, (quantity, unit, title) in zip(panels, _PANELS, strict=False):
-            for number, (beta, kind) in enumerate(_KINDS.items()):
-                runs = list(_curves(chosen, beta, quantity).values())
-                mean, low, high = curve_interval(runs)
-                epochs = _epochs(chosen)
-                add_line(panel, epochs, mean, number, band=(low, high), name=kind, markers=False)
-            label(panel, "epoch", unit, title)
-        panels[0].legend(loc="upper left", fontsize=8.0, frameon=False)
-        panels[-1].set_axis_off()
-        panels[-1].text(0.05, 0.5, name.replace(" without", ",\nwithout"), fontsize=11.0)
-    return figure
+def plot(records: list[Record]) -> Plot:
+    """Two rows for each data set: the gap, both losses, and both decompositions over epochs."""
+    panels: list[AnyPanel] = []
+    for name, group in _groups(records).items():
+        epochs = group[0]["result"]["watched"]["epoch"]
+        for curve, unit, title in _PANELS:
+            series = []
+            for number, kind in enumerate((_INDEPENDENT, _JOINT)):
+                curves = [_curve(record, curve) for record in kind.of(group)]
+                mean, low, high = curve_interval(curves)
+                band: dict[str, Any] = {"low": low, "high": high, "markers": False}
+                series.append(Series(kind.name, epochs, mean, number, **band))
+            panels.append(Panel("epoch", unit, series, title))
+        panels.append(Text(name.replace(" without", ",\nwithout")))
+    return Plot(panels, "Losses, errors and diversity over training", 4, (3.2, 2.6))
 
 
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     """The last epoch in numbers."""
-    quantities = [quantity for quantity, _, _ in _PANELS] + ["test_accuracy"]
-    rows = []
-    for name, chosen in _groups(records).items():
-        for beta, kind in _KINDS.items():
-            shown = []
-            for quantity in quantities:
-                runs = [_last(c) for c in _curves(chosen, beta, quantity).values()]
-                form = "{:.1%}" if quantity.endswith("accuracy") else "{:.3f}"
-                shown.append(mean_interval(runs).shown(form))
-            rows.append([name, kind, *shown])
-    names = [quantity.replace("_", " ").replace("error", "ERR") for quantity in quantities]
-    return ["data", "training", *names], rows
+    quantities = [
+        _summary(
+            curve,
+            _last,
+            curve.replace("_", " ").replace("error", "ERR"),
+            "{:.1%}" if curve.endswith("accuracy") else "{:.3f}",
+        )
+        for curve in (*(curve for curve, _, _ in _PANELS), "test_accuracy")
+    ]
+    rows = [
+        [name, kind.name, *(quantity.text(kind.of(group)) for quantity in quantities)]
+        for name, group in _groups(records).items()
+        for kind in (_INDEPENDENT, _JOINT)
+    ]
+    return ["data", "training", *(quantity.name for quantity in quantities)], rows
 
 
 # ---- the experiment -----------------------------------------------------------------------------
@@ -266,7 +235,7 @@ GENERALIZATION_GAP = Experiment(
         Claim(
             "Its gap is larger as training proceeds: over the first third of training",
             "Section 6.2, Figure 5",
-            _joint_larger("gap", _early, "mean gap over the first third"),
+            _joint_larger("gap", _first_third, "mean gap over the first third"),
         ),
         Claim(
             "Its gap is larger as training proceeds: over the second half of training",
@@ -292,7 +261,9 @@ GENERALIZATION_GAP = Experiment(
         Claim(
             "Diversity on training data is inflated early under joint training",
             "Section G.1, Figure 11",
-            _joint_larger("train_diversity", _early, "training DIV, mean over the first third"),
+            _joint_larger(
+                "train_diversity", _first_third, "training DIV, mean over the first third"
+            ),
         ),
         Claim(
             "Joint training maximises diversity early, before it minimises individual error",
@@ -310,10 +281,10 @@ GENERALIZATION_GAP = Experiment(
             _joint_larger("test_member_error", _last, "mean test ERR in the last epoch"),
         ),
     ),
-    draw,
+    plot,
     table,
     {
-        "smoke": "256 digits of scikit-learn, a tiny ResNet, 4 epochs, 2 seeds: no claim can show.",
+        "smoke": "256 scikit-learn digits, a tiny ResNet, 4 epochs, 2 seeds: too small for claims.",
         "cpu": (
             "CIFAR-10 averaged down to 16 × 16, 2,500 training and 2,000 test images, 5 members of "
             "a CNN with two convolutions (16 and 32 channels, max-pools, no batch norm); Adam 2e-3 "

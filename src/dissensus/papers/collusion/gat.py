@@ -1,175 +1,23 @@
-"""Gradient adjusted targets (GAT): Figures 8 and 9, Theorems D.1 and D.3, exactly.
+"""Gradient adjusted targets (GAT): claims, figure and table of Appendix D.
 
 Training each member on a target moved against the ensemble's error by a step α is training with
-the augmented objective L^β for a β that follows from α (Appendix D). Here the equalities are tried
-on random draws of members, batches and steps in float64, with the library's own objectives.
+the augmented objective L^β for a β that follows from α. The study that tries these equalities is
+in :mod:`dissensus.papers.collusion.gat_study`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import Tensor
+from dissensus.papers.base import Claim, Experiment, Finding, Record
+from dissensus.papers.collusion.gat_study import DRAWS, MEMBERS, STUDY, run
+from dissensus.papers.comparisons import decide
+from dissensus.papers.exact import TOLERANCE, Equal
+from dissensus.plots import Panel, Plot, Series
 
-from dissensus.decomposition import decompose
-from dissensus.objectives import (
-    Augmented,
-    GradientAdjustedTargets,
-    equivalent_alpha,
-    equivalent_beta,
-)
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.exact import (
-    TOLERANCE,
-    draw_alpha,
-    draw_regression,
-    equal_finding,
-    generator_of,
-    relative_difference,
-    value_and_gradient,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = ["EXPERIMENT"]
-
-Check = Callable[[list[Record]], Finding]
-
-_MEMBERS = {
-    "smoke": (2, 3, 5),
-    "cpu": (2, 3, 4, 5, 7, 10, 15, 20, 50),
-    "paper": (2, 3, 4, 5, 7, 10, 15, 20, 50, 100, 200),
-}
-_DRAWS = {"smoke": 20, "cpu": 400, "paper": 2000}
-_CURVE_MEMBERS = (2, 3, 5, 10, 20)
-
-#: The four forms of GAT: seen by members (all, or the others only) and target (moving or constant).
-_FORMS = {
-    "theorem_d1": {"others_only": False, "detach": False},
-    "theorem_d3": {"others_only": True, "detach": False},
-    "detached": {"others_only": False, "detach": True},
-    "detached_others": {"others_only": True, "detach": True},
-}
-
-
-# ---- the study ----------------------------------------------------------------------------------
-
-
-def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
-    """One cell for each number of members, and one for the curves."""
-    draws = int(options.get("draws", _DRAWS[scale]))
-    if draws < 1:
-        raise ValueError(f"draws must be at least 1, got {draws}")
-    equalities = [
-        {"name": f"members={count}", "members": count, "draws": draws, "seed": count}
-        for count in _MEMBERS[scale]
-    ]
-    return [{"name": "curves", "members": list(_CURVE_MEMBERS)}, *equalities]
-
-
-def run(cell: Cell) -> dict[str, Any]:
-    """The curves, or the largest deviations from the theorems over a cell's draws."""
-    return _curves(cell["members"]) if cell["name"] == "curves" else _deviations(cell)
-
-
-def _curves(counts: list[int]) -> dict[str, Any]:
-    """β(α) and γ(α, M) on a grid of steps, and α(β) near 1, from the library's functions."""
-    alphas = [step / 20 for step in range(401)]
-    near_one = [1 - 10.0**-power for power in range(1, 9)]
-    gamma = {
-        str(count): [equivalent_beta(alpha, count, others_only=True) for alpha in alphas]
-        for count in counts
-    }
-    return {
-        "alphas": alphas,
-        "beta": [equivalent_beta(alpha) for alpha in alphas],
-        "beta_detached": [equivalent_beta(alpha, detach=True) for alpha in alphas],
-        "gamma": gamma,
-        "peaks": {count: _peak_of(alphas, values) for count, values in gamma.items()},
-        "beta_of_step_0_1": [equivalent_beta(0.0), equivalent_beta(1.0)],
-        "one_minus_beta": [10.0**-power for power in range(1, 9)],
-        "alpha_near_one": [equivalent_alpha(beta) for beta in near_one],
-    }
-
-
-def _peak_of(alphas: list[float], gamma: list[float]) -> dict[str, Any]:
-    """Where γ is largest, and whether it falls from there on; found before numbers are rounded."""
-    top = max(range(len(gamma)), key=gamma.__getitem__)
-    falls = all(a > b for a, b in pairwise(gamma[top:]))
-    return {"alpha": alphas[top], "gamma": gamma[top], "falls_after": falls}
-
-
-def _deviations(cell: Cell) -> dict[str, Any]:
-    """The largest relative deviations over random draws of outputs, targets and steps."""
-    generator = generator_of(cell["seed"])
-    members = cell["members"]
-    worst: dict[str, float] = {}
-
-    def note(name: str, value: float) -> None:
-        worst[name] = max(worst.get(name, 0.0), value)
-
-    for _ in range(cell["draws"]):
-        outputs, targets = draw_regression(members, generator)
-        alpha = draw_alpha(generator)
-        for form, deviations in _of_draw(outputs, targets, alpha).items():
-            for quantity, value in deviations.items():
-                note(f"{form}_{quantity}", value)
-        note("lemma_d2", _lemma_d2(outputs, targets))
-        printed = _printed_gamma(alpha, members)
-        note("printed_gamma", abs(printed - equivalent_beta(alpha, members, others_only=True)))
-    return worst
-
-
-def _of_draw(outputs: Tensor, targets: Tensor, alpha: float) -> dict[str, dict[str, float]]:
-    found = {}
-    members = outputs.shape[0]
-    for form, settings in _FORMS.items():
-        # Beyond α = M − 1 the detached form on the others equals a β > 1, which has no minimum.
-        step = alpha % (members - 1) if form == "detached_others" else alpha
-        objective = GradientAdjustedTargets(alpha=step, **settings)
-        beta = equivalent_beta(step, members, **settings)
-        found[form] = _against(objective, beta, outputs, targets)
-    paper = equivalent_beta(alpha)  # Theorem D.1's β, tried on a target that is held constant
-    constant = GradientAdjustedTargets(alpha=alpha, detach=True)
-    direction = _against(constant, paper, outputs, targets)["direction"]
-    found["detached_with_beta_of_d1"] = {"direction": direction}
-    return found
-
-
-def _against(
-    objective: GradientAdjustedTargets, beta: float, outputs: Tensor, targets: Tensor
-) -> dict[str, float]:
-    """GAT against ``Augmented(β)``: values and gradients up to their factors, and directions."""
-    # A β of 1 + 1e-16 is 1: rounding must not put it out of bounds.
-    augmented = Augmented(beta=min(beta, 1.0), loss="mse")
-    value, gradient = value_and_gradient(objective, outputs, targets)
-    other_value, other_gradient = value_and_gradient(augmented, outputs, targets)
-    factor = (1 + objective.alpha) ** 2
-    slope = 1 + objective.alpha if objective.detach else factor
-    return {
-        "value": relative_difference(value, factor * other_value),
-        "gradient": relative_difference(gradient, slope * other_gradient),
-        "direction": relative_difference(
-            gradient / gradient.norm(), other_gradient / other_gradient.norm()
-        ),
-    }
-
-
-def _lemma_d2(outputs: Tensor, targets: Tensor) -> float:
-    """``Σ_j (f̄ − f_j)(y − f_j) = M · DIV`` (Eq. 9), the mean over examples."""
-    products = ((outputs.mean(0) - outputs) * (targets - outputs)).sum(-1).mean(-1)
-    right = len(outputs) * decompose(outputs, targets, loss="mse").diversity
-    # Relative to the terms of the sum: where members are close they nearly cancel.
-    return float((products.sum() - right).abs() / products.abs().sum())
-
-
-def _printed_gamma(alpha: float, members: int) -> float:
-    """Theorem D.3's γ as the paper prints it: α/(α+1)² · M((α+2)M − 2(α+1)) / (M−1)²."""
-    inner = members * ((alpha + 2) * members - 2 * (alpha + 1))
-    return alpha / (alpha + 1) ** 2 * inner / (members - 1) ** 2
+__all__ = ["EXPERIMENT", "run"]
 
 
 # ---- claims -------------------------------------------------------------------------------------
@@ -180,81 +28,72 @@ def _draws(records: list[Record]) -> list[Record]:
 
 
 def _curve(records: list[Record]) -> dict[str, Any]:
-    found: dict[str, Any] = next(r["result"] for r in records if r["name"] == "curves")
-    return found
+    curve: dict[str, Any] = next(r["result"] for r in records if r["name"] == "curves")
+    return curve
 
 
 def _worst(records: list[Record], key: str) -> float:
     return max(float(record["result"][key]) for record in _draws(records))
 
 
-def _tried(records: list[Record]) -> str:
-    found = _draws(records)
-    draws = sum(record["cell"]["draws"] for record in found)
-    counts = [record["cell"]["members"] for record in found]
+def _sample(records: list[Record]) -> str:
+    """The number of draws, and what they range over."""
+    draws = sum(record["cell"]["draws"] for record in _draws(records))
+    counts = [record["cell"]["members"] for record in _draws(records)]
     return f"{draws} draws, M from {min(counts)} to {max(counts)}, α from 0.001 to 1000"
 
 
-def _equality(*keys: str, published: str | None = None) -> Check:
+def _equal(*keys: str) -> Equal:
     """A check that the largest of these deviations is rounding."""
-
-    def check(records: list[Record]) -> Finding:
-        parts = {key: _worst(records, key) for key in keys}
-        return equal_finding(parts, _tried(records), published)
-
-    return check
+    return Equal(keys, _worst, _sample)
 
 
-def _step_facts(records: list[Record]) -> Finding:
+def _steps(records: list[Record]) -> Finding:
     curve = _curve(records)
     zero, one = curve["beta_of_step_0_1"]
     last = curve["beta"][-1]
     rising = all(a < b for a, b in pairwise(curve["beta"]))
-    holds = zero == 0 and abs(one - 0.75) <= TOLERANCE and rising and 0.99 < last < 1
     sentence = (
         f"β(0) = {zero:g}, β(1) = {one:g}, β({curve['alphas'][-1]:g}) = {last:.4f}, "
         f"{'rising' if rising else 'not rising'} all the way"
     )
-    return Finding("holds" if holds else "does not hold", sentence, "0, 0.75, and 1 as α → ∞")
+    holds = zero == 0 and abs(one - 0.75) <= TOLERANCE and rising and 0.99 < last < 1
+    return decide(holds, sentence, "0, 0.75, and 1 as α → ∞")
 
 
 def _ever_faster(records: list[Record]) -> Finding:
-    curve = _curve(records)
-    alphas = curve["alpha_near_one"]
+    alphas = _curve(records)["alpha_near_one"]
     growth = [after / before for before, after in pairwise(alphas)]
     sentence = (
         f"α = {alphas[0]:.3g}, {alphas[1]:.3g}, {alphas[2]:.3g} at β = 0.9, 0.99, 0.999; each "
         f"further decade multiplies α by {growth[-1]:.4g} (√10 = 3.162): α = (1 − β)^−½ − 1, a "
         "pole at β = 1, steeper than an exponential, which would be finite there"
     )
-    unbounded = all(factor > 3 for factor in growth)
-    return Finding("holds" if unbounded else "does not hold", sentence, "“grows exponentially”")
+    return decide(all(factor > 3 for factor in growth), sentence, "“grows exponentially”")
 
 
-def _smaller_weigh_more(limit: float) -> Check:
-    """A check that γ falls with M at every step up to ``limit``."""
+@dataclass(frozen=True)
+class FallsWithMembers:
+    """Checks that γ falls with M at every step up to ``limit``."""
 
-    def check(records: list[Record]) -> Finding:
+    limit: float
+
+    def __call__(self, records: list[Record]) -> Finding:
         curve = _curve(records)
-        pairs = reversed_at = 0
-        example = ""
-        counts = sorted(int(count) for count in curve["gamma"])
+        gamma = {int(count): values for count, values in curve["gamma"].items()}
+        comparisons, reversals, example = 0, 0, ""
         for place, alpha in enumerate(curve["alphas"]):
-            if not 0 < alpha <= limit:
-                continue
-            for few, many in pairwise(counts):
-                small, large = curve["gamma"][str(few)][place], curve["gamma"][str(many)][place]
-                pairs += 1
+            for few, many in pairwise(sorted(gamma)) if 0 < alpha <= self.limit else ():
+                small, large = gamma[few][place], gamma[many][place]
+                comparisons += 1
                 if small <= large:
-                    reversed_at += 1
+                    reversals += 1
                     example = (
                         f"; at α = {alpha:g} γ is {small:.3f} for M = {few} and {large:.3f} for "
                         f"M = {many}"
                     )
-        sentence = f"reversed in {reversed_at} of {pairs} comparisons of neighbouring M{example}"
-        return Finding("does not hold" if reversed_at else "holds", sentence)
-
-    return check
+        sentence = f"reversed in {reversals} of {comparisons} comparisons of neighbouring M"
+        return decide(not reversals, sentence + example)
 
 
 def _peak(records: list[Record]) -> Finding:
@@ -268,8 +107,7 @@ def _peak(records: list[Record]) -> Finding:
     places = ", ".join(f"{p['alpha']:g} for M = {count}" for count, p in curve["peaks"].items())
     few = min(curve["gamma"], key=int)
     end = f"at α = {curve['alphas'][-1]:g} γ is down to {curve['gamma'][few][-1]:.3f} for M = {few}"
-    sentence = f"on a grid of steps of 0.05 γ is largest at α = {places}; {end}"
-    return Finding("holds" if fine else "does not hold", sentence)
+    return decide(fine, f"on a grid of steps of 0.05 γ is largest at α = {places}; {end}")
 
 
 def _constant_target(records: list[Record]) -> Finding:
@@ -279,46 +117,45 @@ def _constant_target(records: list[Record]) -> Finding:
         f"training on given targets would, directions differ by up to {wrong:.2g} of their length "
         "(α = 1 then equals β = 0.5, not 0.75)"
     )
-    return Finding(
-        "holds" if wrong <= TOLERANCE else "does not hold", sentence, "β = 0.75 at α = 1"
-    )
+    return decide(wrong <= TOLERANCE, sentence, "β = 0.75 at α = 1")
 
 
 # ---- figure and table ---------------------------------------------------------------------------
 
 
-def draw(records: list[Record]) -> Figure:
+def plot(records: list[Record]) -> Plot:
     """Figure 9 (α against β) on the left, Figure 8 (γ against α for several M) on the right."""
-    from dissensus.plots.style import add_line, label, new_figure
-
     curve = _curve(records)
-    figure, axes = new_figure(1, 2, width=4.2, height=3.2)
-    left, right = axes[0]
-    add_line(left, curve["beta"], curve["alphas"], 0, name="Theorem D.1", markers=False)
-    add_line(
-        left,
-        curve["beta_detached"],
-        curve["alphas"],
-        1,
-        name="target held constant",
-        markers=False,
-        linestyle="--",
+    alphas, counts = curve["alphas"], [int(count) for count in curve["gamma"]]
+    steps = [
+        Series("Theorem D.1", curve["beta"], alphas, 0),
+        Series("target held constant", curve["beta_detached"], alphas, 1, dash="dashed"),
+    ]
+    weights = [
+        *(Series(f"M = {m}", alphas, curve["gamma"][str(m)], n) for n, m in enumerate(counts)),
+        Series("all members", alphas, curve["beta"], "ink", dash="dotted"),
+        Series("", [m - 1.0 for m in counts], [1.0] * len(counts), "ink", "points"),
+    ]
+    left = Panel(
+        "β",
+        "step α",
+        steps,
+        "Figure 9: the step that β stands for",
+        x_range=(0.0, 1.0),
+        y_range=(0.0, 10.0),
+        legend="upper left",
     )
-    left.set_ylim(0, 10)
-    left.set_xlim(0, 1)
-    label(left, "β", "step α", "Figure 9: the step that β stands for", legend=True)
-    for number, (count, gamma) in enumerate(curve["gamma"].items()):
-        add_line(right, curve["alphas"], gamma, number, name=f"M = {count}", markers=False)
-        peak = int(count) - 1
-        right.plot([peak], [1.0], color="black", marker="o", markersize=3.5, linestyle="none")
-    add_line(
-        right, curve["alphas"], curve["beta"], 7, name="all members", markers=False, linestyle=":"
+    right = Panel(
+        "step α",
+        "γ",
+        weights,
+        "Figure 8: γ is 1 at α = M − 1 (dots)",
+        x_range=(0.2, alphas[-1]),
+        y_range=(0.0, 1.03),
+        x_log=True,
+        legend="lower right",
     )
-    right.set_xscale("log")
-    right.set_xlim(0.2, curve["alphas"][-1])
-    right.set_ylim(0, 1.03)
-    label(right, "step α", "γ", "Figure 8: γ is 1 at α = M − 1 (dots)", legend=True)
-    return figure
+    return Plot([left, right], "α against β, and γ against α", 2, (4.2, 3.2))
 
 
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
@@ -334,8 +171,7 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     }
     rows = [
         [
-            str(record["cell"]["members"]),
-            str(record["cell"]["draws"]),
+            *(str(record["cell"][key]) for key in ("members", "draws")),
             *(f"{record['result'][key]:.1e}" for key in columns),
         ]
         for record in _draws(records)
@@ -354,36 +190,29 @@ EXPERIMENT = Experiment(
     paper="collusion",
     shows="Figures 8 and 9, Theorems D.1 and D.3",
     title="Members trained on targets moved against the ensemble's error train with L^β",
-    study=Study(
-        name="gat",
-        cells=cells,
-        run=run,
-        jobs=1,
-        options={"draws": "how many random draws for each number of members"},
-        cost={"smoke": "1 s", "cpu": "20 s", "paper": "2 min"},
-    ),
+    study=STUDY,
     claims=(
         Claim(
             "GAT's loss and gradient are (1 + α)² times those of L^β with β = 1 − 1/(1 + α)²",
             "Theorem D.1, Eq. 8",
-            _equality("theorem_d1_value", "theorem_d1_gradient"),
+            _equal("theorem_d1_value", "theorem_d1_gradient"),
         ),
         Claim(
             "With the mean of the other members they are (1 + α)² times those of L^γ",
             "Theorem D.3, Eq. 10",
-            _equality("theorem_d3_value", "theorem_d3_gradient"),
+            _equal("theorem_d3_value", "theorem_d3_gradient"),
         ),
         Claim(
             "γ = α/(α+1)² · M((α+2)M − 2(α+1))/(M−1)², which is 1 − ((M−1−α)/((M−1)(1+α)))²",
             "Theorem D.3",
-            _equality("printed_gamma"),
+            _equal("printed_gamma"),
         ),
-        Claim("Σ_j (f̄ − f_j)(y − f_j) = M · DIV", "Lemma D.2, Eq. 9", _equality("lemma_d2")),
+        Claim("Σ_j (f̄ − f_j)(y − f_j) = M · DIV", "Lemma D.2, Eq. 9", _equal("lemma_d2")),
         Claim(
             "No step is independent training, a step of the gradient itself is β = 0.75, and ever "
             "larger steps approach joint training",
             "Appendix D, below Theorem D.1",
-            _step_facts,
+            _steps,
         ),
         Claim(
             "The step α grows ever faster, without bound, as β → 1",
@@ -394,12 +223,12 @@ EXPERIMENT = Experiment(
             "Smaller ensembles weigh diversity more: γ falls with M, for steps up to the gradient "
             "itself (α ≤ 1)",
             "Appendix D, Figure 8",
-            _smaller_weigh_more(1.0),
+            FallsWithMembers(1.0),
         ),
         Claim(
             "Smaller ensembles weigh diversity more, for steps of any length",
             "Appendix D, below Theorem D.3",
-            _smaller_weigh_more(float("inf")),
+            FallsWithMembers(float("inf")),
         ),
         Claim(
             "γ reaches 1, joint training, at α = M − 1 and falls after it (not said in the paper)",
@@ -416,13 +245,13 @@ EXPERIMENT = Experiment(
             "With a constant target the gradient is (1 + α) times that of L^β with β = α/(1 + α), "
             "or αM/((M−1)(1+α)) with the others only (not said in the paper)",
             "correction of Theorem D.1",
-            _equality("detached_gradient", "detached_others_gradient"),
+            _equal("detached_gradient", "detached_others_gradient"),
         ),
     ),
-    draw=draw,
+    draw=plot,
     table=table,
     setting={
-        scale: _SETTING.format(draws=_DRAWS[scale], members=", ".join(map(str, _MEMBERS[scale])))
-        for scale in _MEMBERS
+        scale: _SETTING.format(draws=DRAWS[scale], members=", ".join(map(str, MEMBERS[scale])))
+        for scale in MEMBERS
     },
 )

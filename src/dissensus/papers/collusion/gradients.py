@@ -1,4 +1,4 @@
-"""What gradient a member gets: Appendix E with Table 2, and Appendix F's example, exactly.
+"""Gradients of a member: Appendix E with Table 2, and Appendix F's example, exactly.
 
 The closed gradients of independent, probability-averaged and score-averaged training with
 cross-entropy are compared with autograd through the library's objectives on random draws in
@@ -7,8 +7,8 @@ float64; so are Table 2's losses. Appendix F is the same for offsets of one shar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,22 +16,20 @@ from torch import Tensor
 from dissensus.objectives import Independent, Joint, Objective
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.collusion.offsets import OFFSET_CLAIMS, run_offsets
+from dissensus.papers.comparisons import decide, where
 from dissensus.papers.exact import (
     TOLERANCE,
-    equal_finding,
+    Equal,
+    draws_of,
     generator_of,
     relative_difference,
     shown,
     uniform,
     value_and_gradient,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dissensus.plots import Panel, Plot, Series
 
 __all__ = ["EXPERIMENT"]
-
-Check = Callable[[list[Record]], Finding]
 
 _SIZES = {  # (members, classes)
     "smoke": ((2, 2), (5, 10)),
@@ -95,9 +93,7 @@ def printed_gradients(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """One cell for each pair of members and classes, one for the curves, one for Appendix F."""
-    draws = int(options.get("draws", _DRAWS[scale]))
-    if draws < 1:
-        raise ValueError(f"draws must be at least 1, got {draws}")
+    draws = draws_of(options, _DRAWS[scale])
     equalities = [
         {
             "name": f"members={members}-classes={classes}",
@@ -126,7 +122,7 @@ def _deviations(cell: Cell) -> dict[str, Any]:
     least: dict[str, float] = {}
     for _ in range(cell["draws"]):
         logits, labels = _draw(cell["members"], cell["classes"], generator)
-        for name, value in _of_draw(logits, labels, generator).items():
+        for name, value in _deviations_of(logits, labels, generator).items():
             most[name] = max(most.get(name, value), value)
             least[name] = min(least.get(name, value), value)
     return {"most": most, "least": least}
@@ -140,23 +136,23 @@ def _draw(members: int, classes: int, generator: torch.Generator) -> tuple[Tenso
     return width * logits, labels
 
 
-def _of_draw(logits: Tensor, labels: Tensor, generator: torch.Generator) -> dict[str, float]:
+def _deviations_of(logits: Tensor, labels: Tensor, generator: torch.Generator) -> dict[str, float]:
     losses, closed = printed_losses(logits, labels), printed_gradients(logits, labels)
     moved = logits.clone()  # another prediction of the last member; the first is looked at
     moved[-1] += torch.randn(moved[-1].shape, generator=generator, dtype=moved.dtype)
-    found = {}
+    deviations = {}
     values = {}
     for way, objective in _WAYS.items():
         value, gradient = value_and_gradient(objective, logits, labels)
         _, after = value_and_gradient(objective, moved, labels)
         values[way] = float(value)
-        found[f"{way}_loss"] = relative_difference(value, losses[way])
-        found[f"{way}_gradient"] = relative_difference(gradient, closed[way] / len(labels))
-        found[f"{way}_spread"] = _spread(gradient)
-        found[f"{way}_dependence"] = relative_difference(gradient[0], after[0])
+        deviations[f"{way}_loss"] = relative_difference(value, losses[way])
+        deviations[f"{way}_gradient"] = relative_difference(gradient, closed[way] / len(labels))
+        deviations[f"{way}_spread"] = _spread(gradient)
+        deviations[f"{way}_dependence"] = relative_difference(gradient[0], after[0])
     for way in ("probability", "score"):
-        found[f"{way}_minus_independent"] = values[way] - values["independent"]
-    return found
+        deviations[f"{way}_minus_independent"] = values[way] - values["independent"]
+    return deviations
 
 
 def _spread(gradient: Tensor) -> float:
@@ -191,7 +187,7 @@ def _curves(cell: Cell) -> dict[str, Any]:
 
 
 def _draws(records: list[Record]) -> list[Record]:
-    return [record for record in records if record["cell"]["kind"] == "draws"]
+    return where(records, kind="draws")
 
 
 def _most(records: list[Record], key: str) -> float:
@@ -202,98 +198,80 @@ def _least(records: list[Record], key: str) -> float:
     return min(float(record["result"]["least"][key]) for record in _draws(records))
 
 
-def _tried(records: list[Record]) -> str:
-    found = _draws(records)
-    draws = sum(record["cell"]["draws"] for record in found)
-    members, classes = (sorted({r["cell"][key] for r in found}) for key in ("members", "classes"))
+def _sample(records: list[Record]) -> str:
+    """The number of draws, and what they range over."""
+    cells = [record["cell"] for record in _draws(records)]
+    draws = sum(cell["draws"] for cell in cells)
+    members, classes = (sorted({cell[key] for cell in cells}) for key in ("members", "classes"))
     return (
         f"{draws} draws, {members[0]} to {members[-1]} members, {classes[0]} to {classes[-1]} "
         "classes"
     )
 
 
-def _equality(*keys: str) -> Check:
-    """A check that the largest of these deviations is rounding."""
-
-    def check(records: list[Record]) -> Finding:
-        return equal_finding({key: _most(records, key) for key in keys}, _tried(records))
-
-    return check
-
-
 def _own_gradient(records: list[Record]) -> Finding:
     dependence, spread = (_most(records, f"independent_{key}") for key in ("dependence", "spread"))
     least = _least(records, "independent_spread")
-    holds = dependence == 0 and least > TOLERANCE
     sentence = (
         f"moving another member changes a member's gradient by {shown(dependence)} of its size; "
         f"over members gradients differ by {least:.2g} to {spread:.2g} of the largest entry"
     )
-    return Finding("holds" if holds else "does not hold", sentence, "the form g(f_i)")
+    return decide(dependence == 0 and least > TOLERANCE, sentence, "the form g(f_i)")
 
 
 def _varied_gradient(records: list[Record]) -> Finding:
-    least = {key: _least(records, f"probability_{key}") for key in ("spread", "dependence")}
-    holds = min(least.values()) > TOLERANCE
+    spread, dependence = (_least(records, f"probability_{key}") for key in ("spread", "dependence"))
+    holds = min(spread, dependence) > TOLERANCE
     sentence = (
-        f"in every draw members' gradients differ, by at least {least['spread']:.1e} of the "
-        f"largest entry, and change with another member's prediction, by at least "
-        f"{least['dependence']:.1e}"
+        f"in every draw members' gradients differ, by at least {spread:.1e} of the largest entry, "
+        f"and change with another member's prediction, by at least {dependence:.1e}"
     )
     if not holds:
-        sentence = f"there are draws in which they do not: {min(least.values()):.1e}"
-    return Finding(
-        "holds" if holds else "does not hold",
-        sentence,
-        "the form g(i, f_1, …, f_M), against its reference 31",
-    )
+        sentence = f"there are draws in which they do not: {min(spread, dependence):.1e}"
+    return decide(holds, sentence, "the form g(i, f_1, …, f_M), against its reference 31")
 
 
 def _same_gradient(records: list[Record]) -> Finding:
     spread, dependence = _most(records, "score_spread"), _least(records, "score_dependence")
-    holds = spread <= TOLERANCE and dependence > TOLERANCE
     sentence = (
         f"members' gradients differ by at most {shown(spread)} of the largest entry, and change "
-        f"with another member's prediction, by at least {shown(dependence)} ({_tried(records)})"
+        f"with another member's prediction, by at least {shown(dependence)} ({_sample(records)})"
     )
-    return Finding("holds" if holds else "does not hold", sentence, "the form g(f)")
+    return decide(spread <= TOLERANCE and dependence > TOLERANCE, sentence, "the form g(f)")
 
 
 def _never_above(records: list[Record]) -> Finding:
     most = {way: _most(records, f"{way}_minus_independent") for way in ("probability", "score")}
-    holds = all(value <= TOLERANCE for value in most.values())
     sentence = (
         "the largest of joint loss − mean member loss is "
         + " and ".join(f"{value:.1e} with {way} averaging" for way, value in most.items())
-        + f" ({_tried(records)})"
+        + f" ({_sample(records)})"
     )
-    return Finding("holds" if holds else "does not hold", sentence)
+    return decide(all(value <= TOLERANCE for value in most.values()), sentence)
 
 
 # ---- figure and table ---------------------------------------------------------------------------
 
 
-def draw(records: list[Record]) -> Figure:
+def plot(records: list[Record]) -> Plot:
     """The pull on a member towards the true class, for each way of training."""
-    from dissensus.plots.style import add_line, label, new_figure
-
-    curve = next(r["result"] for r in records if r["cell"]["kind"] == "curves")
-    figure, axes = new_figure(1, 3, width=3.1, height=2.9, sharey=True)
-    for place, (way, curves) in enumerate(curve["size"].items()):
-        panel = axes[0, place]
-        for number, (others, sizes) in enumerate(zip(curve["others"], curves, strict=True)):
+    (curves,) = (record["result"] for record in where(records, kind="curves"))
+    panels = []
+    for way, sizes in curves["size"].items():
+        series = []
+        for number, others in enumerate(curves["others"]):
             # Where the others do not matter the lines coincide: dashes let all of them be seen.
-            style = ("-", "--", ":")[number] if way == "independent" else "-"
-            name = f"others give it {others:g}"
-            add_line(panel, curve["own"], sizes, number, name=name, markers=False, linestyle=style)
+            dash: Any = ("solid", "dashed", "dotted")[number if way == "independent" else 0]
+            name, y = f"others give it {others:g}", sizes[number]
+            series.append(Series(name, curves["own"], y, number, dash=dash, markers=False))
         title = _NAMES[way].replace("joint training, ", "joint: ")
-        label(panel, "own probability of the true class", "", title, legend=place == 2)
-    axes[0, 0].set_ylabel("M · |∂L/∂f| at the true class")
-    return figure
+        axes = ("own probability of the true class", "M · |∂L/∂f| at the true class")
+        panels.append(Panel(*axes, series, title))
+    return Plot(panels, "The pull on a member by its own probability", 3, (3.1, 2.9), "all")
 
 
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
-    """Table 2 and Appendix E's gradients with the largest deviations found."""
+    """Table 2 and Appendix E's gradients with the largest deviations."""
     forms = {
         "independent": ("−(1/M) Σ_j log φ(f_j)_k*", "(φ(f_i)_k − 1[k = k*]) / M"),
         "probability": (
@@ -353,12 +331,12 @@ EXPERIMENT = Experiment(
         Claim(
             "Table 2's cross-entropy losses are those of independent and joint training",
             "Appendix E, Table 2",
-            _equality(*(f"{way}_loss" for way in _WAYS)),
+            Equal([f"{way}_loss" for way in _WAYS], _most, _sample),
         ),
         Claim(
             "The closed gradients of all three are right",
             "Appendix E",
-            _equality(*(f"{way}_gradient" for way in _WAYS)),
+            Equal([f"{way}_gradient" for way in _WAYS], _most, _sample),
         ),
         Claim(
             "Trained independently, each member gets a gradient of its own that depends on its own "
@@ -385,7 +363,7 @@ EXPERIMENT = Experiment(
         ),
         *OFFSET_CLAIMS,
     ),
-    draw=draw,
+    draw=plot,
     table=table,
     setting={
         scale: _SETTING.format(

@@ -1,4 +1,4 @@
-"""One training of an image ensemble: a cell's settings in, errors, diversity and curves out.
+"""Image cells: one training of an ensemble, with its errors, diversity and curves.
 
 Every image study is made of these cells. The paper's settings (Appendix B) are in
 :data:`PAPER_SWEEP`; a study changes what differs in it.
@@ -6,34 +6,21 @@ Every image study is made of these cells. The paper's settings (Appendix B) are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
-from dissensus.data import AUGMENTATIONS, Augment
 from dissensus.decomposition import decompose
 from dissensus.ensemble import Ensemble
-from dissensus.models import make_factory
 from dissensus.objectives import Augmented, LearnerDropout, Objective
 from dissensus.outputs import combined_log_probs
-from dissensus.papers.base import Cell, Record
-from dissensus.papers.image_data import ImageData as Parts
-from dissensus.papers.image_data import load_images as load_parts
-from dissensus.training import History, Recipe, fit, predict
+from dissensus.papers.base import Cell
+from dissensus.papers.cells import augmentation, new_ensemble, recipe
+from dissensus.papers.image_data import load_images
+from dissensus.training import History, fit, predict
 
-__all__ = [
-    "BETAS",
-    "CPU",
-    "NETWORKS",
-    "PAPER_SWEEP",
-    "SMOKE",
-    "by_seed",
-    "image_cell",
-    "member_accuracy",
-    "run_image_cell",
-]
+__all__ = ["BETAS", "CPU", "NETWORKS", "PAPER_SWEEP", "SMOKE", "run_image_cell"]
 
 BETAS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
@@ -101,17 +88,6 @@ SMOKE: Mapping[str, Any] = {
 }
 
 
-# ---- planning -----------------------------------------------------------------------------------
-
-
-def image_cell(name: str, settings: Mapping[str, Any], **changes: Any) -> Cell:
-    """A cell of ``settings`` with ``changes``; a setting that there is not is an error."""
-    unknown = sorted(set(changes) - set(settings))
-    if unknown:
-        raise ValueError(f"an image cell has no setting {', '.join(unknown)}")
-    return {"name": name, **settings, **changes}
-
-
 # ---- running ------------------------------------------------------------------------------------
 
 
@@ -121,49 +97,37 @@ def run_image_cell(cell: Cell) -> dict[str, Any]:
     Without validation data (``val`` 0) the last epoch is measured, as for the generalisation gap.
     ``watch`` measures training and test data after every so many epochs, for the curves.
     """
-    parts = load_parts(cell)
-    ens = _ensemble(cell, parts)
+    data = load_images(cell)
+    ens = new_ensemble(cell, data, combine=cell["combine"])
     curve: list[dict[str, Any]] = []
 
     def watch(record: dict[str, Any], trained: Ensemble) -> None:
         epoch, every = record["epoch"], cell["watch"]
         if every and (epoch % every == 0 or epoch in (1, cell["epochs"])):
-            both = {part: _measure(trained, getattr(parts, part)) for part in ("train", "test")}
+            both = {part: _measure(trained, getattr(data, part)) for part in ("train", "test")}
             curve.append({"epoch": epoch, **both})
 
     history = fit(
         ens,
-        parts.train,
+        data.train,
         _objective(cell),
-        val=parts.val,
-        augment=_augmentation(cell),
+        val=data.val,
+        augment=augmentation(cell),
         callbacks=[watch],
         progress=False,
-        recipe=_recipe(cell),
+        recipe=recipe(cell, patience=cell["patience"]),
     )
     result: dict[str, Any] = {
-        "best_epoch": history.best_epoch if parts.val is not None else len(history.epochs),
+        "best_epoch": history.best_epoch if data.val is not None else len(history.epochs),
         "epochs": len(history.epochs),
         "parameters": sum(p.numel() for p in ens.member(0).parameters()),
-        **{part: _measure(ens, getattr(parts, part)) for part in parts.measured},
+        **{part: _measure(ens, getattr(data, part)) for part in data.measured},
     }
     if curve:
         result["watched"] = _columns(curve)
-    if parts.val is not None:
+    if data.val is not None:
         result["validation"] = _validation_curve(history)
     return result
-
-
-def _ensemble(cell: Cell, parts: Parts) -> Ensemble:
-    make = make_factory(
-        cell["model"],
-        parts.input_shape,
-        parts.outputs,
-        normalize=parts.normalize,
-        **cell["model_options"],
-    )
-    ens = Ensemble(make, members=cell["members"], seed=cell["seed"], combine=cell["combine"])
-    return ens.to("cuda") if torch.cuda.is_available() else ens
 
 
 def _objective(cell: Cell) -> Objective:
@@ -172,36 +136,18 @@ def _objective(cell: Cell) -> Objective:
     return LearnerDropout(drop=cell["drop"], objective=objective) if cell["drop"] else objective
 
 
-def _augmentation(cell: Cell) -> Augment | None:
-    """One of ``AUGMENTATIONS`` by name, or the settings of another."""
-    wanted = cell["augment"]
-    if wanted == "none":
-        return None
-    return AUGMENTATIONS[wanted] if isinstance(wanted, str) else Augment(**wanted)
-
-
-def _recipe(cell: Cell) -> Recipe:
-    return Recipe(
-        epochs=cell["epochs"],
-        batch_size=cell["batch_size"],
-        optimizer=cell["optimizer"],
-        schedule=cell["schedule"],
-        patience=cell["patience"],
-        seed=cell["seed"],
-    )
-
-
 # ---- measuring ----------------------------------------------------------------------------------
 
 
 def _measure(ens: Ensemble, part: Any) -> dict[str, Any]:
     """ERR, mean ERR and DIV (cross-entropy), top-1 and top-5 accuracy, each member's accuracy."""
-    found = predict(ens, part)
-    assert found.targets is not None  # every part is labelled
-    split = decompose(found.outputs, found.targets, "cross_entropy", ens.combine)
-    ranked = combined_log_probs(found.outputs, ens.combine).topk(min(5, found.outputs.shape[-1]))
-    hits = ranked.indices == found.targets[:, None]
-    own = (found.outputs.argmax(-1) == found.targets).double().mean(-1)
+    predictions = predict(ens, part)
+    logits, targets = predictions.outputs, predictions.targets
+    assert targets is not None  # every part is labelled
+    split = decompose(logits, targets, "cross_entropy", ens.combine)
+    ranked = combined_log_probs(logits, ens.combine).topk(min(5, logits.shape[-1]))
+    hits = ranked.indices == targets[:, None]
+    own = (logits.argmax(-1) == targets).double().mean(-1)
     return {
         "error": float(split.ensemble_error),
         "member_error": float(split.member_error),
@@ -213,12 +159,12 @@ def _measure(ens: Ensemble, part: Any) -> dict[str, Any]:
 
 
 def _columns(curve: list[dict[str, Any]]) -> dict[str, Any]:
-    """A list of measurements as one short list a quantity: ``{"train_error": […], …}``."""
-    found: dict[str, Any] = {"epoch": [point["epoch"] for point in curve]}
+    """A list of measurements as one short list for each quantity: ``{"train_error": […], …}``."""
+    columns: dict[str, Any] = {"epoch": [point["epoch"] for point in curve]}
     for part in ("train", "test"):
         for key in ("error", "member_error", "accuracy"):
-            found[f"{part}_{key}"] = [_short(point[part][key]) for point in curve]
-    return found
+            columns[f"{part}_{key}"] = [_short(point[part][key]) for point in curve]
+    return columns
 
 
 def _validation_curve(history: History) -> dict[str, Any]:
@@ -235,23 +181,3 @@ def _validation_curve(history: History) -> dict[str, Any]:
 def _short(value: float) -> float:
     """Four digits are more than a curve can show."""
     return float(f"{value:.4g}")
-
-
-# ---- reading records ----------------------------------------------------------------------------
-
-
-def member_accuracy(measured: Mapping[str, Any]) -> float:
-    """The mean accuracy of single members."""
-    return float(np.mean(measured["member_accuracies"]))
-
-
-def by_seed(records: Iterable[Record], part: str, key: str) -> dict[int, float]:
-    """One figure of each record by its seed; ``member_accuracy`` is the mean over members."""
-    return {
-        record["cell"]["seed"]: (
-            member_accuracy(record["result"][part])
-            if key == "member_accuracy"
-            else float(record["result"][part][key])
-        )
-        for record in records
-    }

@@ -1,4 +1,4 @@
-"""Appendix F: one prediction disguised as M, f_j = f + c_j, and which offsets c_j minimise what.
+"""Offsets of one prediction disguised as M, f_j = f + c_j: which c_j minimise what (Appendix F).
 
 Joint training: any offsets with mean y − f are a minimum, however far apart; that is learner
 collusion. Independent training: the minimum is unique.
@@ -19,14 +19,8 @@ from torch.autograd.functional import hessian
 from dissensus.decomposition import decompose
 from dissensus.objectives import Independent, Joint, Objective
 from dissensus.papers.base import Cell, Claim, Finding, Record
-from dissensus.papers.exact import (
-    TOLERANCE,
-    equal_finding,
-    generator_of,
-    gradient_of,
-    shown,
-    uniform,
-)
+from dissensus.papers.comparisons import decide
+from dissensus.papers.exact import TOLERANCE, Equal, generator_of, gradient_of, shown, uniform
 
 __all__ = ["OFFSET_CLAIMS", "run_offsets"]
 
@@ -84,76 +78,76 @@ def _ratios(generator: torch.Generator, members: int = 5) -> list[float]:
     shape = torch.randn(members, generator=generator, dtype=torch.float64)
     shape -= shape.mean()
     target = torch.zeros(1, 1, dtype=torch.float64)
-    found = []
+    ratios = []
     for far in _FAR:
         parts = decompose((1.0 + far * shape)[:, None, None], target, loss="mse")
-        found.append(float(parts.diversity / parts.member_error))
-    return found
+        ratios.append(float(parts.diversity / parts.member_error))
+    return ratios
 
 
 # ---- claims -------------------------------------------------------------------------------------
 
 
-def _result(records: list[Record]) -> tuple[dict[str, Any], str]:
-    record = next(record for record in records if record["name"] == "offsets")
-    return record["result"], f"{record['cell']['draws']} draws, 2 to 20 members"
+def _offsets(records: list[Record]) -> Record:
+    return next(record for record in records if record["name"] == "offsets")
 
 
-def _joint_minimum(records: list[Record]) -> Finding:
-    found, tried = _result(records)
-    keys = ("joint_loss_at_colluding", "joint_slope_at_colluding", "joint_curvature_beyond_first")
-    finding = equal_finding({key: found[key] for key in keys}, tried)
-    words = f"loss and slope are 0 and M − 1 directions are flat: {finding.measured}"
-    return Finding(finding.verdict, words)
+def _deviation(records: list[Record], key: str) -> float:
+    return float(_offsets(records)["result"][key])
+
+
+def _sample(records: list[Record]) -> str:
+    return f"{_offsets(records)['cell']['draws']} draws, 2 to 20 members"
 
 
 def _independent_minimum(records: list[Record]) -> Finding:
-    found, tried = _result(records)
-    curvature = found["independent_least_curvature"]
-    holds = found["independent_slope_at_zero"] <= TOLERANCE
-    right = found["independent_slope_at_best"] <= TOLERANCE and curvature <= TOLERANCE
+    curvature, at_best, at_zero = (
+        _deviation(records, f"independent_{key}")
+        for key in ("least_curvature", "slope_at_best", "slope_at_zero")
+    )
+    right = at_best <= TOLERANCE and curvature <= TOLERANCE
     sentence = (
         f"the minimum is unique (curvature 2/M everywhere, deviation {shown(curvature)}) and "
-        f"{'lies' if right else 'does not lie'} at c_j = y − f (slope there "
-        f"{shown(found['independent_slope_at_best'])}); at c_j = 0 the slope is (2/M) |f − y|, "
-        f"here up to (2/M) · {found['independent_slope_at_zero']:.2g}, so that it is no "
-        f"minimum unless f = y ({tried})"
+        f"{'lies' if right else 'does not lie'} at c_j = y − f (slope there {shown(at_best)}); at "
+        f"c_j = 0 the slope is (2/M) |f − y|, here up to (2/M) · {at_zero:.2g}, so that it is no "
+        f"minimum unless f = y ({_sample(records)})"
     )
-    return Finding("holds" if holds else "does not hold", sentence, "c_j = 0 for all j")
+    return decide(at_zero <= TOLERANCE, sentence, "c_j = 0 for all j")
 
 
 def _cross_term(records: list[Record]) -> Finding:
-    found, tried = _result(records)
-    printed, doubled = found["cross_term_printed"], found["cross_term_doubled"]
+    printed, doubled = (_deviation(records, f"cross_term_{key}") for key in ("printed", "doubled"))
     sentence = (
         f"as printed the identity is off by up to {printed:.2g} of its size; with (2/M) Σ_j c_j "
-        f"(f − y) by {shown(doubled)} ({tried})"
+        f"(f − y) by {shown(doubled)} ({_sample(records)})"
     )
-    return Finding(
-        "holds" if printed <= TOLERANCE else "does not hold", sentence, "(1/M) Σ_j c_j (f − y)"
-    )
+    return decide(printed <= TOLERANCE, sentence, "(1/M) Σ_j c_j (f − y)")
 
 
 def _ratio(records: list[Record]) -> Finding:
-    found, _ = _result(records)
-    gaps = [1 - ratio for ratio in found["ratio_far"]]
+    result = _offsets(records)["result"]
+    gaps = [1 - ratio for ratio in result["ratio_far"]]
     falling = all(after < before for before, after in pairwise(gaps))
-    holds = falling and gaps[-1] < 1e-3
-    sentence = ", ".join(
-        f"{ratio:.6g} at {far:g}"
-        for far, ratio in zip(found["far"], found["ratio_far"], strict=True)
-    )
-    return Finding(
-        "holds" if holds else "does not hold",
-        f"DIV / mean ERR with f − y = 1 and offsets of width c: {sentence}",
-    )
+    pairs = zip(result["far"], result["ratio_far"], strict=True)
+    ratios = ", ".join(f"{ratio:.6g} at {far:g}" for far, ratio in pairs)
+    sentence = f"DIV / mean ERR with f − y = 1 and offsets of width c: {ratios}"
+    return decide(falling and gaps[-1] < 1e-3, sentence)
 
 
 OFFSET_CLAIMS = (
     Claim(
         "Joint training: any offsets with mean y − f are a minimum, however far apart",
         "Appendix F",
-        _joint_minimum,
+        Equal(
+            [
+                "joint_loss_at_colluding",
+                "joint_slope_at_colluding",
+                "joint_curvature_beyond_first",
+            ],
+            _deviation,
+            _sample,
+            "loss and slope are 0 and M − 1 directions are flat: ",
+        ),
     ),
     Claim(
         "Independent training: the unique minimum is at c_j = 0",

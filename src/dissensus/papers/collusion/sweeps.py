@@ -7,31 +7,36 @@ members, and with averaged scores, so that they can be compared seed by seed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.cells import SEEDS_OPTION, seeds_of
-from dissensus.papers.collusion.comparing import (
+from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.collusion.beta_curves import (
+    INDEPENDENT,
+    JOINT,
+    QUANTITIES,
+    InEach,
+    JointWorst,
+    LateDrop,
+    at_beta,
     beta_table,
-    compare,
-    joint_is_worst,
-    late_drop,
-    values_at,
+    plot_beta_curves,
 )
-from dissensus.papers.collusion.images import (
-    BETAS,
-    CPU,
-    PAPER_SWEEP,
-    SMOKE,
-    image_cell,
-    run_image_cell,
+from dissensus.papers.collusion.images import BETAS, CPU, PAPER_SWEEP, SMOKE, run_image_cell
+from dissensus.papers.comparisons import (
+    CANNOT,
+    Groups,
+    Larger,
+    Runs,
+    all_of,
+    data_title,
+    decide,
+    paired,
+    where,
 )
-from dissensus.papers.collusion.plots import draw_beta_curves
-from dissensus.papers.comparisons import CANNOT, all_of, paired, where
 from dissensus.papers.statistics import paired_difference
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dissensus.plots import Plot
 
 __all__ = ["BETA_SWEEP", "LARGER_ENSEMBLES", "SCORE_AVERAGING", "SWEEPS"]
 
@@ -39,7 +44,6 @@ __all__ = ["BETA_SWEEP", "LARGER_ENSEMBLES", "SCORE_AVERAGING", "SWEEPS"]
 SIMILAR = 0.03
 
 _FEWER = (0.0, 0.4, 0.8, 1.0)
-_NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "digits": "digits"}
 _MODELS = {"resnet18": "ResNet-18", "resnet34": "ResNet-34"}
 
 
@@ -51,7 +55,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     plan = {"smoke": _smoke, "cpu": _cpu, "paper": _paper}[scale]()
     seeds = seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 6}[scale])
     return [
-        image_cell(f"{name}-beta={beta:g}-seed={seed}", settings, beta=beta, seed=seed)
+        make_cell(f"{name}-beta={beta:g}-seed={seed}", settings, beta=beta, seed=seed)
         for seed in seeds
         for name, (settings, betas) in plan.items()
         for beta in betas
@@ -109,100 +113,71 @@ SWEEPS = Study(
 # ---- reading ------------------------------------------------------------------------------------
 
 
-def _groups(
-    records: Sequence[Record], combine: str, *, larger: bool = False, longer: bool = False
-) -> dict[str, list[Record]]:
-    """The records of one kind of ensemble, by data and network."""
-    sizes = sorted({record["cell"]["members"] for record in records})
-    members = sizes[-1] if larger else sizes[0]
-    usual = min((record["cell"]["epochs"] for record in records), default=0)
-    found: dict[str, list[Record]] = {}
-    for record in where(records, combine=combine, members=members):
-        cell = record["cell"]
-        if (cell["epochs"] > usual) != longer:
-            continue
-        model = _MODELS.get(cell["model"], "small ResNet")
-        found.setdefault(f"{_NAMES.get(cell['data'], cell['data'])}, {model}", []).append(record)
-    return found
+@dataclass(frozen=True)
+class Sweep:
+    """Groups the records of one kind of ensemble by data and network.
+
+    The largest ensembles or the smallest, those that were trained longer or the usual ones.
+    """
+
+    combine: str = "probability"
+    larger: bool = False
+    longer: bool = False
+
+    def __call__(self, records: Sequence[Record]) -> dict[str, list[Record]]:
+        sizes = sorted({record["cell"]["members"] for record in records})
+        usual = min((record["cell"]["epochs"] for record in records), default=0)
+        members = sizes[-1 if self.larger else 0] if sizes else 0
+        groups: dict[str, list[Record]] = {}
+        for record in where(records, combine=self.combine, members=members):
+            cell = record["cell"]
+            if (cell["epochs"] > usual) == self.longer:
+                model = _MODELS.get(cell["model"], "small ResNet")
+                groups.setdefault(f"{data_title(cell['data'])}, {model}", []).append(record)
+        return groups
 
 
-def _base(records: list[Record]) -> dict[str, list[Record]]:
-    return _groups(records, "probability")
+_BASE, _LARGE, _SCORE = Sweep(), Sweep(larger=True), Sweep("score")
+_BASE_LONGER, _SCORE_LONGER = Sweep(longer=True), Sweep("score", longer=True)
 
 
-def _large(records: list[Record]) -> dict[str, list[Record]]:
-    return _groups(records, "probability", larger=True)
+def _independent_better(sweep: Sweep, key: str = "accuracy") -> Larger:
+    return Larger(QUANTITIES[key], INDEPENDENT, JOINT, sweep)
 
 
-def _score(records: list[Record]) -> dict[str, list[Record]]:
-    return _groups(records, "score")
-
-
-def _base_longer(records: list[Record]) -> dict[str, list[Record]]:
-    return _groups(records, "probability", longer=True)
-
-
-def _score_longer(records: list[Record]) -> dict[str, list[Record]]:
-    return _groups(records, "score", longer=True)
-
-
-Groups = Callable[[list[Record]], dict[str, list[Record]]]
-
-
-def _each(groups: Groups, check: Callable[[list[Record]], Finding]) -> Any:
-    """A check of every group: it holds if it holds in each."""
-
-    def checked(records: list[Record]) -> Finding:
-        found = groups(records)
-        if not found:
-            return Finding(CANNOT, "no such runs are part of this scale")
-        return all_of({name: check(runs) for name, runs in found.items()})
-
-    return checked
-
-
-def _independent_better(key: str) -> Callable[[list[Record]], Finding]:
-    def check(records: list[Record]) -> Finding:
-        ends = where(records, beta=0.0), where(records, beta=1.0)
-        return compare(*ends, ("β = 0", "β = 1"), key)
-
-    return check
-
-
-def _joint_loses(records: list[Record]) -> Finding:
-    ends = where(records, beta=1.0), where(records, beta=0.0)
-    return compare(*ends, ("β = 1", "β = 0"), "error")
+def _joint_loss_larger(sweep: Sweep) -> Larger:
+    return Larger(QUANTITIES["error"], JOINT, INDEPENDENT, sweep)
 
 
 def _larger_helps(records: list[Record]) -> Finding:
     """More members, better accuracy, at β = 0."""
-    found = {}
-    for name, many in _large(records).items():
-        few = _base(records).get(name, [])
+    findings = {}
+    for name, many in _LARGE(records).items():
+        few = _BASE(records).get(name, [])
         sizes = [group[0]["cell"]["members"] for group in (many, few) if group]
         if len(set(sizes)) < 2:
             return Finding(CANNOT, "there are ensembles of one size only")
-        names = f"{sizes[0]} members", f"{sizes[1]} members"
-        found[name] = compare(where(many, beta=0.0), where(few, beta=0.0), names, "accuracy")
-    return all_of(found)
+        sides = [Runs(f"{size} members", {"beta": 0.0, "members": size}) for size in sizes]
+        findings[name] = Larger(QUANTITIES["accuracy"], sides[0], sides[1])(many + few)
+    return all_of(findings)
 
 
 def _similar_to_probability(records: list[Record]) -> Finding:
     """The interval of the difference in accuracy lies within ±SIMILAR, at both ends."""
-    found = {}
-    for name, scores in _score(records).items():
-        other = _base(records).get(name, [])
+    findings = {}
+    for name, scores in _SCORE(records).items():
         for beta in (0.0, 1.0):
-            pair = paired(values_at(scores, beta, "accuracy"), values_at(other, beta, "accuracy"))
-            if len(pair[0]) < 2:
+            groups = scores, _BASE(records).get(name, [])
+            sides = [QUANTITIES["accuracy"].values(at_beta(beta).of(group)) for group in groups]
+            left, right = paired(*sides)
+            if len(left) < 2:
                 return Finding(CANNOT, "fewer than two pairs of runs")
-            difference = paired_difference(*pair)
-            close = max(abs(difference.low), abs(difference.high)) < SIMILAR
-            found[f"{name}, β = {beta:g}"] = Finding(
-                "holds" if close else "does not hold",
+            difference = paired_difference(left, right)
+            findings[f"{name}, β = {beta:g}"] = decide(
+                max(abs(difference.low), abs(difference.high)) < SIMILAR,
                 f"accuracy of scores − probabilities {difference.shown('{:+.1%}')}",
             )
-    return all_of(found)
+    return all_of(findings)
 
 
 # ---- experiments --------------------------------------------------------------------------------
@@ -224,7 +199,7 @@ _PAPER_SETTING = (
     "epoch; 6 runs (the paper has 3 in the appendix)."
 )
 _SETTING = {
-    "smoke": "256 digits of scikit-learn, a tiny ResNet, 2 epochs, 2 seeds: no claim can show.",
+    "smoke": "256 scikit-learn digits, a tiny ResNet, 2 epochs, 2 seeds: too small for claims.",
     "cpu": _CPU_SETTING,
     "paper": _PAPER_SETTING,
 }
@@ -241,27 +216,27 @@ def _table(
     return table
 
 
-def _draw_base(records: list[Record]) -> Figure:
-    """Figure 6 (left) and Figure 17: accuracy and ERR against β."""
-    return draw_beta_curves(_base(records), ("accuracy", "error", "member_accuracy"))
-
-
 def _labelled(groups: Mapping[str, list[Record]], label: str) -> dict[str, list[Record]]:
-    return {f"{name}, {label}": found for name, found in groups.items()}
+    return {f"{name}, {label}": runs for name, runs in groups.items()}
 
 
-def _draw_large(records: list[Record]) -> Figure:
+def _plot_base(records: list[Record]) -> Plot:
+    """Figure 6 (left) and Figure 17: accuracy and ERR against β."""
+    return plot_beta_curves(_BASE(records), ("accuracy", "error", "member_accuracy"))
+
+
+def _plot_large(records: list[Record]) -> Plot:
     both = {
-        f"{name}, {found[0]['cell']['members']} members": found
-        for groups in (_base(records), _large(records))
-        for name, found in groups.items()
+        f"{name}, {runs[0]['cell']['members']} members": runs
+        for sweep in (_BASE, _LARGE)
+        for name, runs in sweep(records).items()
     }
-    return draw_beta_curves(both, ("accuracy", "error"))
+    return plot_beta_curves(both, ("accuracy", "error"))
 
 
-def _draw_score(records: list[Record]) -> Figure:
-    both = {**_labelled(_base(records), "probabilities"), **_labelled(_score(records), "scores")}
-    return draw_beta_curves(both, ("accuracy", "error"))
+def _plot_score(records: list[Record]) -> Plot:
+    both = {**_labelled(_BASE(records), "probabilities"), **_labelled(_SCORE(records), "scores")}
+    return plot_beta_curves(both, ("accuracy", "error"))
 
 
 BETA_SWEEP = Experiment(
@@ -274,37 +249,37 @@ BETA_SWEEP = Experiment(
         Claim(
             "Joint training (β = 1) has the worst test accuracy of all β",
             "Section 6.3, Figure 6",
-            _each(_base, lambda records: joint_is_worst(records, "accuracy")),
+            InEach(_BASE, JointWorst("accuracy")),
         ),
         Claim(
             "Joint training (β = 1) is less accurate than independent training (β = 0)",
             "Section 6.3, Figure 6",
-            _each(_base, _independent_better("accuracy")),
+            _independent_better(_BASE),
         ),
         Claim(
             "It is so not only for lack of training: also after three times as many epochs",
             "Section 6.3 (our question: joint training converges more slowly)",
-            _each(_base_longer, _independent_better("accuracy")),
+            _independent_better(_BASE_LONGER),
         ),
         Claim(
             "The test loss of the ensemble, which β = 1 optimises, is worst at β = 1",
             "Section G.6, Figure 17",
-            _each(_base, lambda records: joint_is_worst(records, "error")),
+            InEach(_BASE, JointWorst("error")),
         ),
         Claim(
             "Base learners perform poorly under joint training",
             "Section 6.3",
-            _each(_base, _independent_better("member_accuracy")),
+            _independent_better(_BASE, "member_accuracy"),
         ),
         Claim(
             "Collusion emerges as β → 1: accuracy falls more from the last β below 1 to 1 than "
             "from 0 to there",
             "Section 6.3, Figure 6",
-            _each(_base, late_drop),
+            InEach(_BASE, LateDrop()),
         ),
     ),
-    _draw_base,
-    _table(_base, _base_longer),
+    _plot_base,
+    _table(_BASE, _BASE_LONGER),
     _SETTING,
 )
 
@@ -318,12 +293,12 @@ LARGER_ENSEMBLES = Experiment(
         Claim(
             "With more members, joint training is still less accurate than independent training",
             "Section G.2, Figure 13",
-            _each(_large, _independent_better("accuracy")),
+            _independent_better(_LARGE),
         ),
         Claim(
             "The trend is the same: β = 1 is the worst of all β",
             "Section G.2, Figure 13",
-            _each(_large, lambda records: joint_is_worst(records, "accuracy")),
+            InEach(_LARGE, JointWorst("accuracy")),
         ),
         Claim(
             "More members bring a small improvement in test accuracy",
@@ -331,8 +306,8 @@ LARGER_ENSEMBLES = Experiment(
             _larger_helps,
         ),
     ),
-    _draw_large,
-    _table(_large),
+    _plot_large,
+    _table(_LARGE),
     _SETTING,
 )
 
@@ -346,22 +321,22 @@ SCORE_AVERAGING = Experiment(
         Claim(
             "Joint training is less accurate than independent training with averaged scores too",
             "Section G.3, Figure 14",
-            _each(_score, _independent_better("accuracy")),
+            _independent_better(_SCORE),
         ),
         Claim(
             "Its test loss is larger with averaged scores too",
             "Section G.3, Figure 14",
-            _each(_score, _joint_loses),
+            _joint_loss_larger(_SCORE),
         ),
         Claim(
             "It is less accurate after three times as many epochs",
             "Section G.3 (our question)",
-            _each(_score_longer, _independent_better("accuracy")),
+            _independent_better(_SCORE_LONGER),
         ),
         Claim(
             "Its test loss is larger after three times as many epochs",
             "Section G.3 (our question)",
-            _each(_score_longer, _joint_loses),
+            _joint_loss_larger(_SCORE_LONGER),
         ),
         Claim(
             f"Test accuracy is similar (within {SIMILAR:.0%}) to that of averaged probabilities",
@@ -369,7 +344,7 @@ SCORE_AVERAGING = Experiment(
             _similar_to_probability,
         ),
     ),
-    _draw_score,
-    _table(_score, _score_longer),
+    _plot_score,
+    _table(_SCORE, _SCORE_LONGER),
     _SETTING,
 )

@@ -6,35 +6,24 @@ Any other architecture can take part by its import path: ``--set model=my_file.p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.cells import SEEDS_OPTION, seeds_of
-from dissensus.papers.collusion.comparing import (
-    FORMS,
-    compare,
-)
-from dissensus.papers.collusion.images import (
-    CPU,
-    NETWORKS,
-    PAPER_SWEEP,
-    SMOKE,
-    by_seed,
-    image_cell,
-    run_image_cell,
-)
-from dissensus.papers.comparisons import all_of, compare_values, paired, where
+from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.collusion.beta_curves import QUANTITIES
+from dissensus.papers.collusion.images import CPU, NETWORKS, PAPER_SWEEP, SMOKE, run_image_cell
+from dissensus.papers.comparisons import Larger, Quantity, Runs, paired
 from dissensus.papers.statistics import curve_interval, mean_interval
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from dissensus.plots import Panel, Plot, Series, estimates
 
 __all__ = ["COMPARISON", "JOINT_VS_INDEPENDENT", "TABLE_1", "TRAINING_CURVES"]
 
 _KINDS = {0.0: "independent", 1.0: "joint"}
+_INDEPENDENT, _JOINT = (Runs(kind, {"beta": beta}) for beta, kind in _KINDS.items())
 
 #: Table 1: members, then top-1 and top-5 of independent, top-1 and top-5 of joint training, in %.
 TABLE_1: dict[str, tuple[int, float, float, float, float]] = {
@@ -73,7 +62,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         plan = {re.sub(r"[^A-Za-z0-9.]+", "-", model).strip("-."): base}
     changes = {key: options[key] for key in ("data", "epochs", "members") if key in options}
     return [
-        image_cell(f"{name}-{kind}-seed={seed}", settings, beta=beta, seed=seed, **changes)
+        make_cell(f"{name}-{kind}-seed={seed}", settings, beta=beta, seed=seed, **changes)
         for seed in seeds_of(options, 2 if scale == "smoke" else 3)
         for name, settings in plan.items()
         for beta, kind in _KINDS.items()
@@ -147,128 +136,104 @@ COMPARISON = Study(
 
 def _architectures(records: Sequence[Record]) -> dict[str, list[Record]]:
     """Records by the architecture in the names of their cells."""
-    found: dict[str, list[Record]] = {}
+    groups: dict[str, list[Record]] = {}
     for record in records:
         kind = _KINDS[float(record["cell"]["beta"])]
         name = record["name"].rpartition(f"-{kind}-seed=")[0]
-        found.setdefault(name, []).append(record)
-    return found
+        groups.setdefault(name, []).append(record)
+    return groups
 
 
-def _independent_ahead(key: str, place: int) -> Callable[[list[Record]], Finding]:
-    """A check that ``key`` is higher for independent training with every architecture."""
-
-    def check(records: list[Record]) -> Finding:
-        found = {}
-        ahead = pairs = 0
-        for name, runs in _architectures(records).items():
-            ends = where(runs, beta=0.0), where(runs, beta=1.0)
-            found[name] = compare(*ends, ("independent", "joint"), key)
-            both = paired(*(by_seed(end, "test", key) for end in ends))
-            ahead += sum(left > right for left, right in zip(*both, strict=True))
-            pairs += len(both[0])
-        whole = all_of(found, _published(place))
-        words = f"independent ahead in {ahead} of {pairs} pairs of runs; {whole.measured}"
-        return Finding(whole.verdict, words, whole.published)
-
-    return check
-
-
-def _published(place: int) -> str:
-    shown = ", ".join(
-        f"{name} {numbers[place]:.2f} against {numbers[place + 2]:.2f}"
-        for name, numbers in TABLE_1.items()
-    )
-    return f"ImageNet, %: {shown}"
-
-
-def _first(records: list[Record]) -> list[Record]:
+def _first(records: Sequence[Record]) -> dict[str, list[Record]]:
     """The architecture of the curves: the first, a ResNet at every scale."""
-    return next(iter(_architectures(records).values()))
+    return {"": next(iter(_architectures(records).values()))}
 
 
-def _late(records: Sequence[Record], beta: float, key: str) -> dict[int, float]:
-    """The mean of a validation curve over its last quarter, by seed."""
-    found = {}
-    for record in where(records, beta=beta):
-        curve = record["result"]["validation"][key]
-        found[record["cell"]["seed"]] = float(np.mean(curve[-max(1, len(curve) // 4) :]))
-    return found
+@dataclass(frozen=True)
+class IndependentAhead:
+    """Checks that a quantity is higher for independent training with every architecture.
+
+    ``place`` is that of the published number in :data:`TABLE_1`.
+    """
+
+    key: str
+    place: int
+
+    def __call__(self, records: list[Record]) -> Finding:
+        quantity, ahead, pairs = QUANTITIES[self.key], 0, 0
+        for runs in _architectures(records).values():
+            sides = paired(*(quantity.values(one.of(runs)) for one in (_INDEPENDENT, _JOINT)))
+            ahead += sum(left > right for left, right in zip(*sides, strict=True))
+            pairs += len(sides[0])
+        whole = Larger(quantity, _INDEPENDENT, _JOINT, _architectures)(records)
+        published = ", ".join(
+            f"{name} {numbers[self.place]:.2f} against {numbers[self.place + 2]:.2f}"
+            for name, numbers in TABLE_1.items()
+        )
+        sentence = f"independent ahead in {ahead} of {pairs} pairs of runs; {whole.measured}"
+        return Finding(whole.verdict, sentence, f"ImageNet, %: {published}")
 
 
-def _curves_apart(key: str, words: str) -> Callable[[list[Record]], Finding]:
-    def check(records: list[Record]) -> Finding:
-        runs = _first(records)
-        pair = paired(_late(runs, 0.0, key), _late(runs, 1.0, key))
-        return compare_values(*pair, ("independent", "joint"), words, "{:.1%}")
-
-    return check
+def _late(record: Record, key: str) -> float:
+    """The mean of a validation curve over its last quarter."""
+    curve = record["result"]["validation"][key]
+    return float(np.mean(curve[-max(1, len(curve) // 4) :]))
 
 
-def _members_far_below(records: list[Record]) -> Finding:
-    runs = _first(records)
-    behind = []
-    for beta in (1.0, 0.0):
-        whole, single = _late(runs, beta, "accuracy"), _late(runs, beta, "member_accuracy")
-        behind.append({seed: whole[seed] - single[seed] for seed in whole})
-    words = "validation accuracy of the ensemble − that of a member"
-    return compare_values(*paired(*behind), ("joint", "independent"), words, "{:.1%}")
+_LATE_ACCURACY = Quantity(
+    "validation accuracy, last quarter of training",
+    lambda record: _late(record, "accuracy"),
+    "{:.1%}",
+)
+_LATE_MEMBERS = Quantity(
+    "validation accuracy of a member, last quarter",
+    lambda record: _late(record, "member_accuracy"),
+    "{:.1%}",
+)
+_BEHIND = Quantity(
+    "validation accuracy of the ensemble − that of a member",
+    lambda record: _late(record, "accuracy") - _late(record, "member_accuracy"),
+    "{:.1%}",
+)
 
 
 # ---- figures and table --------------------------------------------------------------------------
 
 
-def draw_curves(records: list[Record]) -> Figure:
+def plot_curves(records: list[Record]) -> Plot:
     """Figure 6 (right): validation accuracy of the ensemble and of its members over epochs."""
-    from dissensus.plots.style import COLORS, add_line, label, new_figure
-
-    figure, axes = new_figure(1, 1, width=5.0, height=3.4)
-    panel = axes[0, 0]
-    runs = _first(records)
-    for number, (beta, kind) in enumerate(_KINDS.items()):
-        for key, style, what in (
-            ("accuracy", "-", "ensemble"),
-            ("member_accuracy", "--", "its members"),
+    series = []
+    for number, kind in enumerate((_INDEPENDENT, _JOINT)):
+        for key, dash, what in (
+            ("accuracy", "solid", "ensemble"),
+            ("member_accuracy", "dashed", "its members"),
         ):
-            curves = [r["result"]["validation"][key] for r in where(runs, beta=beta)]
+            runs = kind.of(_first(records)[""])
+            curves = [record["result"]["validation"][key] for record in runs]
             shortest = min(len(curve) for curve in curves)  # early stopping ends runs apart
             mean, low, high = curve_interval([curve[:shortest] for curve in curves])
-            add_line(
-                panel,
-                range(1, shortest + 1),
-                mean,
-                band=(low, high),
-                name=f"{kind}: {what}",
-                markers=False,
-                color=COLORS[number],
-                linestyle=style,
-            )
-    label(panel, "epoch", "validation accuracy")
-    panel.legend(loc="lower right", fontsize=8.0, frameon=False)
-    return figure
+            options: dict[str, Any] = {"low": low, "high": high, "dash": dash, "markers": False}
+            epochs = range(1, shortest + 1)
+            series.append(Series(f"{kind.name}: {what}", epochs, mean, number, **options))
+    panel = Panel("epoch", "validation accuracy", series, legend="lower right")
+    return Plot([panel], "Validation accuracy over training", size=(5.0, 3.4))
 
 
-def draw_table(records: list[Record]) -> Figure:
-    """Top-1 test accuracy of both kinds of training, one pair of bars an architecture."""
-    from dissensus.plots.style import COLORS, label, new_figure
-
-    found = _architectures(records)
-    figure, axes = new_figure(1, 1, width=max(4.0, 1.6 * len(found)), height=3.2)
-    panel = axes[0, 0]
-    for number, (beta, kind) in enumerate(_KINDS.items()):
-        estimates = [
-            mean_interval(list(by_seed(where(runs, beta=beta), "test", "accuracy").values()))
-            for runs in found.values()
-        ]
-        places = np.arange(len(found)) + 0.36 * (number - 0.5)
-        means = [estimate.mean for estimate in estimates]
-        panel.bar(places, means, 0.34, color=COLORS[number], label=kind)
-        halves = [e.high - e.mean if e.runs > 1 else 0.0 for e in estimates]
-        panel.errorbar(places, means, yerr=halves, fmt="none", ecolor="#333333", linewidth=1.0)
-    panel.set_xticks(range(len(found)), list(found))
-    label(panel, "", "test accuracy")
-    panel.legend(loc="lower right", fontsize=8.0, frameon=True)
-    return figure
+def plot_table(records: list[Record]) -> Plot:
+    """Top-1 test accuracy of both kinds of training, a pair of bars for each architecture."""
+    groups, accuracy = _architectures(records), QUANTITIES["accuracy"]
+    bars = [
+        estimates(
+            kind.name,
+            list(groups),
+            [mean_interval(list(accuracy.values(kind.of(r)).values())) for r in groups.values()],
+            number,
+            "bars",
+        )
+        for number, kind in enumerate((_INDEPENDENT, _JOINT))
+    ]
+    panel = Panel("", "test accuracy", bars)
+    return Plot([panel], "Test accuracy by architecture", size=(max(4.0, 1.6 * len(groups)), 3.2))
 
 
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
@@ -276,10 +241,8 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for name, runs in _architectures(records).items():
         shown = [
-            mean_interval(list(by_seed(where(runs, beta=beta), "test", key).values())).shown(
-                FORMS[key]
-            )
-            for beta in _KINDS
+            QUANTITIES[key].text(kind.of(runs))
+            for kind in (_INDEPENDENT, _JOINT)
             for key in ("accuracy", "top5")
         ]
         printed = TABLE_1.get(name)
@@ -294,7 +257,7 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
 # ---- experiments --------------------------------------------------------------------------------
 
 _SETTING = {
-    "smoke": "256 digits of scikit-learn, two tiny networks, 2 epochs, 2 seeds: no claim can show.",
+    "smoke": "256 scikit-learn digits, two tiny networks, 2 epochs, 2 seeds: too small for claims.",
     "cpu": (
         "Not ImageNet: CIFAR-10, 2,500 training images, 1,000 for validation, 5,000 of the "
         "official test images, and four small architectures of 5 members: a ResNet of two blocks, "
@@ -322,15 +285,15 @@ JOINT_VS_INDEPENDENT = Experiment(
         Claim(
             "Independent training has a higher top-1 accuracy with every architecture",
             "Section 3, Table 1",
-            _independent_ahead("accuracy", 1),
+            IndependentAhead("accuracy", 1),
         ),
         Claim(
             "Independent training has a higher top-5 accuracy with every architecture",
             "Section 3, Table 1",
-            _independent_ahead("top5", 2),
+            IndependentAhead("top5", 2),
         ),
     ),
-    draw_table,
+    plot_table,
     table,
     _SETTING,
 )
@@ -345,20 +308,20 @@ TRAINING_CURVES = Experiment(
         Claim(
             "Late in training the independently trained ensemble is ahead on validation data",
             "Section 6.3, Figure 6 (right)",
-            _curves_apart("accuracy", "validation accuracy, last quarter of training"),
+            Larger(_LATE_ACCURACY, _INDEPENDENT, _JOINT, _first),
         ),
         Claim(
             "So are its members: those of a jointly trained ensemble perform poorly",
             "Section 6.3, Figure 6 (right)",
-            _curves_apart("member_accuracy", "validation accuracy of a member, last quarter"),
+            Larger(_LATE_MEMBERS, _INDEPENDENT, _JOINT, _first),
         ),
         Claim(
             "Under joint training members stay further behind their ensemble",
             "Section 6.3, Figure 6 (right)",
-            _members_far_below,
+            Larger(_BEHIND, _JOINT, _INDEPENDENT, _first),
         ),
     ),
-    draw_curves,
+    plot_curves,
     None,
     _SETTING,
 )
