@@ -140,7 +140,7 @@ def test_an_interrupt_says_how_to_go_on(
     def early(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "_checked", early)
+    monkeypatch.setattr(run, "_check_plan", early)
     answer = dissensus("sweep", *DIABETES, *GRID, "--out", tmp_path / "none")
     assert answer.status == 130
     assert answer.err == "dissensus: stopped before training began; nothing was written\n"
@@ -151,6 +151,7 @@ def _heed_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     words = [*DIABETES, "--grid", "batch_size=8,9,10,11,12", "--repeats", "2", "--epochs", "60"]
     process = subprocess.Popen(
@@ -231,6 +232,7 @@ def test_the_table_fills_on_a_terminal(
     assert "3/3 cells" in answer.err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_what_one_engine_began_the_other_goes_on_with(
     dissensus: Callable[..., Any], tmp_path: Path

@@ -260,6 +260,7 @@ def test_an_interrupt_before_training_leaves_nothing(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_and_the_run_goes_on(dissensus: Callable[..., Any], tmp_path: Path) -> None:
     out = tmp_path / "run"
     wanted = ["train", *WINE, "--epochs", "1000000", "--out", str(out), "--quiet"]

@@ -14,7 +14,7 @@ import pytest
 import dissensus as ds
 from dissensus.diagnostics import diagnose
 from dissensus.runs import DataSummary, load_data, make_ensemble
-from dissensus.sweeps import Plan, Watcher, run_sweep, summarize, work
+from dissensus.sweeps import Plan, Watcher, run_sweep, summarize, trainer
 from dissensus.sweeps.engines import CellFolder, Record
 from dissensus.training import Recipe, fit, predict
 from tests.sweeps.sweep_runs import BETAS, long_plan, sections
@@ -100,6 +100,7 @@ def test_repeats_differ_in_split_weights_and_order(tmp_path: Path) -> None:
     assert sorted(splits[0]) != sorted(splits[1])
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_records(tmp_path: Path) -> None:
     plan = Plan(sections(), {"beta": BETAS, "members": [2, 3]}, repeats=2)
     seen = Seen()
@@ -132,13 +133,13 @@ def test_what_cannot_be_batched_goes_through_fit(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    real = work.fit
+    real = trainer.fit
 
     def counted(*arguments: Any, **options: Any) -> Any:
         calls.append(1)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(work, "fit", counted)
+    monkeypatch.setattr(trainer, "fit", counted)
     summary = run_sweep(Plan(sections(**changes), {"beta": [0.1, 0.9]}), tmp_path)
     assert (summary.done, len(calls)) == (2, 2)
     records = CellFolder(tmp_path / "cells").done()
@@ -148,6 +149,7 @@ def test_what_cannot_be_batched_goes_through_fit(
 # ---- stopping, failing, going on ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_killed_sweep_goes_on_where_it_was(jobs: int, tmp_path: Path) -> None:
     process = subprocess.Popen(
@@ -197,18 +199,18 @@ def test_a_cell_that_diverges_is_recorded_and_tried_again(
 def test_an_error_of_the_fleet_leaves_every_cell_to_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = work.Job.alone
+    real = trainer.CellTraining.fit
 
     def broken(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("out of memory")
 
-    def unlucky(job: work.Job) -> Any:
+    def unlucky(job: trainer.CellTraining) -> Any:
         if job.cell["point"] == {"beta": 0.3}:
             raise RuntimeError("no luck")
         return real(job)
 
-    monkeypatch.setattr(work, "fit_fleet", broken)
-    monkeypatch.setattr(work.Job, "alone", unlucky)
+    monkeypatch.setattr(trainer, "fit_fleet", broken)
+    monkeypatch.setattr(trainer.CellTraining, "fit", unlucky)
     summary = run_sweep(Plan(sections(), {"beta": BETAS}), tmp_path)
     assert summary.failures == {"beta=0.3+repeat=0": "RuntimeError: no luck"}
     assert summary.done == 2
@@ -218,6 +220,7 @@ def test_an_error_of_the_fleet_leaves_every_cell_to_itself(
     assert seen.names == ["beta=0.3+repeat=0"]
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_costs_its_own_cells(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import multiprocessing, os\n"
@@ -319,7 +322,7 @@ def test_what_cannot_work_is_told_before_any_training(
     def never(*arguments: Any) -> None:
         pytest.fail("it began to train")
 
-    monkeypatch.setattr(work.Workshop, "run", never)
+    monkeypatch.setattr(trainer.CellTrainer, "run", never)
     with pytest.raises(ValueError) as caught:  # noqa: PT011 (compared below)
         run_sweep(Plan(sections(**changes), grid), tmp_path / "out")
     assert sentence in str(caught.value)

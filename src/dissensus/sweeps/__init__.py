@@ -12,8 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dissensus.sweeps.grid import parse_grid, points
-from dissensus.sweeps.search import Trial, best_trial, propose, search
-from dissensus.sweeps.storage import SharedStudy
+from dissensus.sweeps.search import SharedStudy, Trial, best_trial, propose, search
 from dissensus.sweeps.summary import Row, Spread, Summary, summarize
 from dissensus.sweeps.sweep import Sweep, resume_command, sweep
 

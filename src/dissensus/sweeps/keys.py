@@ -1,4 +1,4 @@
-"""What a grid may vary, and settings with a point of it put in.
+"""Keys of a grid: what it may vary, and settings with a point of it put in.
 
 A key is a setting of the objective (``beta``), of the optimiser (``lr``), an option of ``dissensus
 train`` (``batch_size``), or an option of the model (``model.hidden``).
@@ -12,13 +12,12 @@ from typing import Any
 
 from dissensus.models import MODELS
 from dissensus.objectives import OBJECTIVES, parse
+from dissensus.runs.settings import Sections
 from dissensus.specs import join_spec, nearest, split_spec
 from dissensus.sweeps.grid import Grid, Point, points, written
 from dissensus.training.optim import Optimizer
 
 __all__ = ["check_keys", "check_points", "known_keys", "with_point"]
-
-Sections = dict[str, dict[str, Any]]
 
 #: Options of ``dissensus train`` that a grid may vary, and where they stand.
 OPTIONS: dict[str, tuple[str, str]] = {
@@ -75,20 +74,20 @@ def with_point(sections: Sections, point: Point) -> Sections:
     >>> with_point(sections, {"beta": 0.5, "lr": 0.01})["training"]
     {'objective': 'augmented:beta=0.5', 'optimizer': 'adam:lr=0.01'}
     """
-    found = {name: dict(values) for name, values in sections.items()}
-    training = found["training"]
+    changed = {name: dict(values) for name, values in sections.items()}
+    training = changed["training"]
     for key in sorted(point, key=lambda key: key != "objective"):  # others belong to it
         value = point[key]
         if key in OPTIONS:
             section, name = OPTIONS[key]
-            found.setdefault(section, {})[name] = written(value) if key in _TEXT else value
+            changed.setdefault(section, {})[name] = written(value) if key in _TEXT else value
         elif key in OPTIMIZER_KEYS:
             training["optimizer"] = _put(str(training["optimizer"]), key, value)
         elif key.startswith(_MODEL):
-            found.setdefault("model_options", {})[key.removeprefix(_MODEL)] = value
+            changed.setdefault("model_options", {})[key.removeprefix(_MODEL)] = value
         else:
             training["objective"] = _put_objective(str(training["objective"]), key, value)
-    return found
+    return changed
 
 
 def check_points(grid: Grid, sections: Sections, option: str = "--grid") -> None:

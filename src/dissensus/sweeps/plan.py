@@ -1,4 +1,4 @@
-"""What a sweep is asked to do: settings, a grid over them, repeats, and perhaps a search first."""
+"""Plan of a sweep: settings, a grid over them, repeats, and perhaps a search first."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from dissensus.files import read_toml, write_text
 from dissensus.records import toml_text
 from dissensus.runs.config import absolute_model, absolute_path, complete_config
+from dissensus.runs.settings import Sections
 from dissensus.sweeps.engines import Cell, plain
 from dissensus.sweeps.grid import Grid, Point, file_name, label, points
 from dissensus.sweeps.keys import check_keys, check_points, with_point
@@ -19,8 +20,6 @@ from dissensus.sweeps.keys import check_keys, check_points, with_point
 __all__ = ["CELLS", "SEARCH", "SUMMARY", "SWEEP", "Plan", "cell_label"]
 
 SWEEP, SUMMARY, CELLS, SEARCH = "sweep.toml", "summary.json", "cells", "search"
-
-Sections = dict[str, dict[str, Any]]
 
 #: Sections that say where and how to compute, not what, and so are free to change.
 _LOCAL = ("machine", "run")
@@ -88,8 +87,7 @@ class Plan:
 
     def trial(self, task: str, choice: Point, repeat: int) -> Cell:
         """A trial of the search: as a cell, but judged on validation data alone."""
-        found = self.cell(task, choice, repeat, {})
-        return {**found, "only": "val"}
+        return {**self.cell(task, choice, repeat, {}), "only": "val"}
 
     def study_name(self, out: str | Path, repeat: int) -> str:
         """How the search of a repeat is called in optuna's storage: by folder, and by settings."""
@@ -123,8 +121,8 @@ class Plan:
         if self.space:
             sweep |= {"trials": self.trials, "batch": self.batch}
         extra = {"sweep": sweep, "grid": self.grid, "search": self.space}
-        found: dict[str, Any] = plain({**sections, **{k: v for k, v in extra.items() if v}})
-        return found
+        asked: dict[str, Any] = plain({**sections, **{k: v for k, v in extra.items() if v}})
+        return asked
 
     @classmethod
     def read(cls, out: str | Path) -> Plan | None:
@@ -133,10 +131,10 @@ class Plan:
         if not file.is_file():
             return None
         try:
-            found = read_toml(file)
-            sweep = found.pop("sweep")
-            grid, space = found.pop("grid", {}), found.pop("search", {})
-            return cls(found, grid, space=space, **sweep)
+            asked = read_toml(file)
+            sweep = asked.pop("sweep")
+            grid, space = asked.pop("grid", {}), asked.pop("search", {})
+            return cls(asked, grid, space=space, **sweep)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file} cannot be read: {error}") from error
 
@@ -158,7 +156,7 @@ class Plan:
 
 
 def _changes(old: Sections, new: Sections) -> Iterator[str]:
-    """What differs, but for where and how to compute and for repeats that are added."""
+    """The settings that differ, except for where to compute and for added repeats."""
     for section in dict.fromkeys([*old, *new]):
         if section in _LOCAL:
             continue
@@ -167,10 +165,10 @@ def _changes(old: Sections, new: Sections) -> Iterator[str]:
             was, now = before.get(key), after.get(key)
             more = (section, key) == ("sweep", "repeats") and before[key] <= after[key]
             if was != now and not more and (section, key) != ("data", "data_dir"):
-                yield f"{section}.{key} was {_shown(was)}, now {_shown(now)}"
+                yield f"{section}.{key} was {_brief(was)}, now {_brief(now)}"
 
 
-def _shown(value: Any) -> str:
+def _brief(value: Any) -> str:
     if value is None:
         return "not set"
     text = json.dumps(value, ensure_ascii=False)

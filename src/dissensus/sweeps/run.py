@@ -1,4 +1,4 @@
-"""A sweep from beginning to end: check everything, search, train what is missing, sum up."""
+"""Run of a sweep: check everything, search, train what is missing, summarise."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from typing import Any
 
 from dissensus.runs import DataSummary, check_same_data
 from dissensus.sweeps.engines import Cell, CellFolder, Crew, Engine, LocalEngine, RayEngine, Record
-from dissensus.sweeps.engines.claims import alone
-from dissensus.sweeps.engines.folder import check_cells, settle
+from dissensus.sweeps.engines.cell_folder import check_cells, find_missing
+from dissensus.sweeps.engines.queue import exclusive
 from dissensus.sweeps.grid import Point, label, points
 from dissensus.sweeps.plan import CELLS, SEARCH, SUMMARY, Plan
-from dissensus.sweeps.search import Trial, best_trial, propose
-from dissensus.sweeps.storage import SharedStudy
+from dissensus.sweeps.search import SharedStudy, Trial, best_trial, propose
 from dissensus.sweeps.summary import Summary, summarize
-from dissensus.sweeps.work import Workshop, nbytes
+from dissensus.sweeps.trainer import CellTrainer, nbytes
 
 __all__ = ["Watcher", "run_sweep"]
 
@@ -29,7 +28,7 @@ _MEMORY = 2 << 30
 
 
 class Watcher:
-    """Told what happens; shows nothing. The command line has one that does."""
+    """Hears of every event of a sweep and ignores it; subclasses show progress."""
 
     def searching(self, trials: int, total: int) -> None:
         """So many of all trials are done."""
@@ -56,8 +55,8 @@ def run_sweep(
 ) -> Summary:
     """Train every cell of ``plan`` that ``out`` has no result of; return the table of all.
 
-    ``out`` holds ``sweep.toml``, one record a cell in ``cells/``, those of the search in
-    ``search/``, and ``summary.json``. What is wrong with any point of the grid is raised before
+    ``out`` holds ``sweep.toml``, a record for each cell in ``cells/``, those of the search in
+    ``search/``, and ``summary.json``. A mistake at any point of the grid is raised before
     anything is trained; a training that fails is a record, and is tried again at the next start.
     ``trust`` runs a model that is named by an import path. ``engine`` says where to train, such as
     ``RayEngine(gpus=1)``; ``LocalEngine(jobs)`` if it is not given. ``storage`` is optuna's, where
@@ -65,19 +64,19 @@ def run_sweep(
     """
     engine = LocalEngine(jobs) if engine is None else engine
     place, seen = Path(out), watcher or Watcher()
-    here, there = _workshops(plan, engine, trust=trust)
-    facts = _checked(plan, place, here)
-    task, there.sha256 = facts.task, facts.sha256
+    here, there = _trainers(plan, engine, trust=trust)
+    data = _check_plan(plan, place, here)
+    task, there.sha256 = data.task, data.sha256
     with engine.crew(there.run) as crew:
-        floor = _Floor(plan, here, crew, seen)
-        chosen = _search(plan, task, place, floor, seen, storage) if plan.space else {}
+        scheduler = _Scheduler(plan, here, crew, seen)
+        chosen = _search(plan, task, place, scheduler, seen, storage) if plan.space else {}
         cells = plan.cells(task, chosen)
         check_cells(cells)
         folder = CellFolder(place / CELLS)
-        kept, missing = settle(cells, folder, again=False)
-        seen.begin(cells, list(kept.values()))
+        records, missing = find_missing(cells, folder, again=False)
+        seen.begin(cells, list(records.values()))
         try:
-            floor.run(missing, folder, seen.record)
+            scheduler.run(missing, folder, seen.record)
         finally:
             summary = summarize(cells, folder.records().values())
             summary.path, summary.searched = place, bool(plan.space)
@@ -85,40 +84,40 @@ def run_sweep(
     return summary
 
 
-def _workshops(plan: Plan, engine: Engine, *, trust: bool) -> tuple[Workshop, Workshop]:
-    """Where cells are checked, and where they are trained: on Ray another machine, perhaps."""
+def _trainers(plan: Plan, engine: Engine, *, trust: bool) -> tuple[CellTrainer, CellTrainer]:
+    """The trainer that checks cells here, and the one that trains them, perhaps on Ray."""
     device = plan.sections.get("machine", {}).get("device", "auto")
     data_dir = plan.sections["data"].get("data_dir")
-    there = Workshop(device, data_dir, trust)
+    there = CellTrainer(device, data_dir, trust)
     if not isinstance(engine, RayEngine):
         return there, there
     if device.startswith("cuda") and not engine.gpus:
         raise ValueError(f"--device {device} on Ray needs a GPU for each run: --gpus-per-run 1")
-    return Workshop("cpu", data_dir, trust), there
+    return CellTrainer("cpu", data_dir, trust), there
 
 
-def _checked(plan: Plan, out: Path, workshop: Workshop) -> DataSummary:
-    """Raise what is wrong before any training; else keep the plan."""
+def _check_plan(plan: Plan, out: Path, trainer: CellTrainer) -> DataSummary:
+    """Raise for mistakes before any training; else keep the plan."""
     before = Plan.read(out)
     if before is not None:
-        plan.keep(out)  # other settings are refused at once
-    data, facts = workshop.data(plan.asked())
-    kept = DataSummary.read(out)
-    if kept is not None:
-        check_same_data(kept, facts, out)
+        plan.keep(out)  # refuses other settings at once
+    data, data_summary = trainer.data(plan.asked())
+    stored = DataSummary.read(out)
+    if stored is not None:
+        check_same_data(stored, data_summary, out)
     if plan.space and not len(data.val[0]):
         raise ValueError("--search chooses by validation error: it needs --val above 0")
     for option, grid in (("--grid", points(plan.grid)), ("--search", _one_by_one(plan.space))):
         for point in grid:
             try:
-                workshop.check(plan.cell(data.task, point, 0, {}))
+                trainer.check(plan.cell(data.task, point, 0, {}))
             except ValueError as error:
                 where = f"{option} {label(point)}: " if point else ""
                 raise ValueError(f"{where}{error}") from error
     plan.keep(out)
-    if kept is None:
-        facts.write(out)
-    return facts
+    if stored is None:
+        data_summary.write(out)
+    return data_summary
 
 
 def _one_by_one(space: dict[str, list[Any]]) -> list[Point]:
@@ -126,15 +125,15 @@ def _one_by_one(space: dict[str, list[Any]]) -> list[Point]:
     return [{key: value} for key, values in space.items() for value in values]
 
 
-# ---- what runs together -------------------------------------------------------------------------
+# ---- batches ----------------------------------------------------------------------------------
 
 
 @dataclass
-class _Floor:
-    """Divides cells into batches and has them run."""
+class _Scheduler:
+    """Divides cells into batches and lets the crew run them."""
 
     plan: Plan
-    workshop: Workshop
+    trainer: CellTrainer
     crew: Crew
     seen: Watcher
 
@@ -146,16 +145,16 @@ class _Floor:
             return
         folder.folder.mkdir(parents=True, exist_ok=True)
         batches: list[list[Cell]] = []
-        for group in _alike(cells):
-            if len(group) == 1 or self.workshop.check(group[0]) is None:
+        for group in _group_alike(cells):
+            if len(group) == 1 or self.trainer.check(group[0]) is None:
                 batches += [[cell] for cell in group]
             else:
                 batches += self._fleets(group)
         self.crew.run(batches, folder, on_record, self.seen.waiting)
 
     def _fleets(self, cells: list[Cell]) -> list[list[Cell]]:
-        """Even parts: one a process, more if memory asks for it."""
-        job = self.workshop.job(cells[0])
+        """Even parts: one for each process, more if memory requires it."""
+        job = self.trainer.prepare(cells[0])
         weights = sum(p.numel() * p.element_size() for p in job.ens.parameters())
         repeats = len({cell["repeat"] for cell in cells})
         # Weights, gradients, the best ones, moments, and a share of each repeat's data.
@@ -166,7 +165,7 @@ class _Floor:
         return [cells[begin : begin + size] for begin in range(0, len(cells), size)]
 
 
-def _alike(cells: Sequence[Cell]) -> list[list[Cell]]:
+def _group_alike(cells: Sequence[Cell]) -> list[list[Cell]]:
     """Cells that may train together: those that differ in seeds and numbers alone."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
@@ -174,14 +173,14 @@ def _alike(cells: Sequence[Cell]) -> list[list[Cell]]:
         for section in ("data", "ensemble", "training"):
             config[section].pop("seed", None)
         for key in ("objective", "optimizer"):
-            config["training"][key] = _names_alone(config["training"][key])
+            config["training"][key] = _layer_names(config["training"][key])
         for key in ("epochs", "patience", "select_by"):
             config["training"].pop(key, None)
         groups.setdefault(json.dumps(config, sort_keys=True), []).append(cell)
     return list(groups.values())
 
 
-def _names_alone(text: str) -> list[str]:
+def _layer_names(text: str) -> list[str]:
     return [layer.partition(":")[0] for layer in text.split("/")]
 
 
@@ -189,7 +188,7 @@ def _names_alone(text: str) -> list[str]:
 
 
 def _search(
-    plan: Plan, task: str, out: Path, floor: _Floor, seen: Watcher, storage: str | None
+    plan: Plan, task: str, out: Path, scheduler: _Scheduler, seen: Watcher, storage: str | None
 ) -> dict[int, Point]:
     """The best choice of each repeat; all repeats search side by side, so that fleets are large.
 
@@ -216,26 +215,25 @@ def _search(
     tried, total = 0, plan.trials * plan.repeats
     while wanted:
         seen.searching(tried, total)
-        values = _values(plan, task, wanted, folder, floor)
+        values = _values(plan, task, wanted, folder, scheduler)
         with turn():
             for repeat, one in asking.items():
                 if repeat in wanted:
-                    _send(one, values[repeat], wanted, trials, repeat)
+                    _send_values(one, values[repeat], wanted, trials, repeat)
         tried = min(total, tried + plan.batch * plan.repeats)
     seen.searching(total, total)
-    best = {repeat: best_trial(found) for repeat, found in sorted(trials.items())}
-    return {repeat: trial.choice for repeat, trial in best.items()}
+    return {repeat: best_trial(every).choice for repeat, every in sorted(trials.items())}
 
 
 @contextmanager
 def _turn(folder: CellFolder) -> Iterator[None]:
     """While entered, no other program on this sweep writes to optuna's storage."""
     folder.folder.mkdir(parents=True, exist_ok=True)
-    with alone(folder.folder):
+    with exclusive(folder.folder):
         yield
 
 
-def _send(
+def _send_values(
     one: Generator[list[Point], Sequence[float], list[Trial]],
     values: list[float],
     wanted: dict[int, list[Point]],
@@ -250,7 +248,7 @@ def _send(
 
 
 def _values(
-    plan: Plan, task: str, wanted: dict[int, list[Point]], folder: CellFolder, floor: _Floor
+    plan: Plan, task: str, wanted: dict[int, list[Point]], folder: CellFolder, scheduler: _Scheduler
 ) -> dict[int, list[float]]:
     """Validation ERR of every choice, by repeat; NaN for one that failed."""
     cells = {
@@ -259,13 +257,13 @@ def _values(
     }
     every = [cell for group in cells.values() for cell in group]
     check_cells(every)
-    records, missing = settle(every, folder, again=False)
-    floor.run(missing, folder, lambda record: records.update({record["name"]: record}))
+    records, missing = find_missing(every, folder, again=False)
+    scheduler.run(missing, folder, lambda record: records.update({record["name"]: record}))
     return {
         repeat: [_value(records[cell["name"]]) for cell in group] for repeat, group in cells.items()
     }
 
 
 def _value(record: Record) -> float:
-    found = record.get("result", {}).get("val", {})
-    return float(found.get("ensemble_error", math.nan))
+    metrics = record.get("result", {}).get("val", {})
+    return float(metrics.get("ensemble_error", math.nan))

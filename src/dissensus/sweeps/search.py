@@ -13,9 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dissensus.sweeps.storage import SharedStudy
-
-__all__ = ["Trial", "best_trial", "propose", "search"]
+__all__ = ["SharedStudy", "Trial", "best_trial", "propose", "search"]
 
 #: Values to choose from, in order where they are numbers.
 Space = Mapping[str, Sequence[Any]]
@@ -23,7 +21,7 @@ Space = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class Trial:
-    """A choice and what came of it; lower is better. NaN for one that failed."""
+    """A choice and its value; lower is better. NaN for one that failed."""
 
     choice: dict[str, Any]
     value: float
@@ -81,7 +79,7 @@ def propose(
         keys = [tuple(trial.params[name] for name in space) for trial in asked]
         if shared is not None:
             for trial, key in zip(asked, keys, strict=True):
-                shared.asked(trial.number, trial.params, distributions, _choice(space, key))
+                shared.start_trial(trial.number, trial.params, distributions, _choice(space, key))
         new = [key for key in dict.fromkeys(keys) if key not in known]
         if new:
             values = yield [_choice(space, key) for key in new]
@@ -93,7 +91,7 @@ def propose(
             else:
                 study.tell(trial, state=_failed())
             if shared is not None:
-                shared.told(trial.number, value)
+                shared.end_trial(trial.number, value)
             done.append(Trial(_choice(space, key), value if math.isfinite(value) else math.nan))
     return done
 
@@ -149,3 +147,72 @@ def _check(space: Space, trials: int, batch: int) -> None:
     for name, value in (("trials", trials), ("batch", batch)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
+
+
+class SharedStudy:
+    """A study that follows a search: trials are there once proposed, with their value once done.
+
+    ``storage`` is a file (optuna's journal, which several machines may share), or the URL of a
+    data base, ``sqlite:///search.db``, ``postgresql://…``. Nothing is read back but to see how far
+    it is: what a search proposes follows from its seed and its records, wherever it is kept. Two
+    programs must take turns.
+    """
+
+    def __init__(self, storage: str, name: str) -> None:
+        import optuna
+
+        self.storage, self.name = storage, name
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        try:
+            self.study = optuna.create_study(
+                study_name=name, storage=_open_storage(storage), load_if_exists=True
+            )
+        except Exception as error:  # each data base has errors of its own
+            words = str(error).partition("\n")[0]
+            raise ValueError(f"--storage {storage} cannot be used: {words}") from error
+
+    def start_trial(
+        self,
+        number: int,
+        params: Mapping[str, Any],
+        distributions: Mapping[str, Any],
+        choice: Mapping[str, Any],
+    ) -> None:
+        """Trial ``number`` is under way."""
+        import optuna
+
+        there = self.study.get_trials(deepcopy=False)
+        if number < len(there):
+            if there[number].params != params:
+                raise ValueError(
+                    f"{self.storage} holds another search named {self.name}: its trial {number} "
+                    "is not this one's; choose another --storage"
+                )
+            return
+        trial = optuna.trial.create_trial(
+            state=optuna.trial.TrialState.RUNNING,
+            params=dict(params),
+            distributions=dict(distributions),
+            user_attrs={"choice": dict(choice)},
+        )
+        self.study.add_trial(trial)
+
+    def end_trial(self, number: int, value: float) -> None:
+        """Trial ``number`` has ended; a value that is not finite is a failure."""
+        import optuna
+
+        if math.isfinite(value):
+            self.study.tell(number, value, skip_if_finished=True)
+        else:
+            failed = optuna.trial.TrialState.FAIL
+            self.study.tell(number, state=failed, skip_if_finished=True)
+
+
+def _open_storage(storage: str) -> Any:
+    """A URL as it is; a file as a journal."""
+    if "://" in storage:
+        return storage
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    return JournalStorage(JournalFileBackend(storage))

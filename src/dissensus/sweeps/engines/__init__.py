@@ -13,17 +13,17 @@ second start runs what is missing and what failed. Sweeps and reproductions are 
 [1.0, 1.5]
 """
 
-from dissensus.sweeps.engines.engines import (
+from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, changed_settings, plain
+from dissensus.sweeps.engines.engine import (
     ENGINES,
     Crew,
     Engine,
     EngineOptions,
     engine_named,
+    run_cells,
 )
-from dissensus.sweeps.engines.folder import Cell, CellFolder, Record, changed_settings, plain
 from dissensus.sweeps.engines.local import LocalEngine
-from dissensus.sweeps.engines.on_ray import RayEngine
-from dissensus.sweeps.engines.running import run_cells
+from dissensus.sweeps.engines.ray_engine import RayEngine
 
 __all__ = [
     "ENGINES",

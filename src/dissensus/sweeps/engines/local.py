@@ -1,4 +1,4 @@
-"""Cells on this machine: here, or in processes of one thread each."""
+"""Local engine: cells in this process, or in several of one thread each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Self
 
-from dissensus.sweeps.engines.claims import Claims
-from dissensus.sweeps.engines.folder import Cell, CellFolder, Record
-from dissensus.sweeps.engines.queue import Batch, OnRecord, OnWait, Queue
-from dissensus.sweeps.engines.worker import Work, died, environment_set, serve, thread_variables
+from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record
+from dissensus.sweeps.engines.queue import Batch, Claims, OnRecord, OnWait, Queue
+from dissensus.sweeps.engines.worker import (
+    Work,
+    death_record,
+    environment_set,
+    serve,
+    thread_variables,
+)
 
 __all__ = ["LocalCrew", "LocalEngine"]
 
@@ -36,12 +41,12 @@ class LocalEngine:
         return nullcontext()
 
     def crew(self, work: Work) -> LocalCrew:
-        """Those who do ``work``; to be entered."""
+        """Processes that do ``work``; a context manager."""
         return LocalCrew(self.jobs, work)
 
 
 class LocalCrew:
-    """Processes that live until the crew is left; none for one job."""
+    """Processes that live until the context exits; none for one job."""
 
     machines = 1
 
@@ -73,7 +78,7 @@ class LocalCrew:
                 self._in_processes(queue)
 
     def _here(self, queue: Queue) -> None:
-        def kept(record: Record) -> None:
+        def keep(record: Record) -> None:
             queue.folder.write(record)
             queue.on_record(record)
 
@@ -82,7 +87,7 @@ class LocalCrew:
             if batch is None:
                 queue.wait()
             else:
-                self.work(batch, kept)
+                self.work(batch, keep)
 
     def _in_processes(self, queue: Queue) -> None:
         while queue or any(worker.busy for worker in self.workers):
@@ -133,7 +138,7 @@ class _Worker:
             record: Record | None = self.end.recv()
         except (EOFError, ConnectionError):
             self.busy = False
-            return [queue.made(cell) or self._post_mortem(cell, queue) for cell in self.left]
+            return [queue.new_record(cell) or self._post_mortem(cell, queue) for cell in self.left]
         if record is None:  # the batch is over
             self.busy = False
             return []
@@ -144,7 +149,9 @@ class _Worker:
         self.process.join(_SECONDS_TO_STOP)
         code = self.process.exitcode
         cause = ", perhaps for lack of memory" if code == -signal.SIGKILL else ""
-        record = died(cell, f"the process that ran the cell ended with status {code}{cause}")
+        record = death_record(
+            cell, f"the process that ran the cell ended with status {code}{cause}"
+        )
         queue.folder.write(record)
         return record
 
@@ -153,7 +160,7 @@ class _Worker:
         return self.process.is_alive()
 
     def stop(self) -> None:
-        """End the process: at once if it is busy, else by telling it that there is no more."""
+        """End the process: at once if it is busy, else by closing its pipe."""
         if self.busy:
             self.process.terminate()
         self.end.close()

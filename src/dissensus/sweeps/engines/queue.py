@@ -1,16 +1,32 @@
-"""Batches of cells that wait to be run, as an engine takes them."""
+"""Queue of an engine: batches of cells still to run, claimed so that programs share a folder.
+
+Each program keeps a file in the hidden folder ``.claims`` that names its cells, and holds a lock of
+the operating system on it. Whatever ends the program ends the lock too, so no claim outlives its
+program and nothing depends on timeouts. Claims only save work; records are whole without them.
+Where files cannot be locked (Windows, some network file systems), every program may run every cell.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
 
-from dissensus.sweeps.engines.claims import Claims
-from dissensus.sweeps.engines.folder import Cell, CellFolder, Record, plain
+from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, plain
 
-__all__ = ["Batch", "OnRecord", "OnWait", "Queue"]
+fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows has none
 
+__all__ = ["Batch", "Claims", "OnRecord", "OnWait", "Queue", "exclusive"]
+
+_FOLDER, _LOCK = ".claims", "lock"
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 Batch = Sequence[Cell]
@@ -19,7 +35,7 @@ OnWait = Callable[[int], object]
 
 
 class Queue:
-    """What is still to run: cells that no other program has, each claimed as it is handed out.
+    """The cells still to run that no other program has, each claimed as it is handed out.
 
     Cells of another program are left to it. Its records are taken over as they appear; when it
     ends without one, the cell is handed out here.
@@ -37,7 +53,7 @@ class Queue:
         self.elsewhere: list[list[Cell]] = []
         self.folder, self.claims = folder, claims
         self.on_record, self.on_wait = on_record, on_wait
-        self.told, self.next_look = 0, 0.0
+        self.announced, self.next_look = 0, 0.0
         self.before = {
             cell["name"]: folder.stamp(cell["name"]) for batch in self.batches for cell in batch
         }
@@ -68,12 +84,12 @@ class Queue:
     def wait(self) -> None:
         """Pass the time while all that is left is with other programs."""
         waiting = sum(len(batch) for batch in self.elsewhere)
-        if self.on_wait is not None and waiting and waiting != self.told:
-            self.told = waiting
+        if self.on_wait is not None and waiting and waiting != self.announced:
+            self.announced = waiting
             self.on_wait(waiting)
         time.sleep(max(0.0, self.next_look - time.monotonic()))
 
-    def made(self, cell: Cell) -> Record | None:
+    def new_record(self, cell: Cell) -> Record | None:
         """The record of ``cell`` that was written since: a result, or a failure that is new."""
         record = self.folder.read(cell["name"])
         if record is None or record["cell"] != plain(cell):
@@ -86,7 +102,7 @@ class Queue:
         mine = self.claims.take(cell["name"] for cell in batch)
         ours, others = [], []
         for cell in batch:
-            record = self.made(cell)
+            record = self.new_record(cell)
             if record is not None:
                 self.on_record(record)
             elif cell["name"] in mine:
@@ -96,3 +112,117 @@ class Queue:
         if others:
             self.elsewhere.append(others)
         return ours
+
+
+class Claims:
+    """The cells of a folder that this program runs, held until it exits the context or ends.
+
+    >>> import tempfile
+    >>> place = Path(tempfile.mkdtemp())
+    >>> with Claims(place) as one, Claims(place) as other:
+    ...     print(sorted(one.take(["a", "b"])), sorted(other.take(["b", "c"])))
+    ['a', 'b'] ['c']
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / _FOLDER / secrets.token_hex(8)
+        self.file: int | None = None
+        self.names: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if fcntl is not None:
+            # Nobody may find the file before its lock: that would look like a dead program's.
+            with suppress(OSError), exclusive(self.folder):
+                file = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    self.path.unlink()
+                    os.close(file)
+                    raise
+                self.file = file
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.file is not None:
+            self.path.unlink(missing_ok=True)
+            os.close(self.file)
+            self.file = None
+            _remove_empty(self.folder)
+
+    def take(self, names: Iterable[str]) -> set[str]:
+        """Claim those of ``names`` that no other program has, and return this program's."""
+        wanted = set(names)
+        if self.file is None or wanted <= self.names:
+            return wanted
+        with exclusive(self.folder):
+            mine = wanted - self._others()
+            self.names |= mine
+            self.path.write_text(json.dumps(sorted(self.names)), encoding="utf-8")
+        return mine
+
+    def _others(self) -> set[str]:
+        """The cells that other running programs have claimed; what dead ones left is removed."""
+        claimed: set[str] = set()
+        for path in self.path.parent.iterdir():
+            if path in (self.path, self.path.with_name(_LOCK)):
+                continue
+            with suppress(FileNotFoundError):  # its program ended just now
+                if _locked(path):
+                    claimed |= set(json.loads(path.read_text(encoding="utf-8") or "[]"))
+                else:
+                    path.unlink()
+        return claimed
+
+
+def _locked(path: Path) -> bool:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, one program at a time; for moments, not for work.
+
+    The lock is a file that is gone afterwards. Whoever waited for a file that has been removed
+    since holds the lock of nothing, notices, and tries again.
+    """
+    if fcntl is None:
+        yield
+        return
+    path = folder / _FOLDER / _LOCK
+    while True:
+        path.parent.mkdir(exist_ok=True)
+        try:
+            file = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+        except FileNotFoundError:  # the hidden folder was removed just now
+            continue
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.fstat(file).st_ino == path.stat().st_ino:
+                    break
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(file)
+        _remove_empty(folder)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove the hidden folder if nobody has a file in it."""
+    with suppress(OSError):
+        (folder / _FOLDER).rmdir()

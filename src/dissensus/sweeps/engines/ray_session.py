@@ -1,4 +1,4 @@
-"""Ray itself: started for this machine or joined by its address, and how much room it has."""
+"""Ray session: started on this machine or joined by its address, and its capacity."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from typing import NamedTuple
 from dissensus.sweeps.engines.worker import environment_set, thread_variables
 
 __all__ = [
-    "Room",
+    "Capacity",
     "check_address",
+    "find_capacity",
     "import_ray",
-    "lacking",
-    "room",
+    "missing_variables",
     "session",
     "worker_environment",
 ]
@@ -62,7 +62,7 @@ def session(address: str | None, cores: int | None, variables: dict[str, str]) -
     if ray.is_initialized():
         yield
         return
-    with _quiet(), _signals_kept():
+    with _quiet(), _keep_signals():
         where = address or os.environ.get("RAY_ADDRESS") or "local"
         with _local(ray, cores, variables) if where == "local" else _joined(ray, where):
             yield
@@ -148,8 +148,8 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Ray takes SIGTERM over when it starts; afterwards it is whose it was."""
+def _keep_signals() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which Ray replaces when it starts."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -161,21 +161,21 @@ def _signals_kept() -> Iterator[None]:
 
 
 def worker_environment(cpus: int, gpus: float) -> dict[str, str]:
-    """What workers are started with: threads, where data are, and no GPU unless asked for."""
-    found = thread_variables(cpus)
+    """The environment of workers: threads, the folder of data, and no GPU unless asked for."""
+    variables = thread_variables(cpus)
     if "DISSENSUS_DATA" in os.environ:
-        found["DISSENSUS_DATA"] = os.environ["DISSENSUS_DATA"]
+        variables["DISSENSUS_DATA"] = os.environ["DISSENSUS_DATA"]
     if not gpus:
-        found["CUDA_VISIBLE_DEVICES"] = ""
-    return found
+        variables["CUDA_VISIBLE_DEVICES"] = ""
+    return variables
 
 
-def lacking(variables: dict[str, str]) -> dict[str, str]:
-    """Those that workers do not have yet: a task that asks for any waits for a new process."""
+def missing_variables(variables: dict[str, str]) -> dict[str, str]:
+    """Those that workers lack: a task that asks for any waits for a new process."""
     return {name: value for name, value in variables.items() if _inherited.get(name) != value}
 
 
-class Room(NamedTuple):
+class Capacity(NamedTuple):
     """How many runs go on at once, on how many machines, and how many may wait at Ray for room.
 
     One waits for each that runs, so that a worker need not wait for the next; none where Ray has
@@ -187,7 +187,7 @@ class Room(NamedTuple):
     ahead: int
 
 
-def room(cpus: int, gpus: float, jobs: int | None, *, grows: bool) -> Room:
+def find_capacity(cpus: int, gpus: float, jobs: int | None, *, grows: bool) -> Capacity:
     """The room that Ray has for runs.
 
     ``jobs`` is taken at its word where the cluster ``grows``: there may be no machine yet.
@@ -201,10 +201,10 @@ def room(cpus: int, gpus: float, jobs: int | None, *, grows: bool) -> Room:
         most = max(sizes, default=(0.0, 0.0))
         raise ValueError(
             f"no machine of Ray has {asked} for a run; the largest has {most[1]:g} CPUs and "
-            f"{most[0]:g} GPUs. For a cluster that grows by itself say --jobs"
+            f"{most[0]:g} GPUs. For a cluster that grows by itself, give --jobs"
         )
     taken = sum(fits) if jobs is None else jobs
-    return Room(taken, machines, taken if taken == sum(fits) and not grows else 0)
+    return Capacity(taken, machines, taken if taken == sum(fits) and not grows else 0)
 
 
 def _fitting(have: dict[str, float], cpus: int, gpus: float) -> int:
@@ -213,5 +213,5 @@ def _fitting(have: dict[str, float], cpus: int, gpus: float) -> int:
     >>> _fitting({"CPU": 8.0, "GPU": 1.0}, cpus=2, gpus=0.25), _fitting({"CPU": 8.0}, 2, 1)
     (4, 0)
     """
-    found = int(have.get("CPU", 0) // cpus)
-    return min(found, int(have.get("GPU", 0) / gpus + 1e-9)) if gpus else found
+    count = int(have.get("CPU", 0) // cpus)
+    return min(count, int(have.get("GPU", 0) / gpus + 1e-9)) if gpus else count

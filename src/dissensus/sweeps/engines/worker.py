@@ -1,4 +1,4 @@
-"""The other side of the pipe: a process that runs batches of cells until there are no more."""
+"""Worker process: runs batches of cells from a pipe until there are no more."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from dissensus.sweeps.engines.folder import Cell, CellFolder, Record, execute
+from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, execute
 
-__all__ = ["Each", "Work", "died", "environment_set", "serve", "thread_variables", "use_threads"]
+__all__ = [
+    "Each",
+    "Work",
+    "death_record",
+    "environment_set",
+    "serve",
+    "thread_variables",
+    "use_threads",
+]
 
 #: Runs cells, together or one after another, and hands over the record of each as it ends.
 Work = Callable[[Sequence[Cell], Callable[[Record], object]], None]
@@ -42,18 +50,18 @@ def serve(pipe: Connection, work: Work) -> None:
             batch, folder = pipe.recv()
             place = CellFolder(folder)
 
-            def kept(record: Record, place: CellFolder = place) -> None:
+            def keep(record: Record, place: CellFolder = place) -> None:
                 place.write(record)
                 pipe.send(record)
 
             use_threads(1)
-            work(batch, kept)
+            work(batch, keep)
             pipe.send(None)
         except (EOFError, ConnectionError, KeyboardInterrupt):  # no more, or told to stop
             return
 
 
-def died(cell: Cell, how: str) -> Record:
+def death_record(cell: Cell, how: str) -> Record:
     """The record of a cell whose process ended before the cell did."""
 
     def raise_it(_: Cell) -> dict[str, Any]:
@@ -63,14 +71,14 @@ def died(cell: Cell, how: str) -> Record:
 
 
 def use_threads(count: int) -> None:
-    """Several processes share the cores; more threads would only make them wait."""
+    """Let torch use this many threads, if it is loaded: processes share the cores."""
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(count)
 
 
 def thread_variables(count: int) -> dict[str, str]:
-    """What libraries read when they are loaded to know how many threads they may have.
+    """The variables from which libraries read their number of threads when they are loaded.
 
     A new process loads them before it comes to any code of ours; so it must inherit these.
     """
@@ -80,9 +88,9 @@ def thread_variables(count: int) -> dict[str, str]:
 
 @contextmanager
 def environment_set(variables: dict[str, str], *also: str) -> Iterator[None]:
-    """Processes started meanwhile inherit these variables; afterwards they are as before.
+    """Set variables for processes started meanwhile; afterwards they are as before.
 
-    So are those named in ``also``, which somebody else will set.
+    So are those named in ``also``, which other code sets.
     """
     before = {name: os.environ.get(name) for name in (*variables, *also)}
     os.environ.update(variables)

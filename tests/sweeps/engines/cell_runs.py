@@ -1,6 +1,6 @@
 """Cells for the tests of the engines, in a module of their own: new processes import it.
 
-``python -m tests.cell_runs FOLDER JOBS`` runs twelve slow cells in ``FOLDER/cells``.
+``python -m tests.sweeps.engines.cell_runs FOLDER JOBS`` runs twelve slow cells in ``FOLDER/cells``.
 """
 
 import os

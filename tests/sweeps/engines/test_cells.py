@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from dissensus.sweeps.engines import Cell, CellFolder, LocalEngine, run_cells
-from dissensus.sweeps.engines.claims import Claims
-from dissensus.sweeps.engines.folder import execute
+from dissensus.sweeps.engines.cell_folder import execute
+from dissensus.sweeps.engines.queue import Claims
 from dissensus.sweeps.engines.worker import Each
-from tests.cell_runs import deadly, slow, slow_cells, sometimes, square, threads
+from tests.sweeps.engines.cell_runs import deadly, slow, slow_cells, sometimes, square, threads
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 
 
 def cells(count: int = 4, **settings: Any) -> list[Cell]:
@@ -133,6 +133,7 @@ def test_a_process_that_dies_costs_one_cell(tmp_path: Path) -> None:
     assert "error" in (CellFolder(tmp_path).read("x=1") or {})
 
 
+@pytest.mark.slow
 def test_processes_have_one_thread_and_leave_the_environment_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +145,7 @@ def test_processes_have_one_thread_and_leave_the_environment_alone(
     assert "MKL_NUM_THREADS" not in os.environ
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_what_was_done(tmp_path: Path) -> None:
     """Here and with processes, which are ended."""
     for jobs in (1, 2):
@@ -169,10 +171,11 @@ def test_an_interrupt_keeps_what_was_done(tmp_path: Path) -> None:
         assert set(begun) == {cell["name"] for cell in wanted}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_kill_costs_at_most_the_running_cells(jobs: int, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "tests.cell_runs", str(tmp_path), str(jobs)]
+    words = [sys.executable, "-m", "tests.sweeps.engines.cell_runs", str(tmp_path), str(jobs)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     log, kills = tmp_path / "log", 3
     for number in range(1, kills + 1):
@@ -193,8 +196,9 @@ def test_a_kill_costs_at_most_the_running_cells(jobs: int, tmp_path: Path) -> No
     assert sum(begun.values()) <= 12 + kills * jobs
 
 
+@pytest.mark.slow
 def test_two_programs_may_share_a_folder(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "tests.cell_runs", str(tmp_path), "1"]
+    words = [sys.executable, "-m", "tests.sweeps.engines.cell_runs", str(tmp_path), "1"]
     programs = [subprocess.Popen(words, cwd=ROOT) for _ in range(2)]
     assert [program.wait(timeout=120) for program in programs] == [0, 0]
     done = CellFolder(tmp_path / "cells").done()
@@ -255,7 +259,7 @@ def test_cells_of_another_program_are_waited_for_and_run_if_it_ends(tmp_path: Pa
 def test_claims_end_with_the_program_that_made_them(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path\n"
-        "from dissensus.sweeps.engines.claims import Claims\n"
+        "from dissensus.sweeps.engines.queue import Claims\n"
         "with Claims(Path(sys.argv[1])) as claims:\n"
         "    claims.take(['a', 'b']); print('ready', flush=True); time.sleep(600)"
     )

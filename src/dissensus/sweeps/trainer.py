@@ -1,4 +1,4 @@
-"""Training cells: as fleets where that can be, one after another else; a record of each."""
+"""Trainer of cells: as fleets where possible, else one after another, with a record of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from dissensus.data import Data, Examples, StoredRows
-from dissensus.decomposition import decompose
 from dissensus.diagnostics import Split, debiased_share, explosion, judge
 from dissensus.diagnostics.split import plain
 from dissensus.ensemble import Ensemble
@@ -22,17 +21,19 @@ from dissensus.runs import (
     DataSummary,
     batch_augmentation,
     check_augmentation,
+    compute_metrics,
     device_named,
     disagreement_inputs,
     load_data,
     make_ensemble,
 )
 from dissensus.sweeps.engines import Cell, Record
-from dissensus.sweeps.engines.folder import execute
+from dissensus.sweeps.engines.cell_folder import execute
+from dissensus.sweeps.summary import METRICS
 from dissensus.training import History, NonFiniteLoss, Recipe, Training, fit, fit_fleet, predict
 from dissensus.training.fleet import kind
 
-__all__ = ["Job", "Workshop", "figures", "held_out"]
+__all__ = ["CellTrainer", "CellTraining", "held_out", "nbytes"]
 
 OnRecord = Callable[[Record], object]
 
@@ -45,29 +46,27 @@ _KEPT_DATA = 1 << 30  # bytes of data sets that are kept between batches
 
 
 @dataclass
-class Job:
-    """A cell made ready: its data, its ensemble and how to train it."""
+class CellTraining:
+    """A cell ready to train: its data, its ensemble and its recipe."""
 
     cell: Cell
     data: Data
     ens: Ensemble
     objective: Objective
     recipe: Recipe
-    extra: Tensor | None
+    unlabelled: Tensor | None
 
     @property
     def val(self) -> tuple[Tensor, Tensor] | None:
         """Validation data, if there are any."""
         return self.data.val if len(self.data.val[0]) else None
 
-    def training(self) -> Training | None:
-        """As a fleet takes it; None for what only ``fit`` can do."""
+    def for_fleet(self) -> Training | None:
+        """The training as a fleet takes it; None for what only ``fit`` can do."""
         asked = self.cell["config"]["data"]
-        if self.extra is not None or asked.get("augment") or asked.get("adversarial"):
+        if self.unlabelled is not None or asked.get("augment") or asked.get("adversarial"):
             return None
-        if isinstance(
-            self.data.train[0], StoredRows | Examples
-        ):  # streamed from disk, one at a time
+        if isinstance(self.data.train[0], StoredRows | Examples):  # streamed from disk
             return None
         train, val = (
             None if part is None else (part[0].to(self.ens.device), part[1].to(self.ens.device))
@@ -76,24 +75,24 @@ class Job:
         assert train is not None
         return Training(self.ens, train, self.objective, val, self.recipe)
 
-    def alone(self) -> History:
+    def fit(self) -> History:
         """Train with ``fit``."""
         return fit(
             self.ens,
             self.data.train,
             self.objective,
             val=self.val,
-            disagreement=self.extra,
+            disagreement=self.unlabelled,
             augment=batch_augmentation(self.cell["config"]["data"], self.ens),
             progress=False,
             recipe=self.recipe,
         )
 
     def result(self, history: History, together: int) -> dict[str, Any]:
-        """What a record keeps of a training that is over; see :func:`figures`."""
+        """The result that a record keeps of a finished training."""
         if history.ended.startswith("failed"):
             raise NonFiniteLoss(history.ended.removeprefix("failed: "))
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "best_epoch": history.best_epoch,
             "epochs": len(history.epochs),
             "ended": history.ended,
@@ -101,49 +100,30 @@ class Job:
             "together": together,
         }
         wanted = ["val"] if self.cell.get("only") == "val" else ["val", "test"]
-        made = {}
+        outputs = {}
         for part in wanted:
             split = self.data.splits()[part]
             if len(split[0]):
-                made[part] = predict(self.ens, split)
-                found[part] = figures(made[part], self.ens.combine)
-        if "test" in made:
+                outputs[part] = predict(self.ens, split)
+                result[part] = _metrics(outputs[part], self.ens.combine)
+        if "test" in outputs:
             train = predict(self.ens, self.data.train)
-            found["diagnosis"] = _diagnosis(train, made["test"], self.ens.combine)
+            result["diagnosis"] = _diagnosis(train, outputs["test"], self.ens.combine)
             if self.cell["repeat"] == 0:
-                found["held_out"] = held_out(made["test"])
-        return found
+                result["held_out"] = held_out(outputs["test"])
+        return result
 
 
-def figures(predictions: Predictions, combine: str) -> dict[str, Any]:
-    """ERR, mean ERR and DIV, and for classifiers the accuracy; named as in an epoch's record.
-
-    >>> found = figures(Predictions(torch.zeros(3, 4, 2), torch.tensor([0, 0, 0, 1])), "score")
-    >>> found["accuracy"], found["diversity"]
-    (0.75, 0.0)
-    """
-    outputs, targets = predictions.outputs.double(), predictions.targets
-    assert targets is not None
-    loss = "cross_entropy"
-    if combine == "mean":
-        loss, targets = "mse", targets.double()
-    terms = decompose(outputs, targets, loss, combine)
-    found = {
-        "examples": outputs.shape[1],
-        "ensemble_error": float(terms.ensemble_error),
-        "member_error": float(terms.member_error),
-        "diversity": float(terms.diversity),
-    }
-    if combine != "mean":
-        hits = decompose(outputs, targets, "zero_one", combine)
-        found["accuracy"] = 1 - float(hits.ensemble_error)
-    return found
+def _metrics(predictions: Predictions, combine: str) -> dict[str, Any]:
+    """The metrics that a record keeps; named as in an epoch's record."""
+    metrics = compute_metrics(predictions, combine)
+    return {name: metrics[name] for name in ("examples", *METRICS) if name in metrics}
 
 
 def held_out(predictions: Predictions) -> dict[str, Any]:
     """Outputs ``[members][rows][outputs]`` and targets of the first test rows, a few of them.
 
-    What members say of the same inputs at each point of a grid: enough for a figure.
+    They show the members on the same inputs at each point of a grid: enough for a figure.
 
     >>> held_out(Predictions(torch.zeros(1, 4, 2), torch.tensor([0, 0, 0, 1])))["targets"]
     [0, 0, 0, 1]
@@ -166,7 +146,7 @@ def _diagnosis(train: Predictions, test: Predictions, combine: str) -> dict[str,
     """The short form of ``dissensus diagnose``, on test data."""
     before, after = (Split.of(part, combine=combine) for part in (train, test))
     share, verdict = debiased_share(after), judge(after, before)
-    found: dict[str, Any] = plain(
+    diagnosis: dict[str, Any] = plain(
         {
             "div_to_err": explosion(after).ratio,
             "debiased_share": share.share,
@@ -175,12 +155,12 @@ def _diagnosis(train: Predictions, test: Predictions, combine: str) -> dict[str,
             "reasons": verdict.reasons,
         }
     )
-    return found
+    return diagnosis
 
 
 @dataclass
-class Workshop:
-    """Where cells are trained. Another process gets the same settings, and loads data itself."""
+class CellTrainer:
+    """Trains cells. Another process gets the same settings, and loads the data itself."""
 
     device: str = "auto"
     data_dir: str | None = None
@@ -188,8 +168,8 @@ class Workshop:
     sha256: str = ""  # of the data's file, where it is one file; another machine may have another
     _data: dict[str, tuple[Data, DataSummary]] = field(default_factory=dict, repr=False)
 
-    def __reduce__(self) -> tuple[type[Workshop], tuple[str, str | None, bool, str]]:
-        return Workshop, (self.device, self.data_dir, self.trust, self.sha256)
+    def __reduce__(self) -> tuple[type[CellTrainer], tuple[str, str | None, bool, str]]:
+        return CellTrainer, (self.device, self.data_dir, self.trust, self.sha256)
 
     def data(self, config: dict[str, Any]) -> tuple[Data, DataSummary]:
         """The data of a cell; those of a repeat are loaded once for all its cells."""
@@ -202,33 +182,33 @@ class Workshop:
             if self.data_dir is not None:
                 asked["data"]["data_dir"] = self.data_dir
             data = load_data(asked)
-            facts = DataSummary.of(data, channels=normalize)
-            if self.sha256 and facts.sha256 != self.sha256:
+            summary = DataSummary.of(data, channels=normalize)
+            if self.sha256 and summary.sha256 != self.sha256:
                 raise ValueError(
                     f"{data.source} on {platform.node()} is not the file that the sweep began with"
                 )
             self._make_room(nbytes(data))
-            self._data[key] = data, facts
+            self._data[key] = data, summary
         return self._data[key]
 
     def _make_room(self, size: int) -> None:
         while self._data and size + sum(nbytes(d) for d, _ in self._data.values()) > _KEPT_DATA:
             del self._data[next(iter(self._data))]
 
-    def job(self, cell: Cell) -> Job:
-        """Make a cell ready; raises what its settings or data get wrong."""
+    def prepare(self, cell: Cell) -> CellTraining:
+        """Make a cell ready to train; raises for mistakes in its settings or data."""
         config = cell["config"]
-        data, facts = self.data(config)
+        data, summary = self.data(config)
         settings = {k: v for k, v in config["training"].items() if k != "objective"}
         recipe, objective = Recipe.of(settings), parse(config["training"]["objective"])
-        ens = make_ensemble(config, facts, trust=self.trust).to(device_named(self.device))
+        ens = make_ensemble(config, summary, trust=self.trust).to(device_named(self.device))
         asked = {**config["data"], "data_dir": self.data_dir}
-        return Job(cell, data, ens, objective, recipe, disagreement_inputs(asked, data))
+        return CellTraining(cell, data, ens, objective, recipe, disagreement_inputs(asked, data))
 
     def check(self, cell: Cell) -> Hashable | None:
-        """Raise what would fail at the first step; else its fleet's kind, None if it is alone."""
-        job = self.job(cell)
-        if job.objective.needs_disagreement and job.extra is None:
+        """Raise what would fail at the first step; return the kind of its fleet, if it has one."""
+        job = self.prepare(cell)
+        if job.objective.needs_disagreement and job.unlabelled is None:
             raise ValueError(
                 f"{type(job.objective).__name__} needs unlabelled data: --disagreement"
             )
@@ -238,47 +218,47 @@ class Workshop:
         with job.ens.evaluating(), torch.no_grad():
             outputs = job.ens(x.to(job.ens.device)).cpu()
         job.objective.check(outputs if drawn is None else outputs[list(drawn)], y)
-        training = job.training()
+        training = job.for_fleet()
         return None if training is None else kind(training)
 
     def run(self, cells: Sequence[Cell], on_record: OnRecord) -> None:
         """Train ``cells``, together if they are several; hand over each record as its cell ends."""
         left = list(cells)
 
-        def kept(record: Record) -> None:
+        def keep(record: Record) -> None:
             left[:] = [cell for cell in left if cell["name"] != record["name"]]
             on_record(record)
 
         if len(cells) > 1:
-            self._together(cells, kept)
-        for cell in list(left):  # what could not be trained, or not all together
-            kept(execute(cell, self._alone))
+            self._train_fleet(cells, keep)
+        for cell in list(left):  # what could not train in the fleet
+            keep(execute(cell, self._train))
 
-    def _alone(self, cell: Cell) -> dict[str, Any]:
-        job = self.job(cell)
-        return job.result(job.alone(), 1)
+    def _train(self, cell: Cell) -> dict[str, Any]:
+        job = self.prepare(cell)
+        return job.result(job.fit(), 1)
 
-    def _together(self, cells: Sequence[Cell], kept: OnRecord) -> None:
+    def _train_fleet(self, cells: Sequence[Cell], keep: OnRecord) -> None:
         """Train as a fleet; an error that is not one cell's own leaves the rest untrained."""
         jobs, trainings = [], []
         for cell in cells:
             try:
-                job = self.job(cell)
-                training = job.training()
-            except Exception:  # its own run will say it, and what it was
+                job = self.prepare(cell)
+                training = job.for_fleet()
+            except Exception:  # its own training will record the error
                 continue
             if training is not None:
                 jobs.append(job)
                 trainings.append(training)
 
-        def ended(index: int, history: History) -> None:
+        def end(index: int, history: History) -> None:
             job = jobs[index]
             record = execute(job.cell, lambda _: job.result(history, len(jobs)))
             record["seconds"] = round(record["seconds"] + history.seconds, 3)
-            kept(record)
+            keep(record)
 
         try:
-            fit_fleet(trainings, on_end=ended, progress=False, keep_failed=True)
+            fit_fleet(trainings, on_end=end, progress=False, keep_failed=True)
         except OSError:
             raise  # the folder cannot be written to
         except Exception:

@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 
 from dissensus.sweeps import Plan, Watcher, run_sweep
-from dissensus.sweeps.engines import CellFolder, RayEngine, Record, engine_named, on_ray
-from tests.cell_runs import deadly, slow_cells, sometimes, square
-from tests.ray_runs import deadly_once, surroundings
+from dissensus.sweeps.engines import CellFolder, RayEngine, Record, engine_named, ray_engine
+from tests.sweeps.engines.cell_runs import deadly, slow_cells, sometimes, square
+from tests.sweeps.engines.ray_runs import deadly_once, surroundings
+from tests.sweeps.engines.test_cells import alive, cells, quietly, wait_until
 from tests.sweeps.sweep_runs import BETAS, long_plan, sections
-from tests.test_cells import alive, cells, quietly, wait_until
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 RAY = RayEngine()
 
 needs_ray = pytest.mark.usefixtures("ray_cluster")
+pytestmark = pytest.mark.slow
 
 
 def same(one: dict[str, Record], two: dict[str, Record]) -> bool:
@@ -33,9 +34,9 @@ def same(one: dict[str, Record], two: dict[str, Record]) -> bool:
 
 
 def start(place: Path, *words: str, **environment: str) -> subprocess.Popen[bytes]:
-    """A program of ``tests.ray_runs`` that is ready and waits for ``go``."""
+    """A program of ``tests.sweeps.engines.ray_runs`` that is ready and waits for ``go``."""
     program = subprocess.Popen(
-        [sys.executable, "-m", "tests.ray_runs", str(place), *words],
+        [sys.executable, "-m", "tests.sweeps.engines.ray_runs", str(place), *words],
         cwd=ROOT,
         env=os.environ | environment,
         start_new_session=True,
@@ -162,7 +163,7 @@ def test_of_a_fleet_whose_worker_is_killed_only_what_is_left_is_trained_again(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "log"
-    asked = sections(model=f"{ROOT}/tests/ray_runs.py:logged_member", batch_size=16)
+    asked = sections(model=f"{ROOT}/tests/sweeps/engines/ray_runs.py:logged_member", batch_size=16)
     asked["model_options"] = {"log": str(log)}
     plan = Plan(asked, {"epochs": [1, 60], "beta": BETAS})
 
@@ -311,7 +312,7 @@ def test_more_than_there_is_is_refused(
 def test_a_worker_with_another_version_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_ray, "__version__", "9.9")
+    monkeypatch.setattr(ray_engine, "__version__", "9.9")
     with pytest.raises(ValueError, match=r"the worker has dissensus .*, not 9\.9\); every machine"):
         quietly(cells(1), square, tmp_path, engine=RAY)
 
@@ -345,7 +346,14 @@ def test_a_cluster_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
     """In a process of its own: this one may have a Ray already."""
     pytest.importorskip("ray")
     program = subprocess.run(
-        [sys.executable, "-m", "tests.ray_runs", str(tmp_path), "ray", "127.0.0.1:1"],
+        [
+            sys.executable,
+            "-m",
+            "tests.sweeps.engines.ray_runs",
+            str(tmp_path),
+            "ray",
+            "127.0.0.1:1",
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

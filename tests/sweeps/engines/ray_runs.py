@@ -1,7 +1,7 @@
 """Programs that the tests of Ray start, stop and kill.
 
-``python -m tests.ray_runs FOLDER ENGINE [ADDRESS]`` makes ``FOLDER/ENGINE.ready``, waits for
-``FOLDER/go``, and runs twelve slow cells in ``FOLDER/cells``.
+``python -m tests.sweeps.engines.ray_runs FOLDER ENGINE [ADDRESS]`` makes ``FOLDER/ENGINE.ready``,
+waits for ``FOLDER/go``, and runs twelve slow cells in ``FOLDER/cells``.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dissensus.sweeps.engines import Cell, engine_named, run_cells
-from tests.cell_runs import slow, slow_cells
+from tests.sweeps.engines.cell_runs import slow, slow_cells
 
 
 def surroundings(cell: Cell) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Cells as tasks of Ray, on this machine or on a cluster.
+"""Ray engine: cells as tasks of Ray, on this machine or on a cluster.
 
 A task runs one batch of cells and streams their records back; the process that started the run
 writes them. So workers need neither the folder nor a shared file system: only Dissensus, and the
@@ -18,19 +18,18 @@ from queue import SimpleQueue
 from typing import Any, Self
 
 from dissensus._version import __version__
-from dissensus.sweeps.engines.claims import Claims
-from dissensus.sweeps.engines.folder import Cell, CellFolder, Record
-from dissensus.sweeps.engines.queue import Batch, OnRecord, OnWait, Queue
+from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record
+from dissensus.sweeps.engines.queue import Batch, Claims, OnRecord, OnWait, Queue
 from dissensus.sweeps.engines.ray_session import (
-    Room,
+    Capacity,
     check_address,
+    find_capacity,
     import_ray,
-    lacking,
-    room,
+    missing_variables,
     session,
     worker_environment,
 )
-from dissensus.sweeps.engines.worker import Work, died, use_threads
+from dissensus.sweeps.engines.worker import Work, death_record, use_threads
 
 __all__ = ["RayCrew", "RayEngine"]
 
@@ -69,7 +68,7 @@ class RayEngine:
         return session(self.address, cores, worker_environment(self.cpus, self.gpus))
 
     def crew(self, work: Work) -> RayCrew:
-        """Workers that do ``work``; to be entered."""
+        """Workers that do ``work``; a context manager."""
         return RayCrew(self, work)
 
 
@@ -81,7 +80,7 @@ class _Run:
 
 
 class RayCrew:
-    """Tasks that do ``work``, as many at once as there is room for; left early, all are ended.
+    """Tasks that do ``work``, as many at once as there is room for; an early exit ends them all.
 
     Ray is started when it is first needed.
     """
@@ -106,23 +105,23 @@ class RayCrew:
     @property
     def jobs(self) -> int:
         """How many batches run at once."""
-        return self._room.jobs
+        return self._capacity.jobs
 
     @property
     def machines(self) -> int:
         """How many machines have room for a run."""
-        return self._room.machines
+        return self._capacity.machines
 
     @cached_property
-    def _room(self) -> Room:
+    def _capacity(self) -> Capacity:
         asked = self.engine
         self.stack.enter_context(asked.session())
-        return room(asked.cpus, asked.gpus, asked.jobs, grows=asked.address is not None)
+        return find_capacity(asked.cpus, asked.gpus, asked.jobs, grows=asked.address is not None)
 
     @cached_property
     def _task(self) -> Any:
         asked = self.engine
-        variables = lacking(worker_environment(asked.cpus, asked.gpus))
+        variables = missing_variables(worker_environment(asked.cpus, asked.gpus))
         return self.ray.remote(_batch_task(self.work, asked.cpus)).options(
             num_cpus=asked.cpus,
             num_gpus=asked.gpus,
@@ -143,7 +142,7 @@ class RayCrew:
         with Claims(folder.folder) as claims:
             queue = Queue(batches, folder, claims, on_record, on_wait)
             while queue or self.running:
-                while len(self.running) < self.jobs + self._room.ahead:
+                while len(self.running) < self.jobs + self._capacity.ahead:
                     batch = queue.take()
                     if batch is None:
                         break
@@ -167,29 +166,29 @@ class RayCrew:
             self.ray.exceptions.RuntimeEnvSetupError,
         ) as error:
             del self.running[stream]
-            raise _cannot_work(error) from error
+            raise _worker_error(error) from error
         except self.ray.exceptions.RayError as error:  # the worker, its machine or a record is lost
             del self.running[stream]
-            self._once_more(run.left, error, queue)
+            self._retry(run.left, error, queue)
         else:
             run.left = [cell for cell in run.left if cell["name"] != record["name"]]
             self._keep(record, queue)
 
-    def _once_more(self, cells: list[Cell], error: Exception, queue: Queue) -> None:
+    def _retry(self, cells: list[Cell], error: Exception, queue: Queue) -> None:
         """Again as a batch, the last time each on its own: one may be what kills its worker."""
         self.deaths.update(cell["name"] for cell in cells)
-        together: list[Cell] = []
+        batch: list[Cell] = []
         for cell in cells:
             times = self.deaths[cell["name"]]
             if times >= self.engine.attempts:
                 how = f"the worker that ran the cell died {times} times ({_reason(error)})"
-                self._keep(died(cell, how), queue, times)
+                self._keep(death_record(cell, how), queue, times)
             elif times == self.engine.attempts - 1:
                 queue.put_back([cell])
             else:
-                together.append(cell)
-        if together:
-            queue.put_back(together)
+                batch.append(cell)
+        if batch:
+            queue.put_back(batch)
 
     def _keep(self, record: Record, queue: Queue, attempts: int | None = None) -> None:
         times = attempts or self.deaths[record["name"]] + 1
@@ -205,7 +204,7 @@ def _reason(error: Exception) -> str:
     return f"{name}, perhaps for lack of memory" if name == "WorkerCrashedError" else name
 
 
-def _cannot_work(error: Exception) -> ValueError:
+def _worker_error(error: Exception) -> ValueError:
     """What a worker raised that was no cell's fault, in a sentence."""
     cause = getattr(error, "cause", None) or error
     words = " ".join(f"{type(cause).__name__}: {cause}".split())
@@ -240,7 +239,7 @@ def _records(work: Work, cells: list[Cell], threads: int, version: str) -> Itera
         return
     ended: SimpleQueue[Record | BaseException | None] = SimpleQueue()
 
-    def together() -> None:
+    def work_in_thread() -> None:
         try:
             use_threads(threads)
             work(cells, ended.put)
@@ -248,8 +247,8 @@ def _records(work: Work, cells: list[Cell], threads: int, version: str) -> Itera
         except BaseException as error:
             ended.put(error)
 
-    threading.Thread(target=together, daemon=True).start()
-    while (found := ended.get()) is not None:
-        if isinstance(found, BaseException):
-            raise found
-        yield found
+    threading.Thread(target=work_in_thread, daemon=True).start()
+    while (item := ended.get()) is not None:
+        if isinstance(item, BaseException):
+            raise item
+        yield item

@@ -1,4 +1,4 @@
-"""Cells on disk: what a record holds, and which cells are still to run."""
+"""Folder of cells: a record for each on disk, and which cells are still to run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = [
     "changed_settings",
     "check_cells",
     "execute",
+    "find_missing",
     "plain",
-    "settle",
 ]
 
 Cell = dict[str, Any]
@@ -32,7 +32,7 @@ _TRACEBACK_LINES = 12
 
 
 class CellFolder:
-    """A folder of records, one JSON file a cell; several processes may write to it at once."""
+    """A folder of records, a JSON file for each cell; several processes may write at once."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -45,8 +45,8 @@ class CellFolder:
         """Every record by the name of its cell, failed ones as well."""
         if not self.folder.is_dir():
             return {}
-        found = [_checked(path) for path in sorted(self.folder.glob("[!.]*.json"))]
-        return {record["name"]: record for record in found}
+        records = [_read(path) for path in sorted(self.folder.glob("[!.]*.json"))]
+        return {record["name"]: record for record in records}
 
     def done(self) -> dict[str, Record]:
         """The records of cells that have a result, by name."""
@@ -55,22 +55,22 @@ class CellFolder:
     def read(self, name: str) -> Record | None:
         """The record of one cell; None if there is none."""
         path = self.path(name)
-        return _checked(path) if path.exists() else None
+        return _read(path) if path.exists() else None
 
     def stamp(self, name: str) -> tuple[int, int] | None:
         """Something that changes when the record of ``name`` is written anew; None without one."""
         try:
-            found = self.path(name).stat()
+            status = self.path(name).stat()
         except FileNotFoundError:
             return None
-        return found.st_ino, found.st_mtime_ns
+        return status.st_ino, status.st_mtime_ns
 
     def write(self, record: Record) -> None:
         """Keep ``record``, whole or not at all, in place of an older one of that cell."""
         write_record(self.path(record["name"]), record)
 
 
-def _checked(path: Path) -> Record:
+def _read(path: Path) -> Record:
     record = read_record(path)
     if record.get("name") != path.stem or not {"result", "error"} & record.keys():
         raise ValueError(f"{path} is not the record of a cell of that name; move it away")
@@ -88,13 +88,13 @@ def execute(cell: Cell, run: Callable[[Cell], dict[str, Any]]) -> Record:
         record["traceback"] = traceback.format_exc().splitlines()[-_TRACEBACK_LINES:]
     record["seconds"] = round(time.perf_counter() - began, 3)
     written = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
-    record["facts"] = {**_facts(), "threads": threads(), "written": written}
+    record["facts"] = {**_environment(), "threads": threads(), "written": written}
     return record
 
 
 @cache
-def _facts() -> dict[str, Any]:
-    """Versions, machine and commit: asked for once a process, as it takes git to answer."""
+def _environment() -> dict[str, Any]:
+    """Versions, machine and commit: asked for once in a process, as it starts git."""
     return environment()
 
 
@@ -135,7 +135,7 @@ def changed_settings(record: Record, cell: Cell) -> str:
     old, new = record.get("cell", {}), plain(cell)
     keys = [key for key in {**old, **new} if old.get(key, _ABSENT) != new.get(key, _ABSENT)]
     return ", ".join(
-        f"{key} {_shown(old.get(key, _ABSENT))}, not {_shown(new.get(key, _ABSENT))}"
+        f"{key} {_brief(old.get(key, _ABSENT))}, not {_brief(new.get(key, _ABSENT))}"
         for key in keys
     )
 
@@ -143,19 +143,19 @@ def changed_settings(record: Record, cell: Cell) -> str:
 _ABSENT = object()
 
 
-def _shown(value: Any) -> str:
+def _brief(value: Any) -> str:
     text = "unset" if value is _ABSENT else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def settle(
+def find_missing(
     cells: Iterable[Cell], folder: CellFolder, *, again: bool
 ) -> tuple[dict[str, Record], list[Cell]]:
     """The records that serve as they are, and the cells still to run.
 
     A record made with other settings is an error, or with ``again`` a cell to run once more.
     """
-    kept, missing = {}, []
+    records, missing = {}, []
     done = folder.done()
     for cell in cells:
         record = done.get(cell["name"])
@@ -163,10 +163,10 @@ def settle(
         if change and not again:
             raise ValueError(
                 f"{folder.path(cell['name'])} was made with other settings ({change}); delete it, "
-                "choose another folder, or ask for changed cells to be run again"
+                "choose another folder, or run changed cells again (--again)"
             )
         if record is None or change:
             missing.append(cell)
         else:
-            kept[cell["name"]] = record
-    return kept, missing
+            records[cell["name"]] = record
+    return records, missing

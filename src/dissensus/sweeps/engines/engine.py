@@ -1,0 +1,202 @@
+"""Engines by name, the protocol that each follows, and cells run by any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from dissensus.progress import ProgressBar
+from dissensus.sweeps.engines.cell_folder import (
+    Cell,
+    CellFolder,
+    Record,
+    check_cells,
+    find_missing,
+)
+from dissensus.sweeps.engines.local import LocalEngine
+from dissensus.sweeps.engines.queue import Batch, OnRecord, OnWait
+from dissensus.sweeps.engines.ray_engine import RayEngine
+from dissensus.sweeps.engines.worker import Each, Work
+from dissensus.verbs import option
+
+__all__ = ["ENGINES", "Crew", "Engine", "EngineOptions", "engine_named", "run_cells"]
+
+
+class Crew(Protocol):
+    """The workers of an engine, from ``__enter__`` to ``__exit__``."""
+
+    @property
+    def jobs(self) -> int:
+        """How many batches run at once."""
+
+    @property
+    def machines(self) -> int:
+        """How many machines they run on, each with its own memory."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def run(
+        self,
+        batches: Sequence[Batch],
+        folder: CellFolder,
+        on_record: OnRecord,
+        on_wait: OnWait | None = None,
+    ) -> None:
+        """Run every batch; each record is on disk before ``on_record`` gets it.
+
+        ``on_wait`` is called with the number of cells left when other programs run all of them.
+        """
+
+
+class Engine(Protocol):
+    """Plain settings that say where to run."""
+
+    def session(self) -> AbstractContextManager[None]:
+        """Started once, around several crews that share it."""
+
+    def crew(self, work: Work) -> Crew:
+        """A crew for ``work``."""
+
+
+#: Every engine by the name that ``--engine`` knows it by.
+ENGINES: dict[str, type[LocalEngine] | type[RayEngine]] = {"local": LocalEngine, "ray": RayEngine}
+
+
+def engine_named(
+    name: str,
+    *,
+    jobs: int | None = None,
+    cpus: int | None = None,
+    gpus: float | None = None,
+    address: str | None = None,
+) -> LocalEngine | RayEngine:
+    """The engine of that name; settings that are None keep its defaults.
+
+    >>> engine_named("ray", cpus=2)
+    RayEngine(jobs=None, cpus=2, gpus=0.0, address=None, attempts=3)
+    """
+    if name not in ENGINES:
+        raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {name!r}")
+    given = {"jobs": jobs, "cpus": cpus, "gpus": gpus, "address": address}
+    known = {key: value for key, value in given.items() if value is not None}
+    if ENGINES[name] is RayEngine:
+        return RayEngine(**known)  # type: ignore[arg-type]
+    if known.keys() - {"jobs"}:
+        raise ValueError("--cpus-per-run, --gpus-per-run and --ray-address are for --engine ray")
+    return LocalEngine(**known)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Options of verbs that run cells: the engine, and the share of the machine of each run."""
+
+    jobs: int | None = option(
+        None,
+        "Processes at once, of one thread each; on Ray runs at once.",
+        panel="Engine",
+        default_text="1; on Ray all that there is room for",
+    )
+    engine: str = option(
+        "local", "Where it runs: local, or ray (needs dissensus[ray]).", panel="Engine"
+    )
+    cpus_per_run: int | None = option(
+        None, "Cores, and threads, of each run on Ray.", panel="Engine", default_text="1"
+    )
+    gpus_per_run: float | None = option(
+        None,
+        "GPUs of each run on Ray, 0.5 to share one; without it runs see none.",
+        panel="Engine",
+    )
+    ray_address: str | None = option(
+        None,
+        "A Ray cluster, host:6379 or auto; else $RAY_ADDRESS, else a Ray of this machine.",
+        panel="Engine",
+    )
+
+    def make_engine(self) -> LocalEngine | RayEngine:
+        """The engine that they ask for."""
+        return engine_named(
+            self.engine,
+            jobs=self.jobs,
+            cpus=self.cpus_per_run,
+            gpus=self.gpus_per_run,
+            address=self.ray_address,
+        )
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    run: Callable[[Cell], dict[str, Any]],
+    folder: str | Path | CellFolder,
+    *,
+    jobs: int = 1,
+    engine: Engine | None = None,
+    on_record: Callable[[Record], object] | None = None,
+    progress: bool = True,
+    title: str = "",
+    again: bool = False,
+) -> list[Record]:
+    """Run the cells that ``folder`` has no result of yet; return all records, in order of cells.
+
+    A record is ``{"name", "cell", "result"}``, or ``{"name", "cell", "error", "traceback"}`` for a
+    cell that failed, with ``seconds`` and ``facts`` (versions, machine, commit, time). A failed
+    cell does not stop the others and is run again at the next start. A record that was made with
+    other settings than the cell's is refused, or with ``again`` run once more and replaced. Cells
+    that another program on the same folder runs are left to it, and its records taken over.
+
+    ``run`` gets a cell and returns its result as plain JSON values. With ``jobs > 1`` it runs in
+    that many processes, each with one torch thread, so it must be a function of a module. Its
+    randomness should follow from the cell's settings: cells run in no fixed order. ``engine`` says
+    where to run instead, such as ``RayEngine()``.
+
+    ``on_record`` is called with each new record; ``progress`` shows a bar on a terminal.
+    """
+    engine = LocalEngine(jobs) if engine is None else engine
+    place = folder if isinstance(folder, CellFolder) else CellFolder(folder)
+    check_cells(cells)
+    records, missing = find_missing(cells, place, again=again)
+    place.folder.mkdir(parents=True, exist_ok=True)
+    title, before, total = title or "cells", len(records), len(cells)
+    with ProgressBar(title, total, completed=before, show=progress) as bar:
+
+        def end(record: Record) -> None:
+            records[record["name"]] = record
+            _show(bar, record, records)
+            if on_record is not None:
+                on_record(record)
+
+        def wait(count: int) -> None:
+            bar.say(f"{title}: {count} cells are run by another program; waiting for them")
+
+        if before:
+            bar.say(f"{title}: {before} of {total} cells are done already")
+        if missing:
+            with engine.crew(Each(run)) as crew:
+                crew.run([[cell] for cell in missing], place, end, wait)
+        failed = sum("error" in record for record in records.values())
+        if len(records) - failed > before:
+            text = f"{title}: {len(records) - failed} of {total} cells done"
+            bar.say(f"{text}, {failed} failed" if failed else text)
+    return [records[cell["name"]] for cell in cells]
+
+
+def _show(bar: ProgressBar, record: Record, records: dict[str, Record]) -> None:
+    """Show that a cell has ended; a failure stays on the screen."""
+    bar.update(len(records), note=record["name"])
+    if record.get("error") is not None:
+        bar.say(f"{bar.title}: {record['name']} failed: {record['error'].splitlines()[0]}")
+    else:
+        done = sum("error" not in other for other in records.values())
+        took = f"{record['name']} took {record['seconds']:.1f} s"
+        bar.log(f"{bar.title}: {done}/{bar.total}, {took}")
