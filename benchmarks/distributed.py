@@ -24,7 +24,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.objectives import parse
 from dissensus.training import Recipe
-from dissensus.training.distributed import Distributed, Team
+from dissensus.training.distributed import Distributed, ProcessGroup
 from dissensus.training.stream import Batch
 
 MEMBERS, ROWS, CLASSES, STEPS = 4, 32, 10, 4
@@ -111,9 +111,9 @@ def _team() -> Iterator[Callable[[], object]]:
     """One step of ADP, members spread over the group."""
     ens = Ensemble(make_factory("resnet20", (3, 32, 32), CLASSES), MEMBERS)
     x, y = _batch()
-    with Team(ens, Distributed(timeout=WAIT.total_seconds())) as team:
-        team.ens.train()
-        trainer = team.trainer(parse("adp"), Recipe())
+    with ProcessGroup(ens, Distributed(timeout=WAIT.total_seconds())) as process:
+        process.ens.train()
+        trainer = process.make_trainer(parse("adp"), Recipe())
         yield lambda: trainer.step(Batch(x, y, None, None), set(), 1.0, check=False)
 
 
@@ -143,11 +143,11 @@ def _traffic() -> Result:
 def _counted(mesh: Distributed, objective: str, members: int, rows: int, classes: int) -> int:
     x, y = _batch(rows, classes)
     ens = Ensemble(make_factory("resnet20", (3, 32, 32), classes), members)
-    with Team(ens, mesh) as team:
-        team.ens.train()
-        trainer = team.trainer(parse(objective), Recipe())
+    with ProcessGroup(ens, mesh) as process:
+        process.ens.train()
+        trainer = process.make_trainer(parse(objective), Recipe())
         trainer.step(Batch(x, y, None, None), set(), 1.0, check=False)
-        return team.group.sent["outputs"] + team.group.sent["gradients"]
+        return process.link.sent["outputs"] + process.link.sent["gradients"]
 
 
 def main() -> None:

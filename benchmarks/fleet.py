@@ -14,7 +14,7 @@ from benchmarks.timing import Contender, Result, compare
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.training import Recipe, Training, fit
-from dissensus.training.fleet_state import Fleet
+from dissensus.training.fleet import Fleet
 
 _BETAS = [tenths / 10 for tenths in range(11)]
 _MEMBERS, _BATCH, _EXAMPLES, _FEATURES, _HIDDEN = 20, 32, 640, 45, (30, 30)

@@ -13,7 +13,7 @@ from dissensus.objectives import parse
 from dissensus.training import Recipe
 from dissensus.training.batches import as_batches
 from dissensus.training.meters import Meter
-from dissensus.training.steps import make_trainer
+from dissensus.training.step import Trainer
 from dissensus.training.stream import Stream
 
 FEATURES, CLASSES = 768, 1000
@@ -90,7 +90,7 @@ def _drawn(make: MemberFactory, repeats: int) -> Result:
         ens = Ensemble(make, members).train()
         batches = as_batches((x, y), recipe.batch_size, shuffle=True, device=ens.device)
         stream = Stream(batches, None, objective, members, ens.device, None, recipe.seed)
-        trainer = make_trainer(ens, objective, recipe)
+        trainer = Trainer(ens, objective, recipe)
 
         def steps() -> dict[str, object]:
             meter = Meter(members, ens.combine)

@@ -22,7 +22,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.objectives import Objective, parse
 from dissensus.training import Recipe, fit
-from dissensus.training.steps import make_trainer
+from dissensus.training.step import Trainer
 from dissensus.training.stream import Batch
 
 
@@ -77,7 +77,7 @@ def ours(
     combine = "mean" if y.is_floating_point() else "probability"
     ens = Ensemble(make, members, combine=combine, execution=execution).train()
     chosen = objective or parse("independent:loss=mse" if combine == "mean" else "independent")
-    trainer = make_trainer(ens, chosen, Recipe())
+    trainer = Trainer(ens, chosen, Recipe())
     return partial(trainer.step, Batch(x, y, None, None), set(), 1.0, check=False)
 
 
@@ -163,7 +163,7 @@ def _loop(repeats: int) -> Result:
     make = make_factory("mlp", (64,), 10, hidden=(128, 128))
     x, y = torch.randn(1408, 64), torch.randint(10, (1408,))
     ens = Ensemble(make, 5).train()
-    trainer = make_trainer(ens, parse("independent"), Recipe())
+    trainer = Trainer(ens, parse("independent"), Recipe())
     other = Ensemble(make, 5)
     batches = list(zip(x.split(128), y.split(128), strict=True))
 

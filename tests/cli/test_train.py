@@ -16,7 +16,7 @@ import torch
 import dissensus as ds
 from dissensus import training
 from dissensus.runs import DataSummary, describe, read_config
-from dissensus.training.checkpoint import read_checkpoint
+from dissensus.training.run_folder import read_checkpoint
 
 SMALL = ["--model-option", "hidden=16", "--members", "3", "--batch-size", "256", "--threads", "1"]
 WINE = ["--data", "wine", *SMALL]

@@ -15,7 +15,7 @@ from dissensus.ensemble.stack import tensors_of
 from dissensus.models import ldr_head, ldr_linear_head
 from dissensus.objectives import parse
 from dissensus.training import Recipe
-from dissensus.training.steps import make_trainer
+from dissensus.training.step import Trainer
 from dissensus.training.stream import Batch
 from tests.ensemble import networks
 
@@ -115,11 +115,10 @@ def test_outputs_and_gradients_are_the_automatic_ones(name: str, members: int) -
     modules = [ens.member(j) for j in range(members)]
     wanted = torch.stack([module(x) for module in modules])
     wanted.backward(gradient)
-    outputs, backward = engine.vjp(tensors, x[None])
+    (outputs,), backward = engine.vjp(tensors, [x[None]])
     torch.testing.assert_close(outputs, wanted)
     torch.testing.assert_close(engine.forward(tensors, x[None]), wanted)
-    gradients = backward(gradient)
-    assert list(gradients) == list(tensors)
+    gradients = dict(zip(tensors, backward([gradient]), strict=True))
     for key, tensor in tensors.items():
         own = [dict(module.named_parameters())[key].grad for module in modules]
         zero = torch.zeros_like(tensor[0])  # of a layer that is never called
@@ -136,14 +135,14 @@ def test_members_of_several_ensembles_run_at_once(name: str) -> None:
     apart = [tensors_of(ens.stack)[0] for ens in several]  # type: ignore[arg-type]
     rows = {key: torch.cat([tensors[key].detach() for tensors in apart]) for key in apart[0]}
     x, gradient = inputs(name, 2, 7), torch.randn(6, 7, 4, dtype=torch.float64)
-    outputs, backward = engine.vjp(rows, x)
-    gradients = {key: value.clone() for key, value in backward(gradient).items()}
+    (outputs,), backward = engine.vjp(rows, [x])
+    gradients = [value.clone() for value in backward([gradient])]
     for number, tensors in enumerate(apart):
-        own, alone = engine.vjp(tensors, x[number : number + 1])
+        (own,), alone = engine.vjp(tensors, [x[number : number + 1]])
         there = slice(3 * number, 3 * number + 3)
         torch.testing.assert_close(outputs[there], own)
-        for key, value in alone(gradient[there]).items():
-            torch.testing.assert_close(gradients[key][there], value)
+        for together, value in zip(gradients, alone([gradient[there]]), strict=True):
+            torch.testing.assert_close(together[there], value)
 
 
 @pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
@@ -162,8 +161,8 @@ def test_every_activation_gives_what_vmap_gives(kind: type[nn.Module], before: b
     outputs = vmapped(x)
     torch.testing.assert_close(ens(x), outputs)
     outputs.backward(gradient)
-    gradients = engine.vjp(tensors, x[None])[1](gradient)
-    for got, wanted in zip(gradients.values(), vmapped.parameters(), strict=True):
+    gradients = engine.vjp(tensors, [x[None]])[1]([gradient])
+    for got, wanted in zip(gradients, vmapped.parameters(), strict=True):
         torch.testing.assert_close(got, wanted.grad)
 
 
@@ -187,8 +186,8 @@ def test_steps_are_those_of_the_loop(name: str, objective: str) -> None:
         torch.manual_seed(1)
         ens = made(name, 4)
         ens.execution = execution
-        trainer = make_trainer(ens.eval(), parsed, Recipe(optimizer="adamw:weight_decay=0.1"))  # type: ignore[arg-type]
-        assert (getattr(trainer, "engine", None) is None) == (execution == "looped")
+        trainer = Trainer(ens.eval(), parsed, Recipe(optimizer="adamw:weight_decay=0.1"))  # type: ignore[arg-type]
+        assert (getattr(trainer.members, "engine", None) is None) == (execution == "looped")
         for step in range(4):
             drawn = [step % 4, 3 - step % 2] if objective.startswith("ldr:s") else None
             drawn = None if drawn is None or drawn[0] == drawn[1] else sorted(drawn)
@@ -207,11 +206,11 @@ def test_dropout_is_each_members_own_and_undone_where_it_was() -> None:
     with torch.no_grad():
         for name, tensor in tensors.items():  # both layers pass on what they get
             tensor.copy_(torch.eye(*tensor.shape[1:]) if "weight" in name else tensor * 0)
-    outputs, backward = engine.vjp(tensors, torch.ones(1, 40, 6))
+    (outputs,), backward = engine.vjp(tensors, [torch.ones(1, 40, 6)])
     assert set(outputs.unique().tolist()) == {0.0, 2.0}
     assert not torch.equal(outputs[0], outputs[1])
-    gradient = torch.ones(2, 40, 4)
-    torch.testing.assert_close(backward(gradient)["0.bias"][:, :4], outputs.sum(1))
+    gradients = dict(zip(tensors, backward([torch.ones(2, 40, 4)]), strict=True))
+    torch.testing.assert_close(gradients["0.bias"][:, :4], outputs.sum(1))
 
 
 class Untraced(nn.Linear):

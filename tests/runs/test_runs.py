@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import dissensus as ds
 from dissensus.runs import DataSummary, describe, find_runs, load_data, read_config
-from dissensus.training.checkpoint import read_checkpoint
+from dissensus.training.run_folder import read_checkpoint
 
 
 def make_member() -> nn.Module:

@@ -101,7 +101,7 @@ def test_auto_chooses_the_beta_that_a_loop_over_folds_would() -> None:
 def test_auto_trains_all_folds_and_betas_as_one_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
     """150 rows in 4 folds: training sets of unlike size, filled up, of one kind all the same."""
     from dissensus.sklearn import beta_selection
-    from dissensus.training.fleet import kind
+    from dissensus.training.fit_fleet import kind
 
     kinds = []
 

@@ -23,8 +23,7 @@ from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
 from dissensus.training import fit
-from dissensus.training.checkpoint import read_checkpoint
-from dissensus.training.run_folder import RunFolder
+from dissensus.training.run_folder import RunFolder, read_checkpoint
 from tests.training.problems import blobs
 
 EPOCHS = 80

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
 from dissensus.training import History, NonFiniteLoss, Recipe, Training, fit, fit_fleet
-from dissensus.training.fleet import kind
-from dissensus.training.fleet_state import Fleet
+from dissensus.training.fit_fleet import kind
+from dissensus.training.fleet import Fleet
 
 
 def perceptron(outputs: int) -> nn.Module:

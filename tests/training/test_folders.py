@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.training import NonFiniteLoss, fit
-from dissensus.training.checkpoint import read_checkpoint
+from dissensus.training.run_folder import read_checkpoint
 from tests.training.problems import blobs, dense_mlp, norm_mlp, same_bits, state
 
 

@@ -39,10 +39,10 @@ from torch import nn
 from dissensus import data
 from dissensus.ensemble import Ensemble
 from dissensus.training import fit
-from dissensus.training.steps import StackTrainer
+from dissensus.training.step import Trainer
 
 torch.set_num_threads(1)
-plain = StackTrainer.step
+plain = Trainer.step
 
 def train(folder, run, stop):
     found = data.load(folder, val=0, test=0)
@@ -56,7 +56,7 @@ def train(folder, run, stop):
         last = given.x[:, 0].tolist()
         return plain(self, given, *rest, **named)
 
-    StackTrainer.step = step
+    Trainer.step = step
     ens = Ensemble(lambda: nn.Linear(8, 2), members=6)
     history = fit(ens, found.train, out=run, epochs=1, batch_size=4096, progress=False, resume=True,
                   checkpoint_every=20)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import dissensus as ds
 from dissensus.data import FeatureStore, FeatureWriter, StoredRows
-from dissensus.training import stored
+from dissensus.training import disk_batches
 from dissensus.training.batches import as_batches
 
 CPU = torch.device("cpu")
@@ -39,8 +39,8 @@ def train_part(opened: FeatureStore) -> tuple[StoredRows, Tensor]:
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of 4 rows of 32 bytes, 10 blocks a window."""
-    monkeypatch.setattr(stored, "_BLOCK", 128)
-    monkeypatch.setattr(stored, "_WINDOW", 1280)
+    monkeypatch.setattr(disk_batches, "_BLOCK", 128)
+    monkeypatch.setattr(disk_batches, "_WINDOW", 1280)
 
 
 @pytest.mark.usefixtures("small_windows")

@@ -20,8 +20,8 @@ from dissensus.data import Data, Examples
 from dissensus.ensemble import Ensemble
 from dissensus.training import Stopped, fit
 from dissensus.training.batches import as_batches
-from dissensus.training.checkpoint import read_checkpoint
-from dissensus.training.steps import StackTrainer
+from dissensus.training.run_folder import read_checkpoint
+from dissensus.training.step import Trainer
 from tests.data.shard_files import jpg, write_parquet, write_pictures, write_tar, write_vectors
 from tests.training.problems import same_bits, state
 
@@ -64,7 +64,7 @@ def test_an_epoch_is_the_same_whatever_the_workers_and_wherever_it_is_taken_up(
     tmp_path: Path, kind: str, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = 5 * (192 if kind == "pictures" else 4)
-    monkeypatch.setattr("dissensus.training.streamed._TOGETHER", together * numbers)
+    monkeypatch.setattr("dissensus.training.disk_batches._PIECE", together * numbers)
     found = opened(kind, tmp_path / "data")
     alone = shown(found.train)
     assert [len(y) for _, y in alone] == [5] * 6 + [2]
@@ -99,7 +99,7 @@ def test_a_batch_to_predict_has_no_more_numbers_than_memory_likes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train = opened("tar", tmp_path / "data").train
-    monkeypatch.setattr("dissensus.training.streamed._NUMBERS", 40)
+    monkeypatch.setattr("dissensus.training.disk_batches._NUMBERS", 40)
     plain = as_batches(train, 1024, shuffle=False, device=CPU)
     assert [len(x) for x, _ in plain.epoch(0)] == [10, 10, 10, 2]
 
@@ -191,7 +191,7 @@ class Enough(Exception):
 def test_a_run_goes_on_at_the_exact_batch(
     tmp_path: Path, kind: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dissensus.training.streamed._TOGETHER", 2 * 3 * 4)  # two batches at once
+    monkeypatch.setattr("dissensus.training.disk_batches._PIECE", 2 * 3 * 4)  # two batches at once
     found = opened(kind, tmp_path / "data", val=6)
     whole = train(tmp_path / "whole", found)
     found.train[0].workers = workers  # type: ignore[attr-defined]
@@ -202,7 +202,7 @@ def test_a_run_goes_on_at_the_exact_batch(
         read.append(start)
         return original(self, start, *rest)
 
-    plain = StackTrainer.step
+    plain = Trainer.step
 
     def step(self: Any, *given: Any, **named: Any) -> Any:
         steps[0] += 1
@@ -210,7 +210,7 @@ def test_a_run_goes_on_at_the_exact_batch(
             raise Enough
         return plain(self, *given, **named)
 
-    monkeypatch.setattr(StackTrainer, "step", step)
+    monkeypatch.setattr(Trainer, "step", step)
     with pytest.raises(Enough):
         train(tmp_path / "cut", found, checkpoint_every=2)
     kept = read_checkpoint(tmp_path / "cut")

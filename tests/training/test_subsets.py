@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import A2D, LDR, Independent, LearnerDropout, Objective, Sequential
 from dissensus.training import Recipe, fit
-from dissensus.training.steps import StackTrainer, UnlikeTrainer, make_trainer
+from dissensus.training.step import SeparateMembers, Trainer
 from dissensus.training.stream import Batch
 from tests.training.problems import batches, blobs, dense_mlp, norm_mlp, rows, same_bits
 
@@ -26,11 +26,11 @@ def ensemble(kind: str) -> Ensemble:
 
 def everything(trainer: Any, member: int) -> dict[str, Tensor]:
     """Weights, statistics, moments and step count of a member, copied."""
-    if isinstance(trainer, UnlikeTrainer):
-        own = trainer.optimizers[member].state()
+    if isinstance(trainer.members, SeparateMembers):
+        own = trainer.members.optimizers[member].state()
         kept = {name: tensor.clone() for name, tensor in own.items()}
     else:
-        kept = {name: tensor[member].clone() for name, tensor in trainer.tensors().items()}
+        kept = {name: tensor[member].clone() for name, tensor in trainer.state().items()}
     return {**rows(trainer.ens, member), **{f"optimizer.{name}": t for name, t in kept.items()}}
 
 
@@ -59,7 +59,7 @@ def test_a_step_changes_the_members_it_trains_and_no_bit_of_others(
     kind: str,
 ) -> None:
     ens = ensemble(kind).train()
-    trainer = make_trainer(ens, objective, Recipe(optimizer=optimizer, clip=1.0))
+    trainer = Trainer(ens, objective, Recipe(optimizer=optimizer, clip=1.0))
     x, y = blobs(16)
     extra = blobs(12, seed=3)[0] if objective.needs_disagreement else None
     trainer.step(Batch(x, y, None if extra is None else extra, drawn), set(), 1.0, check=True)
@@ -80,7 +80,7 @@ def test_a_batch_trains_drawn_members_as_if_they_were_the_ensemble(kind: str) ->
     """Two of five members get the weights that an ensemble of these two gets."""
     ens, recipe, data = ensemble(kind).double(), Recipe(optimizer="adam:lr=0.05"), batches()
     pair = ens.select([3, 1])
-    some, both = make_trainer(ens, LDR(), recipe), make_trainer(pair, LDR(), recipe)
+    some, both = Trainer(ens, LDR(), recipe), Trainer(pair, LDR(), recipe)
     for x, y in data:
         outputs, terms = some.step(Batch(x.double(), y, None, [3, 1]), set(), 1.0, check=True)
         wanted, pair_terms = both.step(Batch(x.double(), y, None, None), set(), 1.0, check=True)
@@ -98,9 +98,9 @@ class Spy:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.batches: list[Batch] = []
         self.outputs: list[Tensor] = []
-        original = StackTrainer.step
+        original = Trainer.step
 
-        def step(trainer: StackTrainer, batch: Batch, *arguments: Any, **options: Any) -> Any:
+        def step(trainer: Trainer, batch: Batch, *arguments: Any, **options: Any) -> Any:
             others = [j for j in range(MEMBERS) if batch.drawn is not None and j not in batch.drawn]
             before = {j: everything(trainer, j) for j in others}
             result = original(trainer, batch, *arguments, **options)
@@ -110,7 +110,7 @@ class Spy:
             self.outputs.append(result[0].detach().double())
             return result
 
-        monkeypatch.setattr(StackTrainer, "step", step)
+        monkeypatch.setattr(Trainer, "step", step)
 
 
 @pytest.mark.parametrize("execution", ["stacked", "looped"])
@@ -185,7 +185,7 @@ def test_frozen_parameters_are_drawn_along() -> None:
 
     ens = Ensemble(make, members=3)
     fixed = ens.stack[0].weight.detach().clone()
-    trainer = make_trainer(ens.train(), LDR(), Recipe())
+    trainer = Trainer(ens.train(), LDR(), Recipe())
     x, y = blobs(16)
     wanted = torch.stack([ens.member(j).train()(x) for j in (2, 0)])
     outputs, _ = trainer.step(Batch(x, y, None, [2, 0]), set(), 1.0, check=True)

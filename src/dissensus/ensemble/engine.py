@@ -11,7 +11,7 @@ differentiation, to the same numbers.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,7 +30,8 @@ from dissensus.ensemble.stack import hooked, places_of
 
 __all__ = ["Backward", "Engine", "engine_of"]
 
-Backward = Callable[[Tensor], dict[str, Tensor]]
+#: From the gradients at outputs to those of the tensors, in their order.
+Backward = Callable[[Sequence[Tensor]], list[Tensor]]
 
 # Modules by the kind of their operation.
 _MODULES: dict[type[nn.Module], str] = {
@@ -76,47 +77,49 @@ class Engine:
         """
         return self._run(tensors, x)[0].contiguous()
 
-    def vjp(self, tensors: Tensors, x: Tensor) -> tuple[Tensor, Backward]:
-        """The outputs of :meth:`forward`, and their vector-Jacobian product.
+    def vjp(self, tensors: Tensors, inputs: Sequence[Tensor]) -> tuple[list[Tensor], Backward]:
+        """Outputs as of :meth:`forward` for each of ``inputs``, and their vector-Jacobian product.
 
-        The second is a function from the gradient at the outputs to the gradients of ``tensors`` by
-        name. They are overwritten by the next pass. Nothing is recorded by torch.
+        The second is a function from the gradients at all these outputs to the gradients of
+        ``tensors``. The memory of these is reused by the next pass. Nothing is recorded by torch.
         """
         with torch.no_grad():
-            outputs, saved = self._run(tensors, x)
+            runs = [self._run(tensors, x) for x in inputs]
 
-        def backward(gradient: Tensor) -> dict[str, Tensor]:
+        def backward(gradients: Sequence[Tensor]) -> list[Tensor]:
+            self.buffers.gradients = {}
             with torch.no_grad():
-                return self._backward(tensors, saved, gradient)
+                for (_, saved), gradient in zip(runs, gradients, strict=True):
+                    self._accumulate(tensors, saved, gradient)
+            found = self.buffers.gradients
+            # The members' first layer is one product; a layer that is never called has no gradient.
+            return [
+                found[name].view_as(tensor) if name in found else torch.zeros_like(tensor)
+                for name, tensor in tensors.items()
+            ]
 
-        return outputs, backward
+        return [outputs for outputs, _ in runs], backward
 
     def _run(self, tensors: Tensors, x: Tensor) -> tuple[Tensor, list[Any]]:
         values, kept = {self.input: x}, []
         for step, operation in zip(self.steps, self.operations, strict=True):
-            given = [values[name] for name in step.inputs]
-            values[step.output], saved = operation.forward(step, tensors, given)
+            values[step.output], saved = operation.forward(step, tensors, values)
             kept.append(saved)
         return values[self.output], kept
 
-    def _backward(self, tensors: Tensors, kept: list[Any], gradient: Tensor) -> dict[str, Tensor]:
-        buffers, self.buffers.gradients = self.buffers, {}
+    def _accumulate(self, tensors: Tensors, kept: list[Any], gradient: Tensor) -> None:
+        """Add the gradients of one pass to the buffers."""
         at: dict[str, Tensor] = {self.output: gradient}
         for number in range(len(self.steps) - 1, -1, -1):
             step = self.steps[number]
             own = at.pop(step.output, None)
             if own is None:  # no parameter stands before it, or nothing uses it
                 continue
-            back = self.operations[number].backward(step, tensors, kept[number], own, buffers)
+            backward = self.operations[number].backward
+            back = backward(step, tensors, kept[number], own, self.buffers)
             for name, part in zip(step.inputs, back, strict=True):
                 if part is not None and name not in self.shared:
                     at[name] = at[name] + part if name in at else part
-        found = buffers.gradients
-        # The members' first layer is one product; a layer that is never called has no gradient.
-        return {
-            name: found[name].view_as(tensor) if name in found else torch.zeros_like(tensor)
-            for name, tensor in tensors.items()
-        }
 
 
 # ---- reading a network --------------------------------------------------------------------------

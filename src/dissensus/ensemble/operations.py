@@ -16,6 +16,7 @@ from torch import Tensor, nn
 __all__ = ["ELEMENTWISE", "OPERATIONS", "GradientBuffers", "Operation", "Step", "Tensors"]
 
 Tensors = Mapping[str, Tensor]
+Values = Mapping[str, Tensor]
 Saved = tuple[Any, ...]
 aten = torch.ops.aten
 
@@ -66,7 +67,7 @@ class Operation(NamedTuple):
     where no parameter stands before an input.
     """
 
-    forward: Callable[[Step, Tensors, list[Tensor]], tuple[Tensor, Saved]]
+    forward: Callable[[Step, Tensors, Values], tuple[Tensor, Saved]]
     backward: Callable[[Step, Tensors, Saved, Tensor, GradientBuffers], tuple[Tensor | None, ...]]
 
 
@@ -75,10 +76,12 @@ class Operation(NamedTuple):
 # fastest; values are transposed views of them.
 
 
-def _linear(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
+def _linear(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
     weight, bias = tensors[step.name + "weight"], tensors.get(step.name + "bias")
-    rows, between = len(weight), values[0].shape[1:-1]
-    x = values[0] if len(between) == 1 else values[0].flatten(1, -2)
+    x, rows = values[step.inputs[0]], len(weight)
+    between = x.shape[1:-1]
+    if len(between) > 1:
+        x = x.flatten(1, -2)
     if len(x) < rows:  # one product for all members of an ensemble
         weight = weight.reshape(len(x), -1, weight.shape[2])
         bias = None if bias is None else bias.reshape(len(x), -1)
@@ -135,9 +138,9 @@ def _narrowed(grad: Tensor, width: int) -> Tensor:
     return grad if grad.shape[-1] == width else grad.sum(-1, keepdim=True)
 
 
-def _norm(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
+def _norm(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
     assert isinstance(step.module, nn.LayerNorm)
-    (x,), shape = values, list(step.module.normalized_shape)
+    x, shape = values[step.inputs[0]], list(step.module.normalized_shape)
     hat, mean, rstd = aten.native_layer_norm(x, shape, None, None, step.module.eps)
     weight, bias = tensors.get(step.name + "weight"), tensors.get(step.name + "bias")
     if weight is None:
@@ -166,9 +169,9 @@ def _norm_back(
     return (back[0],)
 
 
-def _scale(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
+def _scale(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
     scale = tensors[step.name]
-    x = _own(values[0], len(scale))
+    x = _own(values[step.inputs[0]], len(scale))
     return x * _along(scale, x), (x,)
 
 
@@ -185,12 +188,13 @@ def _scale_back(
 # ---- layers without parameters ------------------------------------------------------------------
 
 
-def _dropout(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
+def _dropout(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
     assert isinstance(step.module, nn.Dropout)
+    x = values[step.inputs[0]]
     if not step.module.training or step.module.p == 0:
-        return values[0], ()
-    rows = len(next(iter(tensors.values())))
-    out, mask = torch.native_dropout(_own(values[0], rows).contiguous(), step.module.p, True)
+        return x, ()
+    own = _own(x, len(next(iter(tensors.values()))))
+    out, mask = torch.native_dropout(own.contiguous(), step.module.p, True)
     return out, (mask, 1 / (1 - step.module.p) if step.module.p < 1 else 0.0)
 
 
@@ -200,9 +204,10 @@ def _dropout_back(
     return (aten.native_dropout_backward(grad, *saved) if saved else grad,)
 
 
-def _add(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
-    rows = max(len(value) for value in values)
-    a, b = (_own(value, rows) for value in values)
+def _add(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
+    a, b = (values[name] for name in step.inputs)
+    rows = max(len(a), len(b))
+    a, b = _own(a, rows), _own(b, rows)
     return a + b, (a.shape[-1], b.shape[-1])
 
 
@@ -212,8 +217,9 @@ def _add_back(
     return tuple(_narrowed(grad, width) for width in saved)
 
 
-def _flatten(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
-    return values[0].flatten(2), (values[0].shape[2:],)
+def _flatten(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
+    x = values[step.inputs[0]]
+    return x.flatten(2), (x.shape[2:],)
 
 
 def _flatten_back(
@@ -222,8 +228,9 @@ def _flatten_back(
     return (grad.unflatten(2, saved[0]),)
 
 
-def _token(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
-    return values[0].select(2, int(step.name)), (values[0].shape,)
+def _token(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
+    x = values[step.inputs[0]]
+    return x.select(2, int(step.name)), (x.shape,)
 
 
 def _token_back(
@@ -246,9 +253,9 @@ def _activation(
 ) -> Operation:
     """An activation and torch's own gradient of it, which takes its output."""
 
-    def forward(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
+    def forward(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
         overwrite = step.in_place and not torch.is_grad_enabled()
-        out = in_place(values[0]) if overwrite else function(values[0])
+        out = (in_place if overwrite else function)(values[step.inputs[0]])
         return out, (out,)
 
     def back(
@@ -259,11 +266,10 @@ def _activation(
     return Operation(forward, back)
 
 
-def _elementwise(step: Step, tensors: Tensors, values: list[Tensor]) -> tuple[Tensor, Saved]:
+def _elementwise(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
     assert step.module is not None
-    if torch.is_grad_enabled():
-        return step.module(values[0]), ()
-    return step.module(values[0]), (values[0],)
+    x = values[step.inputs[0]]
+    return step.module(x), (x,)
 
 
 def _elementwise_back(

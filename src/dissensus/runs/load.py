@@ -67,7 +67,7 @@ def load(
         ens = build_ensemble(config, run, make_member, trust=trust) if into is None else into
         put_weights(ens, weights, run)
         return ens.to(device_named(device)).eval()
-    from dissensus.training.checkpoint import read_checkpoint
+    from dissensus.training.run_folder import read_checkpoint
 
     config = read_config(run)
     if into is None and make_member is None:

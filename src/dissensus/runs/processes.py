@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from dissensus.training.distributed import Distributed, Group
+    from dissensus.training.distributed import Communicator, Distributed
 
 __all__ = ["Processes", "distributed_settings", "is_first_process", "open_processes"]
 
@@ -57,13 +57,13 @@ class Processes:
 
     def __init__(self, settings: Distributed | None, device: str) -> None:
         self.settings, self.first = settings, True
-        self.group: Group | None = None
+        self.group: Communicator | None = None
         if settings is None:
             return
         from dissensus.runs.load import device_named
-        from dissensus.training.distributed import Group
+        from dissensus.training.distributed import Communicator
 
-        self.group = Group(device_named(device), settings.timeout)
+        self.group = Communicator(device_named(device), settings.timeout)
         self.first = self.group.first
 
     def on_first(self, work: Callable[[], T]) -> T:
@@ -93,7 +93,7 @@ def open_processes(settings: Distributed | None, device: str) -> Iterator[Proces
         yield processes
     except Exception as error:
         if processes.group is not None and not isinstance(error, ConnectionError):
-            processes.group.watch.report(error)
+            processes.group.heartbeat.report(error)
         raise
     finally:
         if processes.group is not None:

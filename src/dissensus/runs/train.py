@@ -265,7 +265,7 @@ def _check_folder(out: Path, stored: Sections | None) -> None:
 
 
 def _write_summary(summary: DataSummary, out: Path, stored: Sections | None) -> None:
-    from dissensus.training.checkpoint import check_writable
+    from dissensus.training.run_folder import check_writable
 
     check_writable(out, 0)
     before = None if stored is None else DataSummary.read(out)

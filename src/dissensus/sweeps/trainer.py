@@ -31,7 +31,7 @@ from dissensus.sweeps.engines import Cell, Record
 from dissensus.sweeps.engines.cell_folder import execute
 from dissensus.sweeps.summary import METRICS
 from dissensus.training import History, NonFiniteLoss, Recipe, Training, fit, fit_fleet, predict
-from dissensus.training.fleet import kind
+from dissensus.training.fit_fleet import kind
 
 __all__ = ["CellTrainer", "CellTraining", "held_out", "nbytes"]
 

@@ -194,12 +194,12 @@ def as_batches(
     """
     examples = data[0] if isinstance(data, tuple | list) and len(data) == 2 else data
     if isinstance(examples, Examples):
-        from dissensus.training.streamed import StreamedBatches
+        from dissensus.training.disk_batches import ExampleBatches
 
         known = examples.targets is not None and (examples is data or data[1] is not None)
         if labelled and not known:
             raise ValueError(f"{what} data must be (x, y), got x alone")
-        return StreamedBatches(examples, batch_size, shuffle=shuffle)
+        return ExampleBatches(examples, batch_size, shuffle=shuffle)
     if isinstance(data, Tensor | StoredRows):
         data = (data, None)
     if _tensors(data):
@@ -211,9 +211,9 @@ def as_batches(
         if len(x) == 0:
             raise ValueError("the data are empty, got 0 examples")
         if isinstance(x, StoredRows):
-            from dissensus.training.stored import StoredBatches
+            from dissensus.training.disk_batches import RowBatches
 
-            return StoredBatches(x, y, batch_size, shuffle=shuffle)
+            return RowBatches(x, y, batch_size, shuffle=shuffle)
         moved = None if y is None else y.to(device)
         return TensorBatches(x.to(device), moved, batch_size, shuffle=shuffle)
     if isinstance(data, tuple | list) and len(data) == 2 and not _tensors(data[0]):

@@ -5,28 +5,30 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Independent, Objective, Terms, parse
 from dissensus.progress import ProgressBar
-from dissensus.training.alone import Alone, Callback
-from dissensus.training.batches import Augmentation, Batches, as_batches, split_weights
+from dissensus.training.batches import Augmentation, as_batches, split_weights
+from dissensus.training.checkpoints import Checkpoints
+from dissensus.training.history import History, RunState, select
 from dissensus.training.interruption import Interruption, Stopped
 from dissensus.training.layout import Distributed
-from dissensus.training.pacing import Pace
-from dissensus.training.recipe import Recipe
+from dissensus.training.meters import Meter
+from dissensus.training.recipe import CheckpointInterval, Recipe
 from dissensus.training.run_folder import RunFolder
-from dissensus.training.saving import Saver
-from dissensus.training.state import History, RunState, select
-from dissensus.training.steps import Trainer
-from dissensus.training.stream import Batch, LabelledAugmentation, Stream
+from dissensus.training.single_process import Callback, SingleProcess
+from dissensus.training.step import Trainer
+from dissensus.training.stream import Batch, LabelledAugmentation, Stream, make_stream
 
 if TYPE_CHECKING:
-    from dissensus.training.distributed import Team, TeamTrainer
+    from dissensus.training.distributed import ProcessGroup
 
 __all__ = ["NonFiniteLoss", "fit"]
 
@@ -82,146 +84,159 @@ def fit(
     chosen = Recipe.of(settings) if recipe is None else recipe
     parsed = parse(objective) if isinstance(objective, str) else objective or Independent()
     folder = None if out is None else RunFolder(out)
-    with _team(ens, distributed) as team:
-        stream = _stream(team, train, parsed, disagreement, augment, chosen)
+    with _start_process(ens, distributed) as process:
+        stream = make_stream(
+            train,
+            parsed,
+            disagreement,
+            augment,
+            chosen,
+            process.members,
+            process.ens.device,
+            process.rank,
+        )
         _check_selection(ens, val, chosen)
-        saver = team.saver(parsed, chosen, folder, stream)
+        checkpoints = process.make_checkpoints(parsed, chosen, folder, stream)
         with torch.random.fork_rng(), Interruption() as interruption:
-            resume = team.resuming(resume, folder)
-            saver.start(config or {}, resume=resume)
-            if (not resume or saver.fresh) and ens.execution == "tune":
-                saver.state.execution = team.tune(stream)
-            trainer = team.trainer(parsed, chosen)
-            saver.restore_trainer(trainer)
-            total = chosen.epochs * len(stream)
-            show = progress and team.first
-            with ProgressBar(type(parsed).__name__, total, show=show) as bar:
-                _loop(team, stream, trainer, saver, interruption, bar, train, val, callbacks)
-        return saver.finish()
+            resume = process.should_resume(resume, folder)
+            checkpoints.start(config or {}, resume=resume)
+            if (not resume or checkpoints.fresh) and ens.execution == "tune":
+                checkpoints.state.execution = process.tune(stream)
+            trainer = process.make_trainer(parsed, chosen)
+            checkpoints.restore_trainer(trainer)
+            title, total = type(parsed).__name__, chosen.epochs * len(stream)
+            with ProgressBar(title, total, show=progress and process.first) as bar:
+                interval = CheckpointInterval(chosen.checkpoint_every)
+                run = _Run(process, stream, trainer, checkpoints, interruption, bar, interval)
+                _train(run, train, val, callbacks)
+        return checkpoints.finish()
 
 
-def _team(ens: Ensemble, distributed: bool | Distributed) -> Alone | Team:
+def _start_process(ens: Ensemble, distributed: bool | Distributed) -> SingleProcess | ProcessGroup:
     if not distributed:
-        return Alone(ens)
-    from dissensus.training.distributed import Team
+        return SingleProcess(ens)
+    from dissensus.training.distributed import ProcessGroup
 
-    return Team(ens, Distributed() if distributed is True else distributed)
+    return ProcessGroup(ens, Distributed() if distributed is True else distributed)
 
 
-def _loop(
-    team: Alone | Team,
-    stream: Stream,
-    trainer: Trainer | TeamTrainer,
-    saver: Saver,
-    interruption: Interruption,
-    bar: ProgressBar,
-    train: Any,
-    val: Any,
-    callbacks: Sequence[Callback],
-) -> None:
-    """All epochs that are left."""
-    state, recipe, ens = saver.state, trainer.recipe, team.ens
-    pace = Pace(recipe.checkpoint_every)
+# ---- the loop -----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Run:
+    """All that takes part in a run."""
+
+    process: SingleProcess | ProcessGroup
+    stream: Stream
+    trainer: Trainer
+    checkpoints: Checkpoints
+    interruption: Interruption
+    bar: ProgressBar
+    interval: CheckpointInterval
+    clock: float = 0.0
+
+    @property
+    def state(self) -> RunState:
+        return self.checkpoints.state
+
+    def stop_clock(self) -> None:
+        """Add the seconds since the last call to those of the run."""
+        now = time.perf_counter()
+        self.state.seconds, self.clock = self.state.seconds + now - self.clock, now
+
+
+def _train(run: _Run, train: Any, val: Any, callbacks: Sequence[Callback]) -> None:
+    """All epochs that are left: train, evaluate, choose the best, log, save."""
+    process, recipe, state, bar = run.process, run.trainer.recipe, run.state, run.bar
     while not state.over(recipe):
-        started = time.perf_counter()
-        ens.train()
-        meter = saver.restore_meter()
-        start = state.batch
-        batches = stream.epoch(state.epoch, start, saver.saved_randomness())
-        while (batch := _next(batches, interruption, team)) is not None:
-            outputs, terms = _step(trainer, batch, state, len(stream))
-            if state.epoch == state.batch == 0:
-                meter.check(outputs, batch.y)
-            meter.add(outputs, batch.y, terms.parts, batch.drawn, batch.weights)
-            state.batch += 1
-            bar.update(state.epoch * len(stream) + state.batch)
-            if team.stopping(interruption):
-                break
-            if team.pausing(pace, state.batch) and state.batch < len(stream):
-                _check_weights(ens, state)
-                now = time.perf_counter()
-                state.seconds, started = state.seconds + now - started, now
-                saver.save_amid(trainer, meter)
-        if team.stopping(interruption):
-            state.seconds += time.perf_counter() - started
-            if state.batch > start:
-                _check_weights(ens, state)
-                saver.save_amid(trainer, meter)
-            raise _stopped(saver, len(stream), bar)
-        _check_weights(ens, state)
-        state.epoch, state.batch = state.epoch + 1, 0
+        meter = _train_epoch(run)
         record: dict[str, Any] = {"epoch": state.epoch, "train": meter.record()}
-        team.settle()
+        process.synchronize_statistics()
         if recipe.exact_train:
-            record["train_exact"] = team.evaluate(train, recipe.batch_size)
+            record["train_exact"] = process.evaluate(train, recipe.batch_size)
         if val is not None:
-            record["val"] = team.evaluate(val, recipe.batch_size)
-        record = team.agreed(record)
-        _check_figures(record)
+            record["val"] = process.evaluate(val, recipe.batch_size)
+        record = process.broadcast(record)
+        _check_metrics(record)
         if select(state, record, recipe):
-            saver.keep_best()
-        state.seconds += time.perf_counter() - started
+            run.checkpoints.keep_best()
         state.epochs.append(record)
         metrics = _describe(record)
         bar.update(note=metrics)
-        bar.log(f"{bar.title}: epoch {record['epoch']}/{recipe.epochs}, {metrics}")
-        if team.called(callbacks, record):
+        bar.log(f"{bar.title}: epoch {state.epoch}/{recipe.epochs}, {metrics}")
+        run.stop_clock()
+        if process.call(callbacks, record):
             state.ended = "callback"
-        saver.save(trainer, record)
+        run.checkpoints.save(run.trainer, record)
 
 
-def _next(batches: Iterator[Batch], interruption: Interruption, team: Alone | Team) -> Batch | None:
-    """The next batch; None at the end, or where the Ctrl-C also hit a loader's workers."""
-    try:
-        return next(batches, None)
-    except RuntimeError:
-        if interruption.wanted and team.alone:
-            return None
-        raise
+def _train_epoch(run: _Run) -> Meter:
+    """The batches of an epoch that are left: batch, outputs, objective, step, log."""
+    process, state, interruption = run.process, run.state, run.interruption
+    run.clock = time.perf_counter()
+    process.ens.train()
+    meter, start, batches = run.checkpoints.restore_meter(), state.batch, len(run.stream)
+    for batch in _batches(run):
+        outputs, terms = _step(run, batch)
+        if state.epoch == state.batch == 0:
+            meter.check(outputs, batch.y)
+        meter.add(outputs, batch.y, terms.parts, batch.drawn, batch.weights)
+        state.batch += 1
+        run.bar.update(state.epoch * batches + state.batch)
+        if process.should_stop(interruption):
+            break
+        if process.should_save(run.interval, state.batch) and state.batch < batches:
+            _save(run, meter)
+    if process.should_stop(interruption):
+        if state.batch > start:
+            _save(run, meter)
+        raise _stopped(run)
+    _check_weights(process.ens, state)
+    state.epoch, state.batch = state.epoch + 1, 0
+    return meter
 
 
-def _step(
-    trainer: Trainer | TeamTrainer, batch: Batch, state: RunState, batches: int
-) -> tuple[Any, Terms]:
-    recipe = trainer.recipe
-    scale = recipe.schedule(state.epoch + state.batch / batches, recipe.epochs)  # type: ignore[operator]
-    # In the first epoch every example passes the objective's checks, later ones go without.
+def _step(run: _Run, batch: Batch) -> tuple[Tensor, Terms]:
+    """Outputs, objective, gradients and update; in the first epoch with all checks."""
+    trainer, state = run.trainer, run.state
+    recipe, now = trainer.recipe, state.epoch + state.batch / len(run.stream)
+    scale = recipe.schedule(now, recipe.epochs)  # type: ignore[operator]
     outputs, terms = trainer.step(batch, set(state.frozen), scale, check=state.epoch == 0)
-    if not math.isfinite(terms.loss.detach()):
+    if not math.isfinite(terms.loss):
         raise _non_finite(trainer, outputs, terms, state)
     return outputs, terms
 
 
-def _stream(
-    team: Alone | Team,
-    train: Any,
-    objective: Objective,
-    disagreement: Any,
-    augment: Augmentation | LabelledAugmentation | None,
-    recipe: Recipe,
-) -> Stream:
-    """The batches to train on; says before any work what does not fit together."""
-    name, size = type(objective).__name__, recipe.batch_size
-    device, members = team.ens.device, team.members
-    if objective.needs_disagreement and disagreement is None:
-        raise ValueError(f"{name} needs disagreement=, unlabelled data to disagree on")
-    if disagreement is not None and not objective.needs_disagreement:
-        raise ValueError(f"{name} takes no disagreement data; leave disagreement=None")
-    objective.sample_members(members, torch.Generator())  # raises if it cannot draw that many
-    train, weights = split_weights(train)
-    if weights is not None and augment is not None:
-        raise ValueError("augment may change which examples there are; train without weights")
-    batches = as_batches(train, size, shuffle=True, device=device)
-    extra: Batches | None = None
-    if disagreement is not None:
-        extra = as_batches(disagreement, size, shuffle=True, device=device, labelled=False)
-    for source, what in ((batches, "training"), (extra, "disagreement")):
-        if source is not None and len(source) == 0:
-            raise ValueError(f"the {what} data are empty, got 0 batches")
-    weights = None if weights is None else weights.to(device)
-    return Stream(
-        batches, extra, objective, members, device, augment, recipe.seed, weights, rank=team.rank
-    )
+def _batches(run: _Run) -> Iterator[Batch]:
+    """The batches of an epoch that are left; none where Ctrl-C also hit a loader's workers."""
+    state = run.state
+    try:
+        yield from run.stream.epoch(state.epoch, state.batch, run.checkpoints.restore_randomness())
+    except RuntimeError:
+        if not (run.interruption.wanted and run.process.single):
+            raise
+
+
+def _save(run: _Run, meter: Meter) -> None:
+    """Save in the middle of an epoch."""
+    _check_weights(run.process.ens, run.state)
+    run.stop_clock()
+    run.checkpoints.save_within_epoch(run.trainer, meter)
+
+
+def _stopped(run: _Run) -> Stopped:
+    state, folder, batches = run.state, run.checkpoints.folder, len(run.stream)
+    text = f"stopped in epoch {state.epoch + 1} after {state.batch} of {batches} batches"
+    if folder is None:
+        text += "; nothing was saved, as there is no run folder (out=…)"
+    else:
+        text += f"; saved, go on with resume=True (--resume) and out={folder.path}"
+    run.bar.say(text[0].upper() + text[1:])
+    return Stopped(text)
+
+
+# ---- checks and messages ------------------------------------------------------------------------
 
 
 def _check_selection(ens: Ensemble, val: Any, recipe: Recipe) -> None:
@@ -257,7 +272,7 @@ def _check_weights(ens: Ensemble, state: RunState) -> None:
             )
 
 
-def _check_figures(record: dict[str, Any]) -> None:
+def _check_metrics(record: dict[str, Any]) -> None:
     """Raise where evaluation did not give numbers to choose an epoch by."""
     for part in ("train_exact", "val"):
         error = record.get(part, {}).get("member_error", 0.0)
@@ -269,14 +284,12 @@ def _check_figures(record: dict[str, Any]) -> None:
             )
 
 
-def _non_finite(
-    trainer: Trainer | TeamTrainer, outputs: Any, terms: Terms, state: RunState
-) -> NonFiniteLoss:
-    bad = [name for name, part in terms.parts.items() if not math.isfinite(part.detach())]
+def _non_finite(trainer: Trainer, outputs: Tensor, terms: Terms, state: RunState) -> NonFiniteLoss:
+    bad = [name for name, part in terms.parts.items() if not math.isfinite(part)]
     cause = f" (not finite: {', '.join(bad)})" if bad else ""
-    name, loss = type(trainer.objective).__name__, float(terms.loss.detach())
+    name, loss = type(trainer.objective).__name__, float(terms.loss)
     return NonFiniteLoss(
-        f"{trainer.where(outputs)}the loss of {name} is {loss} at epoch {state.epoch + 1}, batch "
+        f"{trainer.locate(outputs)}the loss of {name} is {loss} at epoch {state.epoch + 1}, batch "
         f"{state.batch + 1}{cause}; a checkpoint, if there is one, is from before it. Lower the "
         "learning rate, clip gradients (clip=1.0), or look at the batch"
     )
@@ -294,14 +307,3 @@ def _describe(record: dict[str, Any]) -> str:
             text += f", accuracy {metrics['accuracy']:.1%}"
         parts.append(text)
     return "; ".join(parts)
-
-
-def _stopped(saver: Saver, batches: int, bar: ProgressBar) -> Stopped:
-    state = saver.state
-    text = f"stopped in epoch {state.epoch + 1} after {state.batch} of {batches} batches"
-    if saver.folder is None:
-        text += "; nothing was saved, as there is no run folder (out=…)"
-    else:
-        text += f"; saved, go on with resume=True (--resume) and out={saver.folder.path}"
-    bar.say(text[0].upper() + text[1:])
-    return Stopped(text)

@@ -1,248 +1,258 @@
-"""Many ensembles of one architecture trained at once, each as if it were alone.
-
-A sweep over β is dozens of small ensembles; one after another, they leave a processor mostly idle
-between tiny operations. Here they share every operation, with one more leading axis, and yet each
-has its own data, order of batches, hyperparameters, learning rate, weight decay, seed and early
-stopping, and ends with the numbers (to float tolerance) that ``fit`` gives it alone.
-"""
+"""The fleet: many ensembles side by side, their tensors ``[ensembles · members, …]``."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
+from torch.func import vmap
 
-from dissensus.ensemble import Ensemble
+from dissensus.ensemble.engine import engine_of
+from dissensus.ensemble.execution import stacked_outputs
 from dissensus.ensemble.stack import tensors_of
-from dissensus.objectives import Independent, Objective, parse
-from dissensus.progress import ProgressBar
-from dissensus.training.batches import split_weights
-from dissensus.training.fit import NonFiniteLoss, fit
-from dissensus.training.fleet_state import Fleet
-from dissensus.training.optim import Optimizer
-from dissensus.training.recipe import Recipe
-from dissensus.training.state import History, RunState, select
+from dissensus.objectives import Objective
+from dissensus.objectives.fast import fleet_value_and_gradient
+from dissensus.training.batches import batch_sizes, derived_seed, shuffled
+from dissensus.training.meters import FleetMeter, check_task
+from dissensus.training.optim import MemberOptimizer, Optimizer, clip_by_member
+from dissensus.training.schedules import Schedule
+from dissensus.training.stream import ORDER
 
-__all__ = ["Training", "fit_fleet"]
+if TYPE_CHECKING:
+    from dissensus.training.fit_fleet import Training
 
-OnEnd = Callable[[int, History], None]
+__all__ = ["Fleet"]
+
+_PICKED = 1 << 21  # numbers of x that are picked from the data at once
 
 
-@dataclass(frozen=True)
-class Training:
-    """One ensemble to train, on what, and how: the arguments of ``fit`` for tensors in memory.
+class Fleet:
+    """Ensembles of one kind, side by side; see :func:`dissensus.training.fit_fleet.kind`."""
 
-    ``train`` and ``val`` are ``(x, y)`` or ``(x, y, weights)``.
-    """
+    def __init__(self, trainings: Sequence[Training]) -> None:
+        self.trainings = list(trainings)
+        first = self.trainings[0]
+        assert first.ens.stack is not None
+        self.members, self.combine = first.ens.members, first.ens.combine
+        self.stack, self.engine = first.ens.stack, engine_of(first.ens.stack)
+        own = [tensors_of(t.ens.stack)[0] for t in self.trainings if t.ens.stack is not None]
+        self.tensors = {n: torch.cat([p[n].detach() for p in own]) for n in own[0]}
+        self.best: dict[str, Tensor] = {}
+        self.sizes = batch_sizes(len(first.train[0]), first.recipe.batch_size, shuffle=True)
+        self.optimizers = [
+            (rows, MemberOptimizer(self._settings(rows), self._rows(rows), rows.stop - rows.start))
+            for rows in self._equal_rates()
+        ]
+        self._collect_hyperparameters()
+        for training in self.trainings:
+            self._check(training)
 
-    ens: Ensemble
-    train: tuple[Tensor, ...]
-    objective: Objective | str = field(default_factory=Independent)
-    val: tuple[Tensor, ...] | None = None
-    recipe: Recipe = field(default_factory=Recipe)
+    def _collect_hyperparameters(self) -> None:
+        """What follows from who is here."""
+        objectives = [_objective(t) for t in self.trainings]
+        device = self.trainings[0].ens.device
+        self.values = {
+            name: torch.tensor([getattr(o, name) for o in objectives], device=device)
+            for name in objectives[0].hyperparameters
+        }
 
-    def __post_init__(self) -> None:
-        if isinstance(self.objective, str):
-            object.__setattr__(self, "objective", parse(self.objective))
-        if not _pair(self.train) or not (self.val is None or _pair(self.val)):
-            raise ValueError(
-                "train and val must be two tensors (x, y) of one length, at least 1; for a "
-                "DataLoader use fit"
+    def _check(self, training: Training) -> None:
+        """Say before any work what is wrong with targets."""
+        for x, y, *_ in filter(None, (training.train, training.val)):
+            outputs = training.ens(x[:1]).detach().expand(-1, len(y), -1)
+            _objective(training).check(outputs, y)
+            check_task(outputs, y, self.combine)
+
+    # ---- an epoch -------------------------------------------------------------------------------
+
+    def epoch(self, epoch: int) -> list[dict[str, Any]]:
+        """Train one epoch and return each ensemble's record; ``failure`` says what went wrong."""
+        meter, losses = FleetMeter(self.combine), []
+        for number, (x, y, *weights) in enumerate(self._batches(epoch)):
+            outputs, loss, parts, gradients = self._gradients(x, y, *weights)
+            self._step(gradients, epoch + number / len(self.sizes))
+            meter.add(outputs, y, parts, *weights)
+            losses.append(loss)
+        columns = {"train": meter.records(), "val": self._evaluate("val")}
+        if self.trainings[0].recipe.exact_train:
+            columns["train_exact"] = self._evaluate("train")
+        records: list[dict[str, Any]] = []
+        for place, failure in enumerate(self._failures(torch.stack(losses))):
+            record = {name: metrics[place] for name, metrics in columns.items() if metrics}
+            records.append(
+                {"epoch": epoch + 1, **record, **({"failure": failure} if failure else {})}
             )
-        if len(self.train) == 3 and self.objective.needs_disagreement:  # type: ignore[union-attr]
-            raise ValueError("objectives with unlabelled data take no example weights")
-        if self.val is None and (self.recipe.patience or self.recipe.freeze_patience):
-            raise ValueError("patience and freeze_patience need validation data, val=")
+        return records
 
+    def _step(self, gradients: Sequence[Tensor], time: float) -> None:
+        clip = self.trainings[0].recipe.clip
+        if clip is not None:
+            gradients = clip_by_member(gradients, clip)
+        for rows, optimizer in self.optimizers:
+            recipe = self.trainings[rows.start // self.members].recipe
+            assert isinstance(recipe.schedule, Schedule)
+            scale = recipe.schedule(time, recipe.epochs)
+            optimizer.step([gradient[rows] for gradient in gradients], None, scale)
 
-def _pair(data: Any) -> bool:
-    if not isinstance(data, tuple | list) or not all(isinstance(item, Tensor) for item in data):
-        return False
-    pair, _ = split_weights(data)
-    return len(pair) == 2 and len(pair[0]) == len(pair[1]) > 0
+    def _gradients(
+        self, x: Tensor, y: Tensor, *weights: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], list[Tensor]]:
+        """Outputs, losses ``[ensembles]``, their parts, and gradients in the tensors' order."""
+        outputs, backward = self._forward(x)
+        objective = _objective(self.trainings[0])
+        terms, gradient = fleet_value_and_gradient(objective, self.values, outputs, y, *weights)
+        return outputs.detach(), terms.loss, terms.parts, backward(gradient)
 
+    def _forward(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
+        """Outputs ``[ensembles, members, batch, outputs]``, and the way back to the tensors."""
+        if self.engine is not None:
+            (flat,), backward = self.engine.vjp(self.tensors, [x])
+            outputs: Tensor = flat.unflatten(0, (len(x), self.members))
+            return outputs, lambda gradient: backward([gradient.flatten(0, 1)])
+        leaves = {name: p.detach().requires_grad_() for name, p in self.tensors.items()}
+        outputs = self._vmapped(leaves, x)
+        return outputs, lambda g: list(torch.autograd.grad(outputs, list(leaves.values()), g))
 
-def fit_fleet(
-    trainings: Sequence[Training],
-    *,
-    on_end: OnEnd | None = None,
-    progress: bool = True,
-    keep_failed: bool = False,
-) -> list[History]:
-    """Train every ensemble, in place, and return its history, as ``fit`` would one by one.
+    def _outputs(self, x: Tensor) -> Tensor:
+        """``[ensembles, members, batch, outputs]`` for inputs ``[ensembles, batch, …]``."""
+        if self.engine is None:
+            return self._vmapped(self.tensors, x)
+        flat = self.engine.forward(self.tensors, x)
+        outputs: Tensor = flat.unflatten(0, (len(x), self.members))
+        return outputs
 
-    Those that are alike (architecture, members, batch size, number of examples, kind of objective
-    and of optimiser) train together; an ensemble that has finished costs nothing more. What cannot
-    be batched (see :func:`kind`) goes through ``fit``. ``on_end(index, history)`` is called as soon
-    as one has finished, with its best weights in place. A loss that is not finite ends that one
-    ensemble alone; after all others have finished it is raised, unless ``keep_failed``.
+    def _vmapped(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
+        stacks = {name: p.unflatten(0, (-1, self.members)) for name, p in tensors.items()}
 
-    >>> import torch
-    >>> from torch import nn
-    >>> x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
-    >>> def ensemble():
-    ...     return Ensemble(lambda: nn.Linear(4, 1), members=3, combine="mean")
-    >>> sweep = [
-    ...     Training(ensemble(), (x, x[:, :1]), f"augmented:beta={beta},loss=mse",
-    ...              recipe=Recipe(epochs=2, batch_size=16))
-    ...     for beta in (0, 0.5, 1)
-    ... ]
-    >>> [len(history.epochs) for history in fit_fleet(sweep, progress=False)]
-    [2, 2, 2]
-    """
-    histories: dict[int, History] = {}
+        def one(own: dict[str, Tensor], inputs: Tensor) -> Tensor:
+            return stacked_outputs(self.stack, own, {}, inputs)
 
-    def ended(index: int, history: History) -> None:
-        histories[index] = history
-        bar.advance()
-        if on_end is not None:
-            on_end(index, history)
+        outputs: Tensor = vmap(one)(stacks, x)
+        return outputs
 
-    with ProgressBar("ensembles", len(trainings), show=progress) as bar:
-        for together in _fleets(trainings):
-            if len(together) == 1:
-                ended(together[0], _alone(trainings[together[0]]))
+    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, ...]]:
+        """Batches ``[ensembles, batch, …]``, each ensemble's own in its own order.
+
+        Inputs, targets and, where there are any, example weights.
+        """
+        orders = []
+        for training in self.trainings:
+            seed = derived_seed(training.recipe.seed, epoch, ORDER)
+            orders.append(shuffled(len(training.train[0]), seed).to(training.train[0].device))
+        wide = self.trainings[0].train[0][0].numel() * len(orders) * self.sizes[0]
+        together = max(1, _PICKED // max(wide, 1))
+        begin = 0
+        for first in range(0, len(self.sizes), together):
+            sizes = self.sizes[first : first + together]
+            index = [order[begin : begin + sum(sizes)] for order in orders]
+            picked = [
+                torch.stack([t.train[kind][i] for t, i in zip(self.trainings, index, strict=True)])
+                for kind in range(len(self.trainings[0].train))
+            ]
+            yield from zip(*(tensor.split(sizes, 1) for tensor in picked), strict=True)
+            begin += sum(sizes)
+
+    def _evaluate(self, which: str) -> list[dict[str, Any]]:
+        """The metrics of training or validation data, where there are any."""
+        data = [getattr(training, which) for training in self.trainings]
+        if data[0] is None:
+            return []
+        meter = FleetMeter(self.combine)
+        for begin in range(0, len(data[0][0]), 1024):
+            rows = slice(begin, begin + 1024)
+            with torch.no_grad():
+                outputs = self._outputs(torch.stack([own[0][rows] for own in data]))
+            others = [
+                torch.stack([own[kind][rows] for own in data]) for kind in range(1, len(data[0]))
+            ]
+            meter.add(outputs, others[0], {}, *others[1:])
+        return meter.records()
+
+    def _failures(self, losses: Tensor) -> list[str | None]:
+        """What is not finite about each ensemble, from its losses ``[batches, ensembles]``."""
+        finite = losses.isfinite()
+        rows = torch.stack([p.flatten(1).sum(1) for p in self.tensors.values()]).sum(0)
+        weights = rows.unflatten(0, (-1, self.members)).isfinite().all(1).tolist()
+        failures: list[str | None] = []
+        for place, good in enumerate(finite.all(0).tolist()):
+            if not good:
+                batch = int((~finite[:, place]).nonzero()[0])
+                failures.append(f"the loss is {float(losses[batch, place])} at batch {batch + 1}")
             else:
-                _sail(trainings, together, ended, bar)
-    failed = {i: h.ended for i, h in histories.items() if h.ended.startswith("failed")}
-    if failed and not keep_failed:
-        which = "; ".join(f"training {index}: {why}" for index, why in failed.items())
-        raise NonFiniteLoss(f"{which}. Lower the learning rate or clip gradients (clip=1.0)")
-    return [histories[index] for index in range(len(trainings))]
+                failures.append(None if weights[place] else "the weights are not finite")
+        return failures
+
+    # ---- best weights, and leaving --------------------------------------------------------------
+
+    def keep_best(self, places: list[int]) -> None:
+        """Remember the weights that these ensembles have now."""
+        if not places:
+            return
+        if not self.best:
+            self.best = {name: torch.zeros_like(p) for name, p in self.tensors.items()}
+        rows = self._member_rows(places)
+        for name, parameter in self.tensors.items():
+            self.best[name].index_copy_(0, rows, parameter.index_select(0, rows))
+
+    def unload(self, place: int, *, best: bool) -> None:
+        """Put an ensemble's weights, the best or those of now, into the ensemble itself."""
+        stack = self.trainings[place].ens.stack
+        assert stack is not None
+        source = self.best if best else self.tensors
+        rows = slice(place * self.members, (place + 1) * self.members)
+        with torch.no_grad():
+            for name, parameter in tensors_of(stack)[0].items():
+                parameter.copy_(source[name][rows])
+
+    def compact(self, places: list[int]) -> None:
+        """Go on with these ensembles alone."""
+        rows = self._member_rows(places)
+        old = self.optimizers
+        self.trainings = [self.trainings[place] for place in places]
+        self.tensors = {name: p.index_select(0, rows) for name, p in self.tensors.items()}
+        self.best = {name: p.index_select(0, rows) for name, p in self.best.items()}
+        self.optimizers = []
+        begin = 0
+        for before, optimizer in old:
+            inside = rows[(rows >= before.start) & (rows < before.stop)] - before.start
+            if len(inside):
+                now = slice(begin, begin + len(inside))
+                self.optimizers.append((now, optimizer.keeping(inside, self._rows(now))))
+                begin = now.stop
+        self._collect_hyperparameters()
+
+    def _member_rows(self, places: list[int]) -> Tensor:
+        device = next(iter(self.tensors.values())).device
+        firsts = torch.tensor(places, device=device)[:, None] * self.members
+        return (firsts + torch.arange(self.members, device=device)).flatten()
+
+    # ---- learning rates -------------------------------------------------------------------------
+
+    def _equal_rates(self) -> list[slice]:
+        """Runs of rows whose ensembles share learning rate, weight decay and schedule."""
+        slices: list[slice] = []
+        previous = None
+        for place, training in enumerate(self.trainings):
+            recipe = training.recipe
+            key = (recipe.optimizer, recipe.schedule, recipe.epochs)
+            rows = slice(place * self.members, (place + 1) * self.members)
+            if slices and key == previous:
+                rows = slice(slices.pop().start, rows.stop)
+            slices.append(rows)
+            previous = key
+        return slices
+
+    def _settings(self, rows: slice) -> Optimizer:
+        optimizer = self.trainings[rows.start // self.members].recipe.optimizer
+        assert isinstance(optimizer, Optimizer)
+        return optimizer
+
+    def _rows(self, rows: slice) -> list[Tensor]:
+        return [parameter[rows] for parameter in self.tensors.values()]
 
 
-def _alone(training: Training) -> History:
-    ens, recipe = training.ens, training.recipe
-    try:
-        return fit(
-            ens, training.train, training.objective, val=training.val, recipe=recipe, progress=False
-        )
-    except NonFiniteLoss as error:
-        return History(ended=f"failed: {error}")
-
-
-def _sail(
-    trainings: Sequence[Training], together: list[int], ended: OnEnd, bar: ProgressBar
-) -> None:
-    """Train those of one kind: epochs until none is left."""
-    started = time.perf_counter()
-    fleet = Fleet([trainings[index] for index in together])
-    afloat = [(index, RunState()) for index in together]
-    while afloat:
-        epoch = afloat[0][1].epoch
-        records = fleet.epoch(epoch)
-        better, failed = [], []
-        for place, ((index, state), record) in enumerate(zip(afloat, records, strict=True)):
-            recipe = trainings[index].recipe
-            state.epoch = epoch + 1
-            failure = record.pop("failure", None)
-            if failure is not None:
-                state.ended = f"failed: {failure}"
-                failed.append(place)
-                continue
-            state.epochs.append(record)
-            if select(state, record, recipe):
-                better.append(place)
-            if state.epoch >= recipe.epochs and not state.ended:
-                state.ended = "epochs"
-        fleet.keep_best(better)
-        over = [place for place, (_, state) in enumerate(afloat) if state.ended]
-        for place in over:
-            index, state = afloat[place]
-            has_best = state.best_value is not None
-            if has_best or place not in failed:
-                fleet.land(place, best=has_best)
-            trainings[index].ens.eval()
-            state.seconds = time.perf_counter() - started
-            ended(index, state.history("stacked"))
-        afloat = [entry for place, entry in enumerate(afloat) if place not in over]
-        if over and afloat:
-            fleet.compact([place for place in range(len(records)) if place not in over])
-        bar.update(note=f"{len(afloat)} running, epoch {epoch + 1}")
-
-
-# ---- who sails together -------------------------------------------------------------------------
-
-#: Bytes of weights, gradients and moments that one fleet may touch at each step: what a
-#: processor's last cache holds, as beyond it memory is what a step waits for.
-_CACHE = 24 << 20
-
-
-def _fleets(trainings: Sequence[Training]) -> list[list[int]]:
-    """Indices of trainings that go together, in fleets that a cache holds."""
-    kinds: dict[Hashable, list[int]] = {}
-    for index, training in enumerate(trainings):
-        found = kind(training)
-        kinds.setdefault(index if found is None else found, []).append(index)
-    fleets = []
-    for indices in kinds.values():
-        # Equal learning rates side by side: each is one call of the optimiser.
-        ordered = sorted(indices, key=lambda index: _rates(trainings[index]))
-        size = sum(p.numel() * p.element_size() for p in trainings[indices[0]].ens.parameters())
-        most = max(1, _CACHE // (4 * size))
-        count = -(-len(ordered) // most)
-        share = -(-len(ordered) // count)
-        fleets += [ordered[begin : begin + share] for begin in range(0, len(ordered), share)]
-    return fleets
-
-
-def _rates(training: Training) -> tuple[Any, ...]:
-    optimizer = training.recipe.optimizer
-    assert isinstance(optimizer, Optimizer)
-    return optimizer.lr, optimizer.weight_decay, training.recipe.epochs
-
-
-def kind(training: Training) -> Hashable | None:
-    """What trainings must share to be batched; None for one that must be trained alone.
-
-    Alone are: members that cannot be stacked or would be slower stacked (convolutions on a CPU), or
-    that have buffers or dropout, or a backbone, or frozen parts; objectives that draw members or
-    need unlabelled data; a learning rate of each member's own, ``freeze_patience``, ``amp`` and
-    ``compile``.
-    """
-    ens, objective, recipe = training.ens, training.objective, training.recipe
-    assert isinstance(objective, Objective)
-    optimizer = recipe.optimizer
-    assert isinstance(optimizer, Optimizer)
-    if not _batchable(ens, training.train[0]) or not _plain(objective, ens.members):
-        return None
-    if recipe.freeze_patience or recipe.amp or recipe.compile:
-        return None
-    if isinstance(optimizer.lr, tuple) or isinstance(optimizer.weight_decay, tuple):
-        return None
-    assert ens.stack is not None
-    fixed = {f.name: getattr(objective, f.name) for f in fields(objective)}
-    for name in objective.hyperparameters:
-        del fixed[name]
-    shapes = [
-        None if data is None else tuple((t.shape, t.dtype, t.device) for t in data)
-        for data in (training.train, training.val)
-    ]
-    tensors = tuple((name, p.shape, p.dtype) for name, p in ens.stack.named_parameters())
-    others = {**vars(optimizer), "lr": None, "weight_decay": None}
-    return (
-        (repr(ens.stack), tensors, ens.device, ens.combine),
-        (type(objective), tuple(fixed.items())),
-        tuple(shapes),
-        (recipe.batch_size, recipe.clip, recipe.exact_train, tuple(others.items())),
-    )
-
-
-def _batchable(ens: Ensemble, x: Tensor) -> bool:
-    if ens.stack is None or ens.backbone is not None or ens.resolved_execution() != "stacked":
-        return False
-    parameters, buffers = tensors_of(ens.stack)
-    random = any(type(module).__name__.startswith(_RANDOM) for module in ens.stack.modules())
-    trained = all(p.requires_grad for p in parameters.values())
-    return not buffers and not random and trained and x.device == ens.device
-
-
-#: Layers that draw random numbers: each ensemble would draw others than alone.
-_RANDOM = ("Dropout", "AlphaDropout", "FeatureAlphaDropout", "RReLU")
-
-
-def _plain(objective: Objective, members: int) -> bool:
-    return not objective.needs_disagreement and objective.sample_members(members) is None
+def _objective(training: Training) -> Objective:
+    assert isinstance(training.objective, Objective)
+    return training.objective

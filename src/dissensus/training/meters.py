@@ -1,8 +1,8 @@
-"""What an epoch was like, from the outputs that training computes anyway.
+"""Meters: the metrics of an epoch, from the outputs that training computes anyway.
 
-Outputs are kept for a while and judged many batches at a time: far cheaper than batch by batch, and
-no second pass over the data. When they are judged depends on their number alone, so a run that was
-stopped in between ends with the same figures to the last bit.
+Outputs are kept for a while and measured many batches at a time: far cheaper than batch by batch,
+and no second pass over the data. When they are measured depends on their number alone, so a run
+that was stopped in between ends with the same metrics to the last bit.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 from torch.nn.functional import log_softmax
 
 from dissensus.losses import check_loss_inputs, cross_entropy, errors
 from dissensus.outputs import combined_log_probs, log_mean_exp
 
-__all__ = ["Meter", "check_task", "epoch_record", "judge"]
+__all__ = ["FleetMeter", "Meter", "check_task", "judge"]
 
 _KEPT = 1 << 20  # numbers kept before they are judged
 _PLAIN = ("examples", "ensemble_error", "member_error", "hits", "parts")  # sums that are no tensors
@@ -72,8 +73,8 @@ def judge(
     }
 
 
-def epoch_record(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of an epoch: means, from sums over its ``examples``.
+def _record(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics of an epoch: means, from sums over its ``examples``.
 
     ``per_member`` (and for classifiers ``per_member_hits``) are means already.
     """
@@ -195,7 +196,7 @@ class Meter:
             del found["hits"]
         else:
             found["per_member_hits"] = by_member["member_hits"]
-        return epoch_record(found)
+        return _record(found)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain values from which :meth:`load` goes on, in the middle of an epoch."""
@@ -223,3 +224,64 @@ class Meter:
                 self.weights.append(tensors[f"weights.{number}"].to(device))
             parts = {name: tensors[f"part.{number}.{name}"].to(device) for name in names}
             self.parts.append((size, parts))
+
+
+class FleetMeter:
+    """The metrics of each ensemble of a fleet, as a ``Meter`` has them, computed together."""
+
+    def __init__(self, combine: str) -> None:
+        self.combine = combine
+        self.examples: Tensor | float = 0.0  # of all ensembles, or, weighed, of each
+        self.outputs: list[Tensor] = []
+        self.targets: list[Tensor] = []
+        self.weights: list[Tensor] = []
+        self.parts: list[dict[str, Tensor]] = []
+        self.sums: dict[str, Tensor] = {}
+        self.part_sums: dict[str, Tensor] = {}
+
+    def add(
+        self, outputs: Tensor, targets: Tensor, parts: dict[str, Tensor], *weights: Tensor
+    ) -> None:
+        """Remember a batch: ``[ensembles, members, batch, outputs]`` and what goes with it."""
+        self.weights += weights
+        self.outputs.append(outputs)
+        self.targets.append(targets)
+        self.parts.append(parts)
+        if len(self.outputs) * outputs.numel() >= _KEPT:
+            self._flush()
+
+    def _flush(self) -> None:
+        outputs, targets = torch.cat(self.outputs, 2), torch.cat(self.targets, 1)
+        weights = [torch.cat(self.weights, 1)] if self.weights else []
+        found = vmap(lambda o, t, *w: judge(o, t, self.combine, *w))(outputs, targets, *weights)
+        for name, value in found.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        sizes = torch.tensor([float(t.shape[1]) for t in self.targets], device=targets.device)
+        for name in self.parts[0]:
+            total = sizes.double() @ torch.stack([part[name] for part in self.parts]).double()
+            before = self.part_sums.get(name)
+            self.part_sums[name] = total if before is None else before + total
+        self.examples = self.examples + (
+            weights[0].double().sum(1) if weights else targets.shape[1]
+        )
+        self.outputs, self.targets, self.weights, self.parts = [], [], [], []
+
+    def records(self) -> list[dict[str, Any]]:
+        """One record for each ensemble."""
+        if self.outputs:
+            self._flush()
+        sums = dict(self.sums)
+        sums["member_error"] = sums["member"].mean(1)
+        sums["examples"] = torch.as_tensor(self.examples).expand_as(sums["member_error"])
+        sums["per_member"] = sums.pop("member") / sums["examples"][:, None]
+        if "hits" in sums:
+            sums["per_member_hits"] = sums.pop("member_hits") / sums["examples"][:, None]
+        columns = {name: value.tolist() for name, value in sums.items()}
+        parts = {name: value.tolist() for name, value in self.part_sums.items()}
+        return [
+            _record(
+                {name: values[place] for name, values in columns.items()}
+                | {"parts": {name: values[place] for name, values in parts.items()}}
+            )
+            for place in range(len(columns["ensemble_error"]))
+        ]

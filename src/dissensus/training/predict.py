@@ -1,8 +1,8 @@
-"""Member outputs for a whole data set."""
+"""Predictions and metrics for a whole data set."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,9 +11,10 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import Predictions
 from dissensus.progress import ProgressBar
-from dissensus.training.batches import Batches, as_batches
+from dissensus.training.batches import Batches, as_batches, split_weights
+from dissensus.training.meters import Meter
 
-__all__ = ["outputs_of", "predict"]
+__all__ = ["evaluate", "predict"]
 
 
 def predict(
@@ -39,8 +40,8 @@ def predict(
     outputs, targets = [], []
     batches = as_batches(data, batch_size, shuffle=False, device=ens.device, labelled=False)
     with ProgressBar("predicting", len(batches), show=progress) as bar:
-        for found, y in _outputs(ens, batches):
-            outputs.append(found)
+        for batch, y in _outputs(ens, batches):
+            outputs.append(batch)
             if y is not None:
                 targets.append(y)
             bar.advance()
@@ -50,16 +51,45 @@ def predict(
     return Predictions(torch.cat(outputs, 1), known, dict(meta or {}))
 
 
-def outputs_of(ens: Ensemble, data: Any, batch_size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Every member's outputs for a batch after the other, with the targets, on the CPU."""
-    return _outputs(
-        ens, as_batches(data, batch_size, shuffle=False, device=ens.device, labelled=False)
-    )
+def evaluate(
+    ens: Ensemble,
+    data: Any,
+    batch_size: int,
+    *,
+    meter: Meter | None = None,
+    rows: Callable[[int], range] | None = None,
+) -> dict[str, Any]:
+    """The metrics of a data set in evaluation mode, as in the record of an epoch.
+
+    Outputs are measured batch by batch and never all in memory. One of several processes passes the
+    ``meter`` that gathers outputs, and ``rows``, which of a batch's rows are its own.
+    """
+    meter = Meter(ens.members, ens.combine) if meter is None else meter
+    data, weights = split_weights(data)
+    size, done = max(batch_size, 1024), 0
+    batches = as_batches(data, size, shuffle=False, device=ens.device, labelled=False)
+    for outputs, y in _outputs(ens, batches, rows):
+        if y is None:
+            raise ValueError("validation data must be (x, y), got x alone")
+        if not done:
+            meter.check(outputs, y)
+        own = None if weights is None else weights[done : done + len(y)].cpu()
+        meter.add(outputs, y, {}, None, own)
+        done += len(y)
+    if not done:
+        raise ValueError("the validation data are empty, got 0 batches")
+    return meter.record()
 
 
-def _outputs(ens: Ensemble, batches: Batches) -> Iterator[tuple[Tensor, Tensor | None]]:
+def _outputs(
+    ens: Ensemble, batches: Batches, rows: Callable[[int], range] | None = None
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Outputs for the ``rows`` of each batch, and all its targets, on the CPU."""
     with torch.random.fork_rng():
         for x, y in batches.epoch(seed=0):
+            own = range(len(x)) if rows is None else rows(len(x))
+            # A process without a row runs one all the same: split members need every process.
+            taken = x[own.start : own.stop] if own else x[:1]
             with ens.evaluating():
-                outputs = ens(x.to(ens.device)).cpu()
+                outputs = ens(taken.to(ens.device)).cpu()[:, : len(own)]
             yield outputs, None if y is None else y.cpu()

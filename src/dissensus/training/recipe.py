@@ -1,17 +1,18 @@
-"""How to train: the settings of :func:`dissensus.fit` in one checked place."""
+"""Recipes: the settings of :func:`dissensus.fit`, checked in one place."""
 
 from __future__ import annotations
 
 import math
+import re
+import time
 from dataclasses import dataclass, fields
 from typing import Any
 
 from dissensus.specs import nearest
 from dissensus.training.optim import Optimizer
-from dissensus.training.pacing import Pace
 from dissensus.training.schedules import Schedule, parse_schedule
 
-__all__ = ["SELECTIONS", "Recipe"]
+__all__ = ["SELECTIONS", "CheckpointInterval", "Recipe"]
 
 #: What the best epoch is chosen by on validation data, and whether higher is better.
 SELECTIONS: dict[str, bool] = {
@@ -71,7 +72,7 @@ class Recipe:
             raise ValueError("patience waits for a better epoch; select_by='last' knows none")
         if self.clip is not None and not (math.isfinite(self.clip) and self.clip > 0):
             raise ValueError(f"clip must be a finite number greater than 0, got {self.clip!r}")
-        Pace(self.checkpoint_every)
+        CheckpointInterval(self.checkpoint_every)
         if not isinstance(self.seed, int) or self.seed < 0:
             raise ValueError(f"seed must be an integer of at least 0, got {self.seed!r}")
 
@@ -104,3 +105,46 @@ class Recipe:
 def _check_count(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+
+
+_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+_DEFAULT = "10min"
+
+
+class CheckpointInterval:
+    """When to save within an epoch.
+
+    ``every`` so many batches (a whole number), or so much time (``"90s"``, ``"5min"``).
+
+    >>> interval = CheckpointInterval(100)
+    >>> [batch for batch in range(1, 301) if interval.due(batch)]
+    [100, 200, 300]
+    >>> CheckpointInterval("5 parsecs")
+    Traceback (most recent call last):
+    ...
+    ValueError: checkpoint_every must be batches (100) or a time ("30s", "5min", "1h"), got ...
+    """
+
+    def __init__(self, every: int | str | None) -> None:
+        self.batches, self.seconds = 0, 0.0
+        text = str(_DEFAULT if every is None else every).strip()
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|min|h)|([1-9]\d*)", text)
+        if match is None or isinstance(every, bool) or (match[1] and float(match[1]) == 0):
+            raise ValueError(
+                'checkpoint_every must be batches (100) or a time ("30s", "5min", "1h"), got '
+                f"{every!r}"
+            )
+        if match[3]:
+            self.batches = int(match[3])
+        else:
+            self.seconds = float(match[1]) * _UNITS[match[2]]
+        self.last = time.monotonic()
+
+    def due(self, batch: int) -> bool:
+        """Whether to save after the batch of this number in its epoch."""
+        if self.batches:
+            return batch % self.batches == 0
+        if time.monotonic() - self.last < self.seconds:
+            return False
+        self.last = time.monotonic()
+        return True

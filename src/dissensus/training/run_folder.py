@@ -1,4 +1,11 @@
-"""A training run on disk: what was asked, one line an epoch, the checkpoint, what came out."""
+"""Run folders: the files of a training run, their names, and how they are read and written.
+
+``config.toml`` is what was asked, ``metrics.jsonl`` has one line for each epoch, and
+``record.json`` is what came out. ``checkpoint.safetensors`` holds tensors (weights, moments, the
+best weights so far, the state of random numbers) and plain values (as JSON in its header) in
+**one** file that is replaced atomically, so that a kill at any moment leaves a consistent
+checkpoint. ``state.json`` is a copy of the plain values for people to read.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +15,27 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from dissensus.files import read_toml, write_text
+from dissensus.files import read_safetensors, read_toml, write_safetensors, write_text
 from dissensus.records import environment, toml_text, write_record
-from dissensus.training.checkpoint import check_writable, read_checkpoint, write_checkpoint
 
-__all__ = ["RunFolder"]
+__all__ = [
+    "CHECKPOINT",
+    "CONFIG",
+    "METRICS",
+    "RECORD",
+    "STATE",
+    "RunFolder",
+    "check_writable",
+    "read_checkpoint",
+]
 
-CONFIG, METRICS = "config.toml", "metrics.jsonl"
+CONFIG, METRICS, RECORD = "config.toml", "metrics.jsonl", "record.json"
+CHECKPOINT, STATE = "checkpoint.safetensors", "state.json"
+
+_FORMAT = "dissensus.checkpoint/1"
 
 # Names of half-written files: those of dissensus.files, and those of safetensors.
 _LEFT_BY_A_KILL = (".*.part", ".tmp??????")
@@ -49,7 +68,7 @@ class RunFolder:
 
     def _checked_before(self, config: dict[str, Any]) -> dict[str, Any]:
         """The settings that the run was started with; raises unless ``config`` says the same."""
-        asked, before = tomllib.loads(toml_text(config)), self._read_config()
+        asked, before = tomllib.loads(toml_text(config)), read_toml(self.path / CONFIG)
         changed = []
         for section, values in asked.items():
             was = before.get(section, {})
@@ -65,9 +84,6 @@ class RunFolder:
                 f"the run in {self.path} was started with other settings: " + "; ".join(changed)
             )
         return before
-
-    def _read_config(self) -> dict[str, Any]:
-        return read_toml(self.path / CONFIG)
 
     def append(self, record: dict[str, Any]) -> None:
         """Add one epoch to the metrics."""
@@ -98,7 +114,9 @@ class RunFolder:
 
     def save(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Replace the checkpoint."""
-        write_checkpoint(self.path, tensors, values)
+        header = {"format": _FORMAT, "values": json.dumps(values)}
+        write_safetensors(self.path / CHECKPOINT, tensors, header)
+        write_text(self.path / STATE, json.dumps(values, indent=1) + "\n")
 
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The checkpoint, on the CPU; None where there is none."""
@@ -106,7 +124,7 @@ class RunFolder:
 
     def finish(self, record: dict[str, Any]) -> None:
         """Write what came out."""
-        write_record(self.path / "record.json", {**record, "environment": environment()})
+        write_record(self.path / RECORD, {**record, "environment": environment()})
 
 
 def _over(before: Any, now: Any) -> Any:
@@ -121,3 +139,37 @@ def _may_change(section: str, key: str, was: Any) -> bool:
     longer = section == "training" and key in ("epochs", "patience", "checkpoint_every")
     longer = longer or (section == "data_options" and key == "workers")
     return longer or (section, key, was) == ("ensemble", "execution", "tune")
+
+
+def read_checkpoint(
+    folder: Path, device: torch.device | str = "cpu"
+) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Tensors and values of the checkpoint in ``folder``; None where there is none."""
+    path = folder / CHECKPOINT
+    if not path.is_file():
+        return None
+    try:
+        tensors, header = read_safetensors(path, device)
+        if header.get("format") != _FORMAT:
+            raise ValueError(f"its format is {header.get('format')!r}, not {_FORMAT!r}")
+        return tensors, json.loads(header["values"])
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{path} is not a checkpoint that can be read: {error}") from error
+
+
+def check_writable(folder: Path, needed: int) -> None:
+    """Raise before training starts if ``folder`` cannot take ``needed`` bytes of checkpoints."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / ".writable", "yes\n")
+        (folder / ".writable").unlink()
+    except OSError as error:
+        raise ValueError(f"cannot write to {folder}: {error.strerror or error}") from error
+    if hasattr(os, "statvfs"):
+        stats = os.statvfs(folder)
+        free = stats.f_bavail * stats.f_frsize
+        if free < needed:
+            raise ValueError(
+                f"{folder} has {free / 2**20:.0f} MiB free, a run of this size needs about "
+                f"{needed / 2**20:.0f} MiB; free some or choose another folder"
+            )

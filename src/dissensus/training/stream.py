@@ -1,4 +1,4 @@
-"""The batches of an epoch with all that chance decides about them.
+"""The stream of training batches, with all that chance decides about them.
 
 Order, drawn members, augmentation and dropout each have random numbers of their own, seeded by the
 run's seed and the epoch. In the middle of an epoch their state can be saved and restored.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import repeat
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -18,11 +18,14 @@ from dissensus.training.batches import (
     Augmentation,
     Batches,
     TensorBatches,
+    as_batches,
     derived_seed,
     shuffled,
+    split_weights,
 )
+from dissensus.training.recipe import Recipe
 
-__all__ = ["ORDER", "Batch", "LabelledAugmentation", "Stream"]
+__all__ = ["ORDER", "Batch", "LabelledAugmentation", "Stream", "make_stream"]
 
 # What random numbers are drawn for, each with a stream of its own.
 ORDER, _DRAWS, _LAYERS, _AUGMENT, _EXTRA = range(5)
@@ -164,3 +167,34 @@ def _seed_layers(seed: int, device: torch.device) -> None:
         torch.default_generator.manual_seed(seed)
     else:
         torch.manual_seed(seed)
+
+
+def make_stream(
+    train: Any,
+    objective: Objective,
+    disagreement: Any,
+    augment: Augmentation | LabelledAugmentation | None,
+    recipe: Recipe,
+    members: int,
+    device: torch.device,
+    rank: int = 0,
+) -> Stream:
+    """The batches to train on; raises before any work if data and objective do not fit."""
+    name, size = type(objective).__name__, recipe.batch_size
+    if objective.needs_disagreement and disagreement is None:
+        raise ValueError(f"{name} needs disagreement=, unlabelled data to disagree on")
+    if disagreement is not None and not objective.needs_disagreement:
+        raise ValueError(f"{name} takes no disagreement data; leave disagreement=None")
+    objective.sample_members(members, torch.Generator())  # raises if it cannot draw that many
+    train, weights = split_weights(train)
+    if weights is not None and augment is not None:
+        raise ValueError("augment may change which examples there are; train without weights")
+    batches = as_batches(train, size, shuffle=True, device=device)
+    extra: Batches | None = None
+    if disagreement is not None:
+        extra = as_batches(disagreement, size, shuffle=True, device=device, labelled=False)
+    for source, what in ((batches, "training"), (extra, "disagreement")):
+        if source is not None and len(source) == 0:
+            raise ValueError(f"the {what} data are empty, got 0 batches")
+    weights = None if weights is None else weights.to(device)
+    return Stream(batches, extra, objective, members, device, augment, recipe.seed, weights, rank)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dissensus.cli import main
 from dissensus.ensemble import Ensemble
 from dissensus.training import NonFiniteLoss, Stopped, fit
-from dissensus.training.distributed import Distributed, RankFailed, Team
+from dissensus.training.distributed import Distributed, ProcessGroup, RankFailed
 from tests.training.distributed.cases import CASES, Case, data, train
 
 Found = dict[str, Any]
@@ -83,12 +83,12 @@ def steps_of(
     from dissensus.training import Recipe
     from dissensus.training.stream import Batch
 
-    with Team(ens, mesh) as team:
-        trainer = team.trainer(parse(objective), Recipe())
-        team.ens.train()
+    with ProcessGroup(ens, mesh) as process:
+        trainer = process.make_trainer(parse(objective), Recipe())
+        process.ens.train()
         for _ in range(steps):
             trainer.step(Batch(x, y, None, None), set(), 1.0, check=False)
-        return dict(team.group.sent), dict(team.group.calls)
+        return dict(process.link.sent), dict(process.link.calls)
 
 
 def called_back(top: Path, ranks: int) -> Found:

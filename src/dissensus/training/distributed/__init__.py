@@ -1,4 +1,4 @@
-"""Coupled training across processes, on ``torch.distributed``.
+"""Distributed training: coupled members across processes, on ``torch.distributed``.
 
 ``torchrun --nproc-per-node 4 -m dissensus train …``, or ``fit(…, distributed=True)`` in a program
 that ``torchrun`` starts. Ranks form a mesh of members × data. Each holds some members and, along
@@ -13,10 +13,18 @@ ones in every run with as many ranks.
 
 from __future__ import annotations
 
-from dissensus.training.distributed.group import Group, launched, restarts
-from dissensus.training.distributed.team import Team
-from dissensus.training.distributed.trainer import TeamTrainer
-from dissensus.training.distributed.watch import RankFailed
+from dissensus.training.distributed.communicator import Communicator, launched, restarts
+from dissensus.training.distributed.heartbeat import RankFailed
+from dissensus.training.distributed.process_group import ProcessGroup
+from dissensus.training.distributed.step import DistributedTrainer
 from dissensus.training.layout import Distributed
 
-__all__ = ["Distributed", "Group", "RankFailed", "Team", "TeamTrainer", "launched", "restarts"]
+__all__ = [
+    "Communicator",
+    "Distributed",
+    "DistributedTrainer",
+    "ProcessGroup",
+    "RankFailed",
+    "launched",
+    "restarts",
+]

@@ -1,4 +1,4 @@
-"""BatchNorm over the whole batch, of which every rank has some rows."""
+"""BatchNorm over whole batches, of which every rank has some rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dissensus.ensemble import Ensemble
-from dissensus.training.distributed.group import Group
+from dissensus.training.distributed.communicator import Communicator
 
-__all__ = ["WholeBatchNorm", "synchronise"]
+__all__ = ["WholeBatchNorm", "synchronize"]
 
 
 class WholeBatchNorm(nn.Module):
@@ -21,12 +21,12 @@ class WholeBatchNorm(nn.Module):
     rank takes part with rows that do not count.
     """
 
-    def __init__(self, layer: _BatchNorm, group: Group) -> None:
+    def __init__(self, layer: _BatchNorm, link: Communicator) -> None:
         super().__init__()
         self._parameters, self._buffers = layer._parameters, layer._buffers
         self.eps, self.momentum = layer.eps, layer.momentum
         self.tracks = layer.track_running_stats
-        self.group = [group]  # in a list: a copy of the layer must not copy the group
+        self.link = [link]  # in a list: a copy of the layer must not copy the communicator
         self.idle = False
         self.train(layer.training)
 
@@ -45,7 +45,7 @@ class WholeBatchNorm(nn.Module):
         count = wide.new_full((1,), x.numel() / x.shape[1])
         sums = torch.cat([wide.sum(axes), wide.square().sum(axes), count])
         summed: Any = _Summed.apply
-        total: Tensor = summed(sums * 0.0 if self.idle else sums, self.group[0])
+        total: Tensor = summed(sums * 0.0 if self.idle else sums, self.link[0])
         size = total[-1].detach()
         average, square = (total[:-1] / size).chunk(2)
         variance = square - average.square()
@@ -72,22 +72,22 @@ class _Summed(torch.autograd.Function):
     """The sum over ranks; each rank's gradient of it is the sum of all ranks', as all used it."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, group: Group) -> Tensor:
-        ctx.group = group
-        return group.all_reduce(values.clone(), "statistics", group.data)
+    def forward(ctx: Any, values: Tensor, link: Communicator) -> Tensor:
+        ctx.link = link
+        return link.all_reduce(values.clone(), "statistics", link.data)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        group = ctx.group
-        return group.all_reduce(gradient.contiguous().clone(), "statistics", group.data), None
+        link = ctx.link
+        return link.all_reduce(gradient.contiguous().clone(), "statistics", link.data), None
 
 
-def synchronise(ens: Ensemble, group: Group) -> list[WholeBatchNorm]:
+def synchronize(ens: Ensemble, link: Communicator) -> list[WholeBatchNorm]:
     """Let every BatchNorm layer of the members see whole batches; returns these layers.
 
     Members then run one after the other: an exchange cannot be batched over members.
     """
-    if group.data is None:
+    if link.data is None:
         return []
     if ens.execution == "stacked":
         raise ValueError("sync_batchnorm needs execution='looped' or 'auto', got 'stacked'")
@@ -95,12 +95,12 @@ def synchronise(ens: Ensemble, group: Group) -> list[WholeBatchNorm]:
     assert holder is not None
     if isinstance(holder, _BatchNorm):
         raise ValueError("sync_batchnorm needs members of several layers, got a BatchNorm alone")
-    found: list[WholeBatchNorm] = []
+    layers: list[WholeBatchNorm] = []
     for module in list(holder.modules()):
         for name, child in module.named_children():
             if isinstance(child, _BatchNorm):
-                found.append(WholeBatchNorm(child, group))
-                setattr(module, name, found[-1])
-    if found:
+                layers.append(WholeBatchNorm(child, link))
+                setattr(module, name, layers[-1])
+    if layers:
         ens.execution = "looped"
-    return found
+    return layers

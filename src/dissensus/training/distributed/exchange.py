@@ -1,4 +1,4 @@
-"""Outputs of all members from those of each rank, in one all-gather that gradients pass.
+"""Exchange of outputs: those of all members from those of each rank, in one all-gather.
 
 A rank sends ``[own members, own rows, outputs]``, with three numbers in front by which all ranks
 see that they are at the same batch, and whether one wants to stop. Pieces are padded to one length.
@@ -12,10 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus.training.distributed.group import Group
-from dissensus.training.layout import Share
+from dissensus.objectives import Objective
+from dissensus.training.distributed.communicator import Communicator
+from dissensus.training.layout import Layout, Share
+from dissensus.training.meters import Meter
+from dissensus.training.step import single_precision
 
-__all__ = ["Exchange", "to_all_members"]
+__all__ = ["DistributedMeter", "Exchange", "to_all_members"]
 
 _HEAD = 3  # numbers in front of the outputs: wants to stop, rows, a sum over the targets
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -24,10 +27,10 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 class Exchange:
     """Gathers outputs over the whole mesh, or over a ``column`` of it, which has all members."""
 
-    def __init__(self, group: Group, *, column: bool = False) -> None:
-        self.group = group
-        self.comm = group.column if column else None
-        self.rank = group.along if column else group.rank
+    def __init__(self, link: Communicator, *, column: bool = False) -> None:
+        self.link = link
+        self.comm = link.column if column else None
+        self.rank = link.along if column else link.rank
         self.wants_to_stop = False  # this rank
         self.stopping = False  # any rank, as of the last exchange
         self._kinds: dict[str, tuple[int, torch.dtype]] = {}
@@ -72,7 +75,7 @@ class Exchange:
         flat[2] = self._sum(targets)
         own = torch.cat([piece.detach().flatten() for piece in pieces])
         flat[_HEAD : _HEAD + len(own)] = own
-        whole = self.group.all_gather(flat, "outputs", self.comm)
+        whole = self.link.all_gather(flat, "outputs", self.comm)
         self._check(whole[:, :_HEAD])
         found = [flat.new_empty(*share.shape, width) for share in shares]
         for rank in ranks:
@@ -92,7 +95,7 @@ class Exchange:
             own = [0, 0] if known is None else [known.shape[2], 1 + _DTYPES.index(known.dtype)]
             device = pieces[0].device
             pair = torch.tensor(own, device=device)
-            found = self.group.all_gather(pair, "shapes", self.comm).tolist()
+            found = self.link.all_gather(pair, "shapes", self.comm).tolist()
             seen = {tuple(pair) for pair in found if pair[0]}
             if len(seen) != 1:
                 raise ValueError(
@@ -163,17 +166,95 @@ class _ToAllMembers(torch.autograd.Function):
     """Inputs as they are; their gradient is the sum of what the ranks' members each have of it."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
-        ctx.group = group
+    def forward(ctx: Any, x: Tensor, link: Communicator) -> Tensor:
+        ctx.link = link
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        group = ctx.group
-        return group.all_reduce(gradient.contiguous().clone(), "inputs", group.column), None
+        link = ctx.link
+        return link.all_reduce(gradient.contiguous().clone(), "inputs", link.column), None
 
 
-def to_all_members(x: Tensor, group: Group) -> Tensor:
+def to_all_members(x: Tensor, link: Communicator) -> Tensor:
     """``x`` for the members of a column of ranks, each of which has the whole gradient of it."""
-    same: Tensor = _apply(_ToAllMembers, x, group)
+    same: Tensor = _apply(_ToAllMembers, x, link)
     return same
+
+
+# ---- metrics ------------------------------------------------------------------------------------
+
+_BATCHES = 64  # kept at most before they are gathered: as soon do all hear of a wish to stop
+
+
+class DistributedMeter(Meter):
+    """As ``Meter``: from outputs that an objective has gathered, or gathering them by and by.
+
+    Without an ``objective``, and for one that is not coupled, steps exchange nothing, and the
+    outputs of many batches are gathered at once; the parts of the objective are found then.
+    """
+
+    def __init__(
+        self, exchange: Exchange, layout: Layout, combine: str, objective: Objective | None
+    ) -> None:
+        super().__init__(layout.members, combine)
+        self.exchange, self.layout, self.objective = exchange, layout, objective
+        self.gathers = objective is None or not objective.coupled
+        self.collected = 0  # of the batches kept, those whose outputs are of all members
+
+    def check(self, outputs: Tensor, targets: Tensor) -> None:
+        if self.gathers:
+            rows = self.layout.share(len(targets)).of(self.exchange.rank)[1]
+            targets = targets[rows.start : rows.stop]
+        if len(outputs) and len(targets):
+            super().check(outputs, targets)
+
+    def _full(self) -> bool:
+        if not self.gathers:
+            return super()._full()
+        if len(self.outputs) - self.collected >= _BATCHES:
+            self.collect()
+        # The outputs of all members, of which this rank may have few or none.
+        width = self.exchange.width or 1
+        return self._enough(len(self.outputs) * len(self.drawn[0]) * len(self.targets[0]) * width)
+
+    def flush(self) -> None:
+        """Judge what is kept, after gathering what is not."""
+        self.collect()
+        super().flush()
+        self.collected = 0
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """As one process has it."""
+        self.collect()
+        return super().state()
+
+    def load(self, tensors: dict[str, Tensor], plain: dict[str, Any], device: torch.device) -> None:
+        """Go on from what :meth:`state` returned."""
+        super().load(tensors, plain, device)
+        self.collected = len(self.outputs)
+
+    def collect(self) -> None:
+        """Gather the outputs of batches that are not gathered yet."""
+        start, self.collected = self.collected, len(self.outputs)
+        if not self.gathers or start == len(self.outputs):
+            return
+        pieces, targets = self.outputs[start:], self.targets[start:]
+        shares = [
+            self.layout.share(len(y), drawn)
+            for y, drawn in zip(targets, self.drawn[start:], strict=True)
+        ]
+        with torch.no_grad():
+            kind = "evaluate" if self.objective is None else "figures"
+            self.outputs[start:] = self.exchange.gather(pieces, shares, targets[-1], kind)
+            if self.objective is not None:
+                weights: list[Tensor | None] = [*self.weights[start:]] or [None] * len(targets)
+                self.parts[start:] = [
+                    (len(y), self._parts(self.objective, o, y, w))
+                    for o, y, w in zip(self.outputs[start:], targets, weights, strict=True)
+                ]
+
+    def _parts(
+        self, objective: Objective, outputs: Tensor, y: Tensor, weights: Tensor | None
+    ) -> dict[str, Tensor]:
+        return objective.evaluate(single_precision(outputs), y, example_weights=weights).parts

@@ -1,4 +1,4 @@
-"""Signs of life: which rank is to blame where a job cannot go on.
+"""Heartbeats of ranks: they tell which rank is to blame where a job cannot go on.
 
 Every rank counts, in the store that all ranks share, the seconds it lives and the exchanges it has
 come to. Nobody reads that while all is well. Where an exchange fails or takes too long, those who
@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-__all__ = ["RankFailed", "Watch"]
+__all__ = ["Heartbeat", "RankFailed"]
 
 _BEAT = 0.25  # seconds between two signs of life
 _FAILED = "failed"
@@ -23,8 +23,8 @@ class RankFailed(ConnectionError):
     """A rank died, hangs or reported an error; the message names it."""
 
 
-class Watch:
-    """The signs of life of this rank, and what the others' say."""
+class Heartbeat:
+    """The heartbeat of this rank, and a look at those of the others."""
 
     def __init__(self, store: Any, rank: int, ranks: int) -> None:
         self.store, self.rank, self.ranks = store, rank, ranks

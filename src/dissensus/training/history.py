@@ -1,4 +1,4 @@
-"""Where a training run stands: everything a checkpoint holds beside weights and moments."""
+"""The history of a training run, its state, and the choice of the best epoch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["History", "RunState", "select"]
 
 @dataclass
 class History:
-    """What happened: one record an epoch, the best of them, and how it ended."""
+    """A finished run: one record for each epoch, the best epoch, and how training ended."""
 
     epochs: list[dict[str, Any]] = field(default_factory=list)
     best_epoch: int = 0
@@ -22,14 +22,14 @@ class History:
     execution: str = ""
 
     def column(self, name: str) -> list[Any]:
-        """One figure over all epochs, such as ``"val/accuracy"`` or ``"train/diversity"``."""
+        """One metric over all epochs, such as ``"val/accuracy"`` or ``"train/diversity"``."""
         part, _, key = name.partition("/")
         return [record[part][key] for record in self.epochs]
 
 
 @dataclass
 class RunState:
-    """Plain values only; :meth:`plain` is what a checkpoint holds of it."""
+    """Where a run stands, in plain values: what a checkpoint holds beside tensors."""
 
     epoch: int = 0  # epochs that are done
     batch: int = 0  # batches of the next one that are done
@@ -52,7 +52,7 @@ class RunState:
         """Whether there is nothing left to train."""
         return self.epoch >= recipe.epochs or self.ended in ("patience", "callback")
 
-    def go_on(self, recipe: Recipe) -> None:
+    def resume(self, recipe: Recipe) -> None:
         """Take up a run that had ended, if the recipe now allows it more epochs or patience."""
         waited = self.epoch - self.best_epoch
         all_frozen = 0 < len(self.member_best) == len(self.frozen)
@@ -68,14 +68,14 @@ class RunState:
 
 
 def select(state: RunState, record: dict[str, Any], recipe: Recipe) -> bool:
-    """Whether the epoch that ended is the best so far; sees who stopped improving."""
-    figures = record.get("val")
-    if figures is not None:
-        _freeze(state, figures["per_member_error"], recipe)
-    if figures is None or recipe.select_by == "last":
+    """Whether the last epoch is the best so far; notes patience and frozen members in ``state``."""
+    metrics = record.get("val")
+    if metrics is not None:
+        _freeze(state, metrics["per_member_error"], recipe)
+    if metrics is None or recipe.select_by == "last":
         state.best_epoch = state.epoch
         return False  # the last weights are the ones to keep, and they are there already
-    value, best = figures[recipe.select_by], state.best_value
+    value, best = metrics[recipe.select_by], state.best_value
     if best is None or (value > best if SELECTIONS[recipe.select_by] else value < best):
         state.best_value, state.best_epoch = value, state.epoch
         return True

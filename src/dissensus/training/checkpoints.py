@@ -1,27 +1,27 @@
-"""What a run keeps and how it goes on: weights, the best ones, moments, random numbers, figures."""
+"""Checkpoints of a run: weights, the best weights, moments, random numbers and metrics.
+
+They are kept in memory and, where there is a run folder, on disk, from which a run resumes.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Objective
+from dissensus.training.history import History, RunState
 from dissensus.training.meters import Meter
 from dissensus.training.recipe import Recipe
 from dissensus.training.run_folder import RunFolder
-from dissensus.training.state import History, RunState
-from dissensus.training.steps import Trainer
+from dissensus.training.step import Trainer
 from dissensus.training.stream import Stream
 
-if TYPE_CHECKING:
-    from dissensus.training.distributed import TeamTrainer
-
-__all__ = ["Saver"]
+__all__ = ["Checkpoints"]
 
 
-class Saver:
+class Checkpoints:
     """The state of a run, in memory and, where there is a folder, on disk."""
 
     def __init__(
@@ -49,23 +49,23 @@ class Saver:
                 raise ValueError("resume=True needs out=, the folder of the run to go on with")
             return
         self._open(config, resume=resume)
-        found = self._load() if resume else None
-        if found is None:
+        checkpoint = self._load() if resume else None
+        if checkpoint is None:
             self._epochs(0)
             return
-        self.restored, values = found
+        self.restored, values = checkpoint
         self.state, self.fresh = RunState(**values), False
         self.state.epochs = self._epochs(self.state.epoch)
         try:
-            self._put_weights(_part(self.restored, "model."))
+            self._put_weights(_with_prefix(self.restored, "model."))
         except RuntimeError as error:
             raise ValueError(
                 f"the checkpoint in {self.folder.path} is of another ensemble: {error}"
             ) from error
-        self.best = _part(self.restored, "best.")
+        self.best = _with_prefix(self.restored, "best.")
         if self.state.execution:
             self.ens.execution = self.state.execution
-        self.state.go_on(self.recipe)
+        self.state.resume(self.recipe)
 
     def _open(self, config: dict[str, Any], *, resume: bool) -> None:
         assert self.folder is not None
@@ -80,16 +80,16 @@ class Saver:
         assert self.folder is not None
         return self.folder.keep_epochs(epochs)
 
-    def restore_trainer(self, trainer: Trainer | TeamTrainer) -> None:
+    def restore_trainer(self, trainer: Trainer) -> None:
         """Bring back moments and step counts."""
         if self.restored:
-            trainer.load(_part(self.restored, "optimizer."))
+            trainer.load(_with_prefix(self.restored, "optimizer."))
 
     def restore_meter(self) -> Meter:
         """The meter of the epoch that begins, or of the one that was interrupted."""
         meter = self._meter()
         if self.state.meter is not None:
-            meter.load(_part(self.restored, "meter."), self.state.meter, self.ens.device)
+            meter.load(_with_prefix(self.restored, "meter."), self.state.meter, self.ens.device)
             self.state.meter = None
         return meter
 
@@ -102,9 +102,9 @@ class Saver:
     def _meter(self) -> Meter:
         return Meter(self.ens.members, self.ens.combine)
 
-    def saved_randomness(self) -> dict[str, Tensor] | None:
+    def restore_randomness(self) -> dict[str, Tensor] | None:
         """The random numbers of the epoch that was interrupted; None at the start of one."""
-        saved = _part(self.restored, "random.") if self.state.batch else {}
+        saved = _with_prefix(self.restored, "random.") if self.state.batch else {}
         self.restored = {}  # used once
         return saved or None
 
@@ -114,28 +114,26 @@ class Saver:
         """Remember the weights of now."""
         self.best = {name: t.detach().clone() for name, t in self._weights().items()}
 
-    def save(self, trainer: Trainer | TeamTrainer, record: dict[str, Any]) -> None:
+    def save(self, trainer: Trainer, record: dict[str, Any]) -> None:
         """Save after an epoch."""
         state = self.state
         if state.epoch >= self.recipe.epochs and not state.ended:
             state.ended = "epochs"
         self._write(trainer, {}, record)
 
-    def save_amid(self, trainer: Trainer | TeamTrainer, meter: Meter) -> None:
+    def save_within_epoch(self, trainer: Trainer, meter: Meter) -> None:
         """Save in the middle of an epoch, with its figures and random numbers so far."""
         if self.folder is not None:
-            self._write(trainer, self._amid(meter))
+            self._write(trainer, self._within_epoch(meter))
             self.state.meter = None  # the epoch goes on with the meter that it has
 
-    def _amid(self, meter: Meter) -> dict[str, Tensor]:
-        kept, self.state.meter = meter.state()
-        tensors = {f"meter.{name}": tensor for name, tensor in kept.items()}
+    def _within_epoch(self, meter: Meter) -> dict[str, Tensor]:
+        meter_tensors, self.state.meter = meter.state()
+        tensors = {f"meter.{name}": tensor for name, tensor in meter_tensors.items()}
         randomness = self.stream.randomness()
         return tensors | {f"random.{name}": tensor for name, tensor in randomness.items()}
 
-    def _write(
-        self, trainer: Trainer | TeamTrainer, extra: dict[str, Tensor], record: Any = None
-    ) -> None:
+    def _write(self, trainer: Trainer, extra: dict[str, Tensor], record: Any = None) -> None:
         if self.folder is None:
             return
         if record is not None:
@@ -173,10 +171,10 @@ class Saver:
             }
         )
 
-    def _tensors(self, trainer: Trainer | TeamTrainer) -> dict[str, Tensor]:
+    def _tensors(self, trainer: Trainer) -> dict[str, Tensor]:
         tensors = {f"model.{name}": tensor for name, tensor in self._weights().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
-        return tensors | {f"optimizer.{name}": t for name, t in trainer.tensors().items()}
+        return tensors | {f"optimizer.{name}": t for name, t in trainer.state().items()}
 
     def _config(self, extra: dict[str, Any]) -> dict[str, Any]:
         """What was asked, for ``config.toml``."""
@@ -195,5 +193,5 @@ class Saver:
         return 8 * sum(sizes) + 2**20
 
 
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

@@ -1,7 +1,7 @@
-"""The processes of a job: how they find each other, and the few exchanges that they make.
+"""The communicator: how the processes of a job find each other, and their few exchanges.
 
-Every exchange goes through :class:`Group`, which counts the bytes that are handed over, for each
-purpose, and turns a failure into an error that names a rank.
+Every exchange goes through :class:`Communicator`, which counts the bytes that are handed over, for
+each purpose, and turns a failure into an error that names a rank.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from torch.distributed.distributed_c10d import (
 )
 from torch.distributed.rendezvous import rendezvous
 
-from dissensus.training.distributed.watch import RankFailed, Watch
+from dissensus.training.distributed.heartbeat import Heartbeat, RankFailed
 
-__all__ = ["Group", "launched", "restarts"]
+__all__ = ["Communicator", "launched", "restarts"]
 
 T = TypeVar("T")
 
-_TO_START = 120.0  # seconds in which all processes should have begun
+_STARTUP = 120.0  # seconds in which all processes should have begun
 
 
 def launched() -> bool:
@@ -44,7 +44,7 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-class Group:
+class Communicator:
     """All processes of the job, from ``torchrun``'s environment or a group that there is already.
 
     Uses gloo, and nccl as well where ``device`` is a GPU. ``sent`` are the bytes that this rank has
@@ -61,17 +61,17 @@ class Group:
                     "torchrun --nproc-per-node 2 …, or call torch.distributed.init_process_group"
                 )
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-            _meet(backend, timedelta(seconds=max(timeout, _TO_START)))
+            _start(backend, timedelta(seconds=max(timeout, _STARTUP)))
         _set_pg_timeout(timedelta(seconds=timeout), dist.group.WORLD)
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.device = _own_device(device)
         store = PrefixStore(f"dissensus/{_turn()}", _get_default_store())
-        self.watch = Watch(store, self.rank, self.ranks)
+        self.heartbeat = Heartbeat(store, self.rank, self.ranks)
         self.sent: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
         self.mesh: DeviceMesh | None = None
 
-    def lay_out(self, along: int, data: int) -> None:
+    def arrange(self, along: int, data: int) -> None:
         """Arrange the ranks as a mesh of members × data."""
         with self._exchange("mesh", 0):
             self.mesh = _mesh(self.device.type, along, data)
@@ -89,7 +89,7 @@ class Group:
 
     def close(self, *, failed: bool = False) -> None:
         """Leave; the process group ends if it was started here."""
-        self.watch.close()
+        self.heartbeat.close()
         stuck = failed and self.device.type == "cuda"  # nccl would wait for those who are gone
         if self.started and dist.is_initialized() and not stuck:
             _meshes.clear()
@@ -111,7 +111,7 @@ class Group:
             dist.all_reduce(values, group=group)
         return values
 
-    def from_first_of(self, tensors: list[Tensor], purpose: str, group: Any = None) -> None:
+    def broadcast(self, tensors: list[Tensor], purpose: str, group: Any = None) -> None:
         """Give all ranks of ``group`` the tensors of its first rank, in place."""
         source = 0 if group is None else dist.get_global_rank(group, 0)
         for tensor in tensors:
@@ -133,7 +133,7 @@ class Group:
 
     def stand_by(self) -> None:
         """Count the exchanges of a :meth:`gather_bytes` that other ranks make."""
-        self.watch.entered += 2
+        self.heartbeat.entered += 2
 
     def on_first(self, work: Callable[[], T], purpose: str = "decisions") -> T:
         """What ``work`` returns on the first rank, which alone does it; as plain JSON values.
@@ -147,7 +147,7 @@ class Group:
                 answer = {"value": work()}
             except (ValueError, OSError) as raised:
                 error, answer = raised, {"error": f"{raised}"}
-        found = json.loads(self._from_first(json.dumps(answer).encode(), purpose))
+        found = json.loads(self._broadcast_bytes(json.dumps(answer).encode(), purpose))
         if error is not None:
             raise error
         if "error" in found:
@@ -155,28 +155,28 @@ class Group:
         value: T = found["value"]
         return value
 
-    def _from_first(self, payload: bytes, purpose: str) -> bytes:
+    def _broadcast_bytes(self, payload: bytes, purpose: str) -> bytes:
         size = torch.tensor([len(payload)])
-        self.from_first_of([size], purpose)
+        self.broadcast([size], purpose)
         text = torch.zeros(int(size), dtype=torch.uint8)
         if self.first:
             text = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
-        self.from_first_of([text], purpose)
+        self.broadcast([text], purpose)
         return text.numpy().tobytes()
 
     @contextmanager
     def _exchange(self, purpose: str, sent: int) -> Iterator[None]:
         """Count an exchange, and say who is to blame where it fails."""
-        self.watch.entered += 1
+        self.heartbeat.entered += 1
         self.sent[purpose] += sent
         self.calls[purpose] += 1
         try:
             yield
         except RuntimeError as error:  # gloo's and nccl's errors, time-outs among them
-            raise self.watch.blame(error, self.timeout) from error
+            raise self.heartbeat.blame(error, self.timeout) from error
 
 
-def _meet(backend: str, wait: timedelta) -> None:
+def _start(backend: str, wait: timedelta) -> None:
     """Start the process group.
 
     After a restart torchrun offers the store of the time before, with the addresses of processes

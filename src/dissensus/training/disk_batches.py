@@ -1,0 +1,276 @@
+"""Batches of data that stay on disk: rows of a feature store, and examples in files.
+
+:class:`RowBatches` go through the rows of an epoch in *windows*, in constant memory. A window is
+as many blocks of consecutive rows as a fixed number of bytes holds, drawn at random from the whole
+set, and its rows are shuffled. Each block is one read of some tens of kilobytes, which any disk
+does well, and a batch mixes hundreds of blocks. A set that fits into one window is shuffled whole:
+exactly as if it were in memory.
+
+:class:`ExampleBatches` are read and decoded by worker processes. A batch follows from the epoch's
+seed and its own number alone, so the workers give the same epoch whatever their number, and an
+epoch is taken up at any batch without reading those before it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from dissensus.data import Examples, StoredRows
+from dissensus.data.on_disk import as_float
+from dissensus.data.on_disk.order import Order
+from dissensus.training.batches import batch_sizes, batches_together, derived_seed, shuffled
+
+__all__ = ["ExampleBatches", "RowBatches"]
+
+# ---- rows of a feature store --------------------------------------------------------------------
+
+_BLOCK = 1 << 16  # bytes that are read at once
+_WINDOW = 1 << 26  # bytes that are held
+
+# What random numbers of an epoch are drawn for, beside the order of a set that is shuffled whole.
+_PASS, _BLOCKS, _ROWS = range(3)
+
+
+class RowBatches:
+    """Rows on disk and their labels, in batches; of several passes an epoch uses one."""
+
+    def __init__(self, x: StoredRows, y: Tensor | None, batch_size: int, *, shuffle: bool) -> None:
+        self.x, self.y, self.shuffle = x, y, shuffle
+        self.sizes = batch_sizes(len(x), batch_size, shuffle=shuffle)
+        self.together = batches_together(self.sizes, x.shape[1:].numel())
+        self.memory: Tensor | None = None  # of a window, kept: fresh memory costs as much as a read
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def epoch(self, seed: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """The batches of one epoch from number ``start`` on."""
+        # Batches are cut out of larger pieces, the same ones wherever an epoch is taken up: where
+        # in memory a batch lies decides about the last bits of matrix products.
+        begin = start - start % self.together
+        memory, self.memory = self.memory, None  # another epoch meanwhile has to take its own
+        rows = _Rows(self.x, seed if self.shuffle else None, sum(self.sizes[:begin]), memory)
+        for first in range(begin, len(self.sizes), self.together):
+            sizes = self.sizes[first : first + self.together]
+            x, index = rows.take(sum(sizes))
+            y = [None] * len(sizes) if self.y is None else self.y[index].split(sizes)
+            yield from list(zip(x.split(sizes), y, strict=True))[max(start - first, 0) :]
+        self.memory = rows.memory
+
+
+class _Rows:
+    """The rows of one epoch in their order, from the one at place ``begin`` on."""
+
+    def __init__(self, x: StoredRows, seed: int | None, begin: int, memory: Tensor | None) -> None:
+        self.x, self.seed = x, seed
+        self.number = 0 if seed is None else derived_seed(seed, _PASS) % x.passes
+        self.block = max(1, _BLOCK // x.row_bytes)
+        blocks = -(-len(x) // self.block)
+        each = max(1, _WINDOW // (self.block * x.row_bytes))
+        order = torch.arange(blocks)
+        if seed is not None and blocks > each:
+            order = shuffled(blocks, derived_seed(seed, _BLOCKS))
+        self.windows = [window.sort().values for window in order.split(each)]
+        ends = list(accumulate(len(self._index(window)) for window in self.windows))
+        self.next = next(i for i, end in enumerate(ends) if end > begin)
+        if memory is None:
+            most = min(each * self.block, len(x))
+            memory = torch.from_numpy(np.empty((most, *x.shape[1:]), x.stored))
+        self.memory = memory
+        self.index = self.order = torch.empty(0, dtype=torch.int64)
+        self._advance()
+        self.order = self.order[begin - (ends[self.next - 2] if self.next > 1 else 0) :]
+
+    def take(self, count: int) -> tuple[Tensor, Tensor]:
+        """The next ``count`` rows as float32, and their numbers."""
+        x = torch.empty(count, *self.x.shape[1:])
+        index = torch.empty(count, dtype=torch.int64)
+        done = 0
+        while done < count:
+            if not len(self.order):
+                self._advance()
+            chosen, self.order = self.order[: count - done], self.order[count - done :]
+            there = slice(done, done + len(chosen))
+            x[there] = self.memory.index_select(0, chosen)
+            index[there] = self.index[chosen]
+            done += len(chosen)
+        return x, index
+
+    def _advance(self) -> None:
+        """Read the next window into the place of the one before."""
+        window = self.windows[self.next]
+        self.index = self._index(window)
+        array, done = self.memory.numpy(), 0
+        for start, stop in _runs(window, self.block, len(self.x)):
+            self.x.read(start, stop, self.number, array[done : done + stop - start])
+            done += stop - start
+        self.order = self._shuffled(done)
+        self.next += 1
+
+    def _shuffled(self, rows: int) -> Tensor:
+        if self.seed is None:
+            return torch.arange(rows)
+        if len(self.windows) == 1:
+            return shuffled(rows, self.seed)  # the order of tensors in memory
+        return shuffled(rows, derived_seed(self.seed, _ROWS, self.next))
+
+    def _index(self, window: Tensor) -> Tensor:
+        """The numbers of the rows in a window's blocks; the very last block may be short."""
+        index = (window[:, None] * self.block + torch.arange(self.block)).flatten()
+        return index[index < len(self.x)]
+
+
+def _runs(window: Tensor, block: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Rows of blocks in a row as ``start, stop``, to be read at once."""
+    breaks = (window.diff() != 1).nonzero().flatten().add(1).tolist()
+    for own in window.tensor_split(breaks):
+        yield int(own[0]) * block, min((int(own[-1]) + 1) * block, rows)
+
+
+# ---- examples in files --------------------------------------------------------------------------
+
+_PIECE = 1 << 18  # numbers that are read at once, where a batch has fewer
+_NUMBERS = 1 << 24  # in a batch that is not for training, at most
+_PROBLEMS = 1000  # problems that are remembered
+
+
+class _Request(NamedTuple):
+    """A piece: the epoch's seed (None for examples as they are) and the piece's number."""
+
+    seed: int | None
+    piece: int
+
+
+class _Piece(NamedTuple):
+    """What a worker gives back: a piece as stored, or the text of an error."""
+
+    x: Tensor | None
+    y: Tensor | None
+    problems: list[str]
+    error: str = ""
+
+
+class ExampleBatches:
+    """Examples on disk in batches. What is read at once, a piece, is one batch or several small."""
+
+    def __init__(self, x: Examples, batch_size: int, *, shuffle: bool) -> None:
+        if not shuffle:  # then it makes no difference but to memory
+            batch_size = max(1, min(batch_size, _NUMBERS // max(1, x.shape[1:].numel())))
+        self.shuffle = shuffle
+        self.reader = _PieceReader(x, batch_size, shuffle)
+        self.requests = _Requests(len(self.reader))
+        self.loader: Any = None
+
+    def __len__(self) -> int:
+        return self.reader.batches
+
+    def epoch(self, seed: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """The batches of one epoch from number ``start`` on."""
+        skipped: list[str] = []
+        begin = start // self.reader.together
+        for piece, made in enumerate(self._pieces(seed if self.shuffle else None, begin), begin):
+            if made.error:
+                raise ValueError(made.error)
+            assert made.x is not None
+            skipped += made.problems[: _PROBLEMS - len(skipped)]
+            if made.problems and not len(made.x):
+                raise ValueError(f"no example of batch {piece} can be read: {made.problems[0]}")
+            batches = self.reader.batches_of(piece, as_float(made.x), made.y)
+            yield from batches[max(start - piece * self.reader.together, 0) :]
+        if skipped:
+            warnings.warn(
+                f"{len(skipped)} examples could not be read and were left out, such as "
+                f"{skipped[0]}",
+                stacklevel=2,
+            )
+
+    def _pieces(self, seed: int | None, start: int) -> Iterator[_Piece]:
+        self.requests.seed, self.requests.start = seed, start
+        workers = self.reader.x.workers
+        if not workers:
+            yield from (self.reader[wanted] for wanted in self.requests)
+            return
+        if self.loader is None:
+            self.loader = DataLoader(
+                self.reader,
+                sampler=self.requests,
+                batch_size=None,
+                num_workers=workers,
+                collate_fn=_as_it_is,
+                generator=torch.Generator(),  # not the one that layers draw from
+                persistent_workers=True,
+            )
+        yield from self.loader
+
+
+class _PieceReader(Dataset[_Piece]):
+    """Makes any piece of any epoch."""
+
+    def __init__(self, x: Examples, batch_size: int, shuffle: bool) -> None:
+        self.x, self.batch_size = x, batch_size
+        full, left = divmod(len(x), batch_size)
+        # Shuffled, for training, a single one left over joins the batch before, as
+        # BatchNorm cannot be trained on one.
+        joined = shuffle and full > 0 and left == 1
+        self.batches = full + (left > 0) - joined
+        # A batch of which some may be missing cannot be told from its neighbours afterwards.
+        alone = x.on_error != "raise" or x.world > 1
+        numbers = max(1, x.shape[1:].numel() * batch_size)
+        self.together = 1 if alone else max(1, _PIECE // numbers)
+        self.order: tuple[int | None, Order] | None = None
+
+    def __len__(self) -> int:
+        return -(-self.batches // self.together)
+
+    def __getitem__(self, wanted: _Request) -> _Piece:
+        if self.order is None or self.order[0] != wanted.seed:
+            self.order = wanted.seed, self.x.order(wanted.seed)
+        x, first = self.x, wanted.piece * self.together
+        start, stop = self._start(first), self._start(first + self.together)
+        try:
+            found = x.read(start + x.rank, stop, self.order[1], x.world)
+        except ValueError as error:
+            return _Piece(None, None, [], str(error))
+        return _Piece(found.x, found.y, found.problems)
+
+    def _start(self, batch: int) -> int:
+        """The place at which a batch begins; that after the last one is the end."""
+        return batch * self.batch_size if batch < self.batches else len(self.x)
+
+    def batches_of(
+        self, piece: int, x: Tensor, y: Tensor | None
+    ) -> list[tuple[Tensor, Tensor | None]]:
+        """A piece cut into its batches."""
+        if self.together == 1:
+            return [(x, y)]
+        numbers = range(piece * self.together, min((piece + 1) * self.together, self.batches))
+        sizes = [self._start(number + 1) - self._start(number) for number in numbers]
+        parts = [None] * len(sizes) if y is None else y.split(sizes)
+        return list(zip(x.split(sizes), parts, strict=True))
+
+
+class _Requests:
+    """The pieces that are wanted next, for a DataLoader to ask its workers for."""
+
+    def __init__(self, pieces: int) -> None:
+        self.pieces = pieces
+        self.seed: int | None = None
+        self.start = 0
+
+    def __len__(self) -> int:
+        return self.pieces - self.start
+
+    def __iter__(self) -> Iterator[_Request]:
+        return (_Request(self.seed, piece) for piece in range(self.start, self.pieces))
+
+
+def _as_it_is(made: Any) -> Any:
+    return made

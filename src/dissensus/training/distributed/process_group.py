@@ -1,0 +1,227 @@
+"""The process group: one of several processes that train an ensemble together.
+
+``single_process.SingleProcess`` is its counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from dissensus.ensemble import Ensemble
+from dissensus.objectives import Objective
+from dissensus.training.distributed.batch_norm import synchronize
+from dissensus.training.distributed.checkpoints import (
+    DistributedCheckpoints,
+    GivenEnsemble,
+    join,
+    pack,
+    unpack,
+)
+from dissensus.training.distributed.communicator import Communicator, restarts
+from dissensus.training.distributed.exchange import DistributedMeter, Exchange, to_all_members
+from dissensus.training.distributed.heartbeat import RankFailed
+from dissensus.training.distributed.sharding import Shards
+from dissensus.training.distributed.step import DistributedTrainer
+from dissensus.training.interruption import Interruption, Stopped
+from dissensus.training.layout import Distributed, Layout
+from dissensus.training.predict import evaluate
+from dissensus.training.recipe import CheckpointInterval, Recipe
+from dissensus.training.run_folder import RunFolder
+from dissensus.training.single_process import Callback
+from dissensus.training.stream import Stream
+
+__all__ = ["ProcessGroup"]
+
+_ASK_EVERY = 64  # batches after which ranks ask the first whether it is time to save
+
+
+class ProcessGroup:
+    """This rank's part of a job: ``ens`` are its own members, an ensemble like any other.
+
+    While it trains the ensemble that was given holds this rank's members only, too; calling it
+    still gives the outputs of all, from all ranks, who must all call it. At the end it holds all of
+    them, after an error none: then they are in the run folder.
+    """
+
+    single = False
+
+    def __init__(self, ens: Ensemble, settings: Distributed) -> None:
+        self.settings, self.given = settings, GivenEnsemble(ens)
+        self.link = Communicator(ens.device, settings.timeout)
+        self.rank, self.first, self.members = self.link.rank, self.link.first, ens.members
+        with self._reported():
+            along, data = settings.shape(self.link.ranks, ens.members)
+            self.layout = Layout(ens.members, along, data)
+            self.link.arrange(along, data)
+            self.exchange = Exchange(self.link)
+            self.column = Exchange(self.link, column=True)
+            self.own = self.layout.own(self.rank)
+            self.ens = ens.select(self.own).to(self.link.device)
+            self._share_start()
+            self.shards = Shards(self.ens, self.link) if settings.shard else None
+            self.batch_norms = synchronize(self.ens, self.link) if settings.sync_batchnorm else []
+            if self.shards is not None:
+                self.shards.split()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Stopped):  # all ranks have stopped at the same batch
+            self.fill()
+        self.given.give_back()
+        if error is None:
+            self.link.all_reduce(torch.zeros(1), "decisions")  # nobody leaves before the others
+        elif not isinstance(error, RankFailed | KeyboardInterrupt):
+            self.link.heartbeat.report(error)
+        self.link.close(failed=error is not None)
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.__exit__(type(error), error, None)
+            raise
+
+    def _share_start(self) -> None:
+        """Ranks with the same members begin with the same weights, all with the same backbone."""
+        if self.link.data is not None:
+            holder = self.ens.stack if self.ens.stack is not None else self.ens.unlike
+            assert holder is not None
+            own = list(holder.state_dict().values())
+            self.link.broadcast(own, "start", self.link.data)
+        if self.ens.backbone is not None:
+            shared = list(self.ens.backbone.state_dict().values())
+            self.link.broadcast(shared, "start")
+
+    def _forward(self, x: Tensor, members: Sequence[int] | None = None) -> Tensor:
+        """Outputs of all members for ``x``, from the ranks along members; gradients pass to ``x``.
+
+        Ranks along data each do it for themselves, for all rows.
+        """
+        if self.link.column is None:
+            outputs: Tensor = self.ens(x, members)
+            return outputs
+        share = Layout(self.members, self.layout.along, 1).share(len(x), members)
+        everyone = list(range(self.members)) if members is None else list(members)
+        own = [self.own.index(everyone[place]) for place in share.members[self.link.along]]
+        seen = to_all_members(x, self.link)
+        # Without a member here it depends on x all the same: others wait for it on the way back.
+        piece = self.ens(seen, own) if own else x.new_zeros(0, len(x), 1) * seen.sum()
+        (whole,) = self.column.gather([piece], [share])
+        return whole
+
+    # ---- what the loop asks for -----------------------------------------------------------------
+
+    def should_resume(self, resume: bool, folder: RunFolder | None) -> bool:
+        """Whether to go on: as asked, or where torchrun has started the processes anew."""
+        return resume or (folder is not None and restarts() > 0)
+
+    def make_checkpoints(
+        self, objective: Objective, recipe: Recipe, folder: RunFolder | None, stream: Stream
+    ) -> DistributedCheckpoints:
+        """What keeps the run: all that is written goes through the first rank."""
+        return DistributedCheckpoints(self, objective, recipe, folder, stream)
+
+    def make_trainer(self, objective: Objective, recipe: Recipe) -> DistributedTrainer:
+        """What makes the steps; from here on the ensemble that was given holds own members only."""
+        self.given.lend(self.ens, self._forward)
+        return DistributedTrainer(self, objective, recipe)
+
+    def make_meter(self, objective: Objective | None) -> DistributedMeter:
+        """What collects the metrics of an epoch; without an objective, of outputs alone."""
+        return DistributedMeter(self.exchange, self.layout, self.ens.combine, objective)
+
+    def tune(self, stream: Stream) -> str:
+        """Let the first rank measure which execution is faster, and use it on all."""
+
+        def measured() -> str:
+            self.ens.tune(stream.first_inputs())
+            return self.ens.execution
+
+        self.ens.execution = self.link.on_first(measured)
+        return self.ens.execution
+
+    def should_stop(self, interruption: Interruption) -> bool:
+        """Whether any rank wanted to stop at the last exchange, where all heard of it."""
+        self.exchange.wants_to_stop = interruption.wanted
+        return self.exchange.stopping
+
+    def should_save(self, interval: CheckpointInterval, batch: int) -> bool:
+        """Whether to save amid the epoch: all count batches alike; of time the first rank tells."""
+        if interval.batches:
+            return interval.due(batch)
+        return batch % _ASK_EVERY == 0 and self.link.on_first(lambda: interval.due(batch))
+
+    def synchronize_statistics(self) -> None:
+        """Running statistics are those of the first rank that holds a member, as in DDP."""
+        if self.link.data is not None:
+            self.link.broadcast(list(self.ens.buffers()), "statistics", self.link.data)
+
+    def evaluate(self, data: Any, batch_size: int) -> dict[str, Any]:
+        """The metrics of a data set: each rank runs its members on its rows."""
+
+        def rows(count: int) -> range:
+            return self.layout.share(count).of(self.rank)[1]
+
+        return evaluate(self.ens, data, batch_size, meter=self.make_meter(None), rows=rows)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Weights and statistics of this rank's members; ranks with the same members all ask."""
+        return self.ens.state_dict() if self.shards is None else self.shards.state()
+
+    def put_weights(self, weights: dict[str, Tensor]) -> None:
+        """Go on with such weights."""
+        if self.shards is None:
+            self.ens.load_state_dict(weights)
+        else:
+            self.shards.load(weights)
+
+    def fill(self) -> None:
+        """Give the ensemble that was given the weights of all members, on every rank."""
+        state = {f"model.{name}": tensor for name, tensor in self.weights().items()}
+        whole = self.gather(state, everywhere=True)
+        self.given.fill({n.removeprefix("model."): t for n, t in whole.items()})
+
+    def broadcast(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The first rank's record, so that all decide by the same bits."""
+        return self.link.on_first(lambda: record)
+
+    def call(self, callbacks: Sequence[Callback], record: dict[str, Any]) -> bool:
+        """The first rank calls back, with all members in its hands; all hear the answers."""
+        if not callbacks:
+            return False
+        state = {f"model.{name}": tensor for name, tensor in self.weights().items()}
+        gathered = self.gather(state, everywhere=False)
+
+        def call() -> bool:
+            whole = self.given.copy({n.removeprefix("model."): t for n, t in gathered.items()})
+            answers = [callback(record, whole) for callback in callbacks]
+            return any(answers)
+
+        return self.link.on_first(call)
+
+    def gather(self, tensors: dict[str, Tensor], *, everywhere: bool) -> dict[str, Tensor]:
+        """The tensors of all members, named as one process does; on the first rank, or on all."""
+        for name in ("model.weights", "best.weights"):
+            if name in tensors and self.given.weights is not None:
+                tensors[name] = self.given.weights
+        if self.link.column is None:
+            return tensors
+        if self.link.across and not everywhere:  # ranks with the same members: the first will do
+            self.link.stand_by()
+            return {}
+        parts = self.link.gather_bytes(pack(tensors), "checkpoint", everywhere=everywhere)
+        return join([unpack(part) for part in parts], stacked=self.given.stacked)

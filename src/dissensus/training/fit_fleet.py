@@ -1,0 +1,248 @@
+"""Fleets: many ensembles of one architecture trained at once, each as if it were alone.
+
+A sweep over β is dozens of small ensembles; one after another, they leave a processor mostly idle
+between tiny operations. Here they share every operation, with one more leading axis, and yet each
+has its own data, order of batches, hyperparameters, learning rate, weight decay, seed and early
+stopping, and ends with the numbers (to float tolerance) that ``fit`` gives it alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from torch import Tensor
+
+from dissensus.ensemble import Ensemble
+from dissensus.ensemble.stack import tensors_of
+from dissensus.objectives import Independent, Objective, parse
+from dissensus.progress import ProgressBar
+from dissensus.training.batches import split_weights
+from dissensus.training.fit import NonFiniteLoss, fit
+from dissensus.training.fleet import Fleet
+from dissensus.training.history import History, RunState, select
+from dissensus.training.optim import Optimizer
+from dissensus.training.recipe import Recipe
+
+__all__ = ["Training", "fit_fleet"]
+
+OnEnd = Callable[[int, History], None]
+
+
+@dataclass(frozen=True)
+class Training:
+    """One ensemble to train, on what, and how: the arguments of ``fit`` for tensors in memory.
+
+    ``train`` and ``val`` are ``(x, y)`` or ``(x, y, weights)``.
+    """
+
+    ens: Ensemble
+    train: tuple[Tensor, ...]
+    objective: Objective | str = field(default_factory=Independent)
+    val: tuple[Tensor, ...] | None = None
+    recipe: Recipe = field(default_factory=Recipe)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.objective, str):
+            object.__setattr__(self, "objective", parse(self.objective))
+        if not _pair(self.train) or not (self.val is None or _pair(self.val)):
+            raise ValueError(
+                "train and val must be two tensors (x, y) of one length, at least 1; for a "
+                "DataLoader use fit"
+            )
+        if len(self.train) == 3 and self.objective.needs_disagreement:  # type: ignore[union-attr]
+            raise ValueError("objectives with unlabelled data take no example weights")
+        if self.val is None and (self.recipe.patience or self.recipe.freeze_patience):
+            raise ValueError("patience and freeze_patience need validation data, val=")
+
+
+def _pair(data: Any) -> bool:
+    if not isinstance(data, tuple | list) or not all(isinstance(item, Tensor) for item in data):
+        return False
+    pair, _ = split_weights(data)
+    return len(pair) == 2 and len(pair[0]) == len(pair[1]) > 0
+
+
+def fit_fleet(
+    trainings: Sequence[Training],
+    *,
+    on_end: OnEnd | None = None,
+    progress: bool = True,
+    keep_failed: bool = False,
+) -> list[History]:
+    """Train every ensemble, in place, and return its history, as ``fit`` would one by one.
+
+    Those that are alike (architecture, members, batch size, number of examples, kind of objective
+    and of optimiser) train together; an ensemble that has finished costs nothing more. What cannot
+    be batched (see :func:`kind`) goes through ``fit``. ``on_end(index, history)`` is called as soon
+    as one has finished, with its best weights in place. A loss that is not finite ends that one
+    ensemble alone; after all others have finished it is raised, unless ``keep_failed``.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+    >>> def ensemble():
+    ...     return Ensemble(lambda: nn.Linear(4, 1), members=3, combine="mean")
+    >>> sweep = [
+    ...     Training(ensemble(), (x, x[:, :1]), f"augmented:beta={beta},loss=mse",
+    ...              recipe=Recipe(epochs=2, batch_size=16))
+    ...     for beta in (0, 0.5, 1)
+    ... ]
+    >>> [len(history.epochs) for history in fit_fleet(sweep, progress=False)]
+    [2, 2, 2]
+    """
+    histories: dict[int, History] = {}
+
+    def ended(index: int, history: History) -> None:
+        histories[index] = history
+        bar.advance()
+        if on_end is not None:
+            on_end(index, history)
+
+    with ProgressBar("ensembles", len(trainings), show=progress) as bar:
+        for group in _fleets(trainings):
+            if len(group) == 1:
+                ended(group[0], _train_alone(trainings[group[0]]))
+            else:
+                _train_together(trainings, group, ended, bar)
+    failed = {i: h.ended for i, h in histories.items() if h.ended.startswith("failed")}
+    if failed and not keep_failed:
+        which = "; ".join(f"training {index}: {why}" for index, why in failed.items())
+        raise NonFiniteLoss(f"{which}. Lower the learning rate or clip gradients (clip=1.0)")
+    return [histories[index] for index in range(len(trainings))]
+
+
+def _train_alone(training: Training) -> History:
+    ens, recipe = training.ens, training.recipe
+    try:
+        return fit(
+            ens, training.train, training.objective, val=training.val, recipe=recipe, progress=False
+        )
+    except NonFiniteLoss as error:
+        return History(ended=f"failed: {error}")
+
+
+def _train_together(
+    trainings: Sequence[Training], group: list[int], ended: OnEnd, bar: ProgressBar
+) -> None:
+    """Train those of one kind: epochs until none is left."""
+    started = time.perf_counter()
+    fleet = Fleet([trainings[index] for index in group])
+    running = [(index, RunState()) for index in group]
+    while running:
+        epoch = running[0][1].epoch
+        records = fleet.epoch(epoch)
+        better, failed = [], []
+        for place, ((index, state), record) in enumerate(zip(running, records, strict=True)):
+            recipe = trainings[index].recipe
+            state.epoch = epoch + 1
+            failure = record.pop("failure", None)
+            if failure is not None:
+                state.ended = f"failed: {failure}"
+                failed.append(place)
+                continue
+            state.epochs.append(record)
+            if select(state, record, recipe):
+                better.append(place)
+            if state.epoch >= recipe.epochs and not state.ended:
+                state.ended = "epochs"
+        fleet.keep_best(better)
+        over = [place for place, (_, state) in enumerate(running) if state.ended]
+        for place in over:
+            index, state = running[place]
+            has_best = state.best_value is not None
+            if has_best or place not in failed:
+                fleet.unload(place, best=has_best)
+            trainings[index].ens.eval()
+            state.seconds = time.perf_counter() - started
+            ended(index, state.history("stacked"))
+        running = [entry for place, entry in enumerate(running) if place not in over]
+        if over and running:
+            fleet.compact([place for place in range(len(records)) if place not in over])
+        bar.update(note=f"{len(running)} running, epoch {epoch + 1}")
+
+
+# ---- grouping -----------------------------------------------------------------------------------
+
+#: Bytes of weights, gradients and moments that one fleet may touch at each step: what a
+#: processor's last cache holds, as beyond it memory is what a step waits for.
+_CACHE = 24 << 20
+
+
+def _fleets(trainings: Sequence[Training]) -> list[list[int]]:
+    """Indices of trainings that go together, in fleets that a cache holds."""
+    kinds: dict[Hashable, list[int]] = {}
+    for index, training in enumerate(trainings):
+        key = kind(training)
+        kinds.setdefault(index if key is None else key, []).append(index)
+    fleets = []
+    for indices in kinds.values():
+        # Equal learning rates side by side: each is one call of the optimiser.
+        ordered = sorted(indices, key=lambda index: _rates(trainings[index]))
+        size = sum(p.numel() * p.element_size() for p in trainings[indices[0]].ens.parameters())
+        most = max(1, _CACHE // (4 * size))
+        count = -(-len(ordered) // most)
+        share = -(-len(ordered) // count)
+        fleets += [ordered[begin : begin + share] for begin in range(0, len(ordered), share)]
+    return fleets
+
+
+def _rates(training: Training) -> tuple[Any, ...]:
+    optimizer = training.recipe.optimizer
+    assert isinstance(optimizer, Optimizer)
+    return optimizer.lr, optimizer.weight_decay, training.recipe.epochs
+
+
+def kind(training: Training) -> Hashable | None:
+    """What trainings must share to be batched; None for one that must be trained alone.
+
+    Alone are: members that cannot be stacked or would be slower stacked (convolutions on a CPU), or
+    that have buffers or dropout, or a backbone, or frozen parts; objectives that draw members or
+    need unlabelled data; a learning rate of each member's own, ``freeze_patience``, ``amp`` and
+    ``compile``.
+    """
+    ens, objective, recipe = training.ens, training.objective, training.recipe
+    assert isinstance(objective, Objective)
+    optimizer = recipe.optimizer
+    assert isinstance(optimizer, Optimizer)
+    if not _batchable(ens, training.train[0]) or not _plain(objective, ens.members):
+        return None
+    if recipe.freeze_patience or recipe.amp or recipe.compile:
+        return None
+    if isinstance(optimizer.lr, tuple) or isinstance(optimizer.weight_decay, tuple):
+        return None
+    assert ens.stack is not None
+    fixed = {f.name: getattr(objective, f.name) for f in fields(objective)}
+    for name in objective.hyperparameters:
+        del fixed[name]
+    shapes = [
+        None if data is None else tuple((t.shape, t.dtype, t.device) for t in data)
+        for data in (training.train, training.val)
+    ]
+    tensors = tuple((name, p.shape, p.dtype) for name, p in ens.stack.named_parameters())
+    others = {**vars(optimizer), "lr": None, "weight_decay": None}
+    return (
+        (repr(ens.stack), tensors, ens.device, ens.combine),
+        (type(objective), tuple(fixed.items())),
+        tuple(shapes),
+        (recipe.batch_size, recipe.clip, recipe.exact_train, tuple(others.items())),
+    )
+
+
+def _batchable(ens: Ensemble, x: Tensor) -> bool:
+    if ens.stack is None or ens.backbone is not None or ens.resolved_execution() != "stacked":
+        return False
+    parameters, buffers = tensors_of(ens.stack)
+    random = any(type(module).__name__.startswith(_RANDOM) for module in ens.stack.modules())
+    trained = all(p.requires_grad for p in parameters.values())
+    return not buffers and not random and trained and x.device == ens.device
+
+
+#: Layers that draw random numbers: each ensemble would draw others than alone.
+_RANDOM = ("Dropout", "AlphaDropout", "FeatureAlphaDropout", "RReLU")
+
+
+def _plain(objective: Objective, members: int) -> bool:
+    return not objective.needs_disagreement and objective.sample_members(members) is None

@@ -1,0 +1,301 @@
+"""The training step: outputs, objective, gradients, update; for all members or for some of them.
+
+:class:`Trainer` is the step. How members are held is apart from it: stacked
+(:class:`StackedMembers`), or as separate modules where their structures differ
+(:class:`SeparateMembers`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dissensus.ensemble import Ensemble
+from dissensus.ensemble.engine import engine_of
+from dissensus.ensemble.stack import tensors_of
+from dissensus.objectives import Objective, Terms
+from dissensus.objectives.fast import value_and_gradient
+from dissensus.training.optim import MemberOptimizer, Optimizer, clip_by_member
+from dissensus.training.recipe import Recipe
+from dissensus.training.stream import Batch
+
+__all__ = ["Members", "SeparateMembers", "StackedMembers", "Trainer", "single_precision"]
+
+#: From the gradients at outputs to those of parameters.
+Backward = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+
+class Trainer:
+    """Steps the members of an ensemble on one batch after the other."""
+
+    def __init__(
+        self, ens: Ensemble, objective: Objective, recipe: Recipe, members: Members | None = None
+    ) -> None:
+        self.ens, self.objective, self.recipe = ens, objective, recipe
+        held = SeparateMembers if ens.stack is None else StackedMembers
+        self.members: Members = members or held(ens, recipe)
+
+    def step(
+        self, batch: Batch, frozen: set[int], scale: float, *, check: bool
+    ) -> tuple[Tensor, Terms]:
+        """Train on one batch; returns the outputs and the objective's terms.
+
+        ``frozen`` members are run but not updated, ``scale`` multiplies the learning rate, and
+        ``check`` has the objective look at shapes and labels.
+        """
+        drawn = range(self.ens.members) if batch.drawn is None else batch.drawn
+        trained = set(self.objective.trained_members(drawn)) - frozen
+        return self.train(batch, trained, scale, check=check)
+
+    def train(
+        self, batch: Batch, trained: set[int], scale: float, *, check: bool
+    ) -> tuple[Tensor, Terms]:
+        """As :meth:`step`, with the members to update known."""
+        inputs = [batch.x] if batch.extra is None else [batch.x, batch.extra]
+        outputs, backward = self.members.forward(inputs, batch.drawn, trained)
+        seen, terms, gradients = self.evaluate(outputs, batch, check=check)
+        # Where the loss is not finite, the weights of before are worth keeping.
+        if trained and math.isfinite(terms.loss):
+            update = self.reduce(backward(gradients))
+            self.members.update(update, batch.drawn, trained, scale)
+        return seen, terms
+
+    def evaluate(
+        self, outputs: Sequence[Tensor], batch: Batch, *, check: bool
+    ) -> tuple[Tensor, Terms, Sequence[Tensor]]:
+        """The outputs that the objective saw, its terms, and its gradient at ``outputs``.
+
+        ``outputs`` are those on the batch and, where there are any, on unlabelled inputs.
+        """
+        logits, *unlabelled = map(single_precision, outputs)
+        extra = unlabelled[0] if unlabelled else None
+        if check:
+            self.objective.check_inputs(logits, batch.y, extra, None, batch.weights)
+        terms, gradients = value_and_gradient(
+            self.objective, logits, batch.y, extra, None, batch.weights
+        )
+        return outputs[0].detach(), terms, gradients
+
+    def reduce(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The gradients of the whole batch; one process has them already."""
+        return gradients
+
+    def locate(self, outputs: Tensor) -> str:
+        """Which process a loss that is not finite comes from, in front of the error's text."""
+        return ""
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimiser's tensors, for a checkpoint."""
+        return self.members.state()
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self.members.load(tensors)
+
+
+class Members(Protocol):
+    """The parameters of members, and the optimiser that updates them."""
+
+    def forward(
+        self, inputs: Sequence[Tensor], drawn: list[int] | None, trained: set[int]
+    ) -> tuple[list[Tensor], Backward]:
+        """Outputs of the drawn members (None: all) for each of the inputs, and the way back.
+
+        Running statistics change for trained members only.
+        """
+
+    def update(
+        self, gradients: Sequence[Tensor], drawn: list[int] | None, trained: set[int], scale: float
+    ) -> None:
+        """Step the ``trained`` ones of the drawn members, from what the way back returned."""
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimiser's tensors."""
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Go on from what :meth:`state` returned."""
+
+
+class StackedMembers:
+    """Members held as one stack ``[members, …]``.
+
+    Where a batch uses some members only, their rows are copied out, run, differentiated and stepped
+    in place: the cost does not depend on how many members there are.
+    """
+
+    def __init__(self, ens: Ensemble, recipe: Recipe) -> None:
+        assert ens.stack is not None
+        self.ens, self.recipe = ens, recipe
+        parameters, self.buffers = tensors_of(ens.stack)
+        self.parameters = {name: p for name, p in parameters.items() if p.requires_grad}
+        self.fixed = {name: p for name, p in parameters.items() if not p.requires_grad}
+        if not self.parameters:
+            raise ValueError("no parameter requires a gradient: there is nothing to train")
+        assert isinstance(recipe.optimizer, Optimizer)
+        values = list(self.parameters.values())
+        self.optimizer = MemberOptimizer(recipe.optimizer, values, ens.members)
+        plain = not (self.fixed or self.buffers or recipe.amp or recipe.compile)
+        stacked = ens.resolved_execution() == "stacked"
+        self.engine = engine_of(ens.stack) if plain and stacked else None
+        self.run = torch.compile(ens.run) if recipe.compile else ens.run
+        self.run_drawn = torch.compile(ens.run_drawn) if recipe.compile else ens.run_drawn
+
+    def forward(
+        self, inputs: Sequence[Tensor], drawn: list[int] | None, trained: set[int]
+    ) -> tuple[list[Tensor], Backward]:
+        index = None if drawn is None else torch.tensor(drawn, device=self.ens.device)
+        leaves = self.parameters if index is None else _rows(self.parameters, index)
+        if self.ens.backbone is not None:
+            with autocast(inputs[0], self.recipe):
+                inputs = [self.ens.features(x) for x in inputs]
+        if self.engine is not None and inputs[0].ndim >= 2:
+            return self.engine.vjp(leaves, [x[None] for x in inputs])
+        return self._differentiated(inputs, leaves, index, trained)
+
+    def _differentiated(
+        self,
+        inputs: Sequence[Tensor],
+        leaves: dict[str, Tensor],
+        index: Tensor | None,
+        trained: set[int],
+    ) -> tuple[list[Tensor], Backward]:
+        """The same by automatic differentiation."""
+        drawn = range(self.ens.members) if index is None else index.tolist()
+        idle = [member for member in drawn if member not in trained]
+        before = {n: buffer[idle] for n, buffer in self.buffers.items()} if idle else {}
+        with autocast(inputs[0], self.recipe):
+            if index is None:
+                tensors = {**leaves, **self.fixed}
+                outputs = [self.run(tensors, self.buffers, x) for x in inputs]
+            else:
+                leaves = {name: leaf.requires_grad_() for name, leaf in leaves.items()}
+                tensors = {**leaves, **_rows(self.fixed, index)}
+                outputs = [self.run_drawn(tensors, self.buffers, x, index) for x in inputs]
+        for name, values in before.items():
+            self.buffers[name].data[idle] = values  # .data: the way back does not use them
+        return outputs, _autograd(outputs, list(leaves.values()))
+
+    def update(
+        self, gradients: Sequence[Tensor], drawn: list[int] | None, trained: set[int], scale: float
+    ) -> None:
+        rows = range(self.ens.members) if drawn is None else drawn
+        positions = [position for position, member in enumerate(rows) if member in trained]
+        if not positions:
+            return
+        if self.recipe.clip is not None:
+            gradients = clip_by_member(gradients, self.recipe.clip)
+        if len(positions) < len(rows):
+            gradients = [gradient[positions] for gradient in gradients]
+            drawn = [rows[position] for position in positions]
+        self.optimizer.step(gradients, drawn, scale)
+
+    def state(self) -> dict[str, Tensor]:
+        return self.optimizer.state()
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        self.optimizer.load(tensors)
+
+
+class SeparateMembers:
+    """Members held as modules of their own: one optimiser each, on stacks of one."""
+
+    def __init__(self, ens: Ensemble, recipe: Recipe) -> None:
+        assert ens.unlike is not None
+        self.ens, self.recipe, self.modules = ens, recipe, ens.unlike
+        self.parameters = [self._parameters(module) for module in self.modules]
+        if not any(self.parameters):
+            raise ValueError("no parameter requires a gradient: there is nothing to train")
+        settings = recipe.optimizer
+        assert isinstance(settings, Optimizer)
+        self.optimizers = []
+        for lr, decay, own in zip(*settings.for_members(ens.members), self.parameters, strict=True):
+            alone = dataclasses.replace(settings, lr=lr, weight_decay=decay)
+            stacks = [self._local(p).detach()[None] for p in own]  # views: they share memory
+            self.optimizers.append(MemberOptimizer(alone, stacks, 1))
+
+    def _parameters(self, module: nn.Module) -> list[nn.Parameter]:
+        return [p for p in module.parameters() if p.requires_grad]
+
+    def _local(self, parameter: nn.Parameter) -> Tensor:
+        """What this process holds of a parameter."""
+        return parameter
+
+    def forward(
+        self, inputs: Sequence[Tensor], drawn: list[int] | None, trained: set[int]
+    ) -> tuple[list[Tensor], Backward]:
+        rows = range(self.ens.members) if drawn is None else drawn
+        updated = self._updated(drawn, trained)
+        idle = [b for m in rows if m not in updated for b in self.modules[m].buffers()]
+        before = [buffer.clone() for buffer in idle]
+        with autocast(inputs[0], self.recipe):
+            outputs = [self.ens(x, list(rows)) for x in inputs]
+        for buffer, values in zip(idle, before, strict=True):
+            buffer.copy_(values)
+        leaves = [parameter for member in updated for parameter in self.parameters[member]]
+        return outputs, self._backward(outputs, leaves)
+
+    def _backward(self, outputs: list[Tensor], leaves: list[nn.Parameter]) -> Backward:
+        return _autograd(outputs, leaves)
+
+    def _updated(self, drawn: list[int] | None, trained: set[int]) -> list[int]:
+        rows = range(self.ens.members) if drawn is None else drawn
+        return [member for member in rows if member in trained and self.parameters[member]]
+
+    def update(
+        self, gradients: Sequence[Tensor], drawn: list[int] | None, trained: set[int], scale: float
+    ) -> None:
+        left = iter(gradients)
+        for member in self._updated(drawn, trained):
+            own = [next(left)[None] for _ in self.parameters[member]]
+            if self.recipe.clip is not None:
+                own = self._clipped(own, self.recipe.clip)
+            self.optimizers[member].step(own, None, scale)
+
+    def _clipped(self, gradients: list[Tensor], limit: float) -> list[Tensor]:
+        return clip_by_member(gradients, limit)
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            f"{member}.{name}": tensor
+            for member, optimizer in enumerate(self.optimizers)
+            for name, tensor in optimizer.state().items()
+        }
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        for member, optimizer in enumerate(self.optimizers):
+            optimizer.load({name: tensors[f"{member}.{name}"] for name in optimizer.state()})
+
+
+def _rows(tensors: dict[str, Tensor], index: Tensor) -> dict[str, Tensor]:
+    """Copies of the rows of some members."""
+    return {name: tensor.detach().index_select(0, index) for name, tensor in tensors.items()}
+
+
+def _autograd(outputs: list[Tensor], leaves: Sequence[Tensor]) -> Backward:
+    """Gradients of ``leaves``, zero for a layer that is never called, from those at outputs."""
+
+    def backward(gradients: Sequence[Tensor]) -> Sequence[Tensor]:
+        if not leaves:
+            return []
+        cast = [g.to(output.dtype) for g, output in zip(gradients, outputs, strict=True)]
+        return torch.autograd.grad(outputs, leaves, cast, allow_unused=True, materialize_grads=True)
+
+    return backward
+
+
+def single_precision(outputs: Tensor) -> Tensor:
+    """Outputs as an objective sees them: in float32 where they were computed in half of it."""
+    return outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
+
+
+def autocast(x: Tensor, recipe: Recipe) -> AbstractContextManager[object]:
+    """The precision that a recipe asks for."""
+    if not recipe.amp:
+        return nullcontext()
+    return torch.autocast(x.device.type, dtype=torch.bfloat16)
