@@ -13,6 +13,8 @@ from dissensus.report import build
 pytest.importorskip("plotly", reason="the report needs plotly: pip install 'dissensus[report]'")
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
 
+pytestmark = pytest.mark.slow
+
 BROWSERS = ("chromium", "google-chrome", "chromium-browser", "google-chrome-stable")
 READY = "document.documentElement.dataset.ready === 'true'"
 SECONDS = 60_000

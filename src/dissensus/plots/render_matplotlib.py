@@ -1,19 +1,23 @@
 """matplotlib as the medium of plots: figures for papers, as SVG or PNG.
 
-There is no global state, and the same plot gives the same bytes. matplotlib belongs to the extra
-``plots`` and is imported when something is drawn.
+There is no global state, and the same plot gives the same bytes. The colours are those of Okabe
+and Ito, which colour-blind readers can tell apart; lines differ in their markers too. matplotlib
+belongs to the extra ``plots`` and is imported when something is drawn.
 """
 
 from __future__ import annotations
 
+import textwrap
+import warnings
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.plots.plot import Image, Matrix, Panel, Plot, Series, Text
-from dissensus.plots.style import COLORS, MARKERS, new_figure, save_figure
+from dissensus.files import replace_atomically
+from dissensus.plots.plot import AnyPanel, Image, Matrix, Panel, Plot, Series, Text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,12 +25,41 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "save"]
 
+#: Blue, vermilion, green, purple, orange, sky, yellow and black; two more for ten classes.
+COLORS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000"),
+    *("#8C564B", "#7F7F7F"),
+)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+STYLE: dict[str, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so that every machine has it
+    "font.size": 9.0,
+    "axes.titlesize": 10.0,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "figure.dpi": 100.0,
+    "savefig.dpi": 150.0,
+    "svg.hashsalt": "dissensus",  # ids of SVG elements follow from it instead of from chance
+    "svg.fonttype": "path",
+}
+
 _INKS = {"ink": "#000000", "muted": "#888888", "accent": "#D55E00"}
 _DASHES = {"solid": "-", "dashed": "--", "dotted": ":"}
 #: The width and height of a panel in inches.
 _SIZES = {"panel": (3.4, 2.6), "square": (2.7, 2.6), "image": (1.7, 2.1)}
 #: Lines of more points than this have no markers.
 _MARKED = 30
+#: Points of panels with more than this are small.
+_CROWD = 100
 
 
 def save(plot: Plot | Figure, path: str | Path) -> Path:
@@ -39,33 +72,57 @@ def save(plot: Plot | Figure, path: str | Path) -> Path:
     if ending not in ("svg", "png"):
         raise ValueError(f"a figure must be .svg or .png, got {path.name}")
     figure = draw(plot) if isinstance(plot, Plot) else plot
-    save_figure(figure, path.parent, path.stem, (ending,))
+    nothing: dict[str, Any] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+    write = partial(figure.savefig, format=ending, metadata=nothing[ending])
+    with import_matplotlib().rc_context(STYLE), warnings.catch_warnings():
+        warnings.simplefilter("error")  # a glyph that is missing, a layout that failed
+        replace_atomically(path, write)
     return path
 
 
 def draw(plot: Plot) -> Figure:
     """Draw ``plot``; the figure can be changed before it is saved."""
+    matplotlib = import_matplotlib()
+    from matplotlib.figure import Figure
+
     rows, columns = plot.grid
     width, height = plot.size or _SIZES[_shape(plot)]
-    shared = False if plot.share_y == "none" else plot.share_y
-    figure, axes = new_figure(rows, columns, width=width, height=height, sharey=shared)
-    for place, own in enumerate(axes.flat):
-        panel = plot.panels[place] if place < len(plot.panels) else Text()
-        if isinstance(panel, Panel):
-            _draw_panel(own, panel)
+    shared: Any = False if plot.share_y == "none" else plot.share_y
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False, sharey=shared)
+        for place, own in enumerate(axes.flat):
+            panel = plot.panels[place] if place < len(plot.panels) else Text()
+            _draw_any(own, panel)
             if shared and place % columns:
                 own.set_ylabel("")
-        elif isinstance(panel, Matrix):
-            _draw_matrix(own, panel)
-        elif isinstance(panel, Image):
-            _draw_image(own, panel)
-        elif panel.text:
-            own.set_axis_off()
-            own.text(0.05, 0.5, panel.text, fontsize=11.0, va="center")
-        else:
-            own.set_visible(False)
-    _add_legend(figure, axes)
+        _add_legend(figure, axes)
     return figure
+
+
+def import_matplotlib() -> Any:
+    """matplotlib, or an error that says what to install."""
+    try:
+        import matplotlib
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            "figures need matplotlib, which is not installed: pip install 'dissensus[plots]'"
+        ) from error
+    return matplotlib
+
+
+def _draw_any(axes: Axes, panel: AnyPanel) -> None:
+    if isinstance(panel, Panel):
+        _draw_panel(axes, panel)
+    elif isinstance(panel, Matrix):
+        _draw_matrix(axes, panel)
+    elif isinstance(panel, Image):
+        _draw_image(axes, panel)
+    elif panel.text:
+        axes.set_axis_off()
+        axes.text(0.05, 0.5, panel.text, fontsize=11.0, va="center")
+    else:
+        axes.set_visible(False)
 
 
 def _shape(plot: Plot) -> str:
@@ -98,7 +155,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 def _offsets(panel: Panel) -> tuple[list[float], float]:
     """Bars and points that share a name stand side by side: how far off, and how wide each is."""
     beside = [one for one in panel.series if one.kind in ("bars", "points")]
-    places = [name for one in beside for name in one.x if isinstance(name, str)]
+    places = [name for one in beside for name in set(one.x) if isinstance(name, str)]
     if panel.stacked or len(set(places)) == len(places):
         return [0.0] * len(panel.series), 0.7
     width = 0.8 / len(beside)
@@ -123,7 +180,9 @@ def _draw_line(axes: Axes, series: Series, x: NDArray[Any]) -> None:
 def _draw_points(axes: Axes, panel: Panel, series: Series, x: NDArray[Any]) -> None:
     color, marker = _look(series)
     y, errors = np.asarray(series.y), _errors(series)
-    common: dict[str, Any] = {"fmt": marker, "color": color, "capsize": 2.5, "linewidth": 1.0}
+    crowded = sum(len(one.x) for one in panel.series) > _CROWD
+    size: dict[str, Any] = {"markersize": 2.5, "capsize": 0.0} if crowded else {"capsize": 2.5}
+    common: dict[str, Any] = {"fmt": marker, "color": color, "linewidth": 1.0, **size}
     if panel.horizontal:
         axes.errorbar(y, x, xerr=errors, **common, label=_label(series))
     else:
@@ -187,6 +246,7 @@ def _finish_axes(axes: Axes, panel: Panel) -> None:
     x_axis, y_axis = (axes.yaxis, axes.xaxis) if turned else (axes.xaxis, axes.yaxis)
     if panel.x_log:
         (axes.set_yscale if turned else axes.set_xscale)("log")
+        _tick_values(x_axis, panel)
     if panel.y_log:
         (axes.set_xscale if turned else axes.set_yscale)("log")
     if panel.x_range is not None:
@@ -203,7 +263,8 @@ def _finish_axes(axes: Axes, panel: Panel) -> None:
     names = panel.names
     if names:
         slanted = not turned and sum(map(len, names)) > 26
-        x_axis.set_ticks(range(len(names)), names, fontsize=8.0, rotation=30 if slanted else 0)
+        slant: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+        x_axis.set_ticks(range(len(names)), names, fontsize=8.0, **(slant if slanted else {}))
         if turned:
             axes.set_ylim(len(names) - 0.5, -0.5)
     elif not panel.x_log and all(_whole(series) for series in panel.series):
@@ -214,7 +275,15 @@ def _finish_axes(axes: Axes, panel: Panel) -> None:
         axes.grid(visible=False)
     if panel.legend:
         place: Any = panel.legend
-        axes.legend(loc=place, fontsize=7.5, frameon=False)
+        axes.legend(loc=place, fontsize=7.5)
+
+
+def _tick_values(axis: Any, panel: Panel) -> None:
+    """Ticks of a logarithmic axis at the values themselves, if they are few."""
+    values = sorted({float(value) for series in panel.series for value in series.x})
+    if len(values) <= 8:
+        axis.set_ticks(values, [f"{value:g}" for value in values])
+        axis.set_ticks([], minor=True)
 
 
 def _whole(series: Series) -> bool:
@@ -223,9 +292,9 @@ def _whole(series: Series) -> bool:
 
 
 def _label_axes(axes: Axes, x: str, y: str, title: str) -> None:
-    axes.set_xlabel(x, fontsize=9.0)
-    axes.set_ylabel(y, fontsize=9.0)
-    axes.set_title(title.replace("$", r"\$"), loc="left", fontsize=10.0)
+    axes.set_xlabel(x)
+    axes.set_ylabel(textwrap.fill(y, 36))
+    axes.set_title(title.replace("$", r"\$"))
 
 
 # ---- matrices and images ------------------------------------------------------------------------
@@ -255,7 +324,8 @@ def _draw_image(axes: Axes, image: Image) -> None:
     axes.grid(visible=False)
     axes.set_frame_on(False)
     ink = _INKS["accent"] if image.alert else "black"
-    axes.set_title(image.title.replace("$", r"\$"), fontsize=7.5, pad=2.0, color=ink)
+    title = image.title.replace("$", r"\$")
+    axes.set_title(title, loc="center", fontsize=7.5, pad=2.0, color=ink)
     if image.label:
         words = image.label.replace("$", r"\$")
         below: dict[str, Any] = {"fontweight": "bold", "fontsize": 8.0, "ha": "center", "va": "top"}
@@ -275,5 +345,5 @@ def _add_legend(figure: Figure, axes: Any) -> None:
                 handles.setdefault(name, handle)
     if len(handles) > 1:
         columns = min(5, len(handles))
-        style: dict[str, Any] = {"ncols": columns, "frameon": False, "fontsize": 8.0}
+        style: dict[str, Any] = {"ncols": columns, "fontsize": 8.0}
         figure.legend(list(handles.values()), list(handles), loc="outside lower center", **style)

@@ -1,22 +1,14 @@
-"""One look for all figures: no global state, the same bytes from the same records.
-
-The colours are those of Okabe and Ito, which colour-blind readers can tell apart; lines differ in
-their markers too. matplotlib belongs to the extra ``plots`` and is imported when something is
-drawn.
-"""
+"""Drawing with matplotlib by hand, for figures that are no :class:`~dissensus.plots.Plot` yet."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dissensus.files import replace_atomically
+from dissensus.plots.render_matplotlib import COLORS, MARKERS, STYLE, import_matplotlib, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,50 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["COLORS", "MARKERS", "add_line", "label", "new_figure", "save_figure"]
 
-#: Okabe and Ito's palette: blue, vermilion, green, purple, orange, sky, yellow, black.
-COLORS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#F0E442",
-    "#000000",
-)
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-
-_STYLE: dict[str, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so that every machine has it
-    "font.size": 9.0,
-    "axes.titlesize": 10.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#DDDDDD",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 4.0,
-    "figure.dpi": 100.0,
-    "savefig.dpi": 150.0,
-    "svg.hashsalt": "dissensus",  # ids of SVG elements follow from it instead of from chance
-    "svg.fonttype": "path",
-}
-
 
 def new_figure(
     rows: int = 1, columns: int = 1, *, width: float = 3.6, height: float = 2.8, **options: Any
 ) -> tuple[Figure, NDArray[Any]]:
-    """A figure and its axes ``[rows, columns]``; ``width`` and ``height`` are those of one panel.
-
-    ``options`` go to ``Figure.subplots``, such as ``sharex=True``.
-    """
-    matplotlib = _matplotlib()
+    """A figure and its axes ``[rows, columns]``; ``width`` and ``height`` of one panel."""
+    matplotlib = import_matplotlib()
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, axes
@@ -103,28 +60,6 @@ def label(axes: Axes, x: str, y: str, title: str = "", *, legend: bool = False) 
         axes.legend(fontsize=8.0, frameon=False)
 
 
-def save_figure(
-    figure: Figure, folder: str | Path, name: str, formats: Sequence[str] = ("svg", "png")
-) -> list[Path]:
-    """Write ``name.svg`` and ``name.png``, without date or version, so that equal is equal."""
-    matplotlib = _matplotlib()
-    metadata = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
-    paths = []
-    for ending in formats:
-        path = Path(folder) / f"{name}.{ending}"
-        with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-            warnings.simplefilter("error")  # a glyph that is missing, a layout that failed
-            write = partial(figure.savefig, format=ending, metadata=metadata[ending])
-            replace_atomically(path, write)
-        paths.append(path)
-    return paths
-
-
-def _matplotlib() -> Any:
-    try:
-        import matplotlib
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            "figures need matplotlib, which is not installed: pip install 'dissensus[plots]'"
-        ) from error
-    return matplotlib
+def save_figure(figure: Figure, folder: str | Path, name: str, formats: Any) -> list[Path]:
+    """Write ``name`` in each of ``formats``."""
+    return [save(figure, Path(folder) / f"{name}.{ending}") for ending in formats]
