@@ -102,7 +102,7 @@ def test_one_pass_gives_the_same_scores(
     name: str, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "dissensus.scores.together._CHUNK", 50
+        "dissensus.scores.named_scores._CHUNK", 50
     )  # several pieces, the last one shorter
     logits = seeded(3, 17, 6, scale=scale)  # at 60 wrong-class probabilities underflow when squared
     weights = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
@@ -357,7 +357,9 @@ def test_max_softmax_is_bma_for_one_member_and_not_for_two() -> None:
 def test_scores_of_a_file_are_those_of_its_tensor(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dissensus.scores.together._READ", 100)  # many parts, the last one shorter
+    monkeypatch.setattr(
+        "dissensus.scores.named_scores._READ", 100
+    )  # many parts
     logits, seen = seeded(3, 17, 6), []
     file = tmp_path / f"test{suffix}"
     if suffix == ".npz":

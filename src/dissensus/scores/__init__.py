@@ -1,4 +1,4 @@
-"""How strange an input looks to an ensemble: one number an example, from ``[members, batch, …]``.
+"""Scores of how unusual an input looks to an ensemble, one number for each example.
 
 **For every score, higher means more out of distribution.** What a paper defines as a confidence is
 negated here. ``SCORES["pds"](logits)`` gives one score, :func:`parse` one by a name that may hold a
@@ -28,8 +28,13 @@ from dissensus.scores.functions import (
     unique,
     variance,
 )
-from dissensus.scores.named import NamedScore, at_temperature, parse
-from dissensus.scores.together import score_all, score_file
+from dissensus.scores.named_scores import (
+    NamedScore,
+    at_temperature,
+    parse,
+    score_all,
+    score_file,
+)
 
 __all__ = [
     "SCORES",

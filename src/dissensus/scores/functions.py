@@ -1,4 +1,7 @@
-"""The scores one by one: pure functions of ``[members, batch, outputs]``, and what they share."""
+"""Scores of how unusual an input looks: pure functions of ``[members, batch, outputs]``.
+
+Each function takes logits, or a :class:`View` of them, which lets many scores share a softmax.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from dissensus.outputs import check_logits, check_outputs, check_weights, weight
 
 __all__ = [
     "SCORES",
+    "View",
     "bma",
     "confidence",
     "disagreement",
@@ -31,10 +35,17 @@ __all__ = [
 
 
 class View:
-    """What scores share about one batch, each computed once and only if some score asks for it."""
+    """Quantities of one batch that scores share, each computed once and only if it is needed."""
 
-    def __init__(self, logits: Tensor, weights: Tensor | None) -> None:
+    def __init__(self, logits: Tensor, weights: Tensor | None = None) -> None:
+        check_logits(logits)
+        check_weights(weights, logits.shape[0])
         self.logits, self.weights = logits, weights
+
+    @classmethod
+    def of(cls, logits: Tensor | View, weights: Tensor | None) -> View:
+        """A view of ``logits``, which may be one already."""
+        return logits if isinstance(logits, View) else cls(logits, weights)
 
     @cached_property
     def top(self) -> Tensor:
@@ -78,58 +89,102 @@ class View:
         return -(self.mean_probs * self.mean_probs.clamp_min(tiny).log()).sum(-1)
 
 
-def _pds_sum(view: View) -> Tensor:
+def pds(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+    """Predictive diversity score ``(1/C) Σ_c max_m p_c^m``, ``[batch]`` (ldr, Eq. 10).
+
+    A smooth count of the classes that members predict. Lies in [1/C, min(M, C)/C]; with two members
+    it is (1 + total variation) / C.
+
+    >>> one_hot = torch.tensor([[[50.0, 0, 0]], [[0, 50.0, 0]], [[50.0, 0, 0]]])
+    >>> 3 * pds(one_hot)                                   # two classes are predicted
+    tensor([2.])
+    """
+    view = View.of(logits, weights)
+    return pds_sum(view) / view.logits.shape[-1]
+
+
+def pds_sum(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+    """``Σ_c max_m p_c^m = C · PDS``, in [1, min(M, C)]: PDS without its 1/C (ldr, Section 3.4)."""
+    view = View.of(logits, weights)
     probs = view.probs
     if view.weights is not None:
         probs = probs * (view.weights > 0).to(probs.dtype)[:, None, None]
-    return probs.amax(0).sum(-1)  # Σ_c max_m p_c^m
+    return probs.amax(0).sum(-1)
 
 
-def _pds(view: View) -> Tensor:
-    return _pds_sum(view) / view.logits.shape[-1]  # Eq. 10
+def bma(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+    """Minus the largest mean probability, ``−max_c Σ_m w_m p_c^m`` (ldr, Eq. 9).
+
+    Differs from the paper: negated, as its η_BMA is a confidence; and probabilities are averaged as
+    Equation 9 says, where the published code averages logits.
+    """
+    return -View.of(logits, weights).mean_probs.amax(-1)
 
 
-def _bma(view: View) -> Tensor:
-    return -view.mean_probs.amax(-1)  # −η_BMA, Eq. 9
+def max_softmax(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+    """Minus the largest probability of the averaged logits, ``−max_c softmax(Σ_m w_m f^m)_c``.
 
-
-def _max_softmax(view: View) -> Tensor:
+    What the code published with ldr calls BMA; of a single member it equals :func:`bma`, and both
+    are the maximum softmax probability of Hendrycks and Gimpel (2017).
+    """
+    view = View.of(logits, weights)
     return -weighted_mean(view.logits, view.weights).softmax(-1).amax(-1)
 
 
-def _entropy(view: View) -> Tensor:
-    return view.ensemble_entropy  # Eq. 15
+def entropy(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+    """Shannon entropy of the mean prediction, in nats (ldr, Eq. 15 without its constant 1/C)."""
+    return View.of(logits, weights).ensemble_entropy
 
 
-def _mean_entropy(view: View) -> Tensor:
-    return weighted_mean(view.member_entropy, view.weights)  # Eq. 14
+def mean_entropy(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+    """Mean of the members' Shannon entropies, in nats (ldr, Eq. 14 without its constant 1/C)."""
+    view = View.of(logits, weights)
+    return weighted_mean(view.member_entropy, view.weights)
 
 
-def _mutual_information(view: View) -> Tensor:
+def mutual_information(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+    """Entropy of the mean minus mean of the entropies: what members know apart (adp, Eq. 9)."""
+    view = View.of(logits, weights)
     # Not negative by Jensen's inequality; the difference of two roundings may be.
-    return (view.ensemble_entropy - _mean_entropy(view)).clamp_min(0)
+    return (entropy(view) - mean_entropy(view)).clamp_min(0)
 
 
-def _energy(view: View) -> Tensor:
+def energy(
+    logits: Tensor | View, weights: Tensor | None = None, temperature: float = 1.0
+) -> Tensor:
+    """Mean energy ``−Σ_m w_m T log Σ_c exp(f_c^m / T)`` (ldr, Eq. 13, with a temperature T)."""
+    if not temperature > 0:
+        raise ValueError(f"temperature must be greater than 0, got {temperature!r}")
+    view = View.of(logits, weights)
+    if temperature != 1:
+        return temperature * energy(view.logits / temperature, view.weights)
     log_sum_exp = view.top.squeeze(-1) - view.top_prob.log()
-    return -weighted_mean(log_sum_exp, view.weights)  # Eq. 13
+    return -weighted_mean(log_sum_exp, view.weights)
 
 
-def _confidence(view: View) -> Tensor:
-    return -weighted_mean(view.top_prob, view.weights)  # −p̄, Eq. 16
+def confidence(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+    """Minus the mean of the members' largest probabilities, −p̄ (ldr, Eq. 16)."""
+    view = View.of(logits, weights)
+    return -weighted_mean(view.top_prob, view.weights)
 
 
-def _max_logit(view: View) -> Tensor:
+def max_logit(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+    """Minus the mean of the members' largest logits."""
+    view = View.of(logits, weights)
     return -weighted_mean(view.top.squeeze(-1), view.weights)
 
 
-def _unique(view: View) -> Tensor:
+def unique(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+    """How many different classes the members predict, 1 to min(M, C) (#unique; ldr, Table 1)."""
+    view = View.of(logits, weights)
     ordered = view.labels.sort(0).values
-    steps = (ordered[1:] != ordered[:-1]).sum(0)
-    return (1 + steps).to(view.logits.dtype)
+    changes = (ordered[1:] != ordered[:-1]).sum(0)
+    return (1 + changes).to(view.logits.dtype)
 
 
-def _disagreement(view: View) -> Tensor:
+def disagreement(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+    """Share of pairs of members that predict different classes, 0 to 1; 0 for one member."""
+    view = View.of(logits, weights)
     members = view.logits.shape[0]
     if members == 1:
         return view.logits.new_zeros(view.logits.shape[1])
@@ -143,8 +198,23 @@ def _disagreement(view: View) -> Tensor:
     return weighted / torch.where(total > 0, total, 1.0)
 
 
-def _ensemble_diversity(view: View) -> Tensor:
+def ensemble_diversity(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+    """Minus the log ensemble diversity with the *predicted* label (adp, Eq. 3 and Section 4.5).
+
+    Members trained with ADP have orthogonal wrong-class predictions on data they know; where the
+    diversity is low, the input is suspect. For ensembles trained otherwise it means little.
+
+    Differs from the paper: the true label is not known at test time, so the predicted one is used.
+    """
+    view = View.of(logits, weights)
+    check_room_for_orthogonality(*view.logits.shape[::2])
+    if view is logits:  # other scores need the probabilities too
+        return _ensemble_diversity_from_probs(view)
     return -log_ensemble_diversity(view.logits, view.mean_probs.argmax(-1), view.weights)
+
+
+#: Squared lengths of wrong-class probabilities below this are computed anew from the logits.
+_SAFE_SQUARE = 1e-28
 
 
 def _ensemble_diversity_from_probs(view: View) -> Tensor:
@@ -162,125 +232,6 @@ def _ensemble_diversity_from_probs(view: View) -> Tensor:
             view.logits[:, small], predicted[small], view.weights
         )
     return scored
-
-
-#: Squared lengths of wrong-class probabilities below this are computed anew from the logits.
-_SAFE_SQUARE = 1e-28
-
-#: Every score of a classifier, as a function of what is shared.
-CORES: dict[str, Callable[[View], Tensor]] = {
-    "pds": _pds,
-    "pds_sum": _pds_sum,
-    "bma": _bma,
-    "max_softmax": _max_softmax,
-    "entropy": _entropy,
-    "mean_entropy": _mean_entropy,
-    "mutual_information": _mutual_information,
-    "energy": _energy,
-    "confidence": _confidence,
-    "max_logit": _max_logit,
-    "unique": _unique,
-    "disagreement": _disagreement,
-    "ensemble_diversity": _ensemble_diversity_from_probs,
-}
-
-
-def view_of(logits: Tensor, weights: Tensor | None) -> View:
-    """What scores share about these logits, once they are checked."""
-    check_logits(logits)
-    check_weights(weights, logits.shape[0])
-    return View(logits, weights)
-
-
-def pds(logits: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Predictive diversity score ``(1/C) Σ_c max_m p_c^m``, ``[batch]`` (ldr, Eq. 10).
-
-    A smooth count of the classes that members predict. Lies in [1/C, min(M, C)/C]; with two members
-    it is (1 + total variation) / C.
-
-    >>> one_hot = torch.tensor([[[50.0, 0, 0]], [[0, 50.0, 0]], [[50.0, 0, 0]]])
-    >>> 3 * pds(one_hot)                                   # two classes are predicted
-    tensor([2.])
-    """
-    return _pds(view_of(logits, weights))
-
-
-def pds_sum(logits: Tensor, weights: Tensor | None = None) -> Tensor:
-    """``Σ_c max_m p_c^m = C · PDS``, in [1, min(M, C)]: PDS without its 1/C (ldr, Section 3.4)."""
-    return _pds_sum(view_of(logits, weights))
-
-
-def bma(logits: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Minus the largest mean probability, ``−max_c Σ_m w_m p_c^m`` (ldr, Eq. 9).
-
-    Differs from the paper: negated, as its η_BMA is a confidence; and probabilities are averaged as
-    Equation 9 says, where the published code averages logits.
-    """
-    return _bma(view_of(logits, weights))
-
-
-def max_softmax(logits: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Minus the largest probability of the averaged logits, ``−max_c softmax(Σ_m w_m f^m)_c``.
-
-    What the code published with ldr calls BMA; of a single member it equals :func:`bma`, and both
-    are the maximum softmax probability of Hendrycks and Gimpel (2017).
-    """
-    return _max_softmax(view_of(logits, weights))
-
-
-def entropy(logits: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Shannon entropy of the mean prediction, in nats (ldr, Eq. 15 without its constant 1/C)."""
-    return _entropy(view_of(logits, weights))
-
-
-def mean_entropy(logits: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Mean of the members' Shannon entropies, in nats (ldr, Eq. 14 without its constant 1/C)."""
-    return _mean_entropy(view_of(logits, weights))
-
-
-def mutual_information(logits: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Entropy of the mean minus mean of the entropies: what members know apart (adp, Eq. 9)."""
-    return _mutual_information(view_of(logits, weights))
-
-
-def energy(logits: Tensor, weights: Tensor | None = None, temperature: float = 1.0) -> Tensor:
-    """Mean energy ``−Σ_m w_m T log Σ_c exp(f_c^m / T)`` (ldr, Eq. 13, with a temperature T)."""
-    if not temperature > 0:
-        raise ValueError(f"temperature must be greater than 0, got {temperature!r}")
-    return temperature * _energy(view_of(logits / temperature, weights))
-
-
-def confidence(logits: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Minus the mean of the members' largest probabilities, −p̄ (ldr, Eq. 16)."""
-    return _confidence(view_of(logits, weights))
-
-
-def max_logit(logits: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Minus the mean of the members' largest logits."""
-    return _max_logit(view_of(logits, weights))
-
-
-def unique(logits: Tensor, weights: Tensor | None = None) -> Tensor:
-    """How many different classes the members predict, 1 to min(M, C) (#unique; ldr, Table 1)."""
-    return _unique(view_of(logits, weights))
-
-
-def disagreement(logits: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Share of pairs of members that predict different classes, 0 to 1; 0 for one member."""
-    return _disagreement(view_of(logits, weights))
-
-
-def ensemble_diversity(logits: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Minus the log ensemble diversity with the *predicted* label (adp, Eq. 3 and Section 4.5).
-
-    Members trained with ADP have orthogonal wrong-class predictions on data they know; where the
-    diversity is low, the input is suspect. For ensembles trained otherwise it means little.
-
-    Differs from the paper: the true label is not known at test time, so the predicted one is used.
-    """
-    view = view_of(logits, weights)
-    check_room_for_orthogonality(*logits.shape[::2])
-    return _ensemble_diversity(view)
 
 
 def check_room_for_orthogonality(members: int, classes: int) -> None:

@@ -1,0 +1,220 @@
+"""Named scores: one at a temperature, as in ``"bma:temperature=2"``, and many in one pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dissensus.outputs import Predictions, check_outputs, check_weights
+from dissensus.scores.functions import SCORES, View, check_room_for_orthogonality
+from dissensus.specs import check_name, join_spec, read_settings, split_spec
+
+__all__ = ["NamedScore", "at_temperature", "parse", "score_all", "score_file"]
+
+#: Scores of classifiers; the variance is for regression.
+CLASSES = [name for name in SCORES if name != "variance"]
+
+#: Numbers a chunk of :func:`score_all` holds: few enough for a cache, enough to be worth the calls.
+_CHUNK = 1 << 20
+
+#: Numbers that :func:`score_file` reads at once: 32 MiB of float32.
+_READ = 1 << 23
+
+
+#: Scores whose order a temperature shared by all members cannot change.
+_UNMOVED = frozenset({"max_logit", "unique", "disagreement", "variance"})
+
+
+@dataclass(frozen=True)
+class NamedScore:
+    """A score of ``SCORES`` of the logits divided by a temperature; ``str`` gives its name back.
+
+    The energy is ``−T log Σ_c exp(f_c / T)``, multiplied by T as its definition says.
+    """
+
+    name: str
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_name(self.name, SCORES, "score")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature must be greater than 0, got {self.temperature!r}")
+        if self.temperature != 1 and self.name in _UNMOVED:
+            raise ValueError(f"a temperature changes nothing about {self.name}; leave it out")
+
+    def __call__(self, logits: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The score of each example, ``[batch]``."""
+        if self.temperature == 1:
+            return SCORES[self.name](logits, weights)
+        return self.factor * SCORES[self.name](logits / self.temperature, weights)
+
+    @property
+    def factor(self) -> float:
+        """What the score of the divided logits is multiplied by."""
+        return self.temperature if self.name == "energy" else 1.0
+
+    def __str__(self) -> str:
+        settings = {} if self.temperature == 1 else {"temperature": float(self.temperature)}
+        return join_spec(self.name, settings)
+
+
+def parse(text: str) -> NamedScore:
+    """The score that ``text`` names.
+
+    >>> parse("energy:temperature=10")(torch.zeros(3, 2, 4))         # −10 log 4
+    tensor([-13.8629, -13.8629])
+    >>> str(parse("bma"))
+    'bma'
+    """
+    name, settings = split_spec(text)
+    check_name(name, SCORES, "score")
+    return NamedScore(name, **read_settings(name, settings, NamedScore, ["temperature"]))
+
+
+def at_temperature(
+    score: str | Callable[..., Tensor], temperature: Tensor | float
+) -> Callable[..., Tensor]:
+    """``score`` of ``logits_j / T_j``: one temperature, or one for each member ``[members]``.
+
+    Takes what :func:`dissensus.calibration.fit_temperature` finds. A named score at one temperature
+    comes back as a :class:`NamedScore`, which a ``Detector`` can save.
+
+    >>> tempered = at_temperature("bma", torch.tensor(4.0))
+    >>> str(tempered)
+    'bma:temperature=4'
+    """
+    temperature = torch.as_tensor(temperature, dtype=torch.float64)
+    if isinstance(score, str):
+        score = parse(score)
+    if isinstance(score, NamedScore) and temperature.ndim == 0:
+        return NamedScore(score.name, score.temperature * float(temperature))
+    if temperature.ndim > 1 or not bool((temperature > 0).all()):
+        raise ValueError(
+            "temperature must be a scalar or [members], and greater than 0, got "
+            f"{temperature.tolist()}"
+        )
+    function = score
+
+    def tempered(logits: Tensor, weights: Tensor | None = None) -> Tensor:
+        if temperature.ndim and len(temperature) != logits.shape[0]:
+            raise ValueError(
+                f"there are {len(temperature)} temperatures, and the logits are of "
+                f"{logits.shape[0]} members"
+            )
+        scale = temperature.to(logits).reshape(-1, 1, 1)
+        return (
+            function(logits / scale, weights) if weights is not None else function(logits / scale)
+        )
+
+    return tempered
+
+
+# ---- many at once -------------------------------------------------------------------------------
+
+
+def score_all(
+    logits: Tensor, names: Iterable[str] | None = None, weights: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Many scores at once, ``{name: [batch]}``: all that suit a classifier unless ``names`` says.
+
+    Names may hold a temperature, as in ``"bma:temperature=2"``. Works through the batch in pieces
+    that fit a processor's cache and shares the softmax among all scores of one temperature, so that
+    it needs little time and next to no memory beyond the logits.
+
+    >>> sorted(score_all(torch.zeros(2, 4, 3), ["pds", "entropy"]))
+    ['entropy', 'pds']
+    """
+    check_outputs(logits, name="logits", finite=False)
+    members, batch, classes = logits.shape
+    check_weights(weights, members)
+    chosen = _select(names, members, classes)
+    step = max(1, _CHUNK // (members * classes))
+    # Filled in place: small results kept among large pieces that are freed would hold their memory.
+    scores = {name: logits.new_empty(batch) for name in chosen}
+    for start in range(0, batch, step):
+        part = logits[:, start : start + step]
+        for temperature in sorted({score.temperature for score in chosen.values()}):
+            view = View(part if temperature == 1 else part / temperature, weights)
+            for name, score in chosen.items():
+                if score.temperature == temperature:
+                    values = SCORES[score.name](view)
+                    scores[name][start : start + step] = score.factor * values
+    return scores
+
+
+def score_file(
+    path: str | Path,
+    names: Iterable[str] | None = None,
+    weights: Tensor | None = None,
+    *,
+    progress: Callable[[int, int], object] | None = None,
+) -> dict[str, Tensor]:
+    """:func:`score_all` of a file of :class:`~dissensus.outputs.Predictions`, in one pass over it.
+
+    A safetensors file is read some examples at a time, so that memory does not grow with it; an
+    ``.npz`` is read whole. Half precision is scored in float32. ``progress`` is called with the
+    number of examples done and their total.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "test.safetensors"
+    >>> Predictions(torch.zeros(3, 7, 2)).save(file)
+    >>> score_file(file, ["bma"])["bma"].shape
+    torch.Size([7])
+    """
+    chosen = None if names is None else list(names)
+    pieces: dict[str, list[Tensor]] = {}
+    done = 0
+    for part, total in _read_parts(Path(path)):
+        part = part.float() if part.element_size() < 4 else part
+        for name, values in score_all(part, chosen, weights).items():
+            pieces.setdefault(name, []).append(values)
+        done += part.shape[1]
+        if progress is not None:
+            progress(done, total)
+    return {name: torch.cat(values) for name, values in pieces.items()}
+
+
+def _read_parts(path: Path) -> Iterator[tuple[Tensor, int]]:
+    """Outputs ``[members, some, classes]`` one after the other, and how many examples there are."""
+    from safetensors import SafetensorError, safe_open
+
+    if path.suffix != ".safetensors":
+        outputs = Predictions.load(path).outputs
+        yield outputs, outputs.shape[1]
+        return
+    if not path.is_file():
+        raise ValueError(f"no predictions at {path}: there is no such file")
+    start, total = 0, 1
+    while start < total:
+        try:
+            # Opened anew for each part: pages of a file that stays open stay in memory.
+            with safe_open(path, framework="pt") as file:
+                outputs = file.get_slice("outputs")
+                members, total, classes = outputs.get_shape()
+                step = max(1, _READ // max(1, members * classes))
+                part: Tensor = outputs[:, start : start + step]
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ValueError(
+                f"{path} is not a predictions file that can be read: it must hold 'outputs' "
+                f"[members, batch, outputs] ({error})"
+            ) from error
+        yield part, total
+        start += step
+
+
+def _select(names: Iterable[str] | None, members: int, classes: int) -> dict[str, NamedScore]:
+    if names is None:
+        few = members <= classes - 1
+        return {name: NamedScore(name) for name in CLASSES if few or name != "ensemble_diversity"}
+    chosen: dict[str, NamedScore] = {}
+    for name in names:
+        check_name(split_spec(name)[0], CLASSES, "score for classifiers")
+        chosen[name] = parse(name)
+    if any(score.name == "ensemble_diversity" for score in chosen.values()):
+        check_room_for_orthogonality(members, classes)
+    return chosen
