@@ -357,9 +357,7 @@ def test_max_softmax_is_bma_for_one_member_and_not_for_two() -> None:
 def test_scores_of_a_file_are_those_of_its_tensor(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "dissensus.scores.named_scores._READ", 100
-    )  # many parts
+    monkeypatch.setattr("dissensus.scores.named_scores._READ", 100)  # many parts
     logits, seen = seeded(3, 17, 6), []
     file = tmp_path / f"test{suffix}"
     if suffix == ".npz":

@@ -88,8 +88,8 @@ def fit_temperature(
     if per_member:
         with_slope = partial(loss, gradient=True)
         best = _best_joint(with_slope, bounds, best, value, logits.shape[0])
-    found = _at_bounds(best, bounds, logits.device)
-    return found if per_member else found[0]
+    temperatures = _at_bounds(best, bounds, logits.device)
+    return temperatures if per_member else temperatures[0]
 
 
 def fit_member_temperatures(
@@ -190,16 +190,16 @@ def _check_bounds(bounds: tuple[float, float]) -> None:
 
 def _at_bounds(best: list[float], bounds: tuple[float, float], device: torch.device) -> Tensor:
     """The temperatures as a tensor, with a warning (to the caller's caller) of those at a bound."""
-    found = torch.tensor(best, dtype=torch.float64, device=device)
+    temperatures = torch.tensor(best, dtype=torch.float64, device=device)
     for bound, way in zip(bounds, ("sharper", "flatter"), strict=True):
-        at_bound = (found / bound - 1).abs() < 1e-9  # exp(log(bound)) need not be the bound
-        found = torch.where(at_bound, bound, found)
+        at_bound = (temperatures / bound - 1).abs() < 1e-9  # exp(log(bound)) need not be the bound
+        temperatures = torch.where(at_bound, bound, temperatures)
         if bool(at_bound.any()):
             warnings.warn(
-                f"{int(at_bound.sum())} of {found.numel()} temperatures ran into their bound "
+                f"{int(at_bound.sum())} of {len(best)} temperatures ran into their bound "
                 f"(T = {bound:g}: {way} was always better); fit on more validation data, or set "
                 "narrower bounds",
                 TemperatureAtBound,
                 stacklevel=3,
             )
-    return found
+    return temperatures

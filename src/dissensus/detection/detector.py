@@ -165,10 +165,10 @@ class Detector:
         if (record["score"] is None) == (score is None):
             what = "a function: pass it as" if score is None else "a named score: leave out"
             raise ValueError(f"{path} was fitted with {what} score=")
-        found = score or record["score"]
+        scorer = score or record["score"]
         if record["score"] in DISTANCES:
-            found = DISTANCES[record["score"]].load(_beside(path))
-        detector = cls(ens, found, features=features, batch_size=batch_size)
+            scorer = DISTANCES[record["score"]].load(_beside(path))
+        detector = cls(ens, scorer, features=features, batch_size=batch_size)
         detector.threshold, detector.tpr = float(record["threshold"]), float(record["tpr"])
         detector.count, detector.quantiles = record["count"], record["quantiles"]
         return detector

@@ -74,8 +74,8 @@ def read_distance(
             f"{path} is not a {kind} of a known format: expected {_FORMAT!r}, got "
             f"{header.get('format')!r} of kind {header.get('kind')!r}"
         )
-    found = {name: tensor.ndim for name, tensor in tensors.items()}
-    whole = found in (axes, axes | (optional or {}))
+    shapes = {name: tensor.ndim for name, tensor in tensors.items()}
+    whole = shapes in (axes, axes | (optional or {}))
     if not whole or not all(bool(torch.isfinite(t).all()) for t in tensors.values()):
         raise ValueError(f"{path} is not a whole {kind}: bad, missing or infinite tensors")
     try:

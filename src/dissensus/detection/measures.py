@@ -141,10 +141,10 @@ def evaluate(
 
     ``id_scores`` is ``[batch]``, ``ood_scores`` is ``[batch]`` of any other length.
 
-    >>> found = evaluate(torch.tensor([0.1, 0.2, 0.3, 0.6]), torch.tensor([0.3, 0.7, 0.8]))
-    >>> found.auroc.value                         # (10 + ½·1 tie) of 12 pairs
+    >>> measured = evaluate(torch.tensor([0.1, 0.2, 0.3, 0.6]), torch.tensor([0.3, 0.7, 0.8]))
+    >>> measured.auroc.value                      # (10 + ½·1 tie) of 12 pairs
     0.875
-    >>> found.fpr95.value                         # all OOD have s ≥ 0.3, and so have 2 of 4 ID
+    >>> measured.fpr95.value                      # all OOD have s ≥ 0.3, and so have 2 of 4 ID
     0.5
     """
     inliers, outliers = _as_scores(id_scores, "id_scores"), _as_scores(ood_scores, "ood_scores")

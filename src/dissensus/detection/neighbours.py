@@ -43,10 +43,10 @@ class NearestNeighbours:
             raise ValueError(
                 f"k must be a whole number from 1 to the {len(features)} rows, got {k!r}"
             )
-        kept = torch.cat(
+        reference = torch.cat(
             [_prepared(part, normalize) for part in pieces(features, features.shape[1])]
         )
-        return cls(kept, k, normalize)
+        return cls(reference, k, normalize)
 
     def __repr__(self) -> str:
         rows, width = self.features.shape
@@ -76,8 +76,8 @@ class NearestNeighbours:
             index = torch.cat([index, where + start], -1)
             start += len(part)
             if nearest.shape[1] > self.k:
-                nearest, kept = nearest.topk(self.k, -1, largest=False, sorted=False)
-                index = index.gather(-1, kept)
+                nearest, order = nearest.topk(self.k, -1, largest=False, sorted=False)
+                index = index.gather(-1, order)
         last = index.gather(-1, nearest.argmax(-1, keepdim=True)).squeeze(-1)
         # The difference itself: expanding the square loses half of the digits near a neighbour.
         distance: Tensor = torch.linalg.vector_norm(queries - self.features[last], dim=-1)

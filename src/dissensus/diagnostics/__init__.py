@@ -1,9 +1,9 @@
-"""Is an ensemble's diversity real, or do its members shift their predictions in opposite ways?
+"""Diagnostics of collusion: is diversity real, or do members shift predictions in opposite ways?
 
 The paper is *collusion* (Jeffares et al.), Sections 6.1 and 6.2. Members collude when what looks
 like diversity cancels in the average: ``f_j = f + c_j`` with ``Σ_j w_j c_j = 0`` (Appendix F).
 
-:func:`diagnose` says it all in one call. Its parts are pure functions of the predictions, each with
+:func:`diagnose` runs all of them. They are pure functions of the predictions, each with
 a ``sentence`` in plain words: :func:`explosion`, :func:`debiased_share`, :func:`leftover_offset`,
 :func:`codependence`, :func:`generalization_gap`, :func:`dominance`, :func:`pairwise`. The verdict
 is :func:`judge` with the thresholds of :data:`THRESHOLDS`; :func:`calibrate` measures them on
@@ -31,7 +31,7 @@ from dissensus.diagnostics.collusion import (
 )
 from dissensus.diagnostics.diagnosis import Diagnosis, diagnose
 from dissensus.diagnostics.pairwise import Pairwise, pairwise
-from dissensus.diagnostics.planted import COLLUDING, INDEPENDENT, Rates, calibrate
+from dissensus.diagnostics.planted_ensembles import COLLUDING, INDEPENDENT, Rates, calibrate
 from dissensus.diagnostics.split import Split, looks_like_probs
 from dissensus.diagnostics.verdict import THRESHOLDS, Thresholds, Verdict, judge
 

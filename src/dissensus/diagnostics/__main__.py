@@ -1,7 +1,7 @@
-"""Print how often the verdict is right: on planted ensembles, with ``--trained`` on networks too.
+"""Rates of right verdicts: on planted ensembles, and with ``--trained`` on networks too.
 
 The thresholds were chosen with other seeds (planted: 0 and 1; trained: 0 to 5 and 100 to 109) than
-are shown here.
+are printed here.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from dissensus.diagnostics.planted import COLLUDING, INDEPENDENT, Rates, calibrate
+from dissensus.diagnostics.planted_ensembles import COLLUDING, INDEPENDENT, Rates, calibrate
 
 PLANTED_SEED = 3
 TRAINED_SEEDS = range(300, 310)
 
 
-def show(title: str, found: Iterable[Mapping[str, Rates]]) -> None:
+def show(title: str, tables: Iterable[Mapping[str, Rates]]) -> None:
     """One table, its rows printed as they come."""
     print(f"{title:<36}{'healthy':>10}{'suspicious':>12}{'colluding':>11}")
-    for part in found:
-        for family, rates in part.items():
-            told = f"{rates.healthy:>10.0%}{rates.suspicious:>12.0%}{rates.colluding:>11.0%}"
-            print(f"  {family:<34}{told}", flush=True)
+    for table in tables:
+        for family, rates in table.items():
+            cells = f"{rates.healthy:>10.0%}{rates.suspicious:>12.0%}{rates.colluding:>11.0%}"
+            print(f"  {family:<34}{cells}", flush=True)
 
 
 def main(trained: bool) -> None:
@@ -34,7 +34,7 @@ def main(trained: bool) -> None:
     ):
         show(title, [calibrate(planted, seed=PLANTED_SEED)])
     if trained:
-        from dissensus.diagnostics.trained import JOINT, SEPARATE, rates
+        from dissensus.diagnostics.trained_ensembles import JOINT, SEPARATE, rates
 
         torch.set_num_threads(1)  # networks this small are slower on two
         for title, families in (("trained independently", SEPARATE), ("trained jointly", JOINT)):

@@ -1,4 +1,4 @@
-"""What happens without some of the members: codependence (Section 6.1) and dominance."""
+"""Codependence (collusion, Section 6.1) and dominance: the ensemble without some members."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Codependence:
         real = [drop for drop in self.drops if drop.dropped]
         if not real:
             return "There are too few members to leave any out."
-        told = ", ".join(f"{d.relative:+.0%} without {d.dropped}" for d in real)
+        changes = ", ".join(f"{d.relative:+.0%} without {d.dropped}" for d in real)
         if math.isnan(self.index):
-            return f"Random members left out change ERR by {told} (mean over draws)."
+            return f"Random members left out change ERR by {changes} (mean over draws)."
         return (
-            f"Random members left out change ERR by {told} (mean over draws). The codependence "
+            f"Random members left out change ERR by {changes} (mean over draws). The codependence "
             f"index is {self.index:.3g}; members whose errors have nothing in common have 1."
         )
 
@@ -81,8 +81,8 @@ def codependence(
     NaN for one member and where one holds so much weight that leaving it out would help.
 
     >>> outputs = torch.tensor([[[2.0]], [[-2.0]], [[3.0]]])             # ERR = 1, DIV = 14/3
-    >>> found = codependence(Split.of((outputs, torch.zeros(1, 1))), fractions=(0.4,))
-    >>> round(found.index, 4), found.drops[0].draws                       # 14/3 / 2
+    >>> result = codependence(Split.of((outputs, torch.zeros(1, 1))), fractions=(0.4,))
+    >>> round(result.index, 4), result.drops[0].draws                      # 14/3 / 2
     (2.3333, 3)
     """
     if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
@@ -121,14 +121,14 @@ def errors_without(split: Split, missing: Tensor, budget: int = BUDGET) -> Tenso
     weights = weights / weights.sum(1, keepdim=True)
 
     def error(share: Tensor) -> Tensor:
-        found = errors(split.outputs, split.targets, split.loss, split.combine, share)
-        return found.ensemble.double().mean()
+        losses = errors(split.outputs, split.targets, split.loss, split.combine, share)
+        return losses.ensemble.double().mean()
 
     if callable(split.loss):  # it may not be one that vmap can follow
         return torch.stack([error(share) for share in weights])
     rows = max(1, budget // split.outputs.numel())
-    found: Tensor = vmap(error, chunk_size=rows)(weights)
-    return found
+    values: Tensor = vmap(error, chunk_size=rows)(weights)
+    return values
 
 
 def _missing(
@@ -190,16 +190,16 @@ def dominance(split: Split) -> Dominance:
     Section 6, calls the symptom *model dominance* and measures the spread.) NaN for one member.
 
     >>> logits = torch.tensor([[[9.0, 0.0]], [[0.0, 1.0]], [[0.0, 1.0]]])
-    >>> found = dominance(Split.of((logits, torch.tensor([0]))))
-    >>> found.share, found.member                              # without the first, class 1 wins
+    >>> result = dominance(Split.of((logits, torch.tensor([0]))))
+    >>> result.share, result.member                             # without the first, class 1 wins
     (1.0, 0)
     """
-    found = split.decompose()
+    parts = split.decompose()
     each = torch.eye(split.members, dtype=torch.bool)
     if split.members == 1:
         changes = torch.tensor([math.nan])
     elif split.regression:
-        error = float(found.ensemble_error)
+        error = float(parts.ensemble_error)
         moved = (errors_without(split, each) - error).abs()
         changes = torch.tensor([ratio(value, error) for value in moved.tolist()])
     else:
@@ -207,7 +207,7 @@ def dominance(split: Split) -> Dominance:
         changes = torch.stack(
             [(_classes(split, split.shares * ~out) != whole).double().mean() for out in each]
         )
-    own = found.per_member
+    own = parts.per_member
     top = int(changes.argmax())
     return Dominance(
         tuple(own.tolist()),

@@ -66,11 +66,11 @@ def explosion(split: Split) -> Explosion:
     >>> explosion(split).ratio                               # ERR = DIV = 1
     1.0
     """
-    found = split.decompose()
-    error, diversity = float(found.ensemble_error), float(found.diversity)
+    parts = split.decompose()
+    error, diversity = float(parts.ensemble_error), float(parts.diversity)
     return Explosion(
         error,
-        float(found.member_error),
+        float(parts.member_error),
         diversity,
         ratio(diversity, error),
         1 / float(split.shares.square().sum()) - 1,
@@ -162,8 +162,8 @@ class LeftoverOffset:
             return "Members do not differ in their mean error, so no offsets can cancel."
         return (
             f"The members' mean errors leave {self.leftover:.3g} times as much in the ensemble as "
-            f"unrelated ones would; these leave as little in {self.chance:.1%} of cases, while "
-            "offsets that were made to cancel leave close to 0."
+            f"unrelated ones would; unrelated errors leave as little in {self.chance:.1%} of "
+            "cases, while offsets that were made to cancel leave close to 0."
         )
 
 
@@ -172,8 +172,8 @@ def leftover_offset(split: Split) -> LeftoverOffset:
 
     With the mean errors ``a_j = mean_i (f_j − y)`` (probabilities for classifiers) and g that of
     the ensemble, ``‖g‖² / (s² Σ_j w_j²)``, where ``s² = Σ_j w_j ‖a_j − ā‖² / (1 − Σ_j w_j²)`` is
-    their variance. Independent offsets of mean 0 give 1 on average. This tells members that are
-    each biased in their own way from members of which one's bias is another's excuse.
+    their variance. Independent offsets of mean 0 give 1 on average. This separates
+    members that are each biased in their own way from members whose biases make up for each other.
 
     ``chance`` is that of :func:`chance_to_cancel`. With one output and few members only very exact
     cancelling is beyond chance: 5% takes a leftover below 0.006 for two members, 0.0045 for five.
@@ -185,12 +185,12 @@ def leftover_offset(split: Split) -> LeftoverOffset:
     >>> leftover_offset(Split.of((colluding, torch.zeros(1, 1)))).leftover
     0.0
     >>> biased = torch.tensor([[[2.0]], [[-1.0]]])              # mean ½, s² = 9/2: ½² · 2 / (9/2)
-    >>> found = leftover_offset(Split.of((biased, torch.zeros(1, 1))))
-    >>> round(found.leftover, 4), round(found.chance, 4)        # (2/π) arctan(⅓)
+    >>> offset = leftover_offset(Split.of((biased, torch.zeros(1, 1))))
+    >>> round(offset.leftover, 4), round(offset.chance, 4)       # (2/π) arctan(⅓)
     (0.1111, 0.2048)
     """
-    residuals, together = split.residuals()
-    means, left = residuals.mean(1), together.mean(0)
+    residuals, ensemble_residuals = split.residuals()
+    means, left = residuals.mean(1), ensemble_residuals.mean(0)
     squares = float(split.shares.square().sum())
     apart = split.shares.sqrt()[:, None] * (means - weighted_mean(means, split.weights))
     variance = ratio(float(apart.square().sum()), 1 - squares)

@@ -1,4 +1,4 @@
-"""All diagnostics in one call."""
+"""Diagnosis of an ensemble: all diagnostics in one call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["Diagnosis", "diagnose"]
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """What :func:`diagnose` found. Dicts have the keys ``"train"`` and ``"test"`` as given.
+    """The result of :func:`diagnose`. Dicts have the keys ``"train"`` and ``"test"`` as given.
 
     ``shares`` are by split, then by space. ``codependence``, ``dominance`` and ``pairwise`` are of
     the split called ``judged_on``. ``gap`` is None unless both splits are there. ``notes`` say what
@@ -60,7 +60,7 @@ class Diagnosis:
         return self.report()
 
     def report(self) -> str:
-        """A short table and one sentence a finding, to be printed."""
+        """A short table and one sentence for each finding, to be printed."""
         sizes = ", ".join(f"{count} {name}" for name, count in self.examples.items())
         head = f"{self.members} members, {self.loss} of their {self.combine}, examples: {sizes}"
         lines = [f"{self.verdict.word.upper()}  ({head})", "", *self._table(), ""]
@@ -68,21 +68,21 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a record; None where a number is not defined or infinite."""
-        found: dict[str, Any] = {"verdict": self.verdict.word, "reasons": self.verdict.reasons}
-        found |= {"advice": self.verdict.advice, "sentences": self._sentences()}
+        record: dict[str, Any] = {"verdict": self.verdict.word, "reasons": self.verdict.reasons}
+        record |= {"advice": self.verdict.advice, "sentences": self._sentences()}
         for name in ("judged_on", "members", "examples", "loss", "combine", "notes"):
-            found[name] = getattr(self, name)
-        found["explosion"] = {split: asdict(part) for split, part in self.explosion.items()}
-        found["debiased_share"] = {
+            record[name] = getattr(self, name)
+        record["explosion"] = {split: asdict(part) for split, part in self.explosion.items()}
+        record["debiased_share"] = {
             split: {space: _values(part, "offsets", "space") for space, part in parts.items()}
             for split, parts in self.shares.items()
         }
-        found["leftover_offset"] = {split: asdict(part) for split, part in self.leftover.items()}
-        found["codependence"] = asdict(self.codependence)
-        found["generalization_gap"] = None if self.gap is None else asdict(self.gap)
-        found["dominance"] = asdict(self.dominance)
-        found["pairwise"] = _values(self.pairwise)
-        plain_values: dict[str, Any] = plain(found)
+        record["leftover_offset"] = {split: asdict(part) for split, part in self.leftover.items()}
+        record["codependence"] = asdict(self.codependence)
+        record["generalization_gap"] = None if self.gap is None else asdict(self.gap)
+        record["dominance"] = asdict(self.dominance)
+        record["pairwise"] = _values(self.pairwise)
+        plain_values: dict[str, Any] = plain(record)
         return plain_values
 
     def _table(self) -> list[str]:
@@ -92,13 +92,13 @@ class Diagnosis:
             values = (getattr(part, key) for part in self.explosion.values())
             rows.append((name, *(f"{value:.4g}" for value in values)))
         for space in next(iter(self.shares.values())):
-            told = (f"{parts[space].share:.1%}" for parts in self.shares.values())
-            rows.append((f"offsets explain ({space})", *told))
+            shares = (f"{parts[space].share:.1%}" for parts in self.shares.values())
+            rows.append((f"offsets explain ({space})", *shares))
         left = (f"{part.leftover:.3g}" for part in self.leftover.values())
         rows.append(("offsets left, 1 by chance", *left))
         for drop in self.codependence.drops:
-            told = (f"{drop.relative:+.1%}" if s == self.judged_on else "" for s in self.explosion)
-            rows.append((f"ERR without {drop.dropped} of {self.members}", *told))
+            rise = (f"{drop.relative:+.1%}" if s == self.judged_on else "" for s in self.explosion)
+            rows.append((f"ERR without {drop.dropped} of {self.members}", *rise))
         width = max(len(row[0]) for row in rows)
         return [
             f"{name:<{width}}" + "".join(f"{cell:>12}" for cell in cells) for name, *cells in rows
@@ -110,8 +110,8 @@ class Diagnosis:
         parts += [next(iter(self.leftover.values())), self.codependence]
         parts += [self.gap] if self.gap is not None else []
         parts += [self.dominance, self.pairwise]
-        told = [str(part.sentence) for part in parts]
-        return [*told, *self.notes, self.verdict.sentence, self.verdict.advice]
+        sentences = [str(part.sentence) for part in parts]
+        return [*sentences, *self.notes, self.verdict.sentence, self.verdict.advice]
 
 
 def diagnose(
@@ -127,7 +127,7 @@ def diagnose(
 
     The predictions are ``ds.Predictions`` or pairs ``(outputs, targets)`` of tensors, with outputs
     ``[members, batch, outputs]``: logits, or predicted values in a regression. Either split may be
-    None; what then cannot be judged stands in ``notes``. Where no ``loss`` is given, integer
+    None; ``notes`` then say what cannot be judged. Where no ``loss`` is given, integer
     targets mean cross-entropy, floating ones squared error (soft labels:
     ``loss="cross_entropy"``). ``combine`` is how the members are averaged, ``weights``
     ``[members]`` with what weight. The draws of :func:`codependence` come from ``seed``.
@@ -175,11 +175,11 @@ def diagnose(
 def _check_alike(splits: dict[str, Split]) -> None:
     shapes = {name: (s.members, s.outputs.shape[2]) for name, s in splits.items()}
     if len(set(shapes.values())) > 1:
-        told = " and ".join(f"{m} members with {o} outputs in {n}" for n, (m, o) in shapes.items())
-        raise ValueError(f"train and test must come from the same ensemble, got {told}")
+        sizes = " and ".join(f"{m} members with {o} outputs in {n}" for n, (m, o) in shapes.items())
+        raise ValueError(f"train and test must come from the same ensemble, got {sizes}")
     if len({(str(s.loss), s.combine) for s in splits.values()}) > 1:
-        told = " and ".join(f"{s.loss} by {s.combine} in {n}" for n, s in splits.items())
-        raise ValueError(f"train and test must be of one task, got {told}; pass loss and combine")
+        tasks = " and ".join(f"{s.loss} by {s.combine} in {n}" for n, s in splits.items())
+        raise ValueError(f"train and test must be of one task, got {tasks}; pass loss and combine")
 
 
 def _notes(splits: dict[str, Split], weights: Tensor | None) -> list[str]:
@@ -191,8 +191,8 @@ def _notes(splits: dict[str, Split], weights: Tensor | None) -> list[str]:
         )
     if "train" not in splits:
         notes.append(
-            "Without training predictions the generalisation gap cannot be judged, and whether "
-            "offsets cancel is seen less sharply."
+            "Without training predictions the generalisation gap cannot be judged, and the test "
+            "for offsets that cancel is weaker."
         )
     first = next(iter(splits.values()))
     if weights is not None and len(weights) > first.members:

@@ -1,4 +1,4 @@
-"""Members two by two: disagreement, correlation of errors, the Q statistic."""
+"""Pairs of members: disagreement, correlation of errors, the Q statistic."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def pairwise(split: Split) -> Pairwise:
     - ``unique_predictions``: the mean number of different predictions an example gets.
 
     >>> logits = torch.eye(2)[torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])]   # predicted classes
-    >>> found = pairwise(Split.of((logits, torch.tensor([0, 0, 0, 1]))))
-    >>> float(found.disagreement[0, 1]), found.unique_predictions
+    >>> pairs = pairwise(Split.of((logits, torch.tensor([0, 0, 0, 1]))))
+    >>> float(pairs.disagreement[0, 1]), pairs.unique_predictions
     (0.25, 1.25)
     """
     if split.regression:

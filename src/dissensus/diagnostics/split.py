@@ -1,4 +1,4 @@
-"""What is diagnosed: checked outputs and targets in double precision, with loss and combination."""
+"""Splits to diagnose: checked outputs and targets in double precision, with their loss."""
 
 from __future__ import annotations
 
@@ -57,18 +57,19 @@ class Split:
         Integer targets are labels (cross-entropy), floating ones a regression (mse), unless the
         predictions say that they are combined as probabilities or scores: then soft labels.
         """
-        outputs, targets, said = _taken_apart(predictions)
+        outputs, targets, stated = _unpack(predictions)
         check_outputs(outputs)
         check_weights(weights, outputs.shape[0])
-        combine = combine or said
+        combine = combine or stated
         loss = loss or _natural_loss(targets, combine)
         combine = check_loss(loss, combine)
         targets = _fitting_targets(outputs, targets, loss, combine)
-        kept = torch.arange(len(outputs)) if weights is None else torch.nonzero(weights).squeeze(1)
-        outputs = outputs.detach().double()[kept.to(outputs.device)]
+        count = len(outputs)
+        members = torch.arange(count) if weights is None else torch.nonzero(weights).squeeze(1)
+        outputs = outputs.detach().double()[members.to(outputs.device)]
         if weights is not None:
-            weights = weights.detach().to(outputs)[kept.to(weights.device)]
-        return cls(outputs, targets, loss, combine, weights, tuple(kept.tolist()))
+            weights = weights.detach().to(outputs)[members.to(weights.device)]
+        return cls(outputs, targets, loss, combine, weights, tuple(members.tolist()))
 
     @property
     def members(self) -> int:
@@ -103,12 +104,12 @@ class Split:
     def residuals(self) -> tuple[Tensor, Tensor]:
         """``f_j − y`` of the members and of the ensemble; for classes ``p_j − y``, y one-hot."""
         way = "probability" if self.combine == "vote" else self.combine
-        together = combine(self.outputs, way, self.weights)
+        prediction = combine(self.outputs, way, self.weights)
         if self.regression:
-            return self.outputs - self.targets, together - self.targets
+            return self.outputs - self.targets, prediction - self.targets
         soft = self.targets.is_floating_point()
         truth = self.targets if soft else one_hot(self.targets.long(), self.outputs.shape[2])
-        return self.outputs.softmax(-1) - truth, together - truth
+        return self.outputs.softmax(-1) - truth, prediction - truth
 
 
 def looks_like_probs(outputs: Tensor) -> bool:
@@ -146,12 +147,12 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _taken_apart(predictions: PredictionsLike) -> tuple[Tensor, Tensor, str | None]:
-    said = None
+def _unpack(predictions: PredictionsLike) -> tuple[Tensor, Tensor, str | None]:
+    stated = None
     if isinstance(predictions, Predictions):
         outputs, targets = predictions.outputs, predictions.targets
         way = predictions.meta.get("combine")
-        said = way if way in COMBINATIONS else None
+        stated = way if way in COMBINATIONS else None
     elif isinstance(predictions, tuple) and len(predictions) == 2:
         outputs, targets = predictions
     else:
@@ -162,7 +163,7 @@ def _taken_apart(predictions: PredictionsLike) -> tuple[Tensor, Tensor, str | No
     if not isinstance(targets, Tensor):
         got = "none" if targets is None else type(targets).__name__
         raise ValueError(f"a diagnosis needs the targets as a tensor, got {got}")
-    return outputs, targets, said
+    return outputs, targets, stated
 
 
 def _natural_loss(targets: Tensor, combine: str | None) -> str:
@@ -200,5 +201,5 @@ def _fitting_targets(outputs: Tensor, targets: Tensor, loss: LossLike, combine: 
 
 
 def smooth_loss(loss: LossLike) -> LossLike:
-    """The loss that signs of collusion are read from: the 0-1 loss has jumps, so cross-entropy."""
+    """The loss to look for collusion in: cross-entropy for the 0-1 loss, which has jumps."""
     return "cross_entropy" if loss == "zero_one" else loss

@@ -1,4 +1,4 @@
-"""Healthy, suspicious or colluding: one table of thresholds, and the rule that reads it."""
+"""Verdicts (healthy, suspicious, colluding): one table of thresholds, and the rule."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Thresholds:
       overfit, hardly trained, decayed, smoothed, bagged or unequal ones, one was suspicious
       (bagged) and none colluding.
     - Independent members that are each biased beyond their other errors: 3 to 5% colluding and 39
-      to 43% suspicious. From one number a member more cannot be told.
+      to 43% suspicious. One number for each member does not say more.
     - Planted offsets that cancel: 99 to 100% colluding (two classes 62%, else suspicious); from
       one example to the next, 100% if large, 75% at least suspicious if small.
     - Networks trained jointly: averages of scores and regressions 90 to 100% found, nearly all as
@@ -140,9 +140,9 @@ def judge(
     """
     judged = _smooth(judged)
     train = None if offsets_from is None else _smooth(offsets_from)
-    hopeless = _cannot_judge(judged, thresholds)
-    if hopeless:
-        return Verdict("not judged", (hopeless,), ADVICE["not judged"])
+    obstacle = _obstacle(judged, thresholds)
+    if obstacle:
+        return Verdict("not judged", (obstacle,), ADVICE["not judged"])
     if bool((judged.outputs == judged.outputs[0]).all()):
         reason = "All members give the same outputs, as copies do: there is no diversity at all."
         advice = "Give each member its own initial weights; one member would do as well as these."
@@ -165,12 +165,12 @@ def _smooth(split: Split) -> Split:
     return replace(split, loss=smooth_loss(split.loss), combine=way)
 
 
-def _cannot_judge(split: Split, thresholds: Thresholds) -> str:
+def _obstacle(split: Split, thresholds: Thresholds) -> str:
     if split.members == 1:
         return "There is one member that counts; collusion takes two."
     if split.examples < thresholds.least_examples:
         return (
-            f"To tell collusion from chance takes {thresholds.least_examples} examples at least, "
+            f"Separating collusion from chance takes {thresholds.least_examples} examples or more, "
             f"got {split.examples}."
         )
     return ""
@@ -240,14 +240,14 @@ def _offsets_cancel(split: Split, source: Split, thresholds: Thresholds) -> tupl
     left = leftover_offset(source)
     if left.chance > thresholds.chance_suspicious:
         return 0, ""
-    found = debiased_share(split)
-    size = found.share * explosion(split).ratio
+    offsets = debiased_share(split)
+    size = offsets.share * explosion(split).ratio
     cancels = left.chance <= thresholds.chance_colluding
     how = "cancel in the average" if cancels else "nearly cancel in the average"
     reason = (
-        f"Constant shifts of the members' {_WORDS[found.space]} make up {found.share:.0%} of "
-        f"their spread, {size:.3g} times the ensemble's error, and {how}, as independent ones do "
-        f"in {left.chance:.1%} of cases."
+        f"Constant shifts of the members' {_WORDS[offsets.space]} make up {offsets.share:.0%} of "
+        f"their spread, {size:.3g} times the ensemble's error, and {how}. Independent shifts "
+        f"cancel as well in {left.chance:.1%} of cases."
     )
     large = _offsets_are_large(split, thresholds, "colluding")
     return (2 if large and cancels else 1), reason

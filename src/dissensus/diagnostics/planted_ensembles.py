@@ -1,12 +1,12 @@
-"""Ensembles whose collusion, or lack of it, is known, and how often the verdict is right on them.
+"""Planted ensembles, whose collusion or lack of it is known, and the verdicts on them.
 
-``python -m dissensus.diagnostics`` prints the measured rates; :mod:`.trained` has networks.
+``python -m dissensus.diagnostics`` prints the rates; :mod:`.trained_ensembles` has networks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,6 +33,11 @@ class Rates:
     suspicious: float
     colluding: float
 
+    @classmethod
+    def of(cls, verdicts: Sequence[str]) -> Rates:
+        """The share of each word among ``verdicts``."""
+        return cls(*(verdicts.count(level) / len(verdicts) for level in LEVELS))
+
 
 def calibrate(
     families: dict[str, Planted],
@@ -49,16 +54,12 @@ def calibrate(
     >>> rates["offsets"].colluding
     1.0
     """
-    found = {}
+    rates = {}
     for name, plant in families.items():
         random = torch.Generator().manual_seed(seed)
-        words = [
-            judge(test, train, thresholds).word
-            for count in members
-            for train, test in (plant(random, count, examples) for _ in range(repeats))
-        ]
-        found[name] = Rates(*(words.count(level) / len(words) for level in LEVELS))
-    return found
+        splits = (plant(random, count, examples) for count in members for _ in range(repeats))
+        rates[name] = Rates.of([judge(test, train, thresholds).word for train, test in splits])
+    return rates
 
 
 def _normal(random: torch.Generator, *shape: int) -> Tensor:

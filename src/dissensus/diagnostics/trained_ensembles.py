@@ -1,4 +1,4 @@
-"""Small networks trained on scikit-learn's data, and how often the verdict is right on them.
+"""Trained ensembles: small networks on scikit-learn's data, and the verdicts on them.
 
 ``python -m dissensus.diagnostics --trained`` prints the measured rates. The loop is the shortest
 that trains several ensembles of one shape at once; :mod:`dissensus.training` is the real one.
@@ -14,9 +14,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from dissensus.diagnostics.planted import Rates
+from dissensus.diagnostics.planted_ensembles import Rates
 from dissensus.diagnostics.split import Split
-from dissensus.diagnostics.verdict import LEVELS, THRESHOLDS, Thresholds, judge
+from dissensus.diagnostics.verdict import THRESHOLDS, Thresholds, judge
 
 __all__ = ["JOINT", "SEPARATE", "Family", "rates", "train"]
 
@@ -97,11 +97,10 @@ def rates(
     families: dict[str, Family], seeds: Sequence[int], thresholds: Thresholds = THRESHOLDS
 ) -> dict[str, Rates]:
     """How often each verdict is given, by family, over ensembles of these ``seeds``."""
-    found = {}
-    for name, family in families.items():
-        words = [judge(test, fit, thresholds).word for fit, test in train(family, seeds)]
-        found[name] = Rates(*(words.count(level) / len(words) for level in LEVELS))
-    return found
+    return {
+        name: Rates.of([judge(test, fit, thresholds).word for fit, test in train(family, seeds)])
+        for name, family in families.items()
+    }
 
 
 def train(family: Family, seeds: Sequence[int]) -> list[tuple[Split, Split]]:
@@ -165,12 +164,12 @@ def _data(name: str, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def _weights(shape: tuple[int, ...], members: int, draw: list[torch.Generator]) -> list[Tensor]:
     """Weights and biases by turns, ``[seeds, members, in, out]``, as torch draws them."""
-    found = []
+    network = []
     for inputs, outputs in pairwise(shape):
         for rows in (inputs, 1):
             uniform = [torch.rand(members, rows, outputs, generator=random) for random in draw]
-            found.append(((2 * torch.stack(uniform) - 1) / math.sqrt(inputs)).requires_grad_())
-    return found
+            network.append(((2 * torch.stack(uniform) - 1) / math.sqrt(inputs)).requires_grad_())
+    return network
 
 
 def _outputs(network: list[Tensor], x: Tensor) -> Tensor:
@@ -197,8 +196,8 @@ def _loss(outputs: Tensor, targets: Tensor, family: Family) -> Tensor:
         logs = outputs.log_softmax(-1)
         own = -logs.gather(-1, targets[..., None].expand(*outputs.shape[:3], 1)).mean()
         own = (1 - family.smoothing) * own - family.smoothing * logs.mean()
-        together = logs.logsumexp(1) if family.way == "probability" else outputs.mean(1)
-        joint = -together.log_softmax(-1).gather(-1, targets[:, 0, :, None]).mean()
+        combined = logs.logsumexp(1) if family.way == "probability" else outputs.mean(1)
+        joint = -combined.log_softmax(-1).gather(-1, targets[:, 0, :, None]).mean()
     return (1 - family.beta) * own + family.beta * joint
 
 
