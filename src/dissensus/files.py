@@ -33,6 +33,7 @@ __all__ = [
     "read_safetensors",
     "read_toml",
     "replace_atomically",
+    "write_bytes",
     "write_npz",
     "write_safetensors",
     "write_text",
@@ -86,6 +87,11 @@ def replace_atomically(path: str | Path, write: Callable[[Path], object]) -> Non
 def write_text(path: str | Path, text: str) -> None:
     """Write ``text`` to ``path``, whole or not at all."""
     replace_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write ``content`` to ``path``, whole or not at all."""
+    replace_atomically(path, lambda part: part.write_bytes(content))
 
 
 def _sync_folder(folder: Path) -> None:

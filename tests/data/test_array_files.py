@@ -45,7 +45,7 @@ def test_parts_of_the_file_are_kept(tmp_path: Path) -> None:
     assert data.classes == ("5", "6")
     rows = torch.cat([*data.rows.values()])
     assert len(rows.unique()) == 20
-    with pytest.raises(ValueError, match="has its own test set, which is kept; leave test out"):
+    with pytest.raises(ValueError, match="has an official test set, which is kept; leave test out"):
         load(tmp_path / "a.npz", test=0.3)
 
 

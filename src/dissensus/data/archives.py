@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from dissensus.files import replace_atomically
+from dissensus.files import write_bytes
 
-__all__ = ["LARGEST", "extract", "members", "writer"]
+__all__ = ["LARGEST", "extract", "members"]
 
 #: No official file or archive member is larger; a larger one is a mistake or an attack.
 LARGEST = 4 << 30
@@ -31,21 +31,12 @@ def extract(archive: str | Path, folder: str | Path, wanted: Sequence[str]) -> N
     with archive.open("rb") as stream:
         contents = members(str(archive), stream, wanted)
     for name, data in contents.items():
-        replace_atomically(folder / name, writer(data))
-
-
-def writer(data: bytes) -> Callable[[Path], None]:
-    """What :func:`~dissensus.files.replace_atomically` calls to write ``data``."""
-
-    def write(part: Path) -> None:
-        part.write_bytes(data)
-
-    return write
+        write_bytes(folder / name, data)
 
 
 def members(name: str, stream: IO[bytes], wanted: Sequence[str]) -> dict[str, bytes]:
     """The contents of the wanted members of an archive, once all of its paths are safe."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     nested: dict[str, bytes] = {}
     try:
         with _opened(name, stream) as (names, read):
@@ -53,8 +44,8 @@ def members(name: str, stream: IO[bytes], wanted: Sequence[str]) -> dict[str, by
                 _check_member(name, path, kind, size)
             for path, kind, _ in names:
                 last = PurePosixPath(path).name
-                if kind == "file" and last in wanted and last not in found:
-                    found[last] = read(path)
+                if kind == "file" and last in wanted and last not in contents:
+                    contents[last] = read(path)
                 elif kind == "file" and last.endswith(".zip"):
                     nested[last] = read(path)
     # RuntimeError: zipfile's word for an encrypted member or an unknown compression.
@@ -64,13 +55,13 @@ def members(name: str, stream: IO[bytes], wanted: Sequence[str]) -> dict[str, by
             "delete it and load again"
         ) from error
     for inner, data in nested.items():  # some of UCI's archives hold the original archive
-        rest = [file for file in wanted if file not in found]
+        rest = [file for file in wanted if file not in contents]
         if rest:
-            found |= _members_if_any(f"{name}/{inner}", data, rest)
-    lacking = [file for file in wanted if file not in found]
+            contents |= _members_if_any(f"{name}/{inner}", data, rest)
+    lacking = [file for file in wanted if file not in contents]
     if lacking:
         raise ValueError(f"{name} does not hold {', '.join(lacking)}")
-    return found
+    return contents
 
 
 def _members_if_any(name: str, data: bytes, wanted: Sequence[str]) -> dict[str, bytes]:

@@ -8,6 +8,7 @@ there is a ``name_y``. Arrays of Python objects are never loaded.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.dataset import Data, Request, Split, split_rows
+from dissensus.data.dataset import PARTS, Data, Request, Split, divide
 from dissensus.data.table import Scaler
 from dissensus.files import read_npz
 
@@ -24,7 +25,6 @@ __all__ = ["load_features", "load_npz"]
 
 Array = NDArray[Any]
 _FEATURES = ("features-effnetlite0", "tinyimagenet_effnetlite0_pca256.npz")
-_PARTS = ("train", "val", "test")
 
 
 def load_npz(
@@ -87,10 +87,10 @@ def _from_arrays(
     if "x" in arrays and "train_x" not in arrays:
         arrays = {{"x": "train_x", "y": "train_y"}.get(k, k): v for k, v in arrays.items()}
     if "train_x" not in arrays or "train_y" not in arrays:
-        found = ", ".join(arrays) or "nothing"
+        names = ", ".join(arrays) or "nothing"
         raise ValueError(
             f"{source} must hold x and y, or train_x and train_y (and val_x, val_y, test_x, "
-            f"test_y, name_x as they exist), got {found}"
+            f"test_y, name_x as they exist), got {names}"
         )
     if val_as == "test" and "val_x" in arrays and "test_x" not in arrays:
         renamed = {"val_x": "test_x", "val_y": "test_y"}
@@ -101,24 +101,29 @@ def _from_arrays(
 
     x = {key[:-2]: _inputs(a, key) for key, a in arrays.items() if key.endswith("_x")}
     y, task, classes = _targets({k[:-2]: a for k, a in arrays.items() if k.endswith("_y")}, task)
-    parts, rows = _divide(x, y, request, source)
-    notes: dict[str, Any] = {"split_seed": request.seed}
-    notes["ignored"] = [key for key in arrays if not key.endswith(("_x", "_y"))]
-    extra_x = {key: value for key, value in x.items() if key not in _PARTS}
-    if standardize:
-        parts, extra_x, notes = _standardized(parts, extra_x, notes, task)
-    return Data(
+    ids: dict[str, NDArray[np.int64]] = {}
+    for part in (part for part in PARTS if part in x):
+        ids[part] = np.arange(len(x[part])) + sum(map(len, ids.values()))
+
+    def pick(part: str, rows: NDArray[np.int64]) -> Split:
+        chosen = torch.from_numpy(rows) if part == "train" else slice(None)
+        return x[part][chosen], y[part][chosen]
+
+    data = divide(
         name,
         task,
-        parts["train"],
-        parts["val"],
-        parts["test"],
+        ids,
+        pick,
+        request,
         classes=classes,
-        extra={key: (value, y.get(key)) for key, value in extra_x.items()},
-        rows=rows,
-        preprocessing=notes,
+        extra={key: (value, y.get(key)) for key, value in x.items() if key not in PARTS},
+        preprocessing={
+            "split_seed": request.seed,
+            "ignored": [key for key in arrays if not key.endswith(("_x", "_y"))],
+        },
         source=source,
     )
+    return _standardized(data) if standardize else data
 
 
 def _inputs(array: Array, key: str) -> Tensor:
@@ -158,7 +163,7 @@ def _targets(
         if array.ndim != 1:
             raise ValueError(f"{key}_y must be labels [rows], got {array.shape}")
     # The labels of the three parts are the classes; an extra set may have labels of its own.
-    known = np.unique(np.concatenate([a for k, a in arrays.items() if k in _PARTS]))
+    known = np.unique(np.concatenate([a for k, a in arrays.items() if k in PARTS]))
     labels = {}
     for key, array in arrays.items():
         if not np.isin(array, known).all():
@@ -167,53 +172,32 @@ def _targets(
     return labels, task, tuple(str(value) for value in known.tolist())
 
 
-def _divide(
-    x: Mapping[str, Tensor], y: Mapping[str, Tensor], request: Request, source: str
-) -> tuple[dict[str, Split], dict[str, Tensor]]:
-    """Keep the parts that the file has; cut the others from train."""
-    given = [part for part in ("val", "test") if part in x]
-    if "test" in given and request.test is not None:
-        raise ValueError(f"{source} has its own test set, which is kept; leave test out")
-    kept, val, test = split_rows(
-        len(x["train"]),
-        val=0 if "val" in given else request.val,
-        test=0 if "test" in given else request.test_share,
-        seed=request.seed,
-    )
-    parts: dict[str, Split] = {}
-    rows: dict[str, Tensor] = {}
-    offset = len(x["train"])
-    for part, chosen in zip(_PARTS, (kept, val, test), strict=True):
-        if part in given:
-            parts[part] = (x[part], y[part])
-            rows[part] = torch.arange(len(x[part])) + offset
-            offset += len(x[part])
-        else:
-            index = torch.from_numpy(chosen)
-            parts[part] = (x["train"][index], y["train"][index])
-            rows[part] = index
-    return parts, rows
-
-
-def _standardized(
-    parts: dict[str, Split], extra: dict[str, Tensor], notes: dict[str, Any], task: str
-) -> tuple[dict[str, Split], dict[str, Tensor], dict[str, Any]]:
-    train = parts["train"][0]
+def _standardized(data: Data) -> Data:
+    """Flat inputs, and regression targets, scaled by the statistics of train."""
+    train, targets = data.train
     if train.ndim != 2:
         raise ValueError(
             f"standardize is for flat features [rows, features], got {tuple(train.shape)}; for "
             "images put an InputNormalize into the model"
         )
     scaler = Scaler.fit(train.double().numpy(), np.ones(train.shape[1], dtype=bool))
+    notes = {"feature_mean": scaler.mean.tolist(), "feature_std": scaler.scale.tolist()}
+    mean, std = torch.tensor(0.0), torch.tensor(1.0)
+    if data.task == "regression":
+        mean, std = targets.mean(0), targets.std(0, correction=0)
+        std = torch.where(std > 0, std, torch.ones_like(std))
+        notes |= {"target_mean": mean.tolist(), "target_std": std.tolist()}
 
     def scale(x: Tensor) -> Tensor:
         return torch.from_numpy(scaler(x.double().numpy())).float()
 
-    notes = notes | {"feature_mean": scaler.mean.tolist(), "feature_std": scaler.scale.tolist()}
-    scaled = {part: (scale(x), y) for part, (x, y) in parts.items()}
-    if task == "regression":
-        mean, std = scaled["train"][1].mean(0), scaled["train"][1].std(0, correction=0)
-        std = torch.where(std > 0, std, torch.ones_like(std))
-        scaled = {part: (x, (y - mean) / std) for part, (x, y) in scaled.items()}
-        notes |= {"target_mean": mean.tolist(), "target_std": std.tolist()}
-    return scaled, {key: scale(x) for key, x in extra.items()}, notes
+    def scale_both(x: Tensor, y: Tensor) -> Split:
+        return scale(x), (y - mean) / std if data.task == "regression" else y
+
+    splits: dict[str, Any] = {part: scale_both(*own) for part, own in data.splits().items()}
+    return replace(
+        data,
+        **splits,
+        extra={name: (scale(x), y) for name, (x, y) in data.extra.items()},
+        preprocessing={**data.preprocessing, **notes},
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ __all__ = [
     "Request",
     "Split",
     "data_places",
+    "divide",
     "hold_out_classes",
     "missing_extra",
     "part_size",
@@ -31,6 +32,7 @@ Split = tuple[Tensor, Tensor]
 Rows = NDArray[np.int64]
 
 TASKS = ("classification", "regression")
+PARTS = ("train", "val", "test")
 
 
 class OnDisk:
@@ -131,7 +133,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Request:
-    """What :func:`dissensus.data.load` was asked for, passed to each loader."""
+    """The arguments of :func:`dissensus.data.load` that every loader gets."""
 
     places: tuple[Path, ...] = ()
     seed: int = 0
@@ -141,22 +143,44 @@ class Request:
 
     @property
     def test_share(self) -> float | int:
-        """What is held out where the set has no test part of its own."""
+        """The part to hold out where a set has no test part of its own."""
         return 0.2 if self.test is None else self.test
 
-    def split(self, count: int) -> tuple[Rows, Rows, Rows]:
-        """Divide ``count`` rows into train, validation and test."""
-        return split_rows(count, val=self.val, test=self.test_share, seed=self.seed)
 
-    def split_train(self, count: int, name: str) -> tuple[Rows, Rows]:
-        """Divide the official training rows of a set whose test part is official too."""
-        if self.test is not None:
-            raise ValueError(
-                f"{name} has an official test set, which is kept; leave test out "
-                f"(got test={self.test!r}) and set val for the validation part of train"
-            )
-        train, val, _ = split_rows(count, val=self.val, test=0, seed=self.seed)
-        return train, val
+def divide(
+    name: str,
+    task: str,
+    ids: Mapping[str, Rows],
+    pick: Callable[[str, Rows], Split],
+    request: Request,
+    **facts: Any,
+) -> Data:
+    """A data set from the parts that a source has; splits that are missing are cut from train.
+
+    ``ids`` are the row numbers of each part, ``"train"`` and perhaps ``"val"`` and ``"test"``;
+    ``pick(part, places)`` reads some rows of a part, by their places in it.
+    """
+    if "test" in ids and request.test is not None:
+        raise ValueError(
+            f"{name} has an official test set, which is kept; leave test out "
+            f"(got test={request.test!r}) and set val for the validation part of train"
+        )
+    train, val, test = split_rows(
+        len(ids["train"]),
+        val=0 if "val" in ids else request.val,
+        test=0 if "test" in ids else request.test_share,
+        seed=request.seed,
+    )
+    places = {"train": ("train", train), "val": ("train", val), "test": ("train", test)}
+    places |= {part: (part, np.arange(len(ids[part]))) for part in ids if part != "train"}
+    splits: dict[str, Any] = {part: pick(*own) for part, own in places.items()}
+    return Data(
+        name,
+        task,
+        **splits,
+        rows={part: torch.from_numpy(ids[own][rows]) for part, (own, rows) in places.items()},
+        **facts,
+    )
 
 
 def split_rows(

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dissensus.data.archives import LARGEST, extract, members, writer
+from dissensus.data.archives import LARGEST, extract, members
 from dissensus.data.dataset import Request
-from dissensus.files import replace_atomically
+from dissensus.files import write_bytes
 from dissensus.progress import ProgressBar
 
 __all__ = ["RemoteFile", "content", "locate"]
@@ -64,21 +64,21 @@ def locate(
     ``folders`` are names below each of the request's places; the first is where downloads go. A
     file compressed as ``name.gz`` may also lie there as ``name``.
     """
-    found = {file.name: _find(file.name, folders, request) for file in files}
-    missing = [file for file in files if found[file.name] is None]
+    paths = {file.name: _find(file.name, folders, request) for file in files}
+    missing = [file for file in files if paths[file.name] is None]
     for file in missing:
         if file.archive is None:
             continue
         archive = _find_archive(file.archive, folders, request)
-        if archive is not None and found[file.name] is None:
+        if archive is not None and paths[file.name] is None:
             target = _writable(request, what) / folders[0]
             inside = [other for other in missing if other.archive == file.archive]
             extract(archive, target, [other.name for other in inside])
-            found |= {other.name: target / other.name for other in inside}
-    missing = [file for file in missing if found[file.name] is None]
+            paths |= {other.name: target / other.name for other in inside}
+    missing = [file for file in missing if paths[file.name] is None]
     if missing:
-        found |= _download_all(missing, folders[0], request, what)
-    return {name: path for name, path in found.items() if path is not None}
+        paths |= _download_all(missing, folders[0], request, what)
+    return {name: path for name, path in paths.items() if path is not None}
 
 
 def _find(name: str, folders: Sequence[str], request: Request) -> Path | None:
@@ -191,7 +191,7 @@ def _download(file: RemoteFile, files: Sequence[RemoteFile], target: Path) -> No
         plain = _gunzip(raw, Path(file.name)) if file.name.endswith(".gz") else raw
         if file.checksum is not None:
             _check(plain, file.checksum, file.url)
-        replace_atomically(target / file.name, writer(raw))
+        write_bytes(target / file.name, raw)
         return
     raw = _get(file.url, archive)
     if file.archive_checksum is not None:
@@ -202,7 +202,7 @@ def _download(file: RemoteFile, files: Sequence[RemoteFile], target: Path) -> No
         if other.checksum is not None:
             _check(contents[other.name], other.checksum, f"{other.name} in {file.url}")
     for name, data in contents.items():
-        replace_atomically(target / name, writer(data))
+        write_bytes(target / name, data)
 
 
 def _get(url: str, name: str) -> bytes:

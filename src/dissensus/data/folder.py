@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.dataset import Data, Request, Split
+from dissensus.data.dataset import Data, Request, Split, divide, split_rows
 from dissensus.data.formats import IMAGE_SUFFIXES, decode_image
 from dissensus.data.images import draw_rows, fit_images, to_unit
 
@@ -50,9 +50,9 @@ class ImageFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
             raise ValueError(f"there is no folder {root}")
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"size must be a positive number of pixels, got {size!r}")
-        found = sorted(folder.name for folder in root.iterdir() if folder.is_dir())
-        self.classes = tuple(found if classes is None else classes)
-        strangers = sorted(set(found) - set(self.classes))
+        names = sorted(folder.name for folder in root.iterdir() if folder.is_dir())
+        self.classes = tuple(names if classes is None else classes)
+        strangers = sorted(set(names) - set(self.classes))
         if strangers:
             raise ValueError(f"{root} has classes that train has not: {', '.join(strangers[:10])}")
         self.root, self.size = root, size
@@ -176,28 +176,25 @@ def _folder_data(
         trained, tested = np.arange(len(train)), np.arange(len(test))
     else:
         test = train
-        rows = Request(seed=request.seed, val=0, test=request.test).split(len(train))
+        rows = split_rows(len(train), val=0, test=request.test_share, seed=request.seed)
         trained, tested = np.sort(rows[0]), np.sort(rows[2])
         request = Request(seed=request.seed, val=request.val)
-    trained = trained[draw_rows(len(trained), limit, request.seed, "limit")]
-    tested = tested[draw_rows(len(tested), test_limit, request.seed, "test_limit")]
-    kept, validated = request.split_train(len(trained), path.name)
     chosen = {
-        "train": (train, trained[kept]),
-        "val": (train, trained[validated]),
-        "test": (test, tested),
+        "train": trained[draw_rows(len(trained), limit, request.seed, "limit")],
+        "test": tested[draw_rows(len(tested), test_limit, request.seed, "test_limit")],
     }
     if in_memory:
-        _check_memory(len(trained) + len(tested), size)
-    parts = {name: images.part(rows, in_memory) for name, (images, rows) in chosen.items()}
+        _check_memory(sum(map(len, chosen.values())), size)
+    images = {"train": train, "test": test}
     # Test images in a folder of their own are numbered after those of train.
-    offsets = {"train": 0, "val": 0, "test": 0 if test is train else len(train)}
-    return Data(
+    after = 0 if test is train else len(train)
+    return divide(
         path.resolve().name,
         "classification",
-        *(parts["train"], parts["val"], parts["test"]),
+        {"train": chosen["train"], "test": chosen["test"] + after},
+        lambda part, places: images[part].part(chosen[part][places], in_memory),
+        request,
         classes=train.classes,
-        rows={name: torch.from_numpy(rows) + offsets[name] for name, (_, rows) in chosen.items()},
         preprocessing={"split_seed": request.seed, "notes": ["pixels divided by 255"]},
         source=str(path),
     )

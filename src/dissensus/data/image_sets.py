@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from dissensus.data.dataset import Data, Request, tensors
+from dissensus.data.dataset import Data, Request, divide, tensors
 from dissensus.data.download import RemoteFile, content, locate
 from dissensus.data.formats import open_image, read_cifar, read_idx, read_mat, read_npz
 from dissensus.data.images import Pixels, image_data
@@ -312,15 +311,13 @@ def load_digits_images(request: Request) -> Data:
 
     bunch = load_digits()
     x = (bunch.images / 16.0)[:, None]
-    parts = request.split(len(x))
-    made = [tensors(x, bunch.target, rows, "classification") for rows in parts]
-    names = ("train", "val", "test")
-    return Data(
+    return divide(
         "digits",
         "classification",
-        *(made[0], made[1], made[2]),
+        {"train": np.arange(len(x))},
+        lambda _, rows: tensors(x, bunch.target, rows, "classification"),
+        request,
         classes=tuple(str(name) for name in bunch.target_names),
-        rows={name: torch.from_numpy(rows) for name, rows in zip(names, parts, strict=True)},
         preprocessing={"split_seed": request.seed, "notes": ["pixels divided by 16"]},
         source="embedded in scikit-learn: sklearn.datasets.load_digits",
     )

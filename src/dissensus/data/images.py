@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from dissensus.data.dataset import Data, Request, Split
+from dissensus.data.dataset import Data, Request, Split, divide
 
 __all__ = ["Pixels", "draw_rows", "fit_images", "image_data", "to_unit"]
 
@@ -63,25 +63,23 @@ def image_data(
             raise ValueError(
                 f"{name}: {part} labels run from {low} to {high}, there are {len(classes)} classes"
             )
-    drawn = draw_rows(len(train.x), limit, request.seed, "limit")
-    kept, held = request.split_train(len(drawn), name)
-    tested = draw_rows(len(test.x), test_limit, request.seed, "test_limit")
-    rows = {"train": drawn[kept], "val": drawn[held], "test": tested}
+    parts = {"train": train, "test": test}
+    rows = {
+        "train": draw_rows(len(train.x), limit, request.seed, "limit"),
+        "test": draw_rows(len(test.x), test_limit, request.seed, "test_limit"),
+    }
 
-    def pick(pixels: Pixels, chosen: NDArray[np.int64]) -> Split:
+    def pick(part: str, places: NDArray[np.int64]) -> Split:
+        pixels, chosen = parts[part], rows[part][places]
         return to_unit(pixels.x[chosen]), torch.from_numpy(pixels.y[chosen].astype(np.int64))
 
-    return Data(
+    return divide(
         name,
         "classification",
-        pick(train, rows["train"]),
-        pick(train, rows["val"]),
-        pick(test, tested),
+        {"train": rows["train"], "test": rows["test"] + len(train.x)},
+        pick,
+        request,
         classes=tuple(classes),
-        rows={
-            part: torch.from_numpy(chosen + (len(train.x) if part == "test" else 0))
-            for part, chosen in rows.items()
-        },
         preprocessing={"split_seed": request.seed, "notes": ["pixels divided by 255"]},
         source=source,
     )

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dissensus.data.dataset import TASKS, Data, Request, tensors
+from dissensus.data.dataset import PARTS, TASKS, Data, split_rows, tensors
 from dissensus.data.formats import is_missing
 
 __all__ = ["Scaler", "Table", "check_finite", "encode_columns", "numeric_column", "one_hot"]
@@ -155,8 +155,8 @@ class Table:
         (True, [0.0, 1.0])
         """
         standardize = self.standardize if standardize is None else standardize
-        parts = Request(seed=seed, val=val, test=test).split(len(self))
-        train = parts[0]
+        parts = dict(zip(PARTS, split_rows(len(self), val=val, test=test, seed=seed), strict=True))
+        train = parts["train"]
         notes: dict[str, Any] = {"split_seed": seed, "notes": list(self.notes)}
         x, y = self.x, self.y
         if standardize:
@@ -178,15 +178,14 @@ class Table:
                 std = np.where(std > 0, std, 1.0)
                 y = (y - mean) / std
                 notes |= {"target_mean": mean.tolist(), "target_std": std.tolist()}
-        made = [tensors(x, y, rows, self.task) for rows in parts]
-        names = ("train", "val", "test")
+        splits: dict[str, Any] = {n: tensors(x, y, rows, self.task) for n, rows in parts.items()}
         return Data(
             self.name,
             self.task,
-            *(made[0], made[1], made[2]),
+            **splits,
             classes=self.classes,
             features=self.features,
-            rows={n: torch.from_numpy(self.ids[r]) for n, r in zip(names, parts, strict=True)},
+            rows={part: torch.from_numpy(self.ids[rows]) for part, rows in parts.items()},
             preprocessing=notes,
             source=self.source,
         )

@@ -17,7 +17,7 @@ from dissensus.export.deployed import Deployed, chosen_scores, example_for
 from dissensus.export.metadata import metadata
 from dissensus.export.onnx_graph import onnx_model, onnx_runner
 from dissensus.export.tracing import check_equal, check_example, traced
-from dissensus.files import replace_atomically
+from dissensus.files import replace_atomically, write_bytes
 from dissensus.runs.facts import Facts
 
 __all__ = ["to_onnx", "to_pt2"]
@@ -106,7 +106,7 @@ def to_onnx(
         )
     content = onnx_model(traced(deployed, rows), list(told["outputs"]), told).SerializeToString()
     check_equal(deployed, rows, onnx_runner(content), "the ONNX graph in onnxruntime")
-    replace_atomically(path, lambda part: part.write_bytes(content))
+    write_bytes(path, content)
     return told
 
 

@@ -34,17 +34,17 @@ def resolve(path: str) -> Callable[..., Any]:
             "for example torchvision.models:resnet18 or my_file.py:make_member"
         )
     module = _from_file(place) if place.endswith(".py") else _from_name(place)
-    found: Any = module
+    value: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            raise ValueError(_no_attribute(place, part, found))
-        found = getattr(found, part)
-    if not callable(found):
+        if not hasattr(value, part):
+            raise ValueError(_no_attribute(place, part, value))
+        value = getattr(value, part)
+    if not callable(value):
         raise ValueError(
             f"{path} must be a function or class that makes a model, got "
-            f"{type(found).__name__}: it cannot be called"
+            f"{type(value).__name__}: it cannot be called"
         )
-    return found  # type: ignore[no-any-return]
+    return value  # type: ignore[no-any-return]
 
 
 def _from_name(name: str) -> ModuleType:
@@ -105,8 +105,8 @@ def _run_file(file: Path, modified: int) -> ModuleType:
     return module
 
 
-def _no_attribute(place: str, name: str, found: object) -> str:
-    public = [known for known in dir(found) if not known.startswith("_")]
+def _no_attribute(place: str, name: str, value: object) -> str:
+    public = [known for known in dir(value) if not known.startswith("_")]
     return f"{place} has no {name!r}{_suggest(name, public)}"
 
 

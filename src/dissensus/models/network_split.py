@@ -81,8 +81,8 @@ class Head(nn.Module):
         self.layers = layers
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.layers(x)
-        return found
+        outputs: Tensor = self.layers(x)
+        return outputs
 
 
 class _Keep(nn.Module):

@@ -120,12 +120,12 @@ class Manifest:
             raise ValueError(f"{file} is damaged or not of this format: {error}") from error
 
     @classmethod
-    def _of(cls, found: Any) -> Manifest:
-        if not isinstance(found, dict) or found.get("format") != _FORMAT:
+    def _of(cls, content: Any) -> Manifest:
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise ValueError(f"its format is not {_FORMAT!r}")
-        if found.get("version") != _VERSION:
-            raise ValueError(f"version {found.get('version')!r} is not known, only {_VERSION}")
-        values = {key: value for key, value in found.items() if key not in ("format", "version")}
+        if content.get("version") != _VERSION:
+            raise ValueError(f"version {content.get('version')!r} is not known, only {_VERSION}")
+        values = {key: value for key, value in content.items() if key not in ("format", "version")}
         values["shape"] = tuple(values["shape"])
         values["classes"] = tuple(str(name) for name in values.get("classes", ()))
         values["parts"] = {

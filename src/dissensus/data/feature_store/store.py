@@ -199,7 +199,7 @@ class FeatureStore:
         """
         if "train" not in self.parts:
             raise ValueError(f"{self.folder} has no part 'train', only {', '.join(self.parts)}")
-        found = self.manifest
+        manifest = self.manifest
 
         def given(name: str) -> tuple[Tensor, Tensor | None]:
             x, y = self.parts[name]
@@ -208,7 +208,7 @@ class FeatureStore:
 
         def split(name: str) -> Split:
             if name not in self.parts:
-                return torch.empty(0, *found.shape), torch.empty(0, dtype=torch.int64)
+                return torch.empty(0, *manifest.shape), torch.empty(0, dtype=torch.int64)
             x, y = given(name)
             if y is None:
                 raise ValueError(f"{self.folder}: part {name!r} has no labels")
@@ -218,23 +218,26 @@ class FeatureStore:
             self.folder.resolve().name,
             "classification",
             *(split("train"), split("val"), split("test")),
-            classes=found.classes,
+            classes=manifest.classes,
             extra={name: given(name) for name in self.parts if name not in _PARTS},
-            preprocessing={"backbone": dict(found.backbone), "transform": dict(found.transform)},
+            preprocessing={
+                "backbone": dict(manifest.backbone),
+                "transform": dict(manifest.transform),
+            },
             # A run keeps the digest of its source: the manifest has those of all files.
             source=str(self.folder / MANIFEST),
         )
 
     def _rows(self, name: str) -> StoredRows:
-        found = self.manifest
-        part = found.parts[name]
+        manifest = self.manifest
+        part = manifest.parts[name]
         return StoredRows(
             self.folder,
             name,
             part.rows,
-            found.shape,
-            found.dtype,
-            shard_rows=found.shard_rows,
+            manifest.shape,
+            manifest.dtype,
+            shard_rows=manifest.shard_rows,
             passes=part.passes,
         )
 

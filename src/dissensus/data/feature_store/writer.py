@@ -128,8 +128,8 @@ class FeatureWriter:
         """Say what is being written, or see that it is what was begun here."""
         if (self.folder / MANIFEST).is_file():
             raise ValueError(f"there are features in {self.folder} already; choose another folder")
-        told = {name: value for name, value in vars(self.manifest).items() if name != "parts"}
-        asked = json.loads(json.dumps(told))
+        settings = {name: value for name, value in vars(self.manifest).items() if name != "parts"}
+        asked = json.loads(json.dumps(settings))
         file = self.folder / UNFINISHED
         if file.is_file():
             _check_same(file, asked)

@@ -34,8 +34,8 @@ class Backbone:
 
     def facts(self) -> dict[str, Any]:
         """Plain JSON values that tell it from any other."""
-        found: dict[str, Any] = {"name": self.name, "sha256": weights_digest(self.module)}
-        return found if self.at is None else found | {"split": self.at}
+        facts: dict[str, Any] = {"name": self.name, "sha256": weights_digest(self.module)}
+        return facts if self.at is None else facts | {"split": self.at}
 
 
 def load_backbone(
@@ -55,15 +55,15 @@ def load_backbone(
     """
     kind, colon, rest = name.partition(":")
     if kind in BACKBONES and bool(colon) == (kind not in _ALONE):
-        found = BACKBONES[kind](rest, whole=split_at is not None)
+        backbone = BACKBONES[kind](rest, whole=split_at is not None)
     elif colon:
-        found = _own(name)
+        backbone = _own(name)
     else:
         raise ValueError(
             f"there is no backbone {name!r}; known are {', '.join(_ALONE)}, timm:NAME, "
             "torchvision:NAME, transformers:NAME, and file.py:function or module:function"
         )
-    module, used = found.module, transform or found.transform
+    module, used = backbone.module, transform or backbone.transform
     if tokens is not None and (split_at is None or tokens < 1):
         raise ValueError("tokens must be at least 1, and needs a place to split the network at")
     if split_at is not None:
@@ -71,18 +71,18 @@ def load_backbone(
         module = split(module, split_at, weights="given", keep=keep)[0]
     module.requires_grad_(False).eval()
     at = split_at if tokens is None else f"{split_at}, {tokens} tokens"
-    return Backbone(module, name, used, found.versions, at)
+    return Backbone(module, name, used, backbone.versions, at)
 
 
 def weights_digest(module: nn.Module) -> str:
     """The sha256 of all weights and buffers with their names."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         if isinstance(tensor, Tensor):
             values = tensor.detach().cpu().contiguous()
-            found.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
-            found.update(values.reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+            digest.update(f"{name} {values.dtype} {tuple(values.shape)}\n".encode())
+            digest.update(values.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 class _First:
@@ -124,16 +124,16 @@ def _timm(name: str, *, whole: bool) -> Backbone:
     timm = _library("timm", "pip install timm")
     settings = {} if whole else {"num_classes": 0}
     network = _built("timm", name, lambda: timm.create_model(name, pretrained=True, **settings))
-    found = timm.data.resolve_model_data_config(network)
-    transform = Transform(found["input_size"][-1], tuple(found["mean"]), tuple(found["std"]))
+    config = timm.data.resolve_model_data_config(network)
+    transform = Transform(config["input_size"][-1], tuple(config["mean"]), tuple(config["std"]))
     return Backbone(network, name, transform, _versions(timm))
 
 
 def _torchvision(name: str, *, whole: bool) -> Backbone:
     models = _library("torchvision.models", "pip install torchvision")
     network = _built("torchvision", name, lambda: models.get_model(name, weights="DEFAULT"))
-    found = models.get_model_weights(name).DEFAULT.transforms()
-    transform = Transform(found.crop_size[0], tuple(found.mean), tuple(found.std))
+    preset = models.get_model_weights(name).DEFAULT.transforms()
+    transform = Transform(preset.crop_size[0], tuple(preset.mean), tuple(preset.std))
     if not whole:
         _drop_classifier(network, name)
     return Backbone(network, name, transform, _versions(_library("torchvision", "")))
@@ -146,10 +146,10 @@ def _transformers(name: str, *, whole: bool) -> Backbone:
         safe = library.AutoModel.from_pretrained(name, use_safetensors=True)
         return safe, library.AutoImageProcessor.from_pretrained(name)
 
-    network, found = _built("transformers", name, build)
-    sizes = getattr(found, "crop_size", None) or found.size
+    network, processor = _built("transformers", name, build)
+    sizes = getattr(processor, "crop_size", None) or processor.size
     size = sizes.get("height") or sizes["shortest_edge"]
-    transform = Transform(int(size), tuple(found.image_mean), tuple(found.image_std))
+    transform = Transform(int(size), tuple(processor.image_mean), tuple(processor.image_std))
     return Backbone(network if whole else _Pooled(network), name, transform, _versions(library))
 
 
@@ -161,9 +161,9 @@ class _Pooled(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
-        found = self.network(pixel_values=x)
-        pooled: Tensor | None = getattr(found, "pooler_output", None)
-        return found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
+        outputs = self.network(pixel_values=x)
+        pooled: Tensor | None = getattr(outputs, "pooler_output", None)
+        return outputs.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
 
 
 #: Backbones by the word before the colon: ``builder(name, whole=…) -> Backbone``; ``whole`` keeps

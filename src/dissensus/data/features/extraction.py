@@ -152,26 +152,26 @@ class _Run:
             words = [self.seed, place, number, start]
             own = int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 24)
             generator = torch.Generator().manual_seed(own)
-            found = []
+            batches = []
             for first in range(start, stop, self.batch_size):
                 x = source.inputs(first, min(first + self.batch_size, stop))
                 if changed and self.augment is not None:
                     x = self.augment(x, generator)
-                found.append(self._features(x))
-            return np.concatenate(found)
+                batches.append(self._features(x))
+            return np.concatenate(batches)
 
         return compute
 
     def _features(self, x: Tensor) -> NDArray[Any]:
         with torch.inference_mode():
-            found = self.module(self.transform(x).to(self.device))
-        if not isinstance(found, Tensor) or found.ndim < 2 or len(found) != len(x):
-            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            outputs = self.module(self.transform(x).to(self.device))
+        if not isinstance(outputs, Tensor) or outputs.ndim < 2 or len(outputs) != len(x):
+            got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise ValueError(
                 f"a backbone must give a tensor [batch, …] for a batch of {len(x)}, got {got}; "
                 "wrap it in a module that does"
             )
-        features: NDArray[Any] = found.float().cpu().numpy()
+        features: NDArray[Any] = outputs.float().cpu().numpy()
         return features
 
 

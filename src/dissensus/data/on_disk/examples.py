@@ -149,18 +149,18 @@ class Examples(OnDisk):
     def read(self, start: int, stop: int, order: Order | None = None, step: int = 1) -> Batch:
         """Every ``step``-th of the examples at places ``start`` to ``stop`` − 1, as stored."""
         numbers = (order or self.order(None)).numbers(start, stop)[::step]
-        found = self.source.read(numbers)
-        if found.problems and self.on_error == "raise":
+        batch = self.source.read(numbers)
+        if batch.problems and self.on_error == "raise":
             raise ValueError(
-                f"{found.problems[0]}; pass on_error='skip' to leave out what cannot be read"
+                f"{batch.problems[0]}; pass on_error='skip' to leave out what cannot be read"
             )
-        return found
+        return batch
 
     def __getitem__(self, index: Any) -> Tensor:
-        found = self.source.read(self._numbers(index))
-        if found.problems:
-            raise ValueError(found.problems[0])
-        return as_float(found.x)[0 if isinstance(index, int) else slice(None)]
+        batch = self.source.read(self._numbers(index))
+        if batch.problems:
+            raise ValueError(batch.problems[0])
+        return as_float(batch.x)[0 if isinstance(index, int) else slice(None)]
 
     def _numbers(self, index: Any) -> Numbers:
         """The numbers that an index means."""

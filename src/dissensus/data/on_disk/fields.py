@@ -70,12 +70,12 @@ def decode_target(data: bytes, kind: str, key: str, where: str) -> Target:
     if kind == "npy":
         return _of_array(read_npy(data, where), where)
     if kind == "json":
-        found = _json(data, where)
+        value = _json(data, where)
         if key:
-            if not isinstance(found, dict) or key not in found:
+            if not isinstance(value, dict) or key not in value:
                 raise ValueError(f"{where} is JSON without the key {key!r}")
-            found = found[key]
-        return _of_value(found, where)
+            value = value[key]
+        return _of_value(value, where)
     if kind == "text":
         return _of_text(data, where)
     raise ValueError(f"{where} is an image, which is no label; name another field with target=")
@@ -91,10 +91,10 @@ def finite(array: NDArray[Any], where: str) -> NDArray[np.float32]:
     return numbers
 
 
-def _of_value(found: Any, where: str) -> Target:
-    if isinstance(found, bool | int | str):
-        return int(found) if isinstance(found, bool) else found
-    return _of_array(_numbers(found, where), where)
+def _of_value(value: Any, where: str) -> Target:
+    if isinstance(value, bool | int | str):
+        return int(value) if isinstance(value, bool) else value
+    return _of_array(_numbers(value, where), where)
 
 
 def _of_array(array: NDArray[Any], where: str) -> Target:
@@ -123,9 +123,9 @@ def _json(data: bytes, where: str) -> Any:
         raise ValueError(f"{where} cannot be read as JSON ({error})") from error
 
 
-def _numbers(found: Any, where: str) -> NDArray[Any]:
+def _numbers(values: Any, where: str) -> NDArray[Any]:
     try:
-        return np.asarray(found, dtype=np.float64)
+        return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where} must hold numbers ({error})") from error
 

@@ -32,9 +32,9 @@ def _build(root: Path, folder: Path) -> tuple[dict[str, Any], Sequence[Path]]:
     counts, offset = [], 0
     with (folder / "names").open("wb") as blob, ProgressBar("listing images", len(names)) as bar:
         for name in names:
-            found = find_images(root / name)
+            files = find_images(root / name)
             watched += [Path(place) for place, _, _ in os.walk(root / name)]
-            texts = [os.fsencode(path.relative_to(root)) for path in found]
+            texts = [os.fsencode(path.relative_to(root)) for path in files]
             places = np.cumsum([0, *map(len, texts)])
             if texts:
                 entries.append(np.stack([offset + places[:-1], np.diff(places)], 1))

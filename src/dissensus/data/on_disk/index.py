@@ -34,8 +34,8 @@ class Index:
     def __init__(self, folder: Path, kept: Mapping[str, Any]) -> None:
         self.folder, self.facts = folder, kept["facts"]
         names = [[Path(name).name, size] for name, size, _ in kept["watched"]]
-        told = json.dumps([names, self.facts], sort_keys=True)
-        self.digest = hashlib.sha256(told.encode()).hexdigest()
+        text = json.dumps([names, self.facts], sort_keys=True)
+        self.digest = hashlib.sha256(text.encode()).hexdigest()
 
 
 def indexed(what: Mapping[str, Any], build: Build) -> Index:
@@ -84,8 +84,8 @@ def _built(folder: Path, build: Build) -> dict[str, Any]:
 
 
 def _stamp(path: Path) -> list[Any]:
-    found = path.stat()
-    return [str(path), 0 if path.is_dir() else found.st_size, found.st_mtime_ns]
+    status = path.stat()
+    return [str(path), 0 if path.is_dir() else status.st_size, status.st_mtime_ns]
 
 
 class OpenFiles:

@@ -68,14 +68,14 @@ class Permutation:
         return self._walk(numbers, self._backwards)
 
     def _walk(self, start: Numbers, step: Callable[[_Words, _Words], None]) -> Numbers:
-        found = start.astype(np.uint64)
-        outside: NDArray[Any] = np.arange(len(found))
+        numbers = start.astype(np.uint64)
+        outside: NDArray[Any] = np.arange(len(numbers))
         while len(outside):
-            left, right = np.divmod(found[outside], self.low)
+            left, right = np.divmod(numbers[outside], self.low)
             step(left, right)
-            found[outside] = left * self.low + right
-            outside = outside[found[outside] >= self.count]
-        return found.astype(np.int64)
+            numbers[outside] = left * self.low + right
+            outside = outside[numbers[outside] >= self.count]
+        return numbers.astype(np.int64)
 
     def _forwards(self, left: _Words, right: _Words) -> None:
         for one, two in pairwise(self.keys):
@@ -216,14 +216,14 @@ class Windowed:
 
     def numbers(self, start: int, stop: int) -> Numbers:
         """The numbers of the examples at places ``start`` to ``stop`` − 1."""
-        found = []
+        pieces = []
         while start < stop:
             window = int(np.searchsorted(self.ends, start, side="right"))
             begin = int(self.ends[window - 1]) if window else 0
-            shown = self._window(window)[start - begin : stop - begin]
-            found.append(shown)
-            start += len(shown)
-        return np.concatenate(found) if found else self.order[:0]
+            piece = self._window(window)[start - begin : stop - begin]
+            pieces.append(piece)
+            start += len(piece)
+        return np.concatenate(pieces) if pieces else self.order[:0]
 
     def _window(self, window: int) -> Numbers:
         if self.held[0] != window:

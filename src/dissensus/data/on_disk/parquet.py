@@ -219,8 +219,8 @@ class ParquetSource:
         if self.images:
             return self._images(own, inside, held)
         x = torch.empty((len(numbers), *self.shape))
-        for group, found in held.items():
-            x.numpy()[own == group] = found.x[inside[own == group]]
+        for group, rows in held.items():
+            x.numpy()[own == group] = rows.x[inside[own == group]]
         known = None if self.labels is None else torch.from_numpy(self._y(own, inside, held))
         return Batch(x, known)
 
@@ -242,8 +242,8 @@ class ParquetSource:
     def _y(self, own: Numbers, inside: Numbers, held: Mapping[int, _Group]) -> NDArray[Any]:
         assert self.labels is not None
         stored = np.empty((len(own), self.labels.outputs), self.labels.stored)
-        for group, found in held.items():
-            stored[own == group] = found.y[inside[own == group]]  # type: ignore[index]
+        for group, rows in held.items():
+            stored[own == group] = rows.y[inside[own == group]]  # type: ignore[index]
         return self.labels(stored)
 
     def _images(self, own: Numbers, inside: Numbers, held: Mapping[int, _Group]) -> Batch:
@@ -273,12 +273,12 @@ class ParquetSource:
         if number in self.held:
             self.held.move_to_end(number)
             return self.held[number]
-        found = self._read(number)
-        rows = len(found.x) + sum(len(group.x) for group in self.held.values())
+        read = self._read(number)
+        rows = len(read.x) + sum(len(group.x) for group in self.held.values())
         while self.held and rows > self.most:
             rows -= len(self.held.popitem(last=False)[1].x)
-        self.held[number] = found
-        return found
+        self.held[number] = read
+        return read
 
     def _read(self, number: int) -> _Group:
         shard, group = self.groups[number]
@@ -310,10 +310,10 @@ class ParquetSource:
             index = {name: number for number, name in enumerate(self.labels.names)}
             coded = column.combine_chunks().dictionary_encode()
             known = np.array([index[str(name)] for name in coded.dictionary.to_pylist()])
-            found = known[coded.indices.to_numpy()]
+            values = known[coded.indices.to_numpy()]
         else:
-            found = numbers_of(column, f"{where}, column {self.target!r}")
-        stored: NDArray[Any] = found.reshape(len(column), -1).astype(self.labels.stored)
+            values = numbers_of(column, f"{where}, column {self.target!r}")
+        stored: NDArray[Any] = values.reshape(len(column), -1).astype(self.labels.stored)
         return stored
 
     def __getstate__(self) -> dict[str, Any]:

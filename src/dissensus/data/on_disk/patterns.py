@@ -43,17 +43,17 @@ def expand(pattern: str | Path) -> list[Path]:
     >>> [path.name for path in _braces("train-{08..10}.tar")]
     ['train-08.tar', 'train-09.tar', 'train-10.tar']
     """
-    found: list[Path] = []
+    shards: list[Path] = []
     for path in _braces(str(Path(pattern).expanduser())):
         if re.search(r"[*?[]", str(path)):
-            found += sorted(Path(name) for name in glob.glob(str(path)))  # noqa: PTH207 - whole paths
+            shards += sorted(Path(name) for name in glob.glob(str(path)))  # noqa: PTH207 - whole paths
         elif not path.is_file():
             raise ValueError(f"there is no shard {path}, which {str(pattern)!r} names")
         else:
-            found.append(path)
-    if not found:
+            shards.append(path)
+    if not shards:
         raise ValueError(f"no file fits {str(pattern)!r}")
-    return list(dict.fromkeys(path.resolve() for path in found))
+    return list(dict.fromkeys(path.resolve() for path in shards))
 
 
 def find_parts(name: str | Path) -> dict[str, list[Path]]:
@@ -69,15 +69,15 @@ def find_parts(name: str | Path) -> dict[str, list[Path]]:
     }
     if "train" in parts:
         return parts
-    found = _shards_in(path)
-    for shard in found:
+    every = _shards_in(path)
+    for shard in every:
         word = re.split(r"[^a-z]", shard.name.lower())[0]
         own = next((part for part, names in _NAMES.items() if word in names), None)
         if own is not None:
             parts.setdefault(own, []).append(shard)
     if "train" not in parts:
-        return {"train": found}
-    strange = [shard for shard in found if not any(shard in own for own in parts.values())]
+        return {"train": every}
+    strange = [shard for shard in every if not any(shard in own for own in parts.values())]
     if strange:
         raise ValueError(
             f"{path} holds shards that begin with train and others that begin with none of train, "

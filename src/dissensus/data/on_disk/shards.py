@@ -212,7 +212,7 @@ def _data(
         torch.empty(0, *sources["train"].shape),
         torch.empty(0, *target_shape, dtype=torch.float32 if target_shape else torch.int64),
     )
-    found = {
+    splits = {
         part: split(*own) if len(own[1]) else empty
         for part, own in _parts(sources, request, path).items()
     }
@@ -220,9 +220,9 @@ def _data(
     return Data(
         name,
         task,
-        found["train"],
-        found["val"],
-        found["test"],
+        splits["train"],
+        splits["val"],
+        splits["test"],
         classes=classes,
         preprocessing=notes,
         source=path,

@@ -94,17 +94,17 @@ def samples(tar: tarfile.TarFile, shard: Path) -> Iterator[tuple[str, Fields]]:
     """The samples of a shard: a name and the files that have it, by field."""
     key, fields = "", Fields()
     for info in _members(tar, shard):
-        found = _NAME.match(info.name)
-        if found is None or _META.match(info.name) or info.isdir():
+        match = _NAME.match(info.name)
+        if match is None or _META.match(info.name) or info.isdir():
             continue
         if not info.isreg() or info.issparse():
             raise ValueError(f"{shard}: {info.name!r} is a link or device, not a file")
         if info.size > _LARGEST:
             raise ValueError(f"{shard}: {info.name!r} claims {info.size} bytes")
-        if found[1] != key and fields:
+        if match[1] != key and fields:
             yield key, fields
             fields = Fields()
-        key, own = found[1], found[2].lower()
+        key, own = match[1], match[2].lower()
         if own in fields:
             raise ValueError(f"{shard}: sample {key} has the field {own!r} twice")
         fields[own] = info
@@ -146,13 +146,13 @@ def _choose(
                 kinds.get(kind_of(name, str(shard)), []).append(name)
             except ValueError as error:
                 refused = f"; {error}"
-    found = kinds["image"] or kinds["npy"]
-    if len(found) != 1:
+    inputs = kinds["image"] or kinds["npy"]
+    if len(inputs) != 1:
         raise ValueError(
             f"{shard} has samples with {', '.join(fields)}: name the input with input= and the "
             f"label with target={refused}"
         )
-    return found[0], target
+    return inputs[0], target
 
 
 def _field(fields: Mapping[str, tarfile.TarInfo], name: str, where: str) -> tarfile.TarInfo:
