@@ -1,129 +1,125 @@
-"""What each objective costs: forward and backward, against plain cross-entropy of the same outputs.
+"""Objectives: what each adds to a whole training step, and what its fast gradient saves.
 
-The baseline is one ``F.cross_entropy`` over all members' outputs at once. An objective that also
-reads unlabelled outputs (A2D, DivDis) is compared with cross-entropy over both tensors, one that
-draws members (LDR) with cross-entropy over all of them, as that is what a step would cost without
-it, and beside it, for those who want to know, over the drawn ones alone; a regression objective is
-compared with the squared error of the same outputs. The checks of a call are part of what is timed.
+A step is outputs, objective, gradients and update of five members on a batch of 128, all members
+active. On labelled data an objective may cost at most 1.5 times a step of ``independent``. An entry
+of ``objectives.fast.FAST`` has to save 10% of a step on a small network. A2D and DivDis, which read
+unlabelled data too, are shown beside an independent step on as many examples.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from benchmarks.timing import Contender, Result, compare
-from dissensus.objectives import OBJECTIVES, Objective, parse
+from benchmarks.training import ours
+from dissensus.ensemble import Ensemble
+from dissensus.models import MemberFactory, make_factory
+from dissensus.objectives import Objective, parse
+from dissensus.objectives.fast import FAST
+from dissensus.training import Recipe
+from dissensus.training.step import Trainer
+from dissensus.training.stream import Batch
 
-MEMBERS, BATCH, CLASSES = 5, 128, (10, 1000)
-ADP_LIMIT, LDR_LIMIT, LIMIT = 6.0, 3.0, 2.5
+MEMBERS, BATCH, CLASSES = 5, 128, 10
+LIMIT, SAVING = 1.5, 0.9
 
-#: Objectives as ``parse`` reads them, with the ratio that is good enough. DivDis at 1,000 classes
-#: needs the joint distribution of every pair, classes² numbers each, and is shown without a limit.
-ON_LABELS = {
-    "independent": LIMIT,
-    "joint": LIMIT,
-    "joint:combine=score": LIMIT,
-    "augmented": LIMIT,
-    "gncl": LIMIT,
-    "gncl:combine=probability": LIMIT,
-    "jsd": LIMIT,
-    "adp": ADP_LIMIT,
-    "learner_dropout/joint": LIMIT,
-}
+CLASSIFICATION = (
+    "joint",
+    "joint:combine=score",
+    "augmented",
+    "augmented:loss=brier",
+    "ncl:loss=brier",
+    "gncl",
+    "gncl:combine=probability",
+    "adp",
+    "jsd",
+    "ldr:active=none",
+    "ldr:active=none,regularizer=jsd",
+    "ldr:active=none,regularizer=divdis",
+)
+FUSED = (
+    "independent",
+    "joint",
+    "augmented",
+    "gncl",
+    "adp",
+    "jsd",
+    "ldr:active=none",
+    "ldr:active=none,regularizer=jsd",
+    "ldr:active=none,regularizer=divdis",
+)
+REGRESSION = ("joint:loss=mse", "augmented:loss=mse", "gat", "ncl", "gncl:loss=mse")
 
 
 def run(quick: bool) -> list[Result]:
-    """Time every objective at both sizes."""
-    results = []
-    for classes in CLASSES:
-        # A round at the small size is short and noisy: more of them.
-        repeats = 5 if quick else 150 if classes <= 10 else 40
-        results += [
-            _labelled(classes, repeats),
-            _drawn(2, classes, repeats),
-            _drawn(MEMBERS, classes, repeats),
-            _unlabelled(classes, repeats),
-        ]
-    return [*results, _regression(5 if quick else 150)]
-
-
-def _title(name: str, members: int, classes: int) -> str:
-    return f"{name} on [{members}, {BATCH}, {classes}]: forward + backward, ratio to cross-entropy"
-
-
-def _labelled(classes: int, repeats: int) -> Result:
-    logits, labels = _batch(MEMBERS, classes)
-    contenders = [
-        Contender(spec, partial(_step, parse(spec), logits, labels), limit)
-        for spec, limit in ON_LABELS.items()
+    """All comparisons; one thread unless ``--threads`` says otherwise."""
+    repeats = 5 if quick else 40
+    return [
+        _ratios("independent", CLASSIFICATION, repeats),
+        _ratios("independent:loss=mse", REGRESSION, repeats),
+        _unlabelled(repeats),
+        *(_saving(spec, repeats) for spec in FUSED),
     ]
-    title = _title("Objectives", MEMBERS, classes)
-    return compare(title, _plain(logits, labels), contenders, repeats=repeats)
 
 
-def _drawn(compared: int, classes: int, repeats: int) -> Result:
-    """LDR of two drawn members against cross-entropy of so many."""
-    logits, labels = _batch(2, classes)
-    objective = OBJECTIVES["ldr"]()
-    limit = LDR_LIMIT if compared == MEMBERS else None
-    contenders = [Contender("ldr (2 active)", lambda: _step(objective, logits, labels), limit)]
-    plain = _plain(_batch(compared, classes)[0], labels)
-    title = _title("LDR of 2 members, cross-entropy", compared, classes)
-    return compare(title, plain, contenders, repeats=repeats)
+def _network(*sizes: int) -> tuple[str, MemberFactory]:
+    name = f"MLP {'-'.join(map(str, sizes))}, {MEMBERS} members, batch {BATCH}"
+    return name, make_factory("mlp", sizes[:1], sizes[-1], hidden=sizes[1:-1])
 
 
-def _unlabelled(classes: int, repeats: int) -> Result:
-    logits, labels = _batch(MEMBERS, classes)
-    unlabelled = _batch(MEMBERS, classes)[0]
+def _ratios(baseline: str, specs: tuple[str, ...], repeats: int) -> Result:
+    name, make = _network(64, 128, 128, CLASSES)
+    x = torch.randn(BATCH, 64)
+    regression = baseline.endswith("mse")
+    y = torch.randn(BATCH, CLASSES) if regression else torch.randint(CLASSES, (BATCH,))
 
-    def both() -> None:
-        loss = cross_entropy(logits.flatten(0, 1), labels.repeat(MEMBERS))
-        loss = loss + cross_entropy(unlabelled.flatten(0, 1), labels.repeat(MEMBERS))
-        torch.autograd.grad(loss, (logits, unlabelled))
+    def contender(spec: str, limit: float | None = None) -> Contender:
+        return Contender(spec, ours(make, MEMBERS, x, y, parse(spec)), limit)
 
-    def step(objective: Objective) -> None:
-        loss = objective(logits, labels, disagreement=unlabelled).loss
-        torch.autograd.grad(loss, (logits, unlabelled))
-
-    contenders = [
-        Contender("a2d", partial(step, parse("a2d")), LIMIT),
-        Contender("divdis", partial(step, parse("divdis")), LIMIT if classes <= 10 else None),
-    ]
-    title = _title("Disagreement on unlabelled data", MEMBERS, classes)
-    return compare(title, Contender("cross-entropy of both", both), contenders, repeats=repeats)
+    return compare(
+        f"{name}: one step, ratio to {baseline}",
+        contender(baseline),
+        [contender(spec, LIMIT) for spec in specs],
+        repeats=repeats,
+    )
 
 
-def _regression(repeats: int) -> Result:
-    outputs = torch.randn(MEMBERS, BATCH, 10, requires_grad=True)
-    targets = torch.randn(BATCH, 10)
+def _unlabelled(repeats: int) -> Result:
+    name, make = _network(64, 128, 128, CLASSES)
+    x, y = torch.randn(BATCH, 64), torch.randint(CLASSES, (BATCH,))
+    both = ours(make, MEMBERS, x.repeat(2, 1), y.repeat(2))
 
-    def plain() -> None:
-        torch.autograd.grad((outputs - targets).square().sum(-1).mean(), outputs)
+    def step(spec: str, extra: Tensor) -> Callable[[], object]:
+        trainer = Trainer(Ensemble(make, MEMBERS).train(), parse(spec), Recipe())
+        return partial(trainer.step, Batch(x, y, extra, None), set(), 1.0, check=False)
 
-    specs = ("independent:loss=mse", "joint:loss=mse", "augmented:loss=mse", "gat", "ncl")
-    contenders = [
-        Contender(spec, partial(_step, parse(spec), outputs, targets), LIMIT) for spec in specs
-    ]
-    title = f"Regression on [{MEMBERS}, {BATCH}, 10]: forward + backward, ratio to squared error"
-    return compare(title, Contender("squared error", plain), contenders, repeats=repeats)
-
-
-def _batch(members: int, classes: int) -> tuple[Tensor, Tensor]:
-    logits = torch.randn(members, BATCH, classes, requires_grad=True)
-    return logits, torch.randint(classes, (BATCH,))
+    return compare(
+        f"{name}, and {BATCH} unlabelled examples: one step, ratio to independent on both",
+        Contender("independent", both),
+        [Contender(spec, step(spec, torch.randn_like(x))) for spec in ("a2d", "divdis")],
+        repeats=repeats,
+    )
 
 
-def _plain(logits: Tensor, labels: Tensor) -> Contender:
-    members = logits.shape[0]
+def _saving(spec: str, repeats: int) -> Result:
+    """A step with an entry of ``FAST`` against the same step without it."""
+    name, make = _network(20, 64, CLASSES)
+    x, y = torch.randn(BATCH, 20), torch.randint(CLASSES, (BATCH,))
+    objective = parse(spec)
+    fast, slow = (ours(make, MEMBERS, x, y, objective) for _ in range(2))
+    return compare(
+        f"{name}, {spec}: one step, ratio to a step without its entry in FAST",
+        Contender("formula", partial(_without_entry, type(objective), slow)),
+        [Contender("entry", fast, SAVING)],
+        repeats=repeats,
+    )
 
-    def run() -> None:
-        loss = cross_entropy(logits.flatten(0, 1), labels.repeat(members))
-        torch.autograd.grad(loss, logits)
 
-    return Contender("cross-entropy", run)
-
-
-def _step(objective: Objective, outputs: Tensor, targets: Tensor) -> None:
-    torch.autograd.grad(objective(outputs, targets).loss, outputs)
+def _without_entry(kind: type[Objective], step: Callable[[], object]) -> None:
+    entry = FAST.pop(kind)
+    try:
+        step()
+    finally:
+        FAST[kind] = entry

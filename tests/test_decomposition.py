@@ -711,7 +711,7 @@ NAN_LOGITS = torch.zeros(2, 4, 3).index_fill(0, torch.tensor([1]), float("nan"))
         ({"loss": mse, "targets": [0.0] * 4}, "targets must be a torch.Tensor, got list"),
         (
             {"loss": lambda f, y: (f - y[:, None]).square().mean(), "targets": LABELS},
-            r"one value an example, \[batch\] = \(4,\), got \(\); drop its reduction",
+            r"one value for each example, \[batch\] = \(4,\), got \(\); drop its reduction",
         ),
     ],
 )
@@ -744,7 +744,7 @@ def kinked(prediction: Tensor, target: Tensor) -> Tensor:
     [
         ({"loss": kinked}, "no c in .* for 1 of 2 pairs .* first for member 1 and example 0; the"),
         ({"loss": lambda f, y: -f.log().sum(-1)}, "curvature is not finite for 2 of 2 pairs"),
-        ({"loss": lambda f, y: f}, r"one value an example, \[batch\] = \(1,\), got \(1, 1\)"),
+        ({"loss": lambda f, y: f}, r"one value for each example, \[batch\] = \(1,\), got \(1, 1\)"),
         ({"loss": "mse"}, r"must be a callable .* got 'mse'; .* pass dissensus.losses.mse"),
         ({"form": "first_order"}, "form must be 'exact' or 'second_order', got 'first_order'"),
         ({"outputs": torch.zeros(2, 1)}, r"batch, outputs\], got \(2, 1\); .*outputs\[None\]"),

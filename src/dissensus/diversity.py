@@ -1,10 +1,10 @@
-"""Two measures of diversity that both an objective and a score are made of.
+"""Diversity: two measures that objectives raise and scores report.
 
 * :func:`log_ensemble_diversity`: how orthogonal the members' wrong-class predictions are (adp,
-  Eq. 3). The objective ``ADP`` raises it, the score ``ensemble_diversity`` reads it.
-* :func:`jensen_shannon`: how far members are from their mean (adp, Eq. 9), the same number as the
-  mutual information between prediction and member. The objective ``JSD`` raises it, the score
-  ``mutual_information`` reads it.
+  Eq. 3). The objective ``ADP`` raises it; the score ``ensemble_diversity`` reports it.
+* :func:`jensen_shannon`: how far members are from their mean (adp, Eq. 9), equal to the mutual
+  information between prediction and member. The objective ``JSD`` raises it; the score
+  ``mutual_information`` reports it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ __all__ = [
     "jensen_shannon",
     "log_determinant",
     "log_ensemble_diversity",
+    "wrong_class_predictions",
 ]
 
 #: Added to the diagonal of the Gram matrix, so that members that agree exactly have a finite
@@ -53,18 +54,24 @@ def log_ensemble_diversity(logits: Tensor, labels: Tensor, weights: Tensor | Non
     nothing.
 
     Stable form: scaling to length 1 cancels any factor, 1 − F_y among them, so M̃ comes from the
-    logits of the other classes alone, ``exp(z − max z)``, finite at any gap to the top logit.
+    logits of the other classes alone, finite at any gap to the top logit.
 
     >>> logits = torch.log(torch.tensor([[[0.8, 0.2, 0.0]], [[0.8, 0.0, 0.2]]]) + 1e-30)
     >>> log_ensemble_diversity(logits, torch.tensor([0])).abs() < 1e-5     # orthogonal
     tensor([True])
     """
+    wrong = wrong_class_predictions(logits, labels)
+    return log_determinant(wrong @ wrong.mT, weights).to(logits.dtype)
+
+
+def wrong_class_predictions(logits: Tensor, labels: Tensor) -> Tensor:
+    """``exp(z − max z)`` over the classes other than ``labels``, 0 there: M̃ᵀ up to row lengths.
+
+    ``[batch, members, classes]``, in float64, as 1e-6 is a few float32 roundings away from 0.
+    """
     index = labels.long().expand(logits.shape[:-1])[..., None]
     others = logits.scatter(-1, index, -math.inf)
-    directions = (others - others.amax(-1, keepdim=True).detach()).exp().transpose(0, 1)
-    directions = directions.double()  # a floor of 1e-6 is a few float32 roundings away from 0
-    gram = directions @ directions.transpose(1, 2)
-    return log_determinant(gram, weights).to(logits.dtype)
+    return (others - others.amax(-1, keepdim=True).detach()).exp().transpose(0, 1).double()
 
 
 def log_determinant(gram: Tensor, weights: Tensor | None = None) -> Tensor:

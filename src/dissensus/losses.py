@@ -1,11 +1,11 @@
-"""Per-example losses, for one prediction and for a whole ensemble.
+"""Losses for each example, of one prediction and of a whole ensemble.
 
 Each loss is a pure function of a prediction whose name says its space (``outputs``, ``log_probs``,
 ``probs``) and of targets that are integer labels ``[batch]`` or soft labels ``[batch, classes]``.
 Leading axes of the prediction (members) pass through: ``[…, batch, outputs]`` gives ``[…, batch]``.
 
-:func:`errors` applies a loss to every member and to their combination; everything that speaks of
-ERR and mean ERR (collusion, Definition 4.1) is built on it.
+:func:`errors` applies a loss to every member and to their combination, which gives ERR and mean ERR
+(collusion, Definition 4.1).
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.functional import log_softmax
 
 from dissensus.outputs import (
@@ -28,7 +27,6 @@ from dissensus.outputs import (
     combined_log_probs,
     log_mean_exp,
     majority_vote,
-    mean_over_members,
     weighted_mean,
 )
 
@@ -75,14 +73,8 @@ def mean_cross_entropy(
     logits: Tensor, targets: Tensor, weights: Tensor | None = None, label_smoothing: float = 0.0
 ) -> Tensor:
     """:func:`cross_entropy`, its mean over examples and, weighted, over members: a scalar."""
-    if weights is None and not targets.is_floating_point():
-        labels = targets.long().repeat(logits.shape[0])
-        # torch's own takes one step forward and one back.
-        return functional.cross_entropy(
-            logits.flatten(0, 1), labels, label_smoothing=label_smoothing
-        )
     loss = cross_entropy(log_softmax(logits, -1), targets, label_smoothing)
-    return mean_over_members(loss, weights)
+    return weighted_mean(loss, weights).mean()
 
 
 def brier(probs: Tensor, targets: Tensor) -> Tensor:
@@ -125,7 +117,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def natural_combination(loss: LossLike) -> str:
-    """The combination a loss is used with where none is named: the mean for a callable.
+    """The default combination of a loss: the mean for a callable.
 
     >>> natural_combination("mse"), natural_combination("cross_entropy")
     ('mean', 'probability')
@@ -234,7 +226,7 @@ def _callable_errors(
     ensemble_values = loss(ensemble, targets)
     if ensemble_values.shape != outputs.shape[1:2]:
         raise ValueError(
-            f"a loss must return one value an example, [batch] = ({outputs.shape[1]},), got "
+            f"a loss must return one value for each example, [batch] = ({outputs.shape[1]},), got "
             f"{tuple(ensemble_values.shape)}; drop its reduction"
         )
     return Errors(values, ensemble_values)
@@ -247,5 +239,5 @@ def _combined_labels(logits: Tensor, combine: str, weights: Tensor | None) -> Te
 
 
 def _pick(values: Tensor, labels: Tensor) -> Tensor:
-    """``values[…, n, labels[n]]``: one entry an example from the last axis."""
+    """``values[…, n, labels[n]]``: one entry of the last axis for each example."""
     return values.gather(-1, labels.long().expand(values.shape[:-1])[..., None]).squeeze(-1)

@@ -39,7 +39,6 @@ __all__ = [
     "combined_log_probs",
     "log_mean_exp",
     "majority_vote",
-    "mean_over_members",
     "weighted_mean",
 ]
 
@@ -218,11 +217,6 @@ def weighted_mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
         return values.mean(0)
     mean: Tensor = torch.tensordot(weights.to(values.dtype), values, dims=1)
     return mean
-
-
-def mean_over_members(values: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The mean of ``[members, batch]`` over examples and, weighted, over members: a scalar."""
-    return values.mean() if weights is None else weighted_mean(values, weights).mean()
 
 
 def combined_log_probs(

@@ -42,6 +42,7 @@ COVERED: list[Objective] = [
     GNCL(0.6),
     LDR(2.0, active=None),
     LDR(2.0, active=None, regularizer="jsd"),
+    LDR(2.0, active=None, regularizer="divdis"),
     LearnerDropout(0.4, Augmented(0.4)),
 ]
 every_entry = pytest.mark.parametrize("objective", COVERED, ids=repr)
@@ -133,7 +134,7 @@ def test_an_entry_is_its_formula_where_logits_tie(objective: Objective) -> None:
     assert_close(got, plain(objective, logits, labels, weights=weights), rtol=1e-7, atol=1e-7)
 
 
-# Only settings are those of cases: soft labels, other losses and unlabelled data among them.
+# Whether an entry covers it or not: soft labels, other losses, unlabelled data.
 @over(CASES)
 def test_value_and_gradient_of_every_objective(case: Case) -> None:
     for inputs in variants(case):
@@ -207,9 +208,20 @@ def train(spec: str) -> tuple[list[dict], Tensor]:
 
 @pytest.mark.parametrize(
     "spec",
-    ["independent", "joint", "augmented", "joint:combine=score", "adp", "jsd", "gncl", "ldr",
-     "ldr:active=none,regularizer=jsd", "learner_dropout:drop=0.4/joint"],
-)  # fmt: skip
+    [
+        "independent",
+        "joint",
+        "joint:combine=score",
+        "augmented",
+        "adp",
+        "jsd",
+        "gncl",
+        "ldr",
+        "ldr:active=none,regularizer=divdis",
+        "ldr:active=none,regularizer=jsd",
+        "learner_dropout:drop=0.4/joint",
+    ],
+)
 def test_training_without_entries_comes_to_the_same_numbers(
     monkeypatch: pytest.MonkeyPatch, spec: str
 ) -> None:

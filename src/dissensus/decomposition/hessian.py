@@ -112,7 +112,7 @@ def hessian_terms(
     at_mean, at_member = gamma(zeros), gamma(zeros + 1)
     if at_mean.shape != zeros.shape:
         raise ValueError(
-            f"a loss must return one value an example, [batch] = ({zeros.shape[1]},), got "
+            f"a loss must return one value for each example, [batch] = ({zeros.shape[1]},), got "
             f"{tuple(at_mean.shape[1:])}; drop its reduction"
         )
     slope = derivative(gamma)

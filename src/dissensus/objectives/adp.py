@@ -14,7 +14,12 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.diversity import entropy, jensen_shannon, log_ensemble_diversity
+from dissensus.diversity import (
+    entropy,
+    jensen_shannon,
+    log_determinant,
+    wrong_class_predictions,
+)
 from dissensus.losses import cross_entropy
 from dissensus.objectives.base import Objective, Terms, check_hard_labels, number
 from dissensus.outputs import check_logits, check_targets, log_mean_exp, weighted_mean
@@ -59,9 +64,10 @@ class ADP(Objective):
     def terms(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Terms:
         members, logits = logits.shape[0], logits / self.temperature
         log_probs = log_softmax(logits, -1)  # log F^k
-        log_mean = log_mean_exp(log_probs, weights)  # log of the mean prediction, Eq. 1
-        ce = members * weighted_mean(cross_entropy(log_probs, labels), weights)  # Σ_k CE_k, Eq. 2
-        log_diversity = log_ensemble_diversity(logits, labels, weights)  # log det(M̃ᵀ M̃), Eq. 3, 4
+        log_mean = log_mean_exp(log_probs, weights)  # the logarithm of Eq. 1
+        ce = members * weighted_mean(cross_entropy(log_probs, labels), weights)  # Eq. 2
+        wrong = wrong_class_predictions(logits, labels)  # the rows of M̃ᵀ, not yet of length 1
+        log_diversity = log_determinant(wrong @ wrong.mT, weights).to(logits.dtype)  # Eq. 3 and 4
         mean_entropy = entropy(log_mean)
         regularizer = self.alpha * mean_entropy + self.beta * log_diversity  # Eq. 5
         parts = {

@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.functional import log_softmax
 
-from dissensus.diversity import DETERMINANT_FLOOR, leave_out
+from dissensus.diversity import DETERMINANT_FLOOR, leave_out, wrong_class_predictions
 from dissensus.objectives.adp import ADP, JSD
 from dissensus.objectives.base import Objective, Terms
-from dissensus.objectives.disagreement import pair_weights
+from dissensus.objectives.disagreement import AT_ONCE, pair_weights
 from dissensus.objectives.interpolation import GNCL, Augmented, Independent, Joint
 from dissensus.objectives.ldr import LDR, hardness_weights
 from dissensus.objectives.wrappers import LearnerDropout
@@ -204,10 +204,8 @@ def _adp(objective: ADP, logits: Tensor, *others: Any) -> Fused:
 
 def _log_diversity(batch: _Batch) -> tuple[Tensor, Tensor]:
     """``diversity.log_ensemble_diversity`` as ``[batch, 1]``, and its gradient at the logits."""
-    wrong = batch.logits.scatter(-1, batch.index, -math.inf)
-    wrong = (wrong - wrong.amax(-1, keepdim=True)).exp()  # 0 at y
-    rows = wrong.transpose(0, 1).double()  # the floor is a few float32 roundings away from 0
-    gram = rows @ rows.transpose(1, 2)
+    rows = wrong_class_predictions(batch.logits, batch.labels)
+    gram = rows @ rows.mT
     length = gram.diagonal(dim1=1, dim2=2).rsqrt()
     scale = length[:, None] * length[:, :, None]
     gram = gram * scale
@@ -220,8 +218,8 @@ def _log_diversity(batch: _Batch) -> tuple[Tensor, Tensor]:
     # ∂ log det / ∂M̃ = 2 M̃ G⁻¹; back through the normalisation that is 2 M̃ (G⁻¹ − diag(G⁻¹ M̃ᵀ M̃)),
     # and G⁻¹ M̃ᵀ M̃ = 1 − floor · G⁻¹, where the floor is all that the diagonal of G is above 1.
     push = torch.linalg.inv_ex(gram)[0] * torch.where(identity > 0, gram, 1.0) - identity
-    push = ((2 * push * scale) @ rows).to(wrong.dtype)
-    return log_det, push.transpose(0, 1) * wrong
+    slope = rows * ((2 * push * scale) @ rows)
+    return log_det, slope.transpose(0, 1).to(batch.logits.dtype)
 
 
 def _jsd(objective: JSD, *given: Any) -> Fused:
@@ -263,23 +261,26 @@ def _ldr(
     weights: Tensor | None,
     example_weights: Tensor | None,
 ) -> Fused | None:
-    """``mean CE + λ mean_n α_n · mean over pairs of G`` (ldr, Eq. 6), for A2D and JSD as G."""
-    if objective.regularizer not in PAIR_SLOPES or objective.label_smoothing:
+    """``mean CE + λ mean_n α_n · mean over pairs of G`` (ldr, Eq. 6)."""
+    members, _, classes = logits.shape
+    many = (members * classes) ** 2 > AT_ONCE  # DivDis takes them one pair at a time
+    if objective.label_smoothing or (objective.regularizer == "divdis" and many):
         return None
     batch = _Batch(logits, labels, weights, example_weights)
     alpha = hardness_weights(logits, labels, weights, example_weights)  # Eq. 4
     examples = batch.example[:, 0] if isinstance(batch.example, Tensor) else batch.example
-    pairs = pair_weights(logits, logits.shape[0], weights)[..., None] * (alpha * examples)
-    disagreement, slope = PAIR_SLOPES[objective.regularizer](batch, pairs)
+    pairs = pair_weights(logits, members, weights)
+    disagreement, slope = PAIR_SLOPES[objective.regularizer](batch, pairs, alpha * examples)
     ce = batch.cross_entropy()
     slope = batch.minus_labels(batch.probs) * batch.share + objective.strength * slope
     parts = {"cross_entropy": ce, "disagreement": disagreement}
     return Terms(ce + objective.strength * disagreement, parts), slope
 
 
-def _a2d_slope(batch: _Batch, pairs: Tensor) -> tuple[Tensor, Tensor]:
-    """``Σ pairs · disagreement.a2d_pairs``, ``[m, l, batch]``, and its gradient at the logits."""
+def _a2d_slope(batch: _Batch, pairs: Tensor, examples: Tensor) -> tuple[Tensor, Tensor]:
+    """``disagreement.a2d_pairs``, ``[m, l, batch]``, and the gradient at the logits."""
     log_probs, members = batch.log_probs, batch.logits.shape[0]
+    pairs = pairs[..., None] * examples
     top = log_probs.argmax(-1, keepdim=True)
     masked = log_probs.scatter(-1, top, -math.inf)
     rest = masked.logsumexp(-1)  # log(1 − p) of every member at its own ŷ
@@ -303,18 +304,44 @@ def _a2d_slope(batch: _Batch, pairs: Tensor) -> tuple[Tensor, Tensor]:
     return -(pairs * either).sum(), slope
 
 
-def _jsd_slope(batch: _Batch, pairs: Tensor) -> tuple[Tensor, Tensor]:
-    """``Σ pairs · disagreement.jsd_pairs``, and its gradient at the logits."""
-    probs = batch.probs
+def _jsd_slope(batch: _Batch, pairs: Tensor, examples: Tensor) -> tuple[Tensor, Tensor]:
+    """``disagreement.jsd_pairs``, and the gradient at the logits."""
+    probs, pairs = batch.probs, pairs[..., None] * examples
     away = batch.log_probs[:, None] - _finite_log((probs[:, None] + probs) / 2)
     divergence = (probs[:, None] * away).sum(-1)  # KL of m to the mean with l
     slope = (away - divergence[..., None]) * pairs[..., None]
     return -(pairs * divergence).sum(), -probs * slope.sum(1)
 
 
-#: The pair terms of LDR that have a gradient here.
-PAIR_SLOPES: dict[str, Callable[[_Batch, Tensor], tuple[Tensor, Tensor]]] = {
+def _divdis_slope(batch: _Batch, pairs: Tensor, examples: Tensor) -> tuple[Tensor, Tensor]:
+    """``disagreement.divdis_pairs``, and the gradient at the logits.
+
+    ``Σ pairs (Σ J log J − Σ μ_m log μ_m − Σ μ_l log μ_l)``, J joint distributions, μ marginals.
+    """
+    members, size, classes = batch.probs.shape
+    total = examples.sum()
+    share = examples / torch.where(total > 0, total, 1.0)
+    probs = batch.probs.transpose(0, 1).reshape(size, members * classes)
+    weighted = probs * share[:, None]
+    joint = weighted.T @ probs  # of all pairs in one product
+    pair_log = _finite_log(joint).reshape(members, classes, members, classes)
+    pair_log = (pair_log * pairs[:, None, :, None]).reshape(joint.shape)
+    mean = weighted.sum(0)
+    marginal_log = _finite_log(mean).reshape(members, classes) * (2 * pairs.sum(1)[:, None])
+    information = (joint * pair_log).sum() - (mean * marginal_log.flatten()).sum()
+    # ∂(J log J)/∂J is log J + 1; the 1 does nothing once it went through the softmax.
+    slope = (2 * (probs @ pair_log)).reshape(size, members, classes).transpose(0, 1)
+    slope = slope - marginal_log[:, None]
+    slope = batch.probs * (slope - (batch.probs * slope).sum(-1, keepdim=True))
+    return total * information, slope * examples[:, None]
+
+
+PairSlope = Callable[[_Batch, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+#: The pair terms of LDR, each example weighed, their mean over ``pairs``; and its gradient.
+PAIR_SLOPES: dict[str, PairSlope] = {
     "a2d": _a2d_slope,
+    "divdis": _divdis_slope,
     "jsd": _jsd_slope,
 }
 
