@@ -13,8 +13,8 @@ from typer.main import get_command
 from dissensus.cli import app
 from dissensus.objectives import OBJECTIVES
 from dissensus.objectives import parse as parse_objective
-from dissensus.papers import EXPERIMENTS
 from dissensus.papers.base import select
+from dissensus.papers.registry import EXPERIMENTS
 from dissensus.robustness import ATTACKS
 from dissensus.robustness import parse as parse_attack
 from dissensus.scores import SCORES

@@ -193,8 +193,8 @@ def test_planted_upward_imports_are_caught() -> None:
         ("dissensus.losses", "import_module(f'dissensus.training.{name}')"),
         ("dissensus.scores", "from dissensus.detection import Detector"),
         ("dissensus.data.images", "from dissensus.training import fit"),
-        ("dissensus.runs.load", "from dissensus.papers import EXPERIMENTS"),
-        ("dissensus.cli.ood", "from dissensus.papers import EXPERIMENTS"),
+        ("dissensus.runs.load", "from dissensus.papers.registry import EXPERIMENTS"),
+        ("dissensus.cli.ood", "from dissensus.papers.registry import EXPERIMENTS"),
     ]
     for module, source in planted:
         (offence,) = offences(source, module)
@@ -211,7 +211,7 @@ def test_downward_imports_pass() -> None:
         ("dissensus.objectives.adp", "from ..losses import cross_entropy"),
         ("dissensus.detection", "from dissensus.scores import SCORES"),
         ("dissensus.cli.app", "from dissensus.training import fit"),
-        ("dissensus.cli.reproduce", "from dissensus.papers import EXPERIMENTS"),
+        ("dissensus.cli.reproduce", "from dissensus.papers.registry import EXPERIMENTS"),
     ]
     for module, source in fine:
         assert offences(source, module) == [], (module, source)

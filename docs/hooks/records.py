@@ -14,9 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dissensus.papers import EXPERIMENTS
 from dissensus.papers.base import Claim, Finding
 from dissensus.papers.page import Outcome, markdown_table, outcomes
+from dissensus.papers.registry import EXPERIMENTS
 from dissensus.report import FIGURES
 
 __all__ = ["MACROS", "RESULTS", "expand"]

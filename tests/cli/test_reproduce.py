@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dissensus.papers import EXPERIMENTS
 from dissensus.papers.collusion import gat
+from dissensus.papers.registry import EXPERIMENTS
 from dissensus.papers.studies import read_study
 
 FEW = ["--scale", "smoke", "--set", "draws=2"]
@@ -36,8 +36,7 @@ def test_a_run_leaves_page_figures_and_records(
     assert "collusion/gat: 4 of 4 cells done" in answer.err
     for name in ("gat", "gradients"):
         assert (tmp_path / "collusion" / f"{name}.json").exists()
-        for ending in ("svg", "png"):
-            assert (tmp_path / "collusion" / "figures" / f"{name}.{ending}").stat().st_size > 5000
+        assert (tmp_path / "collusion" / "figures" / f"{name}.svg").stat().st_size > 5000
     page = (tmp_path / "collusion.md").read_text()
     assert "with `--set draws=2`" in page
     assert "Figures 8 and 9" in page
@@ -51,6 +50,20 @@ def test_a_run_leaves_page_figures_and_records(
     again = dissensus("reproduce", "--report", "--out", tmp_path)
     assert again.status == 0
     assert {path: path.read_bytes() for path in files} == files
+
+
+def test_a_figure_is_drawn_from_the_record(
+    dissensus: Callable[..., Any], mistake: Callable[..., str], tmp_path: Path
+) -> None:
+    assert dissensus("reproduce", "gat", *FEW, "--out", tmp_path, "--quiet").status == 0
+    words = ["--out", tmp_path, "--figure", tmp_path / "gat.png"]
+    answer = dissensus("reproduce", "gat", *words)
+    assert answer.status == 0, answer.err
+    assert f"Written to {tmp_path / 'gat.png'}" in answer.out
+    assert (tmp_path / "gat.png").stat().st_size > 5000
+    assert "--figure draws one experiment, got 15" in mistake("reproduce", "collusion", *words)
+    assert "adp/errors has no figure" in mistake("reproduce", "adp/errors", *words)
+    assert "`dissensus reproduce adp/jsd` makes it" in mistake("reproduce", "adp/jsd", *words)
 
 
 def test_quiet_says_nothing(dissensus: Callable[..., Any], tmp_path: Path) -> None:

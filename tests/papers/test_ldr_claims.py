@@ -2,11 +2,11 @@
 
 import pytest
 
-from dissensus.papers import EXPERIMENTS
 from dissensus.papers.base import Record
 from dissensus.papers.comparisons import LargerInAll
 from dissensus.papers.ldr.reading import auroc, chosen, contender_of
 from dissensus.papers.ldr.weights import clashes, gradients_differ_by
+from dissensus.papers.registry import EXPERIMENTS
 from dissensus.papers.studies import run_study
 from dissensus.plots import draw
 

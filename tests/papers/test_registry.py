@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dissensus.papers import EXPERIMENTS
 from dissensus.papers.base import PAPERS, SCALES, Experiment
 from dissensus.papers.page import outcomes, page_text
+from dissensus.papers.registry import EXPERIMENTS
 from dissensus.papers.studies import read_study, study_path
 
 RESULTS = Path(__file__).parents[2] / "results"
