@@ -1,7 +1,6 @@
 """Studies, their compact records, and pages built from records alone."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from dissensus.papers.base import check_options, option_values, select
 from dissensus.papers.page import outcomes, page_text, write_figures, write_page
 from dissensus.papers.studies import cells_folder, read_study, run_study, study_path
-from dissensus.plots.style import new_figure, save_figure
 from tests.papers.made_up import COINS, STUDY
 
 KNOWN = {"collusion/coins": COINS, "collusion/cards": replace(COINS, name="cards")}
@@ -196,19 +194,3 @@ def test_a_check_that_is_wrong_is_not_hidden_once_all_is_done(tmp_path: Path) ->
     run_coins(tmp_path, "smoke")  # three runs: the second claim asks for a fifth
     with pytest.raises(KeyError, match="run=4"):
         outcomes(KNOWN.values(), tmp_path)
-
-
-def test_without_matplotlib_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ValueError, match=r"pip install 'dissensus\[plots\]'"):
-        new_figure()
-
-
-def test_drawing_leaves_no_trace(tmp_path: Path) -> None:
-    import matplotlib as mpl
-
-    before = dict(mpl.rcParams)
-    figure, axes = new_figure(2, 3)
-    assert axes.shape == (2, 3)
-    save_figure(figure, tmp_path, "empty", ["svg"])
-    assert dict(mpl.rcParams) == before

@@ -93,6 +93,13 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
         draw(every_kind())
 
 
+def test_drawing_leaves_no_trace(tmp_path: Path) -> None:
+    mpl = pytest.importorskip("matplotlib")
+    before = dict(mpl.rcParams)
+    save(every_kind(), tmp_path / "plot.svg")
+    assert dict(mpl.rcParams) == before
+
+
 def test_plotly_gets_the_same_numbers() -> None:
     values = plot_json(every_kind())
     json.dumps(values, allow_nan=False)

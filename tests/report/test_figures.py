@@ -177,7 +177,7 @@ def test_the_explorer_moves_over_the_same_points(contents: Contents, folders: Pa
     file = next((folders / "sweeps" / "beta" / "cells").glob("beta=0.5+repeat=0.json"))
     raw = np.array(json.loads(file.read_text())["result"]["held_out"]["outputs"])
     np.testing.assert_allclose(shown[1], raw - raw.mean(-1, keepdims=True), atol=1e-2)
-    assert values["stops"][2]["told"]["verdict"]
+    assert values["stops"][2]["texts"]["verdict"]
     kept = ds.Predictions.load(folders / "runs" / "joint" / "predictions" / "test.safetensors")
     scores = kept.outputs[:, :40].double()
     centred = (scores - scores.mean(-1, keepdim=True)).numpy()

@@ -6,6 +6,7 @@ They take numbers and images alone, so that any study can draw them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,29 +15,46 @@ from numpy.typing import NDArray
 from dissensus.detection import Example, histogram_edges, thinned
 from dissensus.plots.plot import AnyPanel, Image, Panel, Plot, Rule, Series, Text, histogram
 
-__all__ = ["MOST_CURVES", "Curve", "examples_plot", "histogram_plot", "roc_plot"]
+__all__ = [
+    "MOST_CURVES",
+    "Curve",
+    "examples_plot",
+    "histogram_plot",
+    "roc_line",
+    "roc_panel",
+    "roc_plot",
+    "score_panel",
+]
 
 Curve = tuple[NDArray[Any], NDArray[Any]]
 
 #: More curves than this cannot be told apart.
 MOST_CURVES = 8
+_POINTS = 200
 
 
 def roc_plot(curves: Mapping[str, Mapping[str, Curve]]) -> Plot:
     """One panel for each set: ``curves[set][name]`` are false and true positive rates."""
-    panels = [_roc_panel(lines, name) for name, lines in curves.items()]
+    panels = []
+    for title, lines in curves.items():
+        chosen = list(lines.items())[:MOST_CURVES]
+        series = [roc_line(name, *curve, number) for number, (name, curve) in enumerate(chosen)]
+        panels.append(roc_panel(series, title, legend="lower right"))
     return Plot(panels, columns=len(panels), size=(3.2, 3.0), share_y="all")
 
 
-def _roc_panel(curves: Mapping[str, Curve], title: str) -> Panel:
-    """At most eight ROC curves, thinned to what can be seen; OOD inputs are the positive ones."""
-    lines = [
-        Series(name, *thinned(*curve), number, markers=False)
-        for number, (name, curve) in enumerate(list(curves.items())[:MOST_CURVES])
-    ]
-    chance = Series("chance", [0.0, 1.0], [0.0, 1.0], "muted", dash="dotted", markers=False)
-    labels = ("false positive rate (ID flagged)", "true positive rate (OOD flagged)")
-    return Panel(*labels, [*lines, chance], title, square=True, legend="lower right")
+def roc_line(name: str, fpr: NDArray[Any], tpr: NDArray[Any], style: int) -> Series:
+    """A ROC curve, thinned to what can be seen; OOD inputs are the positive ones."""
+    points = (fpr, tpr) if len(fpr) <= _POINTS else thinned(fpr, tpr, _POINTS - 2)
+    return Series(name, *points, style, markers=False)
+
+
+def roc_panel(lines: Sequence[Series], title: str = "", *, legend: str = "") -> Panel:
+    """ROC curves and the line of chance."""
+    chance = Series("chance", [0.0, 1.0], [0.0, 1.0], "muted", dash="dashed", markers=False)
+    labels = ("known inputs flagged", "unknown inputs flagged", [*lines, chance], title)
+    ends = (0.0, 1.0)
+    return Panel(*labels, x_percent=True, y_percent=True, square=True, y_range=ends, legend=legend)
 
 
 def histogram_plot(
@@ -49,15 +67,27 @@ def histogram_plot(
     sets = [name for name in next(iter(scores.values())) if name != known]
     for score, values in scores.items():
         edges = histogram_edges(np.concatenate(list(values.values())))
+        series = {name: histogram(name, own, edges) for name, own in values.items()}
         limit = (thresholds or {}).get(score)
-        rules = () if limit is None else (Rule("x", limit),)
-        for name in sets:
-            bars = [
-                histogram(which, values[which], edges, number, fill=True)
-                for number, which in enumerate((known, name))
-            ]
-            panels.append(Panel(score, "share", bars, rules=rules, legend="best"))
+        panels += [
+            score_panel(score, series[known], series[name], limit, legend="best") for name in sets
+        ]
     return Plot(panels, columns=len(sets), size=(2.8, 1.9))
+
+
+def score_panel(
+    score: str,
+    known: Series,
+    unknown: Series,
+    threshold: float | None = None,
+    title: str = "",
+    **options: Any,
+) -> Panel:
+    """The histograms of a score on known and unknown inputs, and the threshold between them."""
+    series = [replace(known, style="muted", fill=True), replace(unknown, style="accent", fill=True)]
+    rules = () if threshold is None else (Rule("x", threshold),)
+    labels = (score, "share of inputs", series, title)
+    return Panel(*labels, y_percent=True, from_zero=True, rules=rules, **options)
 
 
 def examples_plot(most: Sequence[Example], least: Sequence[Example], score: str) -> Plot:

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["draw", "save"]
 
 #: Blue, vermilion, green, purple, orange, sky, yellow and black; two more for ten classes.
-COLORS = (
+_COLORS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000"),
     *("#8C564B", "#7F7F7F"),
 )
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
-STYLE: dict[str, Any] = {
+_STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that every machine has it
     "font.size": 9.0,
     "axes.titlesize": 10.0,
@@ -74,7 +74,7 @@ def save(plot: Plot | Figure, path: str | Path) -> Path:
     figure = draw(plot) if isinstance(plot, Plot) else plot
     nothing: dict[str, Any] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
     write = partial(figure.savefig, format=ending, metadata=nothing[ending])
-    with import_matplotlib().rc_context(STYLE), warnings.catch_warnings():
+    with _import_matplotlib().rc_context(_STYLE), warnings.catch_warnings():
         warnings.simplefilter("error")  # a glyph that is missing, a layout that failed
         replace_atomically(path, write)
     return path
@@ -82,13 +82,13 @@ def save(plot: Plot | Figure, path: str | Path) -> Path:
 
 def draw(plot: Plot) -> Figure:
     """Draw ``plot``; the figure can be changed before it is saved."""
-    matplotlib = import_matplotlib()
+    matplotlib = _import_matplotlib()
     from matplotlib.figure import Figure
 
     rows, columns = plot.grid
     width, height = plot.size or _SIZES[_shape(plot)]
     shared: Any = False if plot.share_y == "none" else plot.share_y
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, sharey=shared)
         for place, own in enumerate(axes.flat):
@@ -100,7 +100,7 @@ def draw(plot: Plot) -> Figure:
     return figure
 
 
-def import_matplotlib() -> Any:
+def _import_matplotlib() -> Any:
     """matplotlib, or an error that says what to install."""
     try:
         import matplotlib
@@ -219,9 +219,9 @@ def _draw_rule(axes: Axes, direction: str, at: float, text: str) -> None:
 def _look(series: Series) -> tuple[str, str]:
     """The colour and the marker of a series."""
     if isinstance(series.style, str):
-        return _INKS[series.style], MARKERS[series.marker or 0]
+        return _INKS[series.style], _MARKERS[series.marker or 0]
     number = series.style if series.marker is None else series.marker
-    return COLORS[series.style % len(COLORS)], MARKERS[number % len(MARKERS)]
+    return _COLORS[series.style % len(_COLORS)], _MARKERS[number % len(_MARKERS)]
 
 
 def _label(series: Series) -> str | None:

@@ -74,7 +74,7 @@ class Stop:
         return {
             "beta": self.beta,
             "values": [[[float(f"{v:.4g}") for v in r] for r in m] for m in self.outputs],
-            "told": texts | ({"verdict": self.verdict} if self.verdict else {}),
+            "texts": texts | ({"verdict": self.verdict} if self.verdict else {}),
             "keys": {name: f"{source.file} → {source.key}" for name, source in sources.items()},
         }
 
@@ -175,36 +175,36 @@ _LEAD = (
 _SCORES = " Scores are logits minus their mean over the classes."
 
 
-def explorer_section(found: Sequence[Explorer], make: Elements) -> Html:
+def explorer_section(sets: Sequence[Explorer], make: Elements) -> Html:
     """A figure with a slider over β; a sentence if there is nothing to slide over."""
-    if not found:
+    if not sets:
         sweep = "`dissensus sweep --objective augmented --grid beta=0:1:0.1`"
         return missing("No collusion explorer", f"{sweep}, or runs that differ in β alone")
     readout = [
-        element("div", element("dt", word), element("dd", data_told=name))
+        element("div", element("dt", word), element("dd", data_text=name))
         for name, word in _READOUT.items()
     ]
     canvas = {"class_": "canvas", "role": "img", "aria_labelledby": "alt-explorer"}
-    sources = [stop.source for one in found for stop in one.stops]
-    table = make.table(("from", "β", *_READOUT.values()), _rows(found), "the collusion explorer")
+    sources = [stop.source for one in sets for stop in one.stops]
+    table = make.table(("from", "β", *_READOUT.values()), _rows(sets), "the collusion explorer")
     return element(
         "figure",
         element("h3", "The collusion explorer"),
-        element("p", _LEAD, "" if found[0].regression else _SCORES),
-        control_row(_sets(found), _slider(found[0]), *_lists(), save_buttons("explorer")),
+        element("p", _LEAD, "" if sets[0].regression else _SCORES),
+        control_row(_set_list(sets), _slider(sets[0]), *_lists(), save_buttons("explorer")),
         element("dl", *readout, class_="readout", aria_live="polite"),
         element("div", id="plot-explorer", **canvas),
-        element("figcaption", found[0].alt(), id="alt-explorer"),
+        element("figcaption", sets[0].alt(), id="alt-explorer"),
         make.details(table, sources),
         id="explorer",
         class_="explorer",
     )
 
 
-def _sets(found: Sequence[Explorer]) -> Html | None:
-    if len(found) < 2:
+def _set_list(sets: Sequence[Explorer]) -> Html | None:
+    if len(sets) < 2:
         return None
-    options = [element("option", one.name, value=index) for index, one in enumerate(found)]
+    options = [element("option", one.name, value=index) for index, one in enumerate(sets)]
     return labelled("from", element("select", *options, id="explorer-source"))
 
 
@@ -236,9 +236,9 @@ def _lists() -> tuple[Html, Html]:
     )
 
 
-def _rows(found: Sequence[Explorer]) -> list[list[Cell]]:
+def _rows(sets: Sequence[Explorer]) -> list[list[Cell]]:
     rows = []
-    for explorer in found:
+    for explorer in sets:
         for stop in explorer.stops:
             cells: list[Cell] = [explorer.name, f"{stop.beta:g}"]
             for name in _READOUT:

@@ -119,7 +119,7 @@ class Elements:
         head = element("tr", *(element("th", text, scope="col") for text in header))
         body = [element("tr", *(element("td", self.cell(cell)) for cell in row)) for row in rows]
         table = element("table", element("thead", head), element("tbody", *body))
-        return scroll_box(table, f"Numbers: {title}", tall=len(rows) > 12)
+        return scroll_box(table, f"Table: {title}", tall=len(rows) > 12)
 
     def cell(self, cell: Cell) -> str:
         """Text as it is; a number as a link to its record."""

@@ -14,7 +14,7 @@ from dissensus._version import __version__
 from dissensus.plots.render_plotly import plot_json
 from dissensus.report.contents import Contents, Record
 from dissensus.report.explorer import Explorer, explorer_section, explorers
-from dissensus.report.figure import Figure, join_names
+from dissensus.report.figure import Cell, Figure, join_names
 from dissensus.report.figures import FIGURES
 from dissensus.report.gallery import attack_gallery, divergent_gallery
 from dissensus.report.html import (
@@ -25,7 +25,6 @@ from dissensus.report.html import (
     method_color,
     missing,
     script_json,
-    scroll_box,
 )
 from dissensus.report.overview import overview_section
 
@@ -215,21 +214,16 @@ def _experiments(contents: Contents, make: Elements) -> Html:
 
 def _sources(contents: Contents, make: Elements) -> Html:
     head = ("record", "written", "dissensus", "commit", "torch")
-    rows = [_source_row(record, make) for record in contents.records]
-    table = element(
-        "table",
-        element("thead", element("tr", *(element("th", text, scope="col") for text in head))),
-        element("tbody", *rows),
-    )
+    table = make.table(head, [_source_row(record, make) for record in contents.records], "records")
     notes = element("ul", *(element("li", note) for note in contents.notes), class_="notes")
     return join_html(
         element("p", "Everything on this page was read from these files."),
-        scroll_box(table, "Records", tall=len(rows) > 12),
+        table,
         join_html(element("p", "Left out:"), notes) if contents.notes else None,
     )
 
 
-def _source_row(record: Record, make: Elements) -> Html:
+def _source_row(record: Record, make: Elements) -> list[Cell]:
     where = "environments[0]" if record.at("environments") else "environment"
     commit = record.text(f"{where}.commit")
     texts = [
@@ -239,4 +233,4 @@ def _source_row(record: Record, make: Elements) -> Html:
         record.text(f"{where}.packages.torch"),
     ]
     link = element("a", str(record.file), href=make.link(record.file))
-    return element("tr", element("td", link), *(element("td", text or "–") for text in texts))
+    return [link, *(text or "–" for text in texts)]

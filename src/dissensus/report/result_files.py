@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -44,15 +45,18 @@ class Log:
 
 def read_detection(record: Record, name: str) -> Detection:
     """The results of the run that an ``ood.json`` calls ``name``."""
+    detection = Detection(record, name, ())
     for row in record.rows("curves"):
         _check_alike(row, "fpr", "tpr")
     for row in record.rows("histograms"):
-        bins = len(row.array("edges")) - 1
-        if any(len(share) != bins for share in row.arrays("share").values()):
+        bins, share = len(row.array("edges")) - 1, row.arrays("share")
+        if any(len(values) != bins for values in share.values()):
             raise ValueError(
                 f"{row.file}: {row.prefix}.share must have one value for each bin of .edges"
             )
-    return Detection(record, name, tuple(_divergent_images(Detection(record, name, ()))))
+    if any(detection.id_name not in row.at("share") for row in detection.rows("histograms")):
+        raise ValueError(f"{record.file}: histograms need the share of {detection.id_name}")
+    return replace(detection, images=tuple(_divergent_images(detection)))
 
 
 def _check_alike(row: Record, first: str, second: str) -> None:

@@ -6,13 +6,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dissensus.plots import Panel, Plot, Rule, Series
+from dissensus.plots import Panel, Plot, Series
+from dissensus.plots.detection import roc_line, roc_panel, score_panel
 from dissensus.report.contents import Contents, Number, Record
 from dissensus.report.figure import Cell, Figure, View, compare, percent, short
 
 __all__ = ["accuracy_epsilon", "accuracy_steps", "norm_name", "roc", "score_histograms"]
-
-_POINTS = 200  # of a curve at most
 
 
 # ---- unknown inputs -----------------------------------------------------------------------------
@@ -24,15 +23,13 @@ def roc(contents: Contents) -> Figure | None:
     panels: dict[tuple[str, str], list[Series]] = {}
     for number, method, detection in methods:
         for row in detection.rows("curves"):
-            fpr, tpr = row.array("fpr"), row.array("tpr")
-            thin = np.linspace(0, len(fpr) - 1, min(len(fpr), _POINTS)).round().astype(int)
-            line = Series(method.name, fpr[thin], tpr[thin], number, markers=False)
+            line = roc_line(method.name, row.array("fpr"), row.array("tpr"), number)
             panels.setdefault((row.text("score"), row.text("set")), []).append(line)
     if not panels:
         return None
     by_score: dict[str, list[Panel]] = {}
     for score, name in _pds_first(panels):
-        by_score.setdefault(score, []).append(_roc_panel(name, panels[score, name]))
+        by_score.setdefault(score, []).append(roc_panel(panels[score, name], name))
     rows: list[list[Cell]] = []
     for _, method, detection in methods:
         for row in detection.rows("detection"):
@@ -50,12 +47,6 @@ def roc(contents: Contents) -> Figure | None:
         [detection.record.reference("curves, detection") for _, _, detection in methods],
         ("score",),
     )
-
-
-def _roc_panel(name: str, lines: list[Series]) -> Panel:
-    chance = Series("chance", [0.0, 1.0], [0.0, 1.0], "muted", dash="dashed", markers=False)
-    labels = ("known inputs flagged", "unknown inputs flagged", [*lines, chance], name)
-    return Panel(*labels, x_percent=True, y_percent=True, square=True, y_range=(0.0, 1.0))
 
 
 def _estimate(row: Record, key: str) -> Cell:
@@ -84,21 +75,26 @@ def score_histograms(contents: Contents) -> Figure | None:
     overlaps: dict[tuple[str, str], dict[str, float]] = {}
     rows: list[list[Cell]] = []
     for number, method, detection in contents.with_detection():
-        known = detection.id_name
         for row in detection.rows("histograms"):
             edges, share, score = row.array("edges"), row.arrays("share"), row.text("score")
-            threshold = row.number("threshold")
-            limit = "–" if threshold is None else short(threshold.value)
-            for name, values in sorted(share.items(), key=lambda item: item[0] != known):
-                mean = short(float((values * (edges[:-1] + edges[1:]) / 2).sum()))
-                rows.append([method.name, score, name, mean, limit])
-                if name == known:
-                    continue
-                if known in share:
-                    overlap = float(np.minimum(values, share[known]).sum())
-                    overlaps.setdefault((score, name), {})[method.name] = overlap
-                panel = _histogram_panel(row, known, name, method.name, number)
+            limit = row.number("threshold")
+            known = share.pop(detection.id_name)
+            for name, own in [(detection.id_name, known), *share.items()]:
+                mean = float((own * (edges[:-1] + edges[1:]) / 2).sum())
+                end = "–" if limit is None else short(limit.value)
+                rows.append([method.name, score, name, short(mean), end])
+            for name, own in share.items():
+                panel = score_panel(
+                    score,
+                    Series(f"known ({detection.id_name})", edges, known, kind="steps"),
+                    Series(f"unknown ({name})", edges, own, kind="steps"),
+                    None if limit is None else limit.value,
+                    method.name,
+                    style=number,
+                )
                 panels.setdefault((score, name), []).append(panel)
+                overlap = float(np.minimum(own, known).sum())
+                overlaps.setdefault((score, name), {})[method.name] = overlap
     if not panels:
         return None
     views = []
@@ -106,12 +102,11 @@ def score_histograms(contents: Contents) -> Figure | None:
         alt = compare(
             f"With {score}, the scores of known inputs and of {name} overlap most for {{high}} and "
             "least for {low}.",
-            overlaps.get((score, name), {}),
+            overlaps[score, name],
             "{:.0%}".format,
             single=f"Overlap of the {score} of known inputs and of {name}: {{high}}.",
         )
-        plot = Plot(panels[score, name], alt or f"Histograms of {score}.")
-        views.append(View(plot, (score, name)))
+        views.append(View(Plot(panels[score, name], alt), (score, name)))
     return Figure(
         "score-histograms",
         "Scores of known and unknown inputs",
@@ -123,18 +118,6 @@ def score_histograms(contents: Contents) -> Figure | None:
         [one.record.reference("histograms") for _, _, one in contents.with_detection()],
         ("score", "unknown set"),
     )
-
-
-def _histogram_panel(row: Record, known: str, unknown: str, title: str, number: int) -> Panel:
-    edges, share, threshold = row.array("edges"), row.arrays("share"), row.number("threshold")
-    series = [
-        Series(f"{kind} ({name})", edges, share[name], style, "steps", fill=True)
-        for kind, name, style in (("known", known, "muted"), ("unknown", unknown, "accent"))
-        if name in share
-    ]
-    rules = () if threshold is None else (Rule("x", threshold.value),)
-    labels = (row.text("score"), "share of inputs", series, title)
-    return Panel(*labels, y_percent=True, from_zero=True, rules=rules, style=number)
 
 
 def _pds_first(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

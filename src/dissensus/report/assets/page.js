@@ -236,11 +236,11 @@
       const stop = current().stops[Number(slider.value)];
       part("shown").textContent = `β = ${stop.beta}`;
       slider.setAttribute("aria-valuetext", `beta ${stop.beta}`);
-      for (const item of explorer.querySelectorAll("[data-told]")) {
-        const text = stop.told[item.dataset.told];
+      for (const item of explorer.querySelectorAll("[data-text]")) {
+        const text = stop.texts[item.dataset.text];
         item.textContent = text === undefined ? "–" : text;
-        item.title = stop.keys[item.dataset.told] || "";
-        item.parentElement.hidden = !current().stops.some((one) => one.told[item.dataset.told] !== undefined);
+        item.title = stop.keys[item.dataset.text] || "";
+        item.parentElement.hidden = !current().stops.some((one) => one.texts[item.dataset.text] !== undefined);
       }
     }
 
