@@ -1,7 +1,7 @@
-"""The model card: what a stranger should know before using the ensemble, from records alone.
+"""Model cards: what a stranger should know before using an ensemble, from records alone.
 
-A number is in the card if a record has it, and a section if it has something to say; what was not
-measured is said to be so under the limits.
+A number is in the card if a record has it, and a section if it has content. The limits name what
+was not measured.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dissensus.detection import Detector
-from dissensus.export.findings import Findings
-from dissensus.export.measured import adversarial_inputs, diagnosis, results, unknown_inputs
-from dissensus.export.metadata import backbone_of
+from dissensus.export.card_tables import adversarial_inputs, diagnosis, results, unknown_inputs
+from dissensus.export.module import backbone_name
+from dissensus.export.results import RunResults
 from dissensus.models import MODELS
-from dissensus.runs.facts import Facts
+from dissensus.runs.data_summary import DataSummary
 
 __all__ = ["model_card"]
 
-#: What the front matter names as metrics.
+Config = Mapping[str, Any]
+
+#: Metrics that the front matter names.
 _METRICS = ("accuracy", "nll", "brier", "rmse")
 
+#: Settings of training that the card lists.
 _TRAINING = (
     "objective",
     "epochs",
@@ -34,51 +37,57 @@ _TRAINING = (
     "seed",
 )
 
+_COMBINE = {
+    "probability": "the mean of its members' probabilities",
+    "score": "the softmax of its members' mean logits",
+    "mean": "the mean of its members' predictions",
+}
+
 
 def model_card(
-    config: Mapping[str, Any],
-    facts: Facts | None,
-    findings: Findings,
+    config: Config,
+    summary: DataSummary | None,
+    run_results: RunResults,
     *,
     detector: Detector | None = None,
     license: str | None = None,
 ) -> str:
     """``README.md``: YAML front matter for a hub, then the card for people."""
     sections = [
-        _front_matter(config, facts, findings, license),
-        _title(config, facts),
-        _use(config, facts, detector),
-        _data(facts),
-        _training(config, findings),
-        results(findings),
-        diagnosis(findings.diagnosis),
-        unknown_inputs(findings.ood, str(config["name"])),
-        adversarial_inputs(findings.attacks),
-        _limits(config, facts, findings, license),
+        _front_matter(config, summary, run_results, license),
+        _title(config, summary),
+        _use(config, summary, detector),
+        _data(summary),
+        _training(config, run_results.training),
+        results(run_results.metrics),
+        diagnosis(run_results.diagnosis),
+        unknown_inputs(run_results.ood, str(config["name"])),
+        adversarial_inputs(run_results.attacks),
+        _limits(config, summary, run_results, license),
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
 
-# ---- for a hub ----------------------------------------------------------------------------------
-
-
 def _front_matter(
-    config: Mapping[str, Any], facts: Facts | None, findings: Findings, license: str | None
+    config: Config, summary: DataSummary | None, run_results: RunResults, license: str | None
 ) -> list[str]:
     """YAML; strings are written as JSON, which is YAML too."""
-    figures = findings.figures.get("test", {})
-    measured = [key for key in _METRICS if isinstance(figures.get(key), int | float)]
-    task = _pipeline(config["task"], facts)
+    metrics = run_results.metrics.get("test", {})
+    measured = [key for key in _METRICS if isinstance(metrics.get(key), int | float)]
+    task = _pipeline(config["task"], summary)
     lines = ["---", "library_name: dissensus"]
-    lines += ["# license: not chosen yet; name one here"] if license is None else []
-    lines += [] if license is None else [f"license: {json.dumps(license)}"]
-    lines += [] if task is None else [f"pipeline_tag: {task}"]
+    if license is None:
+        lines.append("# license: not chosen yet; name one here")
+    else:
+        lines.append(f"license: {json.dumps(license)}")
+    if task is not None:
+        lines.append(f"pipeline_tag: {task}")
     tags = ["dissensus", "deep-ensemble", "uncertainty", config["task"]]
-    tags += ["out-of-distribution-detection"] if findings.ood else []
+    tags += ["out-of-distribution-detection"] if run_results.ood else []
     lines += ["tags:", *(f"- {tag}" for tag in tags)]
     if measured:
         lines += ["metrics:", *(f"- {key}" for key in measured)]
-    if measured and facts is not None and task is not None:
+    if measured and summary is not None and task is not None:
         lines += [
             "model-index:",
             f"- name: {json.dumps(config['name'] or 'ensemble')}",
@@ -86,181 +95,155 @@ def _front_matter(
             "  - task:",
             f"      type: {task}",
             "    dataset:",
-            f"      name: {json.dumps(facts.name)}",
-            f"      type: {json.dumps(facts.name)}",
+            f"      name: {json.dumps(summary.name)}",
+            f"      type: {json.dumps(summary.name)}",
             "      split: test",
             "    metrics:",
         ]
         for key in measured:
-            lines += [f"    - type: {key}", f"      value: {float(figures[key])!r}"]
+            lines += [f"    - type: {key}", f"      value: {float(metrics[key])!r}"]
     return [*lines, "---"]
 
 
-def _pipeline(task: str, facts: Facts | None) -> str | None:
-    if facts is None:
-        return None
-    images = len(facts.input_shape) == 3
-    if images:
-        return "image-classification" if task == "classification" else None
-    return f"tabular-{task}" if len(facts.input_shape) == 1 else None
+def _pipeline(task: str, summary: DataSummary | None) -> str | None:
+    """The task as hubs call it; None where they have no name for it."""
+    dimensions = 0 if summary is None else len(summary.input_shape)
+    if dimensions == 3 and task == "classification":
+        return "image-classification"
+    return f"tabular-{task}" if dimensions == 1 else None
 
 
-# ---- what it is ---------------------------------------------------------------------------------
-
-
-def _title(config: Mapping[str, Any], facts: Facts | None) -> list[str]:
+def _title(config: Config, summary: DataSummary | None) -> list[str]:
     members = config["ensemble"]["members"]
     networks = ", ".join(f"`{name}`" for name in dict.fromkeys(_model_names(config)))
     of = f" of {networks}" if networks else ""
-    on = f" on {facts.name}" if facts is not None and facts.name else ""
+    on = f" on {summary.name}" if summary is not None and summary.name else ""
     objective = config.get("training", {}).get("objective")
-    how = f", trained with the objective `{objective}`" if objective else ""
+    trained = f", trained with the objective `{objective}`" if objective else ""
+    count = "1 member" if members == 1 else f"{members} members"
     return [
         f"# {config['name'] or 'An ensemble'}",
         "",
-        f"A deep ensemble of {members} {'member' if members == 1 else 'members'}{of} for "
-        f"{config['task']}{on}{how}. Members are combined by "
-        f"{_combination(config['ensemble']['combine'])}. Made with Dissensus "
+        f"A deep ensemble of {count}{of} for {config['task']}{on}{trained}. Its prediction is "
+        f"{_COMBINE[config['ensemble']['combine']]}. Made with Dissensus "
         f"{config['versions']['dissensus']}.",
     ]
 
 
-def _combination(how: str) -> str:
-    return {
-        "probability": "the mean of their probabilities",
-        "score": "the softmax of their mean logits",
-        "mean": "the mean of their predictions",
-    }[how]
-
-
-def _model_names(config: Mapping[str, Any]) -> list[str]:
+def _model_names(config: Config) -> list[str]:
     model = config["model"]
     models = [] if model is None else model if isinstance(model, list) else [model]
-    return [str(one["name"]) for one in models]
+    return [str(each["name"]) for each in models]
 
 
-def _use(config: Mapping[str, Any], facts: Facts | None, detector: Detector | None) -> list[str]:
+def _use(config: Config, summary: DataSummary | None, detector: Detector | None) -> list[str]:
     names = _model_names(config)
     foreign = [name for name in names if name not in MODELS]
     argument = ", trust=True" if foreign else "" if names else ", make_member=make_member"
-    shape = "…" if facts is None else ", ".join(str(size) for size in facts.input_shape)
+    shape = "…" if summary is None else ", ".join(str(size) for size in summary.input_shape)
     regression = config["task"] == "regression"
-    result = "the mean, [batch, outputs]" if regression else "probabilities, [batch, classes]"
-    lines = ["## How to load it", "", "```python", "import dissensus as ds", ""]
-    lines += [
+    prediction = "the mean, [batch, outputs]" if regression else "probabilities, [batch, classes]"
+    code = [
+        "import dissensus as ds",
+        "",
         f'ens = ds.load("path/to/this/folder"{argument})',
-        f"ens.predict(x)    # x: [batch, {shape}]; {result}",
+        f"ens.predict(x)    # x: [batch, {shape}]; {prediction}",
         "ens(x)            # every member, [members, batch, outputs]",
     ]
-    if detector is not None:
-        lines.append(
-            'ds.Detector.load("path/to/this/folder/detector.json", ens).is_ood(x)    # [batch]'
-        )
-    lines += ["```"]
+    notes = []
     if foreign:
-        lines += [
-            "",
-            f"`{foreign[0]}` is code: read it before you pass `trust=True`, which runs it.",
-        ]
+        notes.append(f"`{foreign[0]}` is code: read it before you run it with `trust=True`.")
     if not names:
-        lines += [
-            "",
-            "`make_member` is the function that makes one member; it is not in this folder.",
-        ]
-    if facts is not None and "feature_mean" in facts.preprocessing:
-        lines += [
-            "",
+        notes.append("`make_member` is the function that makes one member; it is not included.")
+    if summary is not None and "feature_mean" in summary.preprocessing:
+        notes.append(
             "`x` is standardised by the statistics in `config.json`. `dissensus predict FOLDER "
-            "--input new.csv --output predictions.csv` takes rows in their own units and does it.",
-        ]
+            "--input new.csv --output predictions.csv` standardises rows in their own units."
+        )
     if detector is not None:
-        lines += [
-            "",
+        file = "path/to/this/folder/detector.json"
+        code.append(f'ds.Detector.load("{file}", ens).is_ood(x)    # [batch]')
+        notes.append(
             f"`detector.json` flags inputs whose score `{detector.score_name}` is above "
             f"{detector.threshold:.6g}, which accepts {detector.tpr:.0%} of {detector.count} "
-            "validation examples.",
-        ]
-    return lines
+            "validation examples."
+        )
+    lines = ["## How to load it", "", "```python", *code, "```"]
+    return lines + [line for note in notes for line in ("", note)]
 
 
-def _data(facts: Facts | None) -> list[str]:
-    if facts is None:
+def _data(summary: DataSummary | None) -> list[str]:
+    if summary is None:
         return []
-    rows = ", ".join(f"{count} {part}" for part, count in facts.rows.items() if count)
-    lines = ["## Data", "", f"- {facts.name}: {facts.task}" + (f"; rows: {rows}" if rows else "")]
-    lines.append(f"- one input: {tuple(facts.input_shape)}; outputs: {facts.outputs}")
-    if facts.classes:
-        lines.append(f"- classes: {_some(facts.classes)}")
-    if facts.features:
-        lines.append(f"- columns: {_some(facts.features)}")
-    backbone = backbone_of(facts)
+    counts = ", ".join(f"{count} {part}" for part, count in summary.rows.items() if count)
+    rows = f"; rows: {counts}" if counts else ""
+    lines = ["## Data", "", f"- {summary.name}: {summary.task}{rows}"]
+    lines.append(f"- one input: {tuple(summary.input_shape)}; outputs: {summary.outputs}")
+    if summary.classes:
+        lines.append(f"- classes: {_first(summary.classes)}")
+    if summary.features:
+        lines.append(f"- columns: {_first(summary.features)}")
+    backbone = backbone_name(summary)
     if backbone is not None:
         lines.append(f"- inputs are features of the backbone `{backbone}`, which is not included")
-    notes = [str(note) for note in facts.preprocessing.get("notes", ())]
-    if "feature_mean" in facts.preprocessing:
-        notes.append("columns standardised by the training rows")
-    if facts.channels:
-        notes.append("channels normalised inside the members")
-    return lines + ([f"- preparation: {'; '.join(notes)}"] if notes else [])
+    steps = [str(note) for note in summary.preprocessing.get("notes", ())]
+    if "feature_mean" in summary.preprocessing:
+        steps.append("columns standardised by the training rows")
+    if summary.channels:
+        steps.append("channels normalised inside the members")
+    return lines + ([f"- preprocessing: {'; '.join(steps)}"] if steps else [])
 
 
-def _some(names: Sequence[str], limit: int = 20) -> str:
+def _first(names: Sequence[str], limit: int = 20) -> str:
     more = f", and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(str(name) for name in names[:limit]) + more
 
 
-def _training(config: Mapping[str, Any], findings: Findings) -> list[str]:
-    asked: Mapping[str, Any] = config.get("training", {})
-    told = findings.training
-    lines = [f"| {key} | `{asked[key]}` |" for key in _TRAINING if asked.get(key) is not None]
-    for key in ("augment", "adversarial"):
-        value = config.get("data", {}).get(key)
-        lines += [] if value is None else [f"| {key} | `{value}` |"]
-    if not lines and not told:
+def _training(config: Config, training: Mapping[str, Any]) -> list[str]:
+    settings = {key: config.get("training", {}).get(key) for key in _TRAINING}
+    settings |= {key: config.get("data", {}).get(key) for key in ("augment", "adversarial")}
+    rows = [f"| {key} | `{value}` |" for key, value in settings.items() if value is not None]
+    if not rows and not training:
         return []
-    lines = ["## Training", "", "| setting | |", "|---|---|", *lines] if lines else ["## Training"]
-    if told:
-        environment = told.get("environment", {})
-        torch = environment.get("packages", {}).get("torch")
-        seconds = told.get("seconds")
-        said = f"{told['epochs']} epochs; these weights are of epoch {told['best_epoch']}"
-        said += f"; {seconds:.0f} s" if isinstance(seconds, int | float) else ""
-        said += f"; torch {torch}" if torch else ""
-        lines += ["", f"{said}."]
+    lines = ["## Training"]
+    if rows:
+        lines += ["", "| setting | |", "|---|---|", *rows]
+    if training:
+        torch = training.get("environment", {}).get("packages", {}).get("torch")
+        seconds = training.get("seconds")
+        text = f"{training['epochs']} epochs; these weights are of epoch {training['best_epoch']}"
+        text += f"; {seconds:.0f} s" if isinstance(seconds, int | float) else ""
+        text += f"; torch {torch}" if torch else ""
+        lines += ["", f"{text}."]
     return lines
-
-
-# ---- what is not known --------------------------------------------------------------------------
 
 
 def _limits(
-    config: Mapping[str, Any], facts: Facts | None, findings: Findings, license: str | None
+    config: Config, summary: DataSummary | None, run_results: RunResults, license: str | None
 ) -> list[str]:
-    lines = ["## Limits", ""]
-    if findings.figures:
-        on = f" of {facts.name}" if facts is not None else ""
-        lines.append(
-            f"- The results are of one run on one split{on}; on other data they may differ."
+    limits = []
+    if run_results.metrics:
+        of = f" of {summary.name}" if summary is not None else ""
+        limits.append(
+            f"The results are of one run on one split{of}; they may differ on other data."
         )
     else:
-        lines.append(
-            "- Nothing is known here about how well it predicts: no results were recorded."
-        )
-    if not findings.diagnosis:
-        lines.append("- Whether its members collude was not looked at (`dissensus diagnose`).")
+        limits.append("How well it predicts is unknown: no results were recorded.")
+    if not run_results.diagnosis:
+        limits.append("Its members were not checked for collusion (`dissensus diagnose`).")
     if config["task"] == "classification":
-        lines.append(
-            "- Scores say that an input is unusual for the members, not that it is; they miss some."
-            if findings.ood
-            else "- What it does with unknown inputs was not measured (`dissensus ood`)."
+        limits.append(
+            "A score says that an input is unusual to the members; some unusual inputs score low."
+            if run_results.ood
+            else "Detection of unknown inputs was not measured (`dissensus ood`)."
         )
-        lines.append(
-            "- Other attacks than those above may leave less of its accuracy."
-            if findings.attacks
-            else "- What adversaries leave of it was not measured (`dissensus attack`)."
+        limits.append(
+            "Other attacks may lower its accuracy further."
+            if run_results.attacks
+            else "Robustness to adversarial inputs was not measured (`dissensus attack`)."
         )
-    if config["task"] == "regression":
-        lines.append("- The spread of its members is no predictive interval: it is not calibrated.")
+    else:
+        limits.append("The spread of its members is not calibrated: it is no predictive interval.")
     if license is None:
-        lines.append("- No license is chosen; until its owner names one, it is not free to use.")
-    return lines
+        limits.append("No license was chosen; until its owner names one, it is not free to use.")
+    return ["## Limits", "", *(f"- {limit}" for limit in limits)]

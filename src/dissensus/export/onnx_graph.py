@@ -1,4 +1,4 @@
-"""A traced graph in ONNX, and what onnxruntime makes of it."""
+"""ONNX graphs: a traced program as an ONNX model, and onnxruntime to run it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from torch.export import ExportedProgram
 __all__ = ["onnx_model", "onnx_runner"]
 
 
-def onnx_model(program: ExportedProgram, outputs: Sequence[str], told: Mapping[str, Any]) -> Any:
+def onnx_model(
+    program: ExportedProgram, outputs: Sequence[str], metadata: Mapping[str, Any]
+) -> Any:
     """The ``ModelProto`` with names and metadata, and nothing about the machine that made it."""
     import onnx
 
     try:
         with _quiet():
-            made = torch.onnx.export(
+            exported = torch.onnx.export(
                 _without_cholesky(program), dynamo=True, verbose=False, external_data=False
             )
     except Exception as error:  # of torch's exporter and of onnxscript, of no common kind
@@ -31,11 +33,11 @@ def onnx_model(program: ExportedProgram, outputs: Sequence[str], told: Mapping[s
             f"the graph cannot be written in ONNX, which may lack one of its operations: export as "
             f"pt2, or write that operation in others. torch says: {_first_line(error)}"
         ) from error
-    assert made is not None
-    model = made.model_proto
-    _name(model.graph, outputs)
-    _forget_origin(model.graph)
-    props = {key: v if isinstance(v, str) else json.dumps(v) for key, v in told.items()}
+    assert exported is not None
+    model = exported.model_proto
+    _set_names(model.graph, outputs)
+    _drop_origin(model.graph)
+    props = {key: v if isinstance(v, str) else json.dumps(v) for key, v in metadata.items()}
     onnx.helper.set_model_props(model, props)
     return model
 
@@ -57,8 +59,8 @@ def onnx_runner(content: bytes) -> Callable[[Tensor], dict[str, Tensor]]:
     names = [output.name for output in session.get_outputs()]
 
     def run(x: Tensor) -> dict[str, Tensor]:
-        found = session.run(None, {"x": x.numpy()})
-        return {name: torch.from_numpy(v) for name, v in zip(names, found, strict=True)}
+        arrays = session.run(None, {"x": x.numpy()})
+        return {name: torch.from_numpy(v) for name, v in zip(names, arrays, strict=True)}
 
     return run
 
@@ -70,7 +72,7 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch's exporter says about itself: packages that are not needed here."""
+    """Without messages of torch's exporter about packages that are not needed here."""
     registration = logging.getLogger("torch.onnx._internal.exporter._registration")
     level = registration.level
     registration.setLevel(logging.ERROR)
@@ -85,11 +87,11 @@ def _quiet() -> Iterator[None]:
 # ---- names --------------------------------------------------------------------------------------
 
 
-def _name(graph: Any, outputs: Sequence[str]) -> None:
+def _set_names(graph: Any, outputs: Sequence[str]) -> None:
     """Call the input x, the outputs as they are asked for, and the size of the batch batch.
 
-    Values inside get a prefix, as torch may have called one of them what an output is to be called;
-    each output is a value of its own, as two may have been found to be the same.
+    Values inside get a prefix, as torch may have given one of them the name of an output;
+    each output is a value of its own, as the exporter may have merged two that are equal.
     """
     import onnx
 
@@ -118,7 +120,7 @@ def _rename(graph: Any, change: Callable[[str], str]) -> None:
                 _rename(inner, change)
 
 
-def _forget_origin(graph: Any) -> None:
+def _drop_origin(graph: Any) -> None:
     """Drop what torch notes about each value: stack traces, with names of files."""
     for item in (*graph.node, *graph.initializer, *graph.input, *graph.output, *graph.value_info):
         item.doc_string = ""
@@ -126,10 +128,10 @@ def _forget_origin(graph: Any) -> None:
     for node in graph.node:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
-                _forget_origin(inner)
+                _drop_origin(inner)
 
 
-# ---- what ONNX has no operator for --------------------------------------------------------------
+# ---- operations that ONNX lacks -----------------------------------------------------------------
 
 
 def _without_cholesky(program: ExportedProgram) -> ExportedProgram:

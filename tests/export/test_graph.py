@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import dissensus as ds
 from dissensus.data import Scaler
-from dissensus.export import files
+from dissensus.export import graph
 from dissensus.export.onnx_graph import onnx_runner
-from dissensus.runs import Facts
+from dissensus.runs import DataSummary
 from tests.export.elsewhere import run_elsewhere
 
 FORMATS: dict[str, Callable[..., dict[str, Any]]] = {
@@ -115,10 +115,10 @@ def image_case() -> Case:
         return nn.Sequential(scale, *layers)
 
     pixels = [torch.randint(256, (size, *shape), dtype=torch.uint8) for size in (1, 7)]
-    facts = Facts("pictures", "classification", list(shape), 5, {}, classes=list("abcde"))
+    summary = DataSummary("pictures", "classification", list(shape), 5, {}, classes=list("abcde"))
     ens = perturbed(ds.Ensemble(make, members=3, seed=3))
     raw, scores = [x.numpy() for x in pixels], ["pds", "ensemble_diversity"]
-    return case(ens, [x.float() / 255 for x in pixels], raw, facts=facts, score=scores)
+    return case(ens, [x.float() / 255 for x in pixels], raw, summary=summary, score=scores)
 
 
 def table_case() -> Case:
@@ -128,7 +128,7 @@ def table_case() -> Case:
     rows[4, 0] = np.nan
     scaler = Scaler.fit(rows, np.array([True, True, False]), log_skew=1.0)
     assert scaler.log.tolist() == [False, True, False]
-    facts = Facts(
+    summary = DataSummary(
         "flats",
         "regression",
         [3],
@@ -147,7 +147,7 @@ def table_case() -> Case:
     ens = ds.Ensemble(lambda: nn.Sequential(nn.Linear(3, 9), nn.GELU(), nn.Linear(9, 2)), 3)
     ens.combine = "mean"
     raw = [rows[:1], rows[2:9]]
-    found = case(ens, [torch.from_numpy(scaler(x)).float() for x in raw], raw, facts=facts)
+    found = case(ens, [torch.from_numpy(scaler(x)).float() for x in raw], raw, summary=summary)
     for arrays in found.expected:
         for name in ("mean", "members"):  # the score stays in the units that members train in
             arrays[name] = arrays[name] * np.array([40.0, 0.5]) + np.array([200.0, -3.0])
@@ -263,13 +263,13 @@ def test_graphs_inside_and_outputs_that_are_one_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.uint8])
 def test_a_run_takes_what_read_inputs_takes(dtype: torch.dtype, tmp_path: Path) -> None:
     """Flat inputs of any kind reach the members as float32, and bytes that are no pixels as is."""
-    facts = Facts("rows", "classification", [4], 3, {})
+    summary = DataSummary("rows", "classification", [4], 3, {})
     ens = ds.Ensemble(lambda: nn.Linear(4, 3), members=2)
     x = torch.randint(9, (5, 4)).to(dtype)
     np.save(tmp_path / "x.npy", x.numpy())
-    ds.export.to_pt2(ens, x, tmp_path / "a.pt2", facts=facts)
+    ds.export.to_pt2(ens, x, tmp_path / "a.pt2", summary=summary)
     found = torch.export.load(tmp_path / "a.pt2").module()(x)
-    expected = ens.predict(ds.data.read_inputs(tmp_path / "x.npy", facts).x)
+    expected = ens.predict(ds.data.read_inputs(tmp_path / "x.npy", summary).x)
     torch.testing.assert_close(found["probs"], expected)
 
 
@@ -341,7 +341,7 @@ def test_examples_that_say_nothing(example: Any, tmp_path: Path) -> None:
 
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(files, "find_spec", lambda name: None if name == "onnxruntime" else 1)
+    monkeypatch.setattr(graph, "find_spec", lambda name: None if name == "onnxruntime" else 1)
     ens = ds.Ensemble(lambda: nn.Linear(4, 3), members=3)
     with pytest.raises(ValueError, match=r"needs onnxruntime.*dissensus\[export\].*pt2 needs"):
         ds.export.to_onnx(ens, torch.zeros(1, 4), tmp_path / "a.onnx")
@@ -357,7 +357,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def test_limits_of_onnx(
     name: str, value: Any, sentence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(files, name, value)
+    monkeypatch.setattr(graph, name, value)
     ens = ds.Ensemble(lambda: nn.Linear(4, 3), members=3)
     with pytest.raises(ValueError, match=sentence):
         ds.export.to_onnx(ens, torch.zeros(1, 4), tmp_path / "a.onnx")
@@ -379,8 +379,8 @@ def test_what_onnx_does_not_know(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def test_a_graph_that_differs_is_not_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(files, "onnx_runner", lambda content: lambda x: {"probs": x, "members": x})
-    monkeypatch.setattr(files, "onnx_model", lambda *_: onnx.ModelProto())
+    monkeypatch.setattr(graph, "onnx_runner", lambda content: lambda x: {"probs": x, "members": x})
+    monkeypatch.setattr(graph, "onnx_model", lambda *_: onnx.ModelProto())
     ens = ds.Ensemble(lambda: nn.Linear(3, 3), members=1)
     with pytest.raises(ValueError, match=r"probs is off by .* nothing was written"):
         ds.export.to_onnx(ens, torch.ones(3, 3), tmp_path / "a.onnx")

@@ -1,9 +1,8 @@
-"""A folder to hand on: weights, how to build what they belong to, and a card for people."""
+"""Hub folders: weights, a config that says how to build their networks, and a model card."""
 
 from __future__ import annotations
 
 import json
-import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -14,30 +13,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus._version import __version__
 from dissensus.detection import Detector
 from dissensus.ensemble import Ensemble
 from dissensus.export.card import model_card
-from dissensus.export.deployed import check_detector
-from dissensus.export.findings import Findings, found_in
-from dissensus.export.metadata import backbone_of
+from dissensus.export.module import backbone_name, check_detector, versions
+from dissensus.export.results import RunResults, read_results
 from dissensus.files import replace_atomically, write_safetensors, write_text
 from dissensus.models import MODELS, MemberFactory
-from dissensus.runs import Facts, load, member_factory, read_config
-from dissensus.runs.loading import put_weights
-from dissensus.runs.portable import CONFIG, FORMAT, WEIGHTS, build
+from dissensus.runs.data_summary import DataSummary
+from dissensus.runs.folder import read_config
+from dissensus.runs.hub_folder import CONFIG, FORMAT, WEIGHTS, build_ensemble
+from dissensus.runs.load import load, member_factory, put_weights
 
 __all__ = ["save_folder", "save_run"]
+
+Model = MemberFactory | Sequence[MemberFactory] | None
 
 
 def save_folder(
     ens: Ensemble,
     folder: str | Path,
-    model: MemberFactory | Sequence[MemberFactory] | None = None,
+    model: Model = None,
     *,
-    facts: Facts | None = None,
+    summary: DataSummary | None = None,
     detector: Detector | None = None,
-    findings: Findings | None = None,
+    results: RunResults | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     name: str = "",
     license: str | None = None,
@@ -46,12 +46,13 @@ def save_folder(
 
     ``dissensus.load(folder)`` brings it back, to the same bits: ``model.safetensors`` holds the
     weights, ``config.json`` how the members are made, ``README.md`` is a model card. ``model`` is
-    what made the members (:func:`dissensus.models.make_factory`), a list of one a member for unlike
-    ones; without it, loading needs ``make_member=`` or ``into=``. Code of your own that it names as
-    ``file.py:name`` is copied into the folder, and run by those who pass ``trust=True`` alone.
+    what made the members (:func:`dissensus.models.make_factory`), a list with one for each member
+    if they are unlike; without it, loading needs ``make_member=`` or ``into=``. Code of your own
+    that it names as ``file.py:name`` is copied into the folder, and runs only for those who pass
+    ``trust=True``.
 
-    ``facts`` say what is known about the data, ``findings`` what was measured, ``settings`` the
-    sections ``training`` and ``data`` of a run; :func:`save_run` takes all of it from a run.
+    ``summary`` describes the data, ``results`` hold what was measured, ``settings`` the sections
+    ``training`` and ``data`` of a run; :func:`save_run` takes all of it from a run.
 
     >>> import tempfile
     >>> from dissensus.models import make_factory
@@ -68,21 +69,20 @@ def save_folder(
     if detector is not None:
         check_detector(detector)
     state = {key: t.detach().cpu().contiguous().clone() for key, t in ens.state_dict().items()}
-    config = _config(ens, model, facts, settings or {}, name)
-    _check_comes_back(ens, config, model, state)
-    code = _own_code(model)
-    card = model_card(config, facts, findings or Findings(), detector=detector, license=license)
+    config = _config(ens, model, summary, settings or {}, name)
+    _check_loads(ens, config, model, state)
+    code = _code_files(model)
+    card = model_card(config, summary, results or RunResults(), detector=detector, license=license)
     write_safetensors(path / WEIGHTS, state, {"format": "pt"})  # as other readers want it
-    written = [path / WEIGHTS]
     for file in code:
         replace_atomically(path / file.name, partial(shutil.copyfile, file))
-        written.append(path / file.name)
+    names = [WEIGHTS, *(file.name for file in code)]
     if detector is not None:
         detector.save(path / "detector.json")
-        written.append(path / "detector.json")
+        names.append("detector.json")
     write_text(path / "README.md", card)
     write_text(path / CONFIG, json.dumps(config, indent=1, allow_nan=False) + "\n")
-    return [*written, path / "README.md", path / CONFIG]
+    return [path / name for name in (*names, "README.md", CONFIG)]
 
 
 def save_run(
@@ -95,15 +95,12 @@ def save_run(
     license: str | None = None,
     trust: bool = False,
 ) -> list[Path]:
-    """:func:`save_folder` of a run of the command line, with a card of what its files say.
+    """:func:`save_folder` of a run of the command line, with a card made from its files.
 
     ``diagnosis`` is ``diagnose(…).to_dict()``, where there is one of these weights.
     """
-    config, facts = read_config(run), Facts.read(run)
-    model = None
-    if facts is not None and "name" in config.get("model", {}):
-        model = member_factory(config, facts, trust=trust)
-    if model is None:
+    config, summary = read_config(run), DataSummary.read(run)
+    if summary is None or "name" not in config.get("model", {}):
         raise ValueError(
             f"{run} does not say how its members are made, as it was not made by `dissensus "
             "train`; load it in Python and use dissensus.export.save_folder"
@@ -111,22 +108,22 @@ def save_run(
     return save_folder(
         load(run, trust=trust),
         folder,
-        model,
-        facts=facts,
+        member_factory(config, summary, trust=trust),
+        summary=summary,
         detector=detector,
-        findings=found_in(run, diagnosis=diagnosis),
+        results=read_results(run, diagnosis=diagnosis),
         settings={
             "training": {"seed": config["ensemble"].get("seed", 0), **config["training"]},
-            "data": _kept(config.get("data", {}), "target", "augment", "adversarial"),
-            "data_options": _kept(config.get("data_options", {}), "header"),
+            "data": _chosen(config.get("data", {}), "target", "augment", "adversarial"),
+            "data_options": _chosen(config.get("data_options", {}), "header"),
         },
         name=name or Path(run).resolve().name,
         license=license,
     )
 
 
-def _kept(values: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """What may leave the machine: no paths."""
+def _chosen(values: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """The settings that may leave the machine: no paths."""
     return {key: values[key] for key in keys if values.get(key) is not None}
 
 
@@ -135,18 +132,14 @@ def _kept(values: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 def _config(
     ens: Ensemble,
-    model: MemberFactory | Sequence[MemberFactory] | None,
-    facts: Facts | None,
+    model: Model,
+    summary: DataSummary | None,
     settings: Mapping[str, Mapping[str, Any]],
     name: str,
 ) -> dict[str, Any]:
-    described: Any = None
-    if isinstance(model, MemberFactory):
-        described = _described(model)
-    elif model is not None:
-        described = [_described(one) for one in model]
-        if len(described) != ens.members:
-            raise ValueError(f"model must name every member, got {len(described)} of {ens.members}")
+    if model is not None and not isinstance(model, MemberFactory) and len(model) != ens.members:
+        raise ValueError(f"model must name every member, got {len(model)} of {ens.members}")
+    models = [_describe_model(each) for each in _factories(model)]
     config = {
         "format": FORMAT,
         "library_name": "dissensus",
@@ -158,14 +151,10 @@ def _config(
             "execution": ens.execution,
             "dtype": str(_dtype(ens)).removeprefix("torch."),
         },
-        "model": described,
-        "facts": None if facts is None else _described_data(facts),
+        "model": None if model is None else models[0] if _is_one(model) else models,
+        "facts": None if summary is None else _describe_data(summary),
         **{section: dict(values) for section, values in settings.items()},
-        "versions": {
-            "dissensus": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
     }
     try:
         json.dumps(config, allow_nan=False)
@@ -176,7 +165,15 @@ def _config(
     return config
 
 
-def _described(model: MemberFactory) -> dict[str, Any]:
+def _is_one(model: Model) -> bool:
+    return isinstance(model, MemberFactory)
+
+
+def _factories(model: Model) -> list[MemberFactory]:
+    return [model] if isinstance(model, MemberFactory) else list(model or ())
+
+
+def _describe_model(model: MemberFactory) -> dict[str, Any]:
     file = _code_file(model)
     name = model.model if file is None else f"{file.name}:{model.model.rpartition(':')[2]}"
     return {
@@ -188,31 +185,31 @@ def _described(model: MemberFactory) -> dict[str, Any]:
     }
 
 
-def _described_data(facts: Facts) -> dict[str, Any]:
-    """The facts, without the path of a backbone's file."""
-    found = asdict(facts)
-    backbone = found["preprocessing"].get("backbone")
+def _describe_data(summary: DataSummary) -> dict[str, Any]:
+    """The summary, without the path of a backbone's file."""
+    values = asdict(summary)
+    backbone = values["preprocessing"].get("backbone")
     if backbone:
-        backbone["name"] = backbone_of(facts)
-    return found
+        backbone["name"] = backbone_name(summary)
+    return values
 
 
 def _code_file(model: MemberFactory) -> Path | None:
-    place, colon, _ = model.model.rpartition(":")
-    if model.model in MODELS or not colon or not place.endswith(".py"):
+    """The file of a model that is code of one's own."""
+    file, colon, _ = model.model.rpartition(":")
+    if model.model in MODELS or not colon or not file.endswith(".py"):
         return None
-    return Path(place).expanduser().resolve()
+    return Path(file).expanduser().resolve()
 
 
-def _own_code(model: MemberFactory | Sequence[MemberFactory] | None) -> list[Path]:
-    """Files that the members are made by, each once."""
-    models = [model] if isinstance(model, MemberFactory) else list(model or ())
-    found = {file: None for file in map(_code_file, models) if file is not None}
-    if len({file.name for file in found}) < len(found):
+def _code_files(model: Model) -> list[Path]:
+    """The files of code that make the members, each once."""
+    files = dict.fromkeys(file for file in map(_code_file, _factories(model)) if file is not None)
+    if len({file.name for file in files}) < len(files):
         raise ValueError(
-            f"two files of code have one name: {', '.join(map(str, found))}; rename one"
+            f"two files of code have one name: {', '.join(map(str, files))}; rename one"
         )
-    return list(found)
+    return list(files)
 
 
 def _dtype(ens: Ensemble) -> torch.dtype:
@@ -222,18 +219,14 @@ def _dtype(ens: Ensemble) -> torch.dtype:
     return kinds.pop() if kinds else torch.float32
 
 
-def _check_comes_back(
-    ens: Ensemble,
-    config: Mapping[str, Any],
-    model: MemberFactory | Sequence[MemberFactory] | None,
-    state: dict[str, Tensor],
+def _check_loads(
+    ens: Ensemble, config: Mapping[str, Any], model: Model, state: dict[str, Tensor]
 ) -> None:
-    """Raise if ``model`` is not what made the members; with their weights nobody could load it."""
+    """Raise if ``model`` is not what made the members; nobody could load their weights then."""
     if model is None or ens.backbone is not None:
         return
     if isinstance(model, MemberFactory):
-        made = build(config, "", model)
+        copy = build_ensemble(config, "", model)
     else:
-        asked = config["ensemble"]
-        made = Ensemble.from_members([one() for one in model], asked["combine"])
-    put_weights(made.to(_dtype(ens)), dict(state), "the ensemble")
+        copy = Ensemble.from_members([each() for each in model], config["ensemble"]["combine"])
+    put_weights(copy.to(_dtype(ens)), dict(state), "the ensemble")

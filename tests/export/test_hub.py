@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import dissensus as ds
-from dissensus.export import Findings, save_folder
+from dissensus.export import RunResults, save_folder
 from dissensus.models import make_factory
 
 IMAGES = (1, 8, 8)
@@ -164,6 +164,6 @@ def test_a_card_of_nothing_says_so(tmp_path: Path) -> None:
 def test_cells_cannot_break_a_table(tmp_path: Path) -> None:
     row = {"method": "a", "score": "pds", "set": "odd|name\n## x", "auroc": 0.5, "fpr95": 1.0}
     make = make_factory("linear", (4,), 3)
-    findings = Findings(ood={"detection": [row], "id": {"a": "test"}})
-    save_folder(ds.Ensemble(make, members=2), tmp_path, make, findings=findings)
+    results = RunResults(ood={"detection": [row], "id": {"a": "test"}})
+    save_folder(ds.Ensemble(make, members=2), tmp_path, make, results=results)
     assert "| odd\\|name ## x | pds | 0.500 | 1.000 |  |" in (tmp_path / "README.md").read_text()

@@ -1,0 +1,324 @@
+"""Export modules: raw inputs in; the combined prediction, all members and scores out."""
+
+from __future__ import annotations
+
+import copy
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dissensus._version import __version__
+from dissensus.detection import DISTANCE_SCORES, DISTANCES, Detector
+from dissensus.ensemble import Ensemble
+from dissensus.ensemble.engine import engine_of
+from dissensus.ensemble.execution import stacked_outputs
+from dissensus.ensemble.stack import tensors_of
+from dissensus.outputs import combine
+from dissensus.runs.data_summary import DataSummary
+from dissensus.scores import NamedScore, parse
+
+__all__ = [
+    "ExportModule",
+    "Preprocessing",
+    "backbone_name",
+    "check_detector",
+    "choose_scores",
+    "example_for",
+    "metadata",
+    "versions",
+]
+
+FORMAT = "dissensus.export/1"
+
+
+class Preprocessing(nn.Module):
+    """Raw inputs to the inputs of the members, as ``data.read_inputs`` does it.
+
+    A table's columns are filled, logged and standardised in float64 by the statistics of the
+    training rows; bytes of an image are divided by 255; members then get float32. Missing values of
+    a table that had none in training are not filled: they make the outputs NaN. Without a
+    ``summary`` of the data, inputs are left as they are.
+    """
+
+    fill: Tensor | None
+    log: Tensor | None
+    mean: Tensor | None
+    scale: Tensor | None
+
+    def __init__(self, summary: DataSummary | None) -> None:
+        super().__init__()
+        statistics = {} if summary is None else summary.preprocessing
+        self.known = summary is not None
+        self.pixels = summary is not None and len(summary.input_shape) >= 2
+        logged = set(statistics.get("log_features", ()))
+        log = [] if summary is None else [name in logged for name in summary.features]
+        self.register_buffer("fill", _column_values(statistics, "feature_fill"))
+        self.register_buffer("log", torch.tensor(log) if any(log) else None)
+        self.register_buffer("mean", _column_values(statistics, "feature_mean"))
+        self.register_buffer("scale", _column_values(statistics, "feature_std"))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Inputs ``[batch, …]`` in the units of the source, to what the members take."""
+        if not self.known:
+            return x
+        if self.pixels and x.dtype == torch.uint8:
+            return x.float() / 255
+        return (x if self.mean is None else self._standardize(x.double())).float()
+
+    def _standardize(self, x: Tensor) -> Tensor:
+        assert self.mean is not None
+        assert self.scale is not None
+        if self.fill is not None:
+            x = torch.where(x.isnan(), self.fill, x)
+        if self.log is not None:
+            x = torch.where(self.log, x.sign() * x.abs().log1p(), x)
+        return (x - self.mean) / self.scale
+
+
+def _column_values(statistics: Mapping[str, Any], key: str) -> Tensor | None:
+    if "feature_mean" not in statistics or statistics.get(key) is None:
+        return None
+    return torch.tensor(statistics[key], dtype=torch.float64)
+
+
+class ExportModule(nn.Module):
+    """An ensemble with all that stands before and after it, as one module without settings.
+
+    Returns a dict: ``probs`` (``mean`` for a regression, in the units of the target), ``members``
+    ``[members, batch, outputs]``, ``score_NAME`` for each score, and ``is_ood`` where there is a
+    detector. The names are those that ``dissensus predict`` writes.
+    """
+
+    weights: Tensor | None
+    unit: Tensor | None
+    zero: Tensor | None
+
+    def __init__(
+        self,
+        ens: Ensemble,
+        scores: Sequence[NamedScore],
+        *,
+        detector: Detector | None = None,
+        summary: DataSummary | None = None,
+    ) -> None:
+        super().__init__()
+        self.preprocessing = Preprocessing(summary)
+        self.network = _Members(ens)
+        self.members, self.combine = ens.members, ens.combine
+        self.register_buffer("weights", None if ens.weights is None else ens.weights.cpu())
+        self.scores = list(scores)
+        self.detector_score = None if detector is None else parse(str(detector.score_name))
+        self.threshold = None if detector is None else detector.threshold
+        regression = summary is not None and ens.combine == "mean"
+        statistics = summary.preprocessing if summary is not None and regression else {}
+        for name, key in (("unit", "target_std"), ("zero", "target_mean")):
+            value = statistics.get(key)
+            scale = None if value is None else torch.tensor(value, dtype=torch.float32)
+            self.register_buffer(name, scale)
+        self.eval().requires_grad_(False)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Every output by name; see the class."""
+        outputs = self.network(self.preprocessing(x))
+        combined = combine(outputs, self.combine, self.weights)
+        name = "mean" if self.combine == "mean" else "probs"
+        results = {name: self._in_units(combined), "members": self._in_units(outputs)}
+        results |= {f"score_{score}": score(outputs) for score in self.scores}
+        if self.detector_score is not None:
+            assert self.threshold is not None
+            above = self.detector_score(outputs).double() > self.threshold
+            # The library raises for outputs that are not finite; a file can only flag them.
+            results["is_ood"] = above | ~outputs.isfinite().all(-1).all(0)
+        return results
+
+    def _in_units(self, y: Tensor) -> Tensor:
+        if self.unit is not None:
+            y = y * self.unit
+        return y if self.zero is None else y + self.zero
+
+
+class _Members(nn.Module):
+    """The members of an ensemble, ``[members, batch, outputs]``, in the form that traces best.
+
+    Networks whose stacked execution is written out keep it: one batched product a layer. Others
+    run member by member, each with weights of its own, which a runtime can fold and fuse; ``vmap``,
+    which stacks any network, would fix the batch size when it is traced.
+    """
+
+    def __init__(self, ens: Ensemble) -> None:
+        super().__init__()
+        own = copy.deepcopy(ens).cpu()
+        self.backbone, own.backbone = own.backbone, None
+        self.stack: nn.Module | None = None
+        self.each: nn.ModuleList | None = None
+        if own.stack is not None and own.execution != "looped" and engine_of(own.stack) is not None:
+            self.stack = own.stack
+        else:
+            self.each = nn.ModuleList(own.member(j) for j in range(own.members))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.backbone is not None:
+            x = self.backbone(x)
+        if self.stack is not None:
+            return stacked_outputs(self.stack, *tensors_of(self.stack), x)
+        assert self.each is not None
+        return torch.stack([member(x) for member in self.each])
+
+    def kind(self) -> str:
+        """The name of the class of a member."""
+        return type(self.stack if self.each is None else self.each[0]).__name__
+
+
+# ---- scores and examples ------------------------------------------------------------------------
+
+
+def choose_scores(
+    ens: Ensemble, names: str | Sequence[str] | None, detector: Detector | None
+) -> list[NamedScore]:
+    """The scores to export: ``names``, else the detector's, else pds or variance.
+
+    Raises for a score that is not a function of the members' outputs alone.
+    """
+    regression = ens.combine == "mean"
+    if detector is not None:
+        check_detector(detector)
+    own = None if detector is None else str(detector.score_name)
+    if names is None:
+        names = own or ("variance" if regression else "pds")
+    names = [names] if isinstance(names, str) else list(names)
+    for name in names:
+        if name in (*DISTANCE_SCORES, *DISTANCES):
+            raise ValueError(
+                f"{name} cannot be exported: it is computed from features of the training data, "
+                "not from the members' outputs; choose a score of `dissensus scores`"
+            )
+    scores = [parse(name) for name in dict.fromkeys(names)]
+    for score in scores if own is None else [*scores, parse(own)]:
+        if regression and score.name != "variance":
+            raise ValueError(f"a regression has the score variance alone, got {str(score)!r}")
+        if not regression and score.name == "variance":
+            raise ValueError("variance is the score of a regression; a classifier has pds and more")
+    return scores
+
+
+def check_detector(detector: Detector) -> None:
+    """Raise unless its score is a function of the members' outputs and its threshold is set."""
+    if detector.score_name is None or detector.distance is not None:
+        score = detector.score_name or "a function of your own"
+        raise ValueError(
+            f"the detector's score is {score}, which cannot be exported: it is no function of the "
+            "members' outputs alone; fit a detector with a score of `dissensus scores`"
+        )
+    if detector.threshold is None:
+        raise ValueError("the detector has no threshold yet; call .fit(val) first")
+
+
+def example_for(summary: DataSummary, *, pixels: bool = False) -> Tensor:
+    """Three made-up inputs in the units of a run's data.
+
+    float64 for a table that the file standardises, ``uint8`` for images with ``pixels``, else
+    float32.
+    """
+    generator = torch.Generator().manual_seed(0)
+    shape = (3, *summary.input_shape)
+    if pixels:
+        if len(summary.input_shape) < 2:
+            raise ValueError(
+                f"bytes are for images; one example of {summary.name} has the shape "
+                f"{tuple(summary.input_shape)}"
+            )
+        return torch.randint(256, shape, dtype=torch.uint8, generator=generator)
+    statistics = summary.preprocessing
+    if "feature_mean" in statistics:
+        mean, std = (torch.tensor(statistics[f"feature_{key}"]).double() for key in ("mean", "std"))
+        return torch.randn(shape, dtype=torch.float64, generator=generator) * std + mean
+    return torch.rand(shape, generator=generator)
+
+
+# ---- metadata -----------------------------------------------------------------------------------
+
+
+def metadata(
+    module: ExportModule,
+    example: Tensor,
+    summary: DataSummary | None,
+    detector: Detector | None,
+    name: str,
+) -> dict[str, Any]:
+    """How an exported file was made, what goes in and what comes out, as plain JSON values."""
+    description: dict[str, Any] = {
+        "format": FORMAT,
+        "run": name,
+        "task": "regression" if module.combine == "mean" else "classification",
+        "combine": module.combine,
+        "members": module.members,
+        "classes": [] if summary is None else summary.classes,
+        "features": [] if summary is None else summary.features,
+        "scores": [str(score) for score in module.scores],
+        "input": {
+            "name": "x",
+            "shape": ["batch", *example.shape[1:]],
+            "dtype": str(example.dtype).removeprefix("torch."),
+            "units": _units(module.preprocessing, example, summary),
+        },
+        "outputs": _outputs(module),
+        "versions": versions(),
+    }
+    if detector is not None:
+        keys = {"score": detector.score_name, "threshold": detector.threshold, "tpr": detector.tpr}
+        description["detector"] = keys
+    return description
+
+
+def versions() -> dict[str, str]:
+    """The versions that a file was made with."""
+    own = {"dissensus": __version__, "torch": torch.__version__}
+    return {**own, "python": platform.python_version()}
+
+
+def backbone_name(summary: DataSummary | None) -> str | None:
+    """The backbone whose features a run takes as its inputs, without the path of its file.
+
+    >>> backbone = {"backbone": {"name": "code/mine.py:make"}}
+    >>> backbone_name(DataSummary("a", "classification", [8], 3, {}, preprocessing=backbone))
+    'mine.py:make'
+    """
+    backbone = {} if summary is None else summary.preprocessing.get("backbone") or {}
+    name = backbone.get("name")
+    return Path(name).name if isinstance(name, str) and ".py:" in name else name
+
+
+def _units(preprocessing: Preprocessing, example: Tensor, summary: DataSummary | None) -> str:
+    backbone = backbone_name(summary)
+    if backbone is not None:
+        return f"features of the backbone {backbone}, which is not in the file"
+    if preprocessing.pixels and example.dtype == torch.uint8:
+        return "pixels from 0 to 255; the file divides by 255"
+    if preprocessing.mean is None:
+        return "as the members take them"
+    if preprocessing.fill is None:
+        return "those of the source; the file standardises, and NaN stays NaN"
+    return "those of the source; the file fills NaN and standardises"
+
+
+def _outputs(module: ExportModule) -> dict[str, str]:
+    if module.combine == "mean":
+        scaled = module.unit is not None or module.zero is not None
+        units = ", in the units of the target" if scaled else ""
+        outputs = {
+            "mean": f"[batch, outputs], the members' mean{units}",
+            "members": f"[members, batch, outputs], predictions{units}",
+        }
+    else:
+        outputs = {
+            "probs": f"[batch, classes], combined by {module.combine}",
+            "members": "[members, batch, classes], logits",
+        }
+    outputs |= {f"score_{score}": "[batch], higher for stranger inputs" for score in module.scores}
+    if module.detector_score is not None:
+        outputs["is_ood"] = "[batch], whether the detector's score is above its threshold"
+    return outputs
