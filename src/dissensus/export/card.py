@@ -225,7 +225,7 @@ def _limits(
     if run_results.metrics:
         of = f" of {summary.name}" if summary is not None else ""
         limits.append(
-            f"The results are of one run on one split{of}; they may differ on other data."
+            f"The results are of one run on one split{of}; other data may differ."
         )
     else:
         limits.append("How well it predicts is unknown: no results were recorded.")
