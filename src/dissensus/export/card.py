@@ -224,9 +224,7 @@ def _limits(
     limits = []
     if run_results.metrics:
         of = f" of {summary.name}" if summary is not None else ""
-        limits.append(
-            f"The results are of one run on one split{of}; other data may differ."
-        )
+        limits.append(f"The results are of one run on one split{of}; other data may differ.")
     else:
         limits.append("How well it predicts is unknown: no results were recorded.")
     if not run_results.diagnosis:
