@@ -22,7 +22,18 @@ from dissensus.outputs import combined_log_probs
 from dissensus.robustness.losses import Goal
 from dissensus.specs import check_numbers, spec_of
 
-__all__ = ["NORMS", "Attack", "Case", "Journal", "Victim", "all_steps", "distances", "frozen"]
+__all__ = [
+    "NORMS",
+    "Attack",
+    "Batch",
+    "Case",
+    "Journal",
+    "Victim",
+    "all_steps",
+    "distances",
+    "frozen",
+    "with_restarts",
+]
 
 #: Norms that a budget ε can be in.
 NORMS = ("linf", "l2")
@@ -89,6 +100,42 @@ class Journal:
         if self._tick is not None and time.monotonic() - self._last > 0.2:
             self._last = time.monotonic()
             self._tick(share)
+
+
+class Batch:
+    """The examples that an attack still works on; the others have left with their result."""
+
+    def __init__(self, case: Case, journal: Journal) -> None:
+        self.case, self.journal = case, journal
+        self.points, self.broken = case.x.clone(), torch.zeros_like(case.rows, dtype=torch.bool)
+        self._places = torch.arange(len(case), device=case.x.device)
+
+    def leave(self, done: Tensor, at: Tensor, step: int, restart: int) -> Tensor:
+        """Let examples that are ``done`` leave with their ``at``; returns indices of the others."""
+        places = self._places[done]
+        self.points[places], self.broken[places] = at[done], True
+        self.journal.broke(self.case.rows[done], step, restart)
+        stay = (~done).nonzero().squeeze(1)
+        self.case, self._places = self.case.take(stay), self._places[stay]
+        return stay
+
+    def end(self, at: Tensor) -> None:
+        """Keep ``at`` as the result of all examples that have not left."""
+        self.points[self._places] = at
+
+
+def with_restarts(
+    case: Case, restarts: int, walk: Callable[[Case, int], tuple[Tensor, Tensor]]
+) -> Tensor:
+    """The points of ``walk(case, restart)``, made again for the examples it has not broken."""
+    points = case.x.clone()
+    left = torch.arange(len(case), device=case.x.device)
+    for restart in range(restarts):
+        points[left], broken = walk(case.take(left), restart)
+        left = left[~broken]
+        if not len(left):
+            break
+    return points
 
 
 @dataclass(frozen=True)

@@ -22,19 +22,32 @@ RULES = ("en", "l1", "l2")
 _INSIDE = 0.999999
 
 
-class _Best:
-    """The nearest adversarial examples so far, and which were found with the present constants."""
+class _Search:
+    """A search for c: the constants ``[batch]`` of this round, and the nearest points so far."""
 
-    def __init__(self, x: Tensor) -> None:
-        self.points = x.clone()
-        self.size = torch.full((len(x),), math.inf, dtype=x.dtype, device=x.device)
-        self.found = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    def __init__(self, victim: Victim, case: Case, journal: Journal, c: float) -> None:
+        self.victim, self.case, self.journal = victim, case, journal
+        self.points = case.x.clone()
+        self.size = torch.full((len(case),), math.inf, dtype=case.x.dtype, device=case.x.device)
+        self.constants = torch.full_like(self.size, c)
+        self.low, self.high = torch.zeros_like(self.size), torch.full_like(self.size, math.inf)
+        self.succeeded = torch.zeros(len(case), dtype=torch.bool, device=case.x.device)
+        self.round = 0
 
     def offer(self, rows: Tensor, points: Tensor, size: Tensor, adversarial: Tensor) -> None:
         """Keep those ``points`` that are adversarial and nearer than what there is."""
-        self.found[rows] |= adversarial
+        self.succeeded[rows] |= adversarial
         better = adversarial & (size < self.size[rows])
         self.points[rows[better]], self.size[rows[better]] = points[better], size[better]
+
+    def next_round(self) -> None:
+        """Bisect between the largest c that failed and the smallest that succeeded; else 10 c."""
+        self.high = torch.where(self.succeeded, self.constants, self.high)
+        self.low = torch.where(self.succeeded, self.low, self.constants)
+        middle = (self.low + self.high) / 2
+        self.constants = torch.where(self.high.isinf(), self.constants * 10, middle)
+        self.succeeded.zero_()
+        self.round += 1
 
 
 @dataclass(frozen=True)
@@ -54,35 +67,22 @@ class NearestAttack(Attack):
     targeted: bool = False
 
     def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
-        best = _Best(case.x)
-        constants = torch.full_like(best.size, self.c)
-        low, high = torch.zeros_like(constants), torch.full_like(constants, math.inf)
-        for search in range(self.searches):
-            best.found.zero_()
-            self.search(victim, case, constants, best, journal, search)
-            high = torch.where(best.found, constants, high)
-            low = torch.where(best.found, low, constants)
-            constants = torch.where(high.isinf(), constants * 10, (low + high) / 2)
-        return best.points
+        search = _Search(victim, case, journal, self.c)
+        for _ in range(self.searches):
+            self.minimise(search)
+            search.next_round()
+        return search.points
 
     @abstractmethod
-    def search(
-        self,
-        victim: Victim,
-        case: Case,
-        constants: Tensor,
-        best: _Best,
-        journal: Journal,
-        search: int,
-    ) -> None:
-        """One minimisation with constants ``[batch]``; offers what it finds to ``best``."""
+    def minimise(self, search: _Search) -> None:
+        """One minimisation with the constants of ``search``; offers its points to it."""
 
     def _adversarial(self, log_probs: Tensor, goal: Goal) -> Tensor:
         sure = margin(log_probs, goal) >= self.confidence
         return goal.reached(log_probs) & sure
 
-    def _tick(self, journal: Journal, search: int, step: int) -> None:
-        journal.tick((search + (step + 1) / self.steps) / self.searches)
+    def _tick(self, search: _Search, step: int) -> None:
+        search.journal.tick((search.round + (step + 1) / self.steps) / self.searches)
 
 
 @dataclass(frozen=True)
@@ -97,20 +97,13 @@ class CarliniWagner(NearestAttack):
     example stops for itself, where published programs stop the whole batch.
     """
 
-    def search(
-        self,
-        victim: Victim,
-        case: Case,
-        constants: Tensor,
-        best: _Best,
-        journal: Journal,
-        search: int,
-    ) -> None:
+    def minimise(self, search: _Search) -> None:
+        victim, case, journal = search.victim, search.case, search.journal
         rows = torch.arange(len(case), device=case.x.device)
         centre = ((2 * case.x - 1) * _INSIDE).atanh()
         mean, square = torch.zeros_like(centre), torch.zeros_like(centre)
         change = torch.zeros_like(centre)
-        before = torch.full_like(constants, math.inf)
+        constants, before = search.constants, torch.full_like(search.size, math.inf)
         tenth = math.ceil(self.steps / 10)
         for step in range(self.steps):
             change.requires_grad_()
@@ -123,31 +116,22 @@ class CarliniWagner(NearestAttack):
             points, log_probs, loss = points.detach(), log_probs.detach(), loss.detach()
             gradient = journal.gradient(case.rows, gradient)
             size = (points - case.x).flatten(1).norm(dim=1)
-            best.offer(rows, points, size, self._adversarial(log_probs, case.goal))
+            search.offer(rows, points, size, self._adversarial(log_probs, case.goal))
             mean = 0.9 * mean + 0.1 * gradient
             square = 0.999 * square + 0.001 * gradient.square()
             rate = self.lr / (1 - 0.9 ** (step + 1))
             scale = (square / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8
             change = change.detach() - rate * mean / scale
-            self._tick(journal, search, step)
+            self._tick(search, step)
             if step % tenth == 0:
                 keep = (loss <= 0.9999 * before).nonzero().squeeze(1)
                 before = loss
                 if not len(keep):
                     return
                 if len(keep) < len(rows):
-                    case, rows, constants, before = (
-                        case.take(keep),
-                        rows[keep],
-                        constants[keep],
-                        before[keep],
-                    )
-                    centre, change, mean, square = (
-                        centre[keep],
-                        change[keep],
-                        mean[keep],
-                        square[keep],
-                    )
+                    case, tensors = case.take(keep), (rows, constants, before, centre)
+                    rows, constants, before, centre = (tensor[keep] for tensor in tensors)
+                    change, mean, square = change[keep], mean[keep], square[keep]
 
 
 @dataclass(frozen=True)
@@ -166,19 +150,14 @@ class EAD(NearestAttack):
         super().__post_init__()
         check_choice("EAD", "rule", self.rule, RULES)
 
-    def search(
-        self,
-        victim: Victim,
-        case: Case,
-        constants: Tensor,
-        best: _Best,
-        journal: Journal,
-        search: int,
-    ) -> None:
+    def minimise(self, search: _Search) -> None:
+        victim, case, journal = search.victim, search.case, search.journal
         rows, x, goal = torch.arange(len(case), device=case.x.device), case.x, case.goal
         at = ahead = x
         for step in range(self.steps):
-            gradient = journal.gradient(case.rows, self._slope(victim, ahead, case, constants))
+            gradient = journal.gradient(
+                case.rows, self._slope(victim, ahead, case, search.constants)
+            )
             rate = self.lr * math.sqrt(1 - step / self.steps)
             after = self._shrunk(ahead - rate * gradient, x)
             ahead = after + step / (step + 3) * (after - at)
@@ -186,8 +165,8 @@ class EAD(NearestAttack):
             with torch.no_grad():
                 log_probs = victim.log_probs(at)
             journal.query(case.rows)
-            best.offer(rows, at, self._size(at - x), self._adversarial(log_probs, goal))
-            self._tick(journal, search, step)
+            search.offer(rows, at, self._size(at - x), self._adversarial(log_probs, goal))
+            self._tick(search, step)
 
     def _slope(self, victim: Victim, at: Tensor, case: Case, constants: Tensor) -> Tensor:
         """The gradient of ``c · hinge + ‖at − x‖²``."""

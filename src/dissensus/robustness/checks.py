@@ -8,7 +8,7 @@ must be ordered if gradients can be trusted.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -83,9 +83,8 @@ def order_flags(rows: Sequence[Row]) -> list[Flag]:
     return [*_weaker(rows), *_gradients(rows), *_unfinished(rows)]
 
 
-def _weaker(rows: Sequence[Row]) -> list[Flag]:
+def _weaker(rows: Sequence[Row]) -> Iterator[Flag]:
     """Iterative attacks that lose to a single step, or to attacks without gradients."""
-    flags = []
     for budget in dict.fromkeys(row.outcome.attack.budget() for row in rows):
         same = [row for row in rows if row.outcome.attack.budget() == budget]
         iterative = [row for row in same if row.iterative]
@@ -101,44 +100,34 @@ def _weaker(rows: Sequence[Row]) -> list[Flag]:
                 name, what = "one step", "One step along the gradient"
             else:
                 name, what = "gradient-free", f"{row.label}, which uses no gradients of the model,"
-            flags.append(
-                Flag(
-                    name,
-                    f"{what} breaks {missed} of {len(by_gradient)} examples that no iterative "
-                    f"gradient attack breaks ({norm}, ε = {eps:g}): gradients are masked, or the "
-                    "iterative attacks have too few steps.",
-                )
+            yield Flag(
+                name,
+                f"{what} breaks {missed} of {len(by_gradient)} examples that no iterative "
+                f"gradient attack breaks ({norm}, ε = {eps:g}): gradients are masked, or the "
+                "iterative attacks have too few steps.",
             )
-    return flags
 
 
-def _gradients(rows: Sequence[Row]) -> list[Flag]:
-    flags = []
+def _gradients(rows: Sequence[Row]) -> Iterator[Flag]:
     for row in rows:
         bad = int(row.outcome.nan_gradients.sum())
         if bad:
-            flags.append(
-                Flag(
-                    "NaN gradients",
-                    f"{row.label} met {bad} gradients that are not finite and could not follow "
-                    "them: its accuracy means nothing. Look for an overflow in the model.",
-                )
+            yield Flag(
+                "NaN gradients",
+                f"{row.label} met {bad} gradients that are not finite and could not follow "
+                "them: its accuracy means nothing. Look for an overflow in the model.",
             )
         if row.outcome.zero_share > ZEROS:
-            flags.append(
-                Flag(
-                    "zero gradients",
-                    f"{row.outcome.zero_share:.0%} of the gradients of {row.label} are exactly 0, "
-                    "so that it stood still: the loss is saturated or the model is flat. Trust the "
-                    "margin loss, float64 and Square instead.",
-                )
+            yield Flag(
+                "zero gradients",
+                f"{row.outcome.zero_share:.0%} of the gradients of {row.label} are exactly 0, "
+                "so that it stood still: the loss is saturated or the model is flat. Trust the "
+                "margin loss, float64 and Square instead.",
             )
-    return flags
 
 
-def _unfinished(rows: Sequence[Row]) -> list[Flag]:
+def _unfinished(rows: Sequence[Row]) -> Iterator[Flag]:
     """Attacks that would go on breaking examples with more steps or restarts."""
-    flags = []
     for row in rows:
         attack, outcome = row.outcome.attack, row.outcome
         if row.source is not None or not isinstance(attack, GradientAttack):
@@ -146,23 +135,18 @@ def _unfinished(rows: Sequence[Row]) -> list[Flag]:
         plan = attack.plan()
         late = (outcome.restart == 0) & (outcome.step > 0.9 * plan.steps)
         if plan.early and plan.steps >= 10 and _some(int(late.sum()), len(outcome), 2 * TOLERATED):
-            flags.append(
-                Flag(
-                    "more steps",
-                    f"{row.label} broke {int(late.sum())} of {len(outcome)} examples in the last "
-                    "tenth of its steps: it has not converged, use more of them.",
-                )
+            yield Flag(
+                "more steps",
+                f"{row.label} broke {int(late.sum())} of {len(outcome)} examples in the last "
+                "tenth of its steps: it has not converged, use more of them.",
             )
         last = outcome.restart == plan.restarts - 1
         if plan.restarts > 1 and _some(int(last.sum()), len(outcome)):
-            flags.append(
-                Flag(
-                    "more restarts",
-                    f"The last of the {plan.restarts} restarts of {row.label} still broke "
-                    f"{int(last.sum())} of {len(outcome)} examples: use more of them.",
-                )
+            yield Flag(
+                "more restarts",
+                f"The last of the {plan.restarts} restarts of {row.label} still broke "
+                f"{int(last.sum())} of {len(outcome)} examples: use more of them.",
             )
-    return flags
 
 
 def large_eps(x: Tensor, norm: str) -> float:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.robustness.base import NORMS, Attack, Case, Journal, Victim
+from dissensus.robustness.base import NORMS, Attack, Batch, Case, Journal, Victim, with_restarts
 from dissensus.robustness.losses import LOSSES, Goal
 from dissensus.robustness.randomness import ball
 from dissensus.specs import check_choice, number
@@ -84,55 +84,43 @@ class GradientAttack(Attack):
 
     def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
         plan = self.plan()
-        found = case.x.clone()
-        left = torch.arange(len(case), device=case.x.device)
-        for restart in range(plan.restarts):
-            points, reached = self._descend(victim, case.take(left), journal, plan, restart)
-            found[left] = points
-            left = left[~reached]
-            if not len(left):
-                break
-        return found
+        return with_restarts(
+            case, plan.restarts, lambda part, k: self._walk(victim, part, journal, plan, k)
+        )
 
-    def _descend(
+    def _walk(
         self, victim: Victim, case: Case, journal: Journal, plan: Plan, restart: int
     ) -> tuple[Tensor, Tensor]:
         """One walk: where it ended, and which examples are known to be broken there."""
-        found, reached = case.x.clone(), torch.zeros_like(case.rows, dtype=torch.bool)
-        left = torch.arange(len(case), device=case.x.device)
+        batch = Batch(case, journal)
         at, momentum = self._start(case, plan, restart), torch.zeros_like(case.x)
 
         def loss(logits: Tensor, log_probs: Tensor) -> Tensor:
-            return self.climbed(victim, logits, log_probs, case.goal)
+            return self.climbed(victim, logits, log_probs, batch.case.goal)
 
         for step in range(plan.steps):
             log_probs, gradient = loss_and_gradient(victim, at, loss)
-            gradient = journal.gradient(case.rows, gradient)
-            done = case.goal.reached(log_probs) if plan.early else None
-            if done is not None and bool(done.any()):
-                found[left[done]], reached[left[done]] = at[done], True
-                journal.broke(case.rows[done], step, restart)
-                keep = (~done).nonzero().squeeze(1)
-                if not len(keep):
-                    return found, reached
-                case, left, at = case.take(keep), left[keep], at[keep]
-                gradient, momentum = gradient[keep], momentum[keep]
+            gradient = journal.gradient(batch.case.rows, gradient)
+            done = batch.case.goal.reached(log_probs)
+            if plan.early and bool(done.any()):
+                stay = batch.leave(done, at, step, restart)
+                if not len(stay):
+                    return batch.points, batch.broken
+                at, gradient, momentum = at[stay], gradient[stay], momentum[stay]
             if plan.momentum is not None:
                 momentum = plan.momentum * momentum + _unit_l1(gradient)
                 gradient = momentum
             length = self.eps * plan.step * SCHEDULES[plan.schedule](step / plan.steps)
-            at = projected(
-                at + length * unit_step(gradient, self.norm), case.x, self.eps, self.norm
-            )
+            moved = at + length * unit_step(gradient, self.norm)
+            at = projected(moved, batch.case.x, self.eps, self.norm)
             journal.tick((restart + (step + 1) / plan.steps) / plan.restarts)
-        found[left] = at
+        batch.end(at)
         if plan.early or restart + 1 < plan.restarts:
             with torch.no_grad():
-                done = case.goal.reached(victim.log_probs(at))
-            journal.query(case.rows)
-            journal.broke(case.rows[done], plan.steps, restart)
-            reached[left[done]] = True
-        return found, reached
+                done = batch.case.goal.reached(victim.log_probs(at))
+            journal.query(batch.case.rows)
+            batch.leave(done, at, plan.steps, restart)
+        return batch.points, batch.broken
 
     def _start(self, case: Case, plan: Plan, restart: int) -> Tensor:
         if not plan.random:

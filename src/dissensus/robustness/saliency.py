@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dissensus.robustness.base import Attack, Case, Journal, Victim
+from dissensus.robustness.base import Attack, Batch, Case, Journal, Victim
 from dissensus.robustness.gradient import loss_and_gradient
 from dissensus.robustness.losses import ce
 from dissensus.specs import check_choice, number
@@ -56,29 +56,24 @@ class JSMA(Attack):
 
     def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
         changes = int(self.gamma * case.x[0].numel() + 1e-9)
-        found = case.x.clone()
-        left = torch.arange(len(case), device=case.x.device)
-        at = case.x
+        batch, at = Batch(case, journal), case.x
 
         def loss(logits: Tensor, log_probs: Tensor) -> Tensor:
-            return ce(log_probs, case.goal)
+            return ce(log_probs, batch.case.goal)
 
         for step in range(changes):
             log_probs, gradient = loss_and_gradient(victim, at, loss)
-            gradient = journal.gradient(case.rows, gradient)
-            done = case.goal.reached(log_probs)
+            gradient = journal.gradient(batch.case.rows, gradient)
+            done = batch.case.goal.reached(log_probs)
             if self.early and bool(done.any()):
-                found[left[done]] = at[done]
-                journal.broke(case.rows[done], step, 0)
-                keep = (~done).nonzero().squeeze(1)
-                if not len(keep):
-                    return found
-                case, left, at = case.take(keep), left[keep], at[keep]
-                gradient = gradient[keep]
+                stay = batch.leave(done, at, step, 0)
+                if not len(stay):
+                    return batch.points
+                at, gradient = at[stay], gradient[stay]
             at = self._changed(at, gradient)
             journal.tick((step + 1) / changes)
-        found[left] = at
-        return found
+        batch.end(at)
+        return batch.points
 
     def _changed(self, at: Tensor, gradient: Tensor) -> Tensor:
         """``at`` with the most salient entry of each example moved by θ."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dissensus.robustness.base import NORMS, Attack, Case, Journal, Victim
+from dissensus.robustness.base import NORMS, Attack, Batch, Case, Journal, Victim, with_restarts
 from dissensus.robustness.gradient import projected, unit_step
 from dissensus.robustness.losses import LOSSES
 from dissensus.robustness.randomness import ball, uniform
@@ -34,21 +34,18 @@ class Noise(Attack):
         check_choice("Noise", "norm", self.norm, NORMS)
 
     def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
-        found, left = case.x.clone(), torch.arange(len(case), device=case.x.device)
+        batch = Batch(case, journal)
         for turn in range(self.tries):
+            case = batch.case
             points = ball(case.seed, case.rows, (turn,), case.x, self.norm)
             points = (case.x + self.eps * unit_step(points, self.norm)).clamp(0, 1)
             with torch.no_grad():
                 done = case.goal.reached(victim.log_probs(points))
             journal.query(case.rows)
-            found[left[done]] = points[done]
-            journal.broke(case.rows[done], 0, turn)
-            keep = (~done).nonzero().squeeze(1)
-            if not len(keep):
+            if not len(batch.leave(done, points, 0, turn)):
                 break
-            case, left = case.take(keep), left[keep]
             journal.tick((turn + 1) / self.tries)
-        return found
+        return batch.points
 
 
 @dataclass(frozen=True)
@@ -81,40 +78,34 @@ class Square(Attack):
         shape = case.x.shape
         if len(shape) != 4:
             case = Case(case.x.reshape(len(case), 1, 1, -1), case.goal, case.rows, case.seed)
-        found, left = case.x.clone(), torch.arange(len(case), device=case.x.device)
-        for restart in range(self.restarts):
-            points, done = self._walk(victim, case.take(left), journal, restart, shape[1:])
-            found[left] = points
-            left = left[~done]
-            if not len(left):
-                break
-        return found.reshape(shape)
+        points = with_restarts(
+            case, self.restarts, lambda part, k: self._walk(victim, part, journal, k, shape[1:])
+        )
+        return points.reshape(shape)
 
     def _walk(
         self, victim: Victim, case: Case, journal: Journal, restart: int, shape: torch.Size
     ) -> tuple[Tensor, Tensor]:
-        found, broken = case.x.clone(), torch.zeros_like(case.rows, dtype=torch.bool)
-        left = torch.arange(len(case), device=case.x.device)
+        batch = Batch(case, journal)
         at, best = case.x, torch.full((len(case),), -math.inf, device=case.x.device)
         for query in range(self.queries):
-            tried = self._try(case, at, (restart, query), query)
+            case = batch.case
+            trial = self._try(case, at, (restart, query), query)
             with torch.no_grad():
-                log_probs = victim.log_probs(tried.reshape(len(tried), *shape))
+                log_probs = victim.log_probs(trial.reshape(len(trial), *shape))
             journal.query(case.rows)
             loss, done = LOSSES[self.loss](log_probs, case.goal), case.goal.reached(log_probs)
             better = done | (loss > best)
-            at = torch.where(better[:, None, None, None], tried, at)
+            at = torch.where(better[:, None, None, None], trial, at)
             best = torch.where(better, loss, best.to(loss.dtype))
             if bool(done.any()):
-                found[left[done]], broken[left[done]] = at[done], True
-                journal.broke(case.rows[done], query, restart)
-                keep = (~done).nonzero().squeeze(1)
-                if not len(keep):
-                    return found, broken
-                case, left, at, best = case.take(keep), left[keep], at[keep], best[keep]
+                stay = batch.leave(done, at, query, restart)
+                if not len(stay):
+                    return batch.points, batch.broken
+                at, best = at[stay], best[stay]
             journal.tick((restart + (query + 1) / self.queries) / self.restarts)
-        found[left] = at
-        return found, broken
+        batch.end(at)
+        return batch.points, batch.broken
 
     def _try(self, case: Case, at: Tensor, draw: tuple[int, int], query: int) -> Tensor:
         channels, rows, columns = at.shape[1:]
