@@ -40,6 +40,7 @@ PUBLIC = [
     "robustness",
     "runs",
     "scores",
+    "sweeps",
     "training",
 ]
 
@@ -86,6 +87,8 @@ def test_unknown_name_raises_as_any_module_does() -> None:
         command("export", "--help"),
         command("report", "--help"),
         command("figure", "--help"),
+        command("sweep", "--help"),
+        command("predict", "--help"),
     ],
 )
 def test_nothing_heavy_is_imported(statement: str) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         robustness,
         runs,
         scores,
+        sweeps,
         training,
     )
     from dissensus.data import features
@@ -75,6 +76,7 @@ __all__ = [
     "robustness",
     "runs",
     "scores",
+    "sweeps",
     "training",
 ]
 
@@ -111,6 +113,7 @@ _EXPORTS = {
     "robustness": "robustness",
     "runs": "runs",
     "scores": "scores",
+    "sweeps": "sweeps",
     "training": "training",
 }
 

@@ -33,7 +33,7 @@ def test_runs_and_what_is_none(
     assert "cannot be read" in rows["half"]
     assert "not a checkpoint that can be read" in rows["cut"]
     assert "begun" in rows["begun"]
-    assert len(rows) == 8  # with the heading and the line below it
+    assert {"images", "foreign", "half", "cut", "begun"} < rows.keys()
 
 
 def test_a_run_itself_is_one_row(dissensus: Callable[..., Any], digits_run: Path) -> None:

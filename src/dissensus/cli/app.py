@@ -1,7 +1,7 @@
-"""The commands, and how their errors are shown.
+"""The application: its commands, the lists of registries, and errors as one sentence.
 
-Nothing heavy is imported at the top of this module: help and version must answer at once, so
-each command imports what it needs when it runs.
+Nothing heavy is imported at the top of this module: help and version must answer at once, so each
+command imports what it needs when it runs.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -156,9 +156,11 @@ for _name, _command in COMMANDS.items():
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="Folder for runs and page.")] = Path("demo"),
-    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Fewer for a quick look.")] = 60,
-    seed: Annotated[int, typer.Option("--seed", help="What all chance follows from.")] = 0,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the runs and the page.")] = Path(
+        "demo"
+    ),
+    epochs: Annotated[int, typer.Option(min=1, help="Fewer for a quick look.")] = 60,
+    seed: Annotated[int, typer.Option(help="The seed of all randomness.")] = 0,
 ) -> None:
     """Train, diagnose, test and attack five ensembles on real digits, and write the report page.
 
@@ -174,8 +176,7 @@ def objectives() -> None:
     """List every training objective with its settings and their defaults."""
     from dissensus.objectives import OBJECTIVES
 
-    rows = ((name, _field_settings(kind), kind) for name, kind in OBJECTIVES.items())
-    Console().print(_catalogue("Objectives", rows))
+    _print_registry("Objectives", OBJECTIVES)
 
 
 @app.command()
@@ -183,8 +184,7 @@ def attacks() -> None:
     """List every attack with its settings and their defaults."""
     from dissensus.robustness import ATTACKS
 
-    rows = ((name, _field_settings(kind), kind) for name, kind in ATTACKS.items())
-    Console().print(_catalogue("Attacks", rows))
+    _print_registry("Attacks", ATTACKS)
 
 
 @app.command()
@@ -192,8 +192,7 @@ def scores() -> None:
     """List every uncertainty and out-of-distribution score with its settings."""
     from dissensus.scores import SCORES
 
-    rows = ((name, _keyword_settings(score), score) for name, score in SCORES.items())
-    Console().print(_catalogue("Scores (higher means more out of distribution)", rows))
+    _print_registry("Scores (higher means more out of distribution)", SCORES)
 
 
 def main() -> None:
@@ -208,9 +207,9 @@ def main() -> None:
 
 
 def _expected(error: Exception) -> bool:
-    """Whether it may come from what was asked; torch tells lack of memory as RuntimeError."""
-    lacking = any(text in str(error) for text in ("out of memory", "can't allocate memory"))
-    return lacking or not isinstance(error, RuntimeError)
+    """Whether the user can mend it; torch raises RuntimeError when memory runs out."""
+    memory = any(text in str(error) for text in ("out of memory", "can't allocate memory"))
+    return memory or not isinstance(error, RuntimeError)
 
 
 def _sentence(error: Exception) -> str:
@@ -222,40 +221,29 @@ def _sentence(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _catalogue(title: str, rows: Iterable[tuple[str, Iterable[str], object]]) -> Table:
-    """Return the table of a registry: each entry's name, settings and first docstring line."""
+def _print_registry(title: str, registry: Mapping[str, Callable[..., Any]]) -> None:
+    """Print the name, settings and first docstring line of each class or function."""
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("name", style="cyan", no_wrap=True)
     table.add_column("settings")
     table.add_column("what it is")
-    for name, settings, entry in rows:
+    for name, entry in registry.items():
+        function = entry.func if isinstance(entry, partial) else entry
+        summary = (inspect.getdoc(function) or "").partition("\n")[0]
         # Text, not str: a shape such as [members, batch] would be taken for markup and vanish.
-        table.add_row(name, Text("\n".join(settings)), Text(_summary(entry)))
-    return table
+        table.add_row(name, Text("\n".join(_settings(entry))), Text(summary))
+    Console().print(table)
 
 
-def _field_settings(kind: type[Any]) -> Iterator[str]:
-    """Yield ``name=default`` for each field, the bare name for a field without a default."""
-    for field in dataclasses.fields(kind):
-        if not field.init:
-            continue
-        if field.default is not dataclasses.MISSING:
-            yield f"{field.name}={field.default!r}"
-        elif field.default_factory is not dataclasses.MISSING:
-            yield f"{field.name}={field.default_factory()!r}"
-        else:
-            yield field.name
-
-
-def _keyword_settings(function: Callable[..., Any]) -> Iterator[str]:
-    """Yield ``name=default`` for each parameter after the first, which is the outputs."""
-    for parameter in list(inspect.signature(function).parameters.values())[1:]:
-        required = parameter.default is inspect.Parameter.empty
-        yield parameter.name if required else f"{parameter.name}={parameter.default!r}"
-
-
-def _summary(entry: object) -> str:
-    """Return the first line of the entry's docstring, of the wrapped function for a partial."""
-    while isinstance(entry, partial):
-        entry = entry.func
-    return (inspect.getdoc(entry) or "").partition("\n")[0]
+def _settings(entry: Callable[..., Any]) -> Iterator[str]:
+    """Yield ``name=default`` for each setting, the bare name for one without a default."""
+    parameters = list(inspect.signature(entry).parameters.values())
+    factories: dict[str, Any] = {}
+    if dataclasses.is_dataclass(entry):
+        every = dataclasses.fields(entry)
+        factories = {f.name: f.default_factory for f in every if callable(f.default_factory)}
+    else:
+        del parameters[0]  # the outputs, which a function scores
+    for item in parameters:
+        default = factories[item.name]() if item.name in factories else item.default
+        yield item.name if default is item.empty else f"{item.name}={default!r}"

@@ -104,15 +104,15 @@ __all__ = [
 
 #: Names that need torch or NumPy, and the modules that hold them; imported on first use.
 _LAZY = {
-    "Accuracies": "runs.accuracy",
-    "Candidates": "runs.accuracy",
-    "GroupAccuracy": "runs.accuracy",
-    "Inputs": "data",
-    "Scorer": "runs.scoring",
-    "accuracies": "runs.accuracy",
-    "group_accuracies": "runs.accuracy",
-    "mean_estimate": "runs.accuracy",
-    "read_inputs": "data",
+    "Accuracies": "dissensus.runs.accuracy",
+    "Candidates": "dissensus.runs.accuracy",
+    "GroupAccuracy": "dissensus.runs.accuracy",
+    "Inputs": "dissensus.data",
+    "Scorer": "dissensus.runs.scoring",
+    "accuracies": "dissensus.runs.accuracy",
+    "group_accuracies": "dissensus.runs.accuracy",
+    "mean_estimate": "dissensus.runs.accuracy",
+    "read_inputs": "dissensus.data",
 }
 
 
@@ -120,4 +120,4 @@ def __getattr__(name: str) -> object:
     """Import what is heavy when it is first asked for."""
     if name not in _LAZY:
         raise AttributeError(f"module 'dissensus.runs' has no attribute {name!r}")
-    return getattr(import_module(f"dissensus.{_LAZY[name]}"), name)
+    return getattr(import_module(_LAZY[name]), name)

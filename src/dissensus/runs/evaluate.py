@@ -65,17 +65,15 @@ class Evaluation(Result):
         }
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """One row for the ensemble and one for each member: accuracy, if it has one, and error."""
+        """One row for the ensemble and one for each member: error and, if it has one, accuracy."""
         values = self.metrics
-        errors = [values["ensemble_error"], *values["per_member_error"]]
-        names = ["ensemble", *range(len(errors) - 1)]
-        rows = [{"member": name, "error": error} for name, error in zip(names, errors, strict=True)]
+        columns = {
+            "member": ["ensemble", *range(len(values["per_member_error"]))],
+            "error": [values["ensemble_error"], *values["per_member_error"]],
+        }
         if "accuracy" in values:
-            for row, accuracy in zip(
-                rows, [values["accuracy"], *values["per_member_accuracy"]], strict=True
-            ):
-                row["accuracy"] = accuracy
-        return rows
+            columns["accuracy"] = [values["accuracy"], *values["per_member_accuracy"]]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def display(self) -> Iterator[RenderableType]:
         """The run, the data, and a table of the ensemble and one of its members."""

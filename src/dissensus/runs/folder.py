@@ -1,4 +1,4 @@
-"""What a run folder says about itself, without loading any weights."""
+"""Run folders: what their files say, without loading any weights."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ __all__ = [
 CONFIG, METRICS, RECORD = "config.toml", "metrics.jsonl", "record.json"
 CHECKPOINT = "checkpoint.safetensors"
 
-#: How deep below a folder runs are looked for.
+#: How many levels below a folder are searched for runs.
 _DEPTH = 4
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run as its files tell it: what was asked, how far it came, and its figures.
+    """One run as its files describe it: what was asked, how far it came, and its metrics.
 
-    ``state`` is ``"finished"``, ``"stopped"`` (there is a checkpoint to go on from), ``"begun"``
-    (there is none yet) or ``"unreadable"``, and then ``problem`` says why. ``val`` are the
-    figures of the best epoch; ``test`` those of the end, where they belong to these weights.
+    ``state`` is ``"finished"``, ``"stopped"`` (there is a checkpoint to resume from), ``"begun"``
+    (there is none yet) or ``"unreadable"``, and then ``problem`` says why. ``val`` are the metrics
+    of the best epoch; ``test`` those in the record, if they belong to the same weights.
     """
 
     path: Path
@@ -63,18 +63,14 @@ class Run:
             why = {"patience": ", ended by patience", "callback": ", ended by a callback"}
             return f"finished after {of}{why.get(self.ended, '')}"
         if self.state == "stopped" and self.epochs == 0:
-            return "stopped in its first epoch; what follows is of the weights so far"
+            return "stopped in its first epoch; these are the weights so far"
         if self.state == "stopped":
-            return f"stopped after {of}; what follows is of the best epoch so far"
+            return f"stopped after {of}; this is the best epoch so far"
         return self.problem or "begun, without a checkpoint yet"
 
 
 def read_config(run: str | Path) -> dict[str, dict[str, Any]]:
-    """``config.toml`` of a run folder; an error says what is wrong with the folder.
-
-    A folder that was written to be handed on says the same, as far as it does, in its
-    ``config.json``.
-    """
+    """``config.toml`` of a run folder, or the sections that a hub folder has in ``config.json``."""
     path = Path(run)
     if not path.is_dir():
         raise ValueError(
@@ -96,11 +92,11 @@ def _sections(read: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def describe(run: str | Path) -> Run:
-    """What the files of ``run`` say; raises where they cannot be read."""
+    """Describe a run by its files; raises if they cannot be read."""
     path = Path(run)
     if is_hub_folder(path):
         raise ValueError(
-            f"{path} is no run but was written to be handed on; its README.md says what it is"
+            f"{path} is not a run but a hub folder, made to be shared; its README.md describes it"
         )
     config = read_config(path)
     newest = max(_modified(path / name) for name in (CONFIG, METRICS, CHECKPOINT))
@@ -119,28 +115,28 @@ def describe(run: str | Path) -> Run:
         batch=_whole(state, "batch"),
         best_epoch=best_epoch,
         ended=ended,
-        val=_epoch_figures(path / METRICS, best_epoch),
+        val=_epoch_metrics(path / METRICS, best_epoch),
         test=_mapping(record.get("test")) if current else {},
         written=newest,
     )
 
 
 def find_runs(folder: str | Path = "runs") -> list[Run]:
-    """Every run at or below ``folder``, newest first; what is not a run is told as such.
+    """Every run at or below ``folder``, newest first.
 
     A folder that cannot be read, is half written or holds something else is one entry with the
-    state ``"unreadable"``; nothing in it is an error here.
+    state ``"unreadable"``; nothing in it raises.
     """
     top = Path(folder)
     if not top.is_dir():
         raise ValueError(
             f"there is no folder {top}; `dissensus train --help` says how to make a run"
         )
-    found = [_described(path) for path in _candidates(top)]
-    return sorted(found, key=lambda run: -run.written)
+    runs = [_try_describe(path) for path in _candidates(top)]
+    return sorted(runs, key=lambda run: -run.written)
 
 
-def _described(path: Path) -> Run:
+def _try_describe(path: Path) -> Run:
     try:
         return describe(path)
     except (ValueError, OSError) as error:
@@ -148,14 +144,13 @@ def _described(path: Path) -> Run:
         return Run(path, "unreadable", " ".join(problem.split()), written=_modified(path))
 
 
-def _candidates(top: Path, depth: int = _DEPTH) -> Iterator[Path]:
+def _candidates(top: Path) -> Iterator[Path]:
     """Folders that are runs, and folders directly below ``top`` that hold none."""
     if _looks_like_run(top):
         yield top
         return
     for path in _subfolders(top):
-        inside = list(_runs_below(path, depth - 1))
-        yield from inside or [path]
+        yield from list(_runs_below(path, _DEPTH - 1)) or [path]
 
 
 def _runs_below(path: Path, depth: int) -> Iterator[Path]:
@@ -194,8 +189,8 @@ def _checkpoint_state(file: Path) -> dict[str, Any] | None:
     return _mapping(state)
 
 
-def _epoch_figures(file: Path, epoch: int) -> dict[str, Any]:
-    """The validation figures of one epoch; empty where there are none."""
+def _epoch_metrics(file: Path, epoch: int) -> dict[str, Any]:
+    """The validation metrics of one epoch; empty if there are none."""
     if not file.is_file():
         return {}
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -233,7 +233,7 @@ def resolve(settings: Settings, stored: Sections | None = None) -> Sections:
             merged[section][key] = item.metadata["preset"]
     sources = [({} if stored is None else stored, "the config of the run")]
     if settings.config is not None:
-        sources.append((_read_toml(Path(settings.config)), str(settings.config)))
+        sources.append((read_toml(settings.config), str(settings.config)))
     for source, where in sources:
         for section, key, value in _entries(source, where):
             merged[section][key] = value
@@ -254,12 +254,6 @@ def resolve(settings: Settings, stored: Sections | None = None) -> Sections:
 def _rank(places: list[tuple[str, str]], section: str, key: str) -> int:
     """The position of a setting in its class; options of data sets and models keep their order."""
     return places.index((section, key)) if (section, key) in places else 0
-
-
-def _read_toml(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise ValueError(f"there is no file {file} with settings")
-    return read_toml(file)
 
 
 def _entries(source: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, Any]]:
