@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from dissensus.training.checkpoint import read_checkpoint
+from dissensus.training.run_folder import read_checkpoint
 from torch import nn
 
 import dissensus as ds
