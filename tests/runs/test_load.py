@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from dissensus.training.run_folder import read_checkpoint
 from torch import nn
 
 import dissensus as ds
 from dissensus.runs import DataSummary, describe
+from dissensus.training.run_folder import read_checkpoint
 from tests.runs.small_runs import make_member, toy, trained
 
 
