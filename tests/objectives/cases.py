@@ -1,4 +1,4 @@
-"""Every entry of ``OBJECTIVES``, in every variant worth telling apart, as data for the contract.
+"""Every entry of ``OBJECTIVES``, in every variant that differs, as data for the contract.
 
 A new objective is one more :class:`Case` here; ``test_contract`` fails until there is one.
 """
@@ -140,25 +140,24 @@ def values_of(objective: Objective) -> dict[str, Any]:
     return {name: getattr(inner, name) for name in inner.hyperparameters}
 
 
-def call(objective: Objective, inputs: Inputs) -> Terms:
-    """Call through the checked door."""
-    return objective(inputs.outputs, inputs.targets, **inputs.extra())
+def call(objective: Objective, inputs: Inputs, example_weights: Tensor | None = None) -> Terms:
+    """Call the objective, checks included."""
+    return objective(
+        inputs.outputs, inputs.targets, **inputs.extra(), example_weights=example_weights
+    )
 
 
-def with_gradient(objective: Objective, inputs: Inputs) -> tuple[Terms, list[Tensor]]:
+def with_gradient(
+    objective: Objective, inputs: Inputs, example_weights: Tensor | None = None
+) -> tuple[Terms, list[Tensor]]:
     """The terms, and the gradient with respect to outputs and (where there is) disagreement."""
-    leaves = [inputs.outputs.detach().clone().requires_grad_()]
-    if inputs.disagreement is not None:
-        leaves.append(inputs.disagreement.detach().clone().requires_grad_())
-    moved = inputs._replace(outputs=leaves[0])
-    if len(leaves) == 2:
-        moved = moved._replace(disagreement=leaves[1])
-    terms = call(objective, moved)
-    grads = torch.autograd.grad(terms.loss, leaves, allow_unused=True)
-    return terms, [
-        torch.zeros_like(leaf) if grad is None else grad
-        for leaf, grad in zip(leaves, grads, strict=True)
-    ]
+    names = ["outputs"] if inputs.disagreement is None else ["outputs", "disagreement"]
+    leaves = {name: getattr(inputs, name).detach().clone().requires_grad_() for name in names}
+    terms = call(objective, inputs._replace(**leaves), example_weights)
+    grads = torch.autograd.grad(
+        terms.loss, list(leaves.values()), allow_unused=True, materialize_grads=True
+    )
+    return terms, list(grads)
 
 
 # ---- the combinations that the docstrings promise -----------------------------------------------

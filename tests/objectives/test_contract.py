@@ -130,6 +130,34 @@ def test_gradcheck(case: Case, soft: bool) -> None:
 
 
 @every_case
+def test_second_derivatives(case: Case) -> None:
+    # Where something is a constant for the gradient, gradgradcheck cannot hold: the curvature of
+    # the slow loop, with that constant held, can.
+    inputs = case.inputs(members=2, batch=2, weighted=True, seed=3)
+    objective = case.build(2)
+    name = "outputs" if inputs.disagreement is None else "disagreement"
+    point = getattr(inputs, name)
+
+    def loss(values: Tensor) -> Tensor:
+        moved = inputs._replace(**{name: values})
+        return objective.evaluate(moved.outputs, moved.targets, **moved.extra()).loss
+
+    hessian = torch.func.jacrev(torch.func.grad(loss))(point)
+    hessian = hessian.reshape(point.numel(), point.numel())
+    close(hessian, hessian.T, atol=1e-9)
+    close(torch.autograd.functional.hessian(loss, point).reshape(hessian.shape), hessian)
+    step, middle = 1e-4, case.slow(inputs, held=point.numpy())[0]
+    for i in range(0, point.numel(), 3):
+        sides = []
+        for sign in (1, -1):
+            moved = point.clone()
+            moved.view(-1)[i] += sign * step
+            sides.append(case.slow(inputs._replace(**{name: moved}), held=point.numpy())[0])
+        close(hessian[i, i], (sum(sides) - 2 * middle) / step**2, rtol=1e-3, atol=2e-5)
+    assert float(hessian.abs().max()) > 1e-3
+
+
+@every_case
 def test_loss_is_the_documented_combination_of_its_parts(case: Case) -> None:
     for inputs in variants(case):
         members = inputs.outputs.shape[0]
@@ -237,6 +265,44 @@ def test_a_member_of_weight_zero_counts_for_nothing(case: Case) -> None:
     wanted = call(case.build(1), single)
     for name, part in call(case.build(4), alone).parts.items():
         close(part, wanted.parts[name] * (4 if case.sums_members and "cross" in name else 1))
+
+
+# ---- examples -----------------------------------------------------------------------------------
+
+labelled_cases = over([case for case in CASES if not case.objective.needs_disagreement])
+
+
+@labelled_cases
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_example_weight_is_a_number_of_repetitions(case: Case, weighted: bool) -> None:
+    times = torch.tensor([2, 0, 1, 3, 1])
+    index = torch.arange(len(times)).repeat_interleave(times)
+    inputs = case.inputs(batch=len(times), weighted=weighted)
+    repeated = inputs._replace(outputs=inputs.outputs[:, index], targets=inputs.targets[index])
+    terms, (gradient,) = with_gradient(case.build(3), inputs, example_weights=times.double())
+    again, (repeated_gradient,) = with_gradient(case.build(3), repeated)
+    larger = len(index) / len(times)  # a mean over more examples is smaller
+    close(terms.loss, again.loss.detach() * larger)
+    for name, part in again.parts.items():
+        close(terms.parts[name], part.detach() * larger)
+    summed = torch.zeros_like(gradient).index_add(1, index, repeated_gradient * larger)
+    close(gradient, summed)
+    assert bool((gradient[:, times == 0] == 0).all())
+
+
+@labelled_cases
+def test_a_batch_of_weight_zero_has_no_loss(case: Case) -> None:
+    terms, (gradient,) = with_gradient(case.build(3), case.inputs(), example_weights=torch.zeros(4))
+    assert float(terms.loss.detach()) == 0
+    assert float(gradient.abs().max()) == 0
+
+
+def test_bad_example_weights_are_refused() -> None:
+    logits, labels = torch.zeros(2, 3, 4), torch.zeros(3, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"must be \[batch\] = \(3,\), got \(4,\)"):
+        OBJECTIVES["independent"]()(logits, labels, example_weights=torch.ones(4))
+    with pytest.raises(ValueError, match="A2D has a term on unlabelled data"):
+        OBJECTIVES["a2d"]()(logits, labels, disagreement=logits, example_weights=torch.ones(3))
 
 
 # ---- numbers at the edge ------------------------------------------------------------------------

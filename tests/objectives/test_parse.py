@@ -1,4 +1,4 @@
-"""``parse`` and ``spec``: strings in, objectives out, and back; and what is refused, in words."""
+"""``parse`` and ``spec``: objectives from strings and back (the syntax is ``test_specs``'s)."""
 
 import math
 from dataclasses import FrozenInstanceError, fields
@@ -129,22 +129,12 @@ def test_strings_by_hand() -> None:
     ("text", "message"),
     [
         ("agmented:beta=0.5", r"there is no objective 'agmented'; did you mean 'augmented'\?"),
-        ("indep", r"no objective 'indep'; did you mean 'independent'\?"),
         ("qqq", r"no objective 'qqq'; known are independent, joint, .*, sequential"),
-        ("", "there is no objective ''; known are"),
         ("adp:aplha=2", r"adp has no setting 'aplha'; did you mean 'alpha'\?"),
-        ("adp:zzz=2", "adp has no setting 'zzz'; known are alpha, beta, temperature"),
         ("learner_dropout:objective=joint", "no setting 'objective'; known are drop"),
         ("ldr:regulariser=a2d", r"no setting 'regulariser'; did you mean 'regularizer'\?"),
-        ("adp:alpha=two", "adp: alpha must be a number, got 'two'"),
-        ("adp:alpha=", "adp: alpha must be a number, got ''"),
-        ("ldr:active=2.5", "ldr: active must be an integer, got '2.5'"),
-        ("gat:detach=1", "gat: detach must be true or false, got '1'"),
-        ("adp:alpha=true", "adp: alpha must be a number, got 'true'"),
         ("divdis:prior=0.5:x", "prior must be numbers with ':' between them, got '0.5:x'"),
         ("divdis:prior=0.5:0.2", r"prior must be .* sum to 1, got \(0.5, 0.2\)"),
-        ("adp:alpha", "adp: expected key=value, got 'alpha'"),
-        ("adp:alpha=1,beta=2,alpha=3", "adp: 'alpha' is given twice"),
         ("adp/joint", "'adp' wraps no other objective; drop '/joint'"),
         ("learner_dropout/jiont", r"no objective 'jiont'; did you mean 'joint'\?"),
         ("sequential:stage=1/joint", "Sequential: objective must be A2D, got Joint"),
