@@ -37,6 +37,18 @@ def random_targets(loss: str, soft: bool, batch: int = 4, classes: int = 5) -> T
 # ---- one prediction -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_mean_cross_entropy_is_that_of_torch(smoothing: float) -> None:
+    logits = random_logits()
+    for targets in (random_targets("cross_entropy", False), random_targets("cross_entropy", True)):
+        own = [torch_cross_entropy(z, targets, label_smoothing=smoothing) for z in logits]
+        weights = torch.tensor([0.2, 0.8, 0.0], dtype=torch.float64)
+        for each in (None, weights):
+            got = losses.mean_cross_entropy(logits, targets, each, smoothing)
+            share = torch.full((3,), 1 / 3, dtype=torch.float64) if each is None else each
+            torch.testing.assert_close(got, share @ torch.stack(own))
+
+
 def test_losses_by_hand() -> None:
     # p = (½, ¼, ¼), true class 1. ‖p − y‖²: ¼ + 9/16 + 1/16 = ⅞; −log ¼ = 2 log 2.
     # Soft label (½, ½, 0): 0 + 1/16 + 1/16 = ⅛; ½ log 2 + ½ · 2 log 2 = 3/2 log 2.

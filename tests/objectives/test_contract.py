@@ -10,7 +10,9 @@ from dissensus.objectives import (
     ADP,
     OBJECTIVES,
     GradientAdjustedTargets,
+    Independent,
     Sequential,
+    Terms,
 )
 from tests.objectives.cases import CASES, Case, Inputs, call, values_of, with_gradient
 
@@ -303,6 +305,13 @@ def test_bad_example_weights_are_refused() -> None:
         OBJECTIVES["independent"]()(logits, labels, example_weights=torch.ones(4))
     with pytest.raises(ValueError, match="A2D has a term on unlabelled data"):
         OBJECTIVES["a2d"]()(logits, labels, disagreement=logits, example_weights=torch.ones(3))
+
+    class Scalar(Independent):
+        def terms(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Terms:
+            return Terms(outputs.square().mean(), {})
+
+    with pytest.raises(ValueError, match=r"Scalar returns a scalar loss.*return \[batch\]"):
+        Scalar()(logits, labels, example_weights=torch.ones(3))
 
 
 # ---- numbers at the edge ------------------------------------------------------------------------

@@ -92,6 +92,11 @@ class Objective(ABC):
         if self.weighs_examples:
             given["example_weights"] = example_weights
         loss, parts = self.terms(outputs, targets, weights=weights, **given)
+        if example_weights is not None and loss.ndim == 0 and not self.weighs_examples:
+            raise ValueError(
+                f"{type(self).__name__} returns a scalar loss, which example weights do not reach; "
+                "return [batch], a value for each example, from terms, or set weighs_examples"
+            )
         mean = {name: _mean(part, example_weights) for name, part in parts.items()}
         return Terms(_mean(loss, example_weights), mean)
 
@@ -99,9 +104,9 @@ class Objective(ABC):
     def terms(self, *args: Any, **kwargs: Any) -> Terms:
         """The formula: ``terms(self, outputs, targets, weights=None)``.
 
-        Returns loss and parts as ``[batch]``, a value for each example, or as scalars where they
-        are means already. ``disagreement`` comes as a further argument with ``needs_disagreement``,
-        ``example_weights`` with ``weighs_examples``; the loss must then be a scalar.
+        Returns loss and parts as ``[batch]``, a value for each example, or as scalars that are
+        means already. ``disagreement`` comes as a further argument with ``needs_disagreement``, and
+        ``example_weights`` with ``weighs_examples``; loss and parts must then be scalars.
         """
 
     def with_values(self, **values: Any) -> Self:

@@ -22,9 +22,9 @@ __all__ = ["LearnerDropout", "Sequential"]
 class LearnerDropout(Objective):
     """Drop a share of the members from each batch and train the rest (collusion, Appendix G.7).
 
-    One draw of ``int(members · drop)`` members a batch; an ``objective`` that draws members too
-    (``LDR``) draws from those that are left. The paper's remedy for learner collusion with joint
-    training; it lowers diversity but, as bootstrapping does, weakens the members.
+    Each batch drops ``int(members · drop)`` members, drawn anew. An ``objective`` that draws
+    members itself (``LDR``) draws from those that are left. The remedy for learner collusion in
+    joint training that the paper tries: it lowers diversity but weakens the members.
 
     >>> LearnerDropout(drop=0.4).sample_members(5, torch.Generator().manual_seed(0))
     [0, 1, 4]
@@ -44,7 +44,7 @@ class LearnerDropout(Objective):
 
     @property
     def needs_disagreement(self) -> bool:  # type: ignore[override]
-        """Whatever the wrapped objective needs."""
+        """As the wrapped objective does."""
         return self.objective.needs_disagreement
 
     @property
