@@ -262,7 +262,9 @@ def _finish_axes(axes: Axes, panel: Panel) -> None:
             axis.set_major_formatter(PercentFormatter(1.0, int(high - low < 0.05)))
     names = panel.names
     if names:
-        slanted = not turned and sum(map(len, names)) > 26
+        figure: Any = axes.figure
+        width = figure.get_figwidth() / figure.axes[-1].get_gridspec().ncols
+        slanted = not turned and sum(map(len, names)) > 9 * width
         slant: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
         x_axis.set_ticks(range(len(names)), names, fontsize=8.0, **(slant if slanted else {}))
         if turned:
