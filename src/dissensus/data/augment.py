@@ -52,7 +52,7 @@ class Augment:
             raise ValueError(f"shift must be a share of the side below 1, got {self.shift!r}")
 
     def __call__(self, x: Tensor, generator: Generator) -> Tensor:
-        """Return ``x`` ``[batch, channels, height, width]`` with each image changed by chance."""
+        """Return ``x`` ``[batch, channels, height, width]`` with each image changed at random."""
         x = random_rotation(x, self.rotate, generator)
         x = random_shift(x, self.shift, generator)
         x = random_crop(x, self.crop, generator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ __all__ = [
     "OnDisk",
     "Request",
     "Split",
+    "check_classes",
     "data_places",
     "divide",
     "hold_out_classes",
@@ -49,7 +50,7 @@ class OnDisk:
         return self.shape[0]
 
     def numel(self) -> int:
-        """How many numbers there are."""
+        """The number of values."""
         return self.shape.numel()
 
     def element_size(self) -> int:
@@ -65,7 +66,7 @@ class Data:
     and float32 ``[rows, outputs]`` for regression. A split that was not asked for has 0 rows.
     ``rows`` says for each split which rows of the source it holds; no row is in two. ``extra``
     holds further sets, such as shifted or out-of-distribution inputs, with labels where known.
-    ``preprocessing`` is plain JSON: what was done, with the statistics that it used. Of a feature
+    ``preprocessing`` is plain JSON: the steps and the statistics that they used. Of a feature
     store each ``x`` is a :class:`~dissensus.data.StoredRows`, of shards an
     :class:`~dissensus.data.Examples`, read as it is used.
     """
@@ -108,7 +109,7 @@ class Data:
 
     @property
     def outputs(self) -> int:
-        """How many outputs a member needs: the classes, or the regression targets."""
+        """The number of outputs of a member: of classes, or of regression targets."""
         if self.task == "classification":
             return len(self.classes)
         return self.train[1].shape[1]
@@ -208,7 +209,7 @@ def split_rows(
 
 
 def part_size(name: str, part: float | int, count: int) -> int:
-    """How many of ``count`` rows a share, or a number of rows, is; ``name`` is that of the part."""
+    """The number of rows that ``part``, a share of ``count`` or a number, means."""
     if isinstance(part, bool) or not isinstance(part, int | float) or not 0 <= part < math.inf:
         raise ValueError(f"{name} must be a share below 1 or a number of rows, got {part!r}")
     if isinstance(part, int):
@@ -222,6 +223,13 @@ def part_size(name: str, part: float | int, count: int) -> int:
     if part > 0 and size == 0:
         raise ValueError(f"{name}={part!r} of {count} rows is none; raise it, or set it to 0")
     return size
+
+
+def check_classes(names: Iterable[str], known: Sequence[str], where: object) -> None:
+    """Raise for classes that train does not have."""
+    unknown = [name for name in names if name not in set(known)]
+    if unknown:
+        raise ValueError(f"{where} has classes that train has not: {', '.join(unknown[:10])}")
 
 
 def data_places(data_dir: str | Path | None = None) -> tuple[Path, ...]:
@@ -262,7 +270,7 @@ def hold_out_classes(data: Data, classes: str | Sequence[str | int]) -> Data:
     """``data`` without these classes, whose rows are then ``extra["held_out"]``.
 
     No split has a row of them, so a model that is trained on the rest has never seen any; the
-    remaining classes are numbered anew, in their order. ``classes`` are names, as a sequence or
+    remaining classes are numbered again, in their order. ``classes`` are names, as a sequence or
     with commas between them.
 
     >>> from dissensus.data import load

@@ -2,7 +2,7 @@
 
 A file is looked for in the folders of a :class:`~dissensus.data.dataset.Request`; a missing one is
 downloaded from its official source. Checksums are of the *content*, gunzipped, because mirrors
-compress anew. Nothing reaches its final name before it is whole and checked, and an archive may
+compress again. Nothing reaches its final name before it is whole and checked, and an archive may
 not write outside its folder.
 """
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.dataset import Data, Request, Split, divide, split_rows
+from dissensus.data.dataset import Data, Request, Split, check_classes, divide, split_rows
 from dissensus.data.formats import IMAGE_SUFFIXES, decode_image
 from dissensus.data.images import draw_rows, fit_images, to_unit
 
@@ -52,9 +52,7 @@ class ImageFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
             raise ValueError(f"size must be a positive number of pixels, got {size!r}")
         names = sorted(folder.name for folder in root.iterdir() if folder.is_dir())
         self.classes = tuple(names if classes is None else classes)
-        strangers = sorted(set(names) - set(self.classes))
-        if strangers:
-            raise ValueError(f"{root} has classes that train has not: {', '.join(strangers[:10])}")
+        check_classes(names, self.classes, root)
         self.root, self.size = root, size
         self.files: list[tuple[Path, int]] = [
             (file, label)
@@ -138,7 +136,7 @@ def load_folder(
     """A folder of images as ``[rows, 3, size, size]`` in [0, 1].
 
     In memory, or with ``stream=True`` read as they are used, by ``workers`` processes, with
-    ``on_error="skip"`` without those that cannot be read. Where nothing is said about ``stream``,
+    ``on_error="skip"`` without those that cannot be read. By default,
     a set that needs more than 4 GiB of memory stays on disk.
     """
     if stream is None:

@@ -1,7 +1,7 @@
 """Readers of file formats, one for each: .npz, .npy, idx, CIFAR, .mat, CSV, Parquet, images.
 
 None of them can run code that a file brings along: arrays of Python objects are refused, and
-Pillow is told which image formats it may open.
+Pillow may open known image formats only.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def is_missing(value: str) -> bool:
 
 
 def missing_counts(columns: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """How many values each column lacks; columns without gaps are left out.
+    """The number of missing values of each column that has some.
 
     >>> missing_counts({"a": ["1", "?"], "b": ["2", "3"]})
     {'a': 1}

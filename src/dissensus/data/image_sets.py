@@ -263,9 +263,8 @@ def load_image_set(
 def load_test_pixels(name: str, request: Request, *, verify: bool = True) -> Pixels:
     """The test part alone; the training files need not be there.
 
-    Of SVHN, a strip of 5,000 test digits that were cut anew from the full photographs is taken
-    where it lies there without the official file: good for unknown inputs, not for a published
-    accuracy.
+    For SVHN, where the official file is missing, a strip of 5,000 test digits serves that were cut
+    from the full photographs: good for unknown inputs, not for a published accuracy.
     """
     if name == "svhn":
         folders = [place / own for place in request.places for own in IMAGE_SETS[name].folders]

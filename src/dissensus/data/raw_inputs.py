@@ -51,7 +51,7 @@ class InputSpec(Protocol):
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:
-        """What was done to the inputs, with the statistics of the training rows."""
+        """The steps of preprocessing, with the statistics of the training rows."""
 
 
 def read_raw(

@@ -83,12 +83,12 @@ def load(
     by a pattern: ``train-{000..146}.tar``, ``part-*.parquet``. A folder of images stays on disk if
     it is large, or with ``stream=True``.
 
-    ``test`` is the share (or number) of rows held out for testing, 0.2 where nothing is said;
+    ``test`` is the share (or number) of rows held out for testing, 0.2 by default;
     sets with an official test part keep it and take no ``test``. ``val`` is the share of the
     remaining rows that validates; 0 gives an empty part. The same ``seed`` gives the same rows.
     Files are looked for in ``data_dir``, or where ``DISSENSUS_DATA`` says, or in the user's cache,
-    and downloaded if they are missing. A file or folder called like a data set is meant only when
-    it is given as a :class:`~pathlib.Path`. ``hold_out`` keeps classes from all splits, as unknown
+    and downloaded if they are missing. A file or folder with the name of a data set must be
+    given as a :class:`~pathlib.Path`. ``hold_out`` keeps classes from all splits, as unknown
     inputs (:func:`hold_out_classes`). ``options`` are those of the loader: ``target=`` for a table,
     ``limit=`` for images, and so on.
 

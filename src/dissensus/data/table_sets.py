@@ -6,7 +6,7 @@ Appendix B asks for "standardization of the features and targets, one hot encodi
 features, and log transformation of skewed features" and no more; targets, row counts and encodings
 are those of the first author's published loaders for the same tables. The paper does not say which
 features are skewed. The rule here: a numeric column that is not negative on the training rows and
-whose skewness there is above ``log_skew`` (2 unless told otherwise, None for no logs) is replaced
+whose skewness there is above ``log_skew`` (2 by default, None for no logs) is replaced
 by log(1 + x). On the whole of each table that means
 
 - abalone: none (the largest skewness of its first 1,000 rows is 1.0);
@@ -16,7 +16,7 @@ by log(1 + x). On the whole of each table that means
 - weather: the four precipitation columns LDAPS_PPT1 to LDAPS_PPT4.
 
 A column near the limit may change sides from one split to another, because only training rows
-count; ``preprocessing["log_features"]`` of a split says what was done. Targets are standardised
+count; ``preprocessing["log_features"]`` of a split lists them. Targets are standardised
 and not logged.
 """
 
@@ -43,7 +43,7 @@ _RESTORED = (
 
 @dataclass(frozen=True)
 class UCITable:
-    """How one table becomes numbers."""
+    """A UCI table: its file, its target, and the treatment of its columns."""
 
     folder: str
     file: RemoteFile

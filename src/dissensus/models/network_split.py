@@ -29,7 +29,7 @@ def split(
     The head is that module and all that depends on it: ``blocks.11.mlp`` of a vision transformer
     is ldr's head of two layers, ``head`` the linear one of Table 4. Where a second path runs
     around the cut, as a residual connection does, layers before it join the head until one tensor
-    goes across. ``make_head()`` copies the head and draws its weights anew; ``weights="given"``
+    goes across. ``make_head()`` copies the head and draws new weights; ``weights="given"``
     keeps those of the network.
 
     ``keep`` shortens what goes across where the head needs a part of it alone, such as
@@ -60,7 +60,7 @@ def split(
     fixed = _fixed(head) if weights == "random" else []
     if fixed:
         raise ValueError(
-            f"the weights of {', '.join(fixed[:3])} cannot be drawn anew: their module has no "
+            f"the weights of {', '.join(fixed[:3])} cannot be drawn again: their module has no "
             "reset_parameters; give it one, or use weights='given'"
         )
 
@@ -149,7 +149,7 @@ def _head_nodes(graph: fx.Graph, cut: fx.Node) -> tuple[set[fx.Node], fx.Node]:
 
 
 def _across(inside: set[fx.Node]) -> list[fx.Node]:
-    """What nodes in the head need from outside; constants of the network are no such thing."""
+    """The nodes outside of the head that it needs, without constants of the network."""
     needed = {before: None for node in inside for before in node.all_input_nodes}
     return [node for node in needed if node not in inside and node.op != "get_attr"]
 
@@ -204,7 +204,7 @@ def _resetter(module: nn.Module) -> Callable[[], object] | None:
 
 
 def _fixed(head: nn.Module) -> list[str]:
-    """Weights that nothing draws anew; scales and shifts may stay as they are."""
+    """Weights that no method draws again; scales and shifts may stay as they are."""
     return [
         f"{prefix}.{name}".lstrip(".")
         for prefix, module in head.named_modules()

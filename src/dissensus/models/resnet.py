@@ -171,7 +171,7 @@ def resnet18(
 def resnet34(
     input_shape: Sequence[int], outputs: int, *, width: int = 64, norm: str = "batch"
 ) -> nn.Module:
-    """ResNet-34 with a CIFAR stem: as :func:`resnet18`, with 3, 4, 6 and 3 blocks a stage.
+    """ResNet-34 with a CIFAR stem: as :func:`resnet18`, with stages of 3, 4, 6 and 3 blocks.
 
     21,282,122 parameters for 10 classes.
     """

@@ -1,7 +1,7 @@
 """Fifteen kinds of image corruption at five severities: covariate shift from any image set.
 
 The kinds and their order are those of the common-corruptions benchmark (Hendrycks and Dietterich,
-2019). They are written anew, on tensors, in the spirit of the benchmark and not to its bits:
+2019). They are written on tensors, in the spirit of the benchmark and not to its bits:
 lengths scale with the image so that 8 × 8 digits and 224 × 224 photographs suffer alike; frost and
 snow are procedural, not photographed textures; JPEG is the block transform and quantisation
 without chroma subsampling or entropy coding. Numbers measured with them are not comparable with
@@ -46,7 +46,7 @@ def corrupt(x: Tensor, kind: str, severity: int, seed: int = 0) -> Tensor:
     """Images ``[rows, channels, height, width]`` in [0, 1], corrupted; the same for the same seed.
 
     The random fields do not depend on the severity, so that a picture gets worse from one level to
-    the next instead of being drawn anew.
+    the next instead of being drawn again.
 
     >>> x = torch.full((2, 1, 8, 8), 0.5)
     >>> [round(float((corrupt(x, "contrast", s) - x).abs().mean()), 3) for s in (1, 5)]

@@ -97,10 +97,12 @@ class Manifest:
             check_name(name)
             shards = self.shards_of(part.rows)
             if any(len(own) != shards for own in part.shards):
-                raise ValueError(f"{name} of {part.rows} rows must have {shards} shards a pass")
+                raise ValueError(
+                    f"{name} of {part.rows} rows must have {shards} shards in each pass"
+                )
 
     def shards_of(self, rows: int) -> int:
-        """How many shards hold ``rows`` rows."""
+        """The number of shards for ``rows`` rows."""
         return -(-rows // self.shard_rows)
 
     @classmethod

@@ -24,12 +24,12 @@ _PARTS = ("train", "val", "test")
 
 
 def shard_file(folder: Path, part: str, number: int, shard: int) -> Path:
-    """Where a shard of a pass is."""
+    """The file of a shard of a pass."""
     return folder / part / f"pass{number}-{shard:05d}.npy"
 
 
 def label_file(folder: Path, part: str) -> Path:
-    """Where the labels of a part are."""
+    """The file of the labels of a part."""
     return folder / part / "labels.npy"
 
 
@@ -140,7 +140,7 @@ class StoredRows(OnDisk):
             raise ValueError(f"{file} was cut short since it was opened")
 
     def _check(self) -> list[list[int]]:
-        """Where the numbers begin in each shard; raises unless all shards are as they should be."""
+        """The offset of the numbers in each shard; raises unless all shards are intact."""
         offsets = []
         for number in range(self.passes):
             own = []

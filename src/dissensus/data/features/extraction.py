@@ -67,7 +67,7 @@ def extract(
     gradients; ``split_at`` and ``tokens`` go to that function. ``data`` is a data set, or an
     argument of ``data.load``; folders of images are read one by one, however large. ``ood`` names
     further sets (``svhn``, ``corrupt:5``, a folder). With ``augment`` the training part is stored
-    ``passes`` times, changed at random each time. ``limit`` draws so many rows of each part.
+    ``passes`` times, changed at random each time. ``limit`` draws that many rows of each part.
 
     Interrupted, the same call goes on after the last whole shard, and ends with the same bytes (for
     the same ``batch_size``); a call for anything else is refused.
@@ -124,7 +124,7 @@ def _write(
 
 
 class _Run:
-    """A backbone at work: batches never reach over a shard, and chance starts anew at each."""
+    """A backbone at work: no batch spans two shards, and each shard has random numbers of its own."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _Run:
     def features_of(
         self, place: int, source: Part, *, changed: bool
     ) -> Callable[[int, int, int], NDArray[Any]]:
-        """What computes the features of some rows of a part."""
+        """A function that computes the features of some rows of a part."""
 
         def compute(number: int, start: int, stop: int) -> NDArray[Any]:
             words = [self.seed, place, number, start]
@@ -219,7 +219,7 @@ def _part(x: Any, y: Tensor | None, limit: int | None, seed: int) -> Part:
 
 
 def _digest(x: Any) -> str:
-    """What tells inputs apart from others."""
+    """A digest of inputs; of those on disk, of their names and sizes."""
     if isinstance(x, CorruptedImages):
         return f"{_digest(x.x)} {x.kind} {x.severity} {x.seed}"
     if isinstance(x, Examples):

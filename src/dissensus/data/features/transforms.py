@@ -46,7 +46,7 @@ class Transform:
     def parse(cls, text: str) -> Transform:
         """One of :data:`TRANSFORMS`, with changes: ``imagenet:size=384``, ``none:mean=0.5,std=1``.
 
-        Several numbers, one a channel, stand with slashes.
+        Slashes separate the numbers of several channels.
         """
         name, settings = split_spec(text)
         check_name(name, TRANSFORMS, "transform")

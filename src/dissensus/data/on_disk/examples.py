@@ -60,7 +60,7 @@ def read_each(
     where: Callable[[int], str],
     targets: Callable[[list[int]], NDArray[Any]] | None,
 ) -> Batch:
-    """Load ``count`` examples, each by its place; those that cannot be are left out and told of.
+    """Load ``count`` examples, each by its place; those that fail are left out and reported.
 
     ``targets`` gives those of the places that were loaded.
     """
@@ -120,7 +120,7 @@ class Examples(OnDisk):
 
     @property
     def digest(self) -> str:
-        """What tells the data apart from others: names, sizes and numbers of examples."""
+        """A digest of the files' names, their sizes and the number of examples."""
         return self.source.digest
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class Examples(OnDisk):
         return own
 
     def order(self, seed: int | None) -> Order:
-        """Which example stands at which place of an epoch; without a seed as they are on disk."""
+        """The order of an epoch; without a seed that on disk."""
         if self.blocks is not None:
             return Windowed(self.blocks, self.window, seed)
         return InTurn(self.part) if seed is None else Scattered(self.part, seed)

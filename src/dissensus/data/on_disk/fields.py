@@ -1,4 +1,4 @@
-"""Fields of examples: a stranger's bytes as pixels, numbers or targets. No bytes can run code."""
+"""Fields of examples: untrusted bytes as pixels, numbers or targets; none of them can run code."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dissensus.data.dataset import check_classes
 from dissensus.data.formats import IMAGE_SUFFIXES, decode_image, read_npy
 
 __all__ = [
@@ -37,7 +38,7 @@ _KINDS = {
 
 
 def kind_of(field: str, where: str) -> str:
-    """What a field of a sample is by the end of its name: image, npy, json or text.
+    """The kind of a field by the end of its name: image, npy, json or text.
 
     >>> kind_of("left.jpg", "a.tar"), kind_of("cls", "a.tar")
     ('image', 'text')
@@ -212,10 +213,10 @@ class Labels:
             raise ValueError(f"the targets of {where} are no labels; set task='regression'")
         if self.kind == "name":
             index = {name: number for number, name in enumerate(classes)}
-            _check_known([name for name in facts["names"] if name not in index], where)
+            check_classes(facts["names"], classes, where)
             self.numbers = np.array([index[name] for name in facts["names"]], dtype=np.int64)
         else:
-            _check_known([str(facts["high"])] if facts["high"] >= len(classes) else [], where)
+            check_classes([str(facts["high"])] if facts["high"] >= len(classes) else [], (), where)
 
     def __call__(self, stored: NDArray[Any]) -> NDArray[Any]:
         """``[rows, outputs]`` as stored, as training wants it."""
@@ -231,9 +232,3 @@ def class_names(facts: Mapping[str, Any]) -> tuple[str, ...]:
     if facts["kind"] == "name":
         return tuple(sorted(facts["names"]))
     return tuple(str(number) for number in range(int(facts["high"]) + 1))
-
-
-def _check_known(strangers: Sequence[str], where: str) -> None:
-    if strangers:
-        listed = ", ".join(strangers[:10])
-        raise ValueError(f"{where} has classes that train has not: {listed}")

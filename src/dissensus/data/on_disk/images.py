@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dissensus.data.dataset import check_classes
 from dissensus.data.folder import find_images
 from dissensus.data.formats import IMAGE_SUFFIXES, decode_image
 from dissensus.data.on_disk.examples import Batch, read_each
@@ -59,9 +60,7 @@ class ImageSource:
         self.root, self.size = root.resolve(), size
         self.shape: tuple[int, ...] = (3, size, size)
         own = index.facts["classes"]
-        strangers = [name for name in own if name not in classes]
-        if strangers:
-            raise ValueError(f"{root} has classes that train has not: {', '.join(strangers[:10])}")
+        check_classes(own, classes, root)
         self.class_ends = np.cumsum(np.array(index.facts["counts"], dtype=np.int64))
         self.labels = np.array([classes.index(name) for name in own], dtype=np.int64)
         self.count, self.digest = int(self.class_ends[-1]), index.digest

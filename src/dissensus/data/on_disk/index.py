@@ -48,7 +48,7 @@ def indexed(what: Mapping[str, Any], build: Build) -> Index:
 
 
 def _fresh(folder: Path) -> dict[str, Any] | None:
-    """What ``index.json`` holds if nothing that it watches has changed."""
+    """The content of ``index.json``, if nothing that it watches has changed."""
     try:
         kept: dict[str, Any] = json.loads((folder / _FILE).read_text(encoding="utf-8"))
         same = kept["watched"] == [_stamp(Path(name)) for name, _, _ in kept["watched"]]

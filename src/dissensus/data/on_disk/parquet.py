@@ -36,7 +36,7 @@ def index_parquet(
     target: str | None,
     task: str | None,
 ) -> Index:
-    """How many rows each row group has, and what the targets are."""
+    """The index of shards: the rows of each row group, and the kind of the targets."""
     asked = [columns] if isinstance(columns, str) else None if columns is None else list(columns)
     what = {"parquet": [str(path) for path in shards], "input": asked, "target": target}
     return indexed({**what, "task": task}, partial(_build, shards, asked, target, task))
@@ -70,7 +70,7 @@ def _build(
             bar.advance()
     rows = sum(map(sum, groups))
     if not rows:
-        raise ValueError(f"{shards[0]} and its like hold no rows")
+        raise ValueError(f"{shards[0]} and the other shards hold no rows")
     facts = {"input": columns, "target": target, "groups": groups, "bytes": sizes // rows}
     return {**facts, "labels": None if target is None else labels.facts()}, shards
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from dissensus.data.dataset import Data, Request, Split, part_size
+from dissensus.data.dataset import TASKS, Data, Request, Split, part_size
 from dissensus.data.on_disk.examples import ON_ERROR, Examples, Source
 from dissensus.data.on_disk.fields import Labels, class_names
 from dissensus.data.on_disk.images import ImageSource, index_images
@@ -21,17 +22,45 @@ from dissensus.data.on_disk.tar import TarSource, index_tar
 
 __all__ = ["load_images", "load_shards", "open_shards"]
 
-# A window has so many examples, or as many as so many bytes hold if these are fewer.
+# A window has so many examples, or fewer if they would take more than so many bytes.
 _WINDOW, _WINDOW_BYTES = 1 << 16, 1 << 27
 
 
-class _Reading(NamedTuple):
-    """How examples are read."""
+@dataclass(frozen=True)
+class _Reading:
+    """Settings for reading examples."""
 
     size: int
-    window: int | None
-    workers: int
-    on_error: str
+    window: int | None = None
+    workers: int = 0
+    on_error: str = "raise"
+
+    def __post_init__(self) -> None:
+        for name, least in (("size", 1), ("window", 1), ("workers", 0)):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < least):
+                raise ValueError(
+                    f"{name} must be a whole number of at least {least}, got {value!r}"
+                )
+        if self.on_error not in ON_ERROR:
+            raise ValueError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
+
+    def window_of(self, row_bytes: int) -> int:
+        """The examples of a window: as asked, or as many as memory allows."""
+        return self.window or max(1, min(_WINDOW, _WINDOW_BYTES // row_bytes))
+
+    def examples(
+        self, source: Source, part: Part, target_shape: tuple[int, ...] | None
+    ) -> Examples:
+        """A part of a source."""
+        return Examples(
+            source,
+            part,
+            window=self.window_of(source.row_bytes),
+            workers=self.workers,
+            on_error=self.on_error,
+            target_shape=target_shape,
+        )
 
 
 def load_shards(
@@ -57,8 +86,9 @@ def load_shards(
     ``target`` are the fields of a sample (``jpg``, ``json:label``) or the columns of a table, found
     by their names and kinds if they are not given. Images are brought to ``size`` × ``size``.
     """
-    reading = _checked(_Reading(size, window, workers, on_error))
-    _check_task(task)
+    reading = _Reading(size, window, workers, on_error)
+    if task not in (None, *TASKS):
+        raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")
     parts = _with_test(find_parts(path))
     for part, pattern in (("val", val_shards), ("test", test_shards)):
         if pattern is not None:
@@ -90,7 +120,7 @@ def open_shards(
     workers: int = 0,
 ) -> Examples:
     """All examples that ``path`` names, undivided, for a model that knows ``classes``."""
-    reading = _checked(_Reading(size, None, workers, "raise"))
+    reading = _Reading(size, workers=workers)
     parts = find_parts(path)
     if len(parts) > 1:
         raise ValueError(f"{path} has the parts {', '.join(parts)}; name the shards by a pattern")
@@ -100,13 +130,7 @@ def open_shards(
         raise ValueError(f"{path} has no field or column for a label; name it with target=")
     source = _source(parts["train"], own, task if labelled else "", classes, reading)
     shape = () if task == "classification" else (int(known["outputs"]) if known else 1,)
-    return Examples(
-        source,
-        whole(source.count),
-        window=_window(source.row_bytes, reading),
-        workers=workers,
-        target_shape=shape if labelled else None,
-    )
+    return reading.examples(source, whole(source.count), shape if labelled else None)
 
 
 def _indexes(
@@ -132,13 +156,13 @@ def _source(
     """The examples of an index; without a task, without targets."""
     labels = None
     if task:
-        where = f"{shards[0].name} and its like"
+        where = f"{shards[0].name} and the other shards"
         if index.facts["labels"] is None:
             raise ValueError(f"{where} have no targets")
         labels = Labels(index.facts["labels"], task, classes, where)
     if shards[0].suffix == ".tar":
         return TarSource(shards, index, labels, reading.size)
-    rows = _window(max(1, int(index.facts["bytes"])), reading)
+    rows = reading.window_of(max(1, int(index.facts["bytes"])))
     return ParquetSource(shards, index, labels, reading.size, rows)
 
 
@@ -154,7 +178,7 @@ def load_images(
 
     Where there is no ``test`` folder the ``val`` folder is the test part, as it is for ImageNet.
     """
-    reading = _checked(_Reading(size, None, workers, on_error))
+    reading = _Reading(size, None, workers, on_error)
     folders = {"train": path / "train" if (path / "train").is_dir() else path}
     for part in ("val", "test"):
         if folders["train"] != path and (path / part).is_dir():
@@ -173,7 +197,7 @@ def load_images(
 
 
 def _with_test(parts: dict[str, Any]) -> dict[str, Any]:
-    """Where there is no test part, that of validation is it, as it is for ImageNet."""
+    """Without a test part, that of validation is the test part, as it is for ImageNet."""
     if "test" in parts or "val" not in parts:
         return parts
     return {"train": parts["train"], "test": parts["val"]}
@@ -197,14 +221,7 @@ def _data(
             )
 
     def split(source: Source, part: Part) -> Split:
-        x = Examples(
-            source,
-            part,
-            window=_window(source.row_bytes, reading),
-            workers=reading.workers,
-            on_error=reading.on_error,
-            target_shape=target_shape,
-        )
+        x = reading.examples(source, part, target_shape)
         # Examples on disk stand in for tensors; what takes inputs knows them.
         return cast(Tensor, x), cast(Tensor, x.targets)
 
@@ -212,27 +229,18 @@ def _data(
         torch.empty(0, *sources["train"].shape),
         torch.empty(0, *target_shape, dtype=torch.float32 if target_shape else torch.int64),
     )
-    splits = {
+    splits: dict[str, Any] = {
         part: split(*own) if len(own[1]) else empty
         for part, own in _parts(sources, request, path).items()
     }
     name = Path(path).expanduser().resolve().name
-    return Data(
-        name,
-        task,
-        splits["train"],
-        splits["val"],
-        splits["test"],
-        classes=classes,
-        preprocessing=notes,
-        source=path,
-    )
+    return Data(name, task, **splits, classes=classes, preprocessing=notes, source=path)
 
 
 def _parts(
     sources: dict[str, Source], request: Request, path: str
 ) -> dict[str, tuple[Source, Part]]:
-    """What each part reads: its own source, or a share of train's."""
+    """For each part its own source, or a share of train's."""
     train, given = sources["train"], sources
     if "test" in given and request.test is not None:
         raise ValueError(f"{path} has a test part of its own; leave test out")
@@ -256,24 +264,3 @@ def _parts(
         else (train, cut[part])
         for part in ("train", "val", "test")
     }
-
-
-def _window(row_bytes: int, reading: _Reading) -> int:
-    if reading.window is not None:
-        return reading.window
-    return max(1, min(_WINDOW, _WINDOW_BYTES // row_bytes))
-
-
-def _checked(reading: _Reading) -> _Reading:
-    for name, least in (("size", 1), ("window", 1), ("workers", 0)):
-        value = getattr(reading, name)
-        if value is not None and (type(value) is not int or value < least):
-            raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    if reading.on_error not in ON_ERROR:
-        raise ValueError(f"on_error must be 'raise' or 'skip', got {reading.on_error!r}")
-    return reading
-
-
-def _check_task(task: str | None) -> None:
-    if task not in (None, "classification", "regression"):
-        raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")

@@ -42,7 +42,7 @@ _Place = tuple[str, int, int]  # shard, offset, size
 def index_tar(
     shards: Sequence[Path], field: str | None, target: str | None, task: str | None
 ) -> Index:
-    """Where the samples of the shards lie; ``field`` is their input, None to find it."""
+    """The index of the samples of shards; ``field`` is their input, None to find it."""
     what = {"tar": [str(path) for path in shards], "input": field, "target": target}
     return indexed({**what, "task": task}, partial(_build, shards, field, target, task))
 
