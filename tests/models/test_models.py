@@ -192,7 +192,7 @@ def test_input_normalize_works_by_channel_and_is_saved() -> None:
 @pytest.mark.parametrize(
     ("mean", "std", "message"),
     [
-        ([0.5], [0.5, 0.5], "one value a channel, got 1 and 2"),
+        ([0.5], [0.5, 0.5], "a value for each channel, got 1 and 2"),
         ([0.5], [0.0], "std must be positive, got .*give a constant channel a std of 1"),
         ([float("nan")], [1.0], "must be finite"),
     ],

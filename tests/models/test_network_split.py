@@ -182,7 +182,7 @@ class Drawn(nn.Module):
         (Looks(), "b", "its forward does something that cannot be traced"),
         (Twice(), "a", "must be called once in the network's forward, it is called 2 times"),
         (Twice(), "b", "'b' is no place to split: from there on the network needs several"),
-        (nn.Sequential(nn.ReLU(), Drawn()), "1", r"weights of 0\.weight cannot be drawn anew"),
+        (nn.Sequential(nn.ReLU(), Drawn()), "1", r"weights of 0\.weight cannot be drawn again"),
     ],
 )
 def test_what_cannot_be_split_is_said(network: nn.Module, name: str, message: str) -> None:

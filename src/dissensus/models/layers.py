@@ -51,7 +51,7 @@ class InputNormalize(nn.Module):
         stds = torch.as_tensor(std, dtype=torch.float32).reshape(-1)
         if len(means) != len(stds) or len(means) == 0:
             raise ValueError(
-                f"mean and std must have one value for each channel, got {len(means)} and {len(stds)}"
+                f"mean and std must have a value for each channel, got {len(means)} and {len(stds)}"
             )
         if not bool(torch.isfinite(means).all()) or not bool(torch.isfinite(stds).all()):
             raise ValueError(f"mean and std must be finite, got {means.tolist()}, {stds.tolist()}")

@@ -124,7 +124,7 @@ def _write(
 
 
 class _Run:
-    """A backbone at work: no batch spans two shards, and each shard has random numbers of its own."""
+    """A backbone at work: no batch spans two shards, and each shard has its own random numbers."""
 
     def __init__(
         self,
