@@ -85,6 +85,20 @@ def test_json(dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path) -
     assert json.loads(answer.out)["evaluated_on"] == "the first 10 of val of digits"
 
 
+def test_the_same_from_python(digits_run: Path, tmp_path: Path) -> None:
+    result = ds.runs.attack(digits_run, attacks="fgsm:eps=0.2", limit=10, curve=[0.1, 0.3])
+    record = result.to_dict()
+    assert record["evaluated_on"] == "the first 10 of test of digits"
+    assert next(c for c in record["curves"] if c["over"] == "eps")["values"] == (0.1, 0.3)
+    (row,) = result.to_rows()
+    assert (row["attack"], row["accuracy"]) == ("fgsm:eps=0.2", result.robustness.accuracy.value)
+    assert "fgsm:eps=0.2" in str(result)
+    result.save(tmp_path)
+    assert json.loads((tmp_path / "record.json").read_text()) == json.loads(result.to_json())
+    with pytest.raises(ValueError, match="say how to attack"):
+        ds.runs.attack(digits_run)
+
+
 def test_protocols_can_be_combined(
     dissensus: Callable[..., Any],
     digits_run: Path,

@@ -42,6 +42,18 @@ def test_a_run_is_judged_on_its_train_and_test_data(
         assert told in text
 
 
+def test_the_same_from_python(
+    dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
+) -> None:
+    result = ds.runs.diagnose(digits_run)
+    assert result.to_dict() == json.loads(dissensus("diagnose", digits_run, "--json").out)
+    assert [row["split"] for row in result.to_rows()] == ["train", "test"]
+    assert result.to_rows()[1]["diversity"] == result.diagnosis.explosion["test"].diversity
+    assert str(result).split() == result.diagnosis.report().split()
+    result.save(tmp_path / "mine.json")
+    assert json.loads((tmp_path / "mine.json").read_text())["verdict"] == "healthy"
+
+
 def test_a_regression_run(dissensus: Callable[..., Any], diabetes_run: Path) -> None:
     found = json.loads(dissensus("diagnose", diabetes_run, "--json").out)
     assert (found["loss"], found["combine"]) == ("mse", "mean")

@@ -78,6 +78,17 @@ def test_a_pt2_of_images_with_a_detector(
     assert found["is_ood"].tolist() == detector.is_ood(x).tolist()
 
 
+def test_the_same_from_python(digits_run: Path, tmp_path: Path) -> None:
+    exported = ds.export.export_run(digits_run, out=tmp_path / "a.pt2", score="entropy")
+    assert list(exported.metadata["outputs"]) == ["probs", "members", "score_entropy"]
+    assert exported.to_rows() == [{"file": "a.pt2", "bytes": (tmp_path / "a.pt2").stat().st_size}]
+    assert "out  score_entropy  [batch]" in str(exported)
+    folder = ds.export.export_run(digits_run, out=tmp_path / "hub", format="hub", diagnosis=False)
+    assert [file.name for file in folder.files] == ["model.safetensors", "README.md", "config.json"]
+    with pytest.raises(ValueError, match="export needs the option 'out'"):
+        ds.export.export_run(digits_run)
+
+
 def test_a_folder_predicts_as_its_run(
     dissensus: Callable[..., Any], flats_run: Path, tmp_path: Path
 ) -> None:

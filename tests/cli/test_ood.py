@@ -3,6 +3,8 @@
 import csv
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,50 @@ def test_the_record_holds_what_the_library_finds(
         lines = list(csv.DictReader(file))
     assert [line["set"] for line in lines] == [row["set"] for row in record["detection"]]
     assert float(lines[0]["fpr95"]) == record["detection"][0]["fpr95"]
+
+
+def test_the_same_from_python(
+    dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
+) -> None:
+    detections = ds.runs.detect(digits_run, unknown="corrupt:5", scores=["pds", "bma"], bootstrap=0)
+    assert isinstance(detections, ds.runs.Detections)
+    assert detections.folder == digits_run / "ood"
+    words = ["--ood", "corrupt:5", "--scores", "pds,bma", "--bootstrap", 0, "--no-plots"]
+    answer = dissensus("ood", digits_run, *words, "--out", tmp_path / "a", "--json")
+    own, printed = detections.to_dict(), json.loads(answer.out)
+    assert own["options"]["scores"] == ("pds", "bma")
+    changing = ("environment", "options")
+    assert {k: v for k, v in own.items() if k not in changing} == {
+        k: v for k, v in printed.items() if k not in changing
+    }
+    assert "mean_entropy" not in str(detections)
+    assert "AUROC" in str(detections)
+    assert [row["score"] for row in detections.to_rows()] == ["pds", "bma"]
+    detections.save(tmp_path / "b")
+    names = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in "ab"]
+    assert names == [["examples-run.npz", "ood.json"]] * 2
+    detector = detections.detector("bma")
+    assert detector.threshold == pytest.approx(own["detection"][1]["threshold"], rel=1e-5)
+    with pytest.raises(ValueError, match="detect has no option 'unknwon'; did you mean 'unknown'"):
+        ds.runs.detect(digits_run, unknwon="corrupt:5")
+
+
+@pytest.mark.slow
+def test_without_plots_no_paper_and_no_plotting_module_is_loaded(
+    digits_run: Path, tmp_path: Path
+) -> None:
+    program = (
+        "import sys; from dissensus.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: print(*sys.modules, file=sys.stderr)"
+    )
+    words = ["ood", digits_run, "--ood", "corrupt:5", "--scores", "pds", *FEW, "--out", tmp_path]
+    command = [sys.executable, "-c", program, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    loaded = done.stderr.split()
+    assert "dissensus.runs.detect" in loaded
+    rooms = ("dissensus.papers", "dissensus.plots", "matplotlib", "plotly")
+    assert [name for name in loaded if name.startswith(rooms)] == []
 
 
 def test_two_runs_are_two_methods(
