@@ -1,4 +1,4 @@
-"""What an experiment is: cells to run, claims to check, a figure and a table, all from records.
+"""Experiments: cells to run, claims to check, a figure and a table, all from records.
 
 A :class:`Study` says what is run, an :class:`Experiment` what is read off its records; several
 figures of a paper may come from the same runs. Checks, figures and tables see records alone, so
@@ -76,7 +76,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found: a verdict, a sentence with numbers, and what the paper prints."""
+    """The answer of a check: a verdict, a sentence with numbers, and what the paper prints."""
 
     verdict: Verdict
     measured: str
@@ -133,13 +133,13 @@ def option_values(texts: Iterable[str]) -> dict[str, Any]:
     >>> option_values(["seeds=3", "model=resnet18"])
     {'seeds': 3, 'model': 'resnet18'}
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in texts:
         key, sign, value = text.partition("=")
         if not sign or not key or not value:
             raise ValueError(f"an option is written key=value, got {text!r}")
-        found[key.replace("-", "_")] = _plain(value)
-    return found
+        values[key.replace("-", "_")] = _plain(value)
+    return values
 
 
 def _plain(text: str) -> Any:
@@ -183,12 +183,12 @@ def _matching(name: str, known: Mapping[str, Experiment]) -> list[str]:
     asked = asked.removesuffix("/…").removesuffix("/...").removesuffix("/*")
     if asked in known:
         return [asked]
-    found = [full for full in known if full.partition("/")[0] == asked]
-    found = found or [full for full in known if full.partition("/")[2] == asked]
-    if found and (len(found) == 1 or all(full.startswith(f"{asked}/") for full in found)):
-        return found
-    if found:
-        raise ValueError(f"{name!r} is the name of several: {', '.join(found)}")
+    names = [full for full in known if full.partition("/")[0] == asked]
+    names = names or [full for full in known if full.partition("/")[2] == asked]
+    if names and (len(names) == 1 or all(full.startswith(f"{asked}/") for full in names)):
+        return names
+    if names:
+        raise ValueError(f"{name!r} is the name of several: {', '.join(names)}")
     every = [*known, *{full.partition("/")[0] for full in known}]
     short = {full.partition("/")[2]: full for full in known}
     close = close_names(asked, [*every, *short])

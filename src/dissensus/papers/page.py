@@ -1,4 +1,4 @@
-"""One page a paper: what was run, every claim with its verdict, figures and tables.
+"""Pages of the papers: what was run, every claim with its verdict, figures and tables.
 
 Built from the compact records alone; the same records give the same bytes.
 """
@@ -36,15 +36,15 @@ def outcomes(
 ) -> list[Outcome]:
     """The experiments whose studies have a record below ``out``, with what it says."""
     read: dict[Path, StudyRecord | None] = {}
-    found = []
+    results = []
     for experiment in experiments:
         path = study_path(out, experiment.paper, experiment.study.name)
         if path not in read:
             read[path] = read_study(path) if path.exists() else None
         record = read[path]
         if record is not None and (studies is None or record.name in studies):
-            found.append(Outcome(experiment, record, tuple(_findings(experiment, record))))
-    return found
+            results.append(Outcome(experiment, record, tuple(_findings(experiment, record))))
+    return results
 
 
 def _findings(experiment: Experiment, record: StudyRecord) -> Iterator[tuple[Claim, Finding]]:
@@ -61,10 +61,10 @@ def _findings(experiment: Experiment, record: StudyRecord) -> Iterator[tuple[Cla
             )
 
 
-def write_figures(found: Iterable[Outcome], out: str | Path) -> list[Path]:
+def write_figures(results: Iterable[Outcome], out: str | Path) -> list[Path]:
     """Draw every figure as SVG below ``out``; returns the files."""
     paths = []
-    for outcome in found:
+    for outcome in results:
         experiment = outcome.experiment
         if experiment.draw is None or not outcome.drawable:
             continue
@@ -75,19 +75,19 @@ def write_figures(found: Iterable[Outcome], out: str | Path) -> list[Path]:
 
 
 def write_page(
-    paper: str, found: Sequence[Outcome], known: Mapping[str, Experiment], out: str | Path
+    paper: str, results: Sequence[Outcome], known: Mapping[str, Experiment], out: str | Path
 ) -> Path:
     """Write ``<paper>.md`` below ``out``."""
     path = Path(out) / f"{paper}.md"
-    write_text(path, page_text(paper, found, known))
+    write_text(path, page_text(paper, results, known))
     return path
 
 
-def page_text(paper: str, found: Sequence[Outcome], known: Mapping[str, Experiment]) -> str:
+def page_text(paper: str, results: Sequence[Outcome], known: Mapping[str, Experiment]) -> str:
     """The page of a paper in Markdown; ``known`` are all experiments, to say which were not run."""
-    mine = [outcome for outcome in found if outcome.experiment.paper == paper]
-    there = {outcome.experiment.full_name for outcome in mine}
-    absent = [name for name, one in known.items() if one.paper == paper and name not in there]
+    own = [outcome for outcome in results if outcome.experiment.paper == paper]
+    run = {outcome.experiment.full_name for outcome in own}
+    absent = [name for name, one in known.items() if one.paper == paper and name not in run]
     lines = [
         f"# The {paper} paper, reproduced",
         "",
@@ -100,16 +100,16 @@ def page_text(paper: str, found: Sequence[Outcome], known: Mapping[str, Experime
         "difference over runs lies above 0; it does not hold if the interval includes 0 (“not",
         "distinguishable”) or lies below. Brackets are such intervals.",
         "",
-        *_in_short(mine),
+        *_in_short(own),
         "## All claims",
         "",
-        _counts(mine),
+        _counts(own),
         "",
-        *_summary(mine),
+        *_summary(own),
     ]
     if absent:
         lines += ["", "Not run yet: " + ", ".join(f"`{name}`" for name in absent) + "."]
-    for outcome in mine:
+    for outcome in own:
         lines += ["", *_section(outcome)]
     return "\n".join(lines) + "\n"
 
@@ -117,19 +117,19 @@ def page_text(paper: str, found: Sequence[Outcome], known: Mapping[str, Experime
 # ---- parts of the page --------------------------------------------------------------------------
 
 
-def _in_short(found: Sequence[Outcome]) -> list[str]:
+def _in_short(results: Sequence[Outcome]) -> list[str]:
     """The sentences that experiments have for the top of the page; nothing if they have none."""
-    told = [
+    sentences = [
         f"- {sentence}"
-        for outcome in found
+        for outcome in results
         if outcome.experiment.brief is not None
         for sentence in outcome.experiment.brief(outcome.record.records)
     ]
-    return ["## In short", "", *told, ""] if told else []
+    return ["## In short", "", *sentences, ""] if sentences else []
 
 
-def _counts(found: Sequence[Outcome]) -> str:
-    verdicts = [finding.verdict for outcome in found for _, finding in outcome.findings]
+def _counts(results: Sequence[Outcome]) -> str:
+    verdicts = [finding.verdict for outcome in results for _, finding in outcome.findings]
     names = dict.fromkeys(("holds", "does not hold", "cannot be tested at this scale"), 0)
     for verdict in verdicts:
         names[verdict] += 1
@@ -140,7 +140,7 @@ def _counts(found: Sequence[Outcome]) -> str:
     )
 
 
-def _summary(found: Sequence[Outcome]) -> list[str]:
+def _summary(results: Sequence[Outcome]) -> list[str]:
     rows = [
         [
             f"[`{outcome.experiment.name}`](#{_anchor(outcome)})",
@@ -149,7 +149,7 @@ def _summary(found: Sequence[Outcome]) -> list[str]:
             f"**{finding.verdict}**",
             _source(outcome),
         ]
-        for outcome in found
+        for outcome in results
         for claim, finding in outcome.findings
     ]
     return markdown_table(["experiment", "claim", "where", "verdict", "from"], rows)
@@ -170,7 +170,7 @@ def _section(outcome: Outcome) -> list[str]:
     setting = experiment.setting.get(record.scale)
     if setting:
         lines += [f"*Setting (`{record.scale}`).* {setting}", ""]
-    lines += [_made(record), ""]
+    lines += [_origin(record), ""]
     if record.failed:
         lines += [f"Failed: {name} ({error})." for name, error in record.failed.items()] + [""]
     rows = [
@@ -186,15 +186,15 @@ def _section(outcome: Outcome) -> list[str]:
     return lines
 
 
-def _made(record: StudyRecord) -> str:
+def _origin(record: StudyRecord) -> str:
     """Where the numbers come from: cells, time, versions, commit."""
     cells = f"{len(record.records)} of {record.planned} cells"
     options = " ".join(f"`--set {key}={value}`" for key, value in record.options.items())
-    commits = sorted({str(facts["commit"] or "unknown")[:12] for facts in record.environments})
-    versions = sorted({facts["packages"].get("torch", "?") for facts in record.environments})
+    commits = sorted({str(one["commit"] or "unknown")[:12] for one in record.environments})
+    versions = sorted({one["packages"].get("torch", "?") for one in record.environments})
     parts = [
-        f"Record `{record.paper}/{record.name}.json`: {cells}, {_duration(record.seconds)} of one "
-        "process together",
+        f"Record `{record.paper}/{record.name}.json`: {cells}, {_duration(record.seconds)} of "
+        "computing time",
         f"scale `{record.scale}`" + (f" with {options}" if options else ""),
         f"torch {', '.join(versions)}, commit {', '.join(commits)}" if commits else "",
         f"{record.written[:10]}" if record.written else "",

@@ -1,4 +1,4 @@
-"""A study run and kept: cells in working files, and one compact record that is worth committing.
+"""Studies on disk: cells in working files, and one compact record that is worth committing.
 
 Below ``out``: ``collusion/cells/<study>-<scale>/*.json`` are the working files, one a cell;
 ``collusion/<study>.json`` is the compact record of the study, from which pages and figures are
@@ -31,7 +31,7 @@ __all__ = ["StudyRecord", "cells_folder", "compact", "read_study", "run_study", 
 _DIGITS = 6
 _FORMAT = 1
 #: Facts of a run that say nothing about its numbers, or differ from cell to cell.
-_UNKEPT_FACTS = ("written",)
+_LEFT_OUT = ("written",)
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,11 @@ def run_study(
     cells = study.cells(scale, options)
     folder = cells_folder(out, paper, study.name, scale)
 
-    def keep() -> StudyRecord:
-        found = _record_of(study.name, paper, scale, options, cells, folder)
-        if earlier is None or len(found.records) >= len(earlier.records):
-            _write(path, found)
-        return found
+    def save() -> StudyRecord:
+        record = _record_of(study.name, paper, scale, options, cells, folder)
+        if earlier is None or len(record.records) >= len(earlier.records):
+            _write(path, record)
+        return record
 
     try:
         run_cells(
@@ -115,27 +115,18 @@ def run_study(
             again=again,
         )
     except KeyboardInterrupt:
-        keep()
+        save()
         raise
-    return keep()
+    return save()
 
 
 def read_study(path: str | Path) -> StudyRecord:
     """Read a compact record; one of another format is an error that names the file."""
-    found = read_record(path)
-    if found.get("format") != _FORMAT:
+    record = read_record(path)
+    if record.get("format") != _FORMAT:
         raise ValueError(f"{path} is not the record of a study that this version can read")
-    return StudyRecord(
-        found["study"],
-        found["paper"],
-        found["scale"],
-        found["options"],
-        found["planned"],
-        found["cells"],
-        found["failed"],
-        found["environments"],
-        found["written"],
-    )
+    keys = ("paper", "scale", "options", "planned", "cells", "failed", "environments", "written")
+    return StudyRecord(record["study"], *(record[key] for key in keys))
 
 
 def compact(value: Any, digits: int = _DIGITS) -> Any:
@@ -162,13 +153,13 @@ def _earlier(
     """The record that is there already, if it is of the same kind; else an error."""
     if not path.exists():
         return None
-    found = read_study(path)
-    if (found.scale, found.options) == (scale, dict(options)):
-        return found
+    record = read_study(path)
+    if (record.scale, record.options) == (scale, dict(options)):
+        return record
     if again:
         return None
     raise ValueError(
-        f"{path} was made with --scale {found.scale} and {_options_text(found.options)}, not "
+        f"{path} was made with --scale {record.scale} and {_options_text(record.options)}, not "
         f"--scale {scale} and {_options_text(options)}; choose another --out, or replace it with "
         "--again"
     )
@@ -197,12 +188,12 @@ def _record_of(
         if "error" in record:
             failed[cell["name"]] = _without_paths(record["error"].splitlines()[0])
             continue
-        facts = {key: item for key, item in record["facts"].items() if key not in _UNKEPT_FACTS}
-        if facts not in environments:
-            environments.append(facts)
+        environment = {k: v for k, v in record["facts"].items() if k not in _LEFT_OUT}
+        if environment not in environments:
+            environments.append(environment)
         times.append(record["facts"]["written"])
-        kept = {key: compact(record[key]) for key in ("name", "cell", "result", "seconds")}
-        records.append({**kept, "environment": environments.index(facts)})
+        short = {key: compact(record[key]) for key in ("name", "cell", "result", "seconds")}
+        records.append({**short, "environment": environments.index(environment)})
     return StudyRecord(
         name, paper, scale, options, len(cells), records, failed, environments, max(times)
     )

@@ -106,11 +106,16 @@ _SETS = ("cifar10", "mnist", "fashion_mnist", "digits")
 _PROTOCOLS = (
     (
         ATTACKS,
-        "on ensembles trained with ADP₂,₀.₅, ensemble diversity tells adversarial examples from "
+        "on ensembles trained with ADP₂,₀.₅, ensemble diversity separates adversarial examples "
+        "from "
         "clean ones",
         "the paper's attacks (historical, weak)",
     ),
-    (("disguised",), "it still does when the attack also keeps it high", "adaptive attack"),
+    (
+        ("disguised",),
+        "it still does under an attack that keeps the diversity high",
+        "adaptive attack",
+    ),
 )
 
 DETECTION = Experiment(
@@ -152,7 +157,8 @@ DETECTION = Experiment(
         **ENSEMBLE_SETTING,
         "cpu": ENSEMBLE_SETTING["cpu"]
         + " Detection: ε = 0.3 on MNIST and digits and 0.12 on Fashion-MNIST, so that nearly all "
-        "are misclassified; 120 images a seed (paper: 1,000 of CIFAR-10), the diversity taken with "
+        "are misclassified; 120 images per seed (paper: 1,000 of CIFAR-10), the diversity taken "
+        "with "
         "the predicted label, and against an attack that raises it once it is through (100 steps).",
     },
     brief,

@@ -107,12 +107,15 @@ FIVE_MEMBERS = Experiment(
     None,
     table,
     {
-        "smoke": "300 digits of scikit-learn, a tiny CNN, 8 epochs, 2 seeds: too small for claims.",
+        "smoke": (
+            "300 digits of scikit-learn, a tiny CNN, 8 epochs, 2 seeds: too small for any claim."
+        ),
         "cpu": (
             "Scikit-learn's digits in place of CIFAR-10, the CNN and schedule of the other "
-            "ensembles on digits, five members, 3 seeds; the paper's attacks on 200 test images a "
+            "ensembles on digits, five members, 3 seeds; the paper's attacks on 200 test images "
+            "per "
             "seed. "
-            f"{STRONG}; on 40 test images a seed. C&W and EAD of Table 5 were not run."
+            f"{STRONG}; on 40 test images per seed. C&W and EAD of Table 5 were not run."
         ),
         "paper": (
             "CIFAR-10 whole, five ResNet-20, the paper's schedule and 3 seeds; all attacks of "

@@ -132,7 +132,7 @@ HISTOGRAM = Experiment(
             Larger(_DIVERSITY, ADP_RUNS, _ENTROPY, by_data),
         ),
         Claim(
-            "Label smoothing with the F_y of Eq. 7 does not: ADP₂,₀ is more diverse than it",
+            "Label smoothing with the F_y of Eq. 7 does not: ADP₂,₀ is more diverse",
             "our question",
             Larger(_DIVERSITY, _ENTROPY, _SMOOTHED, by_data),
         ),

@@ -178,7 +178,8 @@ TRANSFER = Experiment(
         ),
         *(
             Claim(
-                f"{data_title(data)}: it is the determinant: targeted, examples transfer less than "
+                f"{data_title(data)}: the determinant matters: targeted, examples transfer less "
+                f"than "
                 "with label smoothing",
                 "our question; the paper's attacks (historical, weak)",
                 LessTransfer("targeted", ("pgd", "mim"), data, runs_of("smoothed")),
@@ -192,7 +193,7 @@ TRANSFER = Experiment(
         **ENSEMBLE_SETTING,
         "cpu": ENSEMBLE_SETTING["cpu"]
         + " Transfer: ε = 0.2 on MNIST and digits, 0.08 on Fashion-MNIST, 0.05 (the paper's) on "
-        "CIFAR-10; 80 images a seed (paper: 1,000); the paper prints Figure 3 as colours.",
+        "CIFAR-10; 80 images per seed (paper: 1,000); the paper prints Figure 3 as colours.",
     },
     brief,
 )

@@ -124,7 +124,7 @@ CNN = Experiment(
     lambda records: plot_beta_curves(_by_size(records), _KEYS[:3]),
     lambda records: beta_table(_by_size(records), _KEYS),
     {
-        "smoke": "256 scikit-learn digits, a tiny CNN, 2 epochs, 2 seeds: too small for claims.",
+        "smoke": "256 scikit-learn digits, a tiny CNN, 2 epochs, 2 seeds: too small for any claim.",
         "cpu": (
             "The network of Table 3 itself, on CIFAR-10 with 2,500 training images, 1,000 for "
             "validation and 5,000 of the official test images; Adam 2e-3 (the paper's 1e-3 needs "
@@ -214,10 +214,10 @@ VGG_SVHN = Experiment(
     lambda records: plot_beta_curves(_stand_in(records), _KEYS[:3]),
     lambda records: beta_table(_stand_in(records), _KEYS),
     {
-        "smoke": "256 scikit-learn digits, a tiny VGG, 2 epochs, 2 seeds: too small for claims.",
+        "smoke": "256 scikit-learn digits, a tiny VGG, 2 epochs, 2 seeds: too small for any claim.",
         "cpu": (
-            "A stand-in for both network and data: SVHN's training files cannot be had where this "
-            "ran, and the VGG of Table 4 costs two cores minutes an epoch. Fashion-MNIST, averaged "
+            "A stand-in for both network and data: SVHN's training files were not available, "
+            "and the VGG of Table 4 costs two cores minutes an epoch. Fashion-MNIST, averaged "
             "down to 14 × 14, 2,000 training images, 1,000 for validation, 5,000 official test "
             "images; two groups of two convolutions (8 and 16 channels, batch norm, max-pool, "
             "dropout 0.1), 5 members; SGD 0.1 times the members, × 0.2 at epochs 6 and 8, 10 "

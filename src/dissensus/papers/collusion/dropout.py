@@ -159,7 +159,9 @@ LEARNER_DROPOUT = Experiment(
     plot,
     table,
     {
-        "smoke": "256 scikit-learn digits, a tiny ResNet, 2 epochs, 2 seeds: too small for claims.",
+        "smoke": (
+            "256 scikit-learn digits, a tiny ResNet, 2 epochs, 2 seeds: too small for any claim."
+        ),
         "cpu": (
             "As beta-sweep at this scale (CIFAR-10, 2,500 training images, a ResNet of two blocks, "
             "5 members, 12 epochs), β = 1, p in {0, 0.2, 0.4, 0.6}, and β = 0 beside it; 3 seeds. "

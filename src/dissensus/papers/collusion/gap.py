@@ -284,7 +284,9 @@ GENERALIZATION_GAP = Experiment(
     plot,
     table,
     {
-        "smoke": "256 scikit-learn digits, a tiny ResNet, 4 epochs, 2 seeds: too small for claims.",
+        "smoke": (
+            "256 scikit-learn digits, a tiny ResNet, 4 epochs, 2 seeds: too small for any claim."
+        ),
         "cpu": (
             "CIFAR-10 averaged down to 16 × 16, 2,500 training and 2,000 test images, 5 members of "
             "a CNN with two convolutions (16 and 32 channels, max-pools, no batch norm); Adam 2e-3 "

@@ -257,7 +257,9 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
 # ---- experiments --------------------------------------------------------------------------------
 
 _SETTING = {
-    "smoke": "256 scikit-learn digits, two tiny networks, 2 epochs, 2 seeds: too small for claims.",
+    "smoke": (
+        "256 scikit-learn digits, two tiny networks, 2 epochs, 2 seeds: too small for any claim."
+    ),
     "cpu": (
         "Not ImageNet: CIFAR-10, 2,500 training images, 1,000 for validation, 5,000 of the "
         "official test images, and four small architectures of 5 members: a ResNet of two blocks, "
@@ -311,7 +313,7 @@ TRAINING_CURVES = Experiment(
             Larger(_LATE_ACCURACY, _INDEPENDENT, _JOINT, _first),
         ),
         Claim(
-            "So are its members: those of a jointly trained ensemble perform poorly",
+            "Its members are ahead, too: those of a jointly trained ensemble perform poorly",
             "Section 6.3, Figure 6 (right)",
             Larger(_LATE_MEMBERS, _INDEPENDENT, _JOINT, _first),
         ),

@@ -257,7 +257,7 @@ STUDY = Study(
 
 #: What is run, for the experiments that read this study.
 SETTING = {
-    "smoke": "300 digits of scikit-learn, an MLP, 3 epochs, 2 seeds: too small for claims.",
+    "smoke": "300 digits of scikit-learn, an MLP, 3 epochs, 2 seeds: too small for any claim.",
     "cpu": (
         "(a) Heads on EfficientNet-lite0 features of 8,000 Tiny ImageNet images (256 dimensions, "
         "200 classes): norm, MLP 256→512→256 with residual and layer scale, norm, linear; AdamW "
@@ -270,7 +270,7 @@ SETTING = {
         "of the cost (“same epochs” does not). A2D and DivDis disagree on CIFAR-10 features (SVHN "
         "images in (b)) that are not tested on. λ is chosen per seed on validation data: among "
         "strengths within one point of the best accuracy, the one whose PDS best tells validation "
-        "inputs from averages of two of them. ImageNet and DeiT-III cannot be had here."
+        "inputs from averages of two of them. ImageNet and DeiT-III were not available."
     ),
     "paper": (
         "ImageNet features of DeiT-III Base/16, heads 768→3072→768→1000, 10 epochs; unknown: "

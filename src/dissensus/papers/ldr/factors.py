@@ -190,7 +190,7 @@ def when_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
 
 
 _SETTING = {
-    "smoke": "Digits, two factors, two sizes, 2 seeds: too small for claims.",
+    "smoke": "Digits, two factors, two sizes, 2 seeds: too small for any claim.",
     "cpu": (
         "The heads on features of `detection`, 3 seeds, LDR with λ = 0.3 (A2D's pair term) and "
         "λ = 1 (DivDis's), one setting changed at a time; 5% planted are CIFAR-10 features with "

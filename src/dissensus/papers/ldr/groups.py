@@ -169,9 +169,9 @@ EXPERIMENT = Experiment(
     plot,
     table,
     {
-        "smoke": "200 coloured digits of scikit-learn, an MLP, 2 epochs: too small for claims.",
+        "smoke": "200 coloured digits of scikit-learn, an MLP, 2 epochs: too small for any claim.",
         "cpu": (
-            "Coloured MNIST stands in for Waterbirds, which cannot be had here: is the digit 5 or "
+            "Coloured MNIST stands in for Waterbirds, which was not available: is the digit 5 or "
             "more, where 95% of the training digits have the colour of their class; 6,000 digits "
             "of 14 × 14 pixels, an MLP of two hidden layers of 128, 4 members, all in every batch, "
             "8 epochs, 5 seeds. Validation digits (2,000, either colour in each class) are the "

@@ -131,15 +131,15 @@ def _two_stage(cell: Cell, data: StudyData) -> Ensemble:
     confidence = predict(first, data.train).outputs[0].softmax(-1).amax(-1)
     count = max(2, round(0.014 * len(x)))
     hard = confidence.argsort()[:count]
-    kept = torch.ones(len(x), dtype=torch.bool)
-    kept[hard] = False
+    easy = torch.ones(len(x), dtype=torch.bool)
+    easy[hard] = False
     ens = _new(cell, data)
     objective: Objective = A2D(strength=cell["strength"], label_smoothing=cell["label_smoothing"])
     dropped = cell["members"] - (cell["active"] or cell["members"])
     if dropped:
         # A hair above the share, so that the whole number of members is what is dropped.
         objective = LearnerDropout(drop=(dropped + 1e-6) / cell["members"], objective=objective)
-    _fit_with(ens, data, objective, cell, x[hard], (x[kept], y[kept]))
+    _fit_with(ens, data, objective, cell, x[hard], (x[easy], y[easy]))
     return ens
 
 

@@ -303,7 +303,7 @@ EXPERIMENT = Experiment(
             LargerInAll(_gains, ("on Q", "on P"), "gain of Pr[J = 1] over a deep ensemble"),
         ),
         Claim(
-            "So Q is detected better than by a deep ensemble",
+            "LDR therefore detects Q better than a deep ensemble does",
             "Sections 3.3 and A.4",
             _larger_with_ldr(_pds, "AUROC of PDS on Q"),
         ),
@@ -323,7 +323,7 @@ EXPERIMENT = Experiment(
     plot,
     table,
     {
-        "smoke": "Digits with 5% negatives planted, 2 seeds: too small for claims.",
+        "smoke": "Digits with 5% negatives planted, 2 seeds: too small for any claim.",
         "cpu": (
             "P is Fashion-MNIST (6,000 training images, settings of `detection`), Q is KMNIST: ε "
             "of the training rows are replaced by KMNIST images with random labels, and 2,000 "

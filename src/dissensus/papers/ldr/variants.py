@@ -316,7 +316,7 @@ DISAGREEMENT_DATA = Experiment(
     tuple(
         Claim(
             f"It hardly matters which data {contender_title(name)} disagrees on (AUROC within one "
-            "point on sets that neither is from)",
+            "point on sets from neither of them)",
             "Section A.11, Table 9",
             _similar(
                 f"{name}-other",

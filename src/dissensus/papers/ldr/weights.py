@@ -269,7 +269,7 @@ EXPERIMENT = Experiment(
     "weights",
     "ldr",
     "Equations 4, 5, 17 to 25",
-    "The weights α_n over training, and the gradients that are to justify them",
+    "The weights α_n over training, and the gradients meant to justify them",
     STUDY,
     (
         Claim("The mean weight of a batch is 1 / mean cross-entropy", "Eq. 5", _identity),
@@ -277,13 +277,17 @@ EXPERIMENT = Experiment(
         Claim(
             "They favour samples that the ensemble gets wrong", "Section 3.3, (a)", _on_wrong_rows
         ),
-        Claim("They favour samples from elsewhere", "Sections 3.3 and A.4", _on_planted_rows),
+        Claim(
+            "They favour samples from another distribution",
+            "Sections 3.3 and A.4",
+            _on_planted_rows,
+        ),
         Claim(
             "Where the weight lies, the pair term pushes members apart",
             "Eq. 3 (our question: below a top probability of ½ its gradient pulls them together)",
             _pushes_apart,
         ),
-        Claim("The gradients of Equations 18 to 20", "Section A.14", _derivatives),
+        Claim("Equations 18 to 20 are the gradients of Eq. 17", "Section A.14", _derivatives),
         Claim(
             "With a constant α the two terms of Eq. 21 change dominance with f_y; with α = γ / f_y "
             "and |2 g_y − 1| ≥ 1/γ they do not",
