@@ -89,17 +89,14 @@ def _help_text(text: str) -> str:
     >>> _help_text("One\\nparagraph.\\n\\n  dissensus runs   of [all]")
     'One paragraph.\\n\\n  [cyan]dissensus runs[/cyan]   of \\\\[all]'
     """
-    plain = "[/" not in text  # else it has markup of its own
     paragraphs = []
-    for paragraph in inspect.cleandoc(text).split("\n\n"):
+    for paragraph in inspect.cleandoc(text).replace("[", "\\[").split("\n\n"):
         flowing = re.sub(r"\n\s*", " ", paragraph)
-        if plain:
-            flowing = flowing.replace("[", "\\[")
-            if flowing == "Examples":
-                flowing = "[bold]Examples[/bold]"
-            elif flowing.startswith("  "):
-                command, gap, remark = flowing[2:].partition("   ")
-                flowing = f"  [cyan]{command}[/cyan]{gap}{remark}"
+        if flowing == "Examples":
+            flowing = "[bold]Examples[/bold]"
+        elif flowing.startswith("  "):
+            command, gap, remark = flowing[2:].partition("   ")
+            flowing = f"  [cyan]{command}[/cyan]{gap}{remark}"
         paragraphs.append(flowing)
     return "\n\n".join(paragraphs)
 
@@ -132,7 +129,7 @@ def options(
     """Take the options that belong to no command; the help text is ``HELP``."""
 
 
-#: Every command by name; its docstring, or ``HELP`` beside it, is its help text.
+#: Every command by name; its docstring is its help text.
 COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
     "evaluate": evaluate.evaluate,
@@ -150,8 +147,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 for _name, _command in COMMANDS.items():
-    _text = getattr(sys.modules[_command.__module__], "HELP", _command.__doc__ or "")
-    app.command(_name, help=_help_text(_text))(_command)
+    app.command(_name, help=_help_text(_command.__doc__ or ""))(_command)
 
 
 @app.command()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dissensus import runs
+from dissensus.cli.console import note, say
 from dissensus.cli.options import AsJson, RunFolder, print_result, with_options
-from dissensus.cli.shown import note, say
 from dissensus.runs import Attack
 
 if TYPE_CHECKING:
@@ -43,22 +43,22 @@ def attack(
 
     An attack is written name:key=value,key=value; `dissensus attacks` lists them with their
     settings. --standard is today's honest set of attacks, with AutoAttack if it is installed (pip
-    install 'dissensus\\[robustness]'); --paper is that of the adp paper, historical and weak. They
+    install 'dissensus[robustness]'); --paper is that of the adp paper, historical and weak. They
     can be combined.
 
     Written to RUN/robustness, or to --out: record.json with all numbers, accuracy.svg (against ε,
     steps and restarts), examples.svg (images before and after), both as .png too, the images alone
     (examples.npz), and all changed inputs with --save npz or --save safetensors.
 
-    [bold]Examples[/bold]
+    Examples
 
-      [cyan]dissensus attack runs/adp --attacks fgsm:eps=0.1 --attacks pgd:eps=0.1,steps=100[/cyan]
+      dissensus attack runs/adp --attacks fgsm:eps=0.1 --attacks pgd:eps=0.1,steps=100
 
-      [cyan]dissensus attack runs/adp --standard --eps 0.1 --limit 200[/cyan]   the honest number
+      dissensus attack runs/adp --standard --eps 0.1 --limit 200   the honest number
 
-      [cyan]dissensus attack runs/adp --paper --limit 100[/cyan]   the adp paper's attacks
+      dissensus attack runs/adp --paper --limit 100   the adp paper's attacks
 
-      [cyan]dissensus attack runs/adp --attacks pgd:eps=0.1 --curve 0.02:0.2:0.02 --save npz[/cyan]
+      dissensus attack runs/adp --attacks pgd:eps=0.1 --curve 0.02:0.2:0.02 --save npz
     """
     if save not in (None, "npz", "safetensors"):
         raise ValueError(f"--save must be npz or safetensors, got {save!r}")

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from dissensus import runs
+from dissensus.cli.console import note
 from dissensus.cli.options import AsJson, print_result, with_options
-from dissensus.cli.shown import note
 from dissensus.runs import Diagnose
 
 __all__ = ["diagnose"]
@@ -30,15 +30,15 @@ def diagnose(source: Source, options: Diagnose, as_json: AsJson = False) -> None
     are logits, or predicted values in a regression. The diagnosis of a run is kept in its folder,
     as diagnosis.json.
 
-    [bold]Examples[/bold]
+    Examples
 
-      [cyan]dissensus diagnose runs/joint[/cyan]   its training and test data, with the best weights
+      dissensus diagnose runs/joint   its training and test data, with the best weights
 
-      [cyan]dissensus diagnose test.npz --train train.npz[/cyan]
+      dissensus diagnose test.npz --train train.npz
 
-      [cyan]dissensus diagnose outputs.npy targets.npy --regression[/cyan]
+      dissensus diagnose outputs.npy targets.npy --regression
 
-      [cyan]dissensus diagnose probabilities.npz --probs --json[/cyan]
+      dissensus diagnose probabilities.npz --probs --json
     """
     diagnosis = runs.diagnose(source, options)
     if source[0].is_dir():

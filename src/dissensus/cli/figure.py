@@ -33,17 +33,17 @@ def figure(
 
     NAME is a figure of `dissensus report`; it is drawn from the runs, sweeps and records at PATHS.
     `dissensus reproduce NAME --figure FILE` draws the figures of the papers. Needs matplotlib:
-    pip install 'dissensus\\[plots]'.
+    pip install 'dissensus[plots]'.
 
-    [bold]Examples[/bold]
+    Examples
 
-      [cyan]dissensus figure --list[/cyan]
+      dissensus figure --list
 
-      [cyan]dissensus figure codependence runs/independent runs/joint --out codependence.svg[/cyan]
+      dissensus figure codependence runs/independent runs/joint --out codependence.svg
 
-      [cyan]dissensus figure roc runs --view bma --out roc.svg[/cyan]   another score
+      dissensus figure roc runs --view bma --out roc.svg   another score
     """
-    from dissensus.cli.shown import say
+    from dissensus.cli.console import say
     from dissensus.plots import save
     from dissensus.report import FIGURES, read
     from dissensus.specs import check_name
@@ -71,7 +71,7 @@ def _list() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from dissensus.cli.shown import say
+    from dissensus.cli.console import say
     from dissensus.report import FIGURES
 
     table = Table(title="Figures of runs and sweeps", title_justify="left", title_style="bold")

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from dissensus import runs as verbs
+from dissensus.cli.console import note, say
 from dissensus.cli.options import AsJson, print_result, with_options
-from dissensus.cli.shown import note, say
 from dissensus.runs import Detect
 
 __all__ = ["ood"]
@@ -60,15 +60,15 @@ def ood(
 
     Instead of a run, give a .safetensors or .npz file of predictions; --ood then names such files.
 
-    [bold]Examples[/bold]
+    Examples
 
-      [cyan]dissensus ood runs/ldr --ood corrupt:5 --ood my_folder/[/cyan]
+      dissensus ood runs/ldr --ood corrupt:5 --ood my_folder/
 
-      [cyan]dissensus ood runs/independent runs/ldr --near corrupt:3 --far mnist --far kmnist[/cyan]
+      dissensus ood runs/independent runs/ldr --near corrupt:3 --far mnist --far kmnist
 
-      [cyan]dissensus ood runs/ldr --ood x.npz --scores pds,bma,knn --save-detector d.json[/cyan]
+      dissensus ood runs/ldr --ood x.npz --scores pds,bma,knn --save-detector d.json
 
-      [cyan]dissensus ood id.safetensors --ood other.safetensors --csv table.csv[/cyan]
+      dissensus ood id.safetensors --ood other.safetensors --csv table.csv
     """
     if save_detector is not None and len(runs) > 1:
         raise ValueError("--save-detector is for one run; name the one that you deploy")

@@ -4,14 +4,15 @@ To write a command (``cli/evaluate.py`` is the pattern):
 
 1. Beside the verb, in ``runs/<verb>.py``, declare a frozen dataclass: each field is an
    ``option(default, help, …)`` of ``dissensus.verbs``. The module imports nothing heavy at its top.
-2. There too write ``verb(run, options: Verb | None = None, *, progress=False, **settings)``. Its
-   first line is ``options = collect(Verb, options, settings)``; it returns a ``Result``, which
-   prints nothing itself. Export both in the room's ``__init__``.
+2. There too write ``verb(run, options: Verb | None = None, *, progress=False, **settings)``. It
+   begins with ``options = collect(Verb, options, settings)``, prints nothing, and returns a
+   ``Result``. Export both in the room's ``__init__``.
 3. ``cli/<command>.py`` has one function, decorated with :func:`with_options`. The parameter
    annotated with the dataclass stands for all of its options; arguments, and options that concern
    printing alone (``--json``, ``--csv``, ``--quiet``), are ordinary typer parameters beside it.
-4. The function calls the verb and prints: ``print_result(result, as_json=as_json)``. Its docstring
-   is the help text; list it in ``app.COMMANDS``.
+4. The function calls the verb and prints: ``print_result(result, as_json=as_json)``. Its docstring,
+   plain text, is the help page: paragraphs, ``Examples``, and indented commands, each with a remark
+   after three spaces. List the function in ``app.COMMANDS``.
 """
 
 from __future__ import annotations
@@ -29,19 +30,7 @@ import typer
 
 from dissensus.verbs import REQUIRED, Result, collect
 
-__all__ = [
-    "AsJson",
-    "CpusPerRun",
-    "DataDir",
-    "Device",
-    "EngineName",
-    "GpusPerRun",
-    "RayAddress",
-    "RunFolder",
-    "Trust",
-    "print_result",
-    "with_options",
-]
+__all__ = ["AsJson", "RunFolder", "print_result", "with_options"]
 
 RunFolder = Annotated[Path, typer.Argument(help="The run folder.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -118,50 +107,3 @@ def _parameter(item: dataclasses.Field[Any], annotation: Any) -> inspect.Paramet
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
     return typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
-
-
-# ---- options of commands whose verbs have no dataclass yet --------------------------------------
-
-DataDir = Annotated[
-    Path | None,
-    typer.Option("--data-dir", help="Where data sets are now.", show_default=False),
-]
-Trust = Annotated[
-    bool, typer.Option("--trust", help="Run the code that the run names as its model.")
-]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda, … or auto.")]
-EngineName = Annotated[
-    str,
-    typer.Option(
-        "--engine",
-        help="Where it runs: local, or ray (needs dissensus\\[ray]).",
-        rich_help_panel="Engine",
-    ),
-]
-CpusPerRun = Annotated[
-    int | None,
-    typer.Option(
-        "--cpus-per-run",
-        help="Cores, and threads, of each run on Ray. \\[default: 1]",
-        rich_help_panel="Engine",
-        show_default=False,
-    ),
-]
-GpusPerRun = Annotated[
-    float | None,
-    typer.Option(
-        "--gpus-per-run",
-        help="GPUs of each run on Ray, 0.5 to share one; without it runs see none.",
-        rich_help_panel="Engine",
-        show_default=False,
-    ),
-]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(
-        "--ray-address",
-        help="A Ray cluster, host:6379 or auto; else $RAY_ADDRESS, else a Ray of this machine.",
-        rich_help_panel="Engine",
-        show_default=False,
-    ),
-]

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from dissensus import runs
+from dissensus.cli.console import note, say
 from dissensus.cli.options import RunFolder, with_options
-from dissensus.cli.shown import note, say
 from dissensus.runs import Predict
 
 __all__ = ["predict"]

@@ -30,15 +30,15 @@ def report(
     says from which. What is missing is named with the command that would fill it: diagnose, ood,
     attack and sweep leave what the page shows in the run's folder.
 
-    [bold]Examples[/bold]
+    Examples
 
-      [cyan]dissensus report runs/independent runs/joint runs/adp --out report[/cyan]
+      dissensus report runs/independent runs/joint runs/adp --out report
 
-      [cyan]dissensus report runs sweeps/beta --title "Digits"[/cyan]   all runs below a folder
+      dissensus report runs sweeps/beta --title "Digits"   all runs below a folder
 
-      [cyan]dissensus report results --out report[/cyan]   the records of experiments
+      dissensus report results --out report   the records of experiments
     """
-    from dissensus.cli.shown import say
+    from dissensus.cli.console import say
 
     page = build(paths, options)
     say(f"{page} ({page.stat().st_size / 1e6:.1f} MB)")

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from dissensus.cli.console import note, say
 from dissensus.cli.options import print_result, with_options
-from dissensus.cli.shown import note, say
 from dissensus.sweeps.engines import EngineOptions
 from dissensus.verbs import option
 

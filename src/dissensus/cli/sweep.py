@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from dissensus import sweeps
+from dissensus.cli.console import note, resumable
 from dissensus.cli.options import with_options
-from dissensus.cli.shown import note, resumable
 from dissensus.sweeps import Sweep
 
 __all__ = ["sweep"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dissensus import runs
+from dissensus.cli.console import resumable
 from dissensus.cli.options import with_options
-from dissensus.cli.shown import resumable
 from dissensus.runs import Train
 
 __all__ = ["train"]

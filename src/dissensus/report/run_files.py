@@ -21,7 +21,7 @@ from dissensus.report.contents import (
     Reference,
 )
 from dissensus.report.result_files import ATTACK, OOD, Log, read_attacks, read_detection
-from dissensus.runs import Facts, Run, describe
+from dissensus.runs import DataSummary, Run, describe
 from dissensus.runs.folder import METRICS, RECORD
 from dissensus.scores import ensemble_diversity
 
@@ -52,7 +52,7 @@ def read_method(path: Path, log: Log) -> Method:
         log.keep(record)
     folder = _RunFolder(path, record, log)
     split, numbers = _numbers(run, record)
-    facts = Facts.read(path)
+    facts = DataSummary.read(path)
     classes = tuple(facts.classes) if facts is not None else ()
     predictions = folder.predictions()
     attacks, attack_images = folder.attacks(classes)

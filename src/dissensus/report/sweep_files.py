@@ -22,7 +22,7 @@ from dissensus.report.contents import (
 )
 from dissensus.report.result_files import Log
 from dissensus.report.run_files import HELD_OUT_ROWS
-from dissensus.runs import Facts
+from dissensus.runs import DataSummary
 
 __all__ = ["read_experiment_sweeps", "read_sweep", "runs_as_sweep"]
 
@@ -113,7 +113,7 @@ def _summary_point(row: Record, axis: str) -> SweepPoint:
 
 def _held_out(path: Path, axis: str, label: str) -> dict[float, HeldOut]:
     """Members' outputs for the same rows at each point of the first line, from one repeat."""
-    facts = Facts.read(path)
+    facts = DataSummary.read(path)
     classes = tuple(facts.classes) if facts is not None else ()
     held_out: dict[float, HeldOut] = {}
     for file in sorted((path / "cells").glob("[!.]*.json")):

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     )
     from dissensus.runs.scoring import Scorer
 
-Facts = DataSummary
-
 __all__ = [
     "Accuracies",
     "Attack",
@@ -58,7 +56,6 @@ __all__ = [
     "Diagnose",
     "Evaluate",
     "Evaluation",
-    "Facts",
     "GroupAccuracy",
     "Inputs",
     "Predict",
