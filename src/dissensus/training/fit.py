@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,9 +26,6 @@ from dissensus.training.run_folder import RunFolder
 from dissensus.training.single_process import Callback, SingleProcess
 from dissensus.training.step import Trainer
 from dissensus.training.stream import Batch, LabelledAugmentation, Stream, make_stream
-
-if TYPE_CHECKING:
-    from dissensus.training.distributed import ProcessGroup
 
 __all__ = ["NonFiniteLoss", "fit"]
 
@@ -96,7 +93,7 @@ def fit(
             process.rank,
         )
         _check_selection(ens, val, chosen)
-        checkpoints = process.make_checkpoints(parsed, chosen, folder, stream)
+        checkpoints = Checkpoints(process, parsed, chosen, folder, stream)
         with torch.random.fork_rng(), Interruption() as interruption:
             resume = process.should_resume(resume, folder)
             checkpoints.start(config or {}, resume=resume)
@@ -112,7 +109,7 @@ def fit(
         return checkpoints.finish()
 
 
-def _start_process(ens: Ensemble, distributed: bool | Distributed) -> SingleProcess | ProcessGroup:
+def _start_process(ens: Ensemble, distributed: bool | Distributed) -> SingleProcess:
     if not distributed:
         return SingleProcess(ens)
     from dissensus.training.distributed import ProcessGroup
@@ -127,7 +124,7 @@ def _start_process(ens: Ensemble, distributed: bool | Distributed) -> SingleProc
 class _Run:
     """All that takes part in a run."""
 
-    process: SingleProcess | ProcessGroup
+    process: SingleProcess
     stream: Stream
     trainer: Trainer
     checkpoints: Checkpoints

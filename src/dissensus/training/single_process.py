@@ -1,17 +1,19 @@
 """Training in a single process, which holds all members.
 
-``distributed.ProcessGroup`` is the counterpart with the same methods for one of several processes.
+``distributed.ProcessGroup`` does the same as one of several processes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Objective
-from dissensus.training.checkpoints import Checkpoints
 from dissensus.training.interruption import Interruption
+from dissensus.training.meters import Meter
 from dissensus.training.predict import evaluate
 from dissensus.training.recipe import CheckpointInterval, Recipe
 from dissensus.training.run_folder import RunFolder
@@ -21,6 +23,7 @@ from dissensus.training.stream import Stream
 __all__ = ["Callback", "SingleProcess"]
 
 Callback = Callable[[dict[str, Any], Ensemble], bool | None]
+T = TypeVar("T")
 
 
 class SingleProcess:
@@ -29,23 +32,23 @@ class SingleProcess:
     rank, first, single = 0, True, True
 
     def __init__(self, ens: Ensemble) -> None:
-        self.ens, self.members = ens, ens.members
+        self.ens, self.members, self.execution = ens, ens.members, ens.execution
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         pass
 
-    def make_checkpoints(
-        self, objective: Objective, recipe: Recipe, folder: RunFolder | None, stream: Stream
-    ) -> Checkpoints:
-        """What keeps the state of the run."""
-        return Checkpoints(self.ens, objective, recipe, folder, stream)
+    # ---- the loop -------------------------------------------------------------------------------
 
     def make_trainer(self, objective: Objective, recipe: Recipe) -> Trainer:
         """What makes the steps."""
         return Trainer(self.ens, objective, recipe)
+
+    def make_meter(self, objective: Objective) -> Meter:
+        """What collects the metrics of an epoch."""
+        return Meter(self.ens.members, self.ens.combine)
 
     def should_resume(self, resume: bool, folder: RunFolder | None) -> bool:
         """Whether to go on with the run in ``folder``."""
@@ -71,11 +74,47 @@ class SingleProcess:
         """The metrics of a data set."""
         return evaluate(self.ens, data, batch_size)
 
-    def broadcast(self, record: dict[str, Any]) -> dict[str, Any]:
-        """The record of an epoch that all processes decide by."""
-        return record
-
     def call(self, callbacks: Sequence[Callback], record: dict[str, Any]) -> bool:
         """Call back; whether a callback ends training."""
         answers = [callback(record, self.ens) for callback in callbacks]
         return any(answers)
+
+    # ---- exchanges ------------------------------------------------------------------------------
+
+    def on_first(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns in the first process, which alone does it."""
+        return work()
+
+    def broadcast(self, value: T) -> T:
+        """The first process's value, so that all decide by the same bits."""
+        return self.on_first(lambda: value)
+
+    def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of all members, in the first process."""
+        return tensors
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def weights(self) -> dict[str, Tensor]:
+        """Weights and statistics of the members of this process."""
+        return self.ens.state_dict()
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        """Go on with such weights."""
+        self.ens.load_state_dict(weights)
+
+    def random_states(self) -> dict[str, Tensor]:
+        """The random numbers of other processes, beside those of the stream."""
+        return {}
+
+    def load_checkpoint(self, folder: RunFolder) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Tensors and values of the checkpoint in ``folder``; None where there is none."""
+        return folder.load()
+
+    def finish(self, execution: str) -> None:
+        """Leave the ensemble with its final weights; ``execution`` is what ``"tune"`` chose."""
+        self.ens.eval()
+
+    def description(self) -> dict[str, Any]:
+        """What a run's record says about its processes."""
+        return {}

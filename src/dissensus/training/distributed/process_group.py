@@ -1,14 +1,13 @@
 """The process group: one of several processes that train an ensemble together.
 
-``single_process.SingleProcess`` is its counterpart.
+Each holds some of the members and sees some rows of each batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,16 +15,16 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Objective
 from dissensus.training.distributed.batch_norm import synchronize
-from dissensus.training.distributed.checkpoints import (
-    DistributedCheckpoints,
-    GivenEnsemble,
-    join,
-    pack,
-    unpack,
-)
 from dissensus.training.distributed.communicator import Communicator, restarts
 from dissensus.training.distributed.exchange import DistributedMeter, Exchange, to_all_members
 from dissensus.training.distributed.heartbeat import RankFailed
+from dissensus.training.distributed.member_tensors import (
+    GivenEnsemble,
+    join,
+    own_part,
+    pack,
+    unpack,
+)
 from dissensus.training.distributed.sharding import Shards
 from dissensus.training.distributed.step import DistributedTrainer
 from dissensus.training.interruption import Interruption, Stopped
@@ -33,15 +32,17 @@ from dissensus.training.layout import Distributed, Layout
 from dissensus.training.predict import evaluate
 from dissensus.training.recipe import CheckpointInterval, Recipe
 from dissensus.training.run_folder import RunFolder
-from dissensus.training.single_process import Callback
+from dissensus.training.single_process import Callback, SingleProcess
 from dissensus.training.stream import Stream
 
 __all__ = ["ProcessGroup"]
 
+T = TypeVar("T")
+
 _ASK_EVERY = 64  # batches after which ranks ask the first whether it is time to save
 
 
-class ProcessGroup:
+class ProcessGroup(SingleProcess):
     """This rank's part of a job: ``ens`` are its own members, an ensemble like any other.
 
     While it trains the ensemble that was given holds this rank's members only, too; calling it
@@ -54,7 +55,8 @@ class ProcessGroup:
     def __init__(self, ens: Ensemble, settings: Distributed) -> None:
         self.settings, self.given = settings, GivenEnsemble(ens)
         self.link = Communicator(ens.device, settings.timeout)
-        self.rank, self.first, self.members = self.link.rank, self.link.first, ens.members
+        self.rank, self.first = self.link.rank, self.link.first
+        self.members, self.execution = ens.members, ens.execution
         with self._reported():
             along, data = settings.shape(self.link.ranks, ens.members)
             self.layout = Layout(ens.members, along, data)
@@ -69,17 +71,9 @@ class ProcessGroup:
             if self.shards is not None:
                 self.shards.split()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, Stopped):  # all ranks have stopped at the same batch
-            self.fill()
+            self._fill()
         self.given.give_back()
         if error is None:
             self.link.all_reduce(torch.zeros(1), "decisions")  # nobody leaves before the others
@@ -129,12 +123,6 @@ class ProcessGroup:
         """Whether to go on: as asked, or where torchrun has started the processes anew."""
         return resume or (folder is not None and restarts() > 0)
 
-    def make_checkpoints(
-        self, objective: Objective, recipe: Recipe, folder: RunFolder | None, stream: Stream
-    ) -> DistributedCheckpoints:
-        """What keeps the run: all that is written goes through the first rank."""
-        return DistributedCheckpoints(self, objective, recipe, folder, stream)
-
     def make_trainer(self, objective: Objective, recipe: Recipe) -> DistributedTrainer:
         """What makes the steps; from here on the ensemble that was given holds own members only."""
         self.given.lend(self.ens, self._forward)
@@ -151,7 +139,7 @@ class ProcessGroup:
             self.ens.tune(stream.first_inputs())
             return self.ens.execution
 
-        self.ens.execution = self.link.on_first(measured)
+        self.ens.execution = self.on_first(measured)
         return self.ens.execution
 
     def should_stop(self, interruption: Interruption) -> bool:
@@ -178,42 +166,26 @@ class ProcessGroup:
 
         return evaluate(self.ens, data, batch_size, meter=self.make_meter(None), rows=rows)
 
-    def weights(self) -> dict[str, Tensor]:
-        """Weights and statistics of this rank's members; ranks with the same members all ask."""
-        return self.ens.state_dict() if self.shards is None else self.shards.state()
-
-    def put_weights(self, weights: dict[str, Tensor]) -> None:
-        """Go on with such weights."""
-        if self.shards is None:
-            self.ens.load_state_dict(weights)
-        else:
-            self.shards.load(weights)
-
-    def fill(self) -> None:
-        """Give the ensemble that was given the weights of all members, on every rank."""
-        state = {f"model.{name}": tensor for name, tensor in self.weights().items()}
-        whole = self.gather(state, everywhere=True)
-        self.given.fill({n.removeprefix("model."): t for n, t in whole.items()})
-
-    def broadcast(self, record: dict[str, Any]) -> dict[str, Any]:
-        """The first rank's record, so that all decide by the same bits."""
-        return self.link.on_first(lambda: record)
-
     def call(self, callbacks: Sequence[Callback], record: dict[str, Any]) -> bool:
         """The first rank calls back, with all members in its hands; all hear the answers."""
         if not callbacks:
             return False
-        state = {f"model.{name}": tensor for name, tensor in self.weights().items()}
-        gathered = self.gather(state, everywhere=False)
+        gathered = self._gather_weights(everywhere=False)
 
         def call() -> bool:
-            whole = self.given.copy({n.removeprefix("model."): t for n, t in gathered.items()})
+            whole = self.given.copy(gathered)
             answers = [callback(record, whole) for callback in callbacks]
             return any(answers)
 
-        return self.link.on_first(call)
+        return self.on_first(call)
 
-    def gather(self, tensors: dict[str, Tensor], *, everywhere: bool) -> dict[str, Tensor]:
+    # ---- exchanges ------------------------------------------------------------------------------
+
+    def on_first(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns on the first rank, as plain JSON values, on all ranks."""
+        return self.link.on_first(work)
+
+    def gather(self, tensors: dict[str, Tensor], *, everywhere: bool = False) -> dict[str, Tensor]:
         """The tensors of all members, named as one process does; on the first rank, or on all."""
         for name in ("model.weights", "best.weights"):
             if name in tensors and self.given.weights is not None:
@@ -225,3 +197,69 @@ class ProcessGroup:
             return {}
         parts = self.link.gather_bytes(pack(tensors), "checkpoint", everywhere=everywhere)
         return join([unpack(part) for part in parts], stacked=self.given.stacked)
+
+    def _gather_weights(self, *, everywhere: bool) -> dict[str, Tensor]:
+        state = {f"model.{name}": tensor for name, tensor in self.weights().items()}
+        whole = self.gather(state, everywhere=everywhere)
+        return {name.removeprefix("model."): tensor for name, tensor in whole.items()}
+
+    # ---- checkpoints ----------------------------------------------------------------------------
+
+    def weights(self) -> dict[str, Tensor]:
+        """Weights and statistics of this rank's members; ranks with the same members all ask."""
+        return self.ens.state_dict() if self.shards is None else self.shards.state()
+
+    def load_weights(self, weights: dict[str, Tensor]) -> None:
+        """Go on with such weights."""
+        if self.shards is None:
+            self.ens.load_state_dict(weights)
+        else:
+            self.shards.load(weights)
+
+    def random_states(self) -> dict[str, Tensor]:
+        """The random numbers of the layers of all ranks but the first."""
+        layers = self.link.all_gather(torch.get_rng_state(), "checkpoint")
+        return {f"layers.{rank}": layers[rank] for rank in range(1, len(layers))}
+
+    def load_checkpoint(self, folder: RunFolder) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """This rank's part of the checkpoint in ``folder``."""
+        checkpoint = folder.load()
+        there = self.link.all_gather(torch.tensor([checkpoint is not None]), "decisions").flatten()
+        if bool(there[0]) and not bool(there.all()):
+            blind = (~there).nonzero().flatten().tolist()
+            raise ValueError(
+                f"rank {blind[0]} cannot see the checkpoint in {folder.path}; the run folder must "
+                "be on a file system that all ranks share"
+            )
+        if checkpoint is None or not bool(there[0]):
+            return None
+        whole, values = checkpoint
+        tensors = own_part(whole, self.own, stacked=self.given.stacked)
+        self._choose_random_state(tensors)
+        return tensors, values
+
+    def _choose_random_state(self, tensors: dict[str, Tensor]) -> None:
+        """Layers go on with the random numbers of their rank, if there are as many as before."""
+        saved = [name for name in tensors if name.startswith("random.layers.")]
+        if self.rank == 0 or "random.draws" not in tensors:
+            return
+        tensors.pop("random.device", None)  # that of the first rank's GPU
+        own = tensors.get(f"random.layers.{self.rank}")
+        if len(saved) + 1 == self.link.ranks and own is not None:
+            tensors["random.layers"] = own
+        else:
+            del tensors["random.layers"]
+
+    def finish(self, execution: str) -> None:
+        """Put the weights of all members into the ensemble that was given, on every rank."""
+        self._fill()
+        self.given.ens.eval()
+        if execution:
+            self.given.ens.execution = execution
+
+    def _fill(self) -> None:
+        self.given.fill(self._gather_weights(everywhere=True))
+
+    def description(self) -> dict[str, Any]:
+        """The shape of the mesh."""
+        return {"distributed": {"members": self.layout.along, "data": self.layout.data}}

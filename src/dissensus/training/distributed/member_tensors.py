@@ -1,0 +1,144 @@
+"""Tensors of all members from those of each rank, and back.
+
+Checkpoints are those of one process, whatever the number of ranks.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dissensus.ensemble import Ensemble
+from dissensus.ensemble.stack import put_tensors
+
+__all__ = ["GivenEnsemble", "join", "own_part", "pack", "unpack"]
+
+Tensors = dict[str, Tensor]
+
+# In front of names: what a checkpoint keeps by member, and where in the rest of a name the number
+# of a member stands if members are unlike.
+_BY_MEMBER = {"model.": 1, "best.": 1, "optimizer.": 0}
+
+
+def pack(tensors: Tensors) -> bytes:
+    """Tensors as bytes, in the format of checkpoints."""
+    from safetensors.torch import save
+
+    return bytes(save({n: t.detach().cpu().contiguous().clone() for n, t in tensors.items()}))
+
+
+def unpack(payload: bytes) -> Tensors:
+    """What :func:`pack` was given."""
+    from safetensors.torch import load
+
+    tensors: Tensors = load(payload)
+    return tensors
+
+
+def join(parts: Sequence[Tensors], *, stacked: bool) -> Tensors:
+    """The tensors of all members, as one process names them; ``parts`` are those of the ranks."""
+    whole: dict[str, list[Tensor]] = {}
+    before = 0  # members on the ranks so far
+    for part in parts:
+        numbers = {0}
+        for name, tensor in part.items():
+            words, place = name.split("."), _place(name, stacked)
+            if place is None:
+                whole.setdefault(name, [tensor])
+            elif stacked:
+                whole.setdefault(name, []).append(tensor)
+            else:
+                numbers.add(int(words[place]) + 1)
+                words[place] = str(int(words[place]) + before)
+                whole[".".join(words)] = [tensor]
+        before += max(numbers)
+    return {name: t[0] if len(t) == 1 else torch.cat(t) for name, t in whole.items()}
+
+
+def own_part(whole: Tensors, own: Sequence[int], *, stacked: bool) -> Tensors:
+    """The tensors of the members ``own``, under the names that a rank with only these has."""
+    part: Tensors = {}
+    for name, tensor in whole.items():
+        words, place = name.split("."), _place(name, stacked)
+        if place is None:
+            part[name] = tensor
+        elif stacked:
+            part[name] = tensor[list(own)]
+        elif int(words[place]) in own:
+            words[place] = str(list(own).index(int(words[place])))
+            part[".".join(words)] = tensor
+    return part
+
+
+def _place(name: str, stacked: bool) -> int | None:
+    """Which word of a name is about members; None where a tensor is all members' together."""
+    kind, _, rest = name.partition(".")
+    where = _BY_MEMBER.get(f"{kind}.")
+    first = rest.partition(".")[0]
+    if where is None or (where == 1 and first != ("stack" if stacked else "unlike")):
+        return None
+    return where + 1
+
+
+class GivenEnsemble:
+    """The ensemble that ``fit`` was given, which holds its members again only at the end.
+
+    Lent out, it stands for the members of this rank; what it held of others is let go.
+    """
+
+    def __init__(self, ens: Ensemble) -> None:
+        self.ens, self.stacked = ens, ens.stack is not None
+        self.weights = ens.weights
+        self.backbone = ens.backbone
+        self._kept: nn.Module | None = None
+
+    def lend(self, own: Ensemble, forward: Callable[..., Tensor]) -> None:
+        """Let the ensemble's layers be those of ``own``, and ``forward`` run for all ranks."""
+        ens = self.ens
+        held = ens.stack if self.stacked else ens.unlike
+        assert held is not None
+        for tensor in (*held.parameters(), *held.buffers()):
+            tensor.data = tensor.data.new_empty(0)
+        self._kept = held
+        ens.stack, ens.unlike, ens.backbone = own.stack, own.unlike, own.backbone
+        ens.forward = forward  # type: ignore[method-assign]
+
+    def give_back(self) -> None:
+        """Let the ensemble be its own again; empty, unless it was filled."""
+        if self._kept is None:
+            return
+        ens, held = self.ens, self._kept
+        ens.stack, ens.unlike = (held, None) if self.stacked else (None, held)  # type: ignore[assignment]
+        ens.backbone = self.backbone
+        del ens.forward
+        self._kept = None
+
+    def fill(self, state: Tensors) -> None:
+        """Give the ensemble the weights of all members."""
+        self.give_back()
+        self._put(self.ens, state)
+        self.ens.weights = self.weights
+
+    def copy(self, state: Tensors) -> Ensemble:
+        """An ensemble of its own with the weights of all members."""
+        assert self._kept is not None
+        ens = copy.copy(self.ens)
+        ens.__dict__ = {**self.ens.__dict__, "_modules": dict(self.ens._modules)}
+        ens.__dict__.pop("forward", None)
+        held = copy.deepcopy(self._kept)
+        ens.stack, ens.unlike = (held, None) if self.stacked else (None, held)  # type: ignore[assignment]
+        self._put(ens, state)
+        return ens
+
+    def _put(self, ens: Ensemble, state: Tensors) -> None:
+        held, prefix = (ens.stack, "stack.") if self.stacked else (ens.unlike, "unlike.")
+        assert held is not None
+
+        def put(name: str, tensor: Tensor) -> Tensor:
+            tensor.data = state[prefix + name].to(tensor.device)
+            return tensor
+
+        put_tensors(held, put)
