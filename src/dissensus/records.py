@@ -19,7 +19,22 @@ from typing import Any
 from dissensus._version import __version__
 from dissensus.files import write_text
 
-__all__ = ["environment", "read_record", "threads", "toml_text", "write_record"]
+__all__ = [
+    "CHECKPOINT",
+    "CONFIG",
+    "METRICS",
+    "RECORD",
+    "STATE",
+    "environment",
+    "read_record",
+    "threads",
+    "toml_text",
+    "write_record",
+]
+
+# The files of a run folder; ``training.run_folder`` writes them.
+CONFIG, METRICS, RECORD = "config.toml", "metrics.jsonl", "record.json"
+CHECKPOINT, STATE = "checkpoint.safetensors", "state.json"
 
 
 def write_record(path: str | Path, record: dict[str, Any]) -> None:

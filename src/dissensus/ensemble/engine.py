@@ -91,10 +91,10 @@ class Engine:
             with torch.no_grad():
                 for (_, saved), gradient in zip(runs, gradients, strict=True):
                     self._accumulate(tensors, saved, gradient)
-            found = self.buffers.gradients
+            by_name = self.buffers.gradients
             # The members' first layer is one product; a layer that is never called has no gradient.
             return [
-                found[name].view_as(tensor) if name in found else torch.zeros_like(tensor)
+                by_name[name].view_as(tensor) if name in by_name else torch.zeros_like(tensor)
                 for name, tensor in tensors.items()
             ]
 

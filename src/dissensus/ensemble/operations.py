@@ -92,17 +92,17 @@ def _linear(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved
 
 
 def _linear_back(
-    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
 ) -> tuple[Tensor | None]:
     name, (x, between) = step.name + "weight", saved
     weight = tensors[name]
     grad = (grad if len(between) == 1 else grad.flatten(1, -2)).mT
     if step.name + "bias" in tensors:
-        found.add(step.name + "bias", grad.sum(2))
+        buffers.add(step.name + "bias", grad.sum(2))
     if len(x) < len(weight):
-        found.add_product(name, grad.reshape(len(x), -1, grad.shape[2]), x)
+        buffers.add_product(name, grad.reshape(len(x), -1, grad.shape[2]), x)
         return (None,)
-    found.add_product(name, grad, x)
+    buffers.add_product(name, grad, x)
     if step.shared:
         return (None,)
     back = torch.bmm(weight.mT, grad).mT
@@ -152,15 +152,15 @@ def _norm(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
 
 
 def _norm_back(
-    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
 ) -> tuple[Tensor | None]:
     assert isinstance(step.module, nn.LayerNorm)
     x, hat, mean, rstd = saved
     weight, bias = tensors.get(step.name + "weight"), tensors.get(step.name + "bias")
     if weight is not None:
-        found.add(step.name + "weight", _total(grad * hat, weight))
+        buffers.add(step.name + "weight", _total(grad * hat, weight))
     if bias is not None:
-        found.add(step.name + "bias", _total(grad, bias))
+        buffers.add(step.name + "bias", _total(grad, bias))
     if step.shared:
         return (None,)
     grad_hat = grad if weight is None else grad * _along(weight, grad)
@@ -176,10 +176,10 @@ def _scale(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]
 
 
 def _scale_back(
-    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
 ) -> tuple[Tensor | None]:
     scale = tensors[step.name]
-    found.add(step.name, _total(grad * saved[0], scale))
+    buffers.add(step.name, _total(grad * saved[0], scale))
     if step.shared:
         return (None,)
     return (_narrowed(grad * _along(scale, grad), saved[0].shape[-1]),)
@@ -199,7 +199,7 @@ def _dropout(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Save
 
 
 def _dropout_back(
-    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
 ) -> tuple[Tensor | None]:
     return (aten.native_dropout_backward(grad, *saved) if saved else grad,)
 
@@ -212,7 +212,7 @@ def _add(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
 
 
 def _add_back(
-    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
 ) -> tuple[Tensor | None, ...]:
     return tuple(_narrowed(grad, width) for width in saved)
 
@@ -223,7 +223,7 @@ def _flatten(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Save
 
 
 def _flatten_back(
-    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
 ) -> tuple[Tensor | None]:
     return (grad.unflatten(2, saved[0]),)
 
@@ -234,7 +234,7 @@ def _token(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]
 
 
 def _token_back(
-    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
 ) -> tuple[Tensor | None]:
     if step.shared:
         return (None,)
@@ -259,7 +259,7 @@ def _activation(
         return out, (out,)
 
     def back(
-        step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+        step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
     ) -> tuple[Tensor | None]:
         return (backward(grad, saved[0]),)
 
@@ -273,7 +273,7 @@ def _elementwise(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, 
 
 
 def _elementwise_back(
-    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, found: GradientBuffers
+    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
 ) -> tuple[Tensor | None]:
     """Automatic differentiation of this one operation."""
     assert step.module is not None

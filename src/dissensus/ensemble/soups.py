@@ -1,4 +1,4 @@
-"""One network from many: uniform and greedy soups, and the best single member.
+"""Soups: one network from many members, and the best single member.
 
 A soup (Wortsman et al., 2022) averages weights. It is one of the three ways ldr combines members
 (its Appendix A.2); members that did not start from common weights rarely make a good one.

@@ -1,4 +1,4 @@
-"""Members as one module whose parameters and buffers have a leading axis: ``[members, …]``.
+"""The stack: members as one module, with parameters and buffers ``[members, …]``.
 
 The stack keeps the structure and the names of a member, so ``state_dict`` reads as a member's does.
 Both executions run from it; which one is used never changes what is stored.

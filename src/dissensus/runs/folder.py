@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dissensus.files import read_toml
-from dissensus.records import read_record
+from dissensus.records import CHECKPOINT, CONFIG, METRICS, RECORD, read_record
 from dissensus.runs.hub_folder import is_hub_folder, read_hub_config
 
 __all__ = [
@@ -23,9 +23,6 @@ __all__ = [
     "find_runs",
     "read_config",
 ]
-
-CONFIG, METRICS, RECORD = "config.toml", "metrics.jsonl", "record.json"
-CHECKPOINT = "checkpoint.safetensors"
 
 #: How many levels below a folder are searched for runs.
 _DEPTH = 4

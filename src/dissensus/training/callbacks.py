@@ -1,4 +1,4 @@
-"""Callbacks for :func:`dissensus.fit` that others would have to write again."""
+"""Callbacks of :func:`dissensus.fit`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["TensorBoard"]
 
 
 class TensorBoard:
-    """Writes the figures of every epoch for TensorBoard: ``callbacks=[TensorBoard("runs/a")]``.
+    """Writes the metrics of every epoch for TensorBoard: ``callbacks=[TensorBoard("runs/a")]``.
 
-    Each figure becomes a curve such as ``val/accuracy``, each member's ``val/per_member_error/0``.
+    Each metric becomes a curve such as ``val/accuracy``, each member's ``val/per_member_error/0``.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -32,16 +32,16 @@ class TensorBoard:
         if self._writer is None:
             # An epoch that a kill made run twice is drawn once.
             self._writer = self._writer_class(str(self.folder), purge_step=epoch)
-        for part, figures in record.items():
-            if isinstance(figures, dict):
-                for name, value in _curves(part, figures).items():
+        for part, metrics in record.items():
+            if isinstance(metrics, dict):
+                for name, value in _curves(part, metrics).items():
                     self._writer.add_scalar(name, value, epoch)
         self._writer.flush()
 
 
-def _curves(part: str, figures: dict[str, Any]) -> dict[str, float]:
+def _curves(part: str, metrics: dict[str, Any]) -> dict[str, float]:
     curves = {}
-    for name, value in figures.items():
+    for name, value in metrics.items():
         several = value if isinstance(value, list) else [value]
         for number, single in enumerate(several):
             if single is not None:  # a member that no batch of the epoch used

@@ -236,10 +236,10 @@ class _PieceReader(Dataset[_Piece]):
         x, first = self.x, wanted.piece * self.together
         start, stop = self._start(first), self._start(first + self.together)
         try:
-            found = x.read(start + x.rank, stop, self.order[1], x.world)
+            examples = x.read(start + x.rank, stop, self.order[1], x.world)
         except ValueError as error:
             return _Piece(None, None, [], str(error))
-        return _Piece(found.x, found.y, found.problems)
+        return _Piece(examples.x, examples.y, examples.problems)
 
     def _start(self, batch: int) -> int:
         """The place at which a batch begins; that after the last one is the end."""

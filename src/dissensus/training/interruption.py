@@ -1,4 +1,4 @@
-"""Ctrl-C that lets a step finish."""
+"""Interruption by Ctrl-C or SIGTERM, which lets a step finish."""
 
 from __future__ import annotations
 

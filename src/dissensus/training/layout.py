@@ -1,4 +1,4 @@
-"""Who holds what: members and rows of a batch, dealt out to the ranks of a mesh."""
+"""Layout of a distributed job: members and rows of a batch, dealt out to the ranks of a mesh."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Distributed", "Layout", "Share", "deal"]
 
 @dataclass(frozen=True)
 class Distributed:
-    """How :func:`dissensus.fit` spreads over the processes that ``torchrun`` has started.
+    """The settings of :func:`dissensus.fit` across the processes that ``torchrun`` has started.
 
     The mesh is ``members`` × ``data`` ranks. Along the first axis each rank holds some of the
     members; along the second it takes some rows of each batch, and gradients are summed. What is

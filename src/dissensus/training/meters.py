@@ -8,7 +8,7 @@ that was stopped in between ends with the same metrics to the last bit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,10 +18,10 @@ from torch.nn.functional import log_softmax
 from dissensus.losses import check_loss_inputs, cross_entropy, errors
 from dissensus.outputs import combined_log_probs, log_mean_exp
 
-__all__ = ["FleetMeter", "Meter", "check_task", "judge"]
+__all__ = ["FleetMeter", "Meter", "MeterBatch", "check_task", "judge"]
 
-_KEPT = 1 << 20  # numbers kept before they are judged
-_PLAIN = ("examples", "ensemble_error", "member_error", "hits", "parts")  # sums that are no tensors
+_KEPT = 1 << 20  # numbers kept before they are measured
+_BY_MEMBER = ("member", "member_hits", "member_examples")  # sums of each member
 
 
 def check_task(outputs: Tensor, targets: Tensor, combine: str) -> None:
@@ -52,11 +52,8 @@ def judge(
 
     outputs = outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
     if combine == "mean":
-        found = errors(outputs, targets, "mse", combine)
-        return {
-            "ensemble_error": total(found.ensemble),
-            "member": total(found.member),
-        }
+        error = errors(outputs, targets, "mse", combine)
+        return {"ensemble_error": total(error.ensemble), "member": total(error.member)}
     labels = targets.argmax(-1) if targets.is_floating_point() else targets
     log_probs = log_softmax(outputs, -1)
     member = cross_entropy(log_probs, targets)
@@ -73,24 +70,34 @@ def judge(
     }
 
 
-def _record(found: Mapping[str, Any]) -> dict[str, Any]:
+def _record(sums: Mapping[str, Any]) -> dict[str, Any]:
     """The metrics of an epoch: means, from sums over its ``examples``.
 
     ``per_member`` (and for classifiers ``per_member_hits``) are means already.
     """
-    count = found["examples"]
+    count = sums["examples"]
     record: dict[str, Any] = {
         "examples": count,
-        **{f"part/{name}": value / count for name, value in found["parts"].items()},
-        "ensemble_error": found["ensemble_error"] / count,
-        "member_error": found["member_error"] / count,
-        "diversity": (found["member_error"] - found["ensemble_error"]) / count,
-        "per_member_error": found["per_member"],
+        **{f"part/{name}": value / count for name, value in sums["parts"].items()},
+        "ensemble_error": sums["ensemble_error"] / count,
+        "member_error": sums["member_error"] / count,
+        "diversity": (sums["member_error"] - sums["ensemble_error"]) / count,
+        "per_member_error": sums["per_member"],
     }
-    if "hits" in found:
-        record["accuracy"] = found["hits"] / count
-        record["per_member_accuracy"] = found["per_member_hits"]
+    if "hits" in sums:
+        record["accuracy"] = sums["hits"] / count
+        record["per_member_accuracy"] = sums["per_member_hits"]
     return record
+
+
+class MeterBatch(NamedTuple):
+    """The outputs of a batch, ``[drawn members, batch, outputs]``, until they are measured."""
+
+    outputs: Tensor
+    targets: Tensor
+    drawn: list[int]
+    parts: dict[str, Tensor]
+    weights: Tensor | None
 
 
 class Meter:
@@ -98,25 +105,19 @@ class Meter:
 
     def __init__(self, members: int, combine: str) -> None:
         self.members, self.combine = members, combine
-        self.outputs: list[Tensor] = []
-        self.targets: list[Tensor] = []
-        self.weights: list[Tensor] = []  # as many as targets, or none
-        self.drawn: list[list[int]] = []
-        self.parts: list[tuple[int, dict[str, Tensor]]] = []
+        self.batches: list[MeterBatch] = []
         self.sums: dict[str, Any] = {
             "examples": 0,
             "ensemble_error": 0.0,
             "member_error": 0.0,
             "hits": 0.0,
-            "member": torch.zeros(members, dtype=torch.float64),
-            "member_hits": torch.zeros(members, dtype=torch.float64),
-            "member_examples": torch.zeros(members, dtype=torch.float64),
             "parts": {},
+            **{name: torch.zeros(members, dtype=torch.float64) for name in _BY_MEMBER},
         }
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         """Raise unless the very first batch has the targets that are predicted."""
-        check_task(outputs.detach(), targets, self.combine)
+        check_task(outputs, targets, self.combine)
 
     def add(
         self,
@@ -126,104 +127,96 @@ class Meter:
         drawn: list[int] | None,
         weights: Tensor | None = None,
     ) -> None:
-        """Remember one batch."""
-        self.outputs.append(outputs.detach())
-        self.targets.append(targets)
-        if weights is not None:
-            self.weights.append(weights)
-        self.drawn.append(list(range(self.members)) if drawn is None else drawn)
-        self.parts.append((len(targets), {name: part.detach() for name, part in parts.items()}))
-        if self._full():
+        """Remember one batch; nothing may have a gradient."""
+        members = list(range(self.members)) if drawn is None else drawn
+        self.batches.append(MeterBatch(outputs, targets, members, parts, weights))
+        if self._size() >= _KEPT:
             self.flush()
 
-    def _full(self) -> bool:
-        return self._enough(len(self.outputs) * self.outputs[0].numel())
-
-    def _enough(self, numbers: int) -> bool:
-        return numbers >= _KEPT
+    def _size(self) -> int:
+        """About how many numbers are kept."""
+        return len(self.batches) * self.batches[0].outputs.numel()
 
     def flush(self) -> None:
-        """Judge what is kept: at once where all batches have the same members."""
-        if not self.outputs:
+        """Measure what is kept: at once where all batches have the same members."""
+        batches, self.batches = self.batches, []
+        if not batches:
             return
-        same = all(drawn == self.drawn[0] for drawn in self.drawn)
-        weights: list[Tensor | None] = [*self.weights] or [None] * len(self.outputs)
-        if same:
-            every = torch.cat(self.weights) if self.weights else None
-            groups = [(torch.cat(self.outputs, 1), torch.cat(self.targets), self.drawn[0], every)]
-        else:
-            groups = list(zip(self.outputs, self.targets, self.drawn, weights, strict=True))
-        for group in groups:
-            self._judge(*group)
         totals = self.sums["parts"]
-        for name in self.parts[0][1]:
-            values = torch.stack([parts[name] for _, parts in self.parts]).double().cpu()
-            sizes = torch.tensor([size for size, _ in self.parts], dtype=torch.float64)
+        sizes = torch.tensor([len(batch.targets) for batch in batches], dtype=torch.float64)
+        for name in batches[0].parts:
+            values = torch.stack([batch.parts[name] for batch in batches]).double().cpu()
             totals[name] = totals.get(name, 0.0) + float(values @ sizes)
-        self.outputs, self.targets, self.weights, self.drawn, self.parts = [], [], [], [], []
+        if all(batch.drawn == batches[0].drawn for batch in batches):
+            batches = [_joined(batches)]
+        for batch in batches:
+            self._measure(batch)
 
-    def _judge(
-        self, outputs: Tensor, targets: Tensor, drawn: list[int], weights: Tensor | None
-    ) -> None:
-        judged = judge(outputs, targets, self.combine, weights)
-        found = {name: value.cpu() for name, value in judged.items()}
-        sums = self.sums
-        examples = len(targets) if weights is None else float(weights.double().sum())
+    def _measure(self, batch: MeterBatch) -> None:
+        metrics = judge(batch.outputs, batch.targets, self.combine, batch.weights)
+        metrics = {name: value.cpu() for name, value in metrics.items()}
+        sums, drawn, weights = self.sums, batch.drawn, batch.weights
+        examples = len(batch.targets) if weights is None else float(weights.double().sum())
         sums["examples"] += examples
-        sums["ensemble_error"] += float(found["ensemble_error"])
-        sums["member_error"] += float(found["member"].mean())
-        sums["member"][drawn] += found["member"]
+        sums["ensemble_error"] += float(metrics["ensemble_error"])
+        sums["member_error"] += float(metrics["member"].mean())
+        sums["member"][drawn] += metrics["member"]
         sums["member_examples"][drawn] += examples
-        if "hits" in found:
-            sums["hits"] += float(found["hits"])
-            sums["member_hits"][drawn] += found["member_hits"]
+        if "hits" in metrics:
+            sums["hits"] += float(metrics["hits"])
+            sums["member_hits"][drawn] += metrics["member_hits"]
 
     def record(self) -> dict[str, Any]:
-        """The epoch in numbers: means over its examples; None for a member that saw none.
+        """The metrics of the epoch: means over its examples; None for a member that saw none.
 
         Where a batch uses some members only, its ensemble is made of these, and so is mean ERR:
         their difference is the diversity.
         """
         self.flush()
-        sums = self.sums
+        sums = dict(self.sums)
         counts = sums["member_examples"].tolist()
-        by_member = {
-            name: [t / n if n else None for t, n in zip(sums[name].tolist(), counts, strict=True)]
-            for name in ("member", "member_hits")
-        }
-        found = {**sums, "per_member": by_member["member"]}
+        for name, total in (("per_member", "member"), ("per_member_hits", "member_hits")):
+            pairs = zip(sums[total].tolist(), counts, strict=True)
+            sums[name] = [value / count if count else None for value, count in pairs]
         if self.combine == "mean":
-            del found["hits"]
-        else:
-            found["per_member_hits"] = by_member["member_hits"]
-        return _record(found)
+            del sums["hits"]
+        return _record(sums)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain values from which :meth:`load` goes on, in the middle of an epoch."""
-        tensors = {name: self.sums[name] for name in ("member", "member_hits", "member_examples")}
-        for number, (outputs, targets) in enumerate(zip(self.outputs, self.targets, strict=True)):
-            tensors |= {f"outputs.{number}": outputs, f"targets.{number}": targets}
-        tensors |= {f"weights.{number}": own for number, own in enumerate(self.weights)}
-        for number, (_, parts) in enumerate(self.parts):
-            tensors |= {f"part.{number}.{name}": value for name, value in parts.items()}
-        plain = {name: self.sums[name] for name in _PLAIN}
-        sizes = [(size, list(parts)) for size, parts in self.parts]
-        return tensors, {**plain, "drawn": self.drawn, "sizes": sizes}
+        tensors = {name: self.sums[name] for name in _BY_MEMBER}
+        for number, batch in enumerate(self.batches):
+            own = {"outputs": batch.outputs, "targets": batch.targets}
+            own |= {} if batch.weights is None else {"weights": batch.weights}
+            own |= {f"part.{name}": value for name, value in batch.parts.items()}
+            tensors |= {f"{number}.{name}": value for name, value in own.items()}
+        plain = {name: value for name, value in self.sums.items() if name not in _BY_MEMBER}
+        kept = [(batch.drawn, list(batch.parts)) for batch in self.batches]
+        return tensors, {**plain, "kept": kept}
 
     def load(self, tensors: dict[str, Tensor], plain: dict[str, Any], device: torch.device) -> None:
         """Go on from what :meth:`state` returned."""
-        for name in ("member", "member_hits", "member_examples"):
-            self.sums[name] = tensors[name]
-        for name in _PLAIN:
-            self.sums[name] = plain[name]
-        self.drawn = [list(drawn) for drawn in plain["drawn"]]
-        for number, (size, names) in enumerate(plain["sizes"]):
-            self.outputs.append(tensors[f"outputs.{number}"].to(device))
-            self.targets.append(tensors[f"targets.{number}"].to(device))
-            if f"weights.{number}" in tensors:
-                self.weights.append(tensors[f"weights.{number}"].to(device))
-            parts = {name: tensors[f"part.{number}.{name}"].to(device) for name in names}
-            self.parts.append((size, parts))
+        self.sums = {name: value for name, value in plain.items() if name != "kept"}
+        self.sums |= {name: tensors[name] for name in _BY_MEMBER}
+        for number, (drawn, names) in enumerate(plain["kept"]):
+            start = f"{number}."
+            own = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+            own = {name: tensor.to(device) for name, tensor in own.items()}
+            parts = {name: own[f"part.{name}"] for name in names}
+            batch = MeterBatch(own["outputs"], own["targets"], drawn, parts, own.get("weights"))
+            self.batches.append(batch)
+
+
+def _joined(batches: list[MeterBatch]) -> MeterBatch:
+    """Batches of the same members as one, without the parts."""
+    weights = [batch.weights for batch in batches if batch.weights is not None]
+    return MeterBatch(
+        torch.cat([batch.outputs for batch in batches], 1),
+        torch.cat([batch.targets for batch in batches]),
+        batches[0].drawn,
+        {},
+        torch.cat(weights) if weights else None,
+    )
 
 
 class FleetMeter:
@@ -253,8 +246,8 @@ class FleetMeter:
     def _flush(self) -> None:
         outputs, targets = torch.cat(self.outputs, 2), torch.cat(self.targets, 1)
         weights = [torch.cat(self.weights, 1)] if self.weights else []
-        found = vmap(lambda o, t, *w: judge(o, t, self.combine, *w))(outputs, targets, *weights)
-        for name, value in found.items():
+        sums = vmap(lambda o, t, *w: judge(o, t, self.combine, *w))(outputs, targets, *weights)
+        for name, value in sums.items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value
         sizes = torch.tensor([float(t.shape[1]) for t in self.targets], device=targets.device)
         for name in self.parts[0]:

@@ -1,4 +1,4 @@
-"""Run folders: the files of a training run, their names, and how they are read and written.
+"""Run folders: the files of a training run, and how they are written and read.
 
 ``config.toml`` is what was asked, ``metrics.jsonl`` has one line for each epoch, and
 ``record.json`` is what came out. ``checkpoint.safetensors`` holds tensors (weights, moments, the
@@ -19,21 +19,18 @@ import torch
 from torch import Tensor
 
 from dissensus.files import read_safetensors, read_toml, write_safetensors, write_text
-from dissensus.records import environment, toml_text, write_record
+from dissensus.records import (
+    CHECKPOINT,
+    CONFIG,
+    METRICS,
+    RECORD,
+    STATE,
+    environment,
+    toml_text,
+    write_record,
+)
 
-__all__ = [
-    "CHECKPOINT",
-    "CONFIG",
-    "METRICS",
-    "RECORD",
-    "STATE",
-    "RunFolder",
-    "check_writable",
-    "read_checkpoint",
-]
-
-CONFIG, METRICS, RECORD = "config.toml", "metrics.jsonl", "record.json"
-CHECKPOINT, STATE = "checkpoint.safetensors", "state.json"
+__all__ = ["RunFolder", "check_writable", "read_checkpoint"]
 
 _FORMAT = "dissensus.checkpoint/1"
 

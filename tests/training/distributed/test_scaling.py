@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dissensus.training.distributed.scaling import Devices, Work, bytes_per_step, predict_step
+from benchmarks.scaling import Devices, Work, bytes_per_step, predict_step
 
 WORK = Work(members=6, batch=64, outputs=10, parameters=1000, seconds=0.5)
 DEVICES = Devices(latency=1e-3, bandwidth=1e6, memory=1e9, passes=10)

@@ -124,12 +124,12 @@ class Communicator:
         sizes = self.all_gather(torch.tensor([len(own)]), purpose, self.column).flatten().tolist()
         padded = torch.cat([own, own.new_zeros(max(sizes) - len(own))])
         if everywhere:
-            found = list(self.all_gather(padded, purpose, self.column))
+            gathered = list(self.all_gather(padded, purpose, self.column))
         else:
-            found = [torch.empty_like(padded) for _ in sizes] if self.first else []
+            gathered = [torch.empty_like(padded) for _ in sizes] if self.first else []
             with self._exchange(purpose, padded.nbytes):
-                dist.gather(padded, found or None, dst=0, group=self.column)
-        return [t[:size].numpy().tobytes() for t, size in zip(found, sizes, strict=False)]
+                dist.gather(padded, gathered or None, dst=0, group=self.column)
+        return [t[:size].numpy().tobytes() for t, size in zip(gathered, sizes, strict=False)]
 
     def stand_by(self) -> None:
         """Count the exchanges of a :meth:`gather_bytes` that other ranks make."""
@@ -147,12 +147,12 @@ class Communicator:
                 answer = {"value": work()}
             except (ValueError, OSError) as raised:
                 error, answer = raised, {"error": f"{raised}"}
-        found = json.loads(self._broadcast_bytes(json.dumps(answer).encode(), purpose))
+        answer = json.loads(self._broadcast_bytes(json.dumps(answer).encode(), purpose))
         if error is not None:
             raise error
-        if "error" in found:
-            raise ValueError(found["error"])
-        value: T = found["value"]
+        if "error" in answer:
+            raise ValueError(answer["error"])
+        value: T = answer["value"]
         return value
 
     def _broadcast_bytes(self, payload: bytes, purpose: str) -> bytes:
@@ -206,11 +206,11 @@ _meshes: dict[tuple[str, int, int], tuple[Any, DeviceMesh]] = {}
 def _mesh(kind: str, along: int, data: int) -> DeviceMesh:
     """The mesh of that shape, made once: each has process groups, which live as long as all."""
     world = dist.group.WORLD
-    found = _meshes.get((kind, along, data))
-    if found is None or found[0] is not world:
+    known = _meshes.get((kind, along, data))
+    if known is None or known[0] is not world:
         mesh = init_device_mesh(kind, (along, data), mesh_dim_names=("members", "data"))
-        _meshes[kind, along, data] = found = world, mesh
-    return found[1]
+        _meshes[kind, along, data] = known = world, mesh
+    return known[1]
 
 
 _turns = 0

@@ -15,7 +15,7 @@ from torch import Tensor
 from dissensus.objectives import Objective
 from dissensus.training.distributed.communicator import Communicator
 from dissensus.training.layout import Layout, Share
-from dissensus.training.meters import Meter
+from dissensus.training.meters import Meter, MeterBatch
 from dissensus.training.step import single_precision
 
 __all__ = ["DistributedMeter", "Exchange", "to_all_members"]
@@ -77,16 +77,16 @@ class Exchange:
         flat[_HEAD : _HEAD + len(own)] = own
         whole = self.link.all_gather(flat, "outputs", self.comm)
         self._check(whole[:, :_HEAD])
-        found = [flat.new_empty(*share.shape, width) for share in shares]
+        wholes = [flat.new_empty(*share.shape, width) for share in shares]
         for rank in ranks:
             start = _HEAD
-            for share, into in zip(shares, found, strict=True):
+            for share, into in zip(shares, wholes, strict=True):
                 positions, rows = share.of(rank)
                 part = whole[rank, start : start + share.size(rank) * width]
                 shape = len(positions), len(rows), width
                 into[positions, rows.start : rows.stop] = part.view(shape)
                 start += share.size(rank) * width
-        return found
+        return wholes
 
     def _settled(self, kind: str, pieces: Sequence[Tensor]) -> tuple[int, torch.dtype]:
         """Outputs and dtype, which a rank whose members are not drawn cannot know by itself."""
@@ -95,8 +95,8 @@ class Exchange:
             own = [0, 0] if known is None else [known.shape[2], 1 + _DTYPES.index(known.dtype)]
             device = pieces[0].device
             pair = torch.tensor(own, device=device)
-            found = self.link.all_gather(pair, "shapes", self.comm).tolist()
-            seen = {tuple(pair) for pair in found if pair[0]}
+            pairs = self.link.all_gather(pair, "shapes", self.comm).tolist()
+            seen = {tuple(pair) for pair in pairs if pair[0]}
             if len(seen) != 1:
                 raise ValueError(
                     "members must have equally many outputs of one dtype on all ranks, got "
@@ -209,17 +209,17 @@ class DistributedMeter(Meter):
         if len(outputs) and len(targets):
             super().check(outputs, targets)
 
-    def _full(self) -> bool:
+    def _size(self) -> int:
         if not self.gathers:
-            return super()._full()
-        if len(self.outputs) - self.collected >= _BATCHES:
+            return super()._size()
+        if len(self.batches) - self.collected >= _BATCHES:
             self.collect()
         # The outputs of all members, of which this rank may have few or none.
-        width = self.exchange.width or 1
-        return self._enough(len(self.outputs) * len(self.drawn[0]) * len(self.targets[0]) * width)
+        first, width = self.batches[0], self.exchange.width or 1
+        return len(self.batches) * len(first.drawn) * len(first.targets) * width
 
     def flush(self) -> None:
-        """Judge what is kept, after gathering what is not."""
+        """Measure what is kept, after gathering what is not."""
         self.collect()
         super().flush()
         self.collected = 0
@@ -232,29 +232,24 @@ class DistributedMeter(Meter):
     def load(self, tensors: dict[str, Tensor], plain: dict[str, Any], device: torch.device) -> None:
         """Go on from what :meth:`state` returned."""
         super().load(tensors, plain, device)
-        self.collected = len(self.outputs)
+        self.collected = len(self.batches)
 
     def collect(self) -> None:
         """Gather the outputs of batches that are not gathered yet."""
-        start, self.collected = self.collected, len(self.outputs)
-        if not self.gathers or start == len(self.outputs):
+        new, self.collected = self.batches[self.collected :], len(self.batches)
+        if not self.gathers or not new:
             return
-        pieces, targets = self.outputs[start:], self.targets[start:]
-        shares = [
-            self.layout.share(len(y), drawn)
-            for y, drawn in zip(targets, self.drawn[start:], strict=True)
-        ]
+        shares = [self.layout.share(len(batch.targets), batch.drawn) for batch in new]
+        kind = "evaluate" if self.objective is None else "metrics"
         with torch.no_grad():
-            kind = "evaluate" if self.objective is None else "figures"
-            self.outputs[start:] = self.exchange.gather(pieces, shares, targets[-1], kind)
-            if self.objective is not None:
-                weights: list[Tensor | None] = [*self.weights[start:]] or [None] * len(targets)
-                self.parts[start:] = [
-                    (len(y), self._parts(self.objective, o, y, w))
-                    for o, y, w in zip(self.outputs[start:], targets, weights, strict=True)
-                ]
+            pieces = [batch.outputs for batch in new]
+            wholes = self.exchange.gather(pieces, shares, new[-1].targets, kind)
+            new = [b._replace(outputs=whole) for b, whole in zip(new, wholes, strict=True)]
+            if self.objective is not None:  # its parts on outputs that no step has gathered
+                new = [b._replace(parts=_parts(self.objective, b)) for b in new]
+        self.batches[len(self.batches) - len(new) :] = new
 
-    def _parts(
-        self, objective: Objective, outputs: Tensor, y: Tensor, weights: Tensor | None
-    ) -> dict[str, Tensor]:
-        return objective.evaluate(single_precision(outputs), y, example_weights=weights).parts
+
+def _parts(objective: Objective, batch: MeterBatch) -> dict[str, Tensor]:
+    logits = single_precision(batch.outputs)
+    return objective.evaluate(logits, batch.targets, None, None, batch.weights).parts

@@ -97,8 +97,8 @@ class Heartbeat:
 
     def _beats(self) -> list[tuple[int, int]]:
         keys = [f"beat/{rank}" for rank in range(self.ranks)]
-        found = [self.store.get(k).decode() if self.store.check([k]) else "0 0" for k in keys]
-        return [(int(beats), int(entered)) for beats, entered in (text.split() for text in found)]
+        texts = [self.store.get(k).decode() if self.store.check([k]) else "0 0" for k in keys]
+        return [(int(beats), int(entered)) for beats, entered in (text.split() for text in texts)]
 
 
 def _named(ranks: list[int]) -> str:

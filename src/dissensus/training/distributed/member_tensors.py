@@ -1,4 +1,4 @@
-"""Tensors of all members from those of each rank, and back.
+"""Tensors of members: those of all from those of each rank, and back.
 
 Checkpoints are those of one process, whatever the number of ranks.
 """

@@ -1,4 +1,4 @@
-"""Members whose parameters are split over the ranks of the data axis (FSDP2).
+"""Sharding: members whose parameters are split over the ranks of the data axis (FSDP2).
 
 For members that do not fit on one device together with their gradients and moments: a rank keeps
 its part of each, and a member is put together only while it runs. Members run one after the other.

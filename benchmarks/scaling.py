@@ -1,4 +1,4 @@
-"""What a step costs on more devices than one has: bytes, counted, and seconds, from a model.
+"""A model of the cost of a distributed step: its bytes and seconds on more devices than one has.
 
 The model adds up what a step does one after the other, with nothing overlapped:
 
