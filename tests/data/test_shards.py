@@ -252,7 +252,7 @@ def test_a_folder_too_large_for_memory_stays_on_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_pictures(tmp_path, {"ant": 4, "bee": 4})
-    monkeypatch.setattr("dissensus.data.folder._LARGEST", 8 * 3 * 8 * 8 * 5 - 1)
+    monkeypatch.setattr("dissensus.data.image_folder._LARGEST", 8 * 3 * 8 * 8 * 5 - 1)
     assert isinstance(data.load(tmp_path, size=8).train[0], Examples)
     assert isinstance(data.load(tmp_path, size=7).train[0], torch.Tensor)
     with pytest.raises(ValueError, match="workers and on_error are for images on disk"):

@@ -9,7 +9,7 @@ True
 
 from __future__ import annotations
 
-from dissensus.data.augment import (
+from dissensus.data.augmentations import (
     AUGMENTATIONS,
     Augment,
     random_crop,
@@ -26,7 +26,7 @@ from dissensus.data.dataset import (
     split_rows,
 )
 from dissensus.data.feature_store import FeatureStore, FeatureWriter, StoredRows, is_store
-from dissensus.data.folder import ImageFolder
+from dissensus.data.image_folder import ImageFolder
 from dissensus.data.images import fit_images
 from dissensus.data.inputs import Inputs, find_inputs, read_inputs, take_part
 from dissensus.data.on_disk import Examples, is_shards

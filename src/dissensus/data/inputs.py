@@ -20,8 +20,8 @@ from torch import Tensor
 from dissensus.data.corruptions import corrupt, corrupt_mixture, parse_corruption
 from dissensus.data.dataset import Data
 from dissensus.data.feature_store import is_store
-from dissensus.data.folder import ImageRows
 from dissensus.data.formats import read_npz
+from dissensus.data.image_folder import ImageRows
 from dissensus.data.images import fit_images, to_unit
 from dissensus.data.on_disk import Examples, is_shards
 from dissensus.data.raw_inputs import InputSpec, open_raw_shards, read_arrays, read_raw

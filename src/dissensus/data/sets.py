@@ -14,7 +14,7 @@ from torch import Tensor
 from dissensus.data.array_files import load_features, load_npz
 from dissensus.data.dataset import Data, Request, data_places, hold_out_classes
 from dissensus.data.feature_store import is_store, load_store
-from dissensus.data.folder import load_folder
+from dissensus.data.image_folder import load_folder
 from dissensus.data.image_sets import (
     IMAGE_SETS,
     load_digits_images,

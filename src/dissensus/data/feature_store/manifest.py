@@ -18,7 +18,7 @@ import numpy as np
 
 from dissensus.files import read_json, write_text
 
-__all__ = ["DTYPES", "MANIFEST", "UNFINISHED", "Manifest", "Part", "check_name", "digest"]
+__all__ = ["DTYPES", "MANIFEST", "UNFINISHED", "Manifest", "StorePart", "check_name", "digest"]
 
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"  # stands where the manifest will, while a store is being written
@@ -44,7 +44,7 @@ def check_name(name: object) -> str:
 
 
 @dataclass(frozen=True)
-class Part:
+class StorePart:
     """One set of rows: ``train``, ``val``, ``test``, or another, such as unknown inputs."""
 
     rows: int
@@ -77,7 +77,7 @@ class Manifest:
     dtype: str
     shape: tuple[int, ...]
     shard_rows: int
-    parts: Mapping[str, Part]
+    parts: Mapping[str, StorePart]
     classes: tuple[str, ...] = ()
     backbone: Mapping[str, Any] = field(default_factory=dict)
     transform: Mapping[str, Any] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class Manifest:
         values["shape"] = tuple(values["shape"])
         values["classes"] = tuple(str(name) for name in values.get("classes", ()))
         values["parts"] = {
-            name: Part(**{**part, "shards": tuple(tuple(own) for own in part["shards"])})
+            name: StorePart(**{**part, "shards": tuple(tuple(own) for own in part["shards"])})
             for name, part in values["parts"].items()
         }
         return cls(**values)

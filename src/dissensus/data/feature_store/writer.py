@@ -16,7 +16,7 @@ from dissensus.data.feature_store.manifest import (
     MANIFEST,
     UNFINISHED,
     Manifest,
-    Part,
+    StorePart,
     check_name,
     digest,
 )
@@ -61,7 +61,7 @@ class FeatureWriter:
             dict(data or {}),
             dict(versions or {}),
         )
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, StorePart] = {}
         self._begin()
 
     def __enter__(self) -> Self:
@@ -115,7 +115,7 @@ class FeatureWriter:
                 on_shard(stop - start)
             shards.append(tuple(own))
         labels = None if y is None else self._add_labels(name, rows, np.asarray(y))
-        self.parts[name] = Part(rows, passes, y is not None, tuple(shards), labels)
+        self.parts[name] = StorePart(rows, passes, y is not None, tuple(shards), labels)
 
     def finish(self) -> None:
         """Write the manifest, which makes the folder a store."""

@@ -12,9 +12,15 @@
 from __future__ import annotations
 
 from dissensus.data.feature_store import FeatureStore, FeatureWriter, StoredRows, is_store
-from dissensus.data.features.backbones import BACKBONES, Backbone, load_backbone, weights_digest
+from dissensus.data.features.backbones import (
+    BACKBONES,
+    TRANSFORMS,
+    Backbone,
+    Transform,
+    load_backbone,
+    weights_digest,
+)
 from dissensus.data.features.extraction import extract
-from dissensus.data.features.transforms import TRANSFORMS, Transform
 
 __all__ = [
     "BACKBONES",

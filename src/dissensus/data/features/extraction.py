@@ -29,9 +29,8 @@ from dissensus.data import (
     load,
 )
 from dissensus.data.dataset import Request
-from dissensus.data.features.backbones import Backbone, load_backbone
-from dissensus.data.features.transforms import Transform
-from dissensus.data.folder import ImageRows, open_folder
+from dissensus.data.features.backbones import Backbone, Transform, load_backbone
+from dissensus.data.image_folder import ImageRows, open_folder
 from dissensus.data.inputs import CorruptedImages
 from dissensus.progress import ProgressBar
 from dissensus.specs import check_name
@@ -106,7 +105,7 @@ def extract(
 
 
 def _write(
-    writer: FeatureWriter, run: _Run, parts: dict[str, Part], passes: int, progress: bool
+    writer: FeatureWriter, run: _Run, parts: dict[str, PartInputs], passes: int, progress: bool
 ) -> None:
     count = {name: passes if name == "train" else 1 for name in parts}
     total = sum(len(source) * count[name] for name, source in parts.items())
@@ -138,13 +137,13 @@ class _Run:
         self.device, self.batch_size = device, batch_size
         self.augment, self.seed = augment, seed
 
-    def shape(self, parts: dict[str, Part]) -> tuple[int, ...]:
+    def shape(self, parts: dict[str, PartInputs]) -> tuple[int, ...]:
         """The shape of one example's features, from two examples."""
         source = next(iter(parts.values()))
         return self._features(source.inputs(0, min(2, len(source)))).shape[1:]
 
     def features_of(
-        self, place: int, source: Part, *, changed: bool
+        self, place: int, source: PartInputs, *, changed: bool
     ) -> Callable[[int, int, int], NDArray[Any]]:
         """A function that computes the features of some rows of a part."""
 
@@ -179,7 +178,7 @@ class _Run:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class PartInputs:
     """Some rows of inputs, in memory or on disk, with their labels."""
 
     x: Any
@@ -205,7 +204,7 @@ class Part:
         return digest.hexdigest()
 
 
-def _part(x: Any, y: Tensor | None, limit: int | None, seed: int) -> Part:
+def _part(x: Any, y: Tensor | None, limit: int | None, seed: int) -> PartInputs:
     """At most ``limit`` rows, drawn by the seed, in their order."""
     rows = np.arange(len(x), dtype=np.int64)
     if limit is not None and limit < 1:
@@ -213,9 +212,9 @@ def _part(x: Any, y: Tensor | None, limit: int | None, seed: int) -> Part:
     if limit is not None and limit < len(x):
         rows = np.sort(np.random.default_rng([seed, 2]).permutation(len(x))[:limit])
     if y is None:
-        return Part(x, None, rows)
+        return PartInputs(x, None, rows)
     labels = [y[start : start + 4096].numpy() for start in range(0, len(x), 4096)]
-    return Part(x, np.concatenate(labels).astype(np.int64)[rows], rows)
+    return PartInputs(x, np.concatenate(labels).astype(np.int64)[rows], rows)
 
 
 def _digest(x: Any) -> str:
@@ -274,7 +273,7 @@ def _augmentation(augment: Augment | None) -> dict[str, Any]:
     return {} if augment is None else {"augment": dataclasses.asdict(augment)}
 
 
-def _facts(known: Data, parts: dict[str, Part], seed: int, passes: int) -> dict[str, Any]:
+def _facts(known: Data, parts: dict[str, PartInputs], seed: int, passes: int) -> dict[str, Any]:
     return {
         "name": known.name,
         "seed": seed,

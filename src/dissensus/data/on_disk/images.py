@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.data.dataset import check_classes
-from dissensus.data.folder import find_images
 from dissensus.data.formats import IMAGE_SUFFIXES, decode_image
+from dissensus.data.image_folder import find_images
 from dissensus.data.on_disk.examples import Batch, read_each
 from dissensus.data.on_disk.index import Index, OpenFiles, TableFile, indexed
 from dissensus.data.on_disk.order import Numbers
