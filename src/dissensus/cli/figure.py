@@ -7,24 +7,21 @@ from typing import Annotated
 
 import typer
 
+from dissensus.cli.options import with_options
+from dissensus.report import DrawFigure, draw_figure
+
 __all__ = ["figure"]
 
 
+@with_options
 def figure(
+    options: DrawFigure,
     name: Annotated[
         str | None, typer.Argument(help="The figure; --list names all.", show_default=False)
     ] = None,
     paths: Annotated[
         list[Path] | None,
         typer.Argument(help="Runs, sweeps, records; runs/ if none.", show_default=False),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="fig.svg or fig.png.", show_default="NAME.svg"),
-    ] = None,
-    view: Annotated[
-        str | None,
-        typer.Option("--view", help="A part of the name of a view.", show_default="the first"),
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List all figures and stop.")] = False,
 ) -> None:
@@ -44,9 +41,6 @@ def figure(
       dissensus figure roc runs --view bma --out roc.svg   another score
     """
     from dissensus.cli.console import say
-    from dissensus.plots import save
-    from dissensus.report import FIGURES, read
-    from dissensus.specs import check_name
 
     if listing:
         _list()
@@ -56,15 +50,7 @@ def figure(
     if "/" in name:
         command = f"dissensus reproduce {name} --figure FILE"
         raise ValueError(f"{name} is an experiment of a paper; its figure is drawn by `{command}`")
-    target = Path(f"{name}.svg") if out is None else out
-    if target.suffix.lower() not in (".svg", ".png"):
-        raise ValueError(f"--out must end in .svg or .png, got {target.name}")
-    check_name(name, FIGURES, "figure")
-    drawn = FIGURES[name].make(read(paths or [Path("runs")]))
-    if drawn is None:
-        needs = FIGURES[name].needs.replace("`", "")
-        raise ValueError(f"the files have nothing for {name}; what fills it: {needs}")
-    say(f"Written to {save(drawn.view(view), target)}")
+    say(f"Written to {draw_figure(name, paths or ['runs'], options)}")
 
 
 def _list() -> None:

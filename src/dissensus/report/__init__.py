@@ -1,8 +1,8 @@
 """The report: run folders, sweeps and records in, one web page out.
 
-:func:`build` makes the page, :func:`read` gives its contents. Nothing is trained or attacked: every
-number comes from a file, and the page says from which. These are the files, with the keys that are
-read beside those that the commands themselves show:
+:func:`build` makes the page, :func:`draw_figure` one figure of it, :func:`read` gives its contents.
+Nothing is trained or attacked: every number comes from a file, and the page says from which. These
+are the files, with the keys that are read beside those that the commands themselves show:
 
 - a run folder: ``config.toml``, ``record.json`` (``test.*``), ``metrics.jsonl`` (``train.*``,
   ``val.*`` of each epoch), ``data.json``, and ``predictions/test.safetensors``;
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dissensus.report.figures import FIGURES
     from dissensus.report.reader import read
 
-__all__ = ["FIGURES", "Report", "build", "read"]
+__all__ = ["FIGURES", "DrawFigure", "Report", "build", "draw_figure", "read"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,41 @@ def build(paths: Sequence[str | Path], options: Report | None = None, **settings
     file = out if out.suffix == ".html" else out / "index.html"
     write_text(file, page.page_text(read(paths), file.parent, script, options.title))
     return file
+
+
+@dataclass(frozen=True)
+class DrawFigure:
+    """Options of :func:`draw_figure`."""
+
+    out: Path | None = option(None, "fig.svg or fig.png.", default_text="NAME.svg")
+    view: str | None = option(None, "A part of the name of a view.", default_text="the first")
+
+
+def draw_figure(
+    name: str,
+    paths: Sequence[str | Path] = ("runs",),
+    options: DrawFigure | None = None,
+    **settings: Any,
+) -> Path:
+    """Draw one of ``FIGURES`` from the files at ``paths``, for a paper; returns its path.
+
+    The settings are those of :class:`DrawFigure`. Needs matplotlib: ``dissensus[plots]``.
+    """
+    from dissensus.plots import save
+    from dissensus.report.figures import FIGURES
+    from dissensus.report.reader import read
+    from dissensus.specs import check_name
+
+    options = collect(DrawFigure, options, settings)
+    file = Path(options.out or f"{name}.svg")
+    if file.suffix.lower() not in (".svg", ".png"):
+        raise ValueError(f"the figure must end in .svg or .png, got {file.name}")
+    check_name(name, FIGURES, "figure")
+    figure = FIGURES[name].make(read(paths))
+    if figure is None:
+        needs = FIGURES[name].needs.replace("`", "")
+        raise ValueError(f"the files have nothing for {name}; what fills it: {needs}")
+    return save(figure.view(options.view), file)
 
 
 def __getattr__(name: str) -> object:
