@@ -86,7 +86,7 @@ def test_the_same_from_python(
     words = ["--ood", "corrupt:5", "--scores", "pds,bma", "--bootstrap", 0, "--no-plots"]
     answer = dissensus("ood", digits_run, *words, "--out", tmp_path / "a", "--json")
     own, printed = detections.to_dict(), json.loads(answer.out)
-    assert own["options"]["scores"] == ("pds", "bma")
+    assert own["options"]["scores"] == ["pds", "bma"]
     changing = ("environment", "options")
     assert {k: v for k, v in own.items() if k not in changing} == {
         k: v for k, v in printed.items() if k not in changing

@@ -1,23 +1,18 @@
-"""Plots of detection: ROC curves, histograms of scores, and the examples that divide members.
-
-They take numbers and images alone, so that any study can draw them.
-"""
+"""Plots of detection: ROC curves, histograms of scores, and the examples that divide members."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.detection import Example, histogram_edges, thinned
+from dissensus.detection import Divergent, Example, Study, histogram_edges, roc_curve, thinned
 from dissensus.plots.plot import AnyPanel, Image, Panel, Plot, Rule, Series, Text, histogram
 
 __all__ = [
-    "MOST_CURVES",
-    "Curve",
     "examples_plot",
     "histogram_plot",
     "roc_line",
@@ -26,21 +21,34 @@ __all__ = [
     "score_panel",
 ]
 
-Curve = tuple[NDArray[Any], NDArray[Any]]
+#: The most curves of a panel, which can still be distinguished, and points of a curve.
+_CURVES, _POINTS = 8, 200
 
-#: More curves than this cannot be told apart.
-MOST_CURVES = 8
-_POINTS = 200
+#: Scores with histograms: the first ones; more would not fit on a page.
+_HISTOGRAMS = 4
 
 
-def roc_plot(curves: Mapping[str, Mapping[str, Curve]]) -> Plot:
-    """One panel for each set: ``curves[set][name]`` are false and true positive rates."""
-    panels = []
-    for title, lines in curves.items():
-        chosen = list(lines.items())[:MOST_CURVES]
-        series = [roc_line(name, *curve, number) for number, (name, curve) in enumerate(chosen)]
-        panels.append(roc_panel(series, title, legend="lower right"))
+def roc_plot(study: Study) -> Plot:
+    """One panel for each unknown set: the ROC curves of the best scores, with their AUROC."""
+    known, panels = study.scores[study.known], []
+    best = _best_scores(study)
+    for name in study.detection[best[0]]:
+        lines = []
+        for number, score in enumerate(best):
+            fpr, tpr, _ = roc_curve(known[score], study.scores[name][score])
+            label = f"{score} {study.detection[score][name].auroc:.3f}"
+            lines.append(roc_line(label, fpr.numpy(), tpr.numpy(), number))
+        panels.append(roc_panel(lines, name, legend="lower right"))
     return Plot(panels, columns=len(panels), size=(3.2, 3.0), share_y="all")
+
+
+def _best_scores(study: Study) -> list[str]:
+    """The scores with the highest mean AUROC over all sets, as many as a panel can show."""
+    means = {
+        score: sum(measures.auroc for measures in sets.values()) / len(sets)
+        for score, sets in study.detection.items()
+    }
+    return sorted(means, key=lambda score: -means[score])[:_CURVES]
 
 
 def roc_line(name: str, fpr: NDArray[Any], tpr: NDArray[Any], style: int) -> Series:
@@ -57,22 +65,16 @@ def roc_panel(lines: Sequence[Series], title: str = "", *, legend: str = "") -> 
     return Panel(*labels, x_percent=True, y_percent=True, square=True, y_range=ends, legend=legend)
 
 
-def histogram_plot(
-    scores: Mapping[str, Mapping[str, NDArray[Any]]],
-    known: str,
-    thresholds: Mapping[str, float] | None = None,
-) -> Plot:
-    """One panel for each score and OOD set: ``scores[score][set]`` against the set ``known``."""
+def histogram_plot(study: Study) -> Plot:
+    """One panel for each of the first scores and each unknown set, against the known set."""
     panels = []
-    sets = [name for name in next(iter(scores.values())) if name != known]
-    for score, values in scores.items():
+    for score, sets in list(study.detection.items())[:_HISTOGRAMS]:
+        values = {name: scores[score].numpy() for name, scores in study.scores.items()}
         edges = histogram_edges(np.concatenate(list(values.values())))
         series = {name: histogram(name, own, edges) for name, own in values.items()}
-        limit = (thresholds or {}).get(score)
-        panels += [
-            score_panel(score, series[known], series[name], limit, legend="best") for name in sets
-        ]
-    return Plot(panels, columns=len(sets), size=(2.8, 1.9))
+        known, limit = series[study.known], study.thresholds.get(score)
+        panels += [score_panel(score, known, series[name], limit, legend="best") for name in sets]
+    return Plot(panels, columns=len(study.scores) - 1, size=(2.8, 1.9))
 
 
 def score_panel(
@@ -90,15 +92,15 @@ def score_panel(
     return Panel(*labels, y_percent=True, from_zero=True, rules=rules, **options)
 
 
-def examples_plot(most: Sequence[Example], least: Sequence[Example], score: str) -> Plot:
-    """The most divergent examples above, the least divergent below (ldr, Fig. 3).
+def examples_plot(divergent: Divergent, name: str) -> Plot:
+    """The most divergent examples of a set above, the least divergent below (ldr, Fig. 3).
 
     Ensemble predictions are bold; predictions of members that differ from it stand below it.
     """
-    columns = max(len(most), len(least))
+    columns = max(len(divergent.most), len(divergent.least))
     panels: list[AnyPanel] = []
-    for kind, examples in (("most", most), ("least", least)):
-        side = f"{kind}\ndivergent\nby {score}"
+    for kind, examples in (("most", divergent.most), ("least", divergent.least)):
+        side = f"{kind}\ndivergent\nby {divergent.score} ({name})"
         panels += [_image(one, "" if place else side) for place, one in enumerate(examples)]
         panels += [Text()] * (columns - len(examples))
     return Plot(panels, columns=columns, size=(1.7, 2.2))

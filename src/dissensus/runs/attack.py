@@ -153,50 +153,45 @@ class RunRobustness(Result):
 
     def draw(self, path: str | Path | None = None) -> list[Path]:
         """Draw accuracy and, of images, examples, as SVG and PNG; needs matplotlib."""
-        from dissensus.runs.attack_plots import save_plots
+        from dissensus.plots import save
+        from dissensus.plots.attacks import accuracy_plot, examples_plot
 
-        return save_plots(self, self.folder if path is None else Path(path))
-
-    @cached_property
-    def example_rows(self) -> list[int]:
-        """The rows of a few images that most attacks broke; none where inputs are no images.
-
-        Images that were wrong from the start do not count.
-        """
-        import torch
-
-        outcomes = self._outcomes
-        shape = self.robustness.inputs.shape[1:]
-        if len(shape) != 3 or shape[0] not in (1, 3):
-            return []
-        correct = outcomes[0].clean_predictions == outcomes[0].labels
-        times = torch.stack([outcome.broken & correct for outcome in outcomes]).sum(0)
-        order = times.argsort(descending=True, stable=True)[:_IMAGES]
-        rows: list[int] = order[times[order] > 0].tolist()
-        return rows
+        folder = self.folder if path is None else Path(path)
+        plots = {"accuracy": accuracy_plot(self.robustness)}
+        if self.examples:
+            attacks = [row.label for row in self.robustness.rows[:_ATTACKS]]
+            plots["examples"] = examples_plot(self.examples, attacks, self.classes)
+        return [
+            save(plot, folder / f"{name}.{ending}")
+            for name, plot in plots.items()
+            if plot is not None
+            for ending in ("svg", "png")
+        ]
 
     @cached_property
     def examples(self) -> dict[str, NDArray[Any]]:
-        """The images of :attr:`example_rows` before and after the first attacks; empty if none.
+        """A few images that most attacks broke, before and after; empty if there are none.
 
         ``original`` ``[images, channels, height, width]`` and ``adversarial`` ``[attacks, images,
-        …]`` as bytes, ``labels`` ``[images]`` and ``predictions`` ``[attacks, images]``.
+        …]`` as bytes, ``labels`` ``[images]`` and ``predictions`` ``[attacks, images]``. Images
+        that were wrong from the start do not count.
         """
         import torch
 
-        rows, outcomes = self.example_rows, self._outcomes
-        if not rows:
+        outcomes = [row.outcome for row in self.robustness.rows[:_ATTACKS]]
+        inputs, labels = self.robustness.inputs, outcomes[0].labels
+        correct = outcomes[0].clean_predictions == labels
+        times = torch.stack([outcome.broken & correct for outcome in outcomes]).sum(0)
+        rows = times.argsort(descending=True, stable=True)[:_IMAGES]
+        rows = rows[times[rows] > 0]
+        if inputs.ndim != 4 or inputs.shape[1] not in (1, 3) or not len(rows):
             return {}
         return {
-            "original": _bytes(self.robustness.inputs[rows]),
+            "original": _bytes(inputs[rows]),
             "adversarial": _bytes(torch.stack([each.adversarial[rows] for each in outcomes])),
-            "labels": outcomes[0].labels[rows].numpy(),
+            "labels": labels[rows].numpy(),
             "predictions": torch.stack([each.predictions[rows] for each in outcomes]).numpy(),
         }
-
-    @property
-    def _outcomes(self) -> list[Any]:
-        return [row.outcome for row in self.robustness.rows[:_ATTACKS]]
 
 
 def attack(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dissensus.runs.accuracy import Accuracies
     from dissensus.runs.detect_setup import Setup
 
-__all__ = ["Detect", "Detections", "MethodDetection", "detect", "file_name"]
+__all__ = ["Detect", "Detections", "MethodDetection", "detect"]
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,11 @@ class Detections(Result):
         """
         from dissensus.detection import curve_rows, detection_rows, group_means, histogram_rows
 
-        settings = asdict(self.options)
-        for name in ("data_dir", "trust", "device"):
-            del settings[name]
+        settings = {
+            key: [str(item) for item in value] if isinstance(value, tuple) else value
+            for key, value in asdict(self.options).items()
+            if key not in ("data_dir", "trust", "device")
+        }
         groups = self._groups()
         studies = {name: method.study for name, method in self.methods.items()}
         return {
@@ -193,21 +195,25 @@ class Detections(Result):
 
     def draw(self, path: str | Path | None = None) -> list[Path]:
         """Draw ROC curves, histograms and divergent images as PNG; needs matplotlib."""
-        from dissensus.runs.detect_plots import save_plots
+        from dissensus.plots import save
+        from dissensus.plots.detection import examples_plot, histogram_plot, roc_plot
 
         folder = self.folder if path is None else Path(path)
-        return [
-            file
-            for name, method in self.methods.items()
-            for file in save_plots(folder, name, method.study, method.divergent)
-        ]
+        plots = {}
+        for name, method in self.methods.items():
+            stem = _file_name(name)
+            plots[f"roc-{stem}"] = roc_plot(method.study)
+            plots[f"histograms-{stem}"] = histogram_plot(method.study)
+            for part, divergent in method.divergent.items():
+                plots[f"examples-{stem}-{_file_name(part)}"] = examples_plot(divergent, part)
+        return [save(plot, folder / f"{name}.png") for name, plot in plots.items()]
 
     def detector(self, score: str | None = None, method: str | None = None) -> Detector:
         """A detector by ``score``, fitted to the validation split; by default the first ones."""
-        setup = next(iter(self.methods.values())) if method is None else self.methods[method]
-        if setup.setup is None:
+        setup = self.methods[method or next(iter(self.methods))].setup
+        if setup is None:
             raise ValueError("a detector needs a run, and this is a file of predictions")
-        return setup.setup.detector(score or setup.setup.scorer.names[0])
+        return setup.detector(score or setup.scorer.names[0])
 
     def _groups(self) -> dict[str, list[str]]:
         """The names of the near and far sets."""
@@ -312,16 +318,20 @@ def _example_rows(name: str, method: MethodDetection) -> list[dict[str, Any]]:
     for part, divergent in method.divergent.items():
         for kind, examples in (("most", divergent.most), ("least", divergent.least)):
             for example in examples:
-                row: dict[str, Any] = {
-                    "method": name,
-                    "set": part,
-                    "kind": kind,
-                    "score": divergent.score,
-                }
-                row |= {"value": example.score}
-                row |= {"predicted": example.predicted, "others": list(example.others)}
-                row["truth"] = example.truth
-                rows.append({**row, "file": _examples_file(name), "image": len(rows)})
+                rows.append(
+                    {
+                        "method": name,
+                        "set": part,
+                        "kind": kind,
+                        "score": divergent.score,
+                        "value": example.score,
+                        "predicted": example.predicted,
+                        "others": list(example.others),
+                        "truth": example.truth,
+                        "file": _examples_file(name),
+                        "image": len(rows),
+                    }
+                )
     return rows
 
 
@@ -339,13 +349,13 @@ def _image_bytes(method: MethodDetection) -> NDArray[Any]:
 
 
 def _examples_file(method: str) -> str:
-    return f"examples-{file_name(method)}.npz"
+    return f"examples-{_file_name(method)}.npz"
 
 
-def file_name(name: str) -> str:
+def _file_name(name: str) -> str:
     """A name that can be part of a file's.
 
-    >>> file_name("corrupt:fog:3")
+    >>> _file_name("corrupt:fog:3")
     'corrupt-fog-3'
     """
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.") or "run"
