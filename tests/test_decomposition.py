@@ -492,6 +492,7 @@ HESSIAN_PROBLEMS: dict[str, Problem] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HESSIAN_PROBLEMS)
 @settings(max_examples=6)
 @given(case=cases())

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import dissensus
 from dissensus import records
-from dissensus.records import environment, read_record, toml_text, write_record
+from dissensus.files import format_toml
+from dissensus.records import environment, read_record, write_record
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 scalars = st.one_of(
@@ -35,16 +36,17 @@ def without_none(value: Any) -> Any:
 
 @given(settings)
 def test_settings_come_back_from_toml(written: dict[str, Any]) -> None:
-    read = tomllib.loads(toml_text(written))
+    read = tomllib.loads(format_toml(written))
     assert read == without_none(written)
     assert json.dumps(read, sort_keys=True) == json.dumps(without_none(written), sort_keys=True)
 
 
 def test_toml_of_other_kinds() -> None:
     assert (
-        toml_text({"path": Path("a") / "b", "pair": (1, 2.5)}) == 'path = "a/b"\npair = [1, 2.5]\n'
+        format_toml({"path": Path("a") / "b", "pair": (1, 2.5)})
+        == 'path = "a/b"\npair = [1, 2.5]\n'
     )
-    assert toml_text({}) == "\n"
+    assert format_toml({}) == "\n"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_toml_of_other_kinds() -> None:
 )
 def test_what_toml_cannot_hold(value: Any, error: str) -> None:
     with pytest.raises(ValueError, match=error):
-        toml_text({"lr": value})
+        format_toml({"lr": value})
 
 
 plain = st.recursive(
@@ -94,7 +96,7 @@ def test_a_record_that_is_not_plain_is_refused_and_the_old_one_stays(
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (None, "record.json is not a record that can be read: .*No such file"),
+        (None, "record.json is not a record that can be read: there is no file"),
         (b"{", "record.json is not a record that can be read: "),
         (b"\xff\xfe", "record.json is not a record that can be read: "),
         (b"[1]", "record.json is not a record: it holds a list"),

@@ -1,4 +1,4 @@
-"""One run, one JSON record: what was asked, what came out, and on what machine.
+"""Records: one JSON file for each run, with its settings, its results and the machine.
 
 Tables, figures and reports are built from these files alone.
 """
@@ -6,7 +6,6 @@ Tables, figures and reports are built from these files alone.
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dissensus._version import __version__
-from dissensus.files import write_text
+from dissensus.files import read_json, write_text
 
 __all__ = [
     "CHECKPOINT",
@@ -28,7 +27,6 @@ __all__ = [
     "environment",
     "read_record",
     "threads",
-    "toml_text",
     "write_record",
 ]
 
@@ -48,10 +46,9 @@ def write_record(path: str | Path, record: dict[str, Any]) -> None:
 
 def read_record(path: str | Path) -> dict[str, Any]:
     """Read a record; a damaged one is an error that names the file."""
-    path = Path(path)
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        record = read_json(path)
+    except ValueError as error:
         raise ValueError(f"{path} is not a record that can be read: {error}") from error
     if not isinstance(record, dict):
         raise ValueError(f"{path} is not a record: it holds a {type(record).__name__}")
@@ -102,56 +99,3 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return head + ("+changes" if dirty else "")
-
-
-def toml_text(values: dict[str, Any]) -> str:
-    """Plain values and one level of sections as TOML; None is left out.
-
-    >>> print(toml_text({"name": "a", "training": {"epochs": 3, "milestones": [1, 2]}}))
-    name = "a"
-    <BLANKLINE>
-    [training]
-    epochs = 3
-    milestones = [1, 2]
-    <BLANKLINE>
-    """
-    lines = [
-        f"{_toml_key(key)} = {_toml_value(key, value)}"
-        for key, value in values.items()
-        if value is not None and not isinstance(value, dict)
-    ]
-    for key, value in values.items():
-        if isinstance(value, dict):
-            lines += ["", f"[{_toml_key(key)}]"]
-            lines += [
-                f"{_toml_key(inner)} = {_toml_value(inner, item)}"
-                for inner, item in value.items()
-                if item is not None
-            ]
-    return "\n".join(lines).lstrip("\n") + "\n"
-
-
-def _toml_key(key: str) -> str:
-    bare = key.replace("_", "").replace("-", "").isalnum() and key.isascii()
-    return key if bare else _toml_string(key)
-
-
-def _toml_string(text: str) -> str:
-    # JSON's escapes are TOML's, but for pairs of surrogates and a control character it leaves.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _toml_value(key: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"{key} must be finite, got {value}")
-        return repr(value)
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, str | Path):
-        return _toml_string(str(value))
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml_value(key, item) for item in value) + "]"
-    raise ValueError(f"{key} cannot be written to TOML, got {type(value).__name__}")

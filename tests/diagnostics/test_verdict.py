@@ -31,6 +31,7 @@ HIDDEN = {
 SEEDS = range(200, 205)  # neither those of the calibration nor those of the printed table
 
 
+@pytest.mark.slow
 def test_planted_independent_ensembles_are_healthy() -> None:
     """False alarms; ``python -m dissensus.diagnostics`` prints the rates."""
     found = calibrate(INDEPENDENT, repeats=8, members=(3, 5, 10), seed=2)
@@ -43,6 +44,7 @@ def test_planted_independent_ensembles_are_healthy() -> None:
             assert rates.colluding == 0, (name, rates)
 
 
+@pytest.mark.slow
 def test_planted_collusion_is_found() -> None:
     found = calibrate(COLLUDING, repeats=5, members=(3, 5, 20), seed=2)
     for name, rates in found.items():

@@ -13,7 +13,6 @@ A threshold is a score value, so examples with equal scores are always on the sa
 
 from __future__ import annotations
 
-from dissensus.detection.curves import histogram_edges, thinned
 from dissensus.detection.detector import DISTANCES, Detector
 from dissensus.detection.examples import Divergent, Example
 from dissensus.detection.mahalanobis import Mahalanobis
@@ -38,7 +37,9 @@ from dissensus.detection.study import (
     curve_rows,
     detection_rows,
     group_means,
+    histogram_edges,
     histogram_rows,
+    thinned,
 )
 
 __all__ = [

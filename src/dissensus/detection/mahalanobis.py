@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from dissensus.detection.features import check_features, pieces, read_distance, write_distance
+from dissensus.detection.distance import check_features, pieces, read_distance, write_distance
 
 __all__ = ["Mahalanobis"]
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dissensus.files import read_toml, write_text
-from dissensus.records import toml_text
+from dissensus.files import format_toml, read_toml, write_text
 from dissensus.runs.config import absolute_model, absolute_path, complete_config
 from dissensus.runs.settings import Sections
 from dissensus.sweeps.engines import Cell, plain
@@ -152,7 +151,7 @@ class Plan:
                     "another --out, or delete that folder"
                 )
         if before is None or self.repeats > before.repeats:
-            write_text(Path(out) / SWEEP, toml_text(self.asked()))
+            write_text(Path(out) / SWEEP, format_toml(self.asked()))
 
 
 def _changes(old: Sections, new: Sections) -> Iterator[str]:

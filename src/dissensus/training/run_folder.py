@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus.files import read_safetensors, read_toml, write_safetensors, write_text
+from dissensus.files import format_toml, read_safetensors, read_toml, write_safetensors, write_text
 from dissensus.records import (
     CHECKPOINT,
     CONFIG,
@@ -26,7 +26,6 @@ from dissensus.records import (
     RECORD,
     STATE,
     environment,
-    toml_text,
     write_record,
 )
 
@@ -61,11 +60,11 @@ class RunFolder:
             # What config= left out now stays as it was written.
             kept = {name: before[name] for name in before if name != "training"}
             config = {**kept, **{name: _over(kept.get(name), config[name]) for name in config}}
-        write_text(self.path / CONFIG, toml_text(config))
+        write_text(self.path / CONFIG, format_toml(config))
 
     def _checked_before(self, config: dict[str, Any]) -> dict[str, Any]:
         """The settings that the run was started with; raises unless ``config`` says the same."""
-        asked, before = tomllib.loads(toml_text(config)), read_toml(self.path / CONFIG)
+        asked, before = tomllib.loads(format_toml(config)), read_toml(self.path / CONFIG)
         changed = []
         for section, values in asked.items():
             was = before.get(section, {})

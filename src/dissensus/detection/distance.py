@@ -1,4 +1,4 @@
-"""What the scores on features share: checks of ``[rows, features]``, pieces of it, and their files.
+"""Distance scores: checks of features ``[rows, features]``, pieces of them, and files.
 
 A file is safetensors with the kind of score and its settings in the header, so that it cannot hold
 code.
