@@ -146,6 +146,7 @@ def test_without_matplotlib_all_but_the_figures_is_there(
     assert (tmp_path / "collusion.md").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 def test_ray_runs_the_cells(dissensus: Callable[..., Any], tmp_path: Path) -> None:
     for engine in ("local", "ray"):

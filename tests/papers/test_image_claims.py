@@ -5,10 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dissensus.papers.base import Finding
 from dissensus.papers.collusion import architectures, dropout, gap, joint_training, sweeps
 from dissensus.papers.collusion.beta_curves import JointWorst, LateDrop
-from dissensus.papers.comparisons import all_of, compare_values
 from dissensus.plots import draw
 
 EXPERIMENTS = (
@@ -146,18 +144,3 @@ def test_a_late_drop_is_larger_than_an_early_one() -> None:
     levels[0.8] = 0.62
     runs = [record(b, s, a + 0.001 * s * b) for b, a in levels.items() for s in range(3)]
     assert LateDrop()(runs).verdict == "does not hold"
-
-
-def test_no_pairs_no_verdict() -> None:
-    found = compare_values([], [], ("a", "b"), "loss")
-    assert found.verdict == "cannot be tested at this scale"
-    assert all_of({}).verdict == "cannot be tested at this scale"
-
-
-def test_one_failure_decides_over_many() -> None:
-    good, bad = Finding("holds", "yes"), Finding("does not hold", "no")
-    unknown = Finding("cannot be tested at this scale", "?")
-    assert all_of({"a": good, "b": good}).verdict == "holds"
-    assert all_of({"a": good, "b": unknown}).verdict == "cannot be tested at this scale"
-    assert all_of({"a": unknown, "b": bad}).verdict == "does not hold"
-    assert all_of({"a": good, "b": bad}).measured == "a: yes; b: no"

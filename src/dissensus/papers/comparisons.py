@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from dissensus.papers.statistics import (
     mean_interval,
     paired_difference,
 )
+from dissensus.plots import Series, estimates
 
 __all__ = [
     "CANNOT",
@@ -132,6 +133,22 @@ class Quantity:
     def mean(self, records: Iterable[Record]) -> float:
         """The mean over runs."""
         return float(np.mean(list(self.values(records).values())))
+
+    def estimate(self, records: Iterable[Record]) -> Estimate:
+        """The mean over runs with its interval."""
+        return mean_interval(list(self.values(records).values()))
+
+    def series(
+        self,
+        name: str,
+        x: Sequence[Any],
+        runs: Iterable[Iterable[Record]],
+        style: int = 0,
+        kind: Literal["line", "points", "bars"] = "line",
+        **options: Any,
+    ) -> Series:
+        """A series of a plot: the estimate from some runs at each ``x``."""
+        return estimates(name, x, [self.estimate(some) for some in runs], style, kind, **options)
 
     def text(self, records: Iterable[Record]) -> str:
         """Mean and interval over runs, for a table; a dash where there are none."""

@@ -19,8 +19,8 @@ from dissensus.papers.comparisons import (
     compare_values,
     paired,
 )
-from dissensus.papers.statistics import mean_interval, paired_difference
-from dissensus.plots import Panel, Plot, Series, estimates
+from dissensus.papers.statistics import paired_difference
+from dissensus.plots import Panel, Plot
 
 __all__ = [
     "INDEPENDENT",
@@ -33,7 +33,6 @@ __all__ = [
     "beta_table",
     "betas_in",
     "plot_beta_curves",
-    "plot_quantity",
 ]
 
 #: The quantities of a run on test data.
@@ -149,18 +148,6 @@ def plot_beta_curves(groups: Mapping[str, Sequence[Record]], keys: Sequence[str]
         for number, (name, records) in enumerate(groups.items()):
             betas = betas_in(records)
             runs = [at_beta(beta).of(records) for beta in betas]
-            series.append(plot_quantity(QUANTITIES[key], name, betas, runs, number))
+            series.append(QUANTITIES[key].series(name, betas, runs, number))
         panels.append(Panel("β (0 independent, 1 joint)", QUANTITIES[key].name, series))
     return Plot(panels, "Test quantities against β", len(panels), (3.8, 3.0))
-
-
-def plot_quantity(
-    quantity: Quantity,
-    name: str,
-    x: Sequence[float],
-    runs: Sequence[Sequence[Record]],
-    style: int,
-) -> Series:
-    """A line through the means of ``runs`` at ``x``, with its 95 % band."""
-    values = [mean_interval(list(quantity.values(some).values())) for some in runs]
-    return estimates(name, x, values, style)

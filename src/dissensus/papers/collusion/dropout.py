@@ -8,7 +8,7 @@ from typing import Any
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
-from dissensus.papers.collusion.beta_curves import QUANTITIES, plot_quantity
+from dissensus.papers.collusion.beta_curves import QUANTITIES
 from dissensus.papers.collusion.images import CPU, PAPER_SWEEP, SMOKE, run_image_cell
 from dissensus.papers.comparisons import CANNOT, Larger, Runs, all_of, decide, paired
 from dissensus.papers.statistics import paired_difference
@@ -108,8 +108,8 @@ def plot(records: list[Record]) -> Plot:
     for key in ("accuracy", "diversity", "member_accuracy", "error"):
         quantity = QUANTITIES[key]
         series = [
-            plot_quantity(quantity, "joint (β = 1)", shares, joint, 1),
-            plot_quantity(quantity, "independent (β = 0)", ends, (other, other), 0),
+            quantity.series("joint (β = 1)", shares, joint, 1),
+            quantity.series("independent (β = 0)", ends, (other, other), 0),
         ]
         panels.append(Panel("share of members dropped a batch", quantity.name, series))
     return Plot(panels, "Joint training against the share of members dropped", 4, (3.2, 2.8))

@@ -17,8 +17,8 @@ from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
 from dissensus.papers.collusion.beta_curves import QUANTITIES
 from dissensus.papers.collusion.images import CPU, NETWORKS, PAPER_SWEEP, SMOKE, run_image_cell
 from dissensus.papers.comparisons import Larger, Quantity, Runs, paired
-from dissensus.papers.statistics import curve_interval, mean_interval
-from dissensus.plots import Panel, Plot, Series, estimates
+from dissensus.papers.statistics import curve_interval
+from dissensus.plots import Panel, Plot, Series
 
 __all__ = ["COMPARISON", "JOINT_VS_INDEPENDENT", "TABLE_1", "TRAINING_CURVES"]
 
@@ -223,13 +223,7 @@ def plot_table(records: list[Record]) -> Plot:
     """Top-1 test accuracy of both kinds of training, a pair of bars for each architecture."""
     groups, accuracy = _architectures(records), QUANTITIES["accuracy"]
     bars = [
-        estimates(
-            kind.name,
-            list(groups),
-            [mean_interval(list(accuracy.values(kind.of(r)).values())) for r in groups.values()],
-            number,
-            "bars",
-        )
+        accuracy.series(kind.name, list(groups), map(kind.of, groups.values()), number, "bars")
         for number, kind in enumerate((_INDEPENDENT, _JOINT))
     ]
     panel = Panel("", "test accuracy", bars)

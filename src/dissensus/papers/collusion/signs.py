@@ -27,7 +27,7 @@ _UP_TO_HALF = [place for place, beta in enumerate(BETAS) if beta <= 0.5]
 
 
 @dataclass(frozen=True)
-class Runs:
+class TableRuns:
     """The runs on one table; each quantity is ``[runs, 11]``, a column for each β."""
 
     records: Sequence[Record]
@@ -56,15 +56,17 @@ class Runs:
         return self._matrix(lambda at: at["without"][place][3])
 
 
-def _tables(records: Sequence[Record]) -> dict[str, Runs]:
+def _tables(records: Sequence[Record]) -> dict[str, TableRuns]:
     """The runs of each table, in the order of the records."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(record["cell"]["table"], []).append(record)
-    return {table: Runs(some) for table, some in groups.items()}
+    return {table: TableRuns(some) for table, some in groups.items()}
 
 
-def _on_every_table(name: str, value: Callable[[Runs], Matrix], form: str = "{:.3g}") -> AboveZero:
+def _on_every_table(
+    name: str, value: Callable[[TableRuns], Matrix], form: str = "{:.3g}"
+) -> AboveZero:
     """A check that a number of each run lies above 0 on every table."""
     return AboveZero(
         name,
@@ -83,7 +85,10 @@ def _mean_sd(values: Matrix, form: str = "{:.3g}") -> str:
 
 
 def _plot(
-    records: list[Record], lines: Mapping[str, Callable[[Runs], Matrix]], label: str, **axes: Any
+    records: list[Record],
+    lines: Mapping[str, Callable[[TableRuns], Matrix]],
+    label: str,
+    **axes: Any,
 ) -> Plot:
     """A panel for each table: means over runs with one standard deviation, as the paper draws."""
     panels = []
@@ -149,13 +154,13 @@ def _change_of_mean(error: Matrix) -> Estimate:
     return bootstrap_interval(np.arange(len(error)), change)
 
 
-def _half_minus_low(runs: Runs) -> Matrix:
+def _half_minus_low(runs: TableRuns) -> Matrix:
     low = [place for place, beta in enumerate(BETAS) if beta <= 0.7]
     difference: Matrix = runs.diversity[:, _JOINT] / 2 - runs.diversity[:, low].mean(1)
     return difference
 
 
-def _late_minus_early_growth(runs: Runs) -> Matrix:
+def _late_minus_early_growth(runs: TableRuns) -> Matrix:
     diversity, middle, near = runs.diversity, BETAS.index(0.5), BETAS.index(0.9)
     late = diversity[:, _JOINT] - diversity[:, near]
     growth: Matrix = late - (diversity[:, middle] - diversity[:, 0])
@@ -308,7 +313,7 @@ def _harmless_elsewhere(records: list[Record]) -> Finding:
     )
 
 
-def _percent_without(fraction: float) -> Callable[[Runs], Matrix]:
+def _percent_without(fraction: float) -> Callable[[TableRuns], Matrix]:
     return lambda runs: 100 * runs.without(fraction)
 
 
@@ -353,7 +358,7 @@ CODEPENDENCE = Experiment(
 # ---- where the search runs ----------------------------------------------------------------------
 
 
-def _searches(records: Sequence[Record]) -> dict[tuple[str, float], Runs]:
+def _searches(records: Sequence[Record]) -> dict[tuple[str, float], TableRuns]:
     """The runs of each table and β of the search."""
     groups: dict[float, list[Record]] = {}
     for record in records:

@@ -19,8 +19,7 @@ from dissensus.papers.ldr.reading import (
     quantity_on,
     unknown_sets,
 )
-from dissensus.papers.statistics import mean_interval
-from dissensus.plots import Panel, Plot, estimates
+from dissensus.plots import Panel, Plot
 
 __all__ = ["DETECTION"]
 
@@ -83,16 +82,13 @@ def plot(records: list[Record]) -> Plot:
         for part in unknown_sets(entries["ldr", "pds"]):
             series = []
             for number, score in enumerate(_SCORES):
-                values = {
-                    contender_title(method): mean_interval(
-                        list(auroc(part, score).values(runs).values())
-                    )
-                    for (method, by), runs in entries.items()
-                    if by == score
+                runs = {
+                    contender_title(m): some for (m, by), some in entries.items() if by == score
                 }
-                points = list(values), list(values.values())
-                name = score.upper()
-                series.append(estimates(name, *points, number, "points", limits=(0.0, 1.0)))
+                points = auroc(part, score).series(
+                    score.upper(), list(runs), runs.values(), number, "points", limits=(0.0, 1.0)
+                )
+                series.append(points)
             title = f"{data_title(data)}: {part}"
             panels.append(Panel("", "AUROC", series, title, horizontal=True))
     alt = "AUROC of each method by averaged confidence (BMA) and by disagreement (PDS)"

@@ -14,7 +14,6 @@ from dissensus.papers.ldr.reading import (
     unique,
     unknown_sets,
 )
-from dissensus.papers.statistics import mean_interval
 from dissensus.plots import Panel, Plot, estimates
 
 __all__ = ["EXPERIMENT"]
@@ -50,9 +49,7 @@ def _gains(records: list[Record]) -> Pairs:
 def _hardly_diverse(records: list[Record]) -> Finding:
     """A deep ensemble's #unique on test inputs stays below 1.2."""
     estimates = {
-        data_title(data): mean_interval(
-            list(unique("test").values(chosen(records, data, "deep-ensemble")).values())
-        )
+        data_title(data): unique("test").estimate(chosen(records, data, "deep-ensemble"))
         for data in data_with(records, "ldr", "deep-ensemble")
     }
     shown = "; ".join(f"{data} {one.shown('{:.2f}')}" for data, one in estimates.items())
@@ -72,7 +69,7 @@ def plot(records: list[Record]) -> Plot:
         for number, name in enumerate(_ROWS):
             runs = chosen(records, data, name)
             if runs:
-                values = [mean_interval(list(unique(p).values(runs).values())) for p in parts]
+                values = [unique(part).estimate(runs) for part in parts]
                 series.append(estimates(contender_title(name), parts, values, number))
         panels.append(Panel("", "unique predictions of 5", series, data_title(data)))
     return Plot(panels, "Unique predictions of each method", size=(3.6, 3.0), share_y="all")

@@ -10,8 +10,7 @@ from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
 from dissensus.papers.comparisons import LargerInAll, Pairs, Quantity, where
 from dissensus.papers.ldr.contenders import FASHION, contender_title, run_cell
 from dissensus.papers.ldr.reading import accuracy
-from dissensus.papers.statistics import mean_interval
-from dissensus.plots import Panel, Plot, estimates
+from dissensus.plots import Panel, Plot
 
 __all__ = ["EXPERIMENT", "STUDY"]
 
@@ -113,13 +112,7 @@ def plot(records: list[Record]) -> Plot:
     names = [contender_title(method) for method in _STRENGTHS]
     runs = [_best_validated(records, method) for method in _STRENGTHS]
     bars = [
-        estimates(
-            title,
-            names,
-            [mean_interval(list(_worst(kind).values(some).values())) for some in runs],
-            number,
-            "bars",
-        )
+        _worst(kind).series(title, names, runs, number, "bars")
         for number, (kind, title) in enumerate(_KINDS.items())
     ]
     panel = Panel("", "accuracy in the worst group", bars, y_range=(0.0, 1.0))

@@ -33,8 +33,8 @@ from dissensus.papers.ldr.reading import (
     unknown_sets,
     with_strength,
 )
-from dissensus.papers.statistics import mean_interval, paired_difference
-from dissensus.plots import Panel, Plot, Series, estimates
+from dissensus.papers.statistics import paired_difference
+from dissensus.plots import Panel, Plot
 
 __all__ = ["BACKBONE", "DISAGREEMENT_DATA", "LAYERS", "STOCHASTIC_SUM", "STRENGTH", "TWO_STAGE"]
 
@@ -127,23 +127,18 @@ def plot_strength(records: list[Record]) -> Plot:
         runs = [with_strength(records, data, "ldr", strength) for strength in strengths]
         x = [max(strength, 0.03) for strength in strengths]  # 0 stands at the left end
 
-        def line(
-            quantity: Quantity,
-            style: int,
-            name: str,
-            runs: list[list[Record]] = runs,
-            x: list[float] = x,
-        ) -> Series:
-            values = [mean_interval(list(quantity.values(some).values())) for some in runs]
-            return estimates(name, x, values, style)
-
         sets = list(enumerate(unknown_sets(runs[0])))
         members = Quantity("accuracy", at("parts", "test", "member_accuracies"))
-        parts = [line(unique(part), number, part) for number, part in sets]
         lines = {
-            "unique predictions of 5": [line(unique("test"), 7, "test"), *parts],
-            "test accuracy": [line(accuracy("test"), 7, "ensemble"), line(members, 3, "a member")],
-            "AUROC of PDS": [line(_pds(part), number, part) for number, part in sets],
+            "unique predictions of 5": [
+                unique("test").series("test", x, runs, 7),
+                *(unique(part).series(part, x, runs, number) for number, part in sets),
+            ],
+            "test accuracy": [
+                accuracy("test").series("ensemble", x, runs, 7),
+                members.series("a member", x, runs, 3),
+            ],
+            "AUROC of PDS": [_pds(part).series(part, x, runs, number) for number, part in sets],
         }
         titles = (data_title(data), "", "")
         panels += [

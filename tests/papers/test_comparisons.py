@@ -1,0 +1,111 @@
+"""Comparisons: quantities and runs of records, and the checks that claims are built from."""
+
+from typing import Any
+
+import pytest
+
+from dissensus.papers.base import Finding
+from dissensus.papers.comparisons import (
+    AboveZero,
+    Larger,
+    Quantity,
+    Runs,
+    all_of,
+    at,
+    by_data,
+    compare_values,
+)
+
+CANNOT = "cannot be tested at this scale"
+ERROR = Quantity("error", at("test", "error"))
+JOINT, INDEPENDENT = Runs("joint", {"beta": 1.0}), Runs("independent", {"beta": 0.0})
+
+
+def record(beta: float, seed: int, error: float, data: str = "digits") -> dict[str, Any]:
+    cell = {"data": data, "beta": beta, "seed": seed}
+    return {"cell": cell, "result": {"test": {"error": error, "members": [error, error + 1]}}}
+
+
+def runs(gain: float, data: str = "digits") -> list[dict[str, Any]]:
+    return [
+        record(beta, seed, 1 + gain * beta + 0.01 * seed * beta, data)
+        for beta in (0.0, 1.0)
+        for seed in range(3)
+    ]
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+def test_quantities_are_read_by_seed_and_missing_ones_left_out() -> None:
+    records = [record(0.0, 3, 0.5), {"cell": {"seed": 4}, "result": {}}]
+    assert ERROR.values(records) == {3: 0.5}
+    assert Quantity("", at("test", "members")).values(records[:1]) == {3: 1.0}  # a mean
+    assert Quantity("", at("test", "members", 1)).values(records[:1]) == {3: 1.5}
+    assert ERROR.text(records) == "0.500"
+    assert ERROR.text([]) == "–"
+
+
+def test_a_series_has_the_interval_of_each_point() -> None:
+    records = runs(1.0)
+    series = ERROR.series("error", ["β = 0", "β = 1"], [INDEPENDENT.of(records), JOINT.of(records)])
+    estimate = ERROR.estimate(JOINT.of(records))
+    assert series.y == pytest.approx([1.0, 2.01])
+    assert series.low is not None
+    assert series.low[1] == pytest.approx(estimate.low)
+
+
+# ---- checks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gain", "verdict"), [(0.5, "holds"), (-0.5, "does not hold"), (-0.01, "does not hold")]
+)
+def test_larger_follows_the_interval(gain: float, verdict: str) -> None:
+    finding = Larger(ERROR, JOINT, INDEPENDENT, published="1 and 2")(runs(gain))
+    assert finding.verdict == verdict
+    assert finding.measured.startswith("error: joint ")
+    assert finding.published == "1 and 2"
+
+
+def test_larger_must_hold_in_every_group_with_runs_of_both() -> None:
+    alone = [record(1.0, seed, 9.0, "mnist") for seed in range(3)]
+    check = Larger(ERROR, JOINT, INDEPENDENT, by_data)
+    finding = check(runs(0.5) + alone)
+    assert finding.verdict == "holds"
+    assert finding.measured.startswith("digits: error")
+    assert check(runs(0.5) + runs(-0.5, "cifar10")).verdict == "does not hold"
+    assert check(alone).verdict == CANNOT
+    assert check([one for one in runs(0.5) if one["cell"]["seed"] == 0]).verdict == CANNOT
+
+
+def test_larger_can_compare_two_quantities_of_the_same_runs() -> None:
+    members = Quantity("error", at("test", "members", 1))
+    check = Larger(members, JOINT, JOINT, against=ERROR)
+    assert "difference 1.000 [1.000, 1.000]" in check(runs(0.5)).measured
+
+
+def test_above_zero_names_the_cases_against_it() -> None:
+    def check(**cases: list[float]) -> Finding:
+        return AboveZero("gain", lambda _: cases)([])
+
+    assert check(a=[1.0, 1.1], b=[2.0, 2.1]).verdict == "holds"
+    finding = check(a=[1.0, 1.1], b=[-2.0, 2.1])
+    assert finding.verdict == "does not hold"
+    assert finding.measured.endswith("Not above 0 on b")
+    assert check(a=[1.0]).verdict == CANNOT
+
+
+def test_no_pairs_no_verdict() -> None:
+    found = compare_values([], [], ("a", "b"), "loss")
+    assert found.verdict == "cannot be tested at this scale"
+    assert all_of({}).verdict == "cannot be tested at this scale"
+
+
+def test_one_failure_decides_over_many() -> None:
+    good, bad = Finding("holds", "yes"), Finding("does not hold", "no")
+    unknown = Finding("cannot be tested at this scale", "?")
+    assert all_of({"a": good, "b": good}).verdict == "holds"
+    assert all_of({"a": good, "b": unknown}).verdict == "cannot be tested at this scale"
+    assert all_of({"a": unknown, "b": bad}).verdict == "does not hold"
+    assert all_of({"a": good, "b": bad}).measured == "a: yes; b: no"
