@@ -49,6 +49,8 @@ FUSED = (
     "ldr:active=none",
     "ldr:active=none,regularizer=jsd",
     "ldr:active=none,regularizer=divdis",
+    "a2d",
+    "divdis",
 )
 REGRESSION = ("joint:loss=mse", "augmented:loss=mse", "gat", "ncl", "gncl:loss=mse")
 
@@ -69,19 +71,25 @@ def _network(*sizes: int) -> tuple[str, MemberFactory]:
     return name, make_factory("mlp", sizes[:1], sizes[-1], hidden=sizes[1:-1])
 
 
+def _step(make: MemberFactory, spec: str, x: Tensor, y: Tensor) -> Callable[[], object]:
+    """A step of the library, with as many unlabelled examples where the objective needs some."""
+    objective = parse(spec)
+    if not objective.needs_disagreement:
+        return ours(make, MEMBERS, x, y, objective)
+    trainer = Trainer(Ensemble(make, MEMBERS).train(), objective, Recipe())
+    batch = Batch(x, y, torch.randn_like(x), None)
+    return partial(trainer.step, batch, set(), 1.0, check=False)
+
+
 def _ratios(baseline: str, specs: tuple[str, ...], repeats: int) -> Result:
     name, make = _network(64, 128, 128, CLASSES)
     x = torch.randn(BATCH, 64)
     regression = baseline.endswith("mse")
     y = torch.randn(BATCH, CLASSES) if regression else torch.randint(CLASSES, (BATCH,))
-
-    def contender(spec: str, limit: float | None = None) -> Contender:
-        return Contender(spec, ours(make, MEMBERS, x, y, parse(spec)), limit)
-
     return compare(
         f"{name}: one step, ratio to {baseline}",
-        contender(baseline),
-        [contender(spec, LIMIT) for spec in specs],
+        Contender(baseline, _step(make, baseline, x, y)),
+        [Contender(spec, _step(make, spec, x, y), LIMIT) for spec in specs],
         repeats=repeats,
     )
 
@@ -89,16 +97,11 @@ def _ratios(baseline: str, specs: tuple[str, ...], repeats: int) -> Result:
 def _unlabelled(repeats: int) -> Result:
     name, make = _network(64, 128, 128, CLASSES)
     x, y = torch.randn(BATCH, 64), torch.randint(CLASSES, (BATCH,))
-    both = ours(make, MEMBERS, x.repeat(2, 1), y.repeat(2))
-
-    def step(spec: str, extra: Tensor) -> Callable[[], object]:
-        trainer = Trainer(Ensemble(make, MEMBERS).train(), parse(spec), Recipe())
-        return partial(trainer.step, Batch(x, y, extra, None), set(), 1.0, check=False)
-
+    both = _step(make, "independent", x.repeat(2, 1), y.repeat(2))
     return compare(
         f"{name}, and {BATCH} unlabelled examples: one step, ratio to independent on both",
         Contender("independent", both),
-        [Contender(spec, step(spec, torch.randn_like(x))) for spec in ("a2d", "divdis")],
+        [Contender(spec, _step(make, spec, x, y)) for spec in ("a2d", "divdis")],
         repeats=repeats,
     )
 
@@ -107,11 +110,10 @@ def _saving(spec: str, repeats: int) -> Result:
     """A step with an entry of ``FAST`` against the same step without it."""
     name, make = _network(20, 64, CLASSES)
     x, y = torch.randn(BATCH, 20), torch.randint(CLASSES, (BATCH,))
-    objective = parse(spec)
-    fast, slow = (ours(make, MEMBERS, x, y, objective) for _ in range(2))
+    fast, slow = (_step(make, spec, x, y) for _ in range(2))
     return compare(
         f"{name}, {spec}: one step, ratio to a step without its entry in FAST",
-        Contender("formula", partial(_without_entry, type(objective), slow)),
+        Contender("formula", partial(_without_entry, type(parse(spec)), slow)),
         [Contender("entry", fast, SAVING)],
         repeats=repeats,
     )

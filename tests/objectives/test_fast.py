@@ -9,12 +9,14 @@ from torch.testing import assert_close
 
 import dissensus as ds
 from dissensus.objectives import (
+    A2D,
     ADP,
     GNCL,
     JSD,
     LDR,
     OBJECTIVES,
     Augmented,
+    DivDis,
     Independent,
     Joint,
     LearnerDropout,
@@ -44,6 +46,9 @@ COVERED: list[Objective] = [
     LDR(2.0, active=None, regularizer="jsd"),
     LDR(2.0, active=None, regularizer="divdis"),
     LearnerDropout(0.4, Augmented(0.4)),
+    A2D(1.7),
+    DivDis(1.7, 0.4),
+    DivDis(0.5, 2.0, prior=(0.1, 0.3, 0.2, 0.15, 0.25)),
 ]
 every_entry = pytest.mark.parametrize("objective", COVERED, ids=repr)
 
@@ -66,25 +71,25 @@ def plain(
 
 
 def uses_an_entry(objective: Objective, outputs: Tensor, targets: Tensor) -> bool:
-    return fast._fused(objective, outputs, targets, None, None) is not None
+    unlabelled = [outputs] if objective.needs_disagreement else []
+    return fast._fused(objective, outputs, targets, None, None, *unlabelled) is not None
 
 
 def draw(
-    seed: int, members: int, batch: int, classes: int, scale: float, weigh: str
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Logits, labels, member weights and example weights; ``weigh`` says which there are."""
+    objective: Objective, seed: int, members: int = 3, batch: int = 4, scale: float = 1.0
+) -> Inputs:
+    """Inputs with member weights, one of them 0 for odd seeds."""
     generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(members, batch, classes, generator=generator, dtype=torch.float64)
-    labels = torch.randint(classes, (batch,), generator=generator)
-    weights = torch.rand(members, generator=generator, dtype=torch.float64)
+    options = {"generator": generator, "dtype": torch.float64}
+    weights = torch.rand(members, **options)
     if members > 1 and seed % 2:
         weights[0] = 0
-    examples = torch.randint(3, (batch,), generator=generator).double()
-    return (
-        scale * logits,
-        labels,
-        weights / weights.sum() if "members" in weigh else None,
-        examples if "examples" in weigh else None,
+    unlabelled = scale * torch.randn(members, batch + 1, 5, **options)
+    return Inputs(
+        scale * torch.randn(members, batch, 5, **options),
+        torch.randint(5, (batch,), generator=generator),
+        unlabelled if objective.needs_disagreement else None,
+        weights / weights.sum(),
     )
 
 
@@ -93,7 +98,7 @@ def test_every_entry_is_tested() -> None:
     assert {type(objective) for objective in inner} == set(FAST)
     assert set(FAST) <= set(OBJECTIVES.values())
     assert {one.regularizer for one in inner if isinstance(one, LDR)} == set(fast.PAIR_SLOPES)
-    logits, labels, _, _ = draw(0, 3, 4, 5, 1.0, "")
+    logits, labels = torch.randn(3, 4, 5), torch.tensor([0, 1, 2, 3])
     assert all(uses_an_entry(objective, logits, labels) for objective in COVERED)
 
 
@@ -103,35 +108,38 @@ def test_every_entry_is_tested() -> None:
     seed=st.integers(0, 2**16),
     members=st.integers(1, 4),
     batch=st.integers(1, 5),
-    classes=st.integers(5, 8),
     scale=st.sampled_from([0.1, 1.0, 5.0]),
-    weigh=st.sampled_from(["", "members", "examples", "members and examples"]),
+    weighted=st.booleans(),
+    times=st.one_of(st.none(), st.lists(st.integers(0, 3), min_size=5, max_size=5)),
 )
 def test_an_entry_is_its_formula(
     objective: Objective,
     seed: int,
     members: int,
     batch: int,
-    classes: int,
     scale: float,
-    weigh: str,
+    weighted: bool,
+    times: list[int] | None,
 ) -> None:
-    logits, labels, *weights = draw(seed, members, batch, classes, scale, weigh)
-    got = value_and_gradient(objective, logits, labels, None, *weights)
-    assert_close(got, plain(objective, logits, labels, None, *weights), rtol=1e-9, atol=1e-9)
+    inputs = draw(objective, seed, members, batch, scale)
+    if not weighted:
+        inputs = inputs._replace(weights=None)
+    examples = None
+    if times is not None and not objective.needs_disagreement:
+        examples = torch.tensor(times[:batch])
+    got = value_and_gradient(objective, *inputs, examples)
+    assert_close(got, plain(objective, *inputs, examples), rtol=1e-9, atol=1e-9)
     assert not got[0].loss.requires_grad
 
 
 @every_entry
 def test_an_entry_is_its_formula_where_logits_tie(objective: Objective) -> None:
     # Small integers: many ties for the top class, whose first is taken; many equal members.
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randint(2, (4, 50, 5), generator=generator).double()
-    labels = torch.randint(5, (50,), generator=generator)
-    weights = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
-    got = value_and_gradient(objective, logits, labels, weights=weights)
+    inputs = draw(objective, 0, members=4, batch=50)
+    inputs = Inputs(*(x.round() if _is_float(x) and x.ndim == 3 else x for x in inputs))
     # Equal members leave ADP's Gram matrix a smallest eigenvalue of 1e-6.
-    assert_close(got, plain(objective, logits, labels, weights=weights), rtol=1e-7, atol=1e-7)
+    got = value_and_gradient(objective, *inputs)
+    assert_close(got, plain(objective, *inputs), rtol=1e-7, atol=1e-7)
 
 
 # Whether an entry covers it or not: soft labels, other losses, unlabelled data.
@@ -187,7 +195,7 @@ def test_a_subclass_with_another_formula_does_not_get_the_entry_of_its_base() ->
         def terms(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Terms:
             return Terms(2 * super().terms(outputs, targets, weights).loss, {})
 
-    logits, labels, _, _ = draw(0, 3, 4, 5, 1.0, "")
+    logits, labels, _, _ = draw(Joint(), 0)
     terms, (gradient,) = value_and_gradient(Own(), logits, labels)
     assert_close(terms.loss, 2 * Joint()(logits, labels).loss)
     assert_close(gradient, 2 * plain(Joint(), logits, labels)[1][0])

@@ -240,7 +240,7 @@ class DivDis(_Disagreement):
         log_probs = log_softmax(disagreement, -1)
         information = mean_over_pairs(divdis_pairs(log_probs), weights)
         mean = log_probs.exp().mean(1)  # each member's mean prediction, [members, classes]
-        divergence = (_x_log_x(mean) - mean * self._log_prior(mean)).sum(-1)  # KL to the prior
+        divergence = (_x_log_x(mean) - mean * self.log_prior(mean)).sum(-1)  # KL to the prior
         imbalance = weighted_mean(divergence, weights)
         parts = {
             "cross_entropy": ce,
@@ -249,7 +249,8 @@ class DivDis(_Disagreement):
         }
         return Terms(ce + self.strength * information + self.balance * imbalance, parts)
 
-    def _log_prior(self, like: Tensor) -> Tensor:
+    def log_prior(self, like: Tensor) -> Tensor:
+        """The logarithm of ``prior``, ``[classes]``, with dtype and device of ``like``."""
         classes = like.shape[-1]
         if self.prior is None:
             return like.new_full((classes,), -math.log(classes))

@@ -20,7 +20,7 @@ from torch.nn.functional import log_softmax
 from dissensus.diversity import DETERMINANT_FLOOR, leave_out, wrong_class_predictions
 from dissensus.objectives.adp import ADP, JSD
 from dissensus.objectives.base import Objective, Terms
-from dissensus.objectives.disagreement import AT_ONCE, pair_weights
+from dissensus.objectives.disagreement import A2D, AT_ONCE, DivDis, pair_weights
 from dissensus.objectives.interpolation import GNCL, Augmented, Independent, Joint
 from dissensus.objectives.ldr import LDR, hardness_weights
 from dissensus.objectives.wrappers import LearnerDropout
@@ -48,14 +48,15 @@ def value_and_gradient(
     >>> gradient[0]
     tensor([[-0.3750,  0.1250,  0.1250,  0.1250]])
     """
+    unlabelled = [] if disagreement is None else [disagreement]
     with torch.no_grad():
-        fused = _fused(objective, outputs, targets, weights, example_weights)
+        fused = _fused(objective, outputs, targets, weights, example_weights, *unlabelled)
     if fused is not None:
-        return fused[0], [fused[1]]
-    leaves = [x.detach().requires_grad_() for x in (outputs, disagreement) if x is not None]
-    unlabelled = None if disagreement is None else leaves[1]
+        return fused[0], list(fused[1:])
+    leaves = [x.detach().requires_grad_() for x in (outputs, *unlabelled)]
     with torch.enable_grad():
-        terms = objective.evaluate(leaves[0], targets, unlabelled, weights, example_weights)
+        given = None if disagreement is None else leaves[1]
+        terms = objective.evaluate(leaves[0], targets, given, weights, example_weights)
     gradients = torch.autograd.grad(terms.loss, leaves, allow_unused=True, materialize_grads=True)
     parts = {name: part.detach() for name, part in terms.parts.items()}
     return Terms(terms.loss.detach(), parts), list(gradients)
@@ -107,7 +108,8 @@ def _fused(objective: Objective, outputs: Tensor, targets: Tensor, *others: Any)
 
 # ---- entries ------------------------------------------------------------------------------------
 
-Fused = tuple[Terms, Tensor]
+#: The terms, and the gradient at the outputs and, where they are used, at the unlabelled ones.
+Fused = tuple[Any, ...]
 
 
 class _Batch:
@@ -171,11 +173,7 @@ def _interpolation(objective: Independent | Joint | Augmented, *given: Any) -> F
         share = ((1 - beta) * batch.member + beta * scores.softmax(0)) * batch.example
         slope = batch.minus_labels(batch.probs) * share
     member, ensemble = batch.cross_entropy(), batch.mean(error)
-    parts = {
-        "member_error": member,
-        "ensemble_error": ensemble,
-        "diversity": member - ensemble,
-    }
+    parts = {"member_error": member, "ensemble_error": ensemble, "diversity": member - ensemble}
     return Terms((1 - beta) * member + beta * ensemble, parts), slope
 
 
@@ -189,36 +187,29 @@ def _adp(objective: ADP, logits: Tensor, *others: Any) -> Fused:
     log_mean = _finite_log(mean)
     entropy = -batch.mean(mean * log_mean)
     # ∂H/∂F^k = −w_k (log F̄ + 1), taken back through the softmax, which cancels the 1.
-    away = log_mean - (probs * log_mean).sum(-1, keepdim=True)
-    slope = members * batch.minus_labels(probs) + alpha * (probs * away)
+    slope = members * batch.minus_labels(probs) + alpha * _through_softmax(log_mean, probs)
     log_det, det_slope = _log_diversity(batch)
     log_diversity = batch.mean(log_det).to(logits.dtype)
     slope = slope * batch.share - (beta * batch.example) * det_slope
-    parts = {
-        "cross_entropy": ce,
-        "ensemble_entropy": entropy,
-        "log_diversity": log_diversity,
-    }
+    parts = {"cross_entropy": ce, "ensemble_entropy": entropy, "log_diversity": log_diversity}
     return Terms(ce - (alpha * entropy + beta * log_diversity), parts), slope / temperature
 
 
 def _log_diversity(batch: _Batch) -> tuple[Tensor, Tensor]:
     """``diversity.log_ensemble_diversity`` as ``[batch, 1]``, and its gradient at the logits."""
     rows = wrong_class_predictions(batch.logits, batch.labels)
+    rows = rows / rows.norm(dim=-1, keepdim=True)  # M̃ᵀ
     gram = rows @ rows.mT
-    length = gram.diagonal(dim1=1, dim2=2).rsqrt()
-    scale = length[:, None] * length[:, :, None]
-    gram = gram * scale
     if batch.weights is not None:
         gram = leave_out(gram, batch.weights)
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    gram = gram + DETERMINANT_FLOOR * identity
+    diagonal = gram.diagonal(dim1=1, dim2=2).add_(DETERMINANT_FLOOR)
     factor = torch.linalg.cholesky_ex(gram)[0]
     log_det = 2 * factor.diagonal(dim1=1, dim2=2).log().sum(-1, keepdim=True)
     # ∂ log det / ∂M̃ = 2 M̃ G⁻¹; back through the normalisation that is 2 M̃ (G⁻¹ − diag(G⁻¹ M̃ᵀ M̃)),
     # and G⁻¹ M̃ᵀ M̃ = 1 − floor · G⁻¹, where the floor is all that the diagonal of G is above 1.
-    push = torch.linalg.inv_ex(gram)[0] * torch.where(identity > 0, gram, 1.0) - identity
-    slope = rows * ((2 * push * scale) @ rows)
+    push = 2 * torch.linalg.inv_ex(gram)[0]
+    push.diagonal(dim1=1, dim2=2).mul_(diagonal).sub_(2)
+    slope = rows * (push @ rows)
     return log_det, slope.transpose(0, 1).to(batch.logits.dtype)
 
 
@@ -270,17 +261,19 @@ def _ldr(
     alpha = hardness_weights(logits, labels, weights, example_weights)  # Eq. 4
     examples = batch.example[:, 0] if isinstance(batch.example, Tensor) else batch.example
     pairs = pair_weights(logits, members, weights)
-    disagreement, slope = PAIR_SLOPES[objective.regularizer](batch, pairs, alpha * examples)
+    pair_slope = PAIR_SLOPES[objective.regularizer]
+    disagreement, slope = pair_slope(batch.log_probs, batch.probs, pairs, alpha * examples)
     ce = batch.cross_entropy()
     slope = batch.minus_labels(batch.probs) * batch.share + objective.strength * slope
     parts = {"cross_entropy": ce, "disagreement": disagreement}
     return Terms(ce + objective.strength * disagreement, parts), slope
 
 
-def _a2d_slope(batch: _Batch, pairs: Tensor, examples: Tensor) -> tuple[Tensor, Tensor]:
+def _a2d_slope(
+    log_probs: Tensor, probs: Tensor, pairs: Tensor, examples: Tensor
+) -> tuple[Tensor, Tensor]:
     """``disagreement.a2d_pairs``, ``[m, l, batch]``, and the gradient at the logits."""
-    log_probs, members = batch.log_probs, batch.logits.shape[0]
-    pairs = pairs[..., None] * examples
+    members, pairs = len(log_probs), pairs[..., None] * examples
     top = log_probs.argmax(-1, keepdim=True)
     masked = log_probs.scatter(-1, top, -math.inf)
     rest = masked.logsumexp(-1)  # log(1 − p) of every member at its own ŷ
@@ -298,45 +291,48 @@ def _a2d_slope(batch: _Batch, pairs: Tensor, examples: Tensor) -> tuple[Tensor, 
     t = torch.where(own, 0.0, s * q / (1 - q) - not_s)
     at_rest = (not_s.sum(1) + torch.where(own, s, 0.0).sum(0))[..., None]
     at_top = (s.sum(1) + torch.where(own, not_s, 0.0).sum(0))[..., None]
-    slope = batch.probs * (at_rest + at_top - t.sum(0)[..., None])
+    slope = probs * (at_rest + at_top - t.sum(0)[..., None])
     slope = slope - (masked - rest[..., None]).exp() * at_rest
     slope = slope.scatter_add(-1, top, -at_top).scatter_add(-1, index, t.permute(1, 2, 0))
     return -(pairs * either).sum(), slope
 
 
-def _jsd_slope(batch: _Batch, pairs: Tensor, examples: Tensor) -> tuple[Tensor, Tensor]:
+def _jsd_slope(
+    log_probs: Tensor, probs: Tensor, pairs: Tensor, examples: Tensor
+) -> tuple[Tensor, Tensor]:
     """``disagreement.jsd_pairs``, and the gradient at the logits."""
-    probs, pairs = batch.probs, pairs[..., None] * examples
-    away = batch.log_probs[:, None] - _finite_log((probs[:, None] + probs) / 2)
+    pairs = pairs[..., None] * examples
+    away = log_probs[:, None] - _finite_log((probs[:, None] + probs) / 2)
     divergence = (probs[:, None] * away).sum(-1)  # KL of m to the mean with l
     slope = (away - divergence[..., None]) * pairs[..., None]
     return -(pairs * divergence).sum(), -probs * slope.sum(1)
 
 
-def _divdis_slope(batch: _Batch, pairs: Tensor, examples: Tensor) -> tuple[Tensor, Tensor]:
+def _divdis_slope(
+    log_probs: Tensor, probs: Tensor, pairs: Tensor, examples: Tensor
+) -> tuple[Tensor, Tensor]:
     """``disagreement.divdis_pairs``, and the gradient at the logits.
 
     ``Σ pairs (Σ J log J − Σ μ_m log μ_m − Σ μ_l log μ_l)``, J joint distributions, μ marginals.
     """
-    members, size, classes = batch.probs.shape
+    members, size, classes = probs.shape
     total = examples.sum()
     share = examples / torch.where(total > 0, total, 1.0)
-    probs = batch.probs.transpose(0, 1).reshape(size, members * classes)
-    weighted = probs * share[:, None]
-    joint = weighted.T @ probs  # of all pairs in one product
+    flat = probs.transpose(0, 1).reshape(size, members * classes)
+    weighted = flat * share[:, None]
+    joint = weighted.T @ flat  # of all pairs in one product
     pair_log = _finite_log(joint).reshape(members, classes, members, classes)
     pair_log = (pair_log * pairs[:, None, :, None]).reshape(joint.shape)
     mean = weighted.sum(0)
     marginal_log = _finite_log(mean).reshape(members, classes) * (2 * pairs.sum(1)[:, None])
     information = (joint * pair_log).sum() - (mean * marginal_log.flatten()).sum()
     # ∂(J log J)/∂J is log J + 1; the 1 does nothing once it went through the softmax.
-    slope = (2 * (probs @ pair_log)).reshape(size, members, classes).transpose(0, 1)
-    slope = slope - marginal_log[:, None]
-    slope = batch.probs * (slope - (batch.probs * slope).sum(-1, keepdim=True))
+    slope = (2 * (flat @ pair_log)).reshape(size, members, classes).transpose(0, 1)
+    slope = _through_softmax(slope - marginal_log[:, None], probs)
     return total * information, slope * examples[:, None]
 
 
-PairSlope = Callable[[_Batch, Tensor, Tensor], tuple[Tensor, Tensor]]
+PairSlope = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 #: The pair terms of LDR, each example weighed, their mean over ``pairs``; and its gradient.
 PAIR_SLOPES: dict[str, PairSlope] = {
@@ -344,6 +340,52 @@ PAIR_SLOPES: dict[str, PairSlope] = {
     "divdis": _divdis_slope,
     "jsd": _jsd_slope,
 }
+
+
+def _a2d(
+    objective: A2D, logits: Tensor, labels: Tensor, weights: Any, _: None, unlabelled: Tensor
+) -> Fused | None:
+    """``mean CE + λ · mean over pairs of G`` (ldr, Eq. 1 to 3)."""
+    if objective.label_smoothing:
+        return None
+    batch, strength = _Batch(logits, labels, weights, None), objective.strength
+    term, slope = _pair_mean(_a2d_slope, log_softmax(unlabelled, -1), weights)
+    ce = batch.cross_entropy()
+    terms = Terms(ce + strength * term, {"cross_entropy": ce, "disagreement": term})
+    return terms, batch.minus_labels(batch.probs) * batch.share, strength * slope
+
+
+def _divdis(
+    objective: DivDis, logits: Tensor, labels: Tensor, weights: Any, _: None, unlabelled: Tensor
+) -> Fused | None:
+    """``mean CE + λ₁ · mutual information + λ₂ · KL(mean prediction ‖ prior)``."""
+    members, size, classes = unlabelled.shape
+    if (members * classes) ** 2 > AT_ONCE:
+        return None
+    batch, log_probs = _Batch(logits, labels, weights, None), log_softmax(unlabelled, -1)
+    ce = batch.cross_entropy()
+    information, slope = _pair_mean(_divdis_slope, log_probs, weights)
+    probs = log_probs.exp()
+    mean = probs.mean(1)
+    relative = _finite_log(mean) - objective.log_prior(mean)
+    imbalance = weighted_mean((mean * relative).sum(-1), weights)
+    balance_slope = _through_softmax(relative[:, None], probs) * (batch.member / size)
+    slope = objective.strength * slope + objective.balance * balance_slope
+    parts = {"cross_entropy": ce, "mutual_information": information, "imbalance": imbalance}
+    loss = ce + objective.strength * information + objective.balance * imbalance
+    return Terms(loss, parts), batch.minus_labels(batch.probs) * batch.share, slope
+
+
+def _pair_mean(slope: PairSlope, log_probs: Tensor, weights: Any) -> tuple[Tensor, Tensor]:
+    """The mean of a pair term over unlabelled examples, and its gradient."""
+    members, size, _ = log_probs.shape
+    examples = log_probs.new_full((size,), 1 / size)
+    return slope(log_probs, log_probs.exp(), pair_weights(log_probs, members, weights), examples)
+
+
+def _through_softmax(slope: Tensor, probs: Tensor) -> Tensor:
+    """The gradient at the logits of what has the gradient ``slope`` at the probabilities."""
+    return probs * (slope - (probs * slope).sum(-1, keepdim=True))
 
 
 def _finite_log(probs: Tensor) -> Tensor:
@@ -360,4 +402,6 @@ FAST: dict[type[Objective], Callable[..., Fused | None]] = {
     JSD: _jsd,
     GNCL: _gncl,
     LDR: _ldr,
+    A2D: _a2d,
+    DivDis: _divdis,
 }

@@ -41,8 +41,10 @@ def hardness_weights(
     """
     with torch.no_grad():
         ce = cross_entropy(log_softmax(weighted_mean(logits, weights), -1), labels)
-        counts = torch.ones_like(ce) if example_weights is None else example_weights.to(ce.dtype)
-        mean = (ce * counts).sum() / counts.sum()
+        if example_weights is None:
+            mean = ce.mean()
+        else:
+            mean = (ce * example_weights).sum() / example_weights.sum()
         # Eq. 4; dividing twice keeps a small mean from underflowing.
         return torch.where(mean > 0, ce / mean / mean, 0.0)
 
