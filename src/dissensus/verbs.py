@@ -56,8 +56,8 @@ def option(
     ``tuple[str, ...] | dict[str, Any]``, Python may pass a dict. A ``bool`` with the default False
     has no ``--no`` form. Further keywords go into the field's metadata.
     """
-    shown = {"flag": flag, "metavar": metavar, "panel": panel, "default_text": default_text}
-    metadata |= {"help": help, **shown, "min": min, "max": max}
+    page = {"help": help, "metavar": metavar, "panel": panel, "default_text": default_text}
+    metadata |= {**page, "flag": flag, "min": min, "max": max}
     return field(default=default, metadata=metadata)
 
 

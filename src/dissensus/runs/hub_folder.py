@@ -68,7 +68,7 @@ def build_ensemble(
     *,
     trust: bool = False,
 ) -> Ensemble:
-    """A new ensemble of the right shape; its weights are still to come."""
+    """A new ensemble of the right shape, with random weights."""
     import torch
 
     from dissensus.ensemble import Ensemble
@@ -79,8 +79,8 @@ def build_ensemble(
     if make_member is not None:
         ens = Ensemble(make_member, members=asked["members"], **how)
     elif isinstance(models, list) and models:
-        made = [_factory(model, folder, trust=trust)() for model in models]
-        ens = Ensemble.from_members(made, **how)
+        members = [_factory(model, folder, trust=trust)() for model in models]
+        ens = Ensemble.from_members(members, **how)
     elif isinstance(models, dict):
         ens = Ensemble(_factory(models, folder, trust=trust), members=asked["members"], **how)
     else:
@@ -95,7 +95,7 @@ def build_ensemble(
 
 
 def check_trust(name: str, *, trust: bool) -> None:
-    """Raise for a network by import path, unless whoever named it is trusted."""
+    """Raise for a model named by its import path, unless it is trusted."""
     from dissensus.models import MODELS
 
     if name not in MODELS and ":" in name and not trust:
@@ -118,5 +118,5 @@ def _factory(model: Config, folder: str | Path, *, trust: bool) -> MemberFactory
     check_trust(name, trust=trust)
     file, colon, function = name.rpartition(":")
     if colon and file.endswith(".py"):
-        name = f"{Path(folder).resolve() / file}:{function}"  # it lies beside the config
+        name = f"{Path(folder).resolve() / file}:{function}"  # the file is beside the config
     return make_factory(name, shape, outputs, normalize=normalize, **options)

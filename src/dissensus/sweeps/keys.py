@@ -12,34 +12,24 @@ from typing import Any
 
 from dissensus.models import MODELS
 from dissensus.objectives import OBJECTIVES, parse
-from dissensus.runs.settings import Sections
+from dissensus.runs.settings import Sections, setting_fields
 from dissensus.specs import join_spec, nearest, split_spec
 from dissensus.sweeps.grid import Grid, Point, points, written
 from dissensus.training.optim import Optimizer
 
 __all__ = ["check_keys", "check_points", "known_keys", "with_point"]
 
-#: Options of ``dissensus train`` that a grid may vary, and where they stand.
-OPTIONS: dict[str, tuple[str, str]] = {
-    "objective": ("training", "objective"),
-    "members": ("ensemble", "members"),
-    "combine": ("ensemble", "combine"),
-    "epochs": ("training", "epochs"),
-    "batch_size": ("training", "batch_size"),
-    "schedule": ("training", "schedule"),
-    "patience": ("training", "patience"),
-    "freeze_patience": ("training", "freeze_patience"),
-    "select_by": ("training", "select_by"),
-    "clip": ("training", "clip"),
-    "augment": ("data", "augment"),
-    "adversarial": ("data", "adversarial"),
-}
+#: Options of ``dissensus train`` that a grid may vary.
+OPTIONS = (
+    *("objective", "members", "combine", "epochs", "batch_size", "schedule", "patience"),
+    *("freeze_patience", "select_by", "clip", "augment", "adversarial"),
+)
 
 #: Settings of every optimiser, or of one kind, which says so itself.
 OPTIMIZER_KEYS = ("lr", "weight_decay", "momentum")
 
 _MODEL = "model."
-_TEXT = ("objective", "combine", "schedule", "select_by", "augment", "adversarial")
+_SETTINGS = setting_fields()
 
 
 def known_keys(sections: Sections) -> list[str]:
@@ -79,8 +69,9 @@ def with_point(sections: Sections, point: Point) -> Sections:
     for key in sorted(point, key=lambda key: key != "objective"):  # others belong to it
         value = point[key]
         if key in OPTIONS:
-            section, name = OPTIONS[key]
-            changed.setdefault(section, {})[name] = written(value) if key in _TEXT else value
+            place, text = _SETTINGS[key].metadata, _SETTINGS[key].type == "str | None"
+            value = written(value) if text else value
+            changed.setdefault(place["section"], {})[place["key"]] = value
         elif key in OPTIMIZER_KEYS:
             training["optimizer"] = _put(str(training["optimizer"]), key, value)
         elif key.startswith(_MODEL):

@@ -61,7 +61,7 @@ class Plan:
     def cells(self, task: str, chosen: Mapping[int, Point] | None = None) -> list[Cell]:
         """Every point of the grid in every repeat, repeat by repeat, as cells with whole settings.
 
-        ``task`` is that of the data; ``chosen`` is what the search found, by repeat.
+        ``task`` is that of the data; ``chosen`` are the choices of the search by repeat.
         """
         known = chosen or {}
         every = points(self.grid)

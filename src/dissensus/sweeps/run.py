@@ -192,7 +192,7 @@ def _search(
 ) -> dict[int, Point]:
     """The best choice of each repeat; all repeats search side by side, so that fleets are large.
 
-    Trials have records as cells have. The search itself is not kept: from the same seed and the
+    Trials have records as cells have. The search itself is not stored: from the same seed and the
     same results it proposes the same again, and finds the records of what was tried.
     """
     folder = CellFolder(out / SEARCH)
@@ -200,7 +200,7 @@ def _search(
     turn: Callable[[], AbstractContextManager[None]]
     turn = partial(_turn, folder) if storage else nullcontext
     with turn():
-        asking = {
+        searches = {
             repeat: propose(
                 plan.space,
                 trials=plan.trials,
@@ -210,16 +210,16 @@ def _search(
             )
             for repeat in range(plan.repeats)
         }
-        wanted = {repeat: next(one) for repeat, one in asking.items()}
+        proposals = {repeat: next(search) for repeat, search in searches.items()}
     trials: dict[int, list[Trial]] = {}
     tried, total = 0, plan.trials * plan.repeats
-    while wanted:
+    while proposals:
         seen.searching(tried, total)
-        values = _values(plan, task, wanted, folder, scheduler)
+        values = _values(plan, task, proposals, folder, scheduler)
         with turn():
-            for repeat, one in asking.items():
-                if repeat in wanted:
-                    _send_values(one, values[repeat], wanted, trials, repeat)
+            for repeat, search in searches.items():
+                if repeat in proposals:
+                    _send_values(search, values[repeat], proposals, trials, repeat)
         tried = min(total, tried + plan.batch * plan.repeats)
     seen.searching(total, total)
     return {repeat: best_trial(every).choice for repeat, every in sorted(trials.items())}
@@ -234,26 +234,30 @@ def _turn(folder: CellFolder) -> Iterator[None]:
 
 
 def _send_values(
-    one: Generator[list[Point], Sequence[float], list[Trial]],
+    search: Generator[list[Point], Sequence[float], list[Trial]],
     values: list[float],
-    wanted: dict[int, list[Point]],
+    proposals: dict[int, list[Point]],
     trials: dict[int, list[Trial]],
     repeat: int,
 ) -> None:
     try:
-        wanted[repeat] = one.send(values)
+        proposals[repeat] = search.send(values)
     except StopIteration as over:
         trials[repeat] = over.value
-        del wanted[repeat]
+        del proposals[repeat]
 
 
 def _values(
-    plan: Plan, task: str, wanted: dict[int, list[Point]], folder: CellFolder, scheduler: _Scheduler
+    plan: Plan,
+    task: str,
+    proposals: dict[int, list[Point]],
+    folder: CellFolder,
+    scheduler: _Scheduler,
 ) -> dict[int, list[float]]:
     """Validation ERR of every choice, by repeat; NaN for one that failed."""
     cells = {
         repeat: [plan.trial(task, choice, repeat) for choice in choices]
-        for repeat, choices in wanted.items()
+        for repeat, choices in proposals.items()
     }
     every = [cell for group in cells.values() for cell in group]
     check_cells(every)

@@ -67,7 +67,7 @@ def propose(
     """The search as a generator, so that several can go on side by side.
 
     It yields a batch of new choices, wants their values sent, and returns all trials. ``shared``
-    is told of every trial.
+    hears of every trial.
     """
     _check(space, trials, batch)
     study, distributions = _study(space, trials, seed)

@@ -64,12 +64,12 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a record."""
-        found: dict[str, Any] = {"point": self.point, "label": self.label, "best": self.best}
-        found |= {"repeats": self.repeats, "done": self.done, "failed": self.failed}
+        values: dict[str, Any] = {"point": self.point, "label": self.label, "best": self.best}
+        values |= {"repeats": self.repeats, "done": self.done, "failed": self.failed}
         for part in ("val", "test", "diagnosis"):
             spreads: dict[str, Spread] = getattr(self, part)
-            found[part] = {name: vars(spread) for name, spread in spreads.items()}
-        return {**found, "verdicts": self.verdicts}
+            values[part] = {name: vars(spread) for name, spread in spreads.items()}
+        return {**values, "verdicts": self.verdicts}
 
 
 @dataclass
@@ -205,8 +205,8 @@ def summarize(cells: Sequence[Cell], records: Iterable[Record]) -> Summary:
         grouped.setdefault(cell["number"], []).append(cell)
     rows = []
     for group in grouped.values():
-        found = [known[cell["name"]] for cell in group if cell["name"] in known]
-        rows.append(_row(group[0]["point"], len(group), found))
+        own = [known[cell["name"]] for cell in group if cell["name"] in known]
+        rows.append(_row(group[0]["point"], len(group), own))
     most = max((row.done for row in rows), default=0)
     able = [row for row in rows if row.done == most and "ensemble_error" in row.val]
     if able:

@@ -128,10 +128,10 @@ def _plan(options: Sweep) -> tuple[Path, Plan]:
     asked = resolve(options)
     out = _folder(asked)
     stored = Plan.read(out) if asked["run"]["resume"] else None
-    wanted: dict[str, Any] = {"grid": {}, "space": {}}
+    plan: dict[str, Any] = {"grid": {}, "space": {}}
     if stored is not None:
         names = ("grid", "space", "repeats", "trials", "batch")
-        wanted = {name: getattr(stored, name) for name in names}
+        plan = {name: getattr(stored, name) for name in names}
     given = {
         "grid": _grid(options.grid, "--grid"),
         "space": _grid(options.search, "--search"),
@@ -139,8 +139,8 @@ def _plan(options: Sweep) -> tuple[Path, Plan]:
         "trials": options.trials,
         "batch": options.batch,
     }
-    wanted |= {name: value for name, value in given.items() if value is not None}
-    return out, Plan(resolve(options, None if stored is None else stored.sections), **wanted)
+    plan |= {name: value for name, value in given.items() if value is not None}
+    return out, Plan(resolve(options, None if stored is None else stored.sections), **plan)
 
 
 def _grid(given: tuple[str, ...] | dict[str, Any], option: str) -> Grid | None:

@@ -88,7 +88,7 @@ class CellTraining:
             recipe=self.recipe,
         )
 
-    def result(self, history: History, together: int) -> dict[str, Any]:
+    def result(self, history: History, fleet_size: int) -> dict[str, Any]:
         """The result that a record keeps of a finished training."""
         if history.ended.startswith("failed"):
             raise NonFiniteLoss(history.ended.removeprefix("failed: "))
@@ -97,11 +97,11 @@ class CellTraining:
             "epochs": len(history.epochs),
             "ended": history.ended,
             "execution": history.execution,
-            "together": together,
+            "together": fleet_size,
         }
-        wanted = ["val"] if self.cell.get("only") == "val" else ["val", "test"]
+        parts = ["val"] if self.cell.get("only") == "val" else ["val", "test"]
         outputs = {}
-        for part in wanted:
+        for part in parts:
             split = self.data.splits()[part]
             if len(split[0]):
                 outputs[part] = predict(self.ens, split)
@@ -131,8 +131,8 @@ def held_out(predictions: Predictions) -> dict[str, Any]:
     outputs, targets = predictions.outputs, predictions.targets
     assert targets is not None
     rows = max(1, min(_HELD_OUT_ROWS, _HELD_OUT_NUMBERS // (outputs.shape[0] * outputs.shape[2])))
-    kept = outputs[:, :rows].double()
-    return {"outputs": _digits(kept.tolist()), "targets": _digits(targets[:rows].tolist())}
+    first = outputs[:, :rows].double()
+    return {"outputs": _digits(first.tolist()), "targets": _digits(targets[:rows].tolist())}
 
 
 def _digits(values: Any) -> Any:

@@ -154,11 +154,11 @@ class Claims:
 
     def take(self, names: Iterable[str]) -> set[str]:
         """Claim those of ``names`` that no other program has, and return this program's."""
-        wanted = set(names)
-        if self.file is None or wanted <= self.names:
-            return wanted
+        asked = set(names)
+        if self.file is None or asked <= self.names:
+            return asked
         with exclusive(self.folder):
-            mine = wanted - self._others()
+            mine = asked - self._others()
             self.names |= mine
             self.path.write_text(json.dumps(sorted(self.names)), encoding="utf-8")
         return mine

@@ -232,10 +232,10 @@ def _records(work: Work, cells: list[Cell], threads: int, version: str) -> Itera
     if version != __version__:
         raise RuntimeError(f"the worker has dissensus {__version__}, not {version}")
     if len(cells) == 1:  # in the main thread, as everywhere
-        made: list[Record] = []
+        records: list[Record] = []
         use_threads(threads)
-        work(cells, made.append)
-        yield made[0]
+        work(cells, records.append)
+        yield records[0]
         return
     ended: SimpleQueue[Record | BaseException | None] = SimpleQueue()
 

@@ -55,8 +55,8 @@ def session(address: str | None, cores: int | None, variables: dict[str, str]) -
 
     A Ray that is started here has ``cores`` of them, and workers with ``variables`` set.
 
-    A Ray of this machine answers those alone who know a secret that is made up for it, sends no
-    statistics, and keeps its files in a temporary folder that goes when it stops.
+    A Ray on this machine answers only processes that know its random secret, sends no statistics,
+    and keeps its files in a temporary folder that is removed when it stops.
     """
     ray = import_ray()
     if ray.is_initialized():
