@@ -64,6 +64,7 @@ def test_a_run_on_shards_is_trained_resumed_and_judged(dissensus: Callable[..., 
     assert "is not what" in changed.err
 
 
+@pytest.mark.slow
 def test_a_folder_of_images_is_streamed(dissensus: Callable[..., Any]) -> None:
     write_pictures(Path("pictures/train"), {"ant": 12, "bee": 12})
     write_pictures(Path("pictures/val"), {"ant": 3, "bee": 3})

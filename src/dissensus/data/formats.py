@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +23,7 @@ __all__ = [
     "IMAGE_SUFFIXES",
     "decode_image",
     "is_missing",
+    "list_names",
     "missing_counts",
     "open_image",
     "open_parquet",
@@ -112,6 +113,13 @@ def missing_counts(columns: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """
     counts = {name: sum(map(is_missing, values)) for name, values in columns.items()}
     return {name: count for name, count in counts.items() if count}
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Names of columns for a message: the first thirty."""
+    every = list(names)
+    more = f" and {len(every) - 30} more" if len(every) > 30 else ""
+    return ", ".join(every[:30]) + more
 
 
 def read_columns(path: Path, *, header: bool = True) -> dict[str, list[str]]:

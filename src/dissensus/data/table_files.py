@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from dissensus.data.dataset import Request
-from dissensus.data.formats import is_missing, missing_counts, read_columns
+from dissensus.data.formats import is_missing, list_names, missing_counts, read_columns
 from dissensus.data.table import (
     Floats,
     Table,
@@ -98,13 +98,7 @@ def read_table_file(
 
 def _known(name: str, columns: dict[str, list[str]], what: str) -> None:
     if name not in columns:
-        raise ValueError(f"{what}: there is no column {name!r}; there are {_listing(columns)}")
-
-
-def _listing(columns: dict[str, list[str]]) -> str:
-    names = list(columns)
-    more = f" and {len(names) - 30} more" if len(names) > 30 else ""
-    return ", ".join(names[:30]) + more
+        raise ValueError(f"{what}: there is no column {name!r}; there are {list_names(columns)}")
 
 
 def _target(target: str | int | None, columns: dict[str, list[str]], path: Path) -> str:
@@ -112,7 +106,7 @@ def _target(target: str | int | None, columns: dict[str, list[str]], path: Path)
     if target is None:
         raise ValueError(
             f"say which column of {path} is to be learnt with target=; there are "
-            f"{_listing(columns)}"
+            f"{list_names(columns)}"
         )
     if isinstance(target, str):
         _known(target, columns, "target")

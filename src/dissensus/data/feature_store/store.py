@@ -65,20 +65,11 @@ class StoredRows(OnDisk):
 
     dtype = torch.float32  # of what is read, however it is stored
 
-    def __init__(
-        self,
-        folder: Path,
-        part: str,
-        rows: int,
-        shape: tuple[int, ...],
-        dtype: str,
-        *,
-        shard_rows: int,
-        passes: int = 1,
-    ) -> None:
-        self.folder, self.part, self.passes, self.shard_rows = folder, part, passes, shard_rows
-        self.shape = torch.Size((rows, *shape))
-        self.stored = np.dtype(DTYPES[dtype])
+    def __init__(self, folder: Path, part: str, manifest: Manifest) -> None:
+        self.folder, self.part, self.shard_rows = folder, part, manifest.shard_rows
+        self.passes = manifest.parts[part].passes
+        self.shape = torch.Size((manifest.parts[part].rows, *manifest.shape))
+        self.stored = np.dtype(DTYPES[manifest.dtype])
         self.offsets = self._check()
 
     @property
@@ -189,7 +180,8 @@ class FeatureStore:
         if verify:
             self._verify(progress)
         self.parts: dict[str, tuple[StoredRows, Tensor | None]] = {
-            name: (self._rows(name), self._labels(name)) for name in self.manifest.parts
+            name: (StoredRows(self.folder, name, self.manifest), self._labels(name))
+            for name in self.manifest.parts
         }
 
     def data(self, *, in_memory: bool = False) -> Data:
@@ -226,19 +218,6 @@ class FeatureStore:
             },
             # A run keeps the digest of its source: the manifest has those of all files.
             source=str(self.folder / MANIFEST),
-        )
-
-    def _rows(self, name: str) -> StoredRows:
-        manifest = self.manifest
-        part = manifest.parts[name]
-        return StoredRows(
-            self.folder,
-            name,
-            part.rows,
-            manifest.shape,
-            manifest.dtype,
-            shard_rows=manifest.shard_rows,
-            passes=part.passes,
         )
 
     def _labels(self, name: str) -> Tensor | None:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dissensus.data.formats import decode_image, open_parquet
+from dissensus.data.formats import decode_image, list_names, open_parquet
 from dissensus.data.on_disk.examples import Batch, read_each
 from dissensus.data.on_disk.fields import Labels, LabelScan, finite
 from dissensus.data.on_disk.index import Index, indexed
@@ -88,7 +88,7 @@ def _choose(
         target = own[0] if len(own) == 1 else None
     for name in [*(columns or []), *([] if target is None else [target])]:
         if name not in names:
-            raise ValueError(f"{shard} has no column {name!r}; it has {_listing(names)}")
+            raise ValueError(f"{shard} has no column {name!r}; it has {list_names(names)}")
     if columns is not None:
         return columns, target
     rest = [name for name in names if name != target]
@@ -104,7 +104,7 @@ def _choose(
     if not images and not lists and numbers:
         return numbers, target
     raise ValueError(
-        f"{shard} has the columns {_listing(names)}: name the input with input= and the label "
+        f"{shard} has the columns {list_names(names)}: name the input with input= and the label "
         "with target="
     )
 
@@ -114,7 +114,7 @@ def _chosen(schema: Any, columns: Sequence[str], target: str | None, shard: Path
     names = [*columns, *([] if target is None else [target])]
     missing = [name for name in names if name not in schema.names]
     if missing:
-        raise ValueError(f"{shard} has no column {missing[0]!r}; it has {_listing(schema.names)}")
+        raise ValueError(f"{shard} has no column {missing[0]!r}; it has {list_names(schema.names)}")
     for name in columns:
         kind = column_kind(schema.field(name).type)
         if not kind or (len(columns) > 1 and kind != "number"):
@@ -123,11 +123,6 @@ def _chosen(schema: Any, columns: Sequence[str], target: str | None, shard: Path
                 "images or lists of numbers, or several of numbers"
             )
     return [str(schema.field(name).type) for name in names]
-
-
-def _listing(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 30} more" if len(names) > 30 else ""
-    return ", ".join(names[:30]) + more
 
 
 def column_kind(kind: Any) -> str:
