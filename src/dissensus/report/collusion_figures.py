@@ -182,7 +182,7 @@ def codependence(contents: Contents) -> Figure | None:
         "codependence",
         "Codependence",
         "How much the ensemble's error rises when random members are left out. Members that "
-        "collude need each other; the index is 1 at most for members whose errors are unrelated.",
+        "collude need each other; if members' errors are unrelated, the index is at most 1.",
         [View(Plot(panels, alt))],
         ("method", "members left out", "rise of ERR, or index", "deviation over draws"),
         rows,

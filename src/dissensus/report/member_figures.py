@@ -130,7 +130,7 @@ def pairs_of_members(contents: Contents) -> Figure | None:
         "members",
         "Pairs of members",
         "Disagreement is the share of test inputs on which two members predict different classes "
-        "(squared distance in a regression). Error correlation is that of being wrong. Attack "
+        "(squared distance in a regression). Error correlation is that of their mistakes. Attack "
         "transfer is how often a member (column) is still right on inputs made to fool another "
         "(row): high values off the diagonal mean that attacks do not transfer.",
         views,

@@ -151,7 +151,7 @@ def findings(contents: Contents) -> list[str]:
     if len(contents.methods) < 2:
         return _verdict_findings(contents.methods)
     table = {column.name: column for column in columns(contents)}
-    names = [method.name for method in contents.methods]
+    names, score = [method.name for method in contents.methods], contents.score
 
     def best(column: str, sentence: str) -> list[str]:
         return _best_finding(table[column], names, sentence) if column in table else []
@@ -160,7 +160,7 @@ def findings(contents: Contents) -> list[str]:
         *best("accuracy", "Highest accuracy: {} ({})."),
         *best("rmse", "Lowest error: {} (RMSE {})."),
         *_verdict_findings(contents.methods),
-        *best("auroc", f"Best at detecting unknown inputs: {{}} (AUROC {{}}, {contents.score})."),
+        *best("auroc", f"Best at detecting unknown inputs: {{}} (mean AUROC {{}} with {score})."),
         *best("robust", "Highest accuracy in the worst case over all attacks: {} ({})."),
         "Each row is a single training run: differences smaller than the intervals, or than "
         "those between two seeds, are not findings.",
