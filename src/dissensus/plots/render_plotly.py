@@ -30,12 +30,10 @@ def plot_json(plot: Plot) -> dict[str, Any]:
     for place, panel in enumerate(plot.panels):
         number = "" if place == 0 else str(place + 1)
         axes = {"xaxis": f"x{number}", "yaxis": f"y{number}"}
-        if isinstance(panel, Matrix):
-            traces.append(_matrix(panel) | axes)
-            panels.append(_matrix_axes(panel))
-        elif isinstance(panel, Image):
-            traces.append(_image(panel) | axes)
-            panels.append(_image_axes(panel))
+        if isinstance(panel, Matrix | Image):
+            trace = _matrix(panel) if isinstance(panel, Matrix) else _image(panel)
+            traces.append(trace | axes)
+            panels.append(_square_axes(panel))
         elif isinstance(panel, Panel):
             for series in panel.series:
                 first = series.legend and series.name not in seen
@@ -192,33 +190,26 @@ def _matrix(matrix: Matrix) -> dict[str, Any]:
     }
 
 
-def _matrix_axes(matrix: Matrix) -> dict[str, Any]:
-    quiet = {"type": "category", "showgrid": False, "zeroline": False}
-    return {
-        "title": safe_text(matrix.title),
-        "x": {"title": {"text": safe_text(matrix.x)}, **quiet},
-        "y": {**quiet, "autorange": "reversed"},
-        "label": f"rows: {safe_text(matrix.y)}" if matrix.y else "",
-        "style": matrix.style,
-        "rules": [],
-        "square": True,
-    }
-
-
 def _image(image: Image) -> dict[str, Any]:
     z = (255 * image.pixels).round().astype(int).tolist()
     return {"type": "image", "z": z, "x": [], "hoverinfo": "skip", "showlegend": False}
 
 
-def _image_axes(image: Image) -> dict[str, Any]:
-    quiet = {"showgrid": False, "zeroline": False, "showticklabels": False}
-    below = ", ".join(filter(None, (image.label, image.caption)))
+def _square_axes(panel: Matrix | Image) -> dict[str, Any]:
+    quiet: dict[str, Any] = {"showgrid": False, "zeroline": False}
+    if isinstance(panel, Matrix):
+        quiet["type"] = "category"
+        style, below, label = panel.style, panel.x, f"rows: {panel.y}" if panel.y else ""
+    else:
+        quiet["showticklabels"] = False
+        below = ", ".join(filter(None, (panel.label, panel.caption)))
+        style, label = None, panel.side
     return {
-        "title": safe_text(image.title),
+        "title": safe_text(panel.title),
         "x": {"title": {"text": safe_text(below)}, **quiet},
         "y": {**quiet, "autorange": "reversed"},
-        "label": safe_text(image.side),
-        "style": None,
+        "label": safe_text(label),
+        "style": style,
         "rules": [],
         "square": True,
     }

@@ -16,8 +16,6 @@ __all__ = [
     "AttackImages",
     "Contents",
     "Detection",
-    "DivergentImage",
-    "ExperimentRecord",
     "Floats",
     "HeldOut",
     "Images",
@@ -147,26 +145,15 @@ class HeldOut:
 
 
 @dataclass(frozen=True, eq=False)
-class DivergentImage:
-    """An image ``[channels, height, width]`` with its score and its predictions."""
-
-    image: Images
-    set: str
-    kind: str
-    score: str
-    value: float
-    predicted: str
-    others: tuple[str, ...]
-    truth: str | None
-
-
-@dataclass(frozen=True, eq=False)
 class Detection:
-    """The part of an ``ood.json`` that is about one run, which it calls ``name``."""
+    """The part of an ``ood.json`` that is about one run, which it calls ``name``.
+
+    ``images`` are the rows of its divergent examples, each with its pixels.
+    """
 
     record: Record
     name: str
-    images: tuple[DivergentImage, ...]
+    images: tuple[tuple[Record, Images], ...] = ()
 
     @property
     def id_name(self) -> str:
@@ -267,23 +254,15 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class ExperimentRecord:
-    """A record of ``dissensus reproduce``."""
-
-    paper: str
-    name: str
-    scale: str
-    done: int
-    planned: int
-
-
-@dataclass(frozen=True)
 class Contents:
-    """All that a report is made of; ``notes`` say what was left out, and why."""
+    """All that a report is made of; ``notes`` say what was left out, and why.
+
+    ``experiments`` are records of ``dissensus reproduce``.
+    """
 
     methods: tuple[Method, ...] = ()
     sweeps: tuple[Sweep, ...] = ()
-    experiments: tuple[ExperimentRecord, ...] = ()
+    experiments: tuple[Record, ...] = ()
     records: tuple[Record, ...] = ()
     notes: tuple[str, ...] = ()
 

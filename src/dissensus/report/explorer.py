@@ -25,9 +25,7 @@ from dissensus.report.figure import Cell, percent, short
 from dissensus.report.html import (
     Elements,
     Html,
-    control_row,
     element,
-    labelled,
     missing,
     save_buttons,
 )
@@ -185,13 +183,14 @@ def explorer_section(sets: Sequence[Explorer], make: Elements) -> Html:
         for name, word in _READOUT.items()
     ]
     canvas = {"class_": "canvas", "role": "img", "aria_labelledby": "alt-explorer"}
+    controls = (_set_list(sets), _slider(sets[0]), *_lists())
     sources = [stop.source for one in sets for stop in one.stops]
     table = make.table(("from", "β", *_READOUT.values()), _rows(sets), "the collusion explorer")
     return element(
         "figure",
         element("h3", "The collusion explorer"),
         element("p", _LEAD, "" if sets[0].regression else _SCORES),
-        control_row(_set_list(sets), _slider(sets[0]), *_lists(), save_buttons("explorer")),
+        element("div", *controls, save_buttons("explorer"), class_="controls"),
         element("dl", *readout, class_="readout", aria_live="polite"),
         element("div", id="plot-explorer", **canvas),
         element("figcaption", sets[0].alt(), id="alt-explorer"),
@@ -205,7 +204,7 @@ def _set_list(sets: Sequence[Explorer]) -> Html | None:
     if len(sets) < 2:
         return None
     options = [element("option", one.name, value=index) for index, one in enumerate(sets)]
-    return labelled("from", element("select", *options, id="explorer-source"))
+    return element("label", "from", element("select", *options, id="explorer-source"))
 
 
 def _slider(first: Explorer) -> Html:
@@ -231,8 +230,8 @@ def _lists() -> tuple[Html, Html]:
         element("option", "difference from the ensemble", value="around"),
     )
     return (
-        labelled("look at", element("select", id="explorer-output")),
-        labelled("show", element("select", *modes, id="explorer-mode")),
+        element("label", "look at", element("select", id="explorer-output")),
+        element("label", "show", element("select", *modes, id="explorer-mode")),
     )
 
 

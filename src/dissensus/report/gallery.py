@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dissensus.report.contents import AttackImages, Contents, DivergentImage, Images
+from dissensus.report.contents import AttackImages, Contents, Images, Record
 from dissensus.report.figure import short
 from dissensus.report.figures import FIGURES
 from dissensus.report.html import Elements, Html, element, join_html, missing, scroll_box
@@ -27,12 +27,10 @@ def divergent_gallery(contents: Contents, make: Elements) -> Html:
         images = method.detection.images if method.detection else ()
         if not method.detection or not images:
             continue
-        halves = [
-            element(
-                "div", *(_half(images, name, kind) for kind in ("most", "least")), class_="halves"
-            )
-            for name in dict.fromkeys(image.set for image in images)
-        ]
+        halves = []
+        for name in dict.fromkeys(row.text("set") for row, _ in images):
+            both = [_half(images, name, kind) for kind in ("most", "least")]
+            halves.append(element("div", *both, class_="halves"))
         sources = make.sources([method.detection.record.reference("examples")])
         summary = element("summary", method.name)
         parts.append(element("details", summary, *halves, sources, open=not parts))
@@ -51,28 +49,28 @@ def _gallery(title: str, lead: str, parts: Sequence[Html], needs: str) -> Html:
     return element("div", heading, element("p", lead), *parts, class_="gallery")
 
 
-def _half(images: Sequence[DivergentImage], name: str, kind: str) -> Html:
-    own = [image for image in images if image.set == name and image.kind == kind]
-    words = f"{kind} divergent of {name}, by {own[0].score}" if own else ""
-    items = element("ul", *(_divergent_item(image) for image in own), class_="pictures")
+def _half(images: Sequence[tuple[Record, Images]], name: str, kind: str) -> Html:
+    own = [one for one in images if (one[0].text("set"), one[0].text("kind")) == (name, kind)]
+    words = f"{kind} divergent of {name}, by {own[0][0].text('score')}" if own else ""
+    items = element("ul", *(_divergent_item(*one) for one in own), class_="pictures")
     return element("div", element("h4", words), items)
 
 
-def _divergent_item(image: DivergentImage) -> Html:
-    others = ", ".join(image.others[:3]) or "all agree"
-    truth = "" if image.truth is None else f"truth {image.truth}, "
-    wrong = image.truth is not None and image.truth != image.predicted
+def _divergent_item(row: Record, image: Images) -> Html:
+    predicted, truth, value = str(row.at("predicted")), row.at("truth"), float(row.at("value"))
+    others = ", ".join(map(str, row.at("others")[:3])) or "all agree"
+    known = "" if truth is None else f"truth {truth}, "
     alt = (
-        f"{image.kind} divergent input of {image.set}: predicted {image.predicted}; other members: "
-        f"{others}; {truth}score {image.value:.3g}"
+        f"{row.text('kind')} divergent input of {row.text('set')}: predicted {predicted}; other "
+        f"members: {others}; {known}score {value:.3g}"
     )
     return element(
         "li",
-        element("img", src=data_uri(image.image), alt=alt),
-        element("b", image.predicted, class_="wrong" if wrong else None),
+        element("img", src=data_uri(image), alt=alt),
+        element("b", predicted, class_="wrong" if truth not in (None, predicted) else None),
         f" · {others}",
         element("br"),
-        element("small", f"{truth}{short(image.value)}"),
+        element("small", f"{known}{short(value)}"),
     )
 
 

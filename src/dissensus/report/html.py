@@ -21,10 +21,8 @@ from dissensus.report.figure import Cell, Figure, format_number
 __all__ = [
     "Elements",
     "Html",
-    "control_row",
     "element",
     "join_html",
-    "labelled",
     "method_color",
     "missing",
     "save_buttons",
@@ -102,7 +100,7 @@ class Elements:
             "figure",
             element("h3", figure.title),
             element("p", figure.lead),
-            control_row(*_selects(figure), save_buttons(name)),
+            element("div", *_selects(figure), save_buttons(name), class_="controls"),
             element("div", id=f"plot-{name}", **canvas),
             element("figcaption", figure.alt, id=f"alt-{name}"),
             self.details(self.table(figure.header, figure.rows, figure.title), figure.sources),
@@ -144,16 +142,6 @@ class Elements:
             for one in dict.fromkeys(sources)
         ]
         return element("ul", *items, class_="sources")
-
-
-def control_row(*children: Html | None) -> Html:
-    """A row of controls."""
-    return element("div", *children, class_="controls")
-
-
-def labelled(text: str, control: Html) -> Html:
-    """A control with its name above it."""
-    return element("label", text, control)
 
 
 def save_buttons(name: str) -> Html:

@@ -117,7 +117,7 @@ def _title(contents: Contents) -> str:
     data = list(dict.fromkeys(method.data for method in contents.methods))
     if data:
         return f"Ensembles on {join_names(data)}"
-    papers = list(dict.fromkeys(experiment.paper for experiment in contents.experiments))
+    papers = list(dict.fromkeys(record.text("paper") for record in contents.experiments))
     return f"Experiments of {join_names(papers)}" if papers else "Sweeps"
 
 
@@ -200,10 +200,11 @@ def _flags(contents: Contents) -> Html:
 
 
 def _experiments(contents: Contents, make: Elements) -> Html:
-    rows = [
-        [one.paper, one.name, one.scale, f"{one.done} of {one.planned}"]
-        for one in contents.experiments
-    ]
+    rows = []
+    for record in contents.experiments:
+        done = len(record.rows("cells"))
+        names = [record.text(key) for key in ("paper", "study", "scale")]
+        rows.append([*names, f"{done} of {record.at('planned') or done}"])
     lead = (
         "Records of dissensus reproduce. Their β sweeps are shown above; dissensus reproduce "
         "--report makes a page of all claims and figures of a paper."

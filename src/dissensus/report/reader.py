@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dissensus.records import read_record
-from dissensus.report.contents import Contents, ExperimentRecord, Method, Record, Sweep
+from dissensus.report.contents import Contents, Method, Record, Sweep
 from dissensus.report.result_files import ATTACK, OOD, Log, read_attacks, read_detection
 from dissensus.report.run_files import read_method
 from dissensus.report.sweep_files import read_experiment_sweeps, read_sweep
@@ -45,7 +45,7 @@ class _Reader:
         self.seen: set[Path] = set()
         self.methods: list[Method] = []
         self.sweeps: list[Sweep] = []
-        self.experiments: list[ExperimentRecord] = []
+        self.experiments: list[Record] = []
         self.loose: list[Record] = []  # records of ood and attack outside of their runs
         self.log = Log()
 
@@ -80,17 +80,7 @@ class _Reader:
         if record.text("format") in (OOD, ATTACK):
             self.loose.append(self.log.keep(record))
         elif record.text("study"):
-            self.log.keep(record)
-            done, planned = len(record.rows("cells")), record.number("planned")
-            self.experiments.append(
-                ExperimentRecord(
-                    record.text("paper"),
-                    record.text("study"),
-                    record.text("scale"),
-                    done,
-                    done if planned is None else int(planned.value),
-                )
-            )
+            self.experiments.append(self.log.keep(record))
             self.sweeps += read_experiment_sweeps(record)
         else:
             raise ValueError("a report does not read this record by itself; give its folder")

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from dissensus.report.contents import AttackImages, Detection, DivergentImage, Record, Reference
+from dissensus.report.contents import AttackImages, Detection, Images, Record, Reference
 
 __all__ = ["ATTACK", "OOD", "Log", "read_attacks", "read_detection"]
 
@@ -45,7 +45,7 @@ class Log:
 
 def read_detection(record: Record, name: str) -> Detection:
     """The results of the run that an ``ood.json`` calls ``name``."""
-    detection = Detection(record, name, ())
+    detection = Detection(record, name)
     for row in record.rows("curves"):
         _check_alike(row, "fpr", "tpr")
     for row in record.rows("histograms"):
@@ -67,28 +67,18 @@ def _check_alike(row: Record, first: str, second: str) -> None:
         )
 
 
-def _divergent_images(detection: Detection) -> list[DivergentImage]:
+def _divergent_images(detection: Detection) -> list[tuple[Record, Images]]:
+    """The rows of the examples with their pixels, as far as these are there."""
     files: dict[str, Any] = {}
     images = []
     for row in detection.rows("examples"):
         name = Path(row.text("file")).name  # beside the record, wherever it points
         if name not in files:
             files[name] = _read_arrays(row.file.with_name(name), "images").get("images")
-        index, value = row.number("image"), row.number("value")
-        if files[name] is None or files[name].ndim != 4 or index is None or value is None:
+        index, pixels = row.number("image"), files[name]
+        if index is None or pixels is None or pixels.ndim != 4 or not row.number("value"):
             continue
-        images.append(
-            DivergentImage(
-                image=files[name][int(index.value)],
-                set=row.text("set"),
-                kind=row.text("kind"),
-                score=row.text("score"),
-                value=value.value,
-                predicted=str(row.at("predicted")),
-                others=tuple(map(str, row.at("others"))),
-                truth=None if row.at("truth") is None else str(row.at("truth")),
-            )
-        )
+        images.append((row, pixels[int(index.value)]))
     return images
 
 
