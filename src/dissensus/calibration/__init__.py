@@ -1,4 +1,4 @@
-"""Whether an ensemble's probabilities can be believed, and making them so.
+"""Calibration: measures of an ensemble's probabilities, and temperatures that correct them.
 
 :func:`nll` and :func:`brier_score` are functions of the members' logits; :func:`reliability` and
 :func:`ece` of the combined probabilities ``[batch, classes]``, as ``dissensus.combine`` gives them;

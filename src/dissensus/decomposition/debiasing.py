@@ -1,4 +1,4 @@
-"""Taking constant offsets out of the members: Section 6.1 and Appendix C.1 of *collusion*."""
+"""Debiasing: members without constant offsets (collusion, Section 6.1 and Appendix C.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A score and a threshold on top of an ensemble: the part to deploy."""
+"""Detectors: a score and a threshold on top of an ensemble, the part to deploy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Mahalanobis distance of features to the nearest class."""
+"""Mahalanobis distance of features to the nearest class."""
 
 from __future__ import annotations
 

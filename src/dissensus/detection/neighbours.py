@@ -1,4 +1,4 @@
-"""The distance of features to their k-th nearest neighbour in the training data."""
+"""Nearest-neighbour distance: of features to their k-th neighbour in the training data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The signs of collusion in one split: DIV beside ERR, constant offsets, the generalisation gap.
+"""Signs of collusion in one split: DIV beside ERR, constant offsets, the generalisation gap.
 
 Sections 6.1 and 6.2 of *collusion*. All functions take a checked :class:`~.split.Split`.
 """

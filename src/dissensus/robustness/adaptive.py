@@ -125,7 +125,7 @@ class Disguised(GradientAttack):
     def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
         plan, goal = self.plan(), case.goal
         at = self._start(case, plan, 0)
-        found, least = at.clone(), torch.full_like(at.flatten(1)[:, 0], torch.inf)
+        points, least = at.clone(), torch.full_like(at.flatten(1)[:, 0], torch.inf)
         scores = least
 
         def loss(logits: Tensor, log_probs: Tensor) -> Tensor:
@@ -138,12 +138,12 @@ class Disguised(GradientAttack):
             log_probs, gradient = loss_and_gradient(victim, at, loss)
             gradient = journal.gradient(case.rows, gradient)
             better = goal.reached(log_probs) & (scores < least)
-            found[better], least[better] = at[better], scores[better]
+            points[better], least[better] = at[better], scores[better]
             if step < plan.steps:
                 length = self.eps * plan.step * SCHEDULES[plan.schedule](step / plan.steps)
                 moved = at + length * unit_step(gradient, self.norm)
                 at = projected(moved, case.x, self.eps, self.norm)
             journal.tick((step + 1) / (plan.steps + 1))
         never = least.isinf()
-        found[never] = at[never]
-        return found
+        points[never] = at[never]
+        return points

@@ -66,10 +66,10 @@ class AutoAttack(Attack):
                 part.n_iter = self.steps
             attack.apgd_targeted.n_target_classes = min(9, classes - 1)
             attack.fab.n_target_classes = min(9, classes - 1)
-            found, _ = attack.run_standard_evaluation(
+            examples, _ = attack.run_standard_evaluation(
                 x.contiguous(), case.goal.labels, batch_size=len(x)
             )
-        points: Tensor = found.detach().reshape(shape).to(case.x.dtype)
+        points: Tensor = examples.detach().reshape(shape).to(case.x.dtype)
         return points
 
 

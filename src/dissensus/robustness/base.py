@@ -222,8 +222,8 @@ class Victim:
     @property
     def dtype(self) -> torch.dtype:
         """What the members compute in; the default where they have no parameters."""
-        found = (p.dtype for p in self.ens.parameters() if p.is_floating_point())
-        return next(found, torch.get_default_dtype())
+        dtypes = (p.dtype for p in self.ens.parameters() if p.is_floating_point())
+        return next(dtypes, torch.get_default_dtype())
 
     def logits(self, x: Tensor) -> Tensor:
         """The attacked members' outputs, ``[members, batch, classes]``."""

@@ -1,4 +1,4 @@
-"""Do adversarial examples for one network fool another? Among members, and between ensembles.
+"""Transfer of adversarial examples from one network to another: members, and whole ensembles.
 
 A transfer matrix is evidence of diversity, never of robustness: an attacker of the ensemble sees
 all of its members.
