@@ -103,8 +103,7 @@ def fit(
             checkpoints.restore_trainer(trainer)
             title, total = type(parsed).__name__, chosen.epochs * len(stream)
             with ProgressBar(title, total, show=progress and process.first) as bar:
-                interval = CheckpointInterval(chosen.checkpoint_every)
-                run = _Run(process, stream, trainer, checkpoints, interruption, bar, interval)
+                run = _Run(process, stream, trainer, checkpoints, interruption, bar)
                 _train(run, train, val, callbacks)
         return checkpoints.finish()
 
@@ -130,12 +129,13 @@ class _Run:
     checkpoints: Checkpoints
     interruption: Interruption
     bar: ProgressBar
-    interval: CheckpointInterval
+    interval: CheckpointInterval | None = None  # None: there is no folder to save to
     clock: float = 0.0
 
-    @property
-    def state(self) -> RunState:
-        return self.checkpoints.state
+    def __post_init__(self) -> None:
+        self.state = self.checkpoints.state
+        if self.checkpoints.folder is not None:
+            self.interval = CheckpointInterval(self.trainer.recipe.checkpoint_every)
 
     def stop_clock(self) -> None:
         """Add the seconds since the last call to those of the run."""
@@ -170,7 +170,7 @@ def _train(run: _Run, train: Any, val: Any, callbacks: Sequence[Callback]) -> No
 
 def _train_epoch(run: _Run) -> Meter:
     """The batches of an epoch that are left: batch, outputs, objective, step, log."""
-    process, state, interruption = run.process, run.state, run.interruption
+    process, state, interruption, interval = run.process, run.state, run.interruption, run.interval
     run.clock = time.perf_counter()
     process.ens.train()
     meter, start, batches = run.checkpoints.restore_meter(), state.batch, len(run.stream)
@@ -183,7 +183,8 @@ def _train_epoch(run: _Run) -> Meter:
         run.bar.update(state.epoch * batches + state.batch)
         if process.should_stop(interruption):
             break
-        if process.should_save(run.interval, state.batch) and state.batch < batches:
+        due = interval is not None and process.should_save(interval, state.batch)
+        if due and state.batch < batches:
             _save(run, meter)
     if process.should_stop(interruption):
         if state.batch > start:

@@ -113,8 +113,12 @@ class MemberOptimizer:
         slots = 1 if settings.name == "sgd" else 2
         self.moments = [[torch.zeros_like(p) for p in self.parameters] for _ in range(slots)]
         self.counts = [0] * members
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self.uniform = len(set(self.lr)) == len(set(self.weight_decay)) == 1
         # The step count as the kernels want it, one tensor for each stacked parameter.
-        self._together = [torch.zeros((), device=p.device) for p in self.parameters]
+        self._steps = [torch.zeros((), device=p.device) for p in self.parameters]
 
     def step(
         self, gradients: Sequence[Tensor], rows: Sequence[int] | None = None, scale: float = 1.0
@@ -123,10 +127,10 @@ class MemberOptimizer:
 
         ``scale`` multiplies every learning rate: where a schedule stands.
         """
-        if rows is None and self._uniform():
-            for count in self._together if self._together[0] != self.counts[0] else ():
+        if rows is None and self.uniform and len(set(self.counts)) == 1:
+            for count in self._steps if self._steps[0] != self.counts[0] else ():
                 count.fill_(self.counts[0])
-            self._apply(self.parameters, gradients, self.moments, self._together, 0, scale)
+            self._apply(self.parameters, gradients, self.moments, self._steps, 0, scale)
             self.counts = [count + 1 for count in self.counts]
             return
         chosen = list(range(self.members)) if rows is None else list(rows)
@@ -141,9 +145,6 @@ class MemberOptimizer:
             self._apply(parameters, grads, moments, steps, members[0], scale)
         for member in chosen:
             self.counts[member] += 1
-
-    def _uniform(self) -> bool:
-        return all(len(set(values)) == 1 for values in (self.counts, self.lr, self.weight_decay))
 
     def _groups(self, rows: list[int]) -> list[list[tuple[int, int]]]:
         """(position, member) pairs of ``rows``, together where learning rate and decay agree."""
@@ -208,7 +209,7 @@ class MemberOptimizer:
         )
         kept.parameters = [parameter.detach() for parameter in parameters]
         kept.moments = [[moment[rows] for moment in slot] for slot in self.moments]
-        kept._together = [torch.zeros_like(count) for count in self._together]
+        kept._prepare()
         return kept
 
     def state(self) -> dict[str, Tensor]:
