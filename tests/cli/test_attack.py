@@ -17,7 +17,7 @@ def test_the_table_the_record_and_the_figures(
     dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
-    out = tmp_path / "found"
+    out = tmp_path / "out"
     answer = dissensus(
         *(
             "attack",
@@ -40,25 +40,25 @@ def test_the_table_the_record_and_the_figures(
     assert [row["attack"] for row in record["attacks"]] == texts
     x, y = ds.data.load("digits").test
     ens = ds.load(digits_run)
-    found = ds.robustness.evaluate(ens, x[:40], y[:40], texts, checks=False, progress=False)
-    assert record["worst_case"]["accuracy"] == found.accuracy.value
+    expected = ds.robustness.evaluate(ens, x[:40], y[:40], texts, checks=False, progress=False)
+    assert record["worst_case"]["accuracy"] == expected.accuracy.value
     assert record["environment"]["dissensus"] == ds.__version__
     curve = next(curve for curve in record["curves"] if curve["over"] == "eps")
     assert curve["values"] == [0.025, 0.05, 0.075, 0.1, 0.15, 0.2]
     assert curve["accuracy"] == sorted(curve["accuracy"], reverse=True)
-    with np.load(out / "adversarial.npz", allow_pickle=False) as kept:
-        wrong = ens.predict(torch.from_numpy(kept["x"])).argmax(1).numpy() != kept["y"]
-        assert wrong.mean() == pytest.approx(1 - found.accuracy.value)
+    with np.load(out / "adversarial.npz", allow_pickle=False) as saved:
+        wrong = ens.predict(torch.from_numpy(saved["x"])).argmax(1).numpy() != saved["y"]
+        assert wrong.mean() == pytest.approx(1 - expected.accuracy.value)
     assert record["run"] == str(digits_run)
     moved = record["transfer"]
     assert (moved["attack"], moved["targeted"]) == ("pgd:eps=0.1,steps=10", False)
     matrix = ds.robustness.transfer(ens, x[:40], y[:40], moved["attack"], progress=False)
     assert moved["accuracy"] == matrix.tolist()
-    with np.load(out / "examples.npz", allow_pickle=False) as kept:
-        assert kept["adversarial"].shape == (3, *kept["original"].shape)
-        changed = torch.from_numpy(kept["adversarial"][1]).float() / 255
-        assert (kept["predictions"] != kept["labels"]).any()
-        assert ens.predict(changed).argmax(1).tolist() == kept["predictions"][1].tolist()
+    with np.load(out / "examples.npz", allow_pickle=False) as saved:
+        assert saved["adversarial"].shape == (3, *saved["original"].shape)
+        changed = torch.from_numpy(saved["adversarial"][1]).float() / 255
+        assert (saved["predictions"] != saved["labels"]).any()
+        assert ens.predict(changed).argmax(1).tolist() == saved["predictions"][1].tolist()
     for name in ("accuracy", "examples"):
         assert f"{name}.svg, {name}.png" in answer.out
         assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -167,8 +167,8 @@ def test_adversarial_training(
     batches = ds.robustness.AdversarialBatches(ens, "fgsm", eps=(0.1, 0.3))
     ds.fit(ens, data.train, val=data.val, augment=batches, epochs=2, batch_size=256, progress=False)
     for name in ("whole", "parts"):
-        for own, kept in zip(ens.parameters(), ds.load(tmp_path / name).parameters(), strict=True):
-            assert torch.equal(own, kept)
+        for own, saved in zip(ens.parameters(), ds.load(tmp_path / name).parameters(), strict=True):
+            assert torch.equal(own, saved)
     table = ("--data", "wine", "--adversarial", "fgsm", "--out", tmp_path / "table")
     assert "attacks live in [0, 1]" in mistake("train", *table)
     assert not (tmp_path / "table").exists()

@@ -26,20 +26,20 @@ def test_a_run_is_judged_on_its_train_and_test_data(
 ) -> None:
     answer = dissensus("diagnose", digits_run, "--json")
     assert answer.status == 0
-    found = json.loads(answer.out)
-    kept = ds.Predictions.load(digits_run / "predictions" / "test.safetensors")
-    assert kept.targets is not None
-    terms = ds.decompose(kept.outputs.double(), kept.targets)
-    assert found["explosion"]["test"]["diversity"] == pytest.approx(float(terms.diversity))
-    assert found["examples"] == {"train": 1150, "test": 359}
-    assert found["verdict"] == "healthy"
+    printed = json.loads(answer.out)
+    saved = ds.Predictions.load(digits_run / "predictions" / "test.safetensors")
+    assert saved.targets is not None
+    terms = ds.decompose(saved.outputs.double(), saved.targets)
+    assert printed["explosion"]["test"]["diversity"] == pytest.approx(float(terms.diversity))
+    assert printed["examples"] == {"train": 1150, "test": 359}
+    assert printed["verdict"] == "healthy"
     record = json.loads((digits_run / "diagnosis.json").read_text())
     assert record["format"] == "dissensus.diagnosis/1"
-    assert {name: record[name] for name in found} == found
-    text = dissensus("diagnose", digits_run).out
-    assert "healthy" in text.lower()
-    for told in ("DIV / ERR", "offsets explain (score)", "From train to test"):
-        assert told in text
+    assert {name: record[name] for name in printed} == printed
+    out = dissensus("diagnose", digits_run).out
+    assert "healthy" in out.lower()
+    for text in ("DIV / ERR", "offsets explain (score)", "From train to test"):
+        assert text in out
 
 
 def test_the_same_from_python(
@@ -55,8 +55,8 @@ def test_the_same_from_python(
 
 
 def test_a_regression_run(dissensus: Callable[..., Any], diabetes_run: Path) -> None:
-    found = json.loads(dissensus("diagnose", diabetes_run, "--json").out)
-    assert (found["loss"], found["combine"]) == ("mse", "mean")
+    record = json.loads(dissensus("diagnose", diabetes_run, "--json").out)
+    assert (record["loss"], record["combine"]) == ("mse", "mean")
 
 
 def test_files_of_every_kind_give_the_same(
@@ -66,9 +66,9 @@ def test_files_of_every_kind_give_the_same(
     np.savez(tmp_path / "p.npz", outputs=outputs, targets=targets)
     np.save(tmp_path / "o.npy", outputs)
     np.save(tmp_path / "t.npy", targets)
-    kept = ds.Predictions(torch.from_numpy(outputs), torch.from_numpy(targets))
-    kept.save(tmp_path / "p.safetensors")
-    probs = kept.outputs.softmax(-1).numpy()
+    saved = ds.Predictions(torch.from_numpy(outputs), torch.from_numpy(targets))
+    saved.save(tmp_path / "p.safetensors")
+    probs = saved.outputs.softmax(-1).numpy()
     np.savez(tmp_path / "q.npz", outputs=probs, targets=targets)
     records = []
     for words in (["p.npz"], ["o.npy", "t.npy"], ["p.safetensors"], ["q.npz", "--probs"]):

@@ -145,8 +145,8 @@ def test_every_default_score_and_figure(
     assert answer.status == 0, answer.err
     for text in ("AUROC", "FPR95", "AUPR, OOD positive", "mean near", "Flagged", "upper bound"):
         assert text in answer.out
-    shown = [line.split() for line in answer.out.split("FPR95")[0].splitlines()]
-    table = {line[-3]: line[-2] for line in shown if len(line) >= 3 and line[-1][-1].isdigit()}
+    lines = [line.split() for line in answer.out.split("FPR95")[0].splitlines()]
+    table = {line[-3]: line[-2] for line in lines if len(line) >= 3 and line[-1][-1].isdigit()}
     assert set(ds.detection.DEFAULT_SCORES) <= set(table)
     values = {name: float(value.strip("*")) for name, value in table.items()}
     marked = {name for name, value in table.items() if value.startswith("*")}
@@ -182,8 +182,8 @@ def test_curves_histograms_and_images_are_kept_for_figures(
     assert sum(histogram["share"]["corrupt:5"]) == pytest.approx(1, abs=1e-3)
     rows = [row for row in record["examples"] if row["set"] == "test"]
     assert [row["kind"] for row in rows] == ["most"] * 5 + ["least"] * 5
-    with np.load(tmp_path / rows[0]["file"], allow_pickle=False) as kept:
-        image = kept["images"][rows[0]["image"]]
+    with np.load(tmp_path / rows[0]["file"], allow_pickle=False) as saved:
+        image = saved["images"][rows[0]["image"]]
     most = data.test[0][int(scores.argmax())]
     np.testing.assert_array_equal(image, np.rint(most.numpy() * 255))
     assert rows[0]["value"] == pytest.approx(float(scores.max()), rel=1e-4)

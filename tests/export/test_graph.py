@@ -177,6 +177,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return entries
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_are_those_of_the_library(cases: dict[str, Any], name: str, kind: str) -> None:
@@ -188,12 +189,14 @@ def test_outputs_are_those_of_the_library(cases: dict[str, Any], name: str, kind
             np.testing.assert_allclose(got[output], values, rtol=2e-4, atol=2e-5, err_msg=output)
 
 
+@pytest.mark.slow
 def test_a_detector_flags_some_and_not_others(cases: dict[str, Any]) -> None:
     flagged = cases["mlp.onnx"]["outputs"][1]["is_ood"]
     assert flagged.dtype == bool
     assert 0 < flagged.sum() < 7
 
 
+@pytest.mark.slow
 def test_names_and_metadata_are_in_the_file(cases: dict[str, Any]) -> None:
     entry, other = cases["mlp.onnx"], cases["images.onnx"]
     said, told = entry["said"], entry["told"]
@@ -208,6 +211,7 @@ def test_names_and_metadata_are_in_the_file(cases: dict[str, Any]) -> None:
     assert json.loads(cases["mlp.pt2"]["said"]["meta"]) == cases["mlp.pt2"]["told"]
 
 
+@pytest.mark.slow
 def test_nothing_about_this_machine_is_in_the_file(cases: dict[str, Any]) -> None:
     here = str(Path(ds.__file__).parent).encode()
     packages = str(Path(torch.__file__).parent).encode()

@@ -29,26 +29,26 @@ def share(predicted: Tensor, y: Tensor) -> float:
 def test_every_way_to_decide_is_counted(combine: str) -> None:
     ens, (x, y), val = ensemble(combine=combine), data(101, 1), data(60, 2)
     ens.set_weights(torch.tensor([0.2, 0.3, 0.5]))
-    found = accuracies(ens, x, y, val=val, batch_size=7)
+    result = accuracies(ens, x, y, val=val, batch_size=7)
     alone = [ens.member(j)(x).argmax(-1) for j in range(3)]
     members = [share(predicted, y) for predicted in alone]
-    assert found.members == pytest.approx(members)
-    assert found.overall["ensemble"] == pytest.approx(share(ens.predict(x).argmax(-1), y))
-    assert found.overall["mean_member"] == pytest.approx(sum(members) / 3)
-    assert found.overall["oracle"] == pytest.approx(max(members))
-    assert found.overall["uniform_soup"] == pytest.approx(share(ens.soup()(x).argmax(-1), y))
+    assert result.members == pytest.approx(members)
+    assert result.overall["ensemble"] == pytest.approx(share(ens.predict(x).argmax(-1), y))
+    assert result.overall["mean_member"] == pytest.approx(sum(members) / 3)
+    assert result.overall["oracle"] == pytest.approx(max(members))
+    assert result.overall["uniform_soup"] == pytest.approx(share(ens.soup()(x).argmax(-1), y))
     # The greedy soup is chosen on val alone: best member first, others where they do not harm.
     by_val = sorted(range(3), key=lambda j: -share(ens.member(j)(val[0]).argmax(-1), val[1]))
-    kept: list[int] = []
+    greedy_members: list[int] = []
     best = -1.0
     for member in by_val:
-        tried = share(ens.soup(members=[*kept, member])(val[0]).argmax(-1), val[1])
+        tried = share(ens.soup(members=[*greedy_members, member])(val[0]).argmax(-1), val[1])
         if tried >= best:
-            kept, best = [*kept, member], tried
-    assert found.greedy_members == kept
-    greedy = share(ens.soup(members=kept)(x).argmax(-1), y)
-    assert found.overall["greedy_soup"] == pytest.approx(greedy)
-    assert found.examples == 101
+            greedy_members, best = [*greedy_members, member], tried
+    assert result.greedy_members == greedy_members
+    greedy = share(ens.soup(members=greedy_members)(x).argmax(-1), y)
+    assert result.overall["greedy_soup"] == pytest.approx(greedy)
+    assert result.examples == 101
 
 
 def test_candidates_serve_several_sets() -> None:
@@ -64,8 +64,8 @@ def test_candidates_serve_several_sets() -> None:
 def test_the_worst_group() -> None:
     ens, (x, y) = ensemble(), data(120, 3)
     groups = torch.arange(120) % 4 * 10
-    found = accuracies(ens, x, y, groups=groups)
-    assert "greedy_soup" not in found.overall  # nothing to choose it by
+    result = accuracies(ens, x, y, groups=groups)
+    assert "greedy_soup" not in result.overall  # nothing to choose it by
 
     def worst(predicted: Tensor) -> tuple[float, int]:
         return min(
@@ -73,14 +73,14 @@ def test_the_worst_group() -> None:
         )
 
     value, group = worst(ens.predict(x).argmax(-1))
-    assert (found.worst_group["ensemble"].worst, found.worst_group["ensemble"].group) == (
+    assert (result.worst_group["ensemble"].worst, result.worst_group["ensemble"].group) == (
         pytest.approx(value),
         group,
     )
     oracle = max(worst(ens.member(j)(x).argmax(-1))[0] for j in range(3))
-    assert found.worst_group["oracle"].worst == pytest.approx(oracle)
+    assert result.worst_group["oracle"].worst == pytest.approx(oracle)
     alone = group_accuracies(ens.predict(x).argmax(-1), y, groups)
-    assert alone == found.worst_group["ensemble"]
+    assert alone == result.worst_group["ensemble"]
     assert set(alone.by_group) == {0, 10, 20, 30}
     assert min(alone.by_group.values()) == alone.worst
     with pytest.raises(ValueError, match=r"groups must be whole numbers \[batch\] = \(120,\)"):
@@ -89,11 +89,11 @@ def test_the_worst_group() -> None:
 
 def test_the_interval_is_that_of_resampled_rows() -> None:
     values = torch.tensor([0.0] * 30 + [0.5] * 20 + [1.0] * 50, dtype=torch.float64)
-    found = mean_estimate(values, bootstrap=4000)
+    result = mean_estimate(values, bootstrap=4000)
     rng = np.random.default_rng(1)
     means = rng.choice(values.numpy(), size=(4000, 100)).mean(1)
-    assert found.value == pytest.approx(0.6)
-    assert [found.low, found.high] == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.012)
+    assert result.value == pytest.approx(0.6)
+    assert [result.low, result.high] == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.012)
     assert np.isnan(mean_estimate(values, bootstrap=0).low)
 
 
@@ -101,8 +101,8 @@ def test_unlike_members_have_no_soup_and_regression_no_accuracy() -> None:
     unlike = Ensemble.from_members(
         [nn.Linear(4, 3), nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))]
     )
-    found = accuracies(unlike, *data(20, 1), val=data(20, 2))
-    assert set(found.overall) == {"ensemble", "mean_member", "oracle"}
+    result = accuracies(unlike, *data(20, 1), val=data(20, 2))
+    assert set(result.overall) == {"ensemble", "mean_member", "oracle"}
     with pytest.raises(ValueError, match="accuracy is for classifiers"):
         accuracies(ensemble(combine="mean"), *data(20, 1))
 

@@ -70,7 +70,7 @@ def test_a_scan_gives_what_the_scores_give_one_by_one(ens: Ensemble, features: s
     logits = ens(x).detach()
     temperature = float(fit_temperature(ens(val[0]).detach(), val[1]))
     assert scorer.temperature == pytest.approx(temperature)
-    for name, found in scan.scores.items():
+    for name, scores in scan.scores.items():
         if name in SCORES:
             expected = SCORES[name](logits)
         elif name.endswith("temperature=fit"):
@@ -87,9 +87,9 @@ def test_a_scan_gives_what_the_scores_give_one_by_one(ens: Ensemble, features: s
                 "knn": lambda see=see: NearestNeighbours.fit(see(train[0]), k=5),
             }[name]()
             expected = distance(see(x))
-        torch.testing.assert_close(found, expected.double(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(scores, expected.double(), rtol=1e-4, atol=1e-5)
         by_detector = scorer.detector(name).score(x)
-        torch.testing.assert_close(found, by_detector.double(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(scores, by_detector.double(), rtol=1e-4, atol=1e-5)
     assert torch.equal(scan.correct["members"], logits.argmax(-1) == y)
 
 

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from dissensus import runs as verbs
 from dissensus.cli.console import note, say
 from dissensus.cli.options import AsJson, print_result, with_options
-from dissensus.runs import Detect
+from dissensus.runs import Detect, detect
 
 __all__ = ["ood"]
 
@@ -72,7 +71,7 @@ def ood(
     """
     if save_detector is not None and len(runs) > 1:
         raise ValueError("--save-detector is for one run; name the one that you deploy")
-    detections = verbs.detect(runs, options, progress=not as_json)
+    detections = detect(runs, options, progress=not as_json)
     folder = out or detections.folder
     detections.save(folder)
     if csv_file is not None:
