@@ -250,6 +250,7 @@ class Either(nn.Module):
         return chosen
 
 
+@pytest.mark.slow
 def test_graphs_inside_and_outputs_that_are_one_value(tmp_path: Path) -> None:
     """With one member several scores are the same number, which an optimiser finds out."""
     ens = ds.Ensemble(Either, members=1, execution="looped")

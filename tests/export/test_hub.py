@@ -51,7 +51,7 @@ def test_back_to_the_same_bits(
     assert torch.equal(outputs(back, x), outputs(ens, x))
     assert torch.equal(back.predict(x), ens.predict(x))
     assert (back.combine, back.execution, back.training) == (ens.combine, ens.execution, False)
-    with pytest.raises(ValueError, match="no run but was written to be handed on"):
+    with pytest.raises(ValueError, match="is not a run but a hub folder"):
         ds.runs.describe(tmp_path / "a")
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
     assert files == ["README.md", "config.json", "model.safetensors"]
