@@ -1,4 +1,4 @@
-"""What an ensemble is trained to minimise: pure functions of ``[members, batch, outputs]``.
+"""Objectives that ensembles are trained on: pure functions of ``[members, batch, outputs]``.
 
 >>> import torch
 >>> objective = parse("augmented:beta=0.5")

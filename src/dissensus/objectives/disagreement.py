@@ -168,7 +168,7 @@ def mean_over_pairs(pairs: Tensor, weights: Tensor | None = None) -> Tensor:
 
 @dataclass(frozen=True)
 class _Disagreement(Objective):
-    """What A2D and DivDis share: cross-entropy on labelled data plus a term on unlabelled data."""
+    """The base of A2D and DivDis: cross-entropy, and a term on unlabelled data."""
 
     needs_disagreement = True
 

@@ -37,7 +37,7 @@ _THEOREM_5_1 = (
 
 @dataclass(frozen=True, kw_only=True)
 class Interpolation(Objective):
-    """What the β family shares: a loss, how members combine, and Eq. 2."""
+    """The base of the β family: a loss, how members combine, and their errors."""
 
     loss: str = "cross_entropy"
     combine: str | None = None
