@@ -225,6 +225,22 @@ def test_a_folder_of_images_is_read_as_it_is_needed(tmp_path: Path) -> None:
     assert torch.equal(store.parts["strange"][0][:], torch.zeros(1, 3))
 
 
+def test_a_folder_without_parts_is_divided_as_load_divides_it(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for label in ("cat", "dog"):
+        (tmp_path / "pets" / label).mkdir(parents=True)
+        for i in range(15):
+            image.new("RGB", (16, 16), (8 * i, 8 * i, 8 * i)).save(
+                tmp_path / "pets" / label / f"{i}.png"
+            )
+    settings: dict[str, Any] = {"transform": "none:size=16", "dtype": "float32", "seed": 3}
+    store = extract(nn.Flatten(), tmp_path / "pets", tmp_path / "f", progress=False, **settings)
+    for name, (x, y) in data.load(tmp_path / "pets", size=16, seed=3).splits().items():
+        rows, labels = store.parts[name]
+        assert torch.equal(rows[:], x.flatten(1))
+        assert torch.equal(labels, y)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
