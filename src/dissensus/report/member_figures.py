@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
 from dissensus.plots import Matrix, Panel, Plot, Series, histogram
@@ -14,11 +17,7 @@ _TERMS = {"ensemble_error": "ERR", "member_error": "mean ERR", "diversity": "DIV
 _EPOCHS = 200  # points of a line at most
 _BINS = 40
 
-#: Measures of pairs in a diagnosis: the sentence on them, and whether they can be negative.
-_PAIRWISE = {
-    "disagreement": ("two members disagree most in {high}, least in {low}", False),
-    "error_correlation": ("members' errors correlate most in {high}, least in {low}", True),
-}
+_Sourced = tuple[Matrix, Reference]
 
 
 # ---- over training ------------------------------------------------------------------------------
@@ -82,48 +81,37 @@ def _epoch_line(style: int, method: Method, key: str) -> Series | None:
 
 def pairs_of_members(contents: Contents) -> Figure | None:
     """Member × member: disagreement, correlation of errors, and attack transfer (adp, Figure 3)."""
+    attacks = [record.text("transfer.attack") for _, _, record in contents.with_attacks()]
+    measures: tuple[tuple[str, list[_Sourced], Callable[[float], str], str], ...] = (
+        (
+            "disagreement",
+            _diagnosed(contents, "disagreement"),
+            short,
+            "two members disagree most in {high}, least in {low}",
+        ),
+        (
+            "error correlation",
+            _diagnosed(contents, "error_correlation", signed=True),
+            short,
+            "members' errors correlate most in {high}, least in {low}",
+        ),
+        (
+            f"attack transfer, {next(filter(None, attacks), '')}",
+            _transferred(contents),
+            percent,
+            "the accuracy left by attacks on another member is highest in {high}, lowest in {low}",
+        ),
+    )
     views: list[View] = []
     rows: list[list[Cell]] = []
     sources: list[Reference] = []
-    for name, (sentence, signed) in _PAIRWISE.items():
-        matrices = _pairwise(contents, name)
-        if not matrices:
-            continue
-        largest = max(float(np.nanmax(values)) for _, values in matrices)
-        ends = (-1.0, 1.0) if signed else (0.0, _scale_end(largest))
-        title = name.replace("_", " ")
-        panels = [
-            Matrix(contents.methods[n].name, values, *ends, diverging=signed, style=n)
-            for n, values in matrices
-        ]
-        means = {panel.title: _off_diagonal_mean(panel.values) for panel in panels}
-        alt = compare(f"On average over pairs {sentence}.", means)
-        views.append(View(Plot(panels, alt), (title,)))
-        rows += [[method, f"mean {title}", short(mean)] for method, mean in means.items()]
-        diagnoses = (contents.methods[n].diagnosis for n, _ in matrices)
-        sources += [record.reference(f"pairwise.{name}") for record in diagnoses if record]
-    transfers = [item for item in contents.with_attacks() if item[2].at("transfer")]
-    if transfers:
-        panels = [
-            Matrix(
-                *(method.name, record.array("transfer.accuracy")),
-                x="evaluated",
-                y="attacked",
-                style=number,
-            )
-            for number, method, record in transfers
-        ]
-        means = {panel.title: _off_diagonal_mean(panel.values) for panel in panels}
-        alt = compare(
-            "On average over pairs attacks transfer least in {high} and most in {low}; the numbers "
-            "are the accuracy left.",
-            means,
-            percent,
-        )
-        attack = transfers[0][2].text("transfer.attack")
-        views.append(View(Plot(panels, alt), (f"attack transfer, {attack}",)))
-        rows += [[name, "accuracy under transfer", percent(mean)] for name, mean in means.items()]
-        sources += [record.reference("transfer.accuracy") for _, _, record in transfers]
+    for title, matrices, form, sentence in measures:
+        if matrices:
+            means = {matrix.title: _off_diagonal_mean(matrix.values) for matrix, _ in matrices}
+            alt = compare(f"On average over pairs {sentence}.", means, form)
+            views.append(View(Plot([matrix for matrix, _ in matrices], alt), (title,)))
+            rows += [[method, f"mean {title}", form(mean)] for method, mean in means.items()]
+            sources += [source for _, source in matrices]
     if not views:
         return None
     return Figure(
@@ -131,8 +119,8 @@ def pairs_of_members(contents: Contents) -> Figure | None:
         "Pairs of members",
         "Disagreement is the share of test inputs on which two members predict different classes "
         "(squared distance in a regression). Error correlation is that of their mistakes. Attack "
-        "transfer is how often a member (column) is still right on inputs made to fool another "
-        "(row): high values off the diagonal mean that attacks do not transfer.",
+        "transfer is the accuracy of a member (column) on inputs made to fool another (row): high "
+        "values off the diagonal mean that attacks do not transfer.",
         views,
         ("method", "measure", "mean over pairs"),
         rows,
@@ -141,16 +129,31 @@ def pairs_of_members(contents: Contents) -> Figure | None:
     )
 
 
-def _pairwise(contents: Contents, name: str) -> list[tuple[int, Floats]]:
-    """The matrices of the diagnoses, with the numbers of their methods."""
+def _diagnosed(contents: Contents, name: str, *, signed: bool = False) -> list[_Sourced]:
+    """The matrices ``pairwise.NAME`` of the diagnoses, all on one scale."""
     matrices = []
     for number, method in enumerate(contents.methods):
         values = None if method.diagnosis is None else method.diagnosis.at(f"pairwise.{name}")
-        if not isinstance(values, list) or len(values) < 2:
+        if method.diagnosis is None or not isinstance(values, list) or len(values) < 2:
             continue
-        matrix = np.array([[np.nan if v is None else float(v) for v in row] for row in values])
-        if matrix.ndim == 2 and not np.isnan(matrix).all():
-            matrices.append((number, matrix))
+        array = np.array([[np.nan if v is None else float(v) for v in row] for row in values])
+        if array.ndim == 2 and not np.isnan(array).all():
+            matrix = Matrix(method.name, array, -1.0, 1.0, diverging=signed, style=number)
+            matrices.append((matrix, method.diagnosis.reference(f"pairwise.{name}")))
+    if signed or not matrices:
+        return matrices
+    end = _scale_end(max(float(np.nanmax(matrix.values)) for matrix, _ in matrices))
+    return [(replace(matrix, low=0.0, high=end), source) for matrix, source in matrices]
+
+
+def _transferred(contents: Contents) -> list[_Sourced]:
+    """Accuracy of each member on inputs that were made to fool another one."""
+    matrices = []
+    for number, method, record in contents.with_attacks():
+        if record.at("transfer"):
+            values = record.array("transfer.accuracy")
+            matrix = Matrix(method.name, values, x="evaluated", y="attacked", style=number)
+            matrices.append((matrix, record.reference("transfer.accuracy")))
     return matrices
 
 
