@@ -1,0 +1,51 @@
+"""Verbs in Python: train, predict and sweep as their commands do, with results as objects."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dissensus as ds
+
+SMALL = {"members": 2, "epochs": 1, "model_options": {"hidden": 4}, "quiet": True}
+
+
+def test_train_writes_a_run_and_returns_its_metrics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ds.runs.train(data="wine", out=tmp_path / "run", **SMALL)
+    assert capsys.readouterr() == ("", "")
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert run.metrics["test"] == record["test"]
+    assert [row["split"] for row in run.to_rows()] == ["test", "val"]
+    assert run.to_rows()[0]["accuracy"] == record["test"]["accuracy"]
+    assert "dissensus evaluate" in str(run)
+    again = ds.runs.train(out=tmp_path / "run", resume=True, epochs=2, quiet=True)
+    assert len(again.history.epochs) == 2
+
+
+def test_predict_returns_arrays_and_rows(tmp_path: Path) -> None:
+    ds.runs.train(data="wine", out=tmp_path / "run", **SMALL)
+    np.savez(tmp_path / "x.npz", x=ds.data.load_table("wine").x[:5])
+    predictions = ds.runs.predict(tmp_path / "run", tmp_path / "x.npz", score="pds")
+    assert len(predictions) == 5
+    assert predictions.arrays["probs"].shape == (5, 3)
+    row = predictions.to_rows()[0]
+    assert list(row) == ["label", "p=class_0", "p=class_1", "p=class_2", "score_pds"]
+    predictions.save(tmp_path / "p.csv")
+    assert (tmp_path / "p.csv").read_text().count("\n") == 6
+    with pytest.raises(ValueError, match=r"must end in \.npz or \.csv, got p\.json"):
+        predictions.save(tmp_path / "p.json")
+
+
+def test_sweep_returns_its_summary(tmp_path: Path) -> None:
+    grid = {"beta": [0.0, 1.0]}
+    asked = {"data": "wine", "objective": "augmented", "out": tmp_path, **SMALL}
+    summary = ds.sweeps.sweep(**asked, grid=grid, repeats=2)
+    assert (summary.done, summary.total, summary.path) == (4, 4, tmp_path)
+    assert [row["beta"] for row in summary.to_rows()] == [0.0, 1.0]
+    assert summary.to_dict() == json.loads((tmp_path / "summary.json").read_text())
+    assert "Best by validation (*)" in str(summary)
+    with pytest.raises(ValueError, match="sweep has no option 'repeat'; did you mean 'repeats'"):
+        ds.sweeps.sweep(**asked, repeat=2)
