@@ -206,7 +206,7 @@ def test_the_worst_case_of_a_model_that_can_be_worked_out() -> None:
     assert measurements.accuracy_at_half(ens, x, y, steps=10) == 0.0
     curve = measurements.accuracy_over_eps(ens, x, y, [0.01, 0.05, 0.1])
     assert curve["strong"] == [0.75, 0.5, 0.25]
-    weak = measurements.attacked(ens, x, y, ["fgsm:eps=0.05"])
+    weak = measurements.attack_each(ens, x, y, ["fgsm:eps=0.05"])
     assert weak["fgsm:eps=0.05"]["right"] == "0110"
 
 
@@ -320,4 +320,4 @@ def test_attack_errors_are_not_swallowed() -> None:
     ens = Ensemble.from_members([Broken()])
     x, y = torch.rand(3, 1, 3, 3), torch.tensor([0, 1, 1])
     with pytest.raises((AttackError, ValueError)):
-        measurements.attacked(ens, x, y, ["fgsm:eps=0.1"])
+        measurements.attack_each(ens, x, y, ["fgsm:eps=0.1"])

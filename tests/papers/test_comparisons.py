@@ -12,8 +12,8 @@ from dissensus.papers.comparisons import (
     Runs,
     all_of,
     at,
-    by_data,
     compare_values,
+    group_by_data,
 )
 
 CANNOT = "cannot be tested at this scale"
@@ -70,7 +70,7 @@ def test_larger_follows_the_interval(gain: float, verdict: str) -> None:
 
 def test_larger_must_hold_in_every_group_with_runs_of_both() -> None:
     alone = [record(1.0, seed, 9.0, "mnist") for seed in range(3)]
-    check = Larger(ERROR, JOINT, INDEPENDENT, by_data)
+    check = Larger(ERROR, JOINT, INDEPENDENT, group_by_data)
     finding = check(runs(0.5) + alone)
     assert finding.verdict == "holds"
     assert finding.measured.startswith("digits: error")

@@ -20,7 +20,7 @@ from dissensus.papers.cells import make_cell, seeds_of
 from dissensus.papers.collusion import architectures, dropout, gap, joint_training, sweeps
 from dissensus.papers.collusion.beta_curves import QUANTITIES
 from dissensus.papers.collusion.images import PAPER_SWEEP, SMOKE, _objective, run_image_cell
-from dissensus.papers.comparisons import where
+from dissensus.papers.comparisons import filter_records
 from dissensus.papers.networks import library_model, small_resnet, small_vgg
 from dissensus.plots import draw
 
@@ -82,7 +82,7 @@ def test_an_experiment_at_smoke_scale(
 def test_one_seed_cannot_decide(
     experiment: Experiment, smoke_records: dict[str, list[dict[str, Any]]]
 ) -> None:
-    records = where(smoke_records[experiment.study.name], seed=0)
+    records = filter_records(smoke_records[experiment.study.name], seed=0)
     for claim in experiment.claims:
         assert claim.check(records).verdict == "cannot be tested at this scale"
 

@@ -4,7 +4,7 @@ import pytest
 
 from dissensus.papers.base import Record
 from dissensus.papers.comparisons import LargerInAll
-from dissensus.papers.ldr.reading import auroc, chosen, contender_of
+from dissensus.papers.ldr.reading import auroc, contender_of
 from dissensus.papers.ldr.weights import clashes, gradients_differ_by
 from dissensus.papers.registry import EXPERIMENTS
 from dissensus.papers.studies import run_study
@@ -33,9 +33,9 @@ def test_validation_chooses_the_strength() -> None:
         record("ldr", 3.0, 0, 0.80, 0.90),  # detects best, at too great a price
         record("ldr-all", 5.0, 0, 0.99, 0.99),  # another contender
     ]
-    assert chosen(runs, "digits", "ldr")[0]["cell"]["strength"] == 1.0
+    assert choose_runs(runs, "digits", "ldr")[0]["cell"]["strength"] == 1.0
     assert contender_of(runs[-1]) == "ldr-all"
-    assert chosen(runs, "features", "ldr") == []
+    assert choose_runs(runs, "features", "ldr") == []
 
 
 @pytest.mark.parametrize(

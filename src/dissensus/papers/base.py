@@ -171,11 +171,11 @@ def select(names: Iterable[str], known: Mapping[str, Experiment]) -> list[Experi
 
     A name without its paper will do where only one paper has it.
     """
-    chosen: dict[str, Experiment] = {}
+    experiments: dict[str, Experiment] = {}
     for name in names:
         for full in _matching(name, known):
-            chosen[full] = known[full]
-    return list(chosen.values())
+            experiments[full] = known[full]
+    return list(experiments.values())
 
 
 def _matching(name: str, known: Mapping[str, Experiment]) -> list[str]:

@@ -39,13 +39,13 @@ __all__ = [
     "Values",
     "all_of",
     "at",
-    "by_data",
     "compare_values",
     "data_title",
     "decide",
+    "filter_records",
+    "group_by_data",
     "interval_text",
-    "paired",
-    "where",
+    "pair_values",
 ]
 
 CANNOT: Verdict = "cannot be tested at this scale"
@@ -77,7 +77,7 @@ def decide(holds: bool, measured: str, published: str | None = None) -> Finding:
 # ---- reading records ----------------------------------------------------------------------------
 
 
-def where(records: Iterable[Record], **settings: Any) -> list[Record]:
+def filter_records(records: Iterable[Record], **settings: Any) -> list[Record]:
     """The records whose cells have these settings."""
     return [
         record
@@ -91,7 +91,7 @@ def data_title(data: str) -> str:
     return DATA_TITLES.get(data, data)
 
 
-def by_data(records: Iterable[Record]) -> dict[str, list[Record]]:
+def group_by_data(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Records by the title of their data set, in the order in which data sets appear."""
     groups: dict[str, list[Record]] = {}
     for record in records:
@@ -162,7 +162,7 @@ def interval_text(values: Iterable[float], form: str = "{:.3f}") -> str:
     ('0.250', '–')
     """
     numbers = list(values)
-    return mean_interval(numbers).shown(form) if numbers else "–"
+    return mean_interval(numbers).text(form) if numbers else "–"
 
 
 @dataclass(frozen=True)
@@ -174,10 +174,10 @@ class Runs:
 
     def of(self, records: Iterable[Record]) -> list[Record]:
         """Those among ``records``."""
-        return where(records, **self.settings)
+        return filter_records(records, **self.settings)
 
 
-def paired(first: Values, second: Values) -> tuple[list[float], list[float]]:
+def pair_values(first: Values, second: Values) -> tuple[list[float], list[float]]:
     """The values of the seeds that both have, in the same order."""
     seeds = sorted(set(first) & set(second))
     return [first[seed] for seed in seeds], [second[seed] for seed in seeds]
@@ -243,7 +243,7 @@ class Larger:
         findings = {}
         names = (self.first.name, self.second.name)
         for group, members in self.groups(records).items():
-            left, right = paired(
+            left, right = pair_values(
                 self.quantity.values(self.first.of(members)),
                 (self.against or self.quantity).values(self.second.of(members)),
             )
@@ -272,7 +272,7 @@ class LargerInAll:
         signed = self.form.replace(":", ":+", 1)
         sentences, larger, fewest = [], 0, 2
         for case, sides in self.cases(records).items():
-            left, right = paired(*sides)
+            left, right = pair_values(*sides)
             if not left:
                 sentence = f"{self.quantity}: no runs of both kinds on {case}"
                 return Finding(CANNOT, sentence, self.published)
@@ -280,7 +280,7 @@ class LargerInAll:
             fewest = min(fewest, difference.runs)
             larger += difference.low > self.margin
             means = [self.form.format(float(np.mean(side))) for side in (left, right)]
-            sentences.append(f"{case} {means[0]} and {means[1]} ({difference.shown(signed)})")
+            sentences.append(f"{case} {means[0]} and {means[1]} ({difference.text(signed)})")
         if not sentences or fewest < 2:
             sentence = f"{self.quantity}: fewer than two runs to compare"
             return Finding(CANNOT, sentence, self.published)
@@ -307,7 +307,7 @@ class AboveZero:
         }
         verdicts = {case: judge_larger(estimate)[0] for case, estimate in estimates.items()}
         shown = "; ".join(
-            f"{case} {estimate.shown(self.form)}" for case, estimate in estimates.items()
+            f"{case} {estimate.text(self.form)}" for case, estimate in estimates.items()
         )
         sentence = f"{self.name}: {shown}"
         if all(verdict == CANNOT for verdict in verdicts.values()):

@@ -32,7 +32,7 @@ __all__ = [
     "gradient_of",
     "minimize_objective",
     "relative_difference",
-    "shown",
+    "scientific",
     "uniform",
     "value_and_gradient",
 ]
@@ -92,10 +92,10 @@ def relative_difference(first: Tensor, second: Tensor) -> float:
     return float((first - second).abs().max()) / size if size > 0 else 0.0
 
 
-def shown(deviation: float) -> str:
+def scientific(deviation: float) -> str:
     """``"4.3e-16"``, and a plain 0.
 
-    >>> shown(0.0), shown(4.31e-16)
+    >>> scientific(0.0), scientific(4.31e-16)
     ('0', '4.3e-16')
     """
     return f"{deviation:.1e}" if deviation else "0"
@@ -125,7 +125,7 @@ class Equal:
     def __call__(self, records: list[Record]) -> Finding:
         deviations = {key: self.worst(records, key) for key in self.keys}
         name = max(deviations, key=lambda key: deviations[key])
-        largest = f"largest relative deviation {shown(deviations[name])}"
+        largest = f"largest relative deviation {scientific(deviations[name])}"
         words = f"{self.prefix}{largest} ({name.replace('_', ' ')}; {self.sample(records)})"
         return decide(deviations[name] <= TOLERANCE, words)
 

@@ -44,12 +44,12 @@ class Estimate:
     runs: int
 
     def __str__(self) -> str:
-        return self.shown("{:.4g}")
+        return self.text("{:.4g}")
 
-    def shown(self, form: str) -> str:
+    def text(self, form: str) -> str:
         """``"0.52 [0.41, 0.63]"`` with each number in ``form``.
 
-        >>> Estimate(0.5, 0.25, 0.75, 10).shown("{:.0%}")
+        >>> Estimate(0.5, 0.25, 0.75, 10).text("{:.0%}")
         '50% [25%, 75%]'
         """
         if not math.isfinite(self.low) or not math.isfinite(self.high):
@@ -164,5 +164,5 @@ def larger_than(
     means = (form.format(float(np.mean(values))) for values in (first, other))
     left, right = (f"{name} {mean}" for name, mean in zip(names, means, strict=True))
     runs = f" over {difference.runs} run" + ("s:" if difference.runs > 1 else ":")
-    sentence = f"{quantity}: {left}, {right}, difference {difference.shown(form)}"
+    sentence = f"{quantity}: {left}, {right}, difference {difference.text(form)}"
     return Finding(verdict, f"{sentence}{runs if count_runs else ','} {words}", published)

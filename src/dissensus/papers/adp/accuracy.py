@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dissensus.papers.adp.ensembles import CONTENDERS
 from dissensus.papers.base import Finding, Record
-from dissensus.papers.comparisons import CANNOT, Runs, by_data, data_title
+from dissensus.papers.comparisons import CANNOT, Runs, data_title, group_by_data
 from dissensus.papers.statistics import Estimate, judge_larger, mean_interval
 from dissensus.robustness import parse
 
@@ -187,7 +187,7 @@ class MoreRight:
 
     def __call__(self, records: list[Record]) -> Finding:
         runs = {}
-        for group in by_data(records).values():
+        for group in group_by_data(records).values():
             data = group[0]["cell"]["data"]
             if self.data in (None, data):
                 pair = self.first.of(group), self.second.of(group)
@@ -250,7 +250,7 @@ def compare_images(
 def images_interval(differences: Sequence[Bits]) -> Estimate:
     """The mean over the images of all runs with its normal interval: x̄ ± 1.96 s / √n.
 
-    >>> print(images_interval([np.array([1.0, 0.0, 1.0, 1.0])]).shown("{:.2f}"))
+    >>> print(images_interval([np.array([1.0, 0.0, 1.0, 1.0])]).text("{:.2f}"))
     0.75 [0.26, 1.24]
     """
     images = np.concatenate(list(differences))
@@ -300,7 +300,7 @@ def accuracy_rows(
     """
     rows = []
     strong = strong or {"right": "**worst case, standard**"}
-    for title, group in by_data(records).items():
+    for title, group in group_by_data(records).items():
         runs = {name: Runs(name, {"contender": name}).of(group) for name in contenders}
         clean = [[1 - run["result"]["clean"]["error"] for run in some] for some in runs.values()]
         shown = [f"{100 * np.mean(values):.1f}" if values else "–" for values in clean]

@@ -16,7 +16,7 @@ from dissensus.papers.adp.ensembles import ADP_RUNS, ENSEMBLES, PAIR, TRAINED, r
 from dissensus.papers.adp.published import TABLE4
 from dissensus.papers.adp.settings import ENSEMBLE_SETTING
 from dissensus.papers.base import Claim, Experiment, Record
-from dissensus.papers.comparisons import where
+from dissensus.papers.comparisons import filter_records
 
 __all__ = ["ADVERSARIAL_TRAINING"]
 
@@ -30,7 +30,7 @@ def _published(before: str, after: str) -> str:
 
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     """Accuracies in %, ours and Table 4's."""
-    trained = {record["cell"]["data"] for record in where(records, contender="pgd")}
+    trained = {record["cell"]["data"] for record in filter_records(records, contender="pgd")}
     rows = accuracy_rows([r for r in records if r["cell"]["data"] in trained], _SHOWN)
     for place, name in enumerate(GRADIENT):
         eps = 0.04 if name == "fgsm" else 0.02

@@ -18,9 +18,9 @@ from dissensus.papers.comparisons import (
     Quantity,
     Runs,
     at,
-    by_data,
     data_title,
-    where,
+    filter_records,
+    group_by_data,
 )
 from dissensus.papers.statistics import larger_than
 from dissensus.plots import Panel, Plot, Series
@@ -43,7 +43,7 @@ class AboveChance:
     data: str
 
     def __call__(self, records: list[Record]) -> Finding:
-        runs = ADP_RUNS.of(where(records, data=self.data))
+        runs = ADP_RUNS.of(filter_records(records, data=self.data))
         aurocs = [_auroc(attack).values(runs) for attack in self.attacks]
         seeds = sorted(set.intersection(*map(set, aurocs)))
         if not seeds:
@@ -57,7 +57,7 @@ class AboveChance:
 def brief(records: list[Record]) -> list[str]:
     """The detector against attacks that do not know about it, and against one that does."""
     parts = []
-    for title, group in by_data(records).items():
+    for title, group in group_by_data(records).items():
         runs = ADP_RUNS.of(group)
         pair = [_auroc(attack) for attack in ("pgd", "disguised")]
         if all(auroc.values(runs) for auroc in pair):
@@ -71,7 +71,7 @@ def brief(records: list[Record]) -> list[str]:
 def plot(records: list[Record]) -> Plot:
     """ROC curves on ADP's ensembles, mean over seeds."""
     panels = []
-    for title, group in by_data(r for r in records if "detection" in r["result"]).items():
+    for title, group in group_by_data(r for r in records if "detection" in r["result"]).items():
         rows = ADP_RUNS.of(group)
         series = [Series("chance", [0.0, 1.0], [0.0, 1.0], "muted", markers=False)]
         for number, (attack, name) in enumerate(_NAMES.items() if rows else ()):
@@ -88,7 +88,7 @@ def plot(records: list[Record]) -> Plot:
 def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     """AUROC of every score on ADP's ensembles, and of ensemble diversity on the baseline's."""
     rows = []
-    for title, group in by_data(records).items():
+    for title, group in group_by_data(records).items():
         for runs in (BASELINE, ADP_RUNS):
             some = [run for run in runs.of(group) if "detection" in run["result"]]
             scores = list(
@@ -137,7 +137,7 @@ DETECTION = Experiment(
         Claim(
             "It needs ADP: on the baseline's ensemble the same detector is worse",
             "our question; the paper's attacks (historical, weak)",
-            Larger(_auroc("pgd"), ADP_RUNS, BASELINE, by_data),
+            Larger(_auroc("pgd"), ADP_RUNS, BASELINE, group_by_data),
         ),
         Claim(
             "It is better than the entropy of the ensemble's prediction",
@@ -146,7 +146,7 @@ DETECTION = Experiment(
                 _auroc("pgd"),
                 Runs("ensemble diversity", ADP_RUNS.settings),
                 Runs("entropy", ADP_RUNS.settings),
-                by_data,
+                group_by_data,
                 against=_auroc("pgd", "entropy"),
             ),
         ),

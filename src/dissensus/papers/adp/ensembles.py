@@ -176,8 +176,8 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     settings = data_settings(scale)
     return [
         _contender_cell(f"{data}-{contender}-seed={seed}", settings[data], data, contender, seed)
-        for chosen, sets, contenders in plan
-        for seed in chosen
+        for some_seeds, sets, contenders in plan
+        for seed in some_seeds
         for data in sets
         for contender in contenders
     ]
@@ -221,9 +221,9 @@ def measure(ens: Ensemble, cell: Cell, data: ImageData) -> dict[str, Any]:
         return x[:count], y[:count]
 
     if cell["attacks"]:
-        result["weak"] = measurements.attacked(ens, *some(cell["images"]), cell["attacks"])
+        result["weak"] = measurements.attack_each(ens, *some(cell["images"]), cell["attacks"])
     if cell["slow_attacks"]:
-        slow = measurements.attacked(ens, *some(cell["slow_images"]), cell["slow_attacks"])
+        slow = measurements.attack_each(ens, *some(cell["slow_images"]), cell["slow_attacks"])
         result["slow"] = slow
     if settings := cell["standard"]:
         images = some(settings["images"])

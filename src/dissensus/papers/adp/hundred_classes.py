@@ -38,7 +38,7 @@ from dissensus.papers.adp.settings import (
 )
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
-from dissensus.papers.comparisons import Larger, Quantity, Runs, at, where
+from dissensus.papers.comparisons import Larger, Quantity, Runs, at, filter_records
 from dissensus.papers.image_data import ImageData, load_images
 from dissensus.plots import Panel, Plot, Series
 from dissensus.training import predict
@@ -158,7 +158,7 @@ _AT_1 = Runs("ADP₂,₀.₅", {"contender": "adp", "temperature": 1.0})
 
 def _kinds(records: list[Record]) -> list[Runs]:
     """The baseline and ADP at each temperature, as tables call them."""
-    temperatures = {row["cell"]["temperature"] for row in where(records, contender="adp")}
+    temperatures = {row["cell"]["temperature"] for row in filter_records(records, contender="adp")}
     return [
         BASELINE,
         *(

@@ -9,7 +9,7 @@ import torch
 
 from dissensus.objectives import JSD
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.comparisons import decide, where
+from dissensus.papers.comparisons import decide, filter_records
 from dissensus.papers.exact import generator_of, minimize_objective
 from dissensus.plots import Panel, Plot, Rule, Series
 
@@ -136,7 +136,7 @@ def plot(records: list[Record]) -> Plot:
     panels = []
     for number, members in enumerate(sorted({record["cell"]["members"] for record in records})):
         x, y = [], []
-        for record in where(records, members=members):
+        for record in filter_records(records, members=members):
             y += record["result"]["label"]
             x += [record["cell"]["strength"]] * members
         points = [Series("", x, y, number, "points")]

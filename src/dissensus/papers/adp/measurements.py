@@ -25,7 +25,7 @@ __all__ = [
     "GRID",
     "accuracy_at_half",
     "accuracy_over_eps",
-    "attacked",
+    "attack_each",
     "detection",
     "diversity_histogram",
     "errors",
@@ -65,7 +65,7 @@ def bits(values: Tensor) -> str:
     return "".join("1" if value else "0" for value in values.tolist())
 
 
-def attacked(ens: Ensemble, x: Tensor, y: Tensor, specs: Iterable[str]) -> dict[str, Any]:
+def attack_each(ens: Ensemble, x: Tensor, y: Tensor, specs: Iterable[str]) -> dict[str, Any]:
     """Each attack by itself: which images stay right, and how far the broken ones were moved."""
     results = {}
     for spec in specs:
@@ -139,12 +139,12 @@ def _broken(ens: Ensemble, x: Tensor, y: Tensor, spec: str) -> tuple[Tensor, Out
 
     An example's random start follows from its place, so that copies start at different points.
     """
-    chosen = parse(spec)
-    copies = getattr(chosen, "restarts", 1)
+    single = parse(spec)
+    copies = getattr(single, "restarts", 1)
     if copies > 1:
-        chosen = replace(chosen, restarts=1)  # type: ignore[call-arg]
+        single = replace(single, restarts=1)  # type: ignore[call-arg]
     many = x.repeat(copies, *[1] * (x.ndim - 1)), y.repeat(copies)
-    outcome = attack(ens, *many, chosen, progress=False)
+    outcome = attack(ens, *many, single, progress=False)
     return outcome.broken.view(copies, -1).any(0), outcome
 
 

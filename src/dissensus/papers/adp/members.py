@@ -15,7 +15,14 @@ from dissensus.papers.adp.measurements import EDGES
 from dissensus.papers.adp.published import TABLE1
 from dissensus.papers.adp.settings import ENSEMBLE_SETTING
 from dissensus.papers.base import Claim, Experiment, Record
-from dissensus.papers.comparisons import Larger, Quantity, at, by_data, data_title, interval_text
+from dissensus.papers.comparisons import (
+    Larger,
+    Quantity,
+    at,
+    data_title,
+    group_by_data,
+    interval_text,
+)
 from dissensus.plots import Panel, Plot, Series
 
 __all__ = ["ERRORS", "FEATURES", "HISTOGRAM"]
@@ -45,7 +52,7 @@ def _published(members: bool) -> str:
 def errors_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     """Errors in %, measured and published."""
     rows = []
-    for title, group in by_data(records).items():
+    for title, group in group_by_data(records).items():
         for runs in contenders_in(group):
             some = runs.of(group)
             shown = [
@@ -70,12 +77,12 @@ ERRORS = Experiment(
         Claim(
             "ADP₂,₀.₅ raises the error of individual members",
             "Section 4.2, Table 1",
-            Larger(_MEMBER_ERROR, ADP_RUNS, BASELINE, by_data, _published(members=True)),
+            Larger(_MEMBER_ERROR, ADP_RUNS, BASELINE, group_by_data, _published(members=True)),
         ),
         Claim(
             "ADP₂,₀.₅ lowers the error of the ensemble",
             "Section 4.2, Table 1",
-            Larger(_ERROR, BASELINE, ADP_RUNS, by_data, _published(members=False)),
+            Larger(_ERROR, BASELINE, ADP_RUNS, group_by_data, _published(members=False)),
         ),
     ),
     None,
@@ -91,7 +98,7 @@ def _quantity_table(records: list[Record], quantity: Quantity) -> tuple[list[str
     """A quantity by data set and contender."""
     rows = [
         [title, runs.name, quantity.text(runs.of(group))]
-        for title, group in by_data(records).items()
+        for title, group in group_by_data(records).items()
         for runs in contenders_in(group)
         if quantity.values(runs.of(group))
     ]
@@ -101,7 +108,7 @@ def _quantity_table(records: list[Record], quantity: Quantity) -> tuple[list[str
 def plot_histogram(records: list[Record]) -> Plot:
     """Histograms of log diversity, all seeds together."""
     panels = []
-    for title, group in by_data(r for r in records if "histogram" in r["result"]).items():
+    for title, group in group_by_data(r for r in records if "histogram" in r["result"]).items():
         series = []
         for number, runs in enumerate((BASELINE, _SMOOTHED, _ENTROPY, ADP_RUNS)):
             counts = [row["result"]["histogram"]["counts"] for row in runs.of(group)]
@@ -124,17 +131,17 @@ HISTOGRAM = Experiment(
             "The entropy alone makes members more diverse: ADP₂,₀ has a higher diversity than the "
             "baseline",
             "Section 4.3, Appendix B.3, Figure 5",
-            Larger(_DIVERSITY, _ENTROPY, BASELINE, by_data),
+            Larger(_DIVERSITY, _ENTROPY, BASELINE, group_by_data),
         ),
         Claim(
             "The determinant makes them more diverse still: ADP₂,₀.₅ against ADP₂,₀",
             "Appendix B.3, Figure 5",
-            Larger(_DIVERSITY, ADP_RUNS, _ENTROPY, by_data),
+            Larger(_DIVERSITY, ADP_RUNS, _ENTROPY, group_by_data),
         ),
         Claim(
             "Label smoothing with the F_y of Eq. 7 does not: ADP₂,₀ is more diverse",
             "our question",
-            Larger(_DIVERSITY, _ENTROPY, _SMOOTHED, by_data),
+            Larger(_DIVERSITY, _ENTROPY, _SMOOTHED, group_by_data),
         ),
     ),
     plot_histogram,
@@ -148,7 +155,7 @@ HISTOGRAM = Experiment(
 
 def plot_features(records: list[Record]) -> Plot:
     """t-SNE of each member's last hidden features, one colour a class, for the first seed."""
-    groups = by_data(record for record in records if "tsne" in record["result"])
+    groups = group_by_data(record for record in records if "tsne" in record["result"])
     first = next(iter(groups.values()), [])
     panels, columns = [], 1
     for runs in (BASELINE, ADP_RUNS):
@@ -176,7 +183,7 @@ FEATURES = Experiment(
             "Members trained with ADP₂,₀.₅ have less similar feature distributions than the "
             "baseline's",
             "Section 4.2, Figure 2",
-            Larger(_SIMILARITY, BASELINE, ADP_RUNS, by_data),
+            Larger(_SIMILARITY, BASELINE, ADP_RUNS, group_by_data),
         ),
     ),
     plot_features,

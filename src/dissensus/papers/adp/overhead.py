@@ -14,7 +14,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.objectives import ADP, Independent, Objective
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.comparisons import CANNOT, decide, interval_text, where
+from dissensus.papers.comparisons import CANNOT, decide, filter_records, interval_text
 from dissensus.papers.statistics import larger_than
 from dissensus.training import fit
 
@@ -117,7 +117,7 @@ class Cheap:
     members: int
 
     def __call__(self, records: list[Record]) -> Finding:
-        rows = where(records, members=self.members)
+        rows = filter_records(records, members=self.members)
         published = _printed(self.members)
         if not rows:
             return Finding(CANNOT, f"{self.members} members were not timed", published)

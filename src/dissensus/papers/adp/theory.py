@@ -11,7 +11,7 @@ import numpy as np
 from dissensus.diversity import DETERMINANT_FLOOR
 from dissensus.objectives import ADP, alpha_for, target_probability
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.comparisons import CANNOT, decide, where
+from dissensus.papers.comparisons import CANNOT, decide, filter_records
 from dissensus.papers.exact import Minimum, minimize_objective
 from dissensus.plots import Panel, Plot, Series
 
@@ -121,7 +121,7 @@ THEORY = Study(
 
 
 def _one_hot(records: list[Record]) -> Finding:
-    rows = where(records, part="theorem1")
+    rows = filter_records(records, part="theorem1")
     least = min(min(row["result"]["label"]) for row in rows)
     sentence = (
         f"{len(rows)} settings of members, classes and β: every member's F_y is at least "
@@ -131,7 +131,7 @@ def _one_hot(records: list[Record]) -> Finding:
 
 
 def _smoothing(records: list[Record]) -> Finding:
-    rows = where(records, part="theorem2")
+    rows = filter_records(records, part="theorem2")
     away = max(
         max(
             *(abs(value - row["result"]["stated_label"]) for value in row["result"]["label"]),
@@ -155,7 +155,7 @@ def _example(records: list[Record]) -> Finding:
 
 def _orthogonal(records: list[Record]) -> Finding:
     """No search goes below the stated minimum, and some search reaches it."""
-    rows = where(records, part="corollary1")
+    rows = filter_records(records, part="corollary1")
     below = max(row["result"]["stated_loss"] - row["result"]["loss"] for row in rows)
     above = max(row["result"]["loss"] - row["result"]["stated_loss"] for row in rows)
     reached = [row for row in rows if row["result"]["loss"] - row["result"]["stated_loss"] < 1e-6]
@@ -171,7 +171,7 @@ def _orthogonal(records: list[Record]) -> Finding:
 
 def _other_minima(records: list[Record]) -> Finding:
     """How many searches end in Eq. 8."""
-    rows = where(records, part="corollary1")
+    rows = filter_records(records, part="corollary1")
     ends = [loss for row in rows for loss in row["result"]["losses"]]
     good = [
         loss
@@ -186,7 +186,7 @@ def _other_minima(records: list[Record]) -> Finding:
 
 def _approximately(records: list[Record]) -> Finding:
     """How far F_y is from Eq. 7 where K does not divide L − 1, with more and more classes."""
-    rows = where(records, part="not-dividing", members=4)
+    rows = filter_records(records, part="not-dividing", members=4)
     rows.sort(key=lambda row: row["cell"]["classes"])
     away = [
         max(abs(value - row["result"]["stated_label"]) for value in row["result"]["label"])

@@ -14,10 +14,10 @@ from dissensus.papers.comparisons import (
     Larger,
     Quantity,
     Runs,
-    by_data,
     data_title,
+    filter_records,
+    group_by_data,
     interval_text,
-    where,
 )
 from dissensus.plots import Matrix, Plot, Text
 
@@ -75,14 +75,14 @@ class LessTransfer:
         tried = " and ".join(_attack_title(name) for name in names)
         quantity = _transfer(f"{words}, {tried}", [f"{name} {self.mode}" for name in names])
         sides = (ADP_RUNS, self.other) if self.mode == "untargeted" else (self.other, ADP_RUNS)
-        return Larger(quantity, *sides)(where(records, data=self.data))
+        return Larger(quantity, *sides)(filter_records(records, data=self.data))
 
 
 def brief(records: list[Record]) -> list[str]:
     """How often a target transfers, and whether ADP lowers it everywhere."""
     parts, lower = [], []
     quantity = _transfer("", ["pgd targeted"])
-    for title, group in by_data(records).items():
+    for title, group in group_by_data(records).items():
         sides = [runs.of(group) for runs in (BASELINE, ADP_RUNS)]
         if all(quantity.values(side) for side in sides):
             before, after = (100 * quantity.mean(side) for side in sides)
@@ -116,7 +116,7 @@ def _attack_title(name: str) -> str:
 def plot(records: list[Record]) -> Plot:
     """The matrices of PGD, mean over seeds; high is good untargeted, low is good targeted."""
     panels: list[Matrix | Text] = []
-    for title, group in by_data(r for r in records if "transfer" in r["result"]).items():
+    for title, group in group_by_data(r for r in records if "transfer" in r["result"]).items():
         for mode in _MODES:
             for runs in (BASELINE, ADP_RUNS):
                 matrices = [row["result"]["transfer"][f"pgd {mode}"] for row in runs.of(group)]
@@ -132,7 +132,7 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
         dict.fromkeys(key for record in records for key in record["result"].get("transfer", {}))
     )
     rows = []
-    for title, group in by_data(records).items():
+    for title, group in group_by_data(records).items():
         for runs in contenders_in(group):
             values = [_transfer(key, [key]).values(runs.of(group)).values() for key in keys]
             if values and all(values):

@@ -37,7 +37,7 @@ from dissensus.papers.adp.ensembles import (
 from dissensus.papers.adp.published import TABLE2, gains, published_row
 from dissensus.papers.adp.settings import ENSEMBLE_SETTING
 from dissensus.papers.base import Claim, Experiment, Finding, Record
-from dissensus.papers.comparisons import CANNOT, all_of, by_data, data_title, decide
+from dissensus.papers.comparisons import CANNOT, all_of, data_title, decide, group_by_data
 from dissensus.papers.statistics import curve_interval
 from dissensus.plots import Panel, Plot, Series
 
@@ -63,7 +63,7 @@ class Overstated:
 
     def __call__(self, records: list[Record]) -> Finding:
         runs = {}
-        for group in by_data(records).values():
+        for group in group_by_data(records).values():
             pair = ADP_RUNS.of(group), BASELINE.of(group)
             sizes = standard_eps(pair[0])
             if not sizes:
@@ -93,7 +93,7 @@ def _gain(
 def _keeps_half(records: list[Record]) -> Finding:
     """Whether ADP keeps half of its clean accuracy at the larger ε, on every data set."""
     findings = {}
-    for title, group in by_data(records).items():
+    for title, group in group_by_data(records).items():
         rows = ADP_RUNS.of(group)
         sizes = standard_eps(rows)
         left = bits_by_seed(rows, right_in_worst_case(sizes[-1])) if sizes else {}
@@ -131,7 +131,7 @@ def _no_masking(records: list[Record]) -> Finding:
 
 def brief(records: list[Record]) -> list[str]:
     """Accuracy under the paper's attacks and in the worst case, and what follows."""
-    groups = by_data(records)
+    groups = group_by_data(records)
     sentences = []
     for title, group in groups.items():
         parts = [part for eps in standard_eps(ADP_RUNS.of(group)) if (part := _both(group, eps))]
@@ -192,7 +192,7 @@ def _share_left(group: list[Record]) -> float:
 def plot(records: list[Record]) -> Plot:
     """Accuracy against ε: the paper's PGD beside one that crosses the ball, and the worst case."""
     panels = []
-    for title, group in by_data(r for r in records if "curve" in r["result"]).items():
+    for title, group in group_by_data(r for r in records if "curve" in r["result"]).items():
         series: list[Series] = []
         for number, runs in enumerate((BASELINE, ADP_RUNS)):
             rows = runs.of(group)

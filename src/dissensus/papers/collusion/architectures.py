@@ -26,7 +26,7 @@ from dissensus.papers.collusion.images import (
     SMOKE,
     run_image_cell,
 )
-from dissensus.papers.comparisons import CANNOT, Larger, Quantity, all_of, at, where
+from dissensus.papers.comparisons import CANNOT, Larger, Quantity, all_of, at, filter_records
 
 __all__ = ["CNN", "CNNS", "VGGS", "VGG_SVHN"]
 
@@ -77,7 +77,7 @@ CNNS = Study(
 
 def _by_size(records: Sequence[Record]) -> dict[str, list[Record]]:
     sizes = sorted({record["cell"]["members"] for record in records})
-    return {f"M = {size}": where(records, members=size) for size in sizes}
+    return {f"M = {size}": filter_records(records, members=size) for size in sizes}
 
 
 def _best_between(records: list[Record]) -> Finding:

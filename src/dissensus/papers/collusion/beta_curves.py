@@ -17,7 +17,7 @@ from dissensus.papers.comparisons import (
     all_of,
     at,
     compare_values,
-    paired,
+    pair_values,
 )
 from dissensus.papers.statistics import paired_difference
 from dissensus.plots import Panel, Plot
@@ -87,7 +87,7 @@ class JointWorst:
         others = [at_beta(beta) for beta in betas_in(records) if beta != 1]
         for other in others:
             pair = (JOINT, other) if self.key in ("error", "member_error") else (other, JOINT)
-            left, right = paired(*(quantity.values(runs.of(records)) for runs in pair))
+            left, right = pair_values(*(quantity.values(runs.of(records)) for runs in pair))
             names = (pair[0].name, pair[1].name)
             finding = compare_values(left, right, names, quantity.name, quantity.form)
             if not left:

@@ -10,7 +10,7 @@ from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Stud
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
 from dissensus.papers.collusion.beta_curves import QUANTITIES
 from dissensus.papers.collusion.images import CPU, PAPER_SWEEP, SMOKE, run_image_cell
-from dissensus.papers.comparisons import CANNOT, Larger, Runs, all_of, decide, paired
+from dissensus.papers.comparisons import CANNOT, Larger, Runs, all_of, decide, pair_values
 from dissensus.papers.statistics import paired_difference
 from dissensus.plots import Panel, Plot
 
@@ -79,11 +79,11 @@ def _no_better(records: list[Record]) -> Finding:
     for share in _shares_in(records)[1:]:
         runs = _dropping(share)
         pair = [_ACCURACY.values(one.of(records)) for one in (runs, _dropping(0.0))]
-        left, right = paired(*pair)
+        left, right = pair_values(*pair)
         if len(left) < 2:
             return Finding(CANNOT, "fewer than two pairs of runs")
         difference = paired_difference(left, right)
-        sentence = f"test accuracy − that of p = 0 {difference.shown('{:+.1%}')}"
+        sentence = f"test accuracy − that of p = 0 {difference.text('{:+.1%}')}"
         findings[runs.name] = decide(difference.low <= 0, sentence)
     return all_of(findings)
 

@@ -16,14 +16,14 @@ from torch import Tensor
 from dissensus.objectives import Independent, Joint, Objective
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.collusion.offsets import OFFSET_CLAIMS, run_offsets
-from dissensus.papers.comparisons import decide, where
+from dissensus.papers.comparisons import decide, filter_records
 from dissensus.papers.exact import (
     TOLERANCE,
     Equal,
     draws_of,
     generator_of,
     relative_difference,
-    shown,
+    scientific,
     uniform,
     value_and_gradient,
 )
@@ -187,7 +187,7 @@ def _curves(cell: Cell) -> dict[str, Any]:
 
 
 def _draws(records: list[Record]) -> list[Record]:
-    return where(records, kind="draws")
+    return filter_records(records, kind="draws")
 
 
 def _most(records: list[Record], key: str) -> float:
@@ -213,8 +213,8 @@ def _own_gradient(records: list[Record]) -> Finding:
     dependence, spread = (_most(records, f"independent_{key}") for key in ("dependence", "spread"))
     least = _least(records, "independent_spread")
     sentence = (
-        f"moving another member changes a member's gradient by {shown(dependence)} of its size; "
-        f"over members gradients differ by {least:.2g} to {spread:.2g} of the largest entry"
+        f"moving another member changes a member's gradient by {scientific(dependence)} of its "
+        f"size; over members gradients differ by {least:.2g} to {spread:.2g} of the largest entry"
     )
     return decide(dependence == 0 and least > TOLERANCE, sentence, "the form g(f_i)")
 
@@ -234,8 +234,9 @@ def _varied_gradient(records: list[Record]) -> Finding:
 def _same_gradient(records: list[Record]) -> Finding:
     spread, dependence = _most(records, "score_spread"), _least(records, "score_dependence")
     sentence = (
-        f"members' gradients differ by at most {shown(spread)} of the largest entry, and change "
-        f"with another member's prediction, by at least {shown(dependence)} ({_sample(records)})"
+        f"members' gradients differ by at most {scientific(spread)} of the largest entry, and "
+        f"change with another member's prediction, by at least {scientific(dependence)} "
+        f"({_sample(records)})"
     )
     return decide(spread <= TOLERANCE and dependence > TOLERANCE, sentence, "the form g(f)")
 
@@ -255,7 +256,7 @@ def _never_above(records: list[Record]) -> Finding:
 
 def plot(records: list[Record]) -> Plot:
     """The pull on a member towards the true class, for each way of training."""
-    (curves,) = (record["result"] for record in where(records, kind="curves"))
+    (curves,) = (record["result"] for record in filter_records(records, kind="curves"))
     panels = []
     for way, sizes in curves["size"].items():
         series = []
@@ -304,7 +305,7 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
 
 def _range(records: list[Record], key: str) -> str:
     low, high = _least(records, key), _most(records, key)
-    return shown(low) if low == high else f"{shown(low)} to {high:.2g}"
+    return scientific(low) if low == high else f"{scientific(low)} to {high:.2g}"
 
 
 _SETTING = (

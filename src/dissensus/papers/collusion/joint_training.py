@@ -16,7 +16,7 @@ from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Stud
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
 from dissensus.papers.collusion.beta_curves import QUANTITIES
 from dissensus.papers.collusion.images import CPU, NETWORKS, PAPER_SWEEP, SMOKE, run_image_cell
-from dissensus.papers.comparisons import Larger, Quantity, Runs, paired
+from dissensus.papers.comparisons import Larger, Quantity, Runs, pair_values
 from dissensus.papers.statistics import curve_interval
 from dissensus.plots import Panel, Plot, Series
 
@@ -162,7 +162,7 @@ class IndependentAhead:
     def __call__(self, records: list[Record]) -> Finding:
         quantity, ahead, pairs = QUANTITIES[self.key], 0, 0
         for runs in _architectures(records).values():
-            sides = paired(*(quantity.values(one.of(runs)) for one in (_INDEPENDENT, _JOINT)))
+            sides = pair_values(*(quantity.values(one.of(runs)) for one in (_INDEPENDENT, _JOINT)))
             ahead += sum(left > right for left, right in zip(*sides, strict=True))
             pairs += len(sides[0])
         whole = Larger(quantity, _INDEPENDENT, _JOINT, _architectures)(records)

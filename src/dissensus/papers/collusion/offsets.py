@@ -20,7 +20,7 @@ from dissensus.decomposition import decompose
 from dissensus.objectives import Independent, Joint, Objective
 from dissensus.papers.base import Cell, Claim, Finding, Record
 from dissensus.papers.comparisons import decide
-from dissensus.papers.exact import TOLERANCE, Equal, generator_of, gradient_of, shown, uniform
+from dissensus.papers.exact import TOLERANCE, Equal, generator_of, gradient_of, scientific, uniform
 
 __all__ = ["OFFSET_CLAIMS", "run_offsets"]
 
@@ -107,10 +107,10 @@ def _independent_minimum(records: list[Record]) -> Finding:
     )
     right = at_best <= TOLERANCE and curvature <= TOLERANCE
     sentence = (
-        f"the minimum is unique (curvature 2/M everywhere, deviation {shown(curvature)}) and "
-        f"{'lies' if right else 'does not lie'} at c_j = y − f (slope there {shown(at_best)}); at "
-        f"c_j = 0 the slope is (2/M) |f − y|, here up to (2/M) · {at_zero:.2g}, so that it is no "
-        f"minimum unless f = y ({_sample(records)})"
+        f"the minimum is unique (curvature 2/M everywhere, deviation {scientific(curvature)}) and "
+        f"{'lies' if right else 'does not lie'} at c_j = y − f (slope there "
+        f"{scientific(at_best)}); at c_j = 0 the slope is (2/M) |f − y|, here up to (2/M) · "
+        f"{at_zero:.2g}, so that it is no minimum unless f = y ({_sample(records)})"
     )
     return decide(at_zero <= TOLERANCE, sentence, "c_j = 0 for all j")
 
@@ -119,7 +119,7 @@ def _cross_term(records: list[Record]) -> Finding:
     printed, doubled = (_deviation(records, f"cross_term_{key}") for key in ("printed", "doubled"))
     sentence = (
         f"as printed the identity is off by up to {printed:.2g} of its size; with (2/M) Σ_j c_j "
-        f"(f − y) by {shown(doubled)} ({_sample(records)})"
+        f"(f − y) by {scientific(doubled)} ({_sample(records)})"
     )
     return decide(printed <= TOLERANCE, sentence, "(1/M) Σ_j c_j (f − y)")
 

@@ -76,7 +76,7 @@ def _on_every_table(
 
 
 def _text(estimates: Mapping[str, Estimate], form: str) -> str:
-    return "; ".join(f"{table} {estimate.shown(form)}" for table, estimate in estimates.items())
+    return "; ".join(f"{table} {estimate.text(form)}" for table, estimate in estimates.items())
 
 
 def _mean_sd(values: Matrix, form: str = "{:.3g}") -> str:

@@ -32,8 +32,8 @@ from dissensus.papers.comparisons import (
     all_of,
     data_title,
     decide,
-    paired,
-    where,
+    filter_records,
+    pair_values,
 )
 from dissensus.papers.statistics import paired_difference
 from dissensus.plots import Plot
@@ -129,7 +129,7 @@ class Sweep:
         usual = min((record["cell"]["epochs"] for record in records), default=0)
         members = sizes[-1 if self.larger else 0] if sizes else 0
         groups: dict[str, list[Record]] = {}
-        for record in where(records, combine=self.combine, members=members):
+        for record in filter_records(records, combine=self.combine, members=members):
             cell = record["cell"]
             if (cell["epochs"] > usual) == self.longer:
                 model = _MODELS.get(cell["model"], "small ResNet")
@@ -169,13 +169,13 @@ def _similar_to_probability(records: list[Record]) -> Finding:
         for beta in (0.0, 1.0):
             groups = scores, _BASE(records).get(name, [])
             sides = [QUANTITIES["accuracy"].values(at_beta(beta).of(group)) for group in groups]
-            left, right = paired(*sides)
+            left, right = pair_values(*sides)
             if len(left) < 2:
                 return Finding(CANNOT, "fewer than two pairs of runs")
             difference = paired_difference(left, right)
             findings[f"{name}, β = {beta:g}"] = decide(
                 max(abs(difference.low), abs(difference.high)) < SIMILAR,
-                f"accuracy of scores − probabilities {difference.shown('{:+.1%}')}",
+                f"accuracy of scores − probabilities {difference.text('{:+.1%}')}",
             )
     return all_of(findings)
 

@@ -1,7 +1,7 @@
 """Contenders of the ldr paper: the study that most tables read, every method on every data set.
 
 Methods with a strength are run at several; which one counts is decided when records are read, by
-validation data alone (:func:`dissensus.papers.ldr.reading.chosen`). The settings of each scale are
+validation data alone (:func:`dissensus.papers.ldr.reading.choose_runs`). The settings of each scale are
 here, the paper's (Appendix A.5) as ``PAPER``; the other studies change what differs in them.
 """
 

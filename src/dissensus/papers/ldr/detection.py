@@ -12,7 +12,7 @@ from dissensus.papers.ldr.reading import (
     accuracy,
     auroc,
     auroc_by,
-    chosen,
+    choose_runs,
     data_with,
     detects_better,
     entry_title,
@@ -47,7 +47,7 @@ def _entries(records: list[Record], data: str) -> dict[Entry, list[Record]]:
     """Every method with either score on a data set; PDS says nothing of one model."""
     entries = {}
     for method in _METHODS:
-        runs = chosen(records, data, method)
+        runs = choose_runs(records, data, method)
         for score in _SCORES:
             if runs and (method, score) != ("single", "pds"):
                 entries[method, score] = runs
@@ -124,7 +124,7 @@ def brief(records: list[Record]) -> list[str]:
     for data in main_data(records):
         words = []
         for method, score in entries:
-            runs = chosen(records, data, method)
+            runs = choose_runs(records, data, method)
             if runs:
                 means = [auroc(part, score).mean(runs) for part in unknown_sets(runs)]
                 words.append(f"{entry_title((method, score))} {np.mean(means):.3f}")

@@ -6,7 +6,7 @@ from dissensus.papers.base import Claim, Experiment, Finding, Record
 from dissensus.papers.comparisons import LargerInAll, Pairs, Values, data_title, decide
 from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
 from dissensus.papers.ldr.reading import (
-    chosen,
+    choose_runs,
     data_in,
     data_with,
     on_all_parts,
@@ -35,7 +35,7 @@ def _gains(records: list[Record]) -> Pairs:
     """LDR's gain in #unique over a deep ensemble, on unknown inputs and on test inputs."""
     cases = {}
     for data in data_with(records, "ldr", "deep-ensemble"):
-        ldr, rival = (chosen(records, data, name) for name in ("ldr", "deep-ensemble"))
+        ldr, rival = (choose_runs(records, data, name) for name in ("ldr", "deep-ensemble"))
 
         def gain(part: str, ldr: list[Record] = ldr, rival: list[Record] = rival) -> Values:
             after, before = unique(part).values(ldr), unique(part).values(rival)
@@ -49,10 +49,10 @@ def _gains(records: list[Record]) -> Pairs:
 def _hardly_diverse(records: list[Record]) -> Finding:
     """A deep ensemble's #unique on test inputs stays below 1.2."""
     estimates = {
-        data_title(data): unique("test").estimate(chosen(records, data, "deep-ensemble"))
+        data_title(data): unique("test").estimate(choose_runs(records, data, "deep-ensemble"))
         for data in data_with(records, "ldr", "deep-ensemble")
     }
-    shown = "; ".join(f"{data} {one.shown('{:.2f}')}" for data, one in estimates.items())
+    shown = "; ".join(f"{data} {one.text('{:.2f}')}" for data, one in estimates.items())
     return decide(
         all(one.high < 1.2 for one in estimates.values()),
         f"#unique of a deep ensemble on test inputs (of at most 5): {shown}",
@@ -64,10 +64,10 @@ def plot(records: list[Record]) -> Plot:
     """#unique on test inputs and on each unknown set, for each method."""
     panels = []
     for data in data_with(records, "ldr"):
-        parts = ["test", *unknown_sets(chosen(records, data, "ldr"))]
+        parts = ["test", *unknown_sets(choose_runs(records, data, "ldr"))]
         series = []
         for number, name in enumerate(_ROWS):
-            runs = chosen(records, data, name)
+            runs = choose_runs(records, data, name)
             if runs:
                 values = [unique(part).estimate(runs) for part in parts]
                 series.append(estimates(contender_title(name), parts, values, number))
@@ -80,7 +80,7 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for data in data_in(records):
         for name in _ROWS:
-            runs = chosen(records, data, name)
+            runs = choose_runs(records, data, name)
             if runs:
                 strengths = sorted({run["cell"]["strength"] for run in runs})
                 chosen_at = "/".join(f"{strength:g}" for strength in strengths)

@@ -16,8 +16,8 @@ from dissensus.papers.comparisons import (
     Quantity,
     at,
     decide,
-    paired,
-    where,
+    filter_records,
+    pair_values,
 )
 from dissensus.papers.ldr.contenders import CPU, PAPER, SMOKE, run_cell
 from dissensus.papers.ldr.reading import accuracy, auroc_by, quantity_on, unique, unknown_sets
@@ -122,7 +122,7 @@ def _factors_in(records: list[Record]) -> list[str]:
 
 def _runs(records: list[Record], factor: str, contender: str) -> list[Record]:
     """The runs of a contender at a factor."""
-    return where(records, factor=factor, **CONTENDERS[contender])
+    return filter_records(records, factor=factor, **CONTENDERS[contender])
 
 
 def _rival(records: list[Record], factor: str) -> list[Record]:
@@ -173,7 +173,7 @@ def plot_when(records: list[Record]) -> Plot:
 
 def _gain(records: list[Record], factor: str, contender: str, quantity: Quantity) -> Estimate:
     sides = _runs(records, factor, contender), _rival(records, factor)
-    return paired_difference(*paired(*(quantity.values(side) for side in sides)))
+    return paired_difference(*pair_values(*(quantity.values(side) for side in sides)))
 
 
 def when_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
@@ -228,11 +228,11 @@ _SECONDS = Quantity("CPU seconds", at("training_seconds"), "{:.0f}")
 def _of_size(
     records: list[Record], members: int, method: str = "ldr", active: int = 2
 ) -> list[Record]:
-    return where(records, factor="size", members=members, method=method, active=active)
+    return filter_records(records, factor="size", members=members, method=method, active=active)
 
 
 def _sizes_in(records: list[Record], method: str = "ldr") -> list[int]:
-    sized = where(records, factor="size", method=method)
+    sized = filter_records(records, factor="size", method=method)
     return sorted({record["cell"]["members"] for record in sized})
 
 
@@ -258,14 +258,14 @@ def _at_most_marginally(records: list[Record]) -> Finding:
 def _constant_cost(records: list[Record]) -> Finding:
     """With two members drawn a batch, an epoch of the most members costs as one of five."""
     most = _sizes_in(records)[-1]
-    sides = paired(*(_SECONDS.values(_of_size(records, size)) for size in (most, 5)))
+    sides = pair_values(*(_SECONDS.values(_of_size(records, size)) for size in (most, 5)))
     if not sides[0]:
         return Finding(CANNOT, "no runs of both sizes")
     ratio = mean_interval([many / few for many, few in zip(*sides, strict=True)])
     return decide(
         ratio.mean < 1.25,
         f"CPU time of a training with {most} members over one with 5, |I| = 2: "
-        f"{ratio.shown('{:.2f}')} (constant means below 1.25; the machine was shared)",
+        f"{ratio.text('{:.2f}')} (constant means below 1.25; the machine was shared)",
         "O(1); 2189 s for 50 members against 53 s for 5, as models move between devices",
     )
 

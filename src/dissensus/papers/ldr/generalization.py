@@ -11,7 +11,7 @@ from dissensus.papers.ldr.reading import (
     QuantityOn,
     Select,
     accuracy,
-    chosen,
+    choose_runs,
     data_with,
     on_all_parts,
     soup,
@@ -49,7 +49,7 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     """Table 3 for the labelled shifts at hand."""
     rows = []
     for data in data_with(records, "ldr"):
-        contenders = {contender_title(name): chosen(records, data, name) for name in _METHODS}
+        contenders = {contender_title(name): choose_runs(records, data, name) for name in _METHODS}
         contenders["LDR, λ = 0"] = _stochastic_sum(records, data)
         for name, runs in contenders.items():
             for way, quantity in _WAYS.items():

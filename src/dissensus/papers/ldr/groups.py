@@ -7,7 +7,7 @@ from typing import Any
 
 from dissensus.papers.base import Cell, Claim, Experiment, Record, Study
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
-from dissensus.papers.comparisons import LargerInAll, Pairs, Quantity, where
+from dissensus.papers.comparisons import LargerInAll, Pairs, Quantity, filter_records
 from dissensus.papers.ldr.contenders import FASHION, contender_title, run_cell
 from dissensus.papers.ldr.reading import accuracy
 from dissensus.plots import Panel, Plot
@@ -82,7 +82,7 @@ def _best_validated(records: list[Record], method: str) -> list[Record]:
     shortcut.
     """
     by_seed: dict[int, list[Record]] = {}
-    for record in where(records, method=method):
+    for record in filter_records(records, method=method):
         by_seed.setdefault(record["cell"]["seed"], []).append(record)
     return [
         max(runs, key=lambda run: float(run["result"]["parts"]["val"]["accuracy"]))

@@ -16,7 +16,14 @@ from torch.nn import functional
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
-from dissensus.papers.comparisons import LargerInAll, Pairs, Quantity, at, paired, where
+from dissensus.papers.comparisons import (
+    LargerInAll,
+    Pairs,
+    Quantity,
+    at,
+    filter_records,
+    pair_values,
+)
 from dissensus.papers.ldr.contenders import FASHION, SMOKE
 from dissensus.papers.ldr.data import load_data
 from dissensus.papers.ldr.measurements import measure, outputs_of
@@ -134,12 +141,12 @@ _pds = auroc_by("pds")
 def _runs(records: list[Record], share: float, strength: float | None) -> list[Record]:
     """LDR at a strength, or the deep ensemble (None), with a planted share."""
     if strength is None:
-        return where(records, planted=share, method="deep-ensemble")
-    return where(records, planted=share, method="ldr", strength=strength)
+        return filter_records(records, planted=share, method="deep-ensemble")
+    return filter_records(records, planted=share, method="ldr", strength=strength)
 
 
 def _strengths_in(records: list[Record]) -> list[float]:
-    return sorted({record["cell"]["strength"] for record in where(records, method="ldr")})
+    return sorted({record["cell"]["strength"] for record in filter_records(records, method="ldr")})
 
 
 def _shares_in(records: list[Record]) -> list[float]:
@@ -277,8 +284,8 @@ def brief(records: list[Record]) -> list[str]:
     words = []
     for share in _shares_in(records):
         runs, rival = _runs(records, share, best), _runs(records, share, None)
-        gain = paired_difference(*paired(pds.values(runs), pds.values(rival)))
-        words.append(f"ε = {share:g}: {pds.mean(runs):.3f}, {gain.shown('{:+.3f}')}")
+        gain = paired_difference(*pair_values(pds.values(runs), pds.values(rival)))
+        words.append(f"ε = {share:g}: {pds.mean(runs):.3f}, {gain.text('{:+.3f}')}")
     return [
         "With a share ε of the unknown planted in the training data, AUROC of LDR + PDS on Q, and "
         f"its difference from a deep ensemble's + PDS (λ = {best:g}): {'; '.join(words)}."

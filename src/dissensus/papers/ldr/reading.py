@@ -13,7 +13,7 @@ __all__ = [
     "accuracy",
     "auroc",
     "auroc_by",
-    "chosen",
+    "choose_runs",
     "contender_of",
     "data_in",
     "data_with",
@@ -74,7 +74,7 @@ def with_strength(
     ]
 
 
-def chosen(records: Iterable[Record], data: str, contender: str) -> list[Record]:
+def choose_runs(records: Iterable[Record], data: str, contender: str) -> list[Record]:
     """For each seed the run whose strength validation data would choose.
 
     Among strengths above 0 (where there are such) whose validation accuracy is within one point of
@@ -169,7 +169,7 @@ def on_all_parts(
 
 
 def _select(side: str | Select, records: list[Record], data: str) -> list[Record]:
-    return chosen(records, data, side) if isinstance(side, str) else side(records, data)
+    return choose_runs(records, data, side) if isinstance(side, str) else side(records, data)
 
 
 def entry_title(entry: Entry) -> str:

@@ -16,7 +16,7 @@ from dissensus.papers.ldr.reading import (
     Entry,
     auroc,
     auroc_by,
-    chosen,
+    choose_runs,
     data_with,
     entry_title,
     quantity_on,
@@ -48,7 +48,7 @@ class BestScore:
     def __call__(self, records: list[Record]) -> Finding:
         wins, words = 0, []
         for data in main_data(records):
-            runs = chosen(records, data, self.method)
+            runs = choose_runs(records, data, self.method)
             for part in unknown_sets(runs):
                 means = {score: auroc(part, score).mean(runs) for score in DETECTORS}
                 best = max(means, key=lambda score: means[score])
@@ -64,7 +64,7 @@ class BestScore:
 def scores_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     """Table 6, for LDR and for a deep ensemble."""
     return _HEADER, [
-        _row(data, (method, score), chosen(records, data, method))
+        _row(data, (method, score), choose_runs(records, data, method))
         for data in main_data(records)
         for method in ("ldr", "deep-ensemble")
         for score in DETECTORS
@@ -119,7 +119,7 @@ def _rivals(records: list[Record]) -> dict[str, dict[Entry, list[Record]]]:
     """By data set with baselines: LDR + PDS and what it is compared with."""
     entries = [_OURS, *((method, score) for method, by in _RIVALS.items() for score in by)]
     return {
-        data: {entry: runs for entry in entries if (runs := chosen(records, data, entry[0]))}
+        data: {entry: runs for entry in entries if (runs := choose_runs(records, data, entry[0]))}
         for data in data_with(records, "ldr", "deep-ensemble", "distances")
     }
 

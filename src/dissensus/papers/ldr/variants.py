@@ -16,7 +16,7 @@ from dissensus.papers.comparisons import (
     at,
     data_title,
     decide,
-    paired,
+    pair_values,
 )
 from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
 from dissensus.papers.ldr.reading import (
@@ -24,7 +24,7 @@ from dissensus.papers.ldr.reading import (
     Select,
     accuracy,
     auroc_by,
-    chosen,
+    choose_runs,
     data_with,
     detects_better,
     on_all_parts,
@@ -58,12 +58,13 @@ class Similar:
 
     def __call__(self, records: list[Record]) -> Finding:
         differences = {
-            case: paired_difference(*paired(*sides)) for case, sides in self.cases(records).items()
+            case: paired_difference(*pair_values(*sides))
+            for case, sides in self.cases(records).items()
         }
         if any(one.runs < 2 for one in differences.values()) or not differences:
             return Finding(CANNOT, "fewer than two runs to compare", self.published)
         close = all(max(abs(one.low), abs(one.high)) < SIMILAR for one in differences.values())
-        shown = "; ".join(f"{case} {one.shown('{:+.3f}')}" for case, one in differences.items())
+        shown = "; ".join(f"{case} {one.text('{:+.3f}')}" for case, one in differences.items())
         sentence = f"{self.quantity}, {self.names[0]} − {self.names[1]}: {shown}"
         return decide(close, f"{sentence} (alike means within ±{SIMILAR})", self.published)
 
@@ -88,7 +89,7 @@ def _contender_table(*names: str) -> Table:
         rows = []
         for data in data_with(records, *names):
             for name in names:
-                runs = chosen(records, data, name)
+                runs = choose_runs(records, data, name)
                 for score in ("bma", "pds"):
                     cells = quantity_on(unknown_sets(runs), auroc_by(score), runs)
                     first = [data_title(data), contender_title(name), score.upper()]

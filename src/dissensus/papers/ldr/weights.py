@@ -191,7 +191,7 @@ def _pushes_apart(records: list[Record]) -> Finding:
     return decide(
         estimate.high < 0.5,
         "rows with a top probability below ½, where the gradient draws members together, have up "
-        f"to {estimate.shown('{:.0%}')} of the weight during training",
+        f"to {estimate.text('{:.0%}')} of the weight during training",
     )
 
 
