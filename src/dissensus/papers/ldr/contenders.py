@@ -1,8 +1,8 @@
 """Contenders of the ldr paper: the study that most tables read, every method on every data set.
 
-Methods with a strength are run at several; which one counts is decided when records are read, by
-validation data alone (:func:`dissensus.papers.ldr.reading.choose_runs`). The settings of each scale are
-here, the paper's (Appendix A.5) as ``PAPER``; the other studies change what differs in them.
+Methods with a strength are run at several; :func:`dissensus.papers.ldr.reading.choose_runs` decides
+which one counts, by validation data alone. The settings of each scale are here, the paper's
+(Appendix A.5) as ``PAPER``; the other studies change what differs in them.
 """
 
 from __future__ import annotations
