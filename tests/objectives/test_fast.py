@@ -50,6 +50,7 @@ COVERED: list[Objective] = [
     DivDis(1.7, 0.4),
     DivDis(0.5, 2.0, prior=(0.1, 0.3, 0.2, 0.15, 0.25)),
 ]
+REGRESSION = [Independent(loss="mse"), Joint(loss="mse"), Augmented(0.4, loss="mse")]
 every_entry = pytest.mark.parametrize("objective", COVERED, ids=repr)
 
 
@@ -130,6 +131,23 @@ def test_an_entry_is_its_formula(
     got = value_and_gradient(objective, *inputs, examples)
     assert_close(got, plain(objective, *inputs, examples), rtol=1e-9, atol=1e-9)
     assert not got[0].loss.requires_grad
+
+
+@pytest.mark.parametrize("objective", REGRESSION, ids=repr)
+@pytest.mark.parametrize("by_member", [False, True])
+@pytest.mark.parametrize("by_example", [False, True])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_regression_entry_is_its_formula(
+    objective: Objective, outputs: int, by_example: bool, by_member: bool
+) -> None:
+    torch.manual_seed(0)
+    predictions, targets = torch.randn(3, 6, outputs).double(), torch.randn(6, outputs).double()
+    weights = torch.tensor([0.0, 0.7, 0.3]).double() if by_member else None
+    examples = torch.tensor([0, 1, 2, 1, 0, 3]).double() if by_example else None
+    assert uses_an_entry(objective, predictions, targets)
+    got = value_and_gradient(objective, predictions, targets, None, weights, examples)
+    wanted = plain(objective, predictions, targets, None, weights, examples)
+    assert_close(got, wanted, rtol=1e-9, atol=1e-9)
 
 
 @every_entry

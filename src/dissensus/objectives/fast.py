@@ -101,7 +101,8 @@ def _fused(objective: Objective, outputs: Tensor, targets: Tensor, *others: Any)
     while isinstance(objective, LearnerDropout):
         objective = objective.objective
     entry = FAST.get(type(objective))
-    if entry is None or targets.ndim > 1:  # entries are for class labels
+    regression = getattr(objective, "loss", None) == "mse"
+    if entry is None or (targets.ndim > 1 and not regression):  # soft labels have no entry
         return None
     return entry(objective, outputs, targets, *others)
 
@@ -154,10 +155,12 @@ class _Batch:
 
 
 def _interpolation(objective: Independent | Joint | Augmented, *given: Any) -> Fused | None:
-    """``(1 − β) mean ERR + β ERR`` of the cross-entropy (collusion, Eq. 2)."""
+    """``(1 − β) mean ERR + β ERR`` of the cross-entropy or the squared error (collusion, Eq. 2)."""
+    beta = objective.beta if isinstance(objective, Augmented) else float(type(objective) is Joint)
+    if objective.loss == "mse":
+        return _squared_error(beta, *given)
     if objective.loss != "cross_entropy" or objective.label_smoothing:
         return None
-    beta = objective.beta if isinstance(objective, Augmented) else float(type(objective) is Joint)
     batch = _Batch(*given)
     if objective.combine == "score":
         log_mean = log_softmax(weighted_mean(batch.logits, batch.weights), -1)
@@ -174,6 +177,31 @@ def _interpolation(objective: Independent | Joint | Augmented, *given: Any) -> F
         slope = batch.minus_labels(batch.probs) * share
     member, ensemble = batch.cross_entropy(), batch.mean(error)
     parts = {"member_error": member, "ensemble_error": ensemble, "diversity": member - ensemble}
+    return Terms((1 - beta) * member + beta * ensemble, parts), slope
+
+
+def _squared_error(
+    beta: float | Tensor,
+    outputs: Tensor,
+    targets: Tensor,
+    weights: Tensor | None,
+    example_weights: Tensor | None,
+) -> Fused:
+    """The same with ``‖f_j − y‖²`` and ``‖f̄ − y‖²``, whose slopes are 2 (f_j − y) and 2 (f̄ − y)."""
+    members, batch, _ = outputs.shape
+    share: float | Tensor = 1 / members if weights is None else weights[:, None, None]
+    example: float | Tensor = 1 / batch
+    if example_weights is not None:
+        example = example_weights.to(outputs.dtype)[:, None] / batch
+    away, mean = outputs - targets, weighted_mean(outputs, weights) - targets
+    member = (away.square() * share * example).sum()
+    ensemble = (mean.square() * example).sum()
+    slope = ((1 - beta) * away + beta * mean) * (2 * share * example)
+    parts = {
+        "member_error": member,
+        "ensemble_error": ensemble,
+        "diversity": member - ensemble,
+    }
     return Terms((1 - beta) * member + beta * ensemble, parts), slope
 
 
