@@ -1,12 +1,13 @@
 """The demo runs from end to end, writes its page, and shows what it promises."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from dissensus.demo import run
 from dissensus.demo.plan import CONTENDERS
-from dissensus.demo.running import MARK
+from dissensus.demo.running import MARK, _page
 from dissensus.runs import describe
 
 
@@ -43,3 +44,8 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
         run(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     assert not (tmp_path / MARK).exists()
+
+
+def test_without_plotly_there_is_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    assert _page(tmp_path, {}) is None

@@ -133,15 +133,15 @@ def _attack(folder: Path, limit: int, attacks: Sequence[str], seed: int) -> None
 
 
 def _page(place: Path, runs: dict[str, Path]) -> Path | None:
-    """The report page; None where plotly, an extra, is not installed."""
+    """The report page; None if plotly, an extra, is not installed."""
+    from importlib.util import find_spec
+
     from dissensus.report import build
 
-    title = "Dissensus: five ways to train an ensemble on digits"
-    try:
-        page = build([*runs.values(), place / _SWEEP], out=place / _REPORT, title=title)
-    except ModuleNotFoundError:
+    if find_spec("plotly") is None:
         return None
-    return page
+    title = "Dissensus: five ways to train an ensemble on digits"
+    return build([*runs.values(), place / _SWEEP], out=place / _REPORT, title=title)
 
 
 # ---- what was found -----------------------------------------------------------------------------
