@@ -1,4 +1,4 @@
-"""The pages that are made when the site is built: results, the API reference, examples, quotes."""
+"""Pages that the build makes: results, the API reference, examples, quotations of records."""
 
 from __future__ import annotations
 
@@ -26,27 +26,24 @@ if TYPE_CHECKING:
 EXAMPLES = RESULTS.parent / "examples"
 
 #: Modules of the public interface that are not names of the package itself.
-MORE_ROOMS = ("sweeps", "sklearn", "report", "training.distributed")
+MORE_ROOMS = ("sklearn", "training.distributed")
 
 
 def rooms() -> list[str]:
     """The modules that the reference shows, one page each."""
-    named = [name for name in dissensus.__all__ if isinstance(getattr(dissensus, name), ModuleType)]
-    more = [name for name in MORE_ROOMS if find_spec(f"dissensus.{name}") is not None]
-    return sorted({*named, *more})
+    named = [getattr(dissensus, name) for name in dissensus.__all__]
+    modules = [value.__name__ for value in named if isinstance(value, ModuleType)]
+    return sorted({*MORE_ROOMS, *(name.removeprefix("dissensus.") for name in modules)})
 
 
 def reference_pages() -> dict[str, str]:
     """The Markdown of the reference by path: an overview, then the rooms."""
-    direct = [name for name in dissensus.__all__ if name not in rooms() and name != "__version__"]
+    places = {name: place.split(":") for name, place in dissensus._EXPORTS.items() if ":" in place}
     names = [
-        [
-            f"[`ds.{name}`][{_anchor(dissensus._EXPORTS[name], name)}]",
-            _summary(getattr(dissensus, name)),
-        ]
-        for name in direct
+        [f"[`ds.{name}`][{_anchor(*place)}]", _summary(getattr(dissensus, name))]
+        for name, place in places.items()
     ]
-    there = [[f"[`dissensus.{room}`]({room}.md)", _summary(_room(room))] for room in rooms()]
+    modules = [[f"[`dissensus.{room}`]({room}.md)", _summary(_room(room))] for room in rooms()]
     overview = [
         "# Public names",
         "",
@@ -56,7 +53,7 @@ def reference_pages() -> dict[str, str]:
         "",
         "The rooms, each with all of its names:",
         "",
-        *markdown_table(["room", "what is in it"], there),
+        *markdown_table(["room", "what is in it"], modules),
     ]
     pages = {"reference/index.md": "\n".join(overview)}
     return pages | {f"reference/{room}.md": _room_page(room) for room in rooms()}
