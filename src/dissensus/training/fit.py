@@ -82,16 +82,8 @@ def fit(
     parsed = parse(objective) if isinstance(objective, str) else objective or Independent()
     folder = None if out is None else RunFolder(out)
     with _start_process(ens, distributed) as process:
-        stream = make_stream(
-            train,
-            parsed,
-            disagreement,
-            augment,
-            chosen,
-            process.members,
-            process.ens.device,
-            process.rank,
-        )
+        holder = process.members, process.ens.device, process.rank
+        stream = make_stream(train, parsed, disagreement, augment, chosen, *holder)
         _check_selection(ens, val, chosen)
         checkpoints = Checkpoints(process, parsed, chosen, folder, stream)
         with torch.random.fork_rng(), Interruption() as interruption:

@@ -219,7 +219,7 @@ class Fleet:
             inside = rows[(rows >= before.start) & (rows < before.stop)] - before.start
             if len(inside):
                 now = slice(begin, begin + len(inside))
-                self.optimizers.append((now, optimizer.keeping(inside, self._rows(now))))
+                self.optimizers.append((now, optimizer.select(inside, self._rows(now))))
                 begin = now.stop
         self._collect_hyperparameters()
 

@@ -199,7 +199,7 @@ class MemberOptimizer:
             maximize=False,
         )
 
-    def keeping(self, rows: Tensor, parameters: Sequence[Tensor]) -> MemberOptimizer:
+    def select(self, rows: Tensor, parameters: Sequence[Tensor]) -> MemberOptimizer:
         """An optimiser of some rows, which go on in ``parameters`` from where they stand."""
         kept = MemberOptimizer.__new__(MemberOptimizer)
         kept.settings, kept.members = self.settings, len(rows)

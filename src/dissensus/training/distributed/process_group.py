@@ -148,7 +148,7 @@ class ProcessGroup(SingleProcess):
         return self.exchange.stopping
 
     def should_save(self, interval: CheckpointInterval, batch: int) -> bool:
-        """Whether to save amid the epoch: all count batches alike; of time the first rank tells."""
+        """Whether to save within the epoch: all count batches alike, the first rank keeps time."""
         if interval.batches:
             return interval.due(batch)
         return batch % _ASK_EVERY == 0 and self.link.on_first(lambda: interval.due(batch))

@@ -258,7 +258,7 @@ PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
 import torch
-from tests.training.test_streamed import train
+from tests.training.test_example_batches import train
 from dissensus import data
 
 torch.set_num_threads(1)
