@@ -32,6 +32,7 @@ from dissensus.papers.ldr import (
     groups,
     planted,
     scores,
+    strength,
     variants,
     weights,
 )
@@ -60,7 +61,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "ldr/when": factors.WHEN,
     "ldr/planted": planted.EXPERIMENT,
     "ldr/baselines": scores.BASELINES,
-    "ldr/strength": variants.STRENGTH,
+    "ldr/strength": strength.EXPERIMENT,
     "ldr/size": factors.SIZE,
     "ldr/generalization": generalization.EXPERIMENT,
     "ldr/layers": variants.LAYERS,
