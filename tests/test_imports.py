@@ -8,6 +8,7 @@ The sources are parsed, not run, so imports inside functions count as well.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -226,3 +227,14 @@ def test_relative_imports_of_a_package_start_at_the_package() -> None:
 def test_a_room_in_no_layer_is_reported() -> None:
     (offence,) = offences("", "dissensus.attic")
     assert offence == "room 'attic' is in no layer: add it to LAYERS, with its arrows"
+
+
+def test_the_map_for_newcomers_shows_these_rooms_and_layers() -> None:
+    """``docs/architecture.md`` has one line for each room, in its layer."""
+    page = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (\d) \| `(\w+)` \|", page, re.MULTILINE)
+    expected = {(str(layer_of(room) + 1), room) for room in ROOMS - {"_version"}}
+    assert set(rows) == expected
+    assert len(rows) == len(expected)
+    picture = page.partition("```")[2].partition("```")[0]
+    assert {room for _, room in rows} <= set(re.findall(r"\w+", picture))
