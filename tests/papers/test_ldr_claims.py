@@ -4,7 +4,7 @@ import pytest
 
 from dissensus.papers.base import Record
 from dissensus.papers.comparisons import LargerInAll
-from dissensus.papers.ldr.reading import auroc, choose_runs, contender_of
+from dissensus.papers.ldr.records import auroc, choose_runs, contender_of
 from dissensus.papers.ldr.weights import clashes, gradients_differ_by
 from dissensus.papers.registry import EXPERIMENTS
 from dissensus.papers.studies import run_study

@@ -1,4 +1,4 @@
-"""The numbers that the paper prints, in %, as it prints them."""
+"""Published numbers: what the paper prints, in %, as it prints them."""
 
 from __future__ import annotations
 

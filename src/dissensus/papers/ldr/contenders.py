@@ -1,6 +1,6 @@
 """Contenders of the ldr paper: the study that most tables read, every method on every data set.
 
-Methods with a strength are run at several; :func:`dissensus.papers.ldr.reading.choose_runs` decides
+Methods with a strength are run at several; :func:`dissensus.papers.ldr.records.choose_runs` decides
 which one counts, by validation data alone. The settings of each scale are here, the paper's
 (Appendix A.5) as ``PAPER``; the other studies change what differs in them.
 """

@@ -7,7 +7,7 @@ import numpy as np
 from dissensus.papers.base import Claim, Experiment, Finding, Record
 from dissensus.papers.comparisons import data_title, decide
 from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
-from dissensus.papers.ldr.reading import (
+from dissensus.papers.ldr.records import (
     Entry,
     accuracy,
     auroc,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dissensus.papers.base import Claim, Experiment, Finding, Record
 from dissensus.papers.comparisons import LargerInAll, Pairs, Values, data_title, decide
 from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
-from dissensus.papers.ldr.reading import (
+from dissensus.papers.ldr.records import (
     choose_runs,
     data_in,
     data_with,

@@ -20,7 +20,7 @@ from dissensus.papers.comparisons import (
     pair_values,
 )
 from dissensus.papers.ldr.contenders import CPU, PAPER, SMOKE, run_cell
-from dissensus.papers.ldr.reading import accuracy, auroc_by, quantity_on, unique, unknown_sets
+from dissensus.papers.ldr.records import accuracy, auroc_by, quantity_on, unique, unknown_sets
 from dissensus.papers.statistics import Estimate, mean_interval, paired_difference
 from dissensus.plots import Panel, Plot, Rule, Series, estimates
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dissensus.papers.base import Claim, Experiment, Record
 from dissensus.papers.comparisons import LargerInAll, data_title
 from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
-from dissensus.papers.ldr.reading import (
+from dissensus.papers.ldr.records import (
     QuantityOn,
     Select,
     accuracy,

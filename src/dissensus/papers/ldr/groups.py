@@ -9,7 +9,7 @@ from dissensus.papers.base import Cell, Claim, Experiment, Record, Study
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
 from dissensus.papers.comparisons import LargerInAll, Pairs, Quantity, filter_records
 from dissensus.papers.ldr.contenders import FASHION, contender_title, run_cell
-from dissensus.papers.ldr.reading import accuracy
+from dissensus.papers.ldr.records import accuracy
 from dissensus.plots import Panel, Plot
 
 __all__ = ["EXPERIMENT", "STUDY"]

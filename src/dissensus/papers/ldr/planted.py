@@ -28,7 +28,7 @@ from dissensus.papers.ldr.contenders import FASHION, SMOKE
 from dissensus.papers.ldr.data import load_data
 from dissensus.papers.ldr.measurements import measure, outputs_of
 from dissensus.papers.ldr.methods import train_ensemble
-from dissensus.papers.ldr.reading import accuracy, auroc_by
+from dissensus.papers.ldr.records import accuracy, auroc_by
 from dissensus.papers.statistics import paired_difference
 from dissensus.plots import Panel, Plot, Series
 from dissensus.scores import disagreement, unique

@@ -12,7 +12,7 @@ from dissensus.papers.comparisons import data_title, decide
 from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
 from dissensus.papers.ldr.detection import main_data
 from dissensus.papers.ldr.measurements import DETECTORS
-from dissensus.papers.ldr.reading import (
+from dissensus.papers.ldr.records import (
     Entry,
     auroc,
     auroc_by,

@@ -18,7 +18,7 @@ from dissensus.papers.comparisons import (
     pair_values,
 )
 from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
-from dissensus.papers.ldr.reading import (
+from dissensus.papers.ldr.records import (
     QuantityOn,
     accuracy,
     auroc_by,
