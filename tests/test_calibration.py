@@ -16,6 +16,7 @@ from torch.nn.functional import one_hot
 import dissensus as ds
 from dissensus.calibration import (
     TemperatureAtBound,
+    _scaled_nll,
     apply_temperature,
     brier_score,
     calibration,
@@ -25,7 +26,6 @@ from dissensus.calibration import (
     nll,
     reliability,
 )
-from dissensus.calibration.temperature import _scaled_nll
 
 
 def draw(members: int = 3, batch: int = 50, classes: int = 4, scale: float = 2.0) -> Tensor:

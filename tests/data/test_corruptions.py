@@ -10,8 +10,7 @@ from scipy.fft import dctn
 from torch import Tensor
 
 from dissensus.data import CORRUPTIONS, corrupt, corrupt_mixture, load, load_ood
-from dissensus.data.corruptions.fields import smooth, warp
-from dissensus.data.corruptions.kinds import _disc
+from dissensus.data.corruptions import _disc, smooth, warp
 
 DIGITS = load("digits").test[0][:120]
 

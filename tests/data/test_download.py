@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dissensus.data.archives import extract
 from dissensus.data.dataset import Request
-from dissensus.data.download import RemoteFile, content, locate
+from dissensus.data.download import RemoteFile, content, extract, locate
 
 BODY = b"the official content"
 MD5 = "md5:" + hashlib.md5(BODY, usedforsecurity=False).hexdigest()

@@ -25,7 +25,8 @@ from dissensus.data.dataset import (
     hold_out_classes,
     split_rows,
 )
-from dissensus.data.feature_store import FeatureStore, FeatureWriter, StoredRows, is_store
+from dissensus.data.feature_store import FeatureStore, StoredRows, is_store
+from dissensus.data.feature_writer import FeatureWriter
 from dissensus.data.image_folder import ImageFolder
 from dissensus.data.images import fit_images
 from dissensus.data.inputs import Inputs, find_inputs, read_inputs, take_part

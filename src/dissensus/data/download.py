@@ -13,21 +13,28 @@ import hashlib
 import http.client
 import io
 import os
+import tarfile
 import urllib.request
+import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
-from dissensus.data.archives import LARGEST, extract, members
 from dissensus.data.dataset import Request
 from dissensus.files import write_bytes
 from dissensus.progress import ProgressBar
 
-__all__ = ["RemoteFile", "content", "locate"]
+__all__ = ["RemoteFile", "content", "extract", "locate"]
 
 _ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
 _CHUNK = 1 << 20
+
+#: No official file or archive member is larger; a larger one is a mistake or an attack.
+LARGEST = 4 << 30
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -64,12 +71,13 @@ def locate(
     ``folders`` are names below each of the request's places; the first is where downloads go. A
     file compressed as ``name.gz`` may also lie there as ``name``.
     """
-    paths = {file.name: _find(file.name, folders, request) for file in files}
+    paths = {
+        file.name: _find([file.name, file.name.removesuffix(".gz")], folders, request)
+        for file in files
+    }
     missing = [file for file in files if paths[file.name] is None]
     for file in missing:
-        if file.archive is None:
-            continue
-        archive = _find_archive(file.archive, folders, request)
+        archive = _find([file.archive], ["", *folders], request) if file.archive else None
         if archive is not None and paths[file.name] is None:
             target = _writable(request, what) / folders[0]
             inside = [other for other in missing if other.archive == file.archive]
@@ -81,27 +89,15 @@ def locate(
     return {name: path for name, path in paths.items() if path is not None}
 
 
-def _find(name: str, folders: Sequence[str], request: Request) -> Path | None:
+def _find(names: Sequence[str], folders: Sequence[str], request: Request) -> Path | None:
+    """The first file of these names in ``folders`` below a place, or in a place that is one."""
     for place in request.places:
-        for folder in _below(place, folders):
-            for candidate in (folder / name, folder / name.removesuffix(".gz")):
-                if candidate.is_file():
-                    return candidate
+        own = [place] if place.name in folders else []
+        for folder in (*own, *(place / folder for folder in folders)):
+            for name in names:
+                if (folder / name).is_file():
+                    return folder / name
     return None
-
-
-def _find_archive(name: str, folders: Sequence[str], request: Request) -> Path | None:
-    for place in request.places:
-        for folder in (place, *_below(place, folders)):
-            if (folder / name).is_file():
-                return folder / name
-    return None
-
-
-def _below(place: Path, folders: Sequence[str]) -> list[Path]:
-    """``place/folder`` for each folder; ``place`` too, where it is that very folder."""
-    own = [place] if place.name in folders else []
-    return own + [place / folder for folder in folders]
 
 
 def _writable(request: Request, what: str) -> Path:
@@ -228,3 +224,104 @@ def _get(url: str, name: str) -> bytes:
     if total is not None and size != total:
         raise OSError(f"{url} ended after {size} of {total} bytes")
     return b"".join(parts)
+
+
+# ---- archives -----------------------------------------------------------------------------------
+
+
+def extract(archive: str | Path, folder: str | Path, wanted: Sequence[str]) -> None:
+    """Write the members of a zip or tar whose file names are ``wanted`` into ``folder``.
+
+    Every member's path is checked first: one that is absolute, climbs out with ``..``, or is a
+    link or device refuses the whole archive, and nothing is written. Members land in ``folder``
+    itself, under their last name.
+    """
+    archive, folder = Path(archive), Path(folder)
+    with archive.open("rb") as stream:
+        contents = members(str(archive), stream, wanted)
+    for name, data in contents.items():
+        write_bytes(folder / name, data)
+
+
+def members(name: str, stream: IO[bytes], wanted: Sequence[str]) -> dict[str, bytes]:
+    """The contents of the wanted members of an archive, once all of its paths are safe."""
+    contents = _wanted_members(name, stream, wanted)
+    lacking = [file for file in wanted if file not in contents]
+    if lacking:
+        raise ValueError(f"{name} does not hold {', '.join(lacking)}")
+    return contents
+
+
+def _wanted_members(name: str, stream: IO[bytes], wanted: Sequence[str]) -> dict[str, bytes]:
+    contents: dict[str, bytes] = {}
+    nested: dict[str, bytes] = {}
+    try:
+        with _opened(name, stream) as (names, read):
+            for path, kind, size in names:
+                _check_member(name, path, kind, size)
+            for path, kind, _ in names:
+                last = PurePosixPath(path).name
+                if kind == "file" and last in wanted and last not in contents:
+                    contents[last] = read(path)
+                elif kind == "file" and last.endswith(".zip"):
+                    nested[last] = read(path)
+    # RuntimeError: zipfile's word for an encrypted member or an unknown compression.
+    except (*_DAMAGED, EOFError, OSError, RuntimeError) as error:
+        raise ValueError(
+            f"{name} cannot be unpacked: it is damaged, cut short or of another kind ({error}); "
+            "delete it and load again"
+        ) from error
+    for inner, data in nested.items():  # some of UCI's archives hold the original archive
+        rest = [file for file in wanted if file not in contents]
+        if rest and zipfile.is_zipfile(io.BytesIO(data)):
+            contents |= _wanted_members(f"{name}/{inner}", io.BytesIO(data), rest)
+    return contents
+
+
+@contextmanager
+def _opened(
+    name: str, stream: IO[bytes]
+) -> Iterator[tuple[list[tuple[str, str, int]], Callable[[str], bytes]]]:
+    """Members as (path, kind, size) and a function that reads one, for zip and tar alike."""
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(stream) as archive:
+            entries = [
+                (info.filename, _zip_kind(info), info.file_size) for info in archive.infolist()
+            ]
+            yield entries, archive.read
+        return
+    with tarfile.open(fileobj=stream) as tar:
+        listed = tar.getmembers()
+
+        def read(path: str) -> bytes:
+            member: IO[Any] | None = tar.extractfile(path)
+            if member is None:
+                raise tarfile.TarError(f"{path} is not a file")
+            return bytes(member.read())
+
+        yield [(info.name, _tar_kind(info), info.size) for info in listed], read
+
+
+def _zip_kind(info: zipfile.ZipInfo) -> str:
+    unix_type = (info.external_attr >> 16) & 0o170000
+    if unix_type not in (0, 0o100000, 0o040000):
+        return "link or device"
+    return "folder" if info.is_dir() else "file"
+
+
+def _tar_kind(info: tarfile.TarInfo) -> str:
+    if info.isreg():
+        return "file"
+    return "folder" if info.isdir() else "link or device"
+
+
+def _check_member(archive: str, path: str, kind: str, size: int) -> None:
+    parts = path.replace("\\", "/").split("/")
+    outside = path.startswith(("/", "\\")) or ".." in parts or ":" in parts[0]
+    if outside or kind == "link or device":
+        why = "is a link or device" if not outside else "would be written outside its folder"
+        raise ValueError(f"{archive} is not safe to unpack: its member {path!r} {why}")
+    if size > LARGEST:
+        raise ValueError(
+            f"{archive} is not safe to unpack: its member {path!r} claims {size} bytes"
+        )

@@ -259,9 +259,9 @@ def _store(name: str) -> StudyData:
     def labelled(name: str) -> Split:
         x, y = store.parts[name]
         assert y is not None  # a store's val and test are labelled
-        return x.to_memory(), y
+        return x[:], y
 
-    extra = {name: (x.to_memory(), y) for name, (x, y) in store.parts.items() if name in data.extra}
+    extra = {name: (x[:], y) for name, (x, y) in store.parts.items() if name in data.extra}
     return StudyData(
         data.train,
         labelled("val"),

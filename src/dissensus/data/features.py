@@ -1,4 +1,13 @@
-"""Extraction of features: a frozen backbone runs over a data set once, and its outputs are kept."""
+"""Features of a frozen backbone, computed once: what ldr trains its heads on (Appendix A.5).
+
+>>> import tempfile, torch
+>>> from dissensus import data
+>>> backbone = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 16))
+>>> folder = tempfile.mkdtemp()
+>>> store = extract(backbone, data.load("digits"), folder, ood=["corrupt:5"], progress=False)
+>>> store.data().train[0].shape[1:], list(store.parts)
+(torch.Size([16]), ['train', 'val', 'test', 'corrupt5'])
+"""
 
 from __future__ import annotations
 
@@ -15,27 +24,38 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dissensus._version import __version__
-from dissensus.data import (
-    AUGMENTATIONS,
-    DATASETS,
-    Augment,
-    Data,
-    Examples,
-    FeatureStore,
-    FeatureWriter,
-    find_inputs,
-    is_shards,
-    is_store,
-    load,
+from dissensus.data.augmentations import AUGMENTATIONS, Augment
+from dissensus.data.backbones import (
+    BACKBONES,
+    TRANSFORMS,
+    Backbone,
+    Transform,
+    load_backbone,
+    weights_digest,
 )
-from dissensus.data.dataset import Request
-from dissensus.data.features.backbones import Backbone, Transform, load_backbone
+from dissensus.data.dataset import Data, Request
+from dissensus.data.feature_store import FeatureStore, StoredRows, is_store
+from dissensus.data.feature_writer import FeatureWriter
 from dissensus.data.image_folder import ImageRows, open_folder
-from dissensus.data.inputs import CorruptedImages
+from dissensus.data.inputs import CorruptedImages, find_inputs
+from dissensus.data.on_disk import Examples, is_shards
+from dissensus.data.sets import DATASETS, load
 from dissensus.progress import ProgressBar
 from dissensus.specs import check_name
 
-__all__ = ["extract"]
+__all__ = [
+    "BACKBONES",
+    "TRANSFORMS",
+    "Backbone",
+    "FeatureStore",
+    "FeatureWriter",
+    "StoredRows",
+    "Transform",
+    "extract",
+    "is_store",
+    "load_backbone",
+    "weights_digest",
+]
 
 
 def extract(
@@ -95,21 +115,28 @@ def extract(
         "classes": known.classes,
         "shard_rows": shard_rows,
         "backbone": used.facts(),
-        "transform": used.transform.plain() | _augmentation(augment),
-        "data": _facts(known, parts, seed, passes),
-        "versions": _versions(used),
+        "transform": used.transform.plain(),
+        "data": {
+            "name": known.name,
+            "seed": seed,
+            "passes": passes,
+            "parts": {name: source.fingerprint() for name, source in parts.items()},
+        },
+        "versions": {
+            "dissensus": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            **used.versions,
+        },
     }
-    with FeatureWriter(out, run.shape(parts), **settings) as writer:
-        _write(writer, run, parts, passes, progress)
-    return FeatureStore(out)
-
-
-def _write(
-    writer: FeatureWriter, run: _Run, parts: dict[str, PartInputs], passes: int, progress: bool
-) -> None:
+    if augment is not None:
+        settings["transform"]["augment"] = dataclasses.asdict(augment)
     count = {name: passes if name == "train" else 1 for name in parts}
     total = sum(len(source) * count[name] for name, source in parts.items())
-    with ProgressBar("features", total, show=progress) as bar:
+    with (
+        FeatureWriter(out, run.shape(parts), **settings) as writer,
+        ProgressBar("features", total, show=progress) as bar,
+    ):
         for place, (name, source) in enumerate(parts.items()):
             bar.update(title=name)
             writer.compute(
@@ -120,6 +147,7 @@ def _write(
                 passes=count[name],
                 on_shard=bar.advance,
             )
+    return FeatureStore(out)
 
 
 class _Run:
@@ -267,21 +295,3 @@ def _backbone(
         return dataclasses.replace(backbone, transform=transform or backbone.transform)
     module = backbone.requires_grad_(False).eval()
     return Backbone(module, type(backbone).__name__, transform or Transform())
-
-
-def _augmentation(augment: Augment | None) -> dict[str, Any]:
-    return {} if augment is None else {"augment": dataclasses.asdict(augment)}
-
-
-def _facts(known: Data, parts: dict[str, PartInputs], seed: int, passes: int) -> dict[str, Any]:
-    return {
-        "name": known.name,
-        "seed": seed,
-        "passes": passes,
-        "parts": {name: source.fingerprint() for name, source in parts.items()},
-    }
-
-
-def _versions(backbone: Backbone) -> dict[str, str]:
-    own = {"dissensus": __version__, "torch": torch.__version__, "numpy": np.__version__}
-    return own | backbone.versions

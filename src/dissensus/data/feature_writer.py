@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dissensus.data.feature_store.manifest import (
+from dissensus.data.feature_store import (
     DTYPES,
     MANIFEST,
     UNFINISHED,
@@ -19,8 +19,10 @@ from dissensus.data.feature_store.manifest import (
     StorePart,
     check_name,
     digest,
+    label_file,
+    map_array,
+    shard_file,
 )
-from dissensus.data.feature_store.store import label_file, map_array, shard_file
 from dissensus.files import replace_atomically, write_text
 
 __all__ = ["FeatureWriter"]
@@ -61,6 +63,7 @@ class FeatureWriter:
             dict(data or {}),
             dict(versions or {}),
         )
+        self.stored = np.dtype(DTYPES[dtype])
         self.parts: dict[str, StorePart] = {}
         self._begin()
 
@@ -108,7 +111,7 @@ class FeatureWriter:
                 stop = min(start + self.manifest.shard_rows, rows)
                 file = shard_file(self.folder, name, number, shard)
                 if file.is_file():
-                    self._check_kept(file, stop - start)
+                    map_array(file, (stop - start, *self.manifest.shape), self.stored)
                 else:
                     self._write(file, self._checked(compute(number, start, stop), stop - start))
                 own.append(digest(file))
@@ -144,7 +147,7 @@ class FeatureWriter:
                 f"features must be {(rows, *self.manifest.shape)}, got {tuple(x.shape)}"
             )
         with np.errstate(over="ignore"):
-            stored = np.ascontiguousarray(x, DTYPES[self.manifest.dtype])
+            stored = np.ascontiguousarray(x, self.stored)
         bad = int(x.size - np.isfinite(stored).sum())
         if bad:
             fine = bool(np.isfinite(x).all())
@@ -154,9 +157,6 @@ class FeatureWriter:
                 else f"the features hold {bad} NaN or infinite values"
             )
         return stored
-
-    def _check_kept(self, file: Path, rows: int) -> None:
-        map_array(file, (rows, *self.manifest.shape), np.dtype(DTYPES[self.manifest.dtype]))
 
     def _add_labels(self, name: str, rows: int, labels: NDArray[Any]) -> str:
         if labels.shape != (rows,) or labels.dtype.kind not in "iu":

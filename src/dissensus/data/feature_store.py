@@ -1,12 +1,19 @@
 """Feature stores: folders of features that stay on disk, checked when they are opened.
 
-Shards are ``.npy`` files, which anything can map into memory. Here they are read in pieces: what is
-read does not stay resident, and a file that was cut short is an error, not a crash.
+``manifest.json`` is checked before anything else is read. Files are found by rule, never by a path
+of the manifest: part ``train`` has ``train/labels.npy`` and, for each pass, the shards
+``train/pass0-00000.npy``, ``train/pass0-00001.npy`` and so on. Shards are ``.npy`` files, which
+anything can map into memory. Here they are read in pieces: what is read does not stay resident, and
+a file that was cut short is an error, not a crash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,12 +22,155 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.dataset import Data, OnDisk, Request, Split
-from dissensus.data.feature_store.manifest import DTYPES, MANIFEST, UNFINISHED, Manifest, digest
+from dissensus.data.dataset import PARTS, Data, OnDisk, Request, Split
+from dissensus.files import read_json, write_text
 
-__all__ = ["FeatureStore", "StoredRows", "is_store", "load_store"]
+__all__ = [
+    "DTYPES",
+    "MANIFEST",
+    "UNFINISHED",
+    "FeatureStore",
+    "Manifest",
+    "StorePart",
+    "StoredRows",
+    "check_name",
+    "digest",
+    "is_store",
+    "label_file",
+    "load_store",
+    "map_array",
+    "shard_file",
+]
 
-_PARTS = ("train", "val", "test")
+MANIFEST = "manifest.json"
+UNFINISHED = "unfinished.json"  # stands where the manifest will, while a store is being written
+
+_FORMAT, _VERSION = "dissensus-features", 1
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
+
+#: How features can be stored.
+DTYPES: dict[str, type[np.floating[Any]]] = {"float16": np.float16, "float32": np.float32}
+
+
+def check_name(name: object) -> str:
+    """``name`` if it can name a part: it becomes a folder, which must not lie elsewhere.
+
+    >>> check_name("../secrets")
+    Traceback (most recent call last):
+    ...
+    ValueError: a part must be named with letters, digits and _ . + -, got '../secrets'
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(f"a part must be named with letters, digits and _ . + -, got {name!r}")
+    return name
+
+
+@dataclass(frozen=True)
+class StorePart:
+    """One set of rows: ``train``, ``val``, ``test``, or another, such as unknown inputs."""
+
+    rows: int
+    passes: int
+    labelled: bool
+    shards: tuple[tuple[str, ...], ...]  # the checksum of each shard, by pass
+    labels: str | None = None  # the checksum of the labels
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "passes"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        sums = [checksum for own in self.shards for checksum in own]
+        sums += [] if self.labels is None else [self.labels]
+        if not all(isinstance(c, str) and re.fullmatch(r"[0-9a-f]{64}", c) for c in sums):
+            raise ValueError("checksums must be sha256 in hexadecimal digits")
+        if len(self.shards) != self.passes or self.labelled != (self.labels is not None):
+            raise ValueError("there must be one list of shards for each pass, and labels if any")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The whole store: the form of its rows, its parts, and where they come from.
+
+    ``backbone``, ``transform``, ``data`` and ``versions`` are plain JSON, for people and to refuse
+    to go on with something else.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    shard_rows: int
+    parts: Mapping[str, StorePart]
+    classes: tuple[str, ...] = ()
+    backbone: Mapping[str, Any] = field(default_factory=dict)
+    transform: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        sizes = (*self.shape, self.shard_rows)
+        if not self.shape or not all(type(size) is int and size > 0 for size in sizes):
+            raise ValueError(
+                f"shape and shard_rows must be positive whole numbers, got {list(self.shape)} and "
+                f"{self.shard_rows!r}"
+            )
+        for name, part in self.parts.items():
+            check_name(name)
+            shards = self.shards_of(part.rows)
+            if any(len(own) != shards for own in part.shards):
+                raise ValueError(
+                    f"{name} of {part.rows} rows must have {shards} shards in each pass"
+                )
+
+    def shards_of(self, rows: int) -> int:
+        """The number of shards for ``rows`` rows."""
+        return -(-rows // self.shard_rows)
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """The manifest of a store; says what is wrong with a folder that is none."""
+        file = folder / MANIFEST
+        if not file.is_file():
+            if (folder / UNFINISHED).is_file():
+                raise ValueError(
+                    f"the features in {folder} are not finished: run the command that makes them "
+                    "again, it goes on where it stopped"
+                )
+            raise ValueError(f"{folder} holds no features: there is no {MANIFEST}")
+        try:
+            return cls._of(read_json(file))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{file} is damaged or not of this format: {error}") from error
+
+    @classmethod
+    def _of(cls, content: Any) -> Manifest:
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise ValueError(f"its format is not {_FORMAT!r}")
+        if content.get("version") != _VERSION:
+            raise ValueError(f"version {content.get('version')!r} is not known, only {_VERSION}")
+        values = {key: value for key, value in content.items() if key not in ("format", "version")}
+        values["shape"] = tuple(values["shape"])
+        values["classes"] = tuple(str(name) for name in values.get("classes", ()))
+        values["parts"] = {
+            name: StorePart(**{**part, "shards": tuple(tuple(own) for own in part["shards"])})
+            for name, part in values["parts"].items()
+        }
+        return cls(**values)
+
+    def write(self, folder: Path) -> None:
+        """Write ``manifest.json``, whole or not at all; the same content gives the same bytes."""
+        values = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
+        write_text(folder / MANIFEST, json.dumps(values, indent=1) + "\n")
+
+
+def digest(file: Path) -> str:
+    """The sha256 of a file."""
+    with file.open("rb") as raw:
+        return hashlib.file_digest(raw, "sha256").hexdigest()
+
+
+# ---- rows on disk -------------------------------------------------------------------------------
 
 
 def shard_file(folder: Path, part: str, number: int, shard: int) -> Path:
@@ -87,8 +237,7 @@ class StoredRows(OnDisk):
             return self[[int(index)]][0]
         if isinstance(index, slice) and index.step in (None, 1):
             start, stop, _ = index.indices(len(self))
-            rows = max(stop - start, 0)
-            return self._float(self.read(start, start + rows))
+            return torch.from_numpy(self.read(start, max(start, stop))).float()
         chosen = torch.arange(len(self))[index]  # as a tensor of rows would understand it
         if chosen.ndim != 1:
             raise ValueError(f"rows on disk are taken by one axis of numbers, got {index!r}")
@@ -97,7 +246,7 @@ class StoredRows(OnDisk):
         for place in order.tolist():
             row = int(chosen[place])
             self.read(row, row + 1, into=read[place : place + 1])
-        return self._float(read)
+        return torch.from_numpy(read).float()
 
     def read(
         self, start: int, stop: int, number: int = 0, into: NDArray[Any] | None = None
@@ -111,10 +260,6 @@ class StoredRows(OnDisk):
             self._fill(read[done : done + count], number, shard, first)
             done += count
         return read
-
-    def to_memory(self) -> Tensor:
-        """All rows of the first pass as a tensor."""
-        return self[:]
 
     def _fill(self, array: NDArray[Any], number: int, shard: int, first: int) -> None:
         file = shard_file(self.folder, self.part, number, shard)
@@ -142,10 +287,6 @@ class StoredRows(OnDisk):
             offsets.append(own)
         return offsets
 
-    @staticmethod
-    def _float(read: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(read).float()
-
 
 def is_store(folder: Path) -> bool:
     """Whether a folder holds features, or will when they are finished."""
@@ -156,10 +297,10 @@ class FeatureStore:
     """Features on disk: ``parts`` by name, each rows and labels (None where there are none).
 
     Opening checks the form of every file. ``verify=True`` reads all of them and compares their
-    checksums, with ``progress(done, total)`` in bytes as it goes.
+    checksums.
 
     >>> import tempfile
-    >>> from dissensus.data.feature_store import FeatureWriter
+    >>> from dissensus.data import FeatureWriter
     >>> folder = tempfile.mkdtemp()
     >>> with FeatureWriter(folder, (4,), classes=["a", "b"]) as writer:
     ...     writer.add("train", np.ones((10, 4)), np.zeros(10, int))
@@ -168,17 +309,11 @@ class FeatureStore:
     (StoredRows('train': (10, 4) float16), tensor([1., 1., 1., 1.]), tensor(0))
     """
 
-    def __init__(
-        self,
-        folder: str | Path,
-        *,
-        verify: bool = False,
-        progress: Callable[[int, int], object] | None = None,
-    ) -> None:
+    def __init__(self, folder: str | Path, *, verify: bool = False) -> None:
         self.folder = Path(folder)
         self.manifest = Manifest.read(self.folder)
         if verify:
-            self._verify(progress)
+            self._verify()
         self.parts: dict[str, tuple[StoredRows, Tensor | None]] = {
             name: (StoredRows(self.folder, name, self.manifest), self._labels(name))
             for name in self.manifest.parts
@@ -196,7 +331,7 @@ class FeatureStore:
         def given(name: str) -> tuple[Tensor, Tensor | None]:
             x, y = self.parts[name]
             # Rows on disk stand in for a tensor; what takes inputs knows them.
-            return (x.to_memory() if in_memory else cast(Tensor, x)), y
+            return (x[:] if in_memory else cast(Tensor, x)), y
 
         def split(name: str) -> Split:
             if name not in self.parts:
@@ -211,7 +346,7 @@ class FeatureStore:
             "classification",
             *(split("train"), split("val"), split("test")),
             classes=manifest.classes,
-            extra={name: given(name) for name in self.parts if name not in _PARTS},
+            extra={name: given(name) for name in self.parts if name not in PARTS},
             preprocessing={
                 "backbone": dict(manifest.backbone),
                 "transform": dict(manifest.transform),
@@ -231,7 +366,7 @@ class FeatureStore:
             raise ValueError(f"{file} holds labels from {low} to {high}, of {classes} classes")
         return torch.from_numpy(labels)
 
-    def _verify(self, progress: Callable[[int, int], object] | None) -> None:
+    def _verify(self) -> None:
         wanted: dict[Path, str] = {}
         for name, part in self.manifest.parts.items():
             for number, sums in enumerate(part.shards):
@@ -242,16 +377,12 @@ class FeatureStore:
         missing = [str(file) for file in wanted if not file.is_file()]
         if missing:
             raise ValueError(f"{missing[0]} is missing from the features")
-        total, done = sum(file.stat().st_size for file in wanted), 0
         for file, checksum in wanted.items():
             if digest(inside(self.folder, file)) != checksum:
                 raise ValueError(
                     f"{file} is damaged: its sha256 is not the manifest's; delete the folder "
                     f"{self.folder} and make the features again"
                 )
-            done += file.stat().st_size
-            if progress is not None:
-                progress(done, total)
 
 
 def load_store(
