@@ -20,21 +20,15 @@ from rich.table import Table
 from rich.text import Text
 
 from dissensus._version import __version__
-from dissensus.cli import (
-    attack,
-    diagnose,
-    evaluate,
-    export,
-    features,
-    figure,
-    ood,
-    predict,
-    report,
-    reproduce,
-    runs,
-    sweep,
-    train,
-)
+from dissensus.cli.attack import attack
+from dissensus.cli.evaluate import diagnose, evaluate
+from dissensus.cli.features import features
+from dissensus.cli.ood import ood
+from dissensus.cli.predict import export, predict
+from dissensus.cli.report import figure, report
+from dissensus.cli.reproduce import reproduce
+from dissensus.cli.runs import runs
+from dissensus.cli.train import sweep, train
 
 DEBUG_VARIABLE = "DISSENSUS_DEBUG"
 
@@ -129,25 +123,14 @@ def options(
     """Take the options that belong to no command; the help text is ``HELP``."""
 
 
-#: Every command by name; its docstring is its help text.
-COMMANDS: dict[str, Callable[..., None]] = {
-    "train": train.train,
-    "evaluate": evaluate.evaluate,
-    "diagnose": diagnose.diagnose,
-    "attack": attack.attack,
-    "ood": ood.ood,
-    "predict": predict.predict,
-    "export": export.export,
-    "reproduce": reproduce.reproduce,
-    "features": features.features,
-    "sweep": sweep.sweep,
-    "runs": runs.runs,
-    "report": report.report,
-    "figure": figure.figure,
-}
+#: Every command but the lists below; its name is the function's, its docstring the help text.
+COMMANDS: tuple[Callable[..., None], ...] = (
+    *(train, evaluate, diagnose, attack, ood, predict, export),
+    *(reproduce, features, sweep, runs, report, figure),
+)
 
-for _name, _command in COMMANDS.items():
-    app.command(_name, help=_help_text(_command.__doc__ or ""))(_command)
+for _command in COMMANDS:
+    app.command(help=_help_text(_command.__doc__ or ""))(_command)
 
 
 @app.command()

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dissensus import runs
-from dissensus.cli.console import note, say
-from dissensus.cli.options import AsJson, RunFolder, print_result, with_options
+from dissensus.cli.options import AsJson, RunFolder, draw, print_result, say, with_options
 from dissensus.runs import Attack
-
-if TYPE_CHECKING:
-    from dissensus.runs import RunRobustness
 
 __all__ = ["attack"]
 
@@ -65,18 +61,11 @@ def attack(
     result = runs.attack(run, options, progress=True)
     folder = out or result.folder
     result.save(folder)
-    files = ["record.json", *_draw(result, folder), *(["examples.npz"] if result.examples else [])]
+    files = ["record.json", *(path.name for path in draw(result, folder))]
+    files += ["examples.npz"] if result.examples else []
     if save is not None:
         files.append(f"adversarial.{save}")
         result.robustness.save(folder / files[-1])
     print_result(result, as_json=as_json)
     if not as_json:
         say(f"Written to {folder}: {', '.join(files)}")
-
-
-def _draw(result: RunRobustness, folder: Path) -> list[str]:
-    try:
-        return [path.name for path in result.draw(folder)]
-    except ValueError as error:  # matplotlib is not installed: the rest is still worth having
-        note(f"dissensus: {error}")
-        return []

@@ -1,12 +1,21 @@
-"""``dissensus evaluate``."""
+"""``dissensus evaluate`` and ``dissensus diagnose``."""
 
 from __future__ import annotations
 
-from dissensus import runs
-from dissensus.cli.options import AsJson, RunFolder, print_result, with_options
-from dissensus.runs import Evaluate
+from pathlib import Path
+from typing import Annotated
 
-__all__ = ["evaluate"]
+import typer
+
+from dissensus import runs
+from dissensus.cli.options import AsJson, RunFolder, note, print_result, with_options
+from dissensus.runs import Diagnose, Evaluate
+
+__all__ = ["diagnose", "evaluate"]
+
+Source = Annotated[
+    list[Path], typer.Argument(help="A run, a file, or two .npy files.", show_default=False)
+]
 
 
 @with_options
@@ -30,3 +39,33 @@ def evaluate(run: RunFolder, options: Evaluate, as_json: AsJson = False) -> None
     """
     evaluation = runs.evaluate(run, options, progress=not as_json)
     print_result(evaluation, as_json=as_json)
+
+
+@with_options
+def diagnose(source: Source, options: Diagnose, as_json: AsJson = False) -> None:
+    """
+    Judge whether an ensemble's diversity is real or its members collude: healthy, suspicious,
+    colluding.
+
+    SOURCE is a run folder; or a file of predictions, .npz or .safetensors, with outputs (members,
+    batch, outputs) and targets, of any framework; or two .npy files, outputs and targets. Outputs
+    are logits, or predicted values in a regression. The diagnosis of a run is kept in its folder,
+    as diagnosis.json.
+
+    Examples
+
+      dissensus diagnose runs/joint   its training and test data, with the best weights
+
+      dissensus diagnose test.npz --train train.npz
+
+      dissensus diagnose outputs.npy targets.npy --regression
+
+      dissensus diagnose probabilities.npz --probs --json
+    """
+    diagnosis = runs.diagnose(source, options)
+    if source[0].is_dir():
+        try:
+            diagnosis.save()
+        except OSError as error:  # a folder that takes no files is no reason to fail
+            note(f"dissensus: the diagnosis is not kept: {error.strerror}: {source[0]}")
+    print_result(diagnosis, as_json=as_json)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
 
-from dissensus.cli.console import command, note, say
-from dissensus.cli.options import with_options
+from dissensus.cli.options import note, say, with_options
 from dissensus.verbs import REQUIRED, data_dir_option, device_option, option
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from dissensus.data import FeatureStore
 
 __all__ = ["Features", "features"]
@@ -92,22 +93,13 @@ def features(
         note(f"dissensus: stopped; finished shards stay in {options.out}, the same command goes on")
         raise typer.Exit(130) from stop
     if not quiet:
-        _show(store, options.out)
-
-
-def _show(store: FeatureStore, out: Path) -> None:
-    from rich.console import Console
-
-    head = "ldr_head" if len(store.manifest.shape) == 1 else "my_file.py:make_head"
-    Console().print(_table(store))
-    say("What next:")
-    say(f"  {command('dissensus', 'train', '--data', out, '--model', head)}")
+        head = "ldr_head" if len(store.manifest.shape) == 1 else "my_file.py:make_head"
+        Console().print(_table(store))
+        say("What next:")
+        say("  " + shlex.join(["dissensus", "train", "--data", str(options.out), "--model", head]))
 
 
 def _table(store: FeatureStore) -> Table:
-    from rich.filesize import decimal
-    from rich.table import Table
-
     manifest = store.manifest
     title = f"{store.folder}: {list(manifest.shape)} {manifest.dtype}"
     table = Table(title=title, title_justify="left")

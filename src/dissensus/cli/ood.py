@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dissensus.cli.console import note, say
-from dissensus.cli.options import AsJson, print_result, with_options
+from dissensus.cli.options import AsJson, draw, print_result, say, with_options
 from dissensus.runs import Detect, detect
 
 __all__ = ["ood"]
@@ -76,7 +75,7 @@ def ood(
     detections.save(folder)
     if csv_file is not None:
         detections.save_table(csv_file)
-    figures = detections.draw(folder) if plots and _has_matplotlib() else []
+    figures = draw(detections, folder) if plots else []
     print_result(detections, as_json=as_json)
     if not as_json:
         say(f"Record: {folder / 'ood.json'}" + (f", and {len(figures)} figures" if figures else ""))
@@ -84,21 +83,9 @@ def ood(
         detector = detections.detector()
         detector.save(save_detector)
         if not as_json:
-            features = "" if detector.features is None else _features(options.features)
+            features = ""
+            if detector.features is not None:  # the score is one of the members' features
+                module = "" if options.features is None else f', "{options.features}"'
+                features = f", features=ds.detection.MemberFeatures(ens{module})"
             load = f'ds.Detector.load("{save_detector}", ens{features})'
             say(f"Detector: {save_detector}; load it with {load}")
-
-
-def _has_matplotlib() -> bool:
-    from importlib.util import find_spec
-
-    installed = find_spec("matplotlib") is not None
-    if not installed:
-        note("figures need matplotlib, which is not installed: pip install 'dissensus[plots]'")
-    return installed
-
-
-def _features(module: str | None) -> str:
-    """The argument of ``Detector.load`` for a score of the members' features."""
-    name = "" if module is None else f', "{module}"'
-    return f", features=ds.detection.MemberFeatures(ens{name})"

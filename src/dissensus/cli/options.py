@@ -1,13 +1,13 @@
-"""Options of commands, built from the dataclasses in which verbs declare them.
+"""Options of commands, built from the dataclasses in which verbs declare them, and their output.
 
-To write a command (``cli/evaluate.py`` is the pattern):
+To write a command (``evaluate`` in ``cli/evaluate.py`` is the pattern):
 
 1. Beside the verb, in ``runs/<verb>.py``, declare a frozen dataclass: each field is an
    ``option(default, help, …)`` of ``dissensus.verbs``. The module imports nothing heavy at its top.
 2. There too write ``verb(run, options: Verb | None = None, *, progress=False, **settings)``. It
    begins with ``options = collect(Verb, options, settings)``, prints nothing, and returns a
    ``Result``. Export both in the room's ``__init__``.
-3. ``cli/<command>.py`` has one function, decorated with :func:`with_options`. The parameter
+3. In ``cli/`` write a function that is decorated with :func:`with_options`. The parameter
    annotated with the dataclass stands for all of its options; arguments, and options that concern
    printing alone (``--json``, ``--csv``, ``--quiet``), are ordinary typer parameters beside it.
 4. The function calls the verb and prints: ``print_result(result, as_json=as_json)``. Its docstring,
@@ -27,13 +27,35 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from dissensus.verbs import REQUIRED, Result, collect
 
-__all__ = ["AsJson", "RunFolder", "print_result", "with_options"]
+__all__ = ["AsJson", "RunFolder", "draw", "note", "print_result", "say", "with_options"]
 
 RunFolder = Annotated[Path, typer.Argument(help="The run folder.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def say(text: str) -> None:
+    """Print one line as it is: no markup, no wrapping, so that it can be copied."""
+    Console().print(Text(text), soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Print one line to standard error."""
+    Console(stderr=True).print(Text(text), soft_wrap=True)
+
+
+def draw(result: Any, folder: Path) -> list[Path]:
+    """Draw the figures of a result; without matplotlib a note, as the rest is worth having."""
+    try:
+        files: list[Path] = result.draw(folder)
+    except ValueError as error:
+        note(f"dissensus: {error}")
+        return []
+    return files
 
 
 def print_result(result: Result, *, as_json: bool = False) -> None:

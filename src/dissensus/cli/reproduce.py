@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dissensus.cli.console import note, say
-from dissensus.cli.options import print_result, with_options
+from dissensus.cli.options import note, print_result, say, with_options
 from dissensus.sweeps.engines import EngineOptions
 from dissensus.verbs import option
 

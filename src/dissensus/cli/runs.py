@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dissensus.cli.console import say
+from dissensus.cli.options import say
 from dissensus.runs import Run, find_runs
 
 __all__ = ["runs"]

@@ -21,9 +21,8 @@ from dissensus.export.results import RunResults, read_results
 from dissensus.files import replace_atomically, write_safetensors, write_text
 from dissensus.models import MODELS, MemberFactory
 from dissensus.runs.data_summary import DataSummary
-from dissensus.runs.folder import read_config
-from dissensus.runs.hub_folder import CONFIG, FORMAT, WEIGHTS, build_ensemble
-from dissensus.runs.load import load, member_factory, put_weights
+from dissensus.runs.folder import HUB_CONFIG, HUB_FORMAT, HUB_WEIGHTS, read_config
+from dissensus.runs.load import build_ensemble, load, member_factory, put_weights
 
 __all__ = ["save_folder", "save_run"]
 
@@ -73,16 +72,16 @@ def save_folder(
     _check_loads(ens, config, model, state)
     code = _code_files(model)
     card = model_card(config, summary, results or RunResults(), detector=detector, license=license)
-    write_safetensors(path / WEIGHTS, state, {"format": "pt"})  # as other readers want it
+    write_safetensors(path / HUB_WEIGHTS, state, {"format": "pt"})  # as other readers want it
     for file in code:
         replace_atomically(path / file.name, partial(shutil.copyfile, file))
-    names = [WEIGHTS, *(file.name for file in code)]
+    names = [HUB_WEIGHTS, *(file.name for file in code)]
     if detector is not None:
         detector.save(path / "detector.json")
         names.append("detector.json")
     write_text(path / "README.md", card)
-    write_text(path / CONFIG, json.dumps(config, indent=1, allow_nan=False) + "\n")
-    return [path / name for name in (*names, "README.md", CONFIG)]
+    write_text(path / HUB_CONFIG, json.dumps(config, indent=1, allow_nan=False) + "\n")
+    return [path / name for name in (*names, "README.md", HUB_CONFIG)]
 
 
 def save_run(
@@ -141,7 +140,7 @@ def _config(
         raise ValueError(f"model must name every member, got {len(model)} of {ens.members}")
     models = [_describe_model(each) for each in _factories(model)]
     config = {
-        "format": FORMAT,
+        "format": HUB_FORMAT,
         "library_name": "dissensus",
         "name": name,
         "task": "regression" if ens.combine == "mean" else "classification",

@@ -9,7 +9,7 @@ from dissensus.diagnostics import diagnose
 from dissensus.objectives import parse
 from dissensus.objectives.interpolation import Augmented, Independent, Joint
 from dissensus.outputs import Predictions
-from dissensus.records import read_record
+from dissensus.records import METRICS, RECORD, read_record
 from dissensus.report.contents import (
     AttackImages,
     Detection,
@@ -22,7 +22,6 @@ from dissensus.report.contents import (
 )
 from dissensus.report.result_files import ATTACK, OOD, Log, read_attacks, read_detection
 from dissensus.runs import DataSummary, Run, describe
-from dissensus.runs.folder import METRICS, RECORD
 from dissensus.scores import ensemble_diversity
 
 __all__ = ["HELD_OUT_ROWS", "beta_of", "read_method"]

@@ -14,28 +14,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dissensus.runs.attack import Attack, RunRobustness, attack
-from dissensus.runs.config import complete_config
-from dissensus.runs.data_summary import DataSummary, check_same_data
-from dissensus.runs.detect import Detect, Detections, detect
-from dissensus.runs.diagnose import Diagnose, RunDiagnosis, diagnose
-from dissensus.runs.evaluate import Evaluate, Evaluation, evaluate
-from dissensus.runs.folder import Run, describe, find_runs, read_config
-from dissensus.runs.load import device_named, load, make_ensemble, member_factory
-from dissensus.runs.metrics import compute_metrics
-from dissensus.runs.predict import Predict, PredictedInputs, predict
-from dissensus.runs.settings import Settings, resolve
-from dissensus.runs.train import Train, TrainedRun, resume_command, train, use_threads
-from dissensus.runs.training_data import (
+from dissensus.runs.config import (
     augmentation,
     batch_augmentation,
     check_augmentation,
+    complete_config,
     data_of,
     disagreement_inputs,
     load_data,
 )
+from dissensus.runs.data_summary import DataSummary, check_same_data
+from dissensus.runs.detect import Detect, Detections, detect
+from dissensus.runs.diagnose import Diagnose, RunDiagnosis, diagnose
+from dissensus.runs.evaluate import Evaluate, Evaluation, compute_metrics, evaluate
+from dissensus.runs.folder import Run, describe, find_runs, read_config
+from dissensus.runs.load import device_named, load, make_ensemble, member_factory
+from dissensus.runs.predict import Predict, PredictedInputs, predict
+from dissensus.runs.settings import Settings, resolve
+from dissensus.runs.train import Train, TrainedRun, resume_command, train, use_threads
 
 if TYPE_CHECKING:
-    from dissensus.data import Inputs, read_inputs
     from dissensus.runs.accuracy import (
         Accuracies,
         Candidates,
@@ -57,7 +55,6 @@ __all__ = [
     "Evaluate",
     "Evaluation",
     "GroupAccuracy",
-    "Inputs",
     "Predict",
     "PredictedInputs",
     "Run",
@@ -91,7 +88,6 @@ __all__ = [
     "member_factory",
     "predict",
     "read_config",
-    "read_inputs",
     "resolve",
     "resume_command",
     "train",
@@ -104,12 +100,10 @@ _LAZY = {
     "Accuracies": "dissensus.runs.accuracy",
     "Candidates": "dissensus.runs.accuracy",
     "GroupAccuracy": "dissensus.runs.accuracy",
-    "Inputs": "dissensus.data",
     "Scorer": "dissensus.runs.scoring",
     "accuracies": "dissensus.runs.accuracy",
     "group_accuracies": "dissensus.runs.accuracy",
     "mean_estimate": "dissensus.runs.accuracy",
-    "read_inputs": "dissensus.data",
 }
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from dissensus.files import write_npz
 from dissensus.records import environment, write_record
+from dissensus.runs.config import data_of
 from dissensus.runs.load import load
-from dissensus.runs.training_data import data_of
 from dissensus.specs import parse_values
 from dissensus.verbs import (
     Result,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dissensus.files import read_json, write_text
-from dissensus.runs.hub_folder import is_hub_folder, read_hub_config
+from dissensus.runs.folder import is_hub_folder, read_hub_config
 
 if TYPE_CHECKING:
     from torch import Tensor

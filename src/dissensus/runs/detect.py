@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from dissensus.detection import Detector, Divergent, Study
     from dissensus.runs.accuracy import Accuracies
-    from dissensus.runs.detect_setup import Setup
+    from dissensus.runs.scoring import Setup
 
 __all__ = ["Detect", "Detections", "MethodDetection", "detect"]
 
@@ -265,7 +265,7 @@ def detect(
 
 
 def _detect_in_run(run: Path, options: Detect, bar: ProgressBar) -> MethodDetection:
-    from dissensus.runs.detect_setup import set_up
+    from dissensus.runs.scoring import set_up
 
     bar.update(note="loading")
     setup = set_up(run, options)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from dissensus.files import read_npy
 from dissensus.records import environment, write_record
+from dissensus.runs.config import data_of
 from dissensus.runs.load import load
-from dissensus.runs.training_data import data_of
 from dissensus.verbs import (
     Result,
     collect,
@@ -157,7 +157,11 @@ def _read(paths: Sequence[Path]) -> Predictions:
             raise ValueError(f"there is no run and no file {path}")
     suffixes = [path.suffix.lower() for path in paths]
     if suffixes == [".npy", ".npy"]:
-        outputs, targets = (torch.as_tensor(_read_array(path)) for path in paths)
+        arrays = [read_npy(path) for path in paths]
+        for path, array in zip(paths, arrays, strict=True):
+            if array.dtype.kind not in "fiub":
+                raise ValueError(f"{path} must hold numbers, got {array.dtype}")
+        outputs, targets = map(torch.as_tensor, arrays)
         return Predictions(outputs, targets)
     if suffixes == [".npy"]:
         raise ValueError(f"{paths[0]} needs the targets beside it: pass outputs.npy targets.npy")
@@ -170,14 +174,6 @@ def _read(paths: Sequence[Path]) -> Predictions:
     if predictions.targets is None:
         raise ValueError(f"{paths[0]} must hold outputs and targets, got no targets")
     return predictions
-
-
-def _read_array(path: Path) -> object:
-
-    array = read_npy(path)
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"{path} must hold numbers, got {array.dtype}")
-    return array
 
 
 def _to_logits(predictions: Predictions, options: Diagnose) -> Predictions:

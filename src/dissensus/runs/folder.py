@@ -1,4 +1,9 @@
-"""Run folders: what their files say, without loading any weights."""
+"""Run folders: what their files say, without loading any weights.
+
+A hub folder is an ensemble to share, written by ``dissensus.export``: ``model.safetensors``, a
+``config.json`` that names the model of its members, and a model card. No file in it can run code
+when it is loaded.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dissensus.files import read_toml
+from dissensus.files import read_json, read_toml
 from dissensus.records import CHECKPOINT, CONFIG, METRICS, RECORD, read_record
-from dissensus.runs.hub_folder import is_hub_folder, read_hub_config
 
-__all__ = [
-    "CHECKPOINT",
-    "CONFIG",
-    "METRICS",
-    "RECORD",
-    "Run",
-    "describe",
-    "find_runs",
-    "read_config",
-]
+__all__ = ["Run", "describe", "find_runs", "is_hub_folder", "read_config", "read_hub_config"]
+
+#: The files of a hub folder, and the format that its config names.
+HUB_CONFIG, HUB_WEIGHTS, HUB_FORMAT = "config.json", "model.safetensors", "dissensus.model/1"
 
 #: How many levels below a folder are searched for runs.
 _DEPTH = 4
@@ -86,6 +84,28 @@ def read_config(run: str | Path) -> dict[str, dict[str, Any]]:
 
 def _sections(read: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {section: values for section, values in read.items() if isinstance(values, dict)}
+
+
+def is_hub_folder(folder: str | Path) -> bool:
+    """Whether ``folder`` is a hub folder, and not a run."""
+    path = Path(folder)
+    return (path / HUB_CONFIG).is_file() and not (path / CONFIG).exists()
+
+
+def read_hub_config(folder: str | Path) -> dict[str, Any]:
+    """``config.json``, checked; an error says what is wrong with it."""
+    file = Path(folder) / HUB_CONFIG
+    config = read_json(file)
+    if not isinstance(config, dict) or config.get("format") != HUB_FORMAT:
+        got = config.get("format") if isinstance(config, dict) else type(config).__name__
+        raise ValueError(f"{file} is not of an ensemble: expected {HUB_FORMAT!r}, got {got!r}")
+    asked = config.get("ensemble")
+    if not isinstance(asked, dict) or not {"members", "combine", "execution"} <= set(asked):
+        raise ValueError(f"{file} lacks members, combine or execution of the ensemble")
+    for key in ("training", "data", "data_options"):
+        if not isinstance(config.setdefault(key, {}), dict):
+            raise ValueError(f"{file}: {key} must be a mapping")
+    return config
 
 
 def describe(run: str | Path) -> Run:

@@ -6,15 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dissensus.files import read_safetensors
 from dissensus.runs.data_summary import DataSummary
-from dissensus.runs.folder import read_config
-from dissensus.runs.hub_folder import (
-    build_ensemble,
-    check_trust,
-    is_hub_folder,
-    read_hub_config,
-    read_hub_weights,
-)
+from dissensus.runs.folder import HUB_WEIGHTS, is_hub_folder, read_config, read_hub_config
 
 if TYPE_CHECKING:
     import torch
@@ -62,15 +56,21 @@ def load(
     torch.Size([4, 5, 3])
     """
     if is_hub_folder(run):
-        config, weights = read_hub_config(run), read_hub_weights(run)
+        config, weights = read_hub_config(run), read_safetensors(Path(run) / HUB_WEIGHTS)[0]
         ens = build_ensemble(config, run, make_member, trust=trust) if into is None else into
         put_weights(ens, weights, run)
         return ens.to(device_named(device)).eval()
     from dissensus.training.run_folder import read_checkpoint
 
     config = read_config(run)
+    model: Callable[[], nn.Module] | DataSummary | None = make_member
     if into is None and make_member is None:
-        make_member = _known_factory(config, run, trust=trust)
+        model = DataSummary.read(run)
+        if "name" not in config.get("model", {}) or model is None:
+            raise ValueError(
+                f"{run} does not say how its members are made, as it was not made by `dissensus "
+                "train`; pass make_member=, the function that makes one, to dissensus.load"
+            )
     checkpoint = read_checkpoint(Path(run))
     if checkpoint is None:
         raise ValueError(
@@ -78,15 +78,16 @@ def load(
             f"with `dissensus train --resume --out {run}`"
         )
     tensors, state = checkpoint
-    if into is not None:
-        ens = into
-    else:
-        assert make_member is not None
-        ens = make_ensemble(config, make_member)
-    put_weights(ens, _best_weights(tensors), run)
+    if into is None:
+        assert model is not None
+        into = make_ensemble(config, model, trust=trust)
+    # Where no epoch was chosen by validation data, the last weights.
+    prefix = "best." if any(name.startswith("best.") for name in tensors) else "model."
+    weights = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+    put_weights(into, weights, run)
     if state.get("execution"):
-        ens.execution = state["execution"]
-    return ens.to(device_named(device)).eval()
+        into.execution = state["execution"]
+    return into.to(device_named(device)).eval()
 
 
 def make_ensemble(
@@ -99,16 +100,48 @@ def make_ensemble(
     from dissensus.ensemble import Ensemble
 
     asked = config["ensemble"]
-    make = (
-        model if not isinstance(model, DataSummary) else member_factory(config, model, trust=trust)
-    )
+    if isinstance(model, DataSummary):
+        model = member_factory(config, model, trust=trust)
     return Ensemble(
-        make,
+        model,
         members=asked["members"],
         seed=asked.get("seed", 0),
         combine=asked["combine"],
         execution=asked["execution"],
     )
+
+
+def build_ensemble(
+    config: Mapping[str, Any],
+    folder: str | Path,
+    make_member: Callable[[], nn.Module] | None = None,
+    *,
+    trust: bool = False,
+) -> Ensemble:
+    """A new ensemble of the right shape, with random weights."""
+    import torch
+
+    from dissensus.ensemble import Ensemble
+
+    asked = config["ensemble"]
+    how = {"combine": asked["combine"], "execution": asked["execution"]}
+    models = config.get("model")
+    if make_member is not None:
+        ens = Ensemble(make_member, members=asked["members"], **how)
+    elif isinstance(models, list) and models:
+        members = [_factory(model, folder, trust=trust)() for model in models]
+        ens = Ensemble.from_members(members, **how)
+    elif isinstance(models, dict):
+        ens = Ensemble(_factory(models, folder, trust=trust), members=asked["members"], **how)
+    else:
+        raise ValueError(
+            f"{folder} does not say how its members are made; pass make_member=, the function that "
+            "makes one, or into=, an ensemble built the same way, to dissensus.load"
+        )
+    kind = getattr(torch, str(asked.get("dtype", "float32")), None)
+    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
+        raise ValueError(f"{folder}: dtype must be one of torch, got {asked.get('dtype')!r}")
+    return ens.to(kind)
 
 
 def device_named(name: str) -> torch.device:
@@ -126,33 +159,45 @@ def device_named(name: str) -> torch.device:
     return device
 
 
-def _known_factory(config: Config, run: str | Path, *, trust: bool) -> Callable[[], nn.Module]:
-    summary = DataSummary.read(run)
-    if "name" not in config.get("model", {}) or summary is None:
-        raise ValueError(
-            f"{run} does not say how its members are made, as it was not made by `dissensus "
-            "train`; pass make_member=, the function that makes one, to dissensus.load"
-        )
-    return member_factory(config, summary, trust=trust)
-
-
 def member_factory(config: Config, summary: DataSummary, *, trust: bool) -> MemberFactory:
     """The function that makes the members of a run that knows its model by name."""
     from dissensus.models import make_factory
 
     asked = config["model"]
     name, options = asked["name"], dict(config.get("model_options", {}))
-    check_trust(name, trust=trust)
+    _check_trust(name, trust=trust)
     normalize = None
     if asked.get("normalize"):
         normalize = (summary.channels["mean"], summary.channels["std"])
     return make_factory(name, summary.input_shape, summary.outputs, normalize=normalize, **options)
 
 
-def _best_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of the best epoch; where none was chosen by validation data, the last ones."""
-    prefix = "best." if any(name.startswith("best.") for name in tensors) else "model."
-    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+def _factory(model: Mapping[str, Any], folder: str | Path, *, trust: bool) -> MemberFactory:
+    from dissensus.models import make_factory
+
+    try:
+        name, shape, outputs = str(model["name"]), list(model["input_shape"]), model["outputs"]
+        options: dict[str, Any] = dict(model.get("options") or {})
+        given = model.get("normalize")
+        normalize = None if given is None else (given[0], given[1])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder}: its model cannot be read: {error!r}") from error
+    _check_trust(name, trust=trust)
+    file, colon, function = name.rpartition(":")
+    if colon and file.endswith(".py"):
+        name = f"{Path(folder).resolve() / file}:{function}"  # the file is beside the config
+    return make_factory(name, shape, outputs, normalize=normalize, **options)
+
+
+def _check_trust(name: str, *, trust: bool) -> None:
+    """Raise for a model named by its import path, unless it is trusted."""
+    from dissensus.models import MODELS
+
+    if name not in MODELS and ":" in name and not trust:
+        raise ValueError(
+            f"the model is {name}, code from outside of Dissensus; if you trust it, and whoever "
+            "made this run, pass trust=True (--trust) to run it"
+        )
 
 
 def put_weights(ens: Ensemble, weights: dict[str, Tensor], run: str | Path) -> None:

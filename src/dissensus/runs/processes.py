@@ -7,64 +7,65 @@ run's settings: a run can be resumed with any number of processes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from dissensus.runs.load import device_named
 
 if TYPE_CHECKING:
+    from dissensus.runs.train import Train
     from dissensus.training.distributed import Communicator, Distributed
 
-__all__ = ["Processes", "distributed_settings", "is_first_process", "open_processes"]
+__all__ = ["Processes", "distributed_settings"]
 
 T = TypeVar("T")
 
 
-def is_first_process() -> bool:
-    """Whether this process is the one that prints; known before anything is imported."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def distributed_settings(
-    distributed: bool | None, mesh: str | None, timeout: float, **options: bool
-) -> Distributed | None:
+def distributed_settings(options: Train) -> Distributed | None:
     """The settings of a job with several processes; None for one process.
 
-    With ``distributed=None`` it is such a job if ``torchrun`` has started this process.
+    Where ``options`` leave it open, it is such a job if ``torchrun`` has started this process.
     """
-    several = "RANK" in os.environ and "WORLD_SIZE" in os.environ
-    if distributed is False or (distributed is None and not several):
+    several, mesh = options.distributed, options.mesh
+    if several is None:
+        several = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    if not several:
         if mesh is not None:
             raise ValueError("--mesh is for several processes; start them with torchrun")
         return None
     from dissensus.training.distributed import Distributed
 
-    members, data = (None, None) if mesh is None else _mesh_sizes(mesh)
-    return Distributed(members, data, timeout, **options)
-
-
-def _mesh_sizes(mesh: str) -> tuple[int, int]:
-    try:
-        members, data = (int(size) for size in mesh.lower().replace("×", "x").split("x"))
-    except ValueError:
-        raise ValueError(
-            f"--mesh must be ranks along members x ranks along data, such as 4x2, got {mesh!r}"
-        ) from None
-    return members, data
+    members, data = None, None
+    if mesh is not None:
+        try:
+            members, data = (int(size) for size in mesh.lower().replace("×", "x").split("x"))
+        except ValueError:
+            raise ValueError(
+                f"--mesh must be ranks along members x ranks along data, such as 4x2, got {mesh!r}"
+            ) from None
+    return Distributed(members, data, options.rank_timeout, options.sync_batchnorm, options.shard)
 
 
 class Processes:
-    """The processes of a training; without ``settings`` there is one."""
+    """The processes of a training, open in a ``with``; without ``settings`` there is one."""
 
     def __init__(self, settings: Distributed | None, device: str) -> None:
         self.settings, self.first = settings, True
         self.group: Communicator | None = None
-        if settings is None:
-            return
-        from dissensus.runs.load import device_named
-        from dissensus.training.distributed import Communicator
+        if settings is not None:
+            from dissensus.training.distributed import Communicator
 
-        self.group = Communicator(device_named(device), settings.timeout)
-        self.first = self.group.first
+            self.group = Communicator(device_named(device), settings.timeout)
+            self.first = self.group.first
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self.group is not None:
+            if isinstance(error, Exception) and not isinstance(error, ConnectionError):
+                self.group.heartbeat.report(error)
+            self.group.close()
 
     def on_first(self, work: Callable[[], T]) -> T:
         """Do ``work`` on the first process alone; return its result, a plain value, on all."""
@@ -83,18 +84,3 @@ class Processes:
         from dissensus.training.distributed import restarts
 
         return self.on_first(lambda: resume or (restarts() > 0 and exists()))
-
-
-@contextmanager
-def open_processes(settings: Distributed | None, device: str) -> Iterator[Processes]:
-    """The processes of a training, while it runs."""
-    processes = Processes(settings, device)
-    try:
-        yield processes
-    except Exception as error:
-        if processes.group is not None and not isinstance(error, ConnectionError):
-            processes.group.heartbeat.report(error)
-        raise
-    finally:
-        if processes.group is not None:
-            processes.group.close()

@@ -1,36 +1,55 @@
-"""Scores of inputs: every score of an ensemble in one pass over a set, a batch at a time."""
+"""Scoring of inputs: a run with its scores fitted, and one pass over a set for all of them."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dissensus.calibration import fit_temperature
-from dissensus.data import Inputs
+from dissensus.data import Data, Inputs, find_inputs
 from dissensus.detection import (
+    ALL_SCORES,
     DEFAULT_SCORES,
     DISTANCE_SCORES,
     Detector,
+    Divergent,
+    Example,
     Mahalanobis,
     MemberFeatures,
     NearestNeighbours,
+    Study,
+    compare,
 )
 from dissensus.detection.detector import Distance
+from dissensus.detection.examples import extreme_rows
 from dissensus.detection.member_features import PENULTIMATE
 from dissensus.ensemble import Ensemble
-from dissensus.outputs import check_outputs
-from dissensus.runs.accuracy import Candidates
+from dissensus.outputs import check_outputs, combine
+from dissensus.progress import ProgressBar
+from dissensus.runs.accuracy import Accuracies, Candidates, summarize
+from dissensus.runs.config import data_of
+from dissensus.runs.data_summary import DataSummary
+from dissensus.runs.folder import read_config
+from dissensus.runs.load import load
 from dissensus.scores import SCORES, parse, score_all
 from dissensus.training import predict
 
-__all__ = ["FITTED", "Scan", "Scorer"]
+if TYPE_CHECKING:
+    from dissensus.runs.detect import Detect
+
+__all__ = ["Scan", "Scorer", "Setup", "set_up"]
 
 #: The end of a score whose temperature is fitted to the validation data.
-FITTED = ":temperature=fit"
+_FITTED = ":temperature=fit"
+
+#: The scores of a regression: without classes there is no Mahalanobis distance to one.
+_REGRESSION_SCORES = ("variance", "knn")
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +91,7 @@ class Scorer:
         self.ens, self.names, self.batch_size = ens, list(names), batch_size
         self.candidates = candidates
         self.temperature: float | None = None
-        if any(name.endswith(FITTED) for name in names):
+        if any(name.endswith(_FITTED) for name in names):
             self.temperature = _fit_temperature(ens, val, batch_size)
         self.specs = {name: self._spec(name) for name in self.names if name not in DISTANCE_SCORES}
         self.distances: dict[str, Distance] = {}
@@ -109,8 +128,8 @@ class Scorer:
         return Detector(self.ens, self.specs[name], batch_size=self.batch_size)
 
     def _spec(self, name: str) -> str:
-        if name.endswith(FITTED):
-            name = f"{name.removesuffix(FITTED)}:temperature={self.temperature!r}"
+        if name.endswith(_FITTED):
+            name = f"{name.removesuffix(_FITTED)}:temperature={self.temperature!r}"
         return str(parse(name))
 
     def _score(self, x: Tensor, outputs: Tensor) -> dict[str, Tensor]:
@@ -167,3 +186,159 @@ def _fit_temperature(ens: Ensemble, val: tuple[Tensor, Tensor] | None, batch_siz
         warnings.simplefilter("ignore")  # a temperature at its bound still orders the inputs
         weights = None if ens.weights is None else ens.weights.cpu()
         return float(fit_temperature(outputs, targets, ens.combine, weights=weights))
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """A run with its scores fitted, and the sets to score; ``unknown`` by the text that named it.
+
+    ``val``, from which thresholds come, is None for a run without a validation split.
+    """
+
+    scorer: Scorer
+    data: Data
+    known: Inputs
+    unknown: dict[str, Inputs]
+    val: Inputs | None
+    options: Detect
+
+    def measure(self, bar: ProgressBar) -> tuple[Study, dict[str, Accuracies]]:
+        """Score every set once and compare; accuracies are those of the labelled sets."""
+        sources = {source.name: source for source in (self.known, *self.unknown.values())}
+        val = self.val if self.val is not self.known else None
+        rows = sum(len(source) for source in (*sources.values(), val) if source is not None)
+        bar.update(0, total=rows, note="rows scored")
+        scans = {name: self.scorer.scan(each, bar.advance) for name, each in sources.items()}
+        validation = None
+        if val is not None:
+            validation = self.scorer.scan(val, bar.advance).scores
+        elif self.val is not None:
+            validation = scans[self.known.name].scores
+        bar.update(0, total=len(self.scorer.names) * len(self.unknown), note="intervals")
+        study = compare(
+            {name: scan.scores for name, scan in scans.items()},
+            self.known.name,
+            validation=validation,
+            tpr=self.options.tpr,
+            bootstrap=self.options.bootstrap,
+            seed=self.options.seed,
+            progress=bar.advance,
+        )
+        candidates = self.scorer.candidates
+        greedy = () if candidates is None else candidates.greedy_members
+        accuracy = {
+            name: summarize(scan.correct, sources[name].groups, greedy, seed=self.options.seed)
+            for name, scan in scans.items()
+            if scan.correct
+        }
+        return study, accuracy
+
+    def detector(self, score: str) -> Detector:
+        """A detector by ``score``, its threshold fitted to the validation split."""
+        if self.val is None:
+            raise ValueError("a detector needs a run with a validation split, for the threshold")
+        batches = (x for x, _ in self.val.batches(self.scorer.batch_size))
+        return self.scorer.detector(score).fit(batches, tpr=self.options.tpr)
+
+    def divergent(self, study: Study) -> dict[str, Divergent]:
+        """The images of each set with the highest and lowest PDS (ldr, Fig. 3).
+
+        The first score stands in where PDS is not among the scores. Inputs that are no images of
+        classes have none.
+        """
+        if len(self.data.input_shape) != 3 or self.data.task != "classification":
+            return {}
+        score = "pds" if "pds" in self.scorer.names else self.scorer.names[0]
+        divergent = {}
+        for source in (self.known, *self.unknown.values()):
+            values = study.scores[source.name][score]
+            most, least = (
+                self._examples(source, rows, values[rows]) for rows in extreme_rows(values)
+            )
+            divergent[source.name] = Divergent(score, most, least)
+        return divergent
+
+    def _examples(self, source: Inputs, rows: Tensor, scores: Tensor) -> list[Example]:
+        ens, classes = self.scorer.ens, self.data.classes
+        images = source.x[rows]
+        with ens.evaluating():
+            logits = ens(images.to(ens.device))
+        predictions = combine(logits, ens.combine, ens.weights).argmax(-1).tolist()
+        votes = logits.argmax(-1).T.tolist()
+        labels = [None] * len(rows) if source.y is None else source.y[rows].tolist()
+        return [
+            Example(
+                images[place].clamp(0, 1).numpy(),
+                float(scores[place]),
+                classes[predicted],
+                [classes[vote] for vote in dict.fromkeys(votes[place]) if vote != predicted],
+                None if label is None else classes[label],
+            )
+            for place, (predicted, label) in enumerate(zip(predictions, labels, strict=True))
+        ]
+
+
+def set_up(run: str | Path, options: Detect) -> Setup:
+    """Load a run and its data, resolve the sets and fit what the scores need."""
+    config = read_config(run)
+    if DataSummary.read(run) is None:
+        raise ValueError(
+            f"{run} does not know its data, as it was not made by `dissensus train`; use "
+            "dissensus.detection.compare in Python"
+        )
+    data, seed, limit = data_of(run, data_dir=options.data_dir), options.seed, options.limit
+    asked = config.get("data", {})
+    reading: dict[str, Any] = {
+        "target": asked.get("target"),
+        "header": bool(config.get("data_options", {}).get("header", True)),
+        "data_dir": options.data_dir or asked.get("data_dir"),
+        "groups": options.groups,
+        "seed": seed,
+    }
+    inliers = find_inputs(options.known, data, **reading).limited(limit, seed)
+    outliers = {
+        text: find_inputs(text, data, **reading).limited(limit, seed) for text in options.sets
+    }
+    names = [inputs.name for inputs in (inliers, *outliers.values())]
+    for name in names:
+        if names.count(name) > 1:  # results go by name
+            raise ValueError(f"two sets are called {name!r}; rename one of the files")
+    val = None
+    if len(data.val[0]):
+        val = inliers if options.known == "val" else Inputs("val", *data.val).limited(limit, seed)
+    ens = load(run, trust=options.trust, device=options.device)
+    candidates = None
+    if options.accuracy and data.task == "classification":
+        labelled = data.val if len(data.val[0]) else None
+        candidates = Candidates.of(ens, labelled, _soup_batches(ens, data.train, options))
+    scorer = Scorer(
+        ens,
+        _score_names(options.score_names, data.task, ens.members, data.outputs),
+        train=data.train,
+        val=data.val,
+        features=options.features,
+        rows=options.fit_rows,
+        k=options.neighbours,
+        candidates=candidates,
+        batch_size=options.batch_size,
+        seed=seed,
+    )
+    return Setup(scorer, data, inliers, outliers, val, options)
+
+
+def _score_names(names: Sequence[str], task: str, members: int, classes: int) -> list[str]:
+    if task == "regression":
+        return list(_REGRESSION_SCORES if names in ([], ["all"]) else names)
+    if names == ["all"]:
+        orthogonal = members <= classes - 1
+        return [name for name in ALL_SCORES if orthogonal or name != "ensemble_diversity"]
+    return list(names or DEFAULT_SCORES)
+
+
+def _soup_batches(ens: Ensemble, train: tuple[Any, Tensor], options: Detect) -> list[Tensor] | None:
+    """Training inputs, by which a soup's BatchNorm layers find their statistics; None without."""
+    norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+    if ens.stack is None or not any(isinstance(m, norms) for m in ens.stack.modules()):
+        return None
+    source = Inputs("train", *train).limited(options.fit_rows, options.seed)
+    return [x for x, _ in source.batches(options.batch_size) if len(x) > 1]

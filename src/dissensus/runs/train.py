@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.records import read_record, write_record
-from dissensus.runs.config import complete_config
-from dissensus.runs.data_summary import DataSummary, check_same_data
-from dissensus.runs.folder import CONFIG, METRICS, RECORD, read_config
-from dissensus.runs.load import device_named, make_ensemble
-from dissensus.runs.metrics import compute_metrics, metrics_table
-from dissensus.runs.processes import Processes, distributed_settings, open_processes
-from dissensus.runs.settings import Sections, Settings, is_local, resolve, setting_fields
-from dissensus.runs.training_data import (
+from dissensus.records import CONFIG, METRICS, RECORD, read_record, write_record
+from dissensus.runs.config import (
     batch_augmentation,
     check_augmentation,
+    complete_config,
     disagreement_inputs,
     load_data,
 )
+from dissensus.runs.data_summary import DataSummary, check_same_data
+from dissensus.runs.evaluate import compute_metrics, metrics_table
+from dissensus.runs.folder import read_config
+from dissensus.runs.load import device_named, make_ensemble
+from dissensus.runs.processes import Processes, distributed_settings
+from dissensus.runs.settings import Sections, Settings, is_local, resolve, setting_fields
 from dissensus.verbs import Result, collect, option
 
 if TYPE_CHECKING:
@@ -136,16 +136,9 @@ def train(
         run.metrics["test"]["accuracy"]
     """
     options = collect(Train, options, settings)
-    distributed = distributed_settings(
-        options.distributed,
-        options.mesh,
-        options.rank_timeout,
-        sync_batchnorm=options.sync_batchnorm,
-        shard=options.shard,
-    )
     asked = resolve(options)
     out = _run_folder(asked)
-    with open_processes(distributed, asked["machine"]["device"]) as processes:
+    with Processes(distributed_settings(options), asked["machine"]["device"]) as processes:
         exists = (out / CONFIG).exists
         resume = processes.resumes(asked["run"]["resume"], exists)
         stored = read_config(out) if resume and exists() else None
@@ -203,7 +196,12 @@ def _train(
     if not processes.first:
         return TrainedRun(out, config, history, {}, quiet)
     metrics = _write_predictions(ens, data, summary, out, history, progress=not quiet)
-    _write_metrics(out, config, summary, metrics)
+    record = read_record(out / RECORD) | {
+        "data": {"name": summary.name, "task": summary.task, "rows": summary.rows},
+        "model": config["model"]["name"],
+        "combine": ens.combine,
+    }
+    write_record(out / RECORD, record | metrics)
     return TrainedRun(out, config, history, metrics, quiet)
 
 
@@ -297,16 +295,3 @@ def _write_predictions(
         predictions.save(out / "predictions" / f"{name}.safetensors")
         metrics[name] = compute_metrics(predictions, ens.combine, ens.weights, summary)
     return metrics
-
-
-def _write_metrics(
-    out: Path, config: Sections, summary: DataSummary, metrics: dict[str, dict[str, Any]]
-) -> None:
-    """Add the metrics, and what they are about, to ``record.json``."""
-    record = read_record(out / RECORD)
-    record |= {
-        "data": {"name": summary.name, "task": summary.task, "rows": summary.rows},
-        "model": config["model"]["name"],
-        "combine": config["ensemble"]["combine"],
-    }
-    write_record(out / RECORD, record | metrics)
