@@ -84,7 +84,7 @@ def test_neighbours_agree_with_scikit_learn(
     k: int, normalize: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distance_module, "PIECE", 400)
-    monkeypatch.setattr("dissensus.detection.neighbours._QUERIES", 10)
+    monkeypatch.setattr("dissensus.detection.distances._QUERIES", 10)
     x, queries = blobs(203, 7)[0].float(), blobs(31, 7, seed=1)[0].float()
     found = NearestNeighbours.fit(x, k=k, normalize=normalize)(queries)
     a, b = x.double().numpy(), queries.double().numpy()

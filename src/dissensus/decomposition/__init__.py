@@ -26,13 +26,14 @@ from dissensus.decomposition.closed_forms import (
     log_ratio_diversity,
     vote_diversity,
 )
-from dissensus.decomposition.debiasing import debias, optimal_offsets
 from dissensus.decomposition.hessian import HessianDiversity, hessian_diversity, hessian_terms
 from dissensus.decomposition.identity import (
     Decomposition,
     DecompositionTerms,
+    debias,
     decompose,
     decomposition_terms,
+    optimal_offsets,
 )
 
 __all__ = [

@@ -13,9 +13,8 @@ A threshold is a score value, so examples with equal scores are always on the sa
 
 from __future__ import annotations
 
-from dissensus.detection.detector import DISTANCES, Detector
-from dissensus.detection.examples import Divergent, Example
-from dissensus.detection.mahalanobis import Mahalanobis
+from dissensus.detection.detector import Detector
+from dissensus.detection.distances import DISTANCES, Mahalanobis, NearestNeighbours
 from dissensus.detection.measures import (
     Detection,
     Estimate,
@@ -26,12 +25,13 @@ from dissensus.detection.measures import (
     threshold_at,
 )
 from dissensus.detection.member_features import MemberFeatures
-from dissensus.detection.neighbours import NearestNeighbours
 from dissensus.detection.study import (
     ALL_SCORES,
     DEFAULT_SCORES,
     DISTANCE_SCORES,
     MEASURES,
+    Divergent,
+    Example,
     Study,
     compare,
     curve_rows,

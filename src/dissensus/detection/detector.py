@@ -14,22 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from dissensus.detection.mahalanobis import Mahalanobis
+from dissensus.detection.distances import DISTANCES, Distance
 from dissensus.detection.measures import threshold_at
-from dissensus.detection.neighbours import NearestNeighbours
 from dissensus.files import read_json, write_text
 from dissensus.outputs import check_outputs
 from dissensus.scores import NamedScore, at_temperature, parse
 
-__all__ = ["DISTANCES", "Detector", "Distance"]
-
-Distance = Mahalanobis | NearestNeighbours
-
-#: Scores of features by name.
-DISTANCES: dict[str, type[Mahalanobis] | type[NearestNeighbours]] = {
-    "mahalanobis": Mahalanobis,
-    "nearest_neighbours": NearestNeighbours,
-}
+__all__ = ["Detector"]
 
 _FORMAT = "dissensus.detector/1"
 _FIELDS: dict[str, Any] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,13 @@ __all__ = [
     "DEFAULT_SCORES",
     "DISTANCE_SCORES",
     "MEASURES",
+    "Divergent",
+    "Example",
     "Study",
     "compare",
     "curve_rows",
     "detection_rows",
+    "extreme_rows",
     "group_means",
     "histogram_rows",
 ]
@@ -228,3 +231,39 @@ def histogram_edges(values: NDArray[Any], bins: int = 40) -> NDArray[Any]:
     if not high > low:
         low, high = low - 0.5, high + 0.5
     return np.linspace(low, high, bins + 1)
+
+
+# ---- divergent examples: the inputs of a set with the highest and lowest scores ------------------
+
+
+@dataclass(frozen=True)
+class Example:
+    """An image, its score, the ensemble's prediction, members' other predictions, and the truth."""
+
+    image: NDArray[Any]  # [channels, height, width] in [0, 1]
+    score: float
+    predicted: str
+    others: Sequence[str] = ()
+    truth: str | None = None
+
+
+class Divergent(NamedTuple):
+    """The most and least divergent examples of one set, by the score called ``score``."""
+
+    score: str
+    most: list[Example]
+    least: list[Example]
+
+
+def extreme_rows(scores: Tensor, count: int = 5) -> tuple[Tensor, Tensor]:
+    """The rows with the highest scores and those with the lowest, the most extreme ones first.
+
+    At most half of the rows are in each.
+
+    >>> import torch
+    >>> [rows.tolist() for rows in extreme_rows(torch.tensor([3.0, 1.0, 2.0, 4.0]))]
+    [[3, 0], [1, 2]]
+    """
+    order = scores.argsort(descending=True)
+    count = min(count, max(1, len(order) // 2))
+    return order[:count], order[-count:].flip(0)

@@ -8,8 +8,14 @@ from pathlib import Path
 
 from dissensus.records import read_record
 from dissensus.report.contents import Contents, Method, Record, Sweep
-from dissensus.report.result_files import ATTACK, OOD, Log, read_attacks, read_detection
-from dissensus.report.run_files import read_method
+from dissensus.report.run_files import (
+    ATTACK,
+    OOD,
+    Log,
+    read_attacks,
+    read_detection,
+    read_method,
+)
 from dissensus.report.sweep_files import read_experiment_sweeps, read_sweep
 
 __all__ = ["read"]

@@ -20,8 +20,7 @@ from dissensus.report.contents import (
     SweepLine,
     SweepPoint,
 )
-from dissensus.report.result_files import Log
-from dissensus.report.run_files import HELD_OUT_ROWS
+from dissensus.report.run_files import HELD_OUT_ROWS, Log
 from dissensus.runs import DataSummary
 
 __all__ = ["read_experiment_sweeps", "read_sweep", "runs_as_sweep"]

@@ -26,9 +26,9 @@ from dissensus.detection import (
     Study,
     compare,
 )
-from dissensus.detection.detector import Distance
-from dissensus.detection.examples import extreme_rows
+from dissensus.detection.distances import Distance
 from dissensus.detection.member_features import PENULTIMATE
+from dissensus.detection.study import extreme_rows
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import check_outputs, combine
 from dissensus.progress import ProgressBar

@@ -7,7 +7,6 @@ go into a ``Pipeline``, a ``GridSearchCV`` and ``cross_val_score``, take arrays,
 
 from __future__ import annotations
 
-from dissensus.sklearn.classifier import DiverseClassifier
-from dissensus.sklearn.regressor import DiverseRegressor
+from dissensus.sklearn.estimators import DiverseClassifier, DiverseRegressor
 
 __all__ = ["DiverseClassifier", "DiverseRegressor"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from dissensus.demo.plan import CONTENDERS
-from dissensus.demo.telling import Outcome, sentences, table
+from dissensus.demo.summary import Outcome, sentences, table
 from dissensus.detection import Estimate
 
 

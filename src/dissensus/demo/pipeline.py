@@ -26,7 +26,7 @@ from dissensus.demo.plan import (
     STRONG,
     SWEEP,
 )
-from dissensus.demo.telling import Outcome, sentences, table
+from dissensus.demo.summary import Outcome, sentences, table
 from dissensus.detection import Estimate
 from dissensus.files import write_text
 from dissensus.progress import ProgressBar

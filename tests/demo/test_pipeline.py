@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from dissensus.demo import run
+from dissensus.demo.pipeline import MARK, _page
 from dissensus.demo.plan import CONTENDERS
-from dissensus.demo.running import MARK, _page
 from dissensus.runs import describe
 
 
