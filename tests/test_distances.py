@@ -10,7 +10,7 @@ from sklearn.covariance import ledoit_wolf
 from sklearn.neighbors import NearestNeighbors
 
 from dissensus.detection import Mahalanobis, NearestNeighbours, evaluate
-from dissensus.detection import distance as distance_module
+from dissensus.detection import distances
 from dissensus.files import replace_atomically
 
 CLASSES = 4
@@ -50,7 +50,7 @@ def mahalanobis_by_numpy(
 def test_mahalanobis_agrees_with_numpy(
     shrinkage: float | None, relative: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distance_module, "PIECE", 100)  # many pieces, the last one shorter
+    monkeypatch.setattr(distances, "_PIECE", 100)  # many pieces, the last one shorter
     (x, y), (queries, _) = blobs(203, 7), blobs(31, 7, seed=1)
     distance = Mahalanobis.fit(x, y + 5, shrinkage=shrinkage, relative=relative)
     expected = mahalanobis_by_numpy(x.numpy(), y.numpy(), queries.numpy(), shrinkage, relative)
@@ -83,7 +83,7 @@ def test_mahalanobis_is_the_euclidean_distance_when_shrunk_wholly() -> None:
 def test_neighbours_agree_with_scikit_learn(
     k: int, normalize: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distance_module, "PIECE", 400)
+    monkeypatch.setattr(distances, "_PIECE", 400)
     monkeypatch.setattr("dissensus.detection.distances._QUERIES", 10)
     x, queries = blobs(203, 7)[0].float(), blobs(31, 7, seed=1)[0].float()
     found = NearestNeighbours.fit(x, k=k, normalize=normalize)(queries)
