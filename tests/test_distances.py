@@ -9,8 +9,7 @@ from scipy.spatial.distance import cdist
 from sklearn.covariance import ledoit_wolf
 from sklearn.neighbors import NearestNeighbors
 
-from dissensus.detection import Mahalanobis, NearestNeighbours, evaluate
-from dissensus.detection import distances
+from dissensus.detection import Mahalanobis, NearestNeighbours, distances, evaluate
 from dissensus.files import replace_atomically
 
 CLASSES = 4
