@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.dataset import PARTS, Data, Request, Split, divide
+from dissensus.data.dataset import PARTS, Data, Request, Split, check_task, divide
 from dissensus.data.table import Scaler
 from dissensus.files import read_npz
 
@@ -84,17 +84,18 @@ def _from_arrays(
 ) -> Data:
     if val_as not in ("val", "test"):
         raise ValueError(f"val_as must be 'val' or 'test', got {val_as!r}")
+    renamed = {}
     if "x" in arrays and "train_x" not in arrays:
-        arrays = {{"x": "train_x", "y": "train_y"}.get(k, k): v for k, v in arrays.items()}
+        renamed = {"x": "train_x", "y": "train_y"}
+    if val_as == "test" and "val_x" in arrays and "test_x" not in arrays:
+        renamed |= {"val_x": "test_x", "val_y": "test_y"}
+    arrays = {renamed.get(key, key): value for key, value in arrays.items()}
     if "train_x" not in arrays or "train_y" not in arrays:
         names = ", ".join(arrays) or "nothing"
         raise ValueError(
             f"{source} must hold x and y, or train_x and train_y (and val_x, val_y, test_x, "
             f"test_y, name_x as they exist), got {names}"
         )
-    if val_as == "test" and "val_x" in arrays and "test_x" not in arrays:
-        renamed = {"val_x": "test_x", "val_y": "test_y"}
-        arrays = {renamed.get(key, key): value for key, value in arrays.items()}
     for part in ("val", "test"):
         if f"{part}_x" in arrays and f"{part}_y" not in arrays:
             raise ValueError(f"{source} holds {part}_x without {part}_y")
@@ -152,13 +153,12 @@ def _targets(
     kinds = {array.dtype.kind for array in arrays.values()}
     if task is None:
         task = "classification" if kinds <= set("iubU") else "regression"
+    check_task(task)
     if task == "regression":
         if not kinds <= set("iubf"):
             raise ValueError("regression targets must be numbers, got text")
         floats = {k: torch.from_numpy(a.astype(np.float32)) for k, a in arrays.items()}
         return {k: y if y.ndim > 1 else y[:, None] for k, y in floats.items()}, task, ()
-    if task != "classification":
-        raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")
     for key, array in arrays.items():
         if array.ndim != 1:
             raise ValueError(f"{key}_y must be labels [rows], got {array.shape}")

@@ -20,12 +20,14 @@ __all__ = [
     "OnDisk",
     "Request",
     "Split",
+    "cache_folder",
     "check_classes",
+    "check_task",
     "data_places",
     "divide",
     "hold_out_classes",
     "missing_extra",
-    "part_size",
+    "part_sizes",
     "split_rows",
 ]
 
@@ -84,8 +86,7 @@ class Data:
     source: str = ""
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise ValueError(f"task must be 'classification' or 'regression', got {self.task!r}")
+        check_task(self.task)
         for part, (x, y) in self.splits().items():
             if len(x) != len(y):
                 raise ValueError(
@@ -198,17 +199,23 @@ def split_rows(
     [90, 10, 0]
     """
     order = np.random.default_rng(seed).permutation(count).astype(np.int64)
-    tested = part_size("test", test, count)
-    validated = part_size("val", val, count - tested)
-    if tested + validated >= count:
-        raise ValueError(
-            f"test={test!r} and val={val!r} of {count} rows leave none for training; lower them"
-        )
+    validated, tested = part_sizes(count, val=val, test=test)
     held = tested + validated
     return order[held:], order[tested:held], order[:tested]
 
 
-def part_size(name: str, part: float | int, count: int) -> int:
+def part_sizes(count: int, *, val: float | int, test: float | int) -> tuple[int, int]:
+    """The numbers of rows for validation and test; raise unless some are left for training."""
+    tested = _part_size("test", test, count)
+    validated = _part_size("val", val, count - tested)
+    if tested + validated >= count:
+        raise ValueError(
+            f"test={test!r} and val={val!r} of {count} rows leave none for training; lower them"
+        )
+    return validated, tested
+
+
+def _part_size(name: str, part: float | int, count: int) -> int:
     """The number of rows that ``part``, a share of ``count`` or a number, means."""
     if isinstance(part, bool) or not isinstance(part, int | float) or not 0 <= part < math.inf:
         raise ValueError(f"{name} must be a share below 1 or a number of rows, got {part!r}")
@@ -225,11 +232,23 @@ def part_size(name: str, part: float | int, count: int) -> int:
     return size
 
 
+def check_task(task: str) -> None:
+    """Raise unless ``task`` is one of :data:`TASKS`."""
+    if task not in TASKS:
+        raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")
+
+
 def check_classes(names: Iterable[str], known: Sequence[str], where: object) -> None:
     """Raise for classes that train does not have."""
     unknown = [name for name in names if name not in set(known)]
     if unknown:
         raise ValueError(f"{where} has classes that train has not: {', '.join(unknown[:10])}")
+
+
+def cache_folder() -> Path:
+    """The project's folder in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache.expanduser() / "dissensus"
 
 
 def data_places(data_dir: str | Path | None = None) -> tuple[Path, ...]:
@@ -240,9 +259,8 @@ def data_places(data_dir: str | Path | None = None) -> tuple[Path, ...]:
     """
     if data_dir is not None:
         return (Path(data_dir).expanduser(),)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     named = os.environ.get("DISSENSUS_DATA")
-    own = cache.expanduser() / "dissensus" / "data"
+    own = cache_folder() / "data"
     return (Path(named).expanduser(), own) if named else (own,)
 
 

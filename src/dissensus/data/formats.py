@@ -21,6 +21,7 @@ from dissensus.files import read_npy, read_npz
 
 __all__ = [
     "IMAGE_SUFFIXES",
+    "complete_rows",
     "decode_image",
     "is_missing",
     "list_names",
@@ -113,6 +114,12 @@ def missing_counts(columns: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """
     counts = {name: sum(map(is_missing, values)) for name, values in columns.items()}
     return {name: count for name, count in counts.items() if count}
+
+
+def complete_rows(columns: Mapping[str, Sequence[str]]) -> NDArray[np.int64]:
+    """The numbers of the rows that lack no value."""
+    gaps = np.array([[is_missing(value) for value in values] for values in columns.values()])
+    return np.flatnonzero(~gaps.any(0)).astype(np.int64)
 
 
 def list_names(names: Iterable[str]) -> str:

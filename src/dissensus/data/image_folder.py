@@ -8,10 +8,12 @@ from train.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,6 +23,11 @@ from torch import Tensor
 from dissensus.data.dataset import Data, Request, Split, check_classes, divide, split_rows
 from dissensus.data.formats import IMAGE_SUFFIXES, decode_image
 from dissensus.data.images import draw_rows, fit_images, to_unit
+from dissensus.data.on_disk.examples import Batch, Source, read_each
+from dissensus.data.on_disk.index import Index, OpenFiles, TableFile, indexed
+from dissensus.data.on_disk.order import Numbers
+from dissensus.data.on_disk.shards import Reading, examples_data, with_test
+from dissensus.progress import ProgressBar
 
 __all__ = [
     "ImageFolder",
@@ -32,6 +39,7 @@ __all__ = [
 
 #: Larger sets are not read into memory at once.
 _LARGEST = 4 << 30
+_ENDINGS = sorted(IMAGE_SUFFIXES)
 
 
 class ImageFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
@@ -59,11 +67,7 @@ class ImageFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
             for label, name in enumerate(self.classes)
             for file in find_images(root / name)
         ]
-        if not self.files:
-            raise ValueError(
-                f"{root} holds no images: the layout is class/picture.jpg, with one of "
-                f"{', '.join(sorted(IMAGE_SUFFIXES))}"
-            )
+        _check_any(self.files, root)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -100,8 +104,7 @@ class ImageRows:
         """All images in a folder, at any depth."""
         files = find_images(root)
         if not files:
-            endings = ", ".join(sorted(IMAGE_SUFFIXES))
-            raise ValueError(f"{root} holds no images; they end in {endings}")
+            raise ValueError(f"{root} holds no images; they end in {', '.join(_ENDINGS)}")
         return cls(root, files, size, shape)
 
     def __len__(self) -> int:
@@ -143,11 +146,9 @@ def load_folder(
         limited = limit is not None or test_limit is not None
         stream = not limited and _too_many(path, size)
     if stream:
-        from dissensus.data.on_disk import load_images
-
         if limit is not None or test_limit is not None:
             raise ValueError("limit and test_limit are for images in memory; leave stream out")
-        return load_images(path, request, size=size, workers=workers, on_error=on_error)
+        return _stream_folder(path, request, Reading(size, None, workers, on_error))
     if workers or on_error != "raise":
         raise ValueError("workers and on_error are for images on disk; set stream=True")
     return _folder_data(path, request, size, limit=limit, test_limit=test_limit)
@@ -224,3 +225,97 @@ def find_images(folder: Path) -> list[Path]:
 
 def _images_below(folder: Path) -> Iterator[Path]:
     return (file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+
+
+def _check_any(files: object, root: Path) -> None:
+    if not files:
+        raise ValueError(
+            f"{root} holds no images: the layout is class/picture.jpg, with one of "
+            f"{', '.join(_ENDINGS)}"
+        )
+
+
+# ---- any number of images: their list stays on disk as well --------------------------------------
+
+
+def _stream_folder(path: Path, request: Request, reading: Reading) -> Data:
+    """A folder of images left on disk; a ``val`` folder beside ``test`` is the validation part."""
+    folders = {"train": path / "train" if (path / "train").is_dir() else path}
+    for part in ("val", "test"):
+        if folders["train"] != path and (path / part).is_dir():
+            folders[part] = path / part
+    folders = with_test(folders)
+    indexes = {part: index_images(folder) for part, folder in folders.items()}
+    classes = tuple(indexes["train"].facts["classes"])
+    sources: dict[str, Source] = {
+        part: ImageSource(folder, indexes[part], classes, reading.size)
+        for part, folder in folders.items()
+    }
+    notes = {"notes": ["pixels divided by 255"], "split_seed": request.seed}
+    return examples_data(str(path), "classification", classes, sources, request, reading, (), notes)
+
+
+def index_images(root: Path) -> Index:
+    """The list of the images below ``root/class/``."""
+    return indexed({"pictures": str(root.resolve())}, partial(_build, root.resolve()))
+
+
+def _build(root: Path, folder: Path) -> tuple[dict[str, Any], Sequence[Path]]:
+    names = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
+    entries, watched = TableFile(folder / "entries", "<i8", 2), [root]
+    counts, offset = [], 0
+    with (folder / "names").open("wb") as blob, ProgressBar("listing images", len(names)) as bar:
+        for name in names:
+            files = find_images(root / name)
+            watched += [Path(place) for place, _, _ in os.walk(root / name)]
+            texts = [os.fsencode(path.relative_to(root)) for path in files]
+            places = np.cumsum([0, *map(len, texts)])
+            if texts:
+                entries.append(np.stack([offset + places[:-1], np.diff(places)], 1))
+            blob.write(b"".join(texts))
+            offset += int(places[-1])
+            counts.append(len(texts))
+            bar.advance()
+    _check_any(sum(counts), root)
+    return {"classes": names, "counts": counts}, watched
+
+
+class ImageSource:
+    """The images of an index by number; labels are positions in ``classes``."""
+
+    ends: Numbers | None = None  # each is a file of its own
+
+    def __init__(self, root: Path, index: Index, classes: Sequence[str], size: int) -> None:
+        self.root, self.size = root.resolve(), size
+        self.shape: tuple[int, ...] = (3, size, size)
+        own = index.facts["classes"]
+        check_classes(own, classes, root)
+        self.class_ends = np.cumsum(np.array(index.facts["counts"], dtype=np.int64))
+        self.labels = np.array([classes.index(name) for name in own], dtype=np.int64)
+        self.count, self.digest = int(self.class_ends[-1]), index.digest
+        self.row_bytes = 3 * size * size
+        self.entries = TableFile(index.folder / "entries", "<i8", 2)
+        self.names, self.files = str(index.folder / "names"), OpenFiles(1)
+
+    def read(self, numbers: Numbers) -> Batch:
+        """The examples of these numbers, in their order."""
+        places = self.entries[numbers].tolist()
+
+        def path(place: int) -> Path:
+            return self.root / os.fsdecode(self.files.read(self.names, *places[place]))
+
+        def load(place: int) -> NDArray[Any]:
+            return decode_image(path(place), self.size)
+
+        return read_each(
+            len(numbers),
+            self.shape,
+            pixels=True,
+            load=load,
+            where=lambda place: str(path(place)),
+            targets=lambda kept: self.targets(numbers[kept]),
+        )
+
+    def targets(self, numbers: Numbers) -> NDArray[np.int64]:
+        """The labels alone."""
+        return self.labels[np.searchsorted(self.class_ends, numbers, side="right")]

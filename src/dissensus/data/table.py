@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dissensus.data.dataset import PARTS, TASKS, Data, split_rows, tensors
+from dissensus.data.dataset import PARTS, Data, check_task, split_rows, tensors
 from dissensus.data.formats import is_missing
 
 __all__ = ["Scaler", "Table", "check_finite", "encode_columns", "numeric_column", "one_hot"]
@@ -123,8 +123,7 @@ class Table:
 
     def __post_init__(self) -> None:
         rows, columns = self.x.shape
-        if self.task not in TASKS:
-            raise ValueError(f"task must be 'classification' or 'regression', got {self.task!r}")
+        check_task(self.task)
         if not (len(self.y) == len(self.ids) == rows):
             raise ValueError(f"{self.name}: x, y and ids differ in their number of rows")
         if not (len(self.features) == len(self.scaled) == columns):

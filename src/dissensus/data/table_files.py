@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dissensus.data.dataset import Request
-from dissensus.data.formats import is_missing, list_names, missing_counts, read_columns
+from dissensus.data.dataset import Request, check_task
+from dissensus.data.formats import complete_rows, list_names, missing_counts, read_columns
 from dissensus.data.table import (
     Floats,
     Table,
@@ -29,7 +29,6 @@ __all__ = ["read_table_file"]
 
 #: An integer target with at most this many values is taken for class labels.
 FEW_VALUES = 20
-_HANDLINGS = ("error", "drop", "fill")
 
 
 def read_table_file(
@@ -73,7 +72,7 @@ def read_table_file(
     goal_values = kept.pop(goal)
     if not kept:
         raise ValueError(f"{path} has no column besides the target {goal!r}")
-    task = _task(goal_values, task, goal)
+    task = _task(goal_values, task)
     y, classes = _labels(goal_values) if task == "classification" else _targets(goal_values, goal)
     x, features, scaled = encode_columns(kept, categorical, max_levels=max_levels)
     notes = (f"target {goal}", *(f"dropped {name}" for name in drop), f"missing={missing}")
@@ -123,13 +122,11 @@ def _without_gaps(
     columns: dict[str, list[str]], target: str, missing: str, path: Path
 ) -> np.ndarray:
     """The rows to keep; raise if there are gaps and nothing was said about them."""
-    if missing not in _HANDLINGS:
+    if missing not in ("error", "drop", "fill"):
         raise ValueError(f"missing must be 'error', 'drop' or 'fill', got {missing!r}")
     count = len(columns[target])
     counts = missing_counts(columns)
-    if not counts:
-        return np.arange(count, dtype=np.int64)
-    if missing == "error":
+    if counts and missing == "error":
         per_column = ", ".join(f"{name}: {number}" for name, number in counts.items())
         raise ValueError(
             f"{path} lacks values in {len(counts)} of {len(columns)} columns ({per_column}, of "
@@ -142,20 +139,15 @@ def _without_gaps(
             f"{path}: the target {target!r} is missing in {counts[target]} of {count} rows and "
             "cannot be filled; remove those rows, or pass missing='drop'"
         )
-    relevant = counts if missing == "drop" else {}
-    gaps = np.zeros(count, dtype=bool)
-    for name in relevant:
-        gaps |= np.array([is_missing(value) for value in columns[name]])
-    return np.flatnonzero(~gaps).astype(np.int64)
+    return complete_rows(columns) if missing == "drop" else np.arange(count, dtype=np.int64)
 
 
 # ---- the target ---------------------------------------------------------------------------------
 
 
-def _task(values: Sequence[str], task: str | None, name: str) -> str:
+def _task(values: Sequence[str], task: str | None) -> str:
     if task is not None:
-        if task not in ("classification", "regression"):
-            raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")
+        check_task(task)
         return task
     numbers = numeric_column(values)
     if numbers is None:

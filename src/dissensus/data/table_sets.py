@@ -22,7 +22,6 @@ and not logged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +29,7 @@ import numpy as np
 
 from dissensus.data.dataset import Request
 from dissensus.data.download import RemoteFile, content, locate
-from dissensus.data.formats import is_missing, parse_separated
+from dissensus.data.formats import complete_rows, parse_separated
 from dissensus.data.table import Table, encode_columns, numeric_column
 
 __all__ = ["EMBEDDED_TABLES", "UCI_TABLES", "UCITable", "embedded_table", "uci_table"]
@@ -161,7 +160,8 @@ def uci_table(
             f"{path} is not the whole {name} table: it has {count} rows, expected {how.rows}; "
             "delete it and load again, or pass verify=False to use it as it is"
         )
-    ids = _complete(columns, count - how.tail)
+    observed = count - how.tail
+    ids = complete_rows({column: values[:observed] for column, values in columns.items()})
     if verify and len(ids) != how.complete:
         raise ValueError(f"{path}: {len(ids)} rows are complete, expected {how.complete}")
     ids = ids[: how.limit if limit == "paper" else _row_limit(limit)]
@@ -197,14 +197,6 @@ def _row_limit(limit: int | str | None) -> int | None:
     if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit > 0):
         return limit
     raise ValueError(f"limit must be 'paper', None or a number of rows, got {limit!r}")
-
-
-def _complete(columns: Mapping[str, Sequence[str]], count: int) -> np.ndarray:
-    """Row numbers below ``count`` that lack no value."""
-    gaps = np.zeros(count, dtype=bool)
-    for values in columns.values():
-        gaps |= np.fromiter((is_missing(value) for value in values[:count]), bool, count)
-    return np.flatnonzero(~gaps).astype(np.int64)
 
 
 # ---- tables of scikit-learn ----------------------------------------------------------------------

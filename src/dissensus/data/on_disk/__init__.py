@@ -1,17 +1,16 @@
-"""Data too large for memory: folders of images, and shards in tar files or Parquet."""
+"""Data too large for memory: examples on disk, and shards in tar files or Parquet."""
 
 from __future__ import annotations
 
 from dissensus.data.on_disk.examples import Examples, Targets, as_float
 from dissensus.data.on_disk.patterns import is_shards
-from dissensus.data.on_disk.shards import load_images, load_shards, open_shards
+from dissensus.data.on_disk.shards import load_shards, open_shards
 
 __all__ = [
     "Examples",
     "Targets",
     "as_float",
     "is_shards",
-    "load_images",
     "load_shards",
     "open_shards",
 ]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dissensus.data.dataset import OnDisk
 from dissensus.data.images import to_unit
-from dissensus.data.on_disk.order import Blocks, InTurn, Numbers, Order, Part, Scattered, Windowed
+from dissensus.data.on_disk.order import Blocks, Numbers, Order, Part, Scattered, Windowed
 
 __all__ = ["ON_ERROR", "Batch", "Examples", "Source", "Targets", "as_float", "read_each"]
 
@@ -144,7 +144,7 @@ class Examples(OnDisk):
         """The order of an epoch; without a seed that on disk."""
         if self.blocks is not None:
             return Windowed(self.blocks, self.window, seed)
-        return InTurn(self.part) if seed is None else Scattered(self.part, seed)
+        return Scattered(self.part, seed)
 
     def read(self, start: int, stop: int, order: Order | None = None, step: int = 1) -> Batch:
         """Every ``step``-th of the examples at places ``start`` to ``stop`` − 1, as stored."""

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dissensus.data.dataset import cache_folder
+
 __all__ = ["Index", "OpenFiles", "TableFile", "indexed"]
 
 _FILE, _FORMAT = "index.json", "dissensus.index/1"
@@ -41,8 +43,7 @@ class Index:
 def indexed(what: Mapping[str, Any], build: Build) -> Index:
     """The index of what ``what`` describes, built if it is not there or the data have changed."""
     key = hashlib.sha256(json.dumps([_FORMAT, what], sort_keys=True).encode()).hexdigest()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser()
-    folder = cache / "dissensus" / "index" / key[:32]
+    folder = cache_folder() / "index" / key[:32]
     kept = _fresh(folder)
     return Index(folder, _built(folder, build) if kept is None else kept)
 

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 __all__ = [
     "Blocks",
-    "InTurn",
     "Numbers",
     "Order",
     "Part",
@@ -156,24 +155,16 @@ class Order(Protocol):
         """The numbers of the examples at places ``start`` to ``stop`` − 1."""
 
 
-class InTurn:
-    """A part as it is, for files that are opened one by one."""
-
-    def __init__(self, part: Part) -> None:
-        self.part = part
-
-    def numbers(self, start: int, stop: int) -> Numbers:
-        return self.part.at(np.arange(start, stop, dtype=np.int64))
-
-
 class Scattered:
-    """All examples of a part in a random order."""
+    """The examples of a part one by one, in a random order; without a seed as they are."""
 
-    def __init__(self, part: Part, seed: int) -> None:
-        self.part, self.order = part, Permutation(len(part), (seed, _PLACES))
+    def __init__(self, part: Part, seed: int | None) -> None:
+        self.part = part
+        self.order = None if seed is None else Permutation(len(part), (seed, _PLACES))
 
     def numbers(self, start: int, stop: int) -> Numbers:
-        return self.part.at(self.order(np.arange(start, stop, dtype=np.int64)))
+        places = np.arange(start, stop, dtype=np.int64)
+        return self.part.at(places if self.order is None else self.order(places))
 
 
 class Blocks:

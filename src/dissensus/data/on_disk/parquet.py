@@ -86,9 +86,7 @@ def _choose(
     if target is None:
         own = [name for name in names if name.lower() in _LABELS and name not in (columns or [])]
         target = own[0] if len(own) == 1 else None
-    for name in [*(columns or []), *([] if target is None else [target])]:
-        if name not in names:
-            raise ValueError(f"{shard} has no column {name!r}; it has {list_names(names)}")
+    _check_columns(schema, columns or [], target, shard)
     if columns is not None:
         return columns, target
     rest = [name for name in names if name != target]
@@ -111,10 +109,7 @@ def _choose(
 
 def _chosen(schema: Any, columns: Sequence[str], target: str | None, shard: Path) -> list[str]:
     """The chosen columns with their types, to compare shards by."""
-    names = [*columns, *([] if target is None else [target])]
-    missing = [name for name in names if name not in schema.names]
-    if missing:
-        raise ValueError(f"{shard} has no column {missing[0]!r}; it has {list_names(schema.names)}")
+    names = _check_columns(schema, columns, target, shard)
     for name in columns:
         kind = column_kind(schema.field(name).type)
         if not kind or (len(columns) > 1 and kind != "number"):
@@ -123,6 +118,17 @@ def _chosen(schema: Any, columns: Sequence[str], target: str | None, shard: Path
                 "images or lists of numbers, or several of numbers"
             )
     return [str(schema.field(name).type) for name in names]
+
+
+def _check_columns(
+    schema: Any, columns: Sequence[str], target: str | None, shard: Path
+) -> list[str]:
+    """The names of the columns and the target; raise where the shard lacks one."""
+    names = [*columns, *([] if target is None else [target])]
+    for name in names:
+        if name not in schema.names:
+            raise ValueError(f"{shard} has no column {name!r}; it has {list_names(schema.names)}")
+    return names
 
 
 def column_kind(kind: Any) -> str:

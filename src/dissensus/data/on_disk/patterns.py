@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 import re
 from collections.abc import Iterator
 from itertools import product
@@ -34,7 +35,8 @@ def is_shards(name: str | Path) -> bool:
         return any(_only_shards_in(place) for place in places if place.is_dir())
     if path.is_file():
         return path.suffix == ".tar"
-    return path.suffix == ".tar" or (_is_pattern(str(name)) and path.suffix in SUFFIXES)
+    is_pattern = re.search(r"[*?[{]", str(name)) is not None
+    return path.suffix == ".tar" or (is_pattern and path.suffix in SUFFIXES)
 
 
 def expand(pattern: str | Path) -> list[Path]:
@@ -96,17 +98,11 @@ def _only_shards_in(folder: Path) -> bool:
     return not classes and bool(_shards_in(folder))
 
 
-def _is_pattern(name: str) -> bool:
-    return re.search(r"[*?[{]", name) is not None
-
-
 def _braces(pattern: str) -> Iterator[Path]:
     """The pattern with each ``{…}`` replaced by what it may be."""
     pieces = _RANGE.split(pattern)  # text and insides of braces in turn
     choices = [_choices(inside, pattern) for inside in pieces[1::2]]
-    count = 1
-    for choice in choices:
-        count *= len(choice)
+    count = math.prod(map(len, choices))
     if count > _MOST:
         raise ValueError(f"{pattern!r} names {count} shards; at most {_MOST} make sense")
     for chosen in product(*choices):

@@ -1,4 +1,4 @@
-"""Shards and folders of images as data sets whose examples stay on disk."""
+"""Shards as data sets whose examples stay on disk."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from dissensus.data.dataset import TASKS, Data, Request, Split, part_size
+from dissensus.data.dataset import Data, Request, Split, check_task, part_sizes
 from dissensus.data.on_disk.examples import ON_ERROR, Examples, Source
 from dissensus.data.on_disk.fields import Labels, class_names
-from dissensus.data.on_disk.images import ImageSource, index_images
 from dissensus.data.on_disk.index import Index
 from dissensus.data.on_disk.order import Part, whole
 from dissensus.data.on_disk.parquet import ParquetSource, index_parquet
 from dissensus.data.on_disk.patterns import expand, find_parts
 from dissensus.data.on_disk.tar import TarSource, index_tar
 
-__all__ = ["load_images", "load_shards", "open_shards"]
+__all__ = ["Reading", "examples_data", "load_shards", "open_shards", "with_test"]
 
 # A window has so many examples, or fewer if they would take more than so many bytes.
 _WINDOW, _WINDOW_BYTES = 1 << 16, 1 << 27
 
 
 @dataclass(frozen=True)
-class _Reading:
+class Reading:
     """Settings for reading examples."""
 
     size: int
@@ -86,10 +85,10 @@ def load_shards(
     ``target`` are the fields of a sample (``jpg``, ``json:label``) or the columns of a table, found
     by their names and kinds if they are not given. Images are brought to ``size`` × ``size``.
     """
-    reading = _Reading(size, window, workers, on_error)
-    if task not in (None, *TASKS):
-        raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")
-    parts = _with_test(find_parts(path))
+    reading = Reading(size, window, workers, on_error)
+    if task is not None:
+        check_task(task)
+    parts = with_test(find_parts(path))
     for part, pattern in (("val", val_shards), ("test", test_shards)):
         if pattern is not None:
             parts[part] = expand(pattern)
@@ -105,7 +104,7 @@ def load_shards(
     }
     shape = () if task == "classification" else (int(facts["labels"]["outputs"]),)
     notes = {"input": facts["input"], "target": facts["target"], "split_seed": request.seed}
-    return _data(str(path), task, classes, data, request, reading, shape, notes)
+    return examples_data(str(path), task, classes, data, request, reading, shape, notes)
 
 
 def open_shards(
@@ -120,7 +119,7 @@ def open_shards(
     workers: int = 0,
 ) -> Examples:
     """All examples that ``path`` names, undivided, for a model that knows ``classes``."""
-    reading = _Reading(size, workers=workers)
+    reading = Reading(size, workers=workers)
     parts = find_parts(path)
     if len(parts) > 1:
         raise ValueError(f"{path} has the parts {', '.join(parts)}; name the shards by a pattern")
@@ -151,7 +150,7 @@ def _indexes(
 
 
 def _source(
-    shards: list[Path], index: Index, task: str, classes: Sequence[str], reading: _Reading
+    shards: list[Path], index: Index, task: str, classes: Sequence[str], reading: Reading
 ) -> Source:
     """The examples of an index; without a task, without targets."""
     labels = None
@@ -166,53 +165,27 @@ def _source(
     return ParquetSource(shards, index, labels, reading.size, rows)
 
 
-def load_images(
-    path: Path,
-    request: Request,
-    *,
-    size: int = 64,
-    workers: int = 0,
-    on_error: str = "raise",
-) -> Data:
-    """A folder of images, ``train/class/picture.jpg`` or ``class/picture.jpg``, left on disk.
-
-    Where there is no ``test`` folder the ``val`` folder is the test part, as it is for ImageNet.
-    """
-    reading = _Reading(size, None, workers, on_error)
-    folders = {"train": path / "train" if (path / "train").is_dir() else path}
-    for part in ("val", "test"):
-        if folders["train"] != path and (path / part).is_dir():
-            folders[part] = path / part
-    folders = _with_test(folders)
-    indexes = {part: index_images(folder) for part, folder in folders.items()}
-    classes = tuple(indexes["train"].facts["classes"])
-    data: dict[str, Source] = {
-        part: ImageSource(folder, indexes[part], classes, size) for part, folder in folders.items()
-    }
-    notes = {"notes": ["pixels divided by 255"], "split_seed": request.seed}
-    return _data(str(path), "classification", classes, data, request, reading, (), notes)
-
-
 # ---- parts --------------------------------------------------------------------------------------
 
 
-def _with_test(parts: dict[str, Any]) -> dict[str, Any]:
+def with_test(parts: dict[str, Any]) -> dict[str, Any]:
     """Without a test part, that of validation is the test part, as it is for ImageNet."""
     if "test" in parts or "val" not in parts:
         return parts
     return {"train": parts["train"], "test": parts["val"]}
 
 
-def _data(
+def examples_data(
     path: str,
     task: str,
     classes: tuple[str, ...],
     sources: dict[str, Source],
     request: Request,
-    reading: _Reading,
+    reading: Reading,
     target_shape: tuple[int, ...],
     notes: dict[str, Any],
 ) -> Data:
+    """The data set of these sources; parts that are missing are cut from train."""
     for part, source in sources.items():
         if source.shape != sources["train"].shape:
             raise ValueError(
@@ -241,26 +214,20 @@ def _parts(
     sources: dict[str, Source], request: Request, path: str
 ) -> dict[str, tuple[Source, Part]]:
     """For each part its own source, or a share of train's."""
-    train, given = sources["train"], sources
-    if "test" in given and request.test is not None:
+    if "test" in sources and request.test is not None:
         raise ValueError(f"{path} has a test part of its own; leave test out")
-    count = train.count
-    tested = 0 if "test" in given else part_size("test", request.test_share, count)
-    validated = 0 if "val" in given else part_size("val", request.val, count - tested)
-    if tested + validated >= count:
-        raise ValueError(
-            f"test={request.test_share!r} and val={request.val!r} of {count} examples leave none "
-            "for training; lower them"
-        )
-    seed, held = request.seed, tested + validated
-    cut = {
-        "train": Part(count, held, count, seed),
-        "val": Part(count, tested, held, seed),
-        "test": Part(count, 0, tested, seed),
+    train = sources["train"]
+    count, seed = train.count, request.seed
+    validated, tested = part_sizes(
+        count,
+        val=0 if "val" in sources else request.val,
+        test=0 if "test" in sources else request.test_share,
+    )
+    held = tested + validated
+    parts = {
+        "train": (train, Part(count, held, count, seed)),
+        "val": (train, Part(count, tested, held, seed)),
+        "test": (train, Part(count, 0, tested, seed)),
     }
-    return {
-        part: (given[part], whole(given[part].count))
-        if part in given and part != "train"
-        else (train, cut[part])
-        for part in ("train", "val", "test")
-    }
+    own = {part: (sources[part], whole(sources[part].count)) for part in sources}
+    return {**parts, **own, "train": parts["train"]}
