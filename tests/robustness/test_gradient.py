@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 import dissensus as ds
 from dissensus.robustness import attack
-from dissensus.robustness.base import Victim
+from dissensus.robustness.base import Victim, ball
 from dissensus.robustness.gradient import projected, unit_step
-from dissensus.robustness.randomness import ball
 
 from .conftest import Problem
 from .networks import linear

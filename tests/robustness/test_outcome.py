@@ -9,8 +9,7 @@ from torch import Tensor, nn
 import dissensus as ds
 from dissensus.robustness import Attack, AttackError, attack
 from dissensus.robustness.attacks import ATTACKS
-from dissensus.robustness.base import Case, Journal, Victim, frozen
-from dissensus.robustness.randomness import ball, uniform
+from dissensus.robustness.base import Case, Journal, Victim, ball, frozen, uniform
 from dissensus.specs import number
 
 from .conftest import Problem

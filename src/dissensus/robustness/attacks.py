@@ -27,6 +27,7 @@ __all__ = [
     "PAPER",
     "PROTOCOLS",
     "Protocol",
+    "choose_protocol",
     "joined",
     "paper",
     "parse",
@@ -191,3 +192,37 @@ def standard(eps: float, norm: str = "linf", *, steps: int = 100, restarts: int 
         )
     label = f"standard: {norm}, ε = {eps:g}, PGD of {steps} steps and {restarts} restarts"
     return Protocol("standard", label, tuple(parse(text) for text in texts), notes)
+
+
+def choose_protocol(
+    attacks: Sequence[str | Attack] | None,
+    protocol: str | Protocol | None,
+    eps: float | None,
+    norm: str,
+    like: str,
+) -> Protocol:
+    """The attacks that :func:`dissensus.robustness.evaluate` is asked for."""
+    protocols = [] if protocol is None else [_named(protocol, eps, norm, like)]
+    if attacks is not None:
+        if isinstance(attacks, str | Attack):
+            attacks = [attacks]
+        own = tuple(parse(attack) for attack in attacks)
+        if not own:
+            raise ValueError("attacks must name at least one attack, got none")
+        if len({attack.spec() for attack in own}) < len(own):
+            raise ValueError("an attack is given twice; leave one out")
+        protocols.append(Protocol("own", "attacks as asked for", own))
+    if not protocols:
+        raise ValueError("give attacks=['pgd:eps=0.1', …] or protocol='standard' with eps=")
+    return joined(protocols)
+
+
+def _named(protocol: str | Protocol, eps: float | None, norm: str, like: str) -> Protocol:
+    if isinstance(protocol, Protocol):
+        return protocol
+    check_choice("evaluate", "protocol", protocol, PROTOCOLS)
+    if protocol == "paper":
+        return paper(like)
+    if eps is None:
+        raise ValueError("protocol='standard' needs eps=, as 0.1 for MNIST or 8/255 for CIFAR-10")
+    return standard(float(eps), norm)

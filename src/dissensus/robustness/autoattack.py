@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dissensus.robustness.base import NORMS, Attack, Case, Journal, Victim
-from dissensus.specs import check_choice, number
+from dissensus.robustness.base import Attack, Case, Journal, Victim
+from dissensus.specs import number
 
 __all__ = ["AutoAttack", "installed"]
 
@@ -39,10 +39,6 @@ class AutoAttack(Attack):
     norm: str = "linf"
     steps: int = number(100, low=1)
     queries: int = number(5000, low=1)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("AutoAttack", "norm", self.norm, NORMS)
 
     def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
         package = _package()

@@ -7,6 +7,7 @@ a :class:`Journal`.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -14,13 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import combined_log_probs
 from dissensus.robustness.losses import Goal
-from dissensus.specs import check_numbers, spec_of
+from dissensus.specs import check_choice, check_numbers, spec_of
 
 __all__ = [
     "NORMS",
@@ -30,8 +32,11 @@ __all__ = [
     "Journal",
     "Victim",
     "all_steps",
+    "ball",
     "distances",
     "frozen",
+    "normal",
+    "uniform",
     "with_restarts",
 ]
 
@@ -63,19 +68,19 @@ class Case:
 class Journal:
     """What attacks write down, one number an example: gradients, queries, when it broke."""
 
-    def __init__(self, examples: int, device: torch.device) -> None:
+    def __init__(
+        self, examples: int, device: torch.device, tick: Callable[[float], None] | None = None
+    ) -> None:
         def zeros() -> Tensor:
             return torch.zeros(examples, dtype=torch.long, device=device)
 
         self.gradients, self.zero, self.nan, self.queries = zeros(), zeros(), zeros(), zeros()
         #: Step and restart at which the goal was first seen to be reached; −1 for never.
         self.step, self.restart = zeros() - 1, zeros() - 1
-        self._tick: Callable[[float], None] | None = None
-        self._last = time.monotonic()
-
-    def report(self, tick: Callable[[float], None]) -> None:
-        """From now on tell ``tick`` how much of the batch is done."""
+        #: Where this batch begins among all of them, and its share.
+        self.span = (0.0, 1.0)
         self._tick = tick
+        self._last = time.monotonic()
 
     def gradient(self, rows: Tensor, gradient: Tensor) -> Tensor:
         """Count a gradient for each example, zero and NaN ones too; NaN come back as 0."""
@@ -99,7 +104,8 @@ class Journal:
         """Say how much of this batch is done, 0 to 1; shown a few times a second at most."""
         if self._tick is not None and time.monotonic() - self._last > 0.2:
             self._last = time.monotonic()
-            self._tick(share)
+            first, size = self.span
+            self._tick(first + share * size)
 
 
 class Batch:
@@ -149,6 +155,8 @@ class Attack(ABC):
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        if hasattr(self, "norm"):
+            check_choice(type(self).__name__, "norm", self.norm, NORMS)
 
     @abstractmethod
     def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
@@ -258,3 +266,62 @@ def frozen(ens: Ensemble) -> Iterator[None]:
             parameter.requires_grad_(grad)
         for module, training in modes:
             module.training = training
+
+
+# ---- random numbers -----------------------------------------------------------------------------
+
+# They belong to one example: no generator, no state, no order. A number is a hash of the seed, the
+# example's index, what it is drawn for, and its place in the tensor. So an attack's chance does not
+# depend on the batch size, on which examples have left the batch, or on the device.
+
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def _signed(value: int) -> int:
+    """The int64 with the same 64 bits."""
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _mixed(z: Tensor) -> Tensor:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood 2014) on int64, which wraps around."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * _signed(factor)
+    return z ^ ((z >> 31) & ((1 << 33) - 1))
+
+
+def uniform(
+    seed: int, examples: Tensor, draw: Sequence[int], shape: Sequence[int], dtype: torch.dtype
+) -> Tensor:
+    """Numbers in [0, 1), ``[examples, *shape]``; ``draw`` says what for, as (restart, step).
+
+    >>> both = uniform(0, torch.tensor([3, 8]), (0,), (2,), torch.float64)
+    >>> bool((both[1:] == uniform(0, torch.tensor([8]), (0,), (2,), torch.float64)).all())
+    True
+    """
+    key = int(np.random.SeedSequence([seed, *draw]).generate_state(1, np.uint64)[0])
+    streams = _mixed(examples.long() * _signed(_GOLDEN) + _signed(key))
+    places = torch.arange(1, math.prod(shape) + 1, device=examples.device) * _signed(_GOLDEN)
+    bits = (_mixed(streams[:, None] + places) >> 11) & ((1 << 53) - 1)
+    return (bits.double() * 2.0**-53).to(dtype).reshape(len(examples), *shape)
+
+
+def normal(
+    seed: int, examples: Tensor, draw: Sequence[int], shape: Sequence[int], dtype: torch.dtype
+) -> Tensor:
+    """Standard normal numbers, by Box and Muller (1958)."""
+    pairs = uniform(seed, examples, draw, (2, *shape), torch.float64)
+    radius = (-2 * torch.log1p(-pairs[:, 0])).sqrt()
+    return (radius * torch.cos(2 * math.pi * pairs[:, 1])).to(dtype)
+
+
+def ball(seed: int, examples: Tensor, draw: Sequence[int], like: Tensor, norm: str) -> Tensor:
+    """Points in the unit ball of ``norm``, uniform, of the shape of ``like``."""
+    shape = tuple(like.shape[1:])
+    if norm == "linf":
+        return 2 * uniform(seed, examples, draw, shape, like.dtype) - 1
+    points = normal(seed, examples, (*draw, 1), shape, like.dtype).flatten(1)
+    radius = uniform(seed, examples, (*draw, 2), (1,), like.dtype) ** (1 / points.shape[1])
+    length: Tensor = points.norm(dim=1, keepdim=True)
+    points = points / length.clamp_min(torch.finfo(like.dtype).tiny)
+    return (points * radius).reshape(like.shape)

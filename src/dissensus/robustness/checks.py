@@ -21,7 +21,7 @@ from dissensus.robustness.gradient import FGSM, PGD, GradientAttack
 from dissensus.robustness.outcome import Outcome, run
 from dissensus.robustness.square import Noise, Square
 
-__all__ = ["CHECKED", "Flag", "Row", "large_eps", "order_flags", "probe_flags"]
+__all__ = ["CHECKED", "Flag", "Row", "large_eps", "order_flags", "probe_flags", "strongest"]
 
 #: How many examples the checks that need runs of their own look at.
 CHECKED = 128
@@ -158,37 +158,36 @@ def probe_flags(
     ens: Ensemble, x: Tensor, y: Tensor, rows: Sequence[Row], batch_size: int, seed: int
 ) -> list[Flag]:
     """Two runs of the strongest gradient attack on some examples: at a large ε, and in float64."""
-    strongest = min(
-        (row for row in rows if row.iterative),
-        key=lambda row: row.outcome.accuracy.value,
-        default=None,
-    )
-    attack = PGD() if strongest is None else strongest.outcome.attack
+    row = strongest(rows)
+    attack = PGD() if row is None else row.outcome.attack
     assert isinstance(attack, GradientAttack)
     x, y = x[:CHECKED], y[:CHECKED]
-    flags = _large(ens, x, y, attack, batch_size, seed)
-    if strongest is not None and next(ens.parameters()).dtype != torch.float64:
-        broken = strongest.outcome.broken[:CHECKED]
+    flags = [*_large(ens, x, y, attack, batch_size, seed)]
+    if row is not None and next(ens.parameters()).dtype != torch.float64:
+        broken = row.outcome.broken[:CHECKED]
         flags += _double(ens, x, y, attack, broken, batch_size, seed)
     return flags
 
 
+def strongest(rows: Sequence[Row]) -> Row | None:
+    """The iterative gradient attack that left the least accuracy; None where there is none."""
+    iterative = [row for row in rows if row.iterative]
+    return min(iterative, key=lambda row: row.outcome.accuracy.value, default=None)
+
+
 def _large(
     ens: Ensemble, x: Tensor, y: Tensor, attack: GradientAttack, batch_size: int, seed: int
-) -> list[Flag]:
+) -> Iterator[Flag]:
     big = replace(attack, eps=large_eps(x, attack.norm))
     outcome = run(ens, x, y, big, batch_size=batch_size, seed=seed)
     left = int((~outcome.broken).sum())
-    if not _some(left, len(outcome), LEFT):
-        return []
-    return [
-        Flag(
+    if _some(left, len(outcome), LEFT):
+        yield Flag(
             "large ε",
             f"At ε = {big.eps:.3g} ({attack.norm}), where every input can be made plain grey, "
             f"{left} of {len(outcome)} examples still resist {big.spec()}: the attack fails, not "
             "the inputs. Gradients are masked or it has too few steps.",
         )
-    ]
 
 
 def _double(
@@ -199,20 +198,18 @@ def _double(
     broken: Tensor,
     batch_size: int,
     seed: int,
-) -> list[Flag]:
+) -> Iterator[Flag]:
     exact = copy.deepcopy(ens).double()
     try:
         outcome = run(exact, x.double(), y, attack, batch_size=batch_size, seed=seed)
     except RuntimeError as error:  # a layer that makes float32 of its own
         text = f"The model does not run in float64 ({error}), so that rounding was not looked at."
-        return [Flag("float64", " ".join(text.split()))]
+        yield Flag("float64", " ".join(text.split()))
+        return
     more = int(outcome.broken.sum()) - int(broken.sum())
-    if not _some(more, len(outcome), 2 * TOLERATED):
-        return []
-    return [
-        Flag(
+    if _some(more, len(outcome), 2 * TOLERATED):
+        yield Flag(
             "float64",
             f"In float64 {attack.spec()} breaks {more} more of {len(outcome)} examples than in "
             "float32: rounding hides gradients. Evaluate ens.double().",
         )
-    ]

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dissensus.detection import Detection, RocCurve, roc_curve
@@ -15,8 +14,8 @@ from dissensus.ensemble import Ensemble
 from dissensus.progress import ProgressBar
 from dissensus.robustness.adaptive import SMOOTH, Disguised
 from dissensus.robustness.attacks import parse
-from dissensus.robustness.base import Attack, Victim, all_steps, frozen
-from dissensus.robustness.outcome import Outcome, run
+from dissensus.robustness.base import Attack, all_steps
+from dissensus.robustness.outcome import Outcome, member_logits, run
 from dissensus.scores import score_all
 
 __all__ = ["AdversarialDetection", "detect"]
@@ -82,8 +81,7 @@ def detect(
     """
     chosen = all_steps(parse(attack))  # a detector meets attacks that mean it
     budget = chosen.budget()
-    before = _logits(ens, x, batch_size)
-    clean = score_all(before, scores)
+    clean = score_all(member_logits(ens, x, batch_size).cpu(), scores)
     hidden = [name for name in clean if name in SMOOTH] if adaptive == "all" else list(adaptive)
     if adaptive != "all":
         # The default asks for ensemble diversity, which small sets of classes do not have.
@@ -127,16 +125,9 @@ def _measure(
             f"{outcome.attack.spec()} broke none of {len(outcome)} examples, so that there is "
             "nothing to detect; raise its ε"
         )
-    after = _logits(ens, outcome.adversarial[fooled], batch_size)
+    after = member_logits(ens, outcome.adversarial[fooled], batch_size).cpu()
     changed = score_all(after, list(clean))
     measured = {
         name: evaluate_detection(clean[name], changed[name], bootstrap=bootstrap) for name in clean
     }
     return measured, {name: roc_curve(clean[name], changed[name]) for name in clean}
-
-
-def _logits(ens: Ensemble, x: Tensor, batch_size: int) -> Tensor:
-    victim = Victim(ens)
-    with frozen(ens), torch.no_grad():
-        parts = [victim.logits(p.to(ens.device, victim.dtype)) for p in x.split(batch_size)]
-    return torch.cat(parts, 1).cpu()

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dissensus.detection import Estimate, proportion
 from dissensus.ensemble import Ensemble
+from dissensus.files import write_npz, write_safetensors
 from dissensus.progress import ProgressBar
-from dissensus.robustness.attacks import PROTOCOLS, Protocol, joined, paper, parse, standard
+from dissensus.robustness.attacks import Protocol, choose_protocol, parse
 from dissensus.robustness.base import Attack
-from dissensus.robustness.checks import Flag, Row, order_flags, probe_flags
+from dissensus.robustness.checks import Flag, Row, order_flags, probe_flags, strongest
 from dissensus.robustness.gradient import PGD, GradientAttack
 from dissensus.robustness.outcome import run
-from dissensus.robustness.report import report, save_examples
 from dissensus.robustness.transfer import attack_by_transfer
-from dissensus.specs import check_choice
 
 __all__ = ["Curve", "Robustness", "Worst", "curve_over_eps", "evaluate"]
 
@@ -104,12 +105,54 @@ class Robustness:
         return torch.where(broken.any(0), broken.int().argmax(0), -1)
 
     def save(self, path: str | Path) -> None:
-        """The changed inputs as ``.npz`` or ``.safetensors``; see :func:`save_examples`."""
-        save_examples(self, path)
+        """Write the changed inputs of every attack to ``path``, ``.npz`` or ``.safetensors``.
+
+        ``x`` and ``y`` are inputs and labels as ``dissensus predict`` reads them: each example as
+        the first attack that broke it made it, and as it was where none did; ``broken_by``
+        ``[batch]`` is that attack, or −1. ``original`` are the inputs before, ``adversarial``
+        ``[attacks, batch, …]`` all results and ``predictions`` ``[attacks, batch]`` what the
+        ensemble makes of them. ``attacks`` names the attacks: an array of text in ``.npz``, a JSON
+        list in the metadata of ``.safetensors``.
+        """
+        path = Path(path)
+        if path.suffix not in (".npz", ".safetensors"):
+            raise ValueError(f"adversarial examples go to .npz or .safetensors, got {path.name}")
+        original, by = self.inputs.detach().cpu(), self.breaker
+        adversarial = torch.stack([row.outcome.adversarial.cpu() for row in self.rows])
+        changed = adversarial[by.clamp_min(0), torch.arange(len(by))].to(original.dtype)
+        is_broken = (by >= 0).reshape(-1, *[1] * (original.ndim - 1))
+        tensors = {
+            "x": torch.where(is_broken, changed, original),
+            "y": self.rows[0].outcome.labels,
+            "broken_by": by,
+            "original": original,
+            "adversarial": adversarial,
+            "predictions": torch.stack([row.outcome.predictions for row in self.rows]),
+        }
+        names = [row.label for row in self.rows]
+        if path.suffix == ".npz":
+            arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+            write_npz(path, {**arrays, "attacks": np.array(names)})
+        else:
+            write_safetensors(path, tensors, {"attacks": json.dumps(names)})
 
     def report(self) -> str:
         """The table, the headline, and what to doubt, to read."""
-        return report(self)
+        lines = [
+            f"{self.examples} examples, white-box on the whole ensemble, inputs in [0, 1]",
+            f"Attacks: {self.label}",
+            "",
+            *_table(self),
+            "",
+            *_headline(self),
+            "",
+        ]
+        if self.flags:
+            lines += ["Do not trust these numbers yet:"]
+            lines += [f"- {flag.name}: {flag.text}" for flag in self.flags]
+        else:
+            lines += ["No sign of masked gradients was found. That is no proof of their absence."]
+        return "\n".join([*lines, *self.notes])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a JSON record."""
@@ -133,6 +176,58 @@ class Robustness:
 
 def _numbers(value: Estimate) -> dict[str, float]:
     return {"accuracy": value.value, "low": value.low, "high": value.high}
+
+
+# ---- the table and its headline -----------------------------------------------------------------
+
+_HEADINGS = ("attack", "accuracy", "95% interval", "L∞", "L2", "L1", "L0", "∇ = 0")
+
+
+def _table(result: Robustness) -> list[str]:
+    clean = ("none", *_accuracy(result.clean_accuracy), "", "", "", "", "")
+    rows = [_HEADINGS, clean, *(_cells(row) for row in result.rows)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    lines.append(
+        "Distances are means over the examples that the attack broke; ∇ = 0 is the share of "
+        "gradients that were exactly 0."
+    )
+    return lines
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    distortions = [row.outcome.distortion(norm) for norm in ("linf", "l2", "l1", "l0")]
+    written = ["–" if value is None else f"{value:.3g}" for value in distortions]
+    zeros = f"{row.outcome.zero_share:.0%}" if int(row.outcome.gradients.sum()) else "–"
+    return (row.label, *_accuracy(row.outcome.accuracy), *written, zeros)
+
+
+def _accuracy(value: Estimate) -> tuple[str, str]:
+    return f"{value.value:.1%}", f"{value.low:.1%} to {value.high:.1%}"
+
+
+def _headline(result: Robustness) -> list[str]:
+    worst = result.worst
+    lines = [
+        f"Worst case for each example, {entry.norm} ε = {entry.eps:g}: "
+        f"{entry.accuracy.value:.1%} (95% interval {entry.accuracy.low:.1%} to "
+        f"{entry.accuracy.high:.1%})"
+        for entry in worst
+    ]
+    if len(worst) != 1 or any(row.outcome.attack.budget() is None for row in result.rows):
+        value = result.accuracy
+        lines.append(
+            f"Worst case over all attacks, whatever their size: {value.value:.1%} "
+            f"({value.low:.1%} to {value.high:.1%})"
+        )
+    return lines
+
+
+# ---- evaluation ---------------------------------------------------------------------------------
 
 
 def evaluate(
@@ -168,7 +263,7 @@ def evaluate(
     >>> result.accuracy <= min(row.outcome.accuracy for row in result.rows)
     True
     """
-    chosen = _protocol(attacks, protocol, eps, norm, like)
+    chosen = choose_protocol(attacks, protocol, eps, norm, like)
     others = dict(surrogates or {})
     total = len(chosen.attacks) + len(others) + len(curve) + bool(checks)
     with ProgressBar("attacks", total, show=progress, delay=2.0) as bar:
@@ -176,7 +271,7 @@ def evaluate(
         for attack in chosen.attacks:
             tick = bar.begin(attack.spec())
             rows.append(Row(run(ens, x, y, attack, None, None, batch_size, seed, tick)))
-        probe = _strongest(rows)
+        probe = _probe(rows)
         for name, other in others.items():
             tick = bar.begin(f"transfer from {name}")
             outcome = attack_by_transfer(ens, other, x, y, probe, batch_size, seed, tick)
@@ -195,49 +290,14 @@ def evaluate(
     )
 
 
-def _protocol(
-    attacks: Sequence[str | Attack] | None,
-    protocol: str | Protocol | None,
-    eps: float | None,
-    norm: str,
-    like: str,
-) -> Protocol:
-    if attacks is None and protocol is None:
-        raise ValueError("give attacks=['pgd:eps=0.1', …] or protocol='standard' with eps=")
-    if attacks is not None:
-        if isinstance(attacks, str | Attack):
-            attacks = [attacks]
-        own = tuple(parse(attack) for attack in attacks)
-        if not own:
-            raise ValueError("attacks must name at least one attack, got none")
-        if len({attack.spec() for attack in own}) < len(own):
-            raise ValueError("an attack is given twice; leave one out")
-        asked = Protocol("own", "attacks as asked for", own)
-        return asked if protocol is None else joined([_named(protocol, eps, norm, like), asked])
-    assert protocol is not None
-    return _named(protocol, eps, norm, like)
-
-
-def _named(protocol: str | Protocol, eps: float | None, norm: str, like: str) -> Protocol:
-    if isinstance(protocol, Protocol):
-        return protocol
-    check_choice("evaluate", "protocol", protocol, PROTOCOLS)
-    if protocol == "paper":
-        return paper(like)
-    if eps is None:
-        raise ValueError("protocol='standard' needs eps=, as 0.1 for MNIST or 8/255 for CIFAR-10")
-    return standard(float(eps), norm)
-
-
-def _strongest(rows: Sequence[Row]) -> GradientAttack:
-    """The iterative gradient attack that left least; plain PGD if there is none."""
-    iterative = [row.outcome for row in rows if row.iterative]
-    if not iterative:
-        budget = next((row.outcome.attack.budget() for row in rows), None)
+def _probe(rows: Sequence[Row]) -> GradientAttack:
+    """The attack of the strongest row; plain PGD if there is none."""
+    row = strongest(rows)
+    if row is None:
+        budget = rows[0].outcome.attack.budget() if rows else None
         return PGD() if budget is None else PGD(norm=budget[0], eps=budget[1])
-    attack = min(iterative, key=lambda outcome: outcome.accuracy.value).attack
-    assert isinstance(attack, GradientAttack)
-    return attack
+    assert isinstance(row.outcome.attack, GradientAttack)
+    return row.outcome.attack
 
 
 # ---- curves -------------------------------------------------------------------------------------

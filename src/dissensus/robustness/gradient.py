@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.robustness.base import NORMS, Attack, Batch, Case, Journal, Victim, with_restarts
+from dissensus.robustness.base import Attack, Batch, Case, Journal, Victim, ball, with_restarts
 from dissensus.robustness.losses import LOSSES, Goal
-from dissensus.robustness.randomness import ball
 from dissensus.specs import check_choice, number
 
 __all__ = [
@@ -70,9 +69,7 @@ class GradientAttack(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        name = type(self).__name__
-        check_choice(name, "norm", self.norm, NORMS)
-        check_choice(name, "schedule", self.plan().schedule, list(SCHEDULES))
+        check_choice(type(self).__name__, "schedule", self.plan().schedule, list(SCHEDULES))
 
     @abstractmethod
     def plan(self) -> Plan:

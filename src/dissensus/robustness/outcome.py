@@ -15,11 +15,18 @@ from dissensus.ensemble import Ensemble
 from dissensus.outputs import check_labels
 from dissensus.progress import ProgressBar
 from dissensus.robustness.attacks import parse
-from dissensus.robustness.base import Attack, Case, Journal, Victim, distances, frozen
+from dissensus.robustness.base import Attack, Case, Journal, Victim, distances, frozen, uniform
 from dissensus.robustness.losses import Goal
-from dissensus.robustness.randomness import uniform
 
-__all__ = ["AttackError", "Outcome", "attack", "check_inputs", "draw_targets", "predicted", "run"]
+__all__ = [
+    "AttackError",
+    "Outcome",
+    "attack",
+    "check_inputs",
+    "draw_targets",
+    "member_logits",
+    "run",
+]
 
 
 @dataclass(frozen=True)
@@ -111,9 +118,6 @@ class Outcome:
         }
 
 
-Tick = Callable[[float], None]
-
-
 class AttackError(RuntimeError):
     """An attack returned what it must not: outside [0, 1], outside its budget, or not finite."""
 
@@ -164,7 +168,7 @@ def run(
     targets: Tensor | None = None,
     batch_size: int = 256,
     seed: int = 0,
-    tick: Tick | None = None,
+    tick: Callable[[float], None] | None = None,
 ) -> Outcome:
     """:func:`attack` without a bar; ``tick`` gets the share that is done."""
     victim = Victim(ens, members)
@@ -177,22 +181,21 @@ def run(
     started, home = time.perf_counter(), x.device
     with frozen(ens):
         x, y = x.detach().to(ens.device, victim.dtype).clone(), y.to(ens.device).clone()
-        log_probs = predicted(victim, x, batch_size)
+        log_probs = _predicted(victim, x, batch_size)
         check_labels(y, len(x), log_probs.shape[-1])
         goal = Goal(y.long(), _targets(chosen, targets, y, log_probs.shape[-1], seed))
-        journal = Journal(len(x), x.device)
+        journal = Journal(len(x), x.device, tick)
         open_rows = (~goal.reached(log_probs)).nonzero().squeeze(1)
         adversarial = x.clone()
         for start in range(0, len(open_rows), batch_size):
             rows = open_rows[start : start + batch_size]
-            if tick is not None:
-                _report_to(tick, journal, start, len(rows), len(open_rows))
+            journal.span = (start / len(open_rows), len(rows) / len(open_rows))
             case = Case(x[rows], goal.take(rows), rows, seed)
             points = chosen.perturb(victim, case, journal).detach()
             _check_result(chosen, case.x, points)
             adversarial[rows] = points
         after = log_probs.clone()
-        after[open_rows] = predicted(victim, adversarial[open_rows], batch_size).to(after.dtype)
+        after[open_rows] = _predicted(victim, adversarial[open_rows], batch_size).to(after.dtype)
         _check_finite_outputs(after)
         reached = goal.reached(after)
         moved = distances(x, adversarial)
@@ -215,12 +218,20 @@ def run(
     )
 
 
-def predicted(victim: Victim, x: Tensor, batch_size: int) -> Tensor:
+def _predicted(victim: Victim, x: Tensor, batch_size: int) -> Tensor:
     """Combined log-probabilities without gradients, batch by batch."""
     if not len(x):
         return x.new_zeros(0, 1)
     with torch.no_grad():
         return torch.cat([victim.log_probs(part) for part in x.split(batch_size)])
+
+
+def member_logits(ens: Ensemble, x: Tensor, batch_size: int) -> Tensor:
+    """The members' outputs ``[members, batch, classes]`` in evaluation mode, batch by batch."""
+    victim = Victim(ens)
+    with frozen(ens), torch.no_grad():
+        parts = [victim.logits(part.to(ens.device, victim.dtype)) for part in x.split(batch_size)]
+    return torch.cat(parts, 1)
 
 
 def draw_targets(y: Tensor, classes: int, seed: int) -> Tensor:
@@ -266,11 +277,6 @@ def _targets(
     if same:
         raise ValueError(f"a target must differ from the label, got {same} that are the same")
     return targets.long()
-
-
-def _report_to(tick: Tick, journal: Journal, start: int, size: int, total: int) -> None:
-    """Let ``journal`` call ``tick`` with the share of all batches that is done."""
-    journal.report(lambda share: tick((start + share * size) / total))
 
 
 def _check_result(chosen: Attack, x: Tensor, points: Tensor) -> None:

@@ -8,10 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dissensus.robustness.base import NORMS, Attack, Batch, Case, Journal, Victim, with_restarts
+from dissensus.robustness.base import (
+    Attack,
+    Batch,
+    Case,
+    Journal,
+    Victim,
+    ball,
+    uniform,
+    with_restarts,
+)
 from dissensus.robustness.gradient import projected, unit_step
 from dissensus.robustness.losses import LOSSES
-from dissensus.robustness.randomness import ball, uniform
 from dissensus.specs import check_choice, number
 
 __all__ = ["Noise", "Square"]
@@ -28,10 +36,6 @@ class Noise(Attack):
     norm: str = "linf"
     tries: int = number(20, low=1)
     targeted: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("Noise", "norm", self.norm, NORMS)
 
     def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
         batch = Batch(case, journal)
@@ -71,7 +75,6 @@ class Square(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("Square", "norm", self.norm, NORMS)
         check_choice("Square", "loss", self.loss, list(LOSSES))
 
     def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:

@@ -15,9 +15,9 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.progress import ProgressBar
 from dissensus.robustness.attacks import parse
-from dissensus.robustness.base import Attack, Victim, all_steps, frozen
+from dissensus.robustness.base import Attack, Victim, all_steps
 from dissensus.robustness.losses import Goal
-from dissensus.robustness.outcome import Outcome, draw_targets, predicted, run
+from dissensus.robustness.outcome import Outcome, draw_targets, member_logits, run
 
 __all__ = ["attack_by_transfer", "transfer", "transfer_between"]
 
@@ -94,9 +94,7 @@ def _prepared(
         chosen = replace(chosen, targeted=True)  # type: ignore[call-arg]
     if not chosen.wants_targets:
         return chosen, None
-    victim = Victim(ens)
-    with frozen(ens), torch.no_grad():
-        classes = victim.log_probs(x[:1].to(ens.device, victim.dtype)).shape[-1]
+    classes = member_logits(ens, x[:1], batch_size=1).shape[-1]
     return chosen, draw_targets(y.long(), classes, seed)
 
 
@@ -111,16 +109,10 @@ def _received(
 ) -> Tensor:
     """Accuracy, or how often the target is predicted: of each member, or of the whole."""
     wanted = (y if targets is None else targets).to(receiver.device)
-    victim = Victim(receiver)
-    hits: Tensor | float = 0.0
-    with frozen(receiver), torch.no_grad():
-        for part, labels in zip(x.split(batch_size), wanted.split(batch_size), strict=True):
-            logits = victim.logits(part.to(receiver.device, victim.dtype))
-            predicted = victim.combined(logits)[None] if whole else logits
-            hits = hits + (predicted.argmax(-1) == labels).sum(1).double()
-    assert isinstance(hits, Tensor)
-    rates = (hits / len(x)).cpu()
-    return rates[0] if whole else rates
+    outputs = member_logits(receiver, x, batch_size)
+    if whole:
+        outputs = Victim(receiver).combined(outputs)
+    return (outputs.argmax(-1) == wanted).double().mean(-1).cpu()
 
 
 def attack_by_transfer(
@@ -135,10 +127,10 @@ def attack_by_transfer(
 ) -> Outcome:
     """``attack`` made on ``surrogate`` with all its steps, and what ``ens`` predicts for it."""
     outcome = run(surrogate, x, y, all_steps(attack), None, None, batch_size, seed, tick)
-    victim = Victim(ens)
-    with frozen(ens):
-        inputs = (part.to(ens.device, victim.dtype) for part in (x, outcome.adversarial))
-        before, after = (predicted(victim, part, batch_size).cpu() for part in inputs)
+    before, after = (
+        Victim(ens).combined(member_logits(ens, inputs, batch_size)).cpu()
+        for inputs in (x, outcome.adversarial)
+    )
     return replace(
         outcome,
         clean_predictions=before.argmax(-1),
