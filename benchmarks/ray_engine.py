@@ -24,7 +24,7 @@ from dissensus.data import Data, load
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.sweeps.engines import Cell, CellFolder, Crew, Engine, LocalEngine, RayEngine, Record
-from dissensus.sweeps.engines.worker import Each
+from dissensus.sweeps.engines.local import Each
 from dissensus.training import fit
 
 _PROCESSES, _CELLS, _LIMIT = 2, 64, 1.15

@@ -14,7 +14,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from dissensus.sweeps import progress, run
+from dissensus.sweeps import run
 from dissensus.sweeps.engines import CellFolder
 from tests.test_readme import README, dissensus_arguments, readme_blocks, shell_commands
 
@@ -118,7 +118,7 @@ def test_an_interrupt_says_how_to_go_on(
     dissensus: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "my sweep"
-    real = progress.SweepProgress.record
+    real = run.SweepProgress.record
 
     def stop(shown: Any, record: dict[str, Any]) -> None:
         real(shown, record)
@@ -127,7 +127,7 @@ def test_an_interrupt_says_how_to_go_on(
 
     words = [*DIABETES, *GRID, "--epochs", 1, "--out", out]
     with monkeypatch.context() as patch:
-        patch.setattr(progress.SweepProgress, "record", stop)
+        patch.setattr(run.SweepProgress, "record", stop)
         answer = dissensus("sweep", *words)
     assert answer.status == 130
     told = f"{STOPPED} dissensus sweep --resume --out '{out}'\n"
@@ -224,7 +224,7 @@ def test_the_table_fills_on_a_terminal(
         consoles.append(Console(stderr=stderr, force_terminal=True, width=120))
         return consoles[-1]
 
-    monkeypatch.setattr(progress, "Console", terminal)
+    monkeypatch.setattr(run, "Console", terminal)
     answer = dissensus("sweep", *DIABETES, *GRID, "--epochs", 1, "--out", tmp_path)
     assert answer.status == 0
     assert len(consoles) == 1

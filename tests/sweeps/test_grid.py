@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dissensus.sweeps import Plan, parse_grid, points
 from dissensus.sweeps.engines.cell_folder import check_cells
 from dissensus.sweeps.grid import file_name, label, parse_axis, written
-from dissensus.sweeps.keys import known_keys, with_point
+from dissensus.sweeps.plan import known_keys, with_point
 
 Sections = dict[str, dict[str, Any]]
 

@@ -1,27 +1,48 @@
-"""Plan of a sweep: settings, a grid over them, repeats, and perhaps a search first."""
+"""Plan of a sweep: settings, a grid over them, repeats, and perhaps a search first.
+
+A key of a grid is a setting of the objective (``beta``), of the optimiser (``lr``), an option of
+``dissensus train`` (``batch_size``), or an option of the model (``model.hidden``).
+"""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from dissensus.files import format_toml, read_toml, write_text
+from dissensus.models import MODELS
+from dissensus.objectives import OBJECTIVES, parse
 from dissensus.runs.config import absolute_model, absolute_path, complete_config
-from dissensus.runs.settings import Sections
+from dissensus.runs.settings import Sections, setting_fields
+from dissensus.specs import join_spec, nearest, split_spec
 from dissensus.sweeps.engines import Cell, plain
-from dissensus.sweeps.grid import Grid, Point, file_name, label, points
-from dissensus.sweeps.keys import check_keys, check_points, with_point
+from dissensus.sweeps.grid import Grid, Point, file_name, label, points, written
+from dissensus.training.optim import Optimizer
 
-__all__ = ["CELLS", "SEARCH", "SUMMARY", "SWEEP", "Plan", "cell_label"]
+__all__ = ["CELLS", "SEARCH", "SUMMARY", "Plan", "cell_label", "known_keys", "with_point"]
 
-SWEEP, SUMMARY, CELLS, SEARCH = "sweep.toml", "summary.json", "cells", "search"
+_SWEEP, SUMMARY, CELLS, SEARCH = "sweep.toml", "summary.json", "cells", "search"
 
 #: Sections that say where and how to compute, not what, and so are free to change.
 _LOCAL = ("machine", "run")
+
+
+#: Options of ``dissensus train`` that a grid may vary.
+_OPTIONS = (
+    *("objective", "members", "combine", "epochs", "batch_size", "schedule", "patience"),
+    *("freeze_patience", "select_by", "clip", "augment", "adversarial"),
+)
+
+#: Settings of every optimiser, or of one kind, which says so itself.
+_OPTIMIZER_KEYS = ("lr", "weight_decay", "momentum")
+
+_MODEL = "model."
+_SETTINGS = setting_fields()
 
 
 @dataclass(frozen=True)
@@ -53,8 +74,14 @@ class Plan:
         if twice:
             raise ValueError(f"{twice[0]} is both in --grid and in --search; leave one out")
         for grid, option in ((self.grid, "--grid"), (self.space, "--search")):
-            check_keys(grid, self.sections, option)
-            check_points(grid, self.sections, option)
+            _check_keys(grid, self.sections, option)
+            for point in points(grid):  # the objective and the optimiser say what they refuse
+                try:
+                    training = with_point(self.sections, point)["training"]
+                    parse(str(training["objective"]))
+                    Optimizer.parse(str(training["optimizer"]))
+                except ValueError as error:
+                    raise ValueError(f"{option}: {error}") from error
 
     # ---- cells ----------------------------------------------------------------------------------
 
@@ -126,7 +153,7 @@ class Plan:
     @classmethod
     def read(cls, out: str | Path) -> Plan | None:
         """The plan of the sweep in ``out``; None where there is none."""
-        file = Path(out) / SWEEP
+        file = Path(out) / _SWEEP
         if not file.is_file():
             return None
         try:
@@ -151,7 +178,7 @@ class Plan:
                     "another --out, or delete that folder"
                 )
         if before is None or self.repeats > before.repeats:
-            write_text(Path(out) / SWEEP, format_toml(self.asked()))
+            write_text(Path(out) / _SWEEP, format_toml(self.asked()))
 
 
 def _changes(old: Sections, new: Sections) -> Iterator[str]:
@@ -181,3 +208,76 @@ def cell_label(cell: Cell) -> str:
     'beta=0.1, repeat 3'
     """
     return f"{label(cell['point'])}, repeat {cell['repeat']}"
+
+
+# ---- keys of a grid -----------------------------------------------------------------------------
+
+
+def known_keys(sections: Sections) -> list[str]:
+    """All keys that a grid over ``sections`` may vary; any ``model.…`` for a model of one's own."""
+    objective = str(sections["training"]["objective"])
+    parse(objective)  # says what is wrong with it
+    own = [key for layer in objective.split("/") for key in _layer_keys(layer)]
+    builder = MODELS.get(str(sections["model"].get("name", "")))
+    names = () if builder is None else inspect.signature(builder).parameters
+    options = [_MODEL + name for name in names if name not in ("input_shape", "outputs")]
+    return list(dict.fromkeys([*own, *_OPTIMIZER_KEYS, *_OPTIONS, *options]))
+
+
+def _check_keys(grid: Grid, sections: Sections, option: str) -> None:
+    """Raise for a key that is not known, or that the objectives of the grid do not all have."""
+    objectives = [str(text) for text in grid.get("objective", [sections["training"]["objective"]])]
+    for text in objectives:
+        one = {**sections, "training": {**sections["training"], "objective": text}}
+        known = known_keys(one)
+        foreign = str(sections["model"].get("name", "")) not in MODELS
+        for key in grid:
+            if key in known or (foreign and key.startswith(_MODEL) and key != _MODEL):
+                continue
+            if key in ("seed", "split_seed", "member_seed"):
+                raise ValueError(f"{option} {key}: seeds differ by repeat; use --repeats")
+            who = f" with objective {text!r}" if len(objectives) > 1 else ""
+            raise ValueError(f"{option} cannot vary {key!r}{who}; {nearest(key, known)}")
+
+
+def with_point(sections: Sections, point: Point) -> Sections:
+    """Settings with the values of ``point`` put in; what refuses one says it in its own words.
+
+    >>> sections = {"training": {"objective": "augmented", "optimizer": "adam"}, "model": {}}
+    >>> with_point(sections, {"beta": 0.5, "lr": 0.01})["training"]
+    {'objective': 'augmented:beta=0.5', 'optimizer': 'adam:lr=0.01'}
+    """
+    changed = {name: dict(values) for name, values in sections.items()}
+    training = changed["training"]
+    for key in sorted(point, key=lambda key: key != "objective"):  # others belong to it
+        value = point[key]
+        if key in _OPTIONS:
+            item, text = _SETTINGS[key].metadata, _SETTINGS[key].type == "str | None"
+            value = written(value) if text else value
+            changed.setdefault(item["section"], {})[item["key"]] = value
+        elif key in _OPTIMIZER_KEYS:
+            training["optimizer"] = _put(str(training["optimizer"]), key, value)
+        elif key.startswith(_MODEL):
+            changed.setdefault("model_options", {})[key.removeprefix(_MODEL)] = value
+        else:
+            layers = str(training["objective"]).split("/")
+            # The outermost of wrapped objectives that has it; else the first says that it has none.
+            place = next((i for i, layer in enumerate(layers) if key in _layer_keys(layer)), 0)
+            layers[place] = _put(layers[place], key, value)
+            training["objective"] = "/".join(layers)
+    return changed
+
+
+def _put(text: str, key: str, value: Any) -> str:
+    """``name:key=value,…`` with ``key`` set to ``value``."""
+    name, settings = split_spec(text)
+    settings.pop(key, None)
+    return join_spec(name, {**settings, key: written(value)})
+
+
+def _layer_keys(layer: str) -> list[str]:
+    kind = OBJECTIVES.get(split_spec(layer)[0])
+    if kind is None:
+        return []
+    # How members are combined is an option of its own, which the objective follows.
+    return [item.name for item in fields(kind) if item.name not in ("objective", "combine")]

@@ -1,30 +1,35 @@
-"""Run of a sweep: check everything, search, train what is missing, summarise."""
+"""Run of a sweep: check everything, search, train what is missing, summarise, and show it."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from functools import partial
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from dissensus.runs import DataSummary, check_same_data
 from dissensus.sweeps.engines import Cell, CellFolder, Crew, Engine, LocalEngine, RayEngine, Record
 from dissensus.sweeps.engines.cell_folder import check_cells, find_missing
-from dissensus.sweeps.engines.queue import exclusive
-from dissensus.sweeps.grid import Point, label, points
-from dissensus.sweeps.plan import CELLS, SEARCH, SUMMARY, Plan
-from dissensus.sweeps.search import SharedStudy, Trial, best_trial, propose
+from dissensus.sweeps.grid import label, points
+from dissensus.sweeps.plan import CELLS, SEARCH, SUMMARY, Plan, cell_label
+from dissensus.sweeps.search import search_repeats
 from dissensus.sweeps.summary import Summary, summarize
 from dissensus.sweeps.trainer import CellTrainer, nbytes
 
-__all__ = ["Watcher", "run_sweep"]
+__all__ = ["SweepProgress", "Watcher", "run_sweep"]
+
+OnRecord = Callable[[Record], object]
 
 #: Bytes that the ensembles and data of all batches under way on one machine may take.
 _MEMORY = 2 << 30
+
+_SECONDS_BETWEEN_LINES = 5.0
 
 
 class Watcher:
@@ -68,15 +73,24 @@ def run_sweep(
     data = _check_plan(plan, place, here)
     task, there.sha256 = data.task, data.sha256
     with engine.crew(there.run) as crew:
-        scheduler = _Scheduler(plan, here, crew, seen)
-        chosen = _search(plan, task, place, scheduler, seen, storage) if plan.space else {}
+
+        def train(cells: Sequence[Cell], folder: CellFolder, on_record: OnRecord) -> None:
+            """Train ``cells``; their records come in no fixed order."""
+            if cells:
+                folder.folder.mkdir(parents=True, exist_ok=True)
+                crew.run(_batches(cells, here, crew), folder, on_record, seen.waiting)
+
+        chosen = {}
+        if plan.space:
+            trials = CellFolder(place / SEARCH)
+            chosen = search_repeats(plan, task, trials, train, seen.searching, storage)
         cells = plan.cells(task, chosen)
         check_cells(cells)
         folder = CellFolder(place / CELLS)
         records, missing = find_missing(cells, folder, again=False)
         seen.begin(cells, list(records.values()))
         try:
-            scheduler.run(missing, folder, seen.record)
+            train(missing, folder, seen.record)
         finally:
             summary = summarize(cells, folder.records().values())
             summary.path, summary.searched = place, bool(plan.space)
@@ -107,7 +121,9 @@ def _check_plan(plan: Plan, out: Path, trainer: CellTrainer) -> DataSummary:
         check_same_data(stored, data_summary, out)
     if plan.space and not len(data.val[0]):
         raise ValueError("--search chooses by validation error: it needs --val above 0")
-    for option, grid in (("--grid", points(plan.grid)), ("--search", _one_by_one(plan.space))):
+    # Of the search each value on its own: all combinations may be too many to build.
+    choices = [{key: value} for key, values in plan.space.items() for value in values]
+    for option, grid in (("--grid", points(plan.grid)), ("--search", choices)):
         for point in grid:
             try:
                 trainer.check(plan.cell(data.task, point, 0, {}))
@@ -120,49 +136,103 @@ def _check_plan(plan: Plan, out: Path, trainer: CellTrainer) -> DataSummary:
     return data_summary
 
 
-def _one_by_one(space: dict[str, list[Any]]) -> list[Point]:
-    """Each value of each key on its own: all combinations may be too many to build."""
-    return [{key: value} for key, values in space.items() for value in values]
+# ---- progress -----------------------------------------------------------------------------------
+
+
+class SweepProgress(Watcher):
+    """The table as it fills; without a terminal a line now and then, and every failure."""
+
+    def __init__(self, *, show: bool) -> None:
+        self.show, self.console = show, Console(stderr=True)
+        self.live: Live | None = None
+        self.cells: Sequence[Cell] = ()
+        self.records: dict[str, Record] = {}
+        self.started, self.last_line = time.monotonic(), 0.0
+        self.head, self.table = "", Table()
+
+    def __enter__(self) -> Self:
+        if self.show and self.console.is_terminal:
+            self.live = Live(
+                get_renderable=self._renderable,
+                console=self.console,
+                transient=True,
+                refresh_per_second=4,
+            )
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def searching(self, trials: int, total: int) -> None:
+        self.head = f"search: {trials}/{total} trials"
+        self._line(self.head, always=trials == total)
+
+    def begin(self, cells: Sequence[Cell], records: Sequence[Record]) -> None:
+        self.cells = cells
+        self.records = {record["name"]: record for record in records}
+        if records:
+            self.say(f"sweep: {len(records)} of {len(cells)} cells are done already")
+        self._update()
+
+    def record(self, record: Record) -> None:
+        self.records[record["name"]] = record
+        self._update()
+        name, error = cell_label(record["cell"]), record.get("error")
+        if error is not None:
+            self.say(f"sweep: {name} failed: {error.splitlines()[0]}")
+            return
+        val = record["result"].get("val", record["result"].get("test"))
+        error = "" if val is None else f", ERR {val['ensemble_error']:.4f}"
+        self._line(f"{self.head}, {name}{error}")
+
+    def waiting(self, count: int) -> None:
+        self.say(f"sweep: {count} cells are run by another program; waiting for them")
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self.show:
+            self.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    def _line(self, text: str, *, always: bool = False) -> None:
+        late = time.monotonic() - self.last_line >= _SECONDS_BETWEEN_LINES
+        if self.live is None and (late or always):
+            self.last_line = time.monotonic()
+            self.say(text)
+
+    def _update(self) -> None:
+        self.head = f"sweep: {len(self.records)}/{len(self.cells)} cells"
+        if self.live is not None:
+            self.table = summarize(self.cells, self.records.values()).table()
+
+    def _renderable(self) -> RenderableType:
+        seconds = int(time.monotonic() - self.started)
+        title = f"{self.head or 'checking'}, {seconds // 60}:{seconds % 60:02d}"
+        return Group(Text(title), self.table) if self.cells else Text(title)
 
 
 # ---- batches ----------------------------------------------------------------------------------
 
 
-@dataclass
-class _Scheduler:
-    """Divides cells into batches and lets the crew run them."""
-
-    plan: Plan
-    trainer: CellTrainer
-    crew: Crew
-    seen: Watcher
-
-    def run(
-        self, cells: Sequence[Cell], folder: CellFolder, on_record: Callable[[Record], object]
-    ) -> None:
-        """Train ``cells``; their records come in no fixed order."""
-        if not cells:
-            return
-        folder.folder.mkdir(parents=True, exist_ok=True)
-        batches: list[list[Cell]] = []
-        for group in _group_alike(cells):
-            if len(group) == 1 or self.trainer.check(group[0]) is None:
-                batches += [[cell] for cell in group]
-            else:
-                batches += self._fleets(group)
-        self.crew.run(batches, folder, on_record, self.seen.waiting)
-
-    def _fleets(self, cells: list[Cell]) -> list[list[Cell]]:
-        """Even parts: one for each process, more if memory requires it."""
-        job = self.trainer.prepare(cells[0])
-        weights = sum(p.numel() * p.element_size() for p in job.ens.parameters())
-        repeats = len({cell["repeat"] for cell in cells})
-        # Weights, gradients, the best ones, moments, and a share of each repeat's data.
-        each = 8 * weights + nbytes(job.data) * repeats / len(cells)
-        most = max(1, int(_MEMORY * self.crew.machines / self.crew.jobs / each))
-        count = max(min(self.crew.jobs, len(cells)), -(-len(cells) // most))
-        size = -(-len(cells) // count)
-        return [cells[begin : begin + size] for begin in range(0, len(cells), size)]
+def _batches(cells: Sequence[Cell], trainer: CellTrainer, crew: Crew) -> list[list[Cell]]:
+    """Cells that train together as one fleet, in even parts; others each on its own."""
+    batches: list[list[Cell]] = []
+    for group in _group_alike(cells):
+        size = 1
+        if len(group) > 1 and trainer.check(group[0]) is not None:
+            job = trainer.prepare(group[0])
+            weights = sum(p.numel() * p.element_size() for p in job.ens.parameters())
+            repeats = len({cell["repeat"] for cell in group})
+            # Weights, gradients, the best ones, moments, and a share of each repeat's data.
+            each = 8 * weights + nbytes(job.data) * repeats / len(group)
+            most = max(1, int(_MEMORY * crew.machines / crew.jobs / each))
+            # One part for each process, more if memory requires it.
+            count = max(min(crew.jobs, len(group)), -(-len(group) // most))
+            size = -(-len(group) // count)
+        batches += [group[begin : begin + size] for begin in range(0, len(group), size)]
+    return batches
 
 
 def _group_alike(cells: Sequence[Cell]) -> list[list[Cell]]:
@@ -173,101 +243,9 @@ def _group_alike(cells: Sequence[Cell]) -> list[list[Cell]]:
         for section in ("data", "ensemble", "training"):
             config[section].pop("seed", None)
         for key in ("objective", "optimizer"):
-            config["training"][key] = _layer_names(config["training"][key])
+            layers = config["training"][key].split("/")
+            config["training"][key] = [layer.partition(":")[0] for layer in layers]
         for key in ("epochs", "patience", "select_by"):
             config["training"].pop(key, None)
         groups.setdefault(json.dumps(config, sort_keys=True), []).append(cell)
     return list(groups.values())
-
-
-def _layer_names(text: str) -> list[str]:
-    return [layer.partition(":")[0] for layer in text.split("/")]
-
-
-# ---- the search ---------------------------------------------------------------------------------
-
-
-def _search(
-    plan: Plan, task: str, out: Path, scheduler: _Scheduler, seen: Watcher, storage: str | None
-) -> dict[int, Point]:
-    """The best choice of each repeat; all repeats search side by side, so that fleets are large.
-
-    Trials have records as cells have. The search itself is not stored: from the same seed and the
-    same results it proposes the same again, and finds the records of what was tried.
-    """
-    folder = CellFolder(out / SEARCH)
-    seed = int(plan.sections["training"].get("seed", 0))
-    turn: Callable[[], AbstractContextManager[None]]
-    turn = partial(_turn, folder) if storage else nullcontext
-    with turn():
-        searches = {
-            repeat: propose(
-                plan.space,
-                trials=plan.trials,
-                batch=plan.batch,
-                seed=seed + repeat,
-                shared=SharedStudy(storage, plan.study_name(out, repeat)) if storage else None,
-            )
-            for repeat in range(plan.repeats)
-        }
-        proposals = {repeat: next(search) for repeat, search in searches.items()}
-    trials: dict[int, list[Trial]] = {}
-    tried, total = 0, plan.trials * plan.repeats
-    while proposals:
-        seen.searching(tried, total)
-        values = _values(plan, task, proposals, folder, scheduler)
-        with turn():
-            for repeat, search in searches.items():
-                if repeat in proposals:
-                    _send_values(search, values[repeat], proposals, trials, repeat)
-        tried = min(total, tried + plan.batch * plan.repeats)
-    seen.searching(total, total)
-    return {repeat: best_trial(every).choice for repeat, every in sorted(trials.items())}
-
-
-@contextmanager
-def _turn(folder: CellFolder) -> Iterator[None]:
-    """While entered, no other program on this sweep writes to optuna's storage."""
-    folder.folder.mkdir(parents=True, exist_ok=True)
-    with exclusive(folder.folder):
-        yield
-
-
-def _send_values(
-    search: Generator[list[Point], Sequence[float], list[Trial]],
-    values: list[float],
-    proposals: dict[int, list[Point]],
-    trials: dict[int, list[Trial]],
-    repeat: int,
-) -> None:
-    try:
-        proposals[repeat] = search.send(values)
-    except StopIteration as over:
-        trials[repeat] = over.value
-        del proposals[repeat]
-
-
-def _values(
-    plan: Plan,
-    task: str,
-    proposals: dict[int, list[Point]],
-    folder: CellFolder,
-    scheduler: _Scheduler,
-) -> dict[int, list[float]]:
-    """Validation ERR of every choice, by repeat; NaN for one that failed."""
-    cells = {
-        repeat: [plan.trial(task, choice, repeat) for choice in choices]
-        for repeat, choices in proposals.items()
-    }
-    every = [cell for group in cells.values() for cell in group]
-    check_cells(every)
-    records, missing = find_missing(every, folder, again=False)
-    scheduler.run(missing, folder, lambda record: records.update({record["name"]: record}))
-    return {
-        repeat: [_value(records[cell["name"]]) for cell in group] for repeat, group in cells.items()
-    }
-
-
-def _value(record: Record) -> float:
-    metrics = record.get("result", {}).get("val", {})
-    return float(metrics.get("ensemble_error", math.nan))

@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["SharedStudy", "Trial", "best_trial", "propose", "search"]
+from dissensus.sweeps.engines import Cell, CellFolder, Record
+from dissensus.sweeps.engines.cell_folder import check_cells, find_missing
+from dissensus.sweeps.engines.queue import exclusive
+from dissensus.sweeps.grid import Point
+
+if TYPE_CHECKING:
+    from dissensus.sweeps.plan import Plan
+
+__all__ = ["SharedStudy", "Trial", "best_trial", "propose", "search", "search_repeats"]
 
 #: Values to choose from, in order where they are numbers.
 Space = Mapping[str, Sequence[Any]]
@@ -69,7 +78,11 @@ def propose(
     It yields a batch of new choices, wants their values sent, and returns all trials. ``shared``
     hears of every trial.
     """
-    _check(space, trials, batch)
+    if not space or not all(len(values) for values in space.values()):
+        raise ValueError(f"a search needs values to choose from, got {dict(space)}")
+    for name, count in (("trials", trials), ("batch", batch)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"{name} must be a whole number, 1 or more, got {count!r}")
     study, distributions = _study(space, trials, seed)
     known: dict[tuple[int, ...], float] = {}
     done: list[Trial] = []
@@ -86,10 +99,7 @@ def propose(
             known |= dict(zip(new, map(float, values), strict=True))
         for trial, key in zip(asked, keys, strict=True):
             value = known[key]
-            if math.isfinite(value):
-                study.tell(trial, value)
-            else:
-                study.tell(trial, state=_failed())
+            _tell(study, trial, value)
             if shared is not None:
                 shared.end_trial(trial.number, value)
             done.append(Trial(_choice(space, key), value if math.isfinite(value) else math.nan))
@@ -135,18 +145,12 @@ def _study(space: Space, trials: int, seed: int) -> tuple[Any, dict[str, Any]]:
     return study, distributions
 
 
-def _failed() -> Any:
+def _tell(study: Any, trial: Any, value: float) -> None:
+    """A trial, or the one of a number, has ended; a value that is not finite is a failure."""
     from optuna.trial import TrialState
 
-    return TrialState.FAIL
-
-
-def _check(space: Space, trials: int, batch: int) -> None:
-    if not space or not all(len(values) for values in space.values()):
-        raise ValueError(f"a search needs values to choose from, got {dict(space)}")
-    for name, value in (("trials", trials), ("batch", batch)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
+    end = {"values": value} if math.isfinite(value) else {"state": TrialState.FAIL}
+    study.tell(trial, **end, skip_if_finished=True)
 
 
 class SharedStudy:
@@ -164,9 +168,13 @@ class SharedStudy:
         self.storage, self.name = storage, name
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
-            self.study = optuna.create_study(
-                study_name=name, storage=_open_storage(storage), load_if_exists=True
-            )
+            opened: Any = storage
+            if "://" not in storage:
+                from optuna.storages import JournalStorage
+                from optuna.storages.journal import JournalFileBackend
+
+                opened = JournalStorage(JournalFileBackend(storage))
+            self.study = optuna.create_study(study_name=name, storage=opened, load_if_exists=True)
         except Exception as error:  # each data base has errors of its own
             words = str(error).partition("\n")[0]
             raise ValueError(f"--storage {storage} cannot be used: {words}") from error
@@ -199,20 +207,82 @@ class SharedStudy:
 
     def end_trial(self, number: int, value: float) -> None:
         """Trial ``number`` has ended; a value that is not finite is a failure."""
-        import optuna
-
-        if math.isfinite(value):
-            self.study.tell(number, value, skip_if_finished=True)
-        else:
-            failed = optuna.trial.TrialState.FAIL
-            self.study.tell(number, state=failed, skip_if_finished=True)
+        _tell(self.study, number, value)
 
 
-def _open_storage(storage: str) -> Any:
-    """A URL as it is; a file as a journal."""
-    if "://" in storage:
-        return storage
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
+# ---- the search of a sweep ----------------------------------------------------------------------
 
-    return JournalStorage(JournalFileBackend(storage))
+
+def search_repeats(
+    plan: Plan,
+    task: str,
+    folder: CellFolder,
+    train: Callable[[Sequence[Cell], CellFolder, Callable[[Record], object]], None],
+    searching: Callable[[int, int], object],
+    storage: str | None,
+) -> dict[int, Point]:
+    """The best choice of each repeat; all repeats search side by side, so that fleets are large.
+
+    Trials have records in ``folder``, as cells have; ``train`` makes those that are missing. The
+    search itself is not stored: from the same seed and the same results it proposes the same
+    again, and finds the records of what was tried.
+    """
+    seed = int(plan.sections["training"].get("seed", 0))
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        """While entered, no other program on this sweep writes to optuna's storage."""
+        if storage is None:
+            yield
+            return
+        folder.folder.mkdir(parents=True, exist_ok=True)
+        with exclusive(folder.folder):
+            yield
+
+    with turn():
+        searches = {
+            repeat: propose(
+                plan.space,
+                trials=plan.trials,
+                batch=plan.batch,
+                seed=seed + repeat,
+                shared=None
+                if storage is None
+                else SharedStudy(storage, plan.study_name(folder.folder.parent, repeat)),
+            )
+            for repeat in range(plan.repeats)
+        }
+        proposals = {repeat: next(search) for repeat, search in searches.items()}
+    trials: dict[int, list[Trial]] = {}
+    tried, total = 0, plan.trials * plan.repeats
+    while proposals:
+        searching(tried, total)
+        cells = {
+            repeat: [plan.trial(task, choice, repeat) for choice in choices]
+            for repeat, choices in proposals.items()
+        }
+        errors = _validation_errors([cell for own in cells.values() for cell in own], folder, train)
+        with turn():
+            for repeat, own in cells.items():
+                try:
+                    values = [errors[cell["name"]] for cell in own]
+                    proposals[repeat] = searches[repeat].send(values)
+                except StopIteration as over:
+                    trials[repeat] = over.value
+                    del proposals[repeat]
+        tried = min(total, tried + plan.batch * plan.repeats)
+    searching(total, total)
+    return {repeat: best_trial(every).choice for repeat, every in sorted(trials.items())}
+
+
+def _validation_errors(
+    cells: Sequence[Cell],
+    folder: CellFolder,
+    train: Callable[[Sequence[Cell], CellFolder, Callable[[Record], object]], None],
+) -> dict[str, float]:
+    """Validation ERR of every cell by name; NaN for one that failed."""
+    check_cells(cells)
+    records, missing = find_missing(cells, folder, again=False)
+    train(missing, folder, lambda record: records.update({record["name"]: record}))
+    metrics = {name: r.get("result", {}).get("val", {}) for name, r in records.items()}
+    return {name: float(own.get("ensemble_error", math.nan)) for name, own in metrics.items()}

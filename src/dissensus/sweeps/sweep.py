@@ -74,8 +74,7 @@ def sweep(
         )
         summary.best, summary.to_frame()
     """
-    from dissensus.sweeps.progress import SweepProgress
-    from dissensus.sweeps.run import run_sweep
+    from dissensus.sweeps.run import SweepProgress, run_sweep
 
     options = collect(Sweep, options, settings)
     out, plan = _plan(options)

@@ -17,8 +17,8 @@ import pytest
 
 from dissensus.sweeps.engines import Cell, CellFolder, LocalEngine, run_cells
 from dissensus.sweeps.engines.cell_folder import execute
+from dissensus.sweeps.engines.local import Each
 from dissensus.sweeps.engines.queue import Claims
-from dissensus.sweeps.engines.worker import Each
 from tests.sweeps.engines.cell_runs import deadly, slow, slow_cells, sometimes, square, threads
 
 ROOT = Path(__file__).parents[3]

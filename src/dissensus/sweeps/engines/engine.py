@@ -17,10 +17,9 @@ from dissensus.sweeps.engines.cell_folder import (
     check_cells,
     find_missing,
 )
-from dissensus.sweeps.engines.local import LocalEngine
+from dissensus.sweeps.engines.local import Each, LocalEngine, Work
 from dissensus.sweeps.engines.queue import Batch, OnRecord, OnWait
 from dissensus.sweeps.engines.ray_engine import RayEngine
-from dissensus.sweeps.engines.worker import Each, Work
 from dissensus.verbs import option
 
 __all__ = ["ENGINES", "Crew", "Engine", "EngineOptions", "engine_named", "run_cells"]

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from dissensus._version import __version__
 from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record
+from dissensus.sweeps.engines.local import Work, death_record, use_threads
 from dissensus.sweeps.engines.queue import Batch, Claims, OnRecord, OnWait, Queue
 from dissensus.sweeps.engines.ray_session import (
     Capacity,
@@ -29,7 +30,6 @@ from dissensus.sweeps.engines.ray_session import (
     session,
     worker_environment,
 )
-from dissensus.sweeps.engines.worker import Work, death_record, use_threads
 
 __all__ = ["RayCrew", "RayEngine"]
 

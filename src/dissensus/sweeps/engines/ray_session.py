@@ -15,7 +15,7 @@ from functools import cache
 from types import ModuleType
 from typing import NamedTuple
 
-from dissensus.sweeps.engines.worker import environment_set, thread_variables
+from dissensus.sweeps.engines.local import environment_set, thread_variables
 
 __all__ = [
     "Capacity",
