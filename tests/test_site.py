@@ -91,6 +91,7 @@ def pages(site: Path) -> dict[Path, Links]:
     return {path: Links(path.read_text()) for path in sorted(site.rglob("*.html"))}
 
 
+@pytest.mark.slow
 def test_links_and_anchors_lead_somewhere(site: Path, pages: dict[Path, Links]) -> None:
     broken = []
     for path, page in pages.items():
@@ -110,6 +111,7 @@ def test_links_and_anchors_lead_somewhere(site: Path, pages: dict[Path, Links]) 
     assert not broken, "\n".join(broken[:20])
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_from_the_network(site: Path, pages: dict[Path, Links]) -> None:
     outside = [
         f"{path.relative_to(site)}: {link}"
@@ -124,6 +126,7 @@ def test_nothing_is_loaded_from_the_network(site: Path, pages: dict[Path, Links]
     assert not outside, "\n".join(outside)
 
 
+@pytest.mark.slow
 def test_every_public_name_is_in_the_reference(site: Path, pages: dict[Path, Links]) -> None:
     overview = pages[site / "reference" / "index.html"]
     rooms = {path.stem for path in (site / "reference").glob("*.html")} - {"index"}
@@ -138,6 +141,7 @@ def test_every_public_name_is_in_the_reference(site: Path, pages: dict[Path, Lin
         assert names <= anchors, f"{room}: {sorted(names - anchors)}"
 
 
+@pytest.mark.slow
 def test_quotes_are_filled_in_and_figures_are_there(site: Path, pages: dict[Path, Links]) -> None:
     for path in pages:
         assert "{{" not in path.read_text(), path.relative_to(site)
@@ -147,6 +151,7 @@ def test_quotes_are_filled_in_and_figures_are_there(site: Path, pages: dict[Path
     assert len(drawn) == len(list((ROOT / "results" / "collusion" / "figures").glob("*.svg")))
 
 
+@pytest.mark.slow
 def test_the_benchmarks_page_has_every_record(site: Path) -> None:
     text = (site / "benchmarks.html").read_text()
     for record in (ROOT / "results" / "bench").glob("*.json"):
@@ -212,6 +217,7 @@ def address(site: Path) -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_pages_open_in_a_browser_without_the_network(address: str) -> None:
     """No error in the console, no request elsewhere, and the search finds something."""
     playwright = pytest.importorskip("playwright.sync_api")
