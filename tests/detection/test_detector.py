@@ -42,20 +42,20 @@ def ens() -> Members:
 
 
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("tpr", [0.5, 0.95, 1.0])
 def test_the_fitted_detector_accepts_enough_of_its_validation_data(
-    ens: Members, score: str, tpr: float
+    ens: Members, score: str
 ) -> None:
     val = torch.randn(203, 4)
-    detector = Detector(ens, score=score, batch_size=50).fit(val, tpr=tpr)
-    scores = detector.score(val)
-    assert torch.equal(detector.is_ood(val), scores > detector.threshold)
-    assert float((~detector.is_ood(val)).double().mean()) >= tpr
-    assert float((scores < detector.threshold).double().mean()) < tpr
+    for tpr in (0.5, 0.95, 1.0):
+        detector = Detector(ens, score=score, batch_size=50).fit(val, tpr=tpr)
+        scores = detector.score(val)
+        assert torch.equal(detector.is_ood(val), scores > detector.threshold)
+        assert float((~detector.is_ood(val)).double().mean()) >= tpr
+        assert float((scores < detector.threshold).double().mean()) < tpr
+        assert (detector.count, detector.tpr) == (203, tpr)
+        assert detector.quantiles["1"] == float(scores.max())
     assert ens.largest_batch == 50
     torch.testing.assert_close(scores, SCORES[score](quiet(ens, val)))
-    assert (detector.count, detector.tpr) == (203, tpr)
-    assert detector.quantiles["1"] == float(scores.max())
 
 
 def quiet(ens: Members, x: Tensor) -> Tensor:

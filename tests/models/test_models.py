@@ -242,15 +242,15 @@ def test_wrong_settings_are_reported_when_the_factory_is_made(
         make_factory(name, shape, outputs, **options)
 
 
-@pytest.mark.parametrize("size", range(1, 20))
 @pytest.mark.parametrize("padding", [0, 1, 2])
-def test_cnn_states_its_smallest_image_rightly(size: int, padding: int) -> None:
-    x = torch.zeros(2, 1, size, size)
+def test_cnn_states_its_smallest_image_rightly(padding: int) -> None:
     bare = nn.Sequential(nn.Conv2d(1, 1, 5, 2, padding), nn.Conv2d(1, 1, 5, 2, padding))
-    try:
-        bare(x)
-    except RuntimeError:
-        with pytest.raises(ValueError, match="needs images of at least"):
-            make_factory("cnn", (1, size, size), 2, padding=padding)
-    else:
-        assert make_factory("cnn", (1, size, size), 2, padding=padding)()(x).shape == (2, 2)
+    for size in range(1, 20):
+        x = torch.zeros(2, 1, size, size)
+        try:
+            bare(x)
+        except RuntimeError:
+            with pytest.raises(ValueError, match="needs images of at least"):
+                make_factory("cnn", (1, size, size), 2, padding=padding)
+        else:
+            assert make_factory("cnn", (1, size, size), 2, padding=padding)()(x).shape == (2, 2)

@@ -160,15 +160,12 @@ NAMED = pytest.mark.parametrize(
 
 
 @NAMED
-def test_claims_hold_where_their_effect_is_planted(experiment: Any, claim: Any) -> None:
-    finding = claim.check(planted(experiment.study, as_published=True))
-    assert finding.verdict == "holds", finding.measured
-
-
-@NAMED
-def test_claims_fail_where_the_opposite_is_planted(experiment: Any, claim: Any) -> None:
-    finding = claim.check(planted(experiment.study, as_published=False))
-    assert finding.verdict == "does not hold", finding.measured
+def test_a_claim_holds_where_its_effect_is_planted_and_fails_where_the_opposite_is(
+    experiment: Any, claim: Any
+) -> None:
+    for as_published, verdict in ((True, "holds"), (False, "does not hold")):
+        finding = claim.check(planted(experiment.study, as_published=as_published))
+        assert finding.verdict == verdict, finding.measured
 
 
 @pytest.mark.parametrize("experiment", TRAINED, ids=lambda one: one.name)

@@ -4,26 +4,25 @@ from pathlib import Path
 
 import pytest
 
-from dissensus.papers.base import PAPERS, SCALES, Experiment
+from dissensus.papers.base import PAPERS, SCALES
 from dissensus.papers.page import outcomes, page_text
 from dissensus.papers.registry import EXPERIMENTS
 from dissensus.papers.studies import read_study, study_path
 
 RESULTS = Path(__file__).parents[2] / "results"
-EVERY = pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
 
 
-@EVERY
-def test_an_experiment_says_all_about_itself(experiment: Experiment) -> None:
-    assert EXPERIMENTS[experiment.full_name] is experiment
-    assert experiment.paper in PAPERS
-    assert experiment.claims
-    assert experiment.draw or experiment.table
-    for scale in SCALES:
-        assert len(experiment.setting[scale]) > 40, f"say what {scale} runs, and how it differs"
-    for claim in experiment.claims:
-        assert claim.text
-        assert claim.where
+def test_an_experiment_says_all_about_itself() -> None:
+    for name, experiment in EXPERIMENTS.items():
+        assert name == experiment.full_name
+        assert experiment.paper in PAPERS, name
+        assert experiment.claims, name
+        assert experiment.draw or experiment.table, name
+        for scale in SCALES:
+            assert len(experiment.setting[scale]) > 40, f"{name}: say what {scale} runs"
+        for claim in experiment.claims:
+            assert claim.text, name
+            assert claim.where, name
 
 
 def test_studies_of_one_name_are_one_study() -> None:
@@ -33,16 +32,17 @@ def test_studies_of_one_name_are_one_study() -> None:
         assert found[one.paper, one.study.name] is one.study
 
 
-@EVERY
-def test_committed_records_are_whole_and_free_of_paths(experiment: Experiment) -> None:
-    path = study_path(RESULTS, experiment.paper, experiment.study.name)
-    if not path.exists():
-        pytest.skip("no record of it is committed")
-    text = path.read_text()
-    assert len(text) < 5_000_000
-    for trace in ("/home/", "/root/", "/tmp/", "/Users/", "C:\\\\"):
-        assert trace not in text
-    assert read_study(path).records
+def test_committed_records_are_whole_and_free_of_paths() -> None:
+    paths = {study_path(RESULTS, one.paper, one.study.name) for one in EXPERIMENTS.values()}
+    committed = [path for path in sorted(paths) if path.exists()]
+    if not committed:
+        pytest.skip("no records are committed")
+    for path in committed:
+        text = path.read_text()
+        assert len(text) < 5_000_000, path
+        for trace in ("/home/", "/root/", "/tmp/", "/Users/", "C:\\\\"):
+            assert trace not in text, path
+        assert read_study(path).records, path
 
 
 @pytest.mark.parametrize("paper", PAPERS)

@@ -61,6 +61,7 @@ def test_it_keeps_its_word_and_lowers_the_accuracy(problem: Problem, text: str) 
     """Range, ε, finiteness and success, each computed here from the returned inputs alone."""
     found = run(problem, text)
     x, points = problem.x[:40], found.adversarial
+    assert torch.equal(points, run(problem, text).adversarial), "the seed decides"
     assert points.shape == x.shape
     assert points.dtype == x.dtype
     assert bool(points.isfinite().all())
@@ -79,19 +80,13 @@ def test_it_keeps_its_word_and_lowers_the_accuracy(problem: Problem, text: str) 
     assert float(moved[wrong].abs().sum()) == 0
 
 
-@pytest.mark.parametrize("text", EVERY)
-def test_a_seed_decides(problem: Problem, text: str) -> None:
-    first, again = run(problem, text, 20, seed=3), run(problem, text, 20, seed=3)
-    assert torch.equal(first.adversarial, again.adversarial)
-
-
 @pytest.mark.parametrize("text", [text for text in EVERY if "autoattack" not in text])
 def test_batches_do_not_matter(problem: Problem, text: str) -> None:
     """The same examples are broken, but for one on the edge, where rounding may decide."""
-    whole, parts = run(problem, text, 30), run(problem, text, 30, batch_size=7)
+    whole, parts = run(problem, text, 16), run(problem, text, 16, batch_size=7)
     assert int((whole.broken != parts.broken).sum()) <= 1
     near = (whole.adversarial - parts.adversarial).flatten(1).abs().amax(1) < 1e-3
-    assert int(near.sum()) >= 27
+    assert int(near.sum()) >= 14
 
 
 @pytest.mark.parametrize("text", EVERY)
@@ -131,11 +126,11 @@ def test_flat_inputs_and_both_combinations(text: str, combine: str) -> None:
     assert found.accuracy < 1
 
 
-@pytest.mark.parametrize("text", EVERY)
-def test_a_spec_comes_back(text: str) -> None:
-    chosen = parse(text)
-    assert parse(spec(chosen)) == chosen
-    assert parse(text.partition(":")[0]) == type(chosen)()
+def test_a_spec_comes_back() -> None:
+    for text in EVERY:
+        chosen = parse(text)
+        assert parse(spec(chosen)) == chosen
+        assert parse(text.partition(":")[0]) == type(chosen)()
 
 
 @pytest.mark.parametrize(

@@ -88,19 +88,23 @@ def slow_score(name: str, outputs: np.ndarray, weights: np.ndarray) -> np.ndarra
 
 
 @EVERY
-@pytest.mark.parametrize("weights", [None, [0.5, 0.2, 0.3], [0.0, 0.75, 0.25]])
-def test_score_equals_slow_loop(name: str, weights: list[float] | None) -> None:
+def test_score_equals_slow_loop(name: str) -> None:
     outputs = seeded(3, 17, 6)
-    chosen = None if weights is None else torch.tensor(weights, dtype=torch.float64)
-    expected = slow_score(name, outputs.numpy(), np.array(weights or [1 / 3] * 3))
-    np.testing.assert_allclose(SCORES[name](outputs, chosen), expected, rtol=1e-10, atol=1e-10)
+    for weights in (None, [0.5, 0.2, 0.3], [0.0, 0.75, 0.25]):
+        chosen = None if weights is None else torch.tensor(weights, dtype=torch.float64)
+        expected = slow_score(name, outputs.numpy(), np.array(weights or [1 / 3] * 3))
+        np.testing.assert_allclose(SCORES[name](outputs, chosen), expected, rtol=1e-10, atol=1e-10)
+    for shape in ((1, 5, 4), (3, 1, 4), (1, 1, 4)):  # one member, one example
+        expected = slow_score(name, seeded(*shape).numpy(), np.full(shape[0], 1 / shape[0]))
+        for dtype in (torch.float32, torch.float64):
+            result = SCORES[name](seeded(*shape).to(dtype))
+            assert result.shape == shape[1:2]
+            assert result.dtype == dtype
+            np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", CLASSIFIER_SCORES)
 @pytest.mark.parametrize("scale", [2.0, 60.0])
-def test_one_pass_gives_the_same_scores(
-    name: str, scale: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_pass_gives_the_same_scores(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "dissensus.scores.named_scores._CHUNK", 50
     )  # several pieces, the last one shorter
@@ -108,9 +112,13 @@ def test_one_pass_gives_the_same_scores(
     weights = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     both = score_all(logits, weights=weights)
     assert set(both) == set(CLASSIFIER_SCORES)
-    torch.testing.assert_close(both[name], SCORES[name](logits, weights), rtol=1e-9, atol=1e-9)
-    in_float32 = score_all(logits.float(), [name])[name].double()
-    torch.testing.assert_close(in_float32, SCORES[name](logits), rtol=2e-3, atol=2e-3)
+    in_float32 = score_all(logits.float())
+    for name in CLASSIFIER_SCORES:
+        score = SCORES[name]
+        torch.testing.assert_close(both[name], score(logits, weights), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(in_float32[name].double(), score(logits), rtol=2e-3, atol=2e-3)
+        (alone,) = score_all(logits.float(), [name]).values()
+        torch.testing.assert_close(alone, in_float32[name])
 
 
 def known_and_strange() -> tuple[torch.Tensor, torch.Tensor]:
@@ -164,19 +172,6 @@ def test_identical_members_reach_the_least_pds_and_the_floor_of_the_determinant(
     torch.testing.assert_close(
         SCORES["ensemble_diversity"](one), torch.full((9,), -floor, dtype=torch.float64)
     )
-
-
-@EVERY
-@pytest.mark.parametrize("shape", [(1, 5, 4), (3, 1, 4), (1, 1, 4)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_one_member_and_one_example(
-    name: str, shape: tuple[int, int, int], dtype: torch.dtype
-) -> None:
-    result = SCORES[name](seeded(*shape).to(dtype))
-    assert result.shape == shape[1:2]
-    assert result.dtype == dtype
-    expected = slow_score(name, seeded(*shape).numpy(), np.full(shape[0], 1 / shape[0]))
-    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
 @EVERY

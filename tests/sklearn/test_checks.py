@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dissensus.sklearn import DiverseClassifier, DiverseRegressor
@@ -14,11 +15,20 @@ AUTO = SMALL | {"beta": "auto", "betas": (0.0, 0.5), "cv": 2, "max_iter": 8}
     [
         DiverseClassifier(**SMALL, learning_rate_init=0.05),
         DiverseRegressor(**SMALL, learning_rate_init=0.05),
+    ]
+)
+def test_scikit_learn_is_satisfied(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [
         DiverseClassifier(**AUTO, learning_rate_init=0.1, early_stopping=True),
         DiverseRegressor(**AUTO, learning_rate_init=0.1, early_stopping=False),
         # Members drawn for each batch: not the fleet but the ordinary loop.
         DiverseClassifier(**SMALL | {"n_estimators": 3}, objective="ldr", learning_rate_init=0.1),
     ]
 )
-def test_scikit_learn_is_satisfied(estimator: Any, check: Any) -> None:
+def test_it_is_satisfied_with_a_search_and_with_drawn_members(estimator: Any, check: Any) -> None:
     check(estimator)
