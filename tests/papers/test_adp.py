@@ -12,8 +12,8 @@ from dissensus.data import load
 from dissensus.data.image_sets import IMAGE_SETS
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import ADP, Independent
-from dissensus.papers import image_data
-from dissensus.papers.adp import ensembles, five_members, hundred_classes, measurements, overhead
+from dissensus.papers import cells as cells_module
+from dissensus.papers.adp import ensembles, hundred_classes, measurements, overhead, variants
 from dissensus.papers.adp.ensembles import CONTENDERS, objective_of, smoothed_labels
 from dissensus.papers.adp.settings import PAPER, SMOKE, slow_attacks
 from dissensus.papers.adp.theory import corollary_loss, corollary_solution
@@ -22,7 +22,7 @@ from dissensus.papers.networks import strided_cnn
 from dissensus.robustness import AttackError, parse
 
 RNG = np.random.default_rng(0)
-STUDIES = (ensembles.ENSEMBLES, five_members.STUDY, hundred_classes.STUDY)
+STUDIES = (ensembles.ENSEMBLES, variants.FIVE_STUDY, hundred_classes.STUDY)
 TINY = {"train": 128, "test": 40, "epochs": 3, "images": 10, "slow_images": 2}
 
 
@@ -70,7 +70,7 @@ def test_other_contenders_are_trained_and_attacked(contender: str) -> None:
 
 
 def test_studies_of_five_members_and_of_pairs() -> None:
-    found = five_members.STUDY.run(tiny(five_members.cells("smoke", {})[1]))
+    found = variants.FIVE_STUDY.run(tiny(variants.five_cells("smoke", {})[1]))
     assert len(found["clean"]["member_errors"]) == 5
     found = hundred_classes.run(tiny(hundred_classes.cells("smoke", {})[-1]))
     wrong = found["wrong"]
@@ -132,7 +132,7 @@ def test_the_papers_settings() -> None:
         *["cw"] * 3,
         *["ead"] * 2,
     ]
-    assert all(cell["members"] == 5 for cell in five_members.cells("paper", {}))
+    assert all(cell["members"] == 5 for cell in variants.five_cells("paper", {}))
     assert CONTENDERS["adp"].objective == ADP(2.0, 0.5)
     assert CONTENDERS["adp-entropy"].objective == ADP(2.0, 0.0)
     with pytest.raises(ValueError, match="the cell has no setting epoch"):
@@ -162,7 +162,7 @@ def test_networks_and_pairs_of_digits() -> None:
     assert strided_cnn((3, 17, 18), 7)(torch.zeros(2, 3, 17, 18)).shape == (2, 7)
     x = torch.arange(3.0).div(4)[:, None, None, None].expand(3, 1, 4, 4)
     y = torch.tensor([0, 1, 2])
-    made = image_data.ImageData((x, y), None, (x, y), (1, 4, 4), 10, ((0.0,), (1.0,)), ("test",))
+    made = cells_module.ImageData((x, y), None, (x, y), (1, 4, 4), 10, ((0.0,), (1.0,)), ("test",))
     pairs = hundred_classes.digit_pairs(made, seed=0)
     assert (pairs.input_shape, pairs.outputs) == ((1, 2, 4), 100)
     images, labels = pairs.train
@@ -281,8 +281,8 @@ def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def unverified(name: str, **asked: Any) -> Any:
         return load(name, data_dir=tmp_path, verify=False, **asked)
 
-    monkeypatch.setattr(image_data, "load", unverified)
-    image_data._in_memory.cache_clear()
+    monkeypatch.setattr(cells_module, "load", unverified)
+    cells_module._in_memory.cache_clear()
     return tmp_path
 
 

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 from dissensus.papers.adp import (
-    adversarial_training,
-    detection,
-    five_members,
+    adversarial_examples,
     hundred_classes,
     jsd,
     members,
     overhead,
     theory,
-    transfer,
+    variants,
     white_box,
 )
 from dissensus.papers.adp.accuracy import (
@@ -25,20 +23,20 @@ from dissensus.papers.adp.accuracy import (
     images_interval,
     standard_eps,
 )
+from dissensus.papers.adp.adversarial_examples import off_diagonal
 from dissensus.papers.adp.measurements import EDGES, GRID, strong_attacks
 from dissensus.papers.adp.published import TABLE2, gains, published_row
-from dissensus.papers.adp.transfer import off_diagonal
 from dissensus.plots import draw
 
 TRAINED = (
     members.ERRORS,
     white_box.WHITE_BOX,
-    adversarial_training.ADVERSARIAL_TRAINING,
-    transfer.TRANSFER,
-    detection.DETECTION,
+    variants.ADVERSARIAL_TRAINING,
+    adversarial_examples.TRANSFER,
+    adversarial_examples.DETECTION,
     members.HISTOGRAM,
     members.FEATURES,
-    five_members.FIVE_MEMBERS,
+    variants.FIVE_MEMBERS,
     hundred_classes.HUNDRED_CLASSES,
 )
 
@@ -280,14 +278,20 @@ def test_the_top_of_the_page_says_what_was_measured() -> None:
     assert not any("not a white-box" in line for line in white_box.brief(changed(0.5, 0.75)))
     assert (
         "**ADP reduces transfer between members** (MNIST, Fashion-MNIST, digits"
-        in (transfer.brief(records)[0])
+        in (adversarial_examples.transfer_brief(records)[0])
     )
-    other = planted(transfer.TRANSFER.study, as_published=False)
-    assert "reduces transfer" not in transfer.brief(other)[0]
+    other = planted(adversarial_examples.TRANSFER.study, as_published=False)
+    assert "reduces transfer" not in adversarial_examples.transfer_brief(other)[0]
     assert (
-        "AUROC under PGD → under PGD that hides from it: MNIST 0.6" in detection.brief(records)[0]
+        "AUROC under PGD → under PGD that hides from it: MNIST 0.6"
+        in adversarial_examples.detection_brief(records)[0]
     )
-    assert white_box.brief([]) == transfer.brief([]) == detection.brief([]) == []
+    assert (
+        white_box.brief([])
+        == adversarial_examples.transfer_brief([])
+        == adversarial_examples.detection_brief([])
+        == []
+    )
 
 
 # ---- exact ones ---------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dissensus.papers.collusion import architectures, dropout, gap, joint_training, sweeps
-from dissensus.papers.collusion.beta_curves import JointWorst, LateDrop
+from dissensus.papers.collusion.images import JointWorst, LateDrop
 from dissensus.plots import draw
 
 EXPERIMENTS = (

@@ -14,12 +14,17 @@ from torch import nn
 from dissensus.data import load
 from dissensus.data.image_sets import IMAGE_SETS
 from dissensus.objectives import Augmented, LearnerDropout
-from dissensus.papers import image_data
+from dissensus.papers import cells as cells_module
 from dissensus.papers.base import Experiment
 from dissensus.papers.cells import make_cell, seeds_of
 from dissensus.papers.collusion import architectures, dropout, gap, joint_training, sweeps
-from dissensus.papers.collusion.beta_curves import QUANTITIES
-from dissensus.papers.collusion.images import PAPER_SWEEP, SMOKE, _objective, run_image_cell
+from dissensus.papers.collusion.images import (
+    PAPER_SWEEP,
+    QUANTITIES,
+    SMOKE,
+    _objective,
+    run_image_cell,
+)
 from dissensus.papers.comparisons import filter_records
 from dissensus.papers.networks import library_model, small_resnet, small_vgg
 from dissensus.plots import draw
@@ -135,11 +140,11 @@ def test_the_best_epoch_is_chosen_on_validation_data() -> None:
 
 def test_data_depend_on_the_seed_alone_and_parts_do_not_overlap() -> None:
     cell = make_cell("a", SMOKE, **TINY)
-    image_data._in_memory.cache_clear()
-    first = image_data.load_images(cell)
-    image_data._in_memory.cache_clear()
-    second = image_data.load_images({**cell, "beta": 1.0, "members": 3})
-    other = image_data.load_images({**cell, "seed": 1})
+    cells_module._in_memory.cache_clear()
+    first = cells_module.load_images(cell)
+    cells_module._in_memory.cache_clear()
+    second = cells_module.load_images({**cell, "beta": 1.0, "members": 3})
+    other = cells_module.load_images({**cell, "seed": 1})
     assert torch.equal(first.train[0], second.train[0])
     assert not torch.equal(first.train[0], other.train[0])
     rows = [len(part[0]) for part in (first.train, first.val, first.test)]
@@ -150,7 +155,7 @@ def test_data_depend_on_the_seed_alone_and_parts_do_not_overlap() -> None:
 
 
 def test_images_can_be_made_smaller() -> None:
-    found = image_data.load_images(make_cell("a", SMOKE, **TINY, size=4))
+    found = cells_module.load_images(make_cell("a", SMOKE, **TINY, size=4))
     assert found.input_shape == (1, 4, 4)
 
 
@@ -266,8 +271,8 @@ def official(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def unverified(name: str, **asked: Any) -> Any:
         return load(name, data_dir=tmp_path, verify=False, **asked)
 
-    monkeypatch.setattr(image_data, "load", unverified)
-    image_data._in_memory.cache_clear()
+    monkeypatch.setattr(cells_module, "load", unverified)
+    cells_module._in_memory.cache_clear()
     return tmp_path
 
 

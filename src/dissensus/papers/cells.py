@@ -1,19 +1,47 @@
-"""Cells: their settings and seeds, and the training that every study of networks shares."""
+"""Cells: their settings and seeds, their image data, and the training that studies share.
+
+The cell's seed draws and divides the rows, so that runs of one seed see the same images whatever
+their objective and can be compared in pairs. Statistics come from the training rows alone.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Subset
 
-from dissensus.data import AUGMENTATIONS, Augment
+from dissensus.data import (
+    AUGMENTATIONS,
+    DATASETS,
+    Augment,
+    ImageFolder,
+    data_places,
+    fit_images,
+    load,
+    split_rows,
+)
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.papers.base import Cell
 from dissensus.training import Recipe
 
-__all__ = ["SEEDS_OPTION", "augmentation", "make_cell", "new_ensemble", "recipe", "seeds_of"]
+__all__ = [
+    "SEEDS_OPTION",
+    "ImageData",
+    "augmentation",
+    "load_images",
+    "make_cell",
+    "new_ensemble",
+    "recipe",
+    "seeds_of",
+]
 
 SEEDS_OPTION = {"seeds": "how many runs of each setting, each with its own seed and data split"}
 
@@ -70,3 +98,95 @@ def augmentation(cell: Cell) -> Augment | None:
     if wanted == "none":
         return None
     return AUGMENTATIONS[wanted] if isinstance(wanted, str) else Augment(**wanted)
+
+
+#: Mean and standard deviation of ImageNet's pixels, as everybody uses them.
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """Three parts that ``fit`` and ``predict`` take, and what a network has to know about them.
+
+    ``measured`` names those whose predictions fit into memory and are measured after training.
+    """
+
+    train: Any
+    val: Any
+    test: Any
+    input_shape: tuple[int, ...]
+    outputs: int
+    normalize: tuple[tuple[float, ...], tuple[float, ...]]
+    measured: tuple[str, ...]
+
+
+def load_images(cell: Cell) -> ImageData:
+    """The data that ``cell`` names, with ``train``, ``val`` and ``test`` rows (None for all)."""
+    if cell["data"] in DATASETS:
+        wanted = (cell["data"], cell["train"], cell["val"], cell["test"], cell["size"])
+        return _in_memory(*wanted, cell["seed"])
+    return _from_folder(_folder(cell["data"]), cell)
+
+
+@lru_cache(maxsize=1)  # cells of one seed follow each other; the paper's sizes allow for no more
+def _in_memory(
+    name: str, train: int | None, val: int | float, test: int | None, size: int | None, seed: int
+) -> ImageData:
+    if name == "digits":  # comes with scikit-learn, without a test part of its own
+        data = load(name, seed=seed, val=val, test=test)
+    else:
+        limit = None if train is None else train + (val if isinstance(val, int) else 0)
+        data = load(name, seed=seed, val=val, limit=limit, test_limit=test)
+
+    def part(split: tuple[Tensor, Tensor], rows: int | None = None) -> tuple[Tensor, Tensor]:
+        x, y = split[0][:rows], split[1][:rows]
+        if size is not None:
+            x = fit_images(x, (x.shape[1], size, size))
+        # Pixels before channels is what convolutions on a CPU are fastest with.
+        return x.contiguous(memory_format=torch.channels_last), y
+
+    seen = part(data.train, train)
+    channels = seen[0].transpose(0, 1).flatten(1)
+    mean, std = channels.mean(1).tolist(), channels.std(1).clamp_min(1e-3).tolist()
+    return ImageData(
+        seen,
+        part(data.val) if val else None,
+        part(data.test),
+        tuple(seen[0].shape[1:]),
+        data.outputs,
+        (tuple(mean), tuple(std)),
+        ("train", "val", "test") if val else ("train", "test"),
+    )
+
+
+def _folder(name: str) -> Path:
+    """A folder in ImageNet's layout, by its path or by its name where data sets are."""
+    for place in (Path(), *data_places()):
+        if (place / name / "train").is_dir():
+            return place / name
+    raise ValueError(
+        f"there is no data set {name!r}: neither a name of dissensus.data.DATASETS nor a folder "
+        "with train/ and val/ below it, here or where DISSENSUS_DATA says"
+    )
+
+
+def _from_folder(folder: Path, cell: Cell) -> ImageData:
+    """Images read batch by batch; val/ tests, and validation is cut from train/."""
+    size = cell["size"] or 224
+    images = ImageFolder(folder / "train", size)
+    tested = ImageFolder(folder / "val", size, images.classes)
+    train, val, _ = split_rows(len(images), val=cell["val"], test=0, seed=cell["seed"])
+    workers = min(8, os.cpu_count() or 1) if len(images) > 10_000 else 0
+
+    def loader(data: Any, *, shuffle: bool) -> DataLoader[Any]:
+        return DataLoader(data, cell["batch_size"], shuffle=shuffle, num_workers=workers)
+
+    return ImageData(
+        loader(Subset(images, train.tolist()), shuffle=True),
+        loader(Subset(images, val.tolist()), shuffle=False),
+        loader(tested, shuffle=False),
+        (3, size, size),
+        len(images.classes),
+        _IMAGENET,
+        ("val", "test"),
+    )

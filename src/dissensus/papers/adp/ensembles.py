@@ -19,9 +19,8 @@ from dissensus.papers import cells as shared
 from dissensus.papers.adp import measurements
 from dissensus.papers.adp.settings import data_settings
 from dissensus.papers.base import Cell, Record, Study
-from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.cells import SEEDS_OPTION, ImageData, load_images, make_cell, seeds_of
 from dissensus.papers.comparisons import Runs
-from dissensus.papers.image_data import ImageData, load_images
 from dissensus.robustness import AdversarialBatches
 from dissensus.training import fit
 

@@ -37,9 +37,8 @@ from dissensus.papers.adp.settings import (
     standard,
 )
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.cells import SEEDS_OPTION, ImageData, load_images, make_cell, seeds_of
 from dissensus.papers.comparisons import Larger, Quantity, Runs, at, filter_records
-from dissensus.papers.image_data import ImageData, load_images
 from dissensus.plots import Panel, Plot, Series
 from dissensus.training import predict
 

@@ -7,23 +7,21 @@ from typing import Any
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
-from dissensus.papers.collusion.beta_curves import (
+from dissensus.papers.collusion.images import (
+    BETAS,
+    CPU,
     INDEPENDENT,
     JOINT,
+    NETWORKS,
+    PAPER_SWEEP,
     QUANTITIES,
+    SMOKE,
     InEach,
     JointWorst,
     at_beta,
     beta_table,
     betas_in,
     plot_beta_curves,
-)
-from dissensus.papers.collusion.images import (
-    BETAS,
-    CPU,
-    NETWORKS,
-    PAPER_SWEEP,
-    SMOKE,
     run_image_cell,
 )
 from dissensus.papers.comparisons import CANNOT, Larger, Quantity, all_of, at, filter_records

@@ -8,8 +8,7 @@ from typing import Any
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
-from dissensus.papers.collusion.beta_curves import QUANTITIES
-from dissensus.papers.collusion.images import CPU, PAPER_SWEEP, SMOKE, run_image_cell
+from dissensus.papers.collusion.images import CPU, PAPER_SWEEP, QUANTITIES, SMOKE, run_image_cell
 from dissensus.papers.comparisons import CANNOT, Larger, Runs, all_of, decide, pair_values
 from dissensus.papers.statistics import paired_difference
 from dissensus.plots import Panel, Plot

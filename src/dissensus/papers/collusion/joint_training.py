@@ -14,8 +14,14 @@ import numpy as np
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
-from dissensus.papers.collusion.beta_curves import QUANTITIES
-from dissensus.papers.collusion.images import CPU, NETWORKS, PAPER_SWEEP, SMOKE, run_image_cell
+from dissensus.papers.collusion.images import (
+    CPU,
+    NETWORKS,
+    PAPER_SWEEP,
+    QUANTITIES,
+    SMOKE,
+    run_image_cell,
+)
 from dissensus.papers.comparisons import Larger, Quantity, Runs, pair_values
 from dissensus.papers.statistics import curve_interval
 from dissensus.plots import Panel, Plot, Series

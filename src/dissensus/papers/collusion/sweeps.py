@@ -12,18 +12,22 @@ from typing import Any
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
-from dissensus.papers.collusion.beta_curves import (
+from dissensus.papers.collusion.images import (
+    BETAS,
+    CPU,
     INDEPENDENT,
     JOINT,
+    PAPER_SWEEP,
     QUANTITIES,
+    SMOKE,
     InEach,
     JointWorst,
     LateDrop,
     at_beta,
     beta_table,
     plot_beta_curves,
+    run_image_cell,
 )
-from dissensus.papers.collusion.images import BETAS, CPU, PAPER_SWEEP, SMOKE, run_image_cell
 from dissensus.papers.comparisons import (
     CANNOT,
     Groups,

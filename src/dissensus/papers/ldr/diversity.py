@@ -1,11 +1,32 @@
-"""Diversity of the ensembles: their numbers of unique predictions (Table 1)."""
+"""Diversity: unique predictions (Table 1), divided images (Figure 3), the strength λ (Figure 5)."""
 
 from __future__ import annotations
 
-from dissensus.papers.base import Claim, Experiment, Finding, Record
-from dissensus.papers.comparisons import LargerInAll, Pairs, Values, data_title, decide
-from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.cells import make_cell
+from dissensus.papers.comparisons import (
+    LargerInAll,
+    Pairs,
+    Quantity,
+    Values,
+    at,
+    data_title,
+    decide,
+)
+from dissensus.papers.ldr.contenders import FASHION, SETTING, SMOKE, STUDY, contender_title
+from dissensus.papers.ldr.data import load_data
+from dissensus.papers.ldr.measurements import outputs_of
+from dissensus.papers.ldr.methods import train_ensemble
 from dissensus.papers.ldr.records import (
+    Select,
+    accuracy,
+    auroc_by,
     choose_runs,
     data_in,
     data_with,
@@ -13,10 +34,18 @@ from dissensus.papers.ldr.records import (
     quantity_on,
     unique,
     unknown_sets,
+    with_strength,
 )
-from dissensus.plots import Panel, Plot, estimates
+from dissensus.plots import Image, Panel, Plot, estimates
+from dissensus.scores import pds_sum
 
-__all__ = ["EXPERIMENT"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["CLASSES", "DIVERSITY", "EXAMPLES", "EXAMPLES_STUDY", "STRENGTH"]
+
+
+# ---- unique predictions (Table 1) ---------------------------------------------------------------
 
 _ROWS = ("deep-ensemble", "diverse-hyperparameters", "divdis", "a2d", "ldr", "ldr-divdis")
 
@@ -60,7 +89,7 @@ def _hardly_diverse(records: list[Record]) -> Finding:
     )
 
 
-def plot(records: list[Record]) -> Plot:
+def plot_diversity(records: list[Record]) -> Plot:
     """#unique on test inputs and on each unknown set, for each method."""
     panels = []
     for data in data_with(records, "ldr"):
@@ -75,7 +104,7 @@ def plot(records: list[Record]) -> Plot:
     return Plot(panels, "Unique predictions of each method", size=(3.6, 3.0), share_y="all")
 
 
-def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def diversity_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     """#unique as in Table 1, with the strength that validation chose."""
     rows = []
     for data in data_in(records):
@@ -90,7 +119,7 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     return [*header, "far 1", "far 2"], rows
 
 
-EXPERIMENT = Experiment(
+DIVERSITY = Experiment(
     "diversity",
     "ldr",
     "Table 1",
@@ -116,7 +145,224 @@ EXPERIMENT = Experiment(
             _hardly_diverse,
         ),
     ),
-    plot,
-    table,
+    plot_diversity,
+    diversity_table,
     SETTING,
+)
+
+
+# ---- strength λ (Figure 5, left) ----------------------------------------------------------------
+
+_pds = auroc_by("pds")
+
+
+def _strengths(records: Iterable[Record], data: str) -> list[float]:
+    return sorted({record["cell"]["strength"] for record in with_strength(records, data, "ldr")})
+
+
+def _at_end(place: int) -> Select:
+    """LDR at the greatest strength (−1), or at the smallest above 0 (0)."""
+
+    def select(records: Iterable[Record], data: str) -> list[Record]:
+        above = [strength for strength in _strengths(records, data) if strength > 0]
+        return with_strength(records, data, "ldr", above[place]) if above else []
+
+    return select
+
+
+_GREATEST, _SMALLEST = _at_end(-1), _at_end(0)
+_ENDS = ("greatest λ", "smallest λ")
+
+
+def plot_strength(records: list[Record]) -> Plot:
+    """#unique, accuracy and AUROC of PDS against λ."""
+    panels = []
+    for data in data_with(records, "ldr"):
+        strengths = _strengths(records, data)
+        runs = [with_strength(records, data, "ldr", strength) for strength in strengths]
+        x = [max(strength, 0.03) for strength in strengths]  # 0 stands at the left end
+
+        sets = list(enumerate(unknown_sets(runs[0])))
+        members = Quantity("accuracy", at("parts", "test", "member_accuracies"))
+        lines = {
+            "unique predictions of 5": [
+                unique("test").series("test", x, runs, 7),
+                *(unique(part).series(part, x, runs, number) for number, part in sets),
+            ],
+            "test accuracy": [
+                accuracy("test").series("ensemble", x, runs, 7),
+                members.series("a member", x, runs, 3),
+            ],
+            "AUROC of PDS": [_pds(part).series(part, x, runs, number) for number, part in sets],
+        }
+        titles = (data_title(data), "", "")
+        panels += [
+            Panel("λ (0 at the left end)", y, series, title, x_log=True, legend="best")
+            for (y, series), title in zip(lines.items(), titles, strict=True)
+        ]
+    alt = "Unique predictions, accuracy and AUROC of PDS against the strength λ"
+    return Plot(panels, alt, columns=3)
+
+
+def strength_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """Diversity, accuracy and detection for every λ."""
+    rows = []
+    for data in data_with(records, "ldr"):
+        for strength in _strengths(records, data):
+            runs = with_strength(records, data, "ldr", strength)
+            cells = [quantity("test").text(runs) for quantity in (accuracy, unique)]
+            aurocs = quantity_on(unknown_sets(runs), _pds, runs)
+            rows.append([data_title(data), f"{strength:g}", *cells, *aurocs])
+    return ["data", "λ", "test accuracy", "#unique", "AUROC of PDS", "", "", ""], rows
+
+
+STRENGTH = Experiment(
+    "strength",
+    "ldr",
+    "Figure 5 (left)",
+    "What the strength λ does to diversity, accuracy and detection",
+    STUDY,
+    (
+        Claim(
+            "A greater λ makes the ensemble more diverse",
+            "Section 4.3, Figure 5",
+            LargerInAll(
+                on_all_parts(
+                    _GREATEST,
+                    _SMALLEST,
+                    unique,
+                    parts=lambda runs: ["test", *unknown_sets(runs)],
+                ),
+                _ENDS,
+                "#unique",
+                "{:.2f}",
+                published="PDS jumps for λ between 0.1 and 10 (Figure 5)",
+            ),
+        ),
+        Claim(
+            "The AUROC of PDS rises with λ over the same range",
+            "Section 4.3, Figure 5",
+            LargerInAll(
+                on_all_parts(_GREATEST, _SMALLEST, _pds),
+                _ENDS,
+                "AUROC of PDS",
+                published="AUROC jumps for λ between 0.1 and 10 (Figure 5)",
+            ),
+        ),
+    ),
+    plot_strength,
+    strength_table,
+    SETTING,
+)
+
+
+# ---- images on which members differ (Figure 3) --------------------------------------------------
+
+#: Fashion-MNIST's classes, in the order of its labels.
+CLASSES = (
+    "T-shirt",
+    "trousers",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "trainer",
+    "bag",
+    "boot",
+)
+_SHOWN = 5
+
+
+def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
+    """One ensemble."""
+    settings = SMOKE if scale == "smoke" else FASHION
+    return [make_cell("ldr", settings, method="ldr", strength=0.3)]
+
+
+def run(cell: Cell) -> dict[str, Any]:
+    """Train and keep the pictures of the five highest and the five lowest PDS."""
+    data = load_data(cell)
+    ens = train_ensemble(cell, data)
+    x, y = data.test
+    logits = outputs_of(ens, x)
+    scores = pds_sum(logits)
+    order = scores.argsort(descending=True, stable=True)
+    picked = {"most": order[:_SHOWN], "least": order[-_SHOWN:].flip(0)}
+    wrong = logits.softmax(-1).mean(0).argmax(-1) != y
+    tenth = max(1, len(order) // 10)
+    return {
+        **{
+            name: [_example(x, y, logits, scores, int(row)) for row in rows]
+            for name, rows in picked.items()
+        },
+        "wrong_most": float(wrong[order[:tenth]].double().mean()),
+        "wrong_least": float(wrong[order[-tenth:]].double().mean()),
+    }
+
+
+def _example(x: Tensor, y: Tensor, logits: Tensor, scores: Tensor, row: int) -> dict[str, Any]:
+    return {
+        "pixels": (x[row, 0] * 255).round().to(torch.uint8).tolist(),
+        "label": int(y[row]),
+        "prediction": int(logits[:, row].softmax(-1).mean(0).argmax()),
+        "members": logits[:, row].argmax(-1).tolist(),
+        "pds_sum": float(scores[row]),
+    }
+
+
+EXAMPLES_STUDY = Study("examples", cells, run, jobs=1, cost={"smoke": "2 s", "cpu": "30 s"})
+
+
+def _ambiguous(records: list[Record]) -> Finding:
+    most, least = (records[0]["result"][key] for key in ("wrong_most", "wrong_least"))
+    return decide(
+        most > 2 * least,
+        f"the ensemble is wrong on {most:.1%} of the tenth of test images with the highest PDS, on "
+        f"{least:.1%} of the tenth with the lowest (holds if more than twice as often; one run)",
+    )
+
+
+def plot_examples(records: list[Record]) -> Plot:
+    """Figure 3: the five most and the five least divided test images, with their votes."""
+    cell, result = records[0]["cell"], records[0]["result"]
+    names = CLASSES if cell["data"] == "fashion_mnist" else tuple(map(str, range(10)))
+    images = []
+    for kind in ("most", "least"):
+        for number, example in enumerate(result[kind]):
+            prediction = example["prediction"]
+            others = [one for one in dict.fromkeys(example["members"]) if one != prediction]
+            images.append(
+                Image(
+                    np.asarray(example["pixels"], dtype=np.uint8)[None],
+                    f"is {names[example['label']]}",
+                    names[prediction],
+                    ", ".join(names[other] for other in others),
+                    "" if number else kind,
+                    inverted=True,
+                )
+            )
+    return Plot(images, "Test images on which members differ most and least", _SHOWN)
+
+
+EXAMPLES = Experiment(
+    "examples",
+    "ldr",
+    "Figure 3",
+    "The test images on which an LDR ensemble is most and least divided",
+    EXAMPLES_STUDY,
+    (
+        Claim(
+            "Images of high PDS are ambiguous, those of low PDS clear",
+            "Section 4.2, Figure 3",
+            _ambiguous,
+        ),
+    ),
+    plot_examples,
+    None,
+    {
+        "smoke": "Digits of scikit-learn, an MLP, 3 epochs: nothing to see yet.",
+        "cpu": "Fashion-MNIST as in `detection`, LDR with λ = 0.3, one run.",
+        "paper": "As cpu: the photographs of ImageNet are not part of its features.",
+    },
 )

@@ -1,0 +1,209 @@
+"""Variants of the ensembles: adversarial training (Table 4) and five members (Table 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from dissensus.papers.adp.accuracy import (
+    GRADIENT,
+    MoreRight,
+    accuracy_header,
+    accuracy_rows,
+    weak,
+    worst_case,
+)
+from dissensus.papers.adp.ensembles import (
+    ADP_RUNS,
+    BASELINE,
+    ENSEMBLES,
+    PAIR,
+    TRAINED,
+    run,
+    runs_of,
+)
+from dissensus.papers.adp.published import TABLE4, TABLE5
+from dissensus.papers.adp.settings import (
+    CIFAR10_WEAK,
+    CPU_DIGITS,
+    DIGITS_WEAK,
+    ENSEMBLE_SETTING,
+    FEW_STEPS,
+    PAPER,
+    SMOKE,
+    STRONG,
+    standard,
+)
+from dissensus.papers.base import Cell, Claim, Experiment, Record, Study
+from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.comparisons import filter_records
+
+__all__ = ["ADVERSARIAL_TRAINING", "FIVE_MEMBERS", "FIVE_STUDY", "five_cells"]
+
+
+# ---- adversarial training (Table 4) -------------------------------------------------------------
+
+_SHOWN = (*PAIR, *TRAINED)
+
+
+def _published(before: str, after: str) -> str:
+    means = [float(np.mean(TABLE4[name])) for name in (before, after)]
+    return f"CIFAR-10, mean of the four attacks: {means[0]:.1f} → {means[1]:.1f}"
+
+
+def adversarial_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """Accuracies in %, ours and Table 4's."""
+    trained = {record["cell"]["data"] for record in filter_records(records, contender="pgd")}
+    rows = accuracy_rows([r for r in records if r["cell"]["data"] in trained], _SHOWN)
+    for place, name in enumerate(GRADIENT):
+        eps = 0.04 if name == "fgsm" else 0.02
+        cells = [f"{TABLE4[who][place]}" if who in TABLE4 else "–" for who in _SHOWN]
+        rows.append(["published, CIFAR-10", f"{name.upper()}, ε = {eps:g}", *cells])
+    return accuracy_header(_SHOWN), rows
+
+
+_TABLE_4_WEAK = "Section 4.3, Table 4; the paper's attacks (historical, weak)"
+_TABLE_4_STRONG = "Section 4.3, Table 4; standard protocol"
+_MEAN = "accuracy, mean of FGSM, BIM, PGD and MIM"
+_FGSM, _FGSM_ADP, _PGD, _PGD_ADP = map(runs_of, TRAINED)
+
+ADVERSARIAL_TRAINING = Experiment(
+    "adversarial-training",
+    "adp",
+    "Table 4",
+    "Adversarial training alone and together with ADP",
+    ENSEMBLES,
+    (
+        Claim(
+            "ADP₂,₀.₅ adds to adversarial training on FGSM",
+            _TABLE_4_WEAK,
+            MoreRight(_FGSM_ADP, _FGSM, weak(GRADIENT), _MEAN, _published("fgsm", "fgsm-adp")),
+        ),
+        Claim(
+            "ADP₂,₀.₅ adds to adversarial training on PGD",
+            _TABLE_4_WEAK,
+            MoreRight(_PGD_ADP, _PGD, weak(GRADIENT), _MEAN, _published("pgd", "pgd-adp")),
+        ),
+        Claim(
+            "Adversarial training on PGD adds to ADP₂,₀.₅",
+            _TABLE_4_WEAK,
+            MoreRight(_PGD_ADP, ADP_RUNS, weak(GRADIENT), _MEAN),
+        ),
+        Claim(
+            "At the smaller ε, ADP₂,₀.₅ adds to adversarial training on PGD in the worst case",
+            _TABLE_4_STRONG,
+            MoreRight(_PGD_ADP, _PGD, worst_case(0), "worst case"),
+        ),
+        Claim(
+            "At the larger ε, ADP₂,₀.₅ adds to adversarial training on PGD in the worst case",
+            _TABLE_4_STRONG,
+            MoreRight(_PGD_ADP, _PGD, worst_case(-1), "worst case"),
+        ),
+        Claim(
+            "At the larger ε, adversarial training on PGD alone is more robust than ADP₂,₀.₅ alone",
+            "our question; standard protocol",
+            MoreRight(_PGD, ADP_RUNS, worst_case(-1), "worst case"),
+        ),
+    ),
+    None,
+    adversarial_table,
+    ENSEMBLE_SETTING,
+)
+
+
+# ---- five members (Table 5) ---------------------------------------------------------------------
+
+
+def five_cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
+    """The baseline and ADP with five members, for each seed."""
+    settings: dict[str, Any] = {
+        "smoke": {**SMOKE, "attacks": DIGITS_WEAK, "standard": standard((0.1,), 20, **FEW_STEPS)},
+        "cpu": {**CPU_DIGITS, "attacks": DIGITS_WEAK, "standard": standard((0.1, 0.15), 40)},
+        "paper": {
+            **PAPER,
+            "attacks": CIFAR10_WEAK,
+            "slow_attacks": [
+                "cw:c=0.01,searches=1,confidence=0.1",
+                "ead:c=1.0,searches=1,confidence=0.1",
+            ],
+            "standard": standard((0.01, 0.02), 1000, autoattack_steps=100, queries=5000),
+        },
+    }[scale]
+    return [
+        make_cell(f"{contender}-seed={seed}", settings, contender=contender, members=5, seed=seed)
+        for seed in seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 3}[scale])
+        for contender in PAIR
+    ]
+
+
+FIVE_STUDY = Study(
+    "five-members",
+    five_cells,
+    run,
+    jobs=2,
+    options=SEEDS_OPTION,
+    cost={"smoke": "10 s", "cpu": "10 min", "paper": "GPU days"},
+)
+
+
+def five_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    """Accuracies in %, ours and Table 5's."""
+    rows = accuracy_rows(records, PAIR)
+    for name, printed in TABLE5.items():
+        rows.append(["published, CIFAR-10", name.upper(), *(f"{value}" for value in printed)])
+    return accuracy_header(PAIR), rows
+
+
+_TABLE_5_WEAK = "Section 4.6, Table 5; the paper's attacks (historical, weak)"
+_TABLE_5_STRONG = "Section 4.6, Table 5; standard protocol"
+
+FIVE_MEMBERS = Experiment(
+    "five-members",
+    "adp",
+    "Table 5",
+    "Five members on ten classes, where K does not divide L − 1",
+    FIVE_STUDY,
+    (
+        *(
+            Claim(
+                f"Under {name.upper()}, ADP₂,₀.₅ is more accurate than the baseline",
+                _TABLE_5_WEAK,
+                MoreRight(
+                    ADP_RUNS,
+                    BASELINE,
+                    weak((name,)),
+                    f"accuracy under {name.upper()}",
+                    "CIFAR-10 {} → {}".format(*TABLE5[name]),
+                ),
+            )
+            for name in GRADIENT
+        ),
+        *(
+            Claim(
+                f"At the {size} ε, ADP₂,₀.₅ is more accurate than the baseline in the worst case",
+                _TABLE_5_STRONG,
+                MoreRight(ADP_RUNS, BASELINE, worst_case(place), "worst case"),
+            )
+            for place, size in ((0, "smaller"), (-1, "larger"))
+        ),
+    ),
+    None,
+    five_table,
+    {
+        "smoke": (
+            "300 digits of scikit-learn, a tiny CNN, 8 epochs, 2 seeds: too small for any claim."
+        ),
+        "cpu": (
+            "Scikit-learn's digits in place of CIFAR-10, the CNN and schedule of the other "
+            "ensembles on digits, five members, 3 seeds; the paper's attacks on 200 test images "
+            "per seed. "
+            f"{STRONG}; on 40 test images per seed. C&W and EAD of Table 5 were not run."
+        ),
+        "paper": (
+            "CIFAR-10 whole, five ResNet-20, the paper's schedule and 3 seeds; all attacks of "
+            "Table 5 and the standard protocol on 1,000 images."
+        ),
+    },
+)
