@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import dissensus as ds
-from dissensus.diagnostics import COLLUDING, INDEPENDENT, calibrate, trained_ensembles
-from dissensus.diagnostics.trained_ensembles import Family
+from benchmarks.verdict import Family, train, trained_rates
+from dissensus.diagnostics import COLLUDING, INDEPENDENT, calibrate
 
 #: Independent members that are each biased far more than they err otherwise: whether a handful of
 #: numbers cancels by chance is told at the level of ``chance_colluding`` and no better.
@@ -33,7 +33,7 @@ SEEDS = range(200, 205)  # neither those of the calibration nor those of the pri
 
 @pytest.mark.slow
 def test_planted_independent_ensembles_are_healthy() -> None:
-    """False alarms; ``python -m dissensus.diagnostics`` prints the rates."""
+    """False alarms; ``python -m benchmarks.verdict`` prints the rates."""
     found = calibrate(INDEPENDENT, repeats=8, members=(3, 5, 10), seed=2)
     for name, rates in found.items():
         if name in BIASED:
@@ -77,7 +77,7 @@ def test_planted_collusion_is_found() -> None:
 )
 def test_networks_trained_independently_are_healthy(family: Family) -> None:
     """Also poor, overfit, decayed, smoothed, bagged and unequal ones."""
-    found = trained_ensembles.rates({"": family}, SEEDS)[""]
+    found = trained_rates({"": family}, SEEDS)[""]
     assert found.colluding == 0
     assert found.healthy >= 0.8
 
@@ -97,7 +97,7 @@ def test_networks_trained_independently_are_healthy(family: Family) -> None:
 def test_networks_trained_jointly_are_not(
     family: Family, detected: float, colluding: float
 ) -> None:
-    found = trained_ensembles.rates({"": family}, SEEDS)[""]
+    found = trained_rates({"": family}, SEEDS)[""]
     assert 1 - found.healthy >= detected - 1e-9
     assert found.colluding >= colluding - 1e-9
 
@@ -109,7 +109,7 @@ def test_joint_training_shows_all_signs_of_the_paper() -> None:
     for beta in (0.0, 1.0):
         made = [
             ds.diagnose((a.outputs, a.targets), (b.outputs, b.targets))
-            for a, b in trained_ensembles.train(Family("diabetes", "mean", 60, beta=beta), SEEDS)
+            for a, b in train(Family("diabetes", "mean", 60, beta=beta), SEEDS)
         ]
         signs = [
             (d.explosion["test"].ratio, d.shares["test"]["outputs"].share, drop.relative)

@@ -28,8 +28,8 @@ __all__ = [
     "leftover_offset",
 ]
 
-#: Where offsets are looked for, and the combination that averages there.
-SPACES = {"outputs": "mean", "score": "score", "probability": "probability"}
+#: Where offsets are looked for, in words.
+SPACES = {"outputs": "outputs", "score": "scores", "probability": "probabilities"}
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ class DebiasedShare:
     @property
     def sentence(self) -> str:
         """The finding in plain words."""
-        where = {"outputs": "outputs", "score": "scores", "probability": "probabilities"}
+        where = SPACES[self.space]
         if self.spread == 0:
-            return f"The members' {where[self.space]} are the same, so there is nothing to explain."
+            return f"The members' {where} are the same, so there is nothing to explain."
         return (
             f"A constant shift of each member explains {self.share:.0%} of the spread of the "
-            f"members' {where[self.space]}."
+            f"members' {where}."
         )
 
 

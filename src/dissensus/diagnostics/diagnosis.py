@@ -8,12 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dissensus.diagnostics.codependence import (
-    Codependence,
-    Dominance,
-    codependence,
-    dominance,
-)
+from dissensus.diagnostics.codependence import Codependence, Dominance, codependence, dominance
 from dissensus.diagnostics.collusion import (
     DebiasedShare,
     Explosion,

@@ -1,6 +1,6 @@
 """Planted ensembles, whose collusion or lack of it is known, and the verdicts on them.
 
-``python -m dissensus.diagnostics`` prints the rates; :mod:`.trained_ensembles` has networks.
+``python -m benchmarks.verdict`` prints the rates, with ``--trained`` those of networks too.
 """
 
 from __future__ import annotations

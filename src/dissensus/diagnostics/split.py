@@ -23,7 +23,7 @@ from dissensus.outputs import (
     combine,
 )
 
-__all__ = ["PredictionsLike", "Split", "looks_like_probs", "plain", "ratio", "smooth_loss"]
+__all__ = ["PredictionsLike", "Split", "looks_like_probs", "plain", "ratio"]
 
 PredictionsLike = Predictions | tuple[Tensor, Tensor]
 
@@ -198,8 +198,3 @@ def _fitting_targets(outputs: Tensor, targets: Tensor, loss: LossLike, combine: 
         )
     check_targets(targets, outputs.shape[1], outputs.shape[2])
     return targets.detach().double() if targets.is_floating_point() else targets.detach()
-
-
-def smooth_loss(loss: LossLike) -> LossLike:
-    """The loss to look for collusion in: cross-entropy for the 0-1 loss, which has jumps."""
-    return "cross_entropy" if loss == "zero_one" else loss

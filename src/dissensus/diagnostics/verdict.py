@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 from dissensus.diagnostics.codependence import Drop, codependence
 from dissensus.diagnostics.collusion import (
+    SPACES,
     chance_to_cancel,
     debiased_share,
     explosion,
     leftover_offset,
 )
-from dissensus.diagnostics.split import Split, smooth_loss
+from dissensus.diagnostics.split import Split
 from dissensus.outputs import weighted_mean
 
 __all__ = ["ADVICE", "THRESHOLDS", "Thresholds", "Verdict", "judge"]
@@ -47,7 +48,7 @@ class Thresholds:
     members, which did not see all of it. Joint training leaves examples to single members and
     turns this round. There is no bound either: suspicious.
 
-    Measured by ``python -m dissensus.diagnostics --trained`` on seeds that were not used to choose
+    Measured by ``python -m benchmarks.verdict --trained`` on seeds that were not used to choose
     the constants; 3 to 20 members and 300 examples where planted, ten seeds where trained:
 
     - Independent: no planted family but the biased ones is ever called colluding, and 7% of the
@@ -160,9 +161,10 @@ def judge(
 
 
 def _smooth(split: Split) -> Split:
-    """The same members judged by a loss without jumps."""
+    """The same members judged by a loss without jumps: cross-entropy for the 0-1 loss."""
     way = "probability" if split.combine == "vote" else split.combine
-    return replace(split, loss=smooth_loss(split.loss), combine=way)
+    loss = "cross_entropy" if split.loss == "zero_one" else split.loss
+    return replace(split, loss=loss, combine=way)
 
 
 def _obstacle(split: Split, thresholds: Thresholds) -> str:
@@ -243,11 +245,11 @@ def _offsets_cancel(split: Split, source: Split, thresholds: Thresholds) -> tupl
     offsets = debiased_share(split)
     size = offsets.share * explosion(split).ratio
     cancels = left.chance <= thresholds.chance_colluding
-    how = "cancel in the average" if cancels else "nearly cancel in the average"
+    how = "cancel" if cancels else "nearly cancel"
     reason = (
-        f"Constant shifts of the members' {_WORDS[offsets.space]} make up {offsets.share:.0%} of "
-        f"their spread, {size:.3g} times the ensemble's error, and {how}. Independent shifts "
-        f"cancel as well in {left.chance:.1%} of cases."
+        f"Constant shifts of the members' {SPACES[offsets.space]} make up {offsets.share:.0%} of "
+        f"their spread, {size:.3g} times the ensemble's error, and {how} in the average. "
+        f"Independent shifts cancel as well in {left.chance:.1%} of cases."
     )
     large = _offsets_are_large(split, thresholds, "colluding")
     return (2 if large and cancels else 1), reason
@@ -275,6 +277,3 @@ def _training_sign(judged: Split, train: Split, thresholds: Thresholds) -> tuple
 def _without_a_fifth(split: Split) -> Drop:
     fraction = max(NEED_FRACTION, 1 / split.members)
     return codependence(split, fractions=(fraction,)).drops[0]
-
-
-_WORDS = {"outputs": "outputs", "score": "scores", "probability": "probabilities"}
