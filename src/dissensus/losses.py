@@ -63,7 +63,8 @@ def cross_entropy(log_probs: Tensor, targets: Tensor, label_smoothing: float = 0
     if targets.is_floating_point():
         loss = -(targets * log_probs).sum(-1)
     else:
-        loss = -_pick(log_probs, targets)
+        index = targets.long().expand(log_probs.shape[:-1])[..., None]
+        loss = -log_probs.gather(-1, index).squeeze(-1)
     if label_smoothing:
         loss = (1 - label_smoothing) * loss - label_smoothing * log_probs.mean(-1)
     return loss
@@ -190,7 +191,10 @@ def errors(
     if loss == "brier":
         ensemble = combined_log_probs(outputs, combine, weights).exp()
         return Errors(brier(outputs.softmax(-1), targets), brier(ensemble, targets))
-    labels = _combined_labels(outputs, combine, weights)
+    if combine == "vote":
+        labels = majority_vote(outputs, weights)
+    else:
+        labels = combined_log_probs(outputs, combine, weights).argmax(-1)
     member, ensemble = zero_one(outputs.argmax(-1), targets), zero_one(labels, targets)
     return Errors(member.to(outputs.dtype), ensemble.to(outputs.dtype))
 
@@ -230,14 +234,3 @@ def _callable_errors(
             f"{tuple(ensemble_values.shape)}; drop its reduction"
         )
     return Errors(values, ensemble_values)
-
-
-def _combined_labels(logits: Tensor, combine: str, weights: Tensor | None) -> Tensor:
-    if combine == "vote":
-        return majority_vote(logits, weights)
-    return combined_log_probs(logits, combine, weights).argmax(-1)
-
-
-def _pick(values: Tensor, labels: Tensor) -> Tensor:
-    """``values[…, n, labels[n]]``: one entry of the last axis for each example."""
-    return values.gather(-1, labels.long().expand(values.shape[:-1])[..., None]).squeeze(-1)

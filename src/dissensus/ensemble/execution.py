@@ -25,8 +25,8 @@ from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.stack import call, places_of
 
 __all__ = [
+    "BATCH_NORMS",
     "EXECUTIONS",
-    "check_execution",
     "choose",
     "convolutional",
     "looped_outputs",
@@ -46,14 +46,7 @@ _CONVOLUTIONS = (
     nn.ConvTranspose3d,
 )
 
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-
-
-def check_execution(execution: str) -> None:
-    """Raise unless ``execution`` is one of ``EXECUTIONS``."""
-    if execution not in EXECUTIONS:
-        known = ", ".join(repr(name) for name in EXECUTIONS)
-        raise ValueError(f"execution must be one of {known}, got {execution!r}")
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def convolutional(module: nn.Module) -> bool:
@@ -64,7 +57,7 @@ def convolutional(module: nn.Module) -> bool:
 def stackable(module: nn.Module) -> bool:
     """Whether ``vmap`` takes every layer; it has no rule for the two kinds sorted out here."""
     return not any(
-        isinstance(layer, nn.RNNBase) or (isinstance(layer, _BATCH_NORMS) and not layer.momentum)
+        isinstance(layer, nn.RNNBase) or (isinstance(layer, BATCH_NORMS) and not layer.momentum)
         for layer in module.modules()
     )
 

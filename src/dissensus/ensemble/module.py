@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.ensemble.execution import (
-    check_execution,
+    EXECUTIONS,
     choose,
     convolutional,
     looped_outputs,
@@ -21,7 +21,7 @@ from dissensus.ensemble.execution import (
     stackable,
     stacked_outputs,
 )
-from dissensus.ensemble.stack import alike, put_tensors, stack_modules, tensors_of, unstack
+from dissensus.ensemble.stack import alike, like, put_tensors, stack_modules, tensors_of, unstack
 from dissensus.outputs import check_combination, check_weights, combine, majority_vote
 
 __all__ = ["Ensemble", "SharedInstanceWarning", "member_seed"]
@@ -96,7 +96,9 @@ class Ensemble(nn.Module):
 
     def _settle(self, modules: list[nn.Module], combine: str, execution: str) -> None:
         check_combination(combine)
-        check_execution(execution)
+        if execution not in EXECUTIONS:
+            known = ", ".join(repr(name) for name in EXECUTIONS)
+            raise ValueError(f"execution must be one of {known}, got {execution!r}")
         self.combine, self.execution = combine, execution
         self.members = len(modules)
         self.backbone: nn.Module | None = None
@@ -114,7 +116,7 @@ class Ensemble(nn.Module):
             )
         else:
             self.unlike = nn.ModuleList(modules)
-        if not any(True for _ in self._member_parameters()):
+        if not any(True for _ in self.holder.parameters()):
             raise ValueError("members must have parameters, got modules without any")
 
     # ---- outputs --------------------------------------------------------------------------------
@@ -215,7 +217,7 @@ class Ensemble(nn.Module):
             assert ens.unlike is not None
             ens.unlike = nn.ModuleList(ens.unlike[j] for j in chosen)
         else:
-            put_tensors(ens.stack, lambda name, tensor: _like(tensor, tensor.detach()[chosen]))
+            put_tensors(ens.stack, lambda name, tensor: like(tensor, tensor.detach()[chosen]))
         if self.weights is not None:
             kept = self.weights[chosen]
             ens.set_weights(kept / kept.sum() if kept.sum() > 0 else None)
@@ -247,18 +249,23 @@ class Ensemble(nn.Module):
     # ---- execution and modes --------------------------------------------------------------------
 
     @property
+    def holder(self) -> nn.Module:
+        """The module that holds the members: their stack, or the list of unlike ones."""
+        holder = self.stack if self.stack is not None else self.unlike
+        assert holder is not None
+        return holder
+
+    @property
     def device(self) -> torch.device:
         """Where the members' parameters are."""
-        return next(self._member_parameters()).device
+        return next(self.holder.parameters()).device
 
     def resolved_execution(self) -> str:
         """``"stacked"`` or ``"looped"``: what runs now."""
         if self.stack is None:
             return "looped"
         if self.execution in ("auto", "tune"):
-            if not self._stackable:
-                return "looped"
-            return choose(self._convolutional, self.device)
+            return choose(self._convolutional, self.device) if self._stackable else "looped"
         return self.execution
 
     def tune(self, x: Tensor) -> dict[str, float]:
@@ -290,11 +297,6 @@ class Ensemble(nn.Module):
         saved = state_dict.get(prefix + "weights")
         self.weights = None if saved is None else saved.detach().clone().to(self.device)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
-
-    def _member_parameters(self) -> Iterator[nn.Parameter]:
-        holder = self.stack if self.stack is not None else self.unlike
-        assert holder is not None
-        return holder.parameters()
 
     def extra_repr(self) -> str:
         return f"members={self.members}, combine={self.combine!r}, execution={self.execution!r}"
@@ -346,12 +348,6 @@ def _remaker(instance: nn.Module) -> Callable[[], nn.Module]:
         return fresh
 
     return make
-
-
-def _like(tensor: Tensor, values: Tensor) -> Tensor:
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(values.clone(), requires_grad=tensor.requires_grad)
-    return values.clone()
 
 
 def _three_axes(outputs: Tensor) -> Tensor:

@@ -6,18 +6,19 @@ A soup (Wortsman et al., 2022) averages weights. It is one of the three ways ldr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dissensus.ensemble.execution import BATCH_NORMS
 from dissensus.ensemble.module import Ensemble
 from dissensus.ensemble.stack import unstack
 
 __all__ = ["best_member", "greedy_soup", "soup"]
 
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_BATCH = 1024  # examples that run at once
 
 
 def soup(
@@ -40,7 +41,7 @@ def soup(
     mixed = unstack(ens.stack, mean)
     module = ens._with_backbone(mixed)
     if loader is not None:
-        _estimate_statistics(module, _norms(mixed), loader, ens.device)
+        _estimate_statistics(module, mixed, loader, ens.device)
     return module
 
 
@@ -59,7 +60,7 @@ def greedy_soup(
     for member in order[1:]:
         candidate = soup(ens, loader, [*kept, member]).eval()
         with torch.no_grad():
-            accuracy = float(_accuracies(candidate, x, y, ens.combine))
+            accuracy = float(_accuracies(candidate, x, y, ens))
         if accuracy >= best_accuracy:
             kept, best, best_accuracy = [*kept, member], candidate, accuracy
     return best, kept
@@ -73,21 +74,16 @@ def best_member(ens: Ensemble, x: Tensor, y: Tensor) -> int:
 def member_accuracies(ens: Ensemble, x: Tensor, y: Tensor) -> Tensor:
     """Each member's accuracy on ``(x, y)``; minus its squared error in regression."""
     with ens.evaluating():
-        return _accuracies(ens, x, y, ens.combine)
+        return _accuracies(ens, x, y, ens)
 
 
-#: Examples that run at once.
-_BATCH = 1024
-
-
-def _accuracies(run: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, combine: str) -> Tensor:
-    """The accuracy on ``(x, y)``, in pieces, of a network, or of each one that ``run`` stacks."""
-    device = _device_of(run)
+def _accuracies(network: nn.Module, x: Tensor, y: Tensor, ens: Ensemble) -> Tensor:
+    """The accuracy on ``(x, y)``, in pieces, of a network of ``ens``, or of each one in ``ens``."""
     total: Tensor | float = 0.0
     for start in range(0, len(x), _BATCH):
-        outputs = run(x[start : start + _BATCH].to(device))
+        outputs: Tensor = network(x[start : start + _BATCH].to(ens.device))
         targets = y[start : start + _BATCH].to(outputs.device)
-        if combine == "mean":
+        if ens.combine == "mean":
             total = total - (outputs - targets).square().sum(-1).double().sum(-1)
         else:
             labels = targets.argmax(-1) if targets.is_floating_point() else targets
@@ -95,19 +91,11 @@ def _accuracies(run: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, combine: 
     return torch.as_tensor(total, dtype=torch.float64) / len(x)
 
 
-def _device_of(run: Any) -> torch.device:
-    device: torch.device = next(run.parameters()).device
-    return device
-
-
-def _norms(module: nn.Module) -> list[Any]:
-    return [layer for layer in module.modules() if isinstance(layer, _NORMS)]
-
-
 def _estimate_statistics(
-    module: nn.Module, norms: list[Any], loader: Iterable[Any], device: torch.device
+    module: nn.Module, mixed: nn.Module, loader: Iterable[Any], device: torch.device
 ) -> None:
-    """Run ``module`` over the loader and let ``norms`` take the mean of the batches' statistics."""
+    """Let BatchNorm layers of ``mixed``, the end of ``module``, take the mean over all batches."""
+    norms = [layer for layer in mixed.modules() if isinstance(layer, BATCH_NORMS)]
     momenta = [layer.momentum for layer in norms]
     for layer in norms:
         layer.reset_running_stats()

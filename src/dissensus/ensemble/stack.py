@@ -19,6 +19,7 @@ __all__ = [
     "alike",
     "call",
     "hooked",
+    "like",
     "places_of",
     "put_tensors",
     "stack_modules",
@@ -82,24 +83,21 @@ def stack_modules(modules: Sequence[nn.Module]) -> nn.Module:
 
     def stacked(name: str, tensor: Tensor) -> Tensor:
         group = parameters if isinstance(tensor, nn.Parameter) else buffers
-        values = torch.stack([member[name].detach() for member in group])
-        if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(values, requires_grad=tensor.requires_grad)
-        return values
+        return like(tensor, torch.stack([member[name].detach() for member in group]))
 
     return _rebuilt(modules[0], stacked)
 
 
 def unstack(stack: nn.Module, pick: Callable[[Tensor], Tensor]) -> nn.Module:
     """An ordinary module with ``pick(stacked tensor)`` in place of every parameter and buffer."""
+    return _rebuilt(stack, lambda name, tensor: like(tensor, pick(tensor.detach()).clone()))
 
-    def picked(name: str, tensor: Tensor) -> Tensor:
-        values = pick(tensor.detach()).clone()
-        if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(values, requires_grad=tensor.requires_grad)
-        return values
 
-    return _rebuilt(stack, picked)
+def like(tensor: Tensor, values: Tensor) -> Tensor:
+    """``values`` as a parameter where ``tensor`` is one."""
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(values, requires_grad=tensor.requires_grad)
+    return values
 
 
 def tensors_of(stack: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dissensus.training.callbacks import TensorBoard
 from dissensus.training.fit import NonFiniteLoss, fit
 from dissensus.training.fit_fleet import Training, fit_fleet
-from dissensus.training.history import History
-from dissensus.training.interruption import Stopped
+from dissensus.training.history import History, TensorBoard
 from dissensus.training.layout import Distributed
-from dissensus.training.optim import MemberOptimizer, Optimizer
+from dissensus.training.optim import MemberOptimizer, Optimizer, Schedule, parse_schedule
 from dissensus.training.predict import predict
 from dissensus.training.recipe import Recipe
-from dissensus.training.schedules import Schedule, parse_schedule
+from dissensus.training.single_process import Stopped
 
 __all__ = [
     "Distributed",

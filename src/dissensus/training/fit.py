@@ -18,12 +18,11 @@ from dissensus.progress import ProgressBar
 from dissensus.training.batches import Augmentation, as_batches, split_weights
 from dissensus.training.checkpoints import Checkpoints
 from dissensus.training.history import History, RunState, select
-from dissensus.training.interruption import Interruption, Stopped
 from dissensus.training.layout import Distributed
 from dissensus.training.meters import Meter
 from dissensus.training.recipe import CheckpointInterval, Recipe
 from dissensus.training.run_folder import RunFolder
-from dissensus.training.single_process import Callback, SingleProcess
+from dissensus.training.single_process import Callback, Interruption, SingleProcess, Stopped
 from dissensus.training.step import Trainer
 from dissensus.training.stream import Batch, LabelledAugmentation, Stream, make_stream
 

@@ -16,8 +16,7 @@ from dissensus.objectives import Objective
 from dissensus.objectives.fast import fleet_value_and_gradient
 from dissensus.training.batches import batch_sizes, derived_seed, shuffled
 from dissensus.training.meters import FleetMeter, check_task
-from dissensus.training.optim import MemberOptimizer, Optimizer, clip_by_member
-from dissensus.training.schedules import Schedule
+from dissensus.training.optim import MemberOptimizer, Optimizer, Schedule, clip_by_member
 from dissensus.training.stream import ORDER
 
 if TYPE_CHECKING:

@@ -1,14 +1,16 @@
-"""The history of a training run, its state, and the choice of the best epoch."""
+"""The history of a training run, its state, the choice of the best epoch, and its curves."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from dissensus.ensemble import Ensemble
 from dissensus.training.recipe import SELECTIONS, Recipe
 
-__all__ = ["History", "RunState", "select"]
+__all__ = ["History", "RunState", "TensorBoard", "select"]
 
 
 @dataclass
@@ -99,3 +101,38 @@ def _freeze(state: RunState, errors: list[float], recipe: Recipe) -> None:
             state.frozen.append(member)
     if len(state.frozen) == len(errors):
         state.ended = "patience"
+
+
+class TensorBoard:
+    """A callback of ``fit`` that writes every epoch: ``callbacks=[TensorBoard("runs/a")]``.
+
+    Each metric becomes a curve such as ``val/accuracy``, each member's ``val/per_member_error/0``.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ImportError(
+                "the TensorBoard callback needs tensorboard; pip install tensorboard"
+            ) from error
+        self.folder, self._writer_class = Path(folder), SummaryWriter
+        self._writer: Any = None
+
+    def __call__(self, record: dict[str, Any], ens: Ensemble) -> None:
+        """Add one epoch."""
+        epoch = record["epoch"]
+        if self._writer is None:
+            # An epoch that a kill made run twice is drawn once.
+            self._writer = self._writer_class(str(self.folder), purge_step=epoch)
+        curves: dict[str, Any] = {}
+        for part, metrics in record.items():
+            for name, value in metrics.items() if isinstance(metrics, dict) else ():
+                if isinstance(value, list):
+                    curves |= {f"{part}/{name}/{member}": own for member, own in enumerate(value)}
+                else:
+                    curves[f"{part}/{name}"] = value
+        for name, value in curves.items():
+            if value is not None:  # None: a member that no batch of the epoch used
+                self._writer.add_scalar(name, float(value), epoch)
+        self._writer.flush()

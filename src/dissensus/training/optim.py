@@ -1,14 +1,15 @@
-"""Optimisers that step some members and leave the others as they are, bit for bit.
+"""Optimisers that step some members and leave the others as they are; learning-rate schedules.
 
 The arithmetic is torch's own (the fused kernels of SGD, Adam and AdamW); what is ours is to apply
 it to rows of a stack. A member that a batch does not train keeps its parameters, its moments and
-its step count, gets no weight decay, and costs nothing.
+its step count, gets no weight decay, and costs nothing. A schedule is a factor on the learning rate
+for every moment of training, in epochs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,15 @@ from torch.optim.sgd import sgd
 
 from dissensus.specs import check_name, join_spec, read_settings, split_spec
 
-__all__ = ["OPTIMIZERS", "MemberOptimizer", "Optimizer", "clip_by_member"]
+__all__ = [
+    "OPTIMIZERS",
+    "SCHEDULES",
+    "MemberOptimizer",
+    "Optimizer",
+    "Schedule",
+    "clip_by_member",
+    "parse_schedule",
+]
 
 #: Optimisers by name, with the learning rate each starts from where none is given.
 OPTIMIZERS: dict[str, float] = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
@@ -238,3 +247,85 @@ def clip_by_member(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
     squares = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in gradients]).sum(0)
     factor = (limit / (squares.sqrt() + 1e-6)).clamp_max(1.0)
     return [g * factor.reshape(-1, *[1] * (g.ndim - 1)) for g in gradients]
+
+
+# ---- learning-rate schedules ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A shape after a linear warm-up of ``warmup`` epochs. Call it with (time, epochs).
+
+    ``constant``; ``multistep``: times ``factor`` at each epoch of ``at``; ``cosine``: from 1 down
+    to ``factor`` along half a cosine.
+
+    >>> steps = parse_schedule("multistep:at=30/50/70,factor=0.2")
+    >>> [round(steps(t, 80), 4) for t in (0, 30, 69.5, 70)]
+    [1.0, 0.2, 0.04, 0.008]
+    """
+
+    name: str = "constant"
+    at: tuple[float, ...] = ()
+    factor: float | None = None
+    warmup: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_name(self.name, SCHEDULES, "schedule")
+        if self.factor is None:
+            object.__setattr__(self, "factor", 0.1 if self.name == "multistep" else 0.0)
+        object.__setattr__(self, "at", tuple(float(moment) for moment in self.at))
+        if (self.name == "multistep") != bool(self.at):
+            raise ValueError(
+                "at= belongs to a multistep schedule, which needs it: multistep:at=30/50/70"
+            )
+        assert self.factor is not None
+        if not (math.isfinite(self.factor) and self.factor >= 0):
+            raise ValueError(f"factor must be at least 0, got {self.factor}")
+        if self.warmup < 0 or not math.isfinite(self.warmup):
+            raise ValueError(f"warmup must be at least 0 epochs, got {self.warmup}")
+
+    def __call__(self, time: float, epochs: int) -> float:
+        """The factor on the learning rate at ``time``, in epochs since the start."""
+        if time < self.warmup:
+            # Not quite 0 at the start, so that the first step is not lost.
+            return max(time, 1e-3 * self.warmup) / self.warmup
+        return SCHEDULES[self.name](self, time, epochs)
+
+    def spec(self) -> str:
+        """The string that :func:`parse_schedule` turns back into this schedule."""
+        settings: dict[str, object] = {"at": self.at} if self.at else {}
+        if self.name != "constant":
+            settings["factor"] = self.factor
+        if self.warmup:
+            settings["warmup"] = self.warmup
+        return join_spec(self.name, settings)
+
+
+def _constant(schedule: Schedule, time: float, epochs: int) -> float:
+    return 1.0
+
+
+def _multistep(schedule: Schedule, time: float, epochs: int) -> float:
+    assert schedule.factor is not None
+    return float(schedule.factor ** sum(time >= moment for moment in schedule.at))
+
+
+def _cosine(schedule: Schedule, time: float, epochs: int) -> float:
+    assert schedule.factor is not None
+    share = min(1.0, (time - schedule.warmup) / max(epochs - schedule.warmup, 1e-12))
+    return schedule.factor + (1 - schedule.factor) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+#: Schedules by name.
+SCHEDULES: dict[str, Callable[[Schedule, float, int], float]] = {
+    "constant": _constant,
+    "multistep": _multistep,
+    "cosine": _cosine,
+}
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Build a schedule from ``name:key=value,…`` with keys ``at``, ``factor`` and ``warmup``."""
+    name, settings = split_spec(text)
+    check_name(name, SCHEDULES, "schedule")
+    return Schedule(name, **read_settings(name, settings, Schedule, ("at", "factor", "warmup")))

@@ -9,8 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from dissensus.specs import nearest
-from dissensus.training.optim import Optimizer
-from dissensus.training.schedules import Schedule, parse_schedule
+from dissensus.training.optim import Optimizer, Schedule, parse_schedule
 
 __all__ = ["SELECTIONS", "CheckpointInterval", "Recipe"]
 

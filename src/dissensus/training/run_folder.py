@@ -15,7 +15,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dissensus.files import format_toml, read_safetensors, read_toml, write_safetensors, write_text
@@ -114,10 +113,6 @@ class RunFolder:
         write_safetensors(self.path / CHECKPOINT, tensors, header)
         write_text(self.path / STATE, json.dumps(values, indent=1) + "\n")
 
-    def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The checkpoint, on the CPU; None where there is none."""
-        return read_checkpoint(self.path)
-
     def finish(self, record: dict[str, Any]) -> None:
         """Write what came out."""
         write_record(self.path / RECORD, {**record, "environment": environment()})
@@ -137,15 +132,13 @@ def _may_change(section: str, key: str, was: Any) -> bool:
     return longer or (section, key, was) == ("ensemble", "execution", "tune")
 
 
-def read_checkpoint(
-    folder: Path, device: torch.device | str = "cpu"
-) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Tensors and values of the checkpoint in ``folder``; None where there is none."""
+def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Tensors, on the CPU, and values of the checkpoint in ``folder``; None where there is none."""
     path = folder / CHECKPOINT
     if not path.is_file():
         return None
     try:
-        tensors, header = read_safetensors(path, device)
+        tensors, header = read_safetensors(path)
         if header.get("format") != _FORMAT:
             raise ValueError(f"its format is {header.get('format')!r}, not {_FORMAT!r}")
         return tensors, json.loads(header["values"])

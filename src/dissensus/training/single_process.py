@@ -1,29 +1,61 @@
-"""Training in a single process, which holds all members.
+"""Training in a single process, which holds all members, and its interruption by a signal.
 
 ``distributed.ProcessGroup`` does the same as one of several processes.
 """
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, Self, TypeVar
 
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Objective
-from dissensus.training.interruption import Interruption
 from dissensus.training.meters import Meter
 from dissensus.training.predict import evaluate
 from dissensus.training.recipe import CheckpointInterval, Recipe
-from dissensus.training.run_folder import RunFolder
+from dissensus.training.run_folder import RunFolder, read_checkpoint
 from dissensus.training.step import Trainer
 from dissensus.training.stream import Stream
 
-__all__ = ["Callback", "SingleProcess"]
+__all__ = ["Callback", "Interruption", "SingleProcess", "Stopped"]
 
 Callback = Callable[[dict[str, Any], Ensemble], bool | None]
 T = TypeVar("T")
+
+
+class Stopped(KeyboardInterrupt):
+    """Training was interrupted after a step; what was done is saved if there is a run folder."""
+
+
+class Interruption:
+    """While entered, the first Ctrl-C or SIGTERM only sets ``wanted``; a second one interrupts.
+
+    In a thread other than the main one signals cannot be caught, and ``wanted`` stays False.
+    """
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.wanted:
+            raise KeyboardInterrupt
+        self.wanted = True
 
 
 class SingleProcess:
@@ -109,7 +141,7 @@ class SingleProcess:
 
     def load_checkpoint(self, folder: RunFolder) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Tensors and values of the checkpoint in ``folder``; None where there is none."""
-        return folder.load()
+        return read_checkpoint(folder.path)
 
     def finish(self, execution: str) -> None:
         """Leave the ensemble with its final weights; ``execution`` is what ``"tune"`` chose."""

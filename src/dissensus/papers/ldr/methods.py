@@ -32,7 +32,7 @@ from dissensus.papers.cells import new_ensemble
 from dissensus.papers.cells import recipe as cell_recipe
 from dissensus.papers.ldr.data import Split, StudyData
 from dissensus.training import Optimizer, Recipe, fit, predict
-from dissensus.training.schedules import parse_schedule
+from dissensus.training.optim import parse_schedule
 
 __all__ = ["METHODS", "train_ensemble"]
 

@@ -27,12 +27,11 @@ from dissensus.training.distributed.member_tensors import (
 )
 from dissensus.training.distributed.sharding import Shards
 from dissensus.training.distributed.step import DistributedTrainer
-from dissensus.training.interruption import Interruption, Stopped
 from dissensus.training.layout import Distributed, Layout
 from dissensus.training.predict import evaluate
 from dissensus.training.recipe import CheckpointInterval, Recipe
-from dissensus.training.run_folder import RunFolder
-from dissensus.training.single_process import Callback, SingleProcess
+from dissensus.training.run_folder import RunFolder, read_checkpoint
+from dissensus.training.single_process import Callback, Interruption, SingleProcess, Stopped
 from dissensus.training.stream import Stream
 
 __all__ = ["ProcessGroup"]
@@ -223,7 +222,7 @@ class ProcessGroup(SingleProcess):
 
     def load_checkpoint(self, folder: RunFolder) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """This rank's part of the checkpoint in ``folder``."""
-        checkpoint = folder.load()
+        checkpoint = read_checkpoint(folder.path)
         there = self.link.all_gather(torch.tensor([checkpoint is not None]), "decisions").flatten()
         if bool(there[0]) and not bool(there.all()):
             blind = (~there).nonzero().flatten().tolist()
