@@ -8,10 +8,10 @@ answers without importing torch:
 ['decompose', 'scores']
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dissensus._version import __version__
+from dissensus.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from dissensus import (
@@ -118,16 +118,7 @@ _EXPORTS = {
 }
 
 
-def __getattr__(name: str) -> object:
-    """Import ``name`` when it is first asked for; afterwards it is an ordinary attribute."""
-    if name not in _EXPORTS:
-        raise AttributeError(f"module 'dissensus' has no attribute {name!r}")
-    module, _, attribute = _EXPORTS[name].partition(":")
-    value: object = import_module(f"dissensus.{module}")
-    if attribute:
-        value = getattr(value, attribute)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_attributes(__name__, _EXPORTS)
 
 
 def __dir__() -> list[str]:

@@ -8,10 +8,10 @@ take them; ``dissensus.load`` brings them back.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dissensus.export.run import Export, ExportedRun, export_run
+from dissensus.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from dissensus.export.graph import to_onnx, to_pt2
@@ -32,20 +32,16 @@ __all__ = [
     "to_pt2",
 ]
 
-#: Names that need torch, and so load on first use, with their modules.
-_HEAVY = {
-    "RunResults": "results",
-    "example_for": "module",
-    "read_results": "results",
-    "save_folder": "hub",
-    "save_run": "hub",
-    "to_onnx": "graph",
-    "to_pt2": "graph",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import ``name`` when it is first asked for."""
-    if name not in _HEAVY:
-        raise AttributeError(f"module 'dissensus.export' has no attribute {name!r}")
-    return getattr(import_module(f"dissensus.export.{_HEAVY[name]}"), name)
+#: These need torch.
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "RunResults": "results:RunResults",
+        "example_for": "module:example_for",
+        "read_results": "results:read_results",
+        "save_folder": "hub:save_folder",
+        "save_run": "hub:save_run",
+        "to_onnx": "graph:to_onnx",
+        "to_pt2": "graph:to_pt2",
+    },
+)

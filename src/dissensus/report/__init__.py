@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dissensus.lazy import lazy_attributes
 from dissensus.verbs import collect, option
 
 if TYPE_CHECKING:
@@ -104,14 +105,5 @@ def draw_figure(
     return save(figure.view(options.view), file)
 
 
-def __getattr__(name: str) -> object:
-    """Import what needs torch when it is first asked for."""
-    if name == "FIGURES":
-        from dissensus.report.figures import FIGURES
-
-        return FIGURES
-    if name == "read":
-        from dissensus.report.reader import read
-
-        return read
-    raise AttributeError(f"module 'dissensus.report' has no attribute {name!r}")
+#: These need torch.
+__getattr__ = lazy_attributes(__name__, {"FIGURES": "figures:FIGURES", "read": "reader:read"})

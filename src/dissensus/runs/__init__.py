@@ -10,9 +10,9 @@ Evaluate(data=None, split='val', data_dir=None, trust=False, device='auto')
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from dissensus.lazy import lazy_attributes
 from dissensus.runs.attack import Attack, RunRobustness, attack
 from dissensus.runs.config import (
     augmentation,
@@ -95,20 +95,16 @@ __all__ = [
 ]
 
 
-#: Names that need torch or NumPy, and the modules that hold them; imported on first use.
-_LAZY = {
-    "Accuracies": "dissensus.runs.accuracy",
-    "Candidates": "dissensus.runs.accuracy",
-    "GroupAccuracy": "dissensus.runs.accuracy",
-    "Scorer": "dissensus.runs.scoring",
-    "accuracies": "dissensus.runs.accuracy",
-    "group_accuracies": "dissensus.runs.accuracy",
-    "mean_estimate": "dissensus.runs.accuracy",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import what is heavy when it is first asked for."""
-    if name not in _LAZY:
-        raise AttributeError(f"module 'dissensus.runs' has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+#: These need torch or NumPy.
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "Accuracies": "accuracy:Accuracies",
+        "Candidates": "accuracy:Candidates",
+        "GroupAccuracy": "accuracy:GroupAccuracy",
+        "Scorer": "scoring:Scorer",
+        "accuracies": "accuracy:accuracies",
+        "group_accuracies": "accuracy:group_accuracies",
+        "mean_estimate": "accuracy:mean_estimate",
+    },
+)

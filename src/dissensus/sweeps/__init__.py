@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from dissensus.lazy import lazy_attributes
 from dissensus.sweeps.grid import parse_grid, points
 from dissensus.sweeps.search import SharedStudy, Trial, best_trial, propose, search
 from dissensus.sweeps.summary import Row, Spread, Summary, summarize
@@ -40,12 +40,7 @@ __all__ = [
     "sweep",
 ]
 
-#: Names that need torch, and so load on first use, with their modules.
-_HEAVY = {"Plan": "plan", "Watcher": "run", "run_sweep": "run"}
-
-
-def __getattr__(name: str) -> object:
-    """Import ``name`` when it is first asked for."""
-    if name not in _HEAVY:
-        raise AttributeError(f"module 'dissensus.sweeps' has no attribute {name!r}")
-    return getattr(import_module(f"dissensus.sweeps.{_HEAVY[name]}"), name)
+#: These need torch.
+__getattr__ = lazy_attributes(
+    __name__, {"Plan": "plan:Plan", "Watcher": "run:Watcher", "run_sweep": "run:run_sweep"}
+)
