@@ -6,7 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# The tests run in two processes; a second thread in each would only get in the way.
+# The tests run in two processes; a second thread in each would only get in the way. With worksteal
+# a process runs neighbouring tests, so that the fixtures of a file are made once.
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
@@ -19,10 +20,10 @@ demo: $(STAMP)  ## run the main job from end to end on embedded data
 	@$(BIN)/python -m dissensus demo
 
 test: $(STAMP)  ## run the tests, with doctests and README blocks
-	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
 
 slow: $(STAMP)  ## run the slow tests: ranks, Ray, kills, a browser, the docs site
-	$(BIN)/python -m pytest -q -n 2 -m slow
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
 
 check: lint types test slow  ## all that CI runs: lint, types, test, slow
 

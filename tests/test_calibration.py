@@ -197,7 +197,7 @@ def test_bad_input_is_refused(call: object, message: str) -> None:
 # ---- temperatures -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("planted", [0.3, 1.0, 4.0, 1e4])
+@pytest.mark.parametrize("planted", [0.3, 4.0, 1e4])
 @pytest.mark.parametrize("combine", ["probability", "score"])
 def test_a_planted_temperature_is_found(planted: float, combine: str) -> None:
     """Labels come from the ensemble at T = 1; its logits arrive multiplied by the planted T."""

@@ -40,6 +40,7 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [path for path in PAGES if "```python" in path.read_text()],

@@ -79,6 +79,7 @@ def test_detect_unknown(run: Run, tmp_path: Path) -> None:
     assert len(re.findall(r"AUROC of entropy 0\.\d+ \[", said)) == 2
 
 
+@pytest.mark.slow
 def test_attack_transfer(run: Run) -> None:
     """The worst case cannot be better than no attack."""
     said = run("attack_transfer")
@@ -88,6 +89,7 @@ def test_attack_transfer(run: Run) -> None:
     assert all(low <= high for low, high in zip(worst, clean, strict=True))
 
 
+@pytest.mark.slow
 def test_own_objective(run: Run) -> None:
     """The diagnosis tells the two rewards apart, which is the point of the script."""
     said = run("own_objective")

@@ -13,6 +13,7 @@ import torch
 import dissensus as ds
 
 
+@pytest.mark.slow
 def test_the_table_the_record_and_the_figures(
     dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
 ) -> None:

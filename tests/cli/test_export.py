@@ -22,6 +22,7 @@ def load_npz(path: Path) -> dict[str, Any]:
         return {name: file[name] for name in file.files}
 
 
+@pytest.mark.slow
 def test_an_onnx_of_a_table_takes_raw_rows(
     dissensus: Callable[..., Any], flats_run: Path, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("demo")
 
 
+@pytest.mark.slow
 def test_the_demo_shows_collusion(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outcomes = run(made, epochs=12, limit=20, attacks=["pgd:eps=0.1,steps=20,loss=margin"])
     assert list(outcomes) == list(CONTENDERS)

@@ -205,7 +205,14 @@ def test_leftover_is_1_on_average_for_unrelated_offsets_and_0_for_cancelling_one
     assert dg.leftover_offset(cancelling).leftover == 0
 
 
-@pytest.mark.parametrize(("members", "outputs"), [(2, 1), (3, 1), (5, 1), (20, 1), (5, 9), (10, 9)])
+@pytest.mark.parametrize(
+    ("members", "outputs"),
+    [
+        (2, 1),
+        (5, 9),
+        *[pytest.param(*case, marks=pytest.mark.slow) for case in [(3, 1), (20, 1), (10, 9)]],
+    ],
+)
 def test_independent_offsets_cancel_as_often_as_their_chance_says(
     members: int, outputs: int
 ) -> None:

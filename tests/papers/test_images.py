@@ -68,6 +68,7 @@ def smoke_records() -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.name)
 def test_an_experiment_at_smoke_scale(
     experiment: Experiment, smoke_records: dict[str, list[dict[str, Any]]]
@@ -83,6 +84,7 @@ def test_an_experiment_at_smoke_scale(
         assert all(len(row) == len(header) for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.name)
 def test_one_seed_cannot_decide(
     experiment: Experiment, smoke_records: dict[str, list[dict[str, Any]]]

@@ -57,6 +57,7 @@ def test_a_share_that_cannot_be_planted_is_refused() -> None:
         smoke(planted=0.9)
 
 
+@pytest.mark.slow
 def test_the_papers_scale_trains_on_features_from_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,6 +212,7 @@ def test_findings_name_the_best_and_say_what_is_no_finding(contents: Contents) -
     assert "are not findings" in told[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_drawn_for_papers(name: str, contents: Contents, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

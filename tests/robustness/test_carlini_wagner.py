@@ -67,6 +67,7 @@ def test_foolbox_finds_the_same_distance(problem: Problem) -> None:
     assert float(found.distances["l2"][both].mean()) == pytest.approx(float(distance), rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("rule", ["en", "l1"])
 def test_art_agrees_to_the_image(problem: Problem, rule: str) -> None:

@@ -332,6 +332,7 @@ def test_what_cannot_work_is_told_before_any_training(
 # ---- the search, and the table ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_search_chooses_by_validation_for_each_repeat(tmp_path: Path) -> None:
     space = {"lr": [1e-5, 0.003, 0.03], "batch_size": [32, 64]}
     plan = Plan(sections(), {"beta": [0.0, 1.0]}, repeats=2, space=space, trials=8, batch=4)

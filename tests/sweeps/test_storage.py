@@ -19,6 +19,7 @@ def plan() -> Plan:
     return Plan(asked, {"beta": [0.0, 1.0]}, repeats=2, space=SPACE, trials=6, batch=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["journal", "sqlite"])
 def test_every_trial_is_there_with_its_value_and_records_are_the_same(
     kind: str, tmp_path: Path

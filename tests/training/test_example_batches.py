@@ -58,10 +58,15 @@ def with_workers(found: Data, workers: int) -> Any:
     return found.train
 
 
+@pytest.mark.parametrize("counts", [(0,), pytest.param((1, 2, 3), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("together", [1, 3])
 @pytest.mark.parametrize("kind", ["tar", "parquet", "pictures"])
 def test_an_epoch_is_the_same_whatever_the_workers_and_wherever_it_is_taken_up(
-    tmp_path: Path, kind: str, together: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    kind: str,
+    together: int,
+    counts: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     numbers = 5 * (192 if kind == "pictures" else 4)
     monkeypatch.setattr("dissensus.training.disk_batches._PIECE", together * numbers)
@@ -72,7 +77,7 @@ def test_an_epoch_is_the_same_whatever_the_workers_and_wherever_it_is_taken_up(
     wanted = found.train[0][:].flatten(1)
     assert torch.equal(every.unique(dim=0), wanted.unique(dim=0))
     assert len(every) == len(wanted) == 32
-    for workers in (1, 2, 3):
+    for workers in counts:
         train = with_workers(found, workers)
         source = as_batches(train, 5, shuffle=True, device=CPU)
         for start in (0, 4):
@@ -187,7 +192,7 @@ class Enough(Exception):
 
 
 @pytest.mark.parametrize("kind", ["tar", "parquet"])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_run_goes_on_at_the_exact_batch(
     tmp_path: Path, kind: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +242,7 @@ def test_a_first_look_at_the_data_changes_nothing(tmp_path: Path) -> None:
     fit(ens, found.train, val=found.val, epochs=1, batch_size=3, progress=False)
 
 
+@pytest.mark.slow
 def test_ctrl_c_amid_an_epoch_with_workers(tmp_path: Path) -> None:
     found = opened("parquet", tmp_path / "data", val=6, workers=2)
     whole = train(tmp_path / "whole", found)
