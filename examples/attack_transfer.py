@@ -3,9 +3,9 @@
     python examples/attack_transfer.py
     python examples/attack_transfer.py --steps 100 --restarts 5 --images 200
 
-Two questions that are easily mixed up. Does an adversarial image made for one member fool another?
-That is transfer, and ADP lowers it. Does the ensemble withstand an attacker who sees all members?
-That is robustness, and only the worst case over strong attacks tells.
+Two questions are easily confused. Does an adversarial image made for one member fool another? That
+is transfer, and ADP lowers it. Does the ensemble withstand an attacker who sees all members? That
+is robustness, and only the worst case over strong attacks measures it.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--restarts", type=int, default=2)
     options = parser.parse_args()
 
-    data = ds.data.load("digits")  # images in [0, 1]; normalisation would belong into the network
+    data = ds.data.load("digits")  # images in [0, 1]; the network would normalise them
     x, y = data.test[0][: options.images], data.test[1][: options.images]
     protocol = ds.robustness.standard(options.eps, steps=options.steps, restarts=options.restarts)
     network = ds.models.make_factory("small_cnn", data.input_shape, data.outputs)
@@ -39,15 +39,17 @@ def main() -> None:
         strong = ds.robustness.evaluate(ens, x, y, protocol=protocol)
 
         print(f"\n{objective}")
-        print(f"  targets that carry over to another member  {others:.0%}")
-        print(f"  accuracy without an attack                 {strong.clean_accuracy}")
+        print(f"  targets that transfer to another member    {others:.0%}")
+        print(f"  accuracy without attack                    {strong.clean_accuracy}")
         print(f"  accuracy under {pgd}  {weak.accuracy}")
         print(f"  worst case over {len(strong.rows)} strong attacks          {strong.accuracy}")
         for flag in strong.flags:
             print(f"  do not trust this yet: {flag.text}")
-    print("\nThe worst case is the honest number, and an upper bound: an attack that was not tried")
-    print("may do better. Brackets are 95% intervals; where they overlap much, more images are")
-    print("needed to tell. Fewer targets that carry over are diversity, not robustness.")
+    print(
+        "\nThe worst case is the number to report, and an upper bound: an attack that was not tried"
+    )
+    print("may do better. Brackets are 95% intervals; if they overlap, use more images to compare.")
+    print("Fewer targets that transfer mean more diversity, not more robustness.")
 
 
 if __name__ == "__main__":

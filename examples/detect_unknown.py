@@ -1,11 +1,11 @@
-"""Notice inputs of a kind that was never trained on, with a detector that is saved and loaded.
+"""Detect inputs of a kind never seen in training, with a detector that is saved and loaded.
 
     python examples/detect_unknown.py
     python examples/detect_unknown.py --score mutual_information
 
 Members learn the digits 0 to 7. The digits 8 and 9, and noisy images of known digits, are the
-unknown. The threshold comes from validation images of known digits alone, as it must in practice:
-what is unknown is not there when the threshold is set.
+unknown inputs. The threshold comes only from validation images of known digits, as in practice:
+no unknown inputs are available when it is set.
 """
 
 import argparse
@@ -20,18 +20,18 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--members", type=int, default=5)
     parser.add_argument("--score", default="pds", help="see `dissensus scores`")
-    parser.add_argument("--out", type=Path, default=None, help="folder of the detector")
+    parser.add_argument("--out", type=Path, default=None, help="where to save the detector")
     options = parser.parse_args()
     out = options.out or Path(tempfile.mkdtemp())
 
-    data = ds.data.load("digits", hold_out=["8", "9"])  # in no split, but in data.extra
+    data = ds.data.load("digits", hold_out=["8", "9"])  # not in any split, but in data.extra
     network = ds.models.make_factory("small_cnn", data.input_shape, data.outputs)
     ens = ds.Ensemble(network, members=options.members)
     ds.fit(ens, data.train, "independent", val=data.val, epochs=options.epochs)
 
     detector = ds.Detector(ens, score=options.score).fit(data.val, tpr=0.95)
     detector.save(out / "detector.json")
-    detector = ds.Detector.load(out / "detector.json", ens)  # elsewhere, later
+    detector = ds.Detector.load(out / "detector.json", ens)  # later, elsewhere
 
     known, labels = data.test
     unknown = {
@@ -41,12 +41,12 @@ def main() -> None:
     familiar = detector.score(known)
     accuracy = (ens.predict(known).argmax(1) == labels).float().mean()
     print(f"Accuracy on known digits: {accuracy:.1%}.")
-    print(f"Known digits flagged: {detector.is_ood(known).float().mean():.0%} (5% intended).")
+    print(f"Known digits flagged: {detector.is_ood(known).float().mean():.0%} (target: 5%).")
     for name, x in unknown.items():
         found = ds.detection.evaluate(familiar, detector.score(x))
         share = detector.is_ood(x).float().mean()
         print(f"{name.capitalize()} flagged: {share:.0%}; AUROC of {options.score} {found.auroc}.")
-    print(f"The detector is {out / 'detector.json'}: a score, a threshold, and quantiles to watch.")
+    print(f"Saved {out / 'detector.json'}: a score, a threshold, and quantiles to monitor.")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python examples/own_network.py
     python examples/own_network.py --epochs 3
 
-The data are scikit-learn's digits, so that the script runs without a network connection. To use it
-for your work, change two things: the class ``Network`` and the function ``loaders``.
+The data are scikit-learn's digits, so that the script runs offline. To adapt it to your work,
+change the class ``Network`` and the function ``loaders``.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import dissensus as ds
 
 
 class Network(nn.Module):
-    """Any module will do that turns a batch of inputs into one row of logits for each."""
+    """Any module that maps a batch of inputs to one row of logits each."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Network(nn.Module):
 
 
 def loaders() -> tuple[DataLoader, DataLoader, DataLoader]:
-    """Batches ``(x, y)`` to train, to choose the best epoch, and to test."""
+    """Batches ``(x, y)`` for training, for choosing the best epoch, and for testing."""
     images, labels = load_digits(return_X_y=True)
     x = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
     data = TensorDataset(x, torch.tensor(labels))
@@ -50,12 +50,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--members", type=int, default=5)
     parser.add_argument("--objective", default="independent", help="see `dissensus objectives`")
-    parser.add_argument("--out", type=Path, default=None, help="the run folder (a temporary one)")
+    parser.add_argument("--out", type=Path, default=None, help="run folder (default: temporary)")
     options = parser.parse_args()
     out = options.out or Path(tempfile.mkdtemp()) / "run"
     train, val, test = loaders()
 
-    # A function that makes a network, not a network: every member starts from weights of its own.
+    # Pass a function that makes a network, not a network: every member starts from its own weights.
     ens = ds.Ensemble(Network, members=options.members, seed=0)
     history = ds.fit(ens, train, options.objective, val=val, epochs=options.epochs, out=out)
 
@@ -63,14 +63,14 @@ def main() -> None:
     found = ds.decompose(predictions.outputs, predictions.targets)
     right = predictions.outputs.argmax(-1) == predictions.targets
     combined = ds.combine(predictions.outputs, "probability").argmax(-1) == predictions.targets
-    print(f"Epoch {history.best_epoch} of {len(history.epochs)} was best on validation data.")
-    print(f"Test accuracy: members {right.float().mean():.1%} on average, together ", end="")
+    print(f"Epoch {history.best_epoch} of {len(history.epochs)} was the best on validation data.")
+    print(f"Test accuracy: members {right.float().mean():.1%} on average, ensemble ", end="")
     print(f"{combined.float().mean():.1%}.")
     print(
-        f"Cross-entropy: {found.ensemble_error:.3f} = {found.member_error:.3f} of the members "
-        f"− {found.diversity:.3f} of diversity."
+        f"Cross-entropy: {found.ensemble_error:.3f} = {found.member_error:.3f} (members) "
+        f"− {found.diversity:.3f} (diversity)."
     )
-    print(f"The run is kept in {out}; ds.fit with resume=True would go on from there.")
+    print(f"The run is saved in {out}; ds.fit with resume=True continues from there.")
 
 
 if __name__ == "__main__":

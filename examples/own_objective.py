@@ -1,12 +1,12 @@
-"""An objective of your own in one file, and what the diagnosis says about it.
+"""A custom objective in one file, and what the diagnosis says about it.
 
     python examples/own_objective.py
     python examples/own_objective.py --strength 1 --epochs 80
 
-The idea looks good: reward members for scores that differ. ``Spread`` does it in twenty lines. It
-matters who pays for the reward. If each member must be right by itself, differing costs something.
-If only their average must be right, each member can add a constant of its own, the constants
-cancel, and the reward is had for nothing. The diagnosis tells the two apart.
+The idea looks good: reward members for scores that differ. ``Spread`` does so in twenty lines. But
+it matters what the reward costs. If each member must be right by itself, differing has a price. If
+only their average must be right, each member can add its own constant, the constants cancel, and
+the reward is free. The diagnosis distinguishes the two.
 """
 
 import argparse
@@ -23,9 +23,9 @@ from dissensus.objectives import Objective, Terms
 class Spread(Objective):
     """A cross-entropy − strength · s / (1 + s), with s the mean squared distance from mean scores.
 
-    ``together`` takes the cross-entropy of the averaged scores, else it is the mean over members.
-    A frozen dataclass with its settings as fields, a check with clear messages, and the formula in
-    ``terms``: that is all an objective needs.
+    With ``together``, the cross-entropy is that of the averaged scores; otherwise it is the mean
+    over members. An objective needs no more than this: a frozen dataclass with its settings as
+    fields, a check with clear messages, and the formula in ``terms``.
     """
 
     strength: float = 0.5
@@ -66,7 +66,7 @@ def main() -> None:
         found = ds.diagnose(on_train, on_test, combine="score")
         accuracy = (ens.predict(data.test[0]).argmax(1) == data.test[1]).float().mean()
         members = (on_test.outputs.argmax(-1) == on_test.targets).float().mean()
-        print(f"\n{name}: accuracy {accuracy:.1%}, of a member {members:.1%}")
+        print(f"\n{name}: accuracy {accuracy:.1%}, {members:.1%} per member")
         print(f"  DIV / ERR on test data: {found.explosion['test'].ratio:.2g}")
         print(f"  {found.verdict.sentence}")
         print(f"  {found.verdict.advice}\n")

@@ -1,11 +1,11 @@
-"""A regression on a CSV file: how much should members be trained together?
+"""A regression on a CSV file: how much joint training is good for the members?
 
     python examples/table_beta_sweep.py
     python examples/table_beta_sweep.py --csv flats.csv --target price
 
-β = 0 trains every member on its own, β = 1 trains only their average (collusion, Equation 2). All
-values of β, each on several splits of the table, are trained at once as a fleet. Without ``--csv``
-the script writes scikit-learn's diabetes table into a temporary file first.
+β = 0 trains every member independently, β = 1 trains only their average (collusion, Equation 2).
+All values of β, each on several splits of the table, are trained at once as a fleet. Without
+``--csv`` the script first writes scikit-learn's diabetes table to a temporary file.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import dissensus as ds
 
 
 def diabetes_csv() -> Path:
-    """A table to play with: ten measurements of patients, and how their illness went on."""
+    """A sample table: ten measurements per patient, and how the disease progressed."""
     table = load_diabetes(scaled=False)
     path = Path(tempfile.mkdtemp()) / "diabetes.csv"
     rows = [[*features, target] for features, target in zip(table.data, table.target, strict=True)]
@@ -30,7 +30,7 @@ def diabetes_csv() -> Path:
 
 
 def decomposed(ens: ds.Ensemble, split: tuple[Tensor, Tensor]) -> ds.decomposition.Decomposition:
-    """The squared error of an ensemble on rows that it was not trained on, taken apart."""
+    """The decomposed squared error of an ensemble on rows that it was not trained on."""
     found = ds.predict(ens, split)
     return ds.decompose(found.outputs, found.targets, loss="mse", combine="mean")
 
@@ -38,14 +38,14 @@ def decomposed(ens: ds.Ensemble, split: tuple[Tensor, Tensor]) -> ds.decompositi
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--csv", type=Path, default=None)
-    parser.add_argument("--target", default="progression", help="the column to be learnt")
+    parser.add_argument("--target", default="progression", help="the column to predict")
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--members", type=int, default=10)
-    parser.add_argument("--splits", type=int, default=3, help="how often the table is divided anew")
+    parser.add_argument("--splits", type=int, default=3, help="random splits of the table")
     options = parser.parse_args()
     table = ds.data.load_table(options.csv or diabetes_csv(), target=options.target)
     if table.task != "regression":
-        parser.error(f"{options.target} holds classes; this script is about a regression")
+        parser.error(f"{options.target} holds classes; this script needs a regression target")
 
     betas = [0.0, 0.25, 0.5, 0.75, 0.9, 1.0]
     recipe = ds.Recipe(epochs=options.epochs, patience=10, batch_size=32)
@@ -71,9 +71,9 @@ def main() -> None:
         diversity = fmean(float(found.diversity) for found in on_test)
         print(f"{beta:<6} {validation[beta]:>16.3f} {error:>12.3f} {diversity:>12.3f}")
     best = min(validation, key=lambda beta: validation[beta])
-    print(f"\nBy validation, β = {best} is best, over {options.splits} splits of {table!r}.")
-    print("Errors are squared, in units of the target's variance; 1 is no better than its mean.")
-    print("A diversity that jumps at β = 1 while the error does not fall is collusion.")
+    print(f"\nβ = {best} has the lowest validation error ({options.splits} splits of {table!r}).")
+    print("Errors are squared, in units of the target's variance; predicting the mean gives 1.")
+    print("If diversity jumps at β = 1 but the error does not fall, the members collude.")
 
 
 if __name__ == "__main__":

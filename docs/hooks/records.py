@@ -212,7 +212,7 @@ def _limit(entry: dict[str, Any], result: dict[str, Any]) -> list[str]:
 
 
 def report_figures() -> str:
-    """The rows of a table: every figure of the report, what it shows, and what fills it."""
+    """The rows of a table: every figure of the report, what it shows, and what produces it."""
     rows = [[f"`{name}`", figure.what, figure.needs] for name, figure in FIGURES.items()]
     return "\n".join(markdown_table(["", "", ""], rows)[2:])
 

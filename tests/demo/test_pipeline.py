@@ -41,7 +41,7 @@ def test_the_demo_shows_collusion(made: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
-    with pytest.raises(ValueError, match="holds other files"):
+    with pytest.raises(ValueError, match="contains other files"):
         run(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     assert not (tmp_path / MARK).exists()

@@ -1,4 +1,4 @@
-"""What the demo says follows from its numbers."""
+"""The sentences of the demo follow from its numbers."""
 
 import io
 from dataclasses import replace
@@ -39,21 +39,23 @@ def test_only_what_lies_apart_is_called_better_or_worse() -> None:
     }
     first, adp, ldr = sentences(outcomes)
     assert first.startswith("independent: ")
-    assert "Good for 97.0% accuracy" in first
-    assert "Good for resisting the paper's attack (72% against 60%)" in adp
-    assert "clearly worse at noticing digits it was never taught (0.85 against 0.90)" in adp
+    assert "The baseline: 97.0% accuracy" in first
+    assert (
+        "Better than independent members at resisting the paper's attack (72% against 60%)" in adp
+    )
+    assert "worse at detecting the held-out digits (0.85 against 0.90)" in adp
     assert "strong" not in adp
-    assert "Good for nothing here that independent members are not" in ldr
+    assert "Not better than independent members at anything measured here" in ldr
     assert not any("worse" in text for text in (first, ldr))
     outcomes["ldr"] = made_up(corrupted=Estimate(0.82, low=0.79, high=0.85))  # overlaps, highest
     said = sentences(outcomes)[2]
-    assert "Perhaps good for noticing corrupted digits (0.82 against 0.80): the highest" in said
+    assert "Perhaps better at detecting corrupted digits (0.82 against 0.80): the highest" in said
 
 
 def test_collusion_is_told_with_its_numbers() -> None:
     joint = made_up(verdict="colluding", member=Estimate(0.31, low=0.2, high=0.4))
     said = sentences({"independent": made_up(), "joint": replace(joint, diversity=0.5)})
-    assert "colluding: alone a member has 31%, not 96%, and DIV is 50.0 times as large" in said[1]
+    assert "colluding. A single member reaches 31% instead of 96%, and DIV is 50.0 times" in said[1]
 
 
 def test_the_table_has_every_number_with_its_interval_in_80_columns() -> None:

@@ -1,7 +1,7 @@
-"""The demo: what collusion looks like, which ensemble notices strange inputs, which one resists.
+"""The demo: five ensembles on digits, compared by collusion, detection and robustness.
 
 Ensembles of five small networks learn the digits 0 to 7 of scikit-learn's set under different
-objectives; the digits 8 and 9 are kept from all of them. Every number comes from this run.
+objectives; 8 and 9 are held out as unknown inputs. Every number comes from this run.
 """
 
 from dissensus.demo.pipeline import run

@@ -1,4 +1,4 @@
-"""The demo from beginning to end: train, diagnose, detect, attack, tell, and write the page."""
+"""The stages of the demo: train, sweep, diagnose, detect, attack, report and summarise."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from dissensus.sweeps.engines import Cell, Record
 
 __all__ = ["MARK", "run"]
 
-#: The file by which a folder is known as one that a demo made, and may make anew.
+#: The file that marks a folder as made by a demo, which a later demo may replace.
 MARK = "demo.json"
 
 Tick = Callable[[float], None]
@@ -64,7 +64,7 @@ def run(
     with _threads(threads):
         console.print(
             f"[bold]Dissensus[/]: {len(CONTENDERS)} ways to train {SETTINGS['members']} small "
-            "networks on the digits 0 to 7; 8 and 9 are kept from them"
+            "networks on the digits 0 to 7; 8 and 9 are held out"
         )
         with ProgressBar("demo", total=4 * len(CONTENDERS) + 2) as bar:
             runs = _train(place, epochs, seed, bar)
@@ -81,7 +81,7 @@ def run(
             bar.begin("report")
             page = _page(place, runs)
     outcomes = {key: _outcome(key, folder) for key, folder in runs.items()}
-    _tell(console, outcomes, page, len(attacks) + 1)
+    _print_summary(console, outcomes, page, len(attacks) + 1)
     return outcomes
 
 
@@ -144,7 +144,7 @@ def _page(place: Path, runs: dict[str, Path]) -> Path | None:
     return build([*runs.values(), place / _SWEEP], out=place / _REPORT, title=title)
 
 
-# ---- what was found -----------------------------------------------------------------------------
+# ---- results ------------------------------------------------------------------------------------
 
 
 def _outcome(key: str, folder: Path) -> Outcome:
@@ -172,14 +172,16 @@ def _outcome(key: str, folder: Path) -> Outcome:
     )
 
 
-def _tell(console: Console, outcomes: dict[str, Outcome], page: Path | None, attacks: int) -> None:
+def _print_summary(
+    console: Console, outcomes: dict[str, Outcome], page: Path | None, attacks: int
+) -> None:
     console.print(table(outcomes))
     for sentence in sentences(outcomes):
         console.print(f"- {sentence}", highlight=False)
     console.print(
-        "\nThe verdict is that of `dissensus diagnose`; strong attacks are the worst of "
-        f"{attacks}, ε = 0.1. Runs, sweep and records stay in the folder, for every "
-        "command of dissensus.",
+        "\nVerdicts come from `dissensus diagnose`. The column of strong attacks is the worst case "
+        f"of {attacks} attacks with ε = 0.1. All runs, the sweep and their records are kept in the "
+        "folder for other commands.",
         highlight=False,
     )
     if page is None:
@@ -188,13 +190,13 @@ def _tell(console: Console, outcomes: dict[str, Outcome], page: Path | None, att
         console.print(f"Open the page in a browser: [bold]{page}[/]", highlight=False)
 
 
-# ---- round about --------------------------------------------------------------------------------
+# ---- setup --------------------------------------------------------------------------------------
 
 
 def _clear(place: Path) -> None:
-    """Make the folder anew if a demo made it; refuse any other that has something in it."""
+    """Empty the folder if a demo made it; refuse any other folder that is not empty."""
     if place.is_dir() and any(place.iterdir()) and not (place / MARK).is_file():
-        raise ValueError(f"{place} holds other files; choose another --out for the demo")
+        raise ValueError(f"{place} contains other files; choose another --out for the demo")
     for name in (_RUNS, _SWEEP, _REPORT):
         shutil.rmtree(place / name, ignore_errors=True)
     write_text(place / MARK, json.dumps({"made by": "dissensus demo"}) + "\n")
@@ -202,7 +204,7 @@ def _clear(place: Path) -> None:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """So many threads of torch: networks this small are slower on more than one."""
+    """Limit the threads of torch: networks this small are slower on more than one."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,4 +1,4 @@
-"""What the demo trains, on what, and how it is tested."""
+"""Settings of the demo: the objectives, the data, the attacks and the β sweep."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 class Contender(NamedTuple):
-    """An objective, its name for people, and what it does."""
+    """An objective, its display name, and what it does."""
 
     name: str
     objective: str
@@ -31,16 +31,18 @@ class Contender(NamedTuple):
 #: What is compared, by the name of its run folder.
 CONTENDERS = {
     "independent": Contender(
-        "independent", "independent", "each member learns on its own: the plain deep ensemble"
+        "independent", "independent", "each member is trained on its own: the plain deep ensemble"
     ),
     "joint": Contender(
-        "joint", "joint:combine=score", "the averaged score is trained, as if it were one network"
+        "joint",
+        "joint:combine=score",
+        "only the averaged score is trained, as if it were one network",
     ),
-    "beta-0.5": Contender(
-        "β = 0.5", "augmented:beta=0.5,combine=score", "half-way between the two"
-    ),
+    "beta-0.5": Contender("β = 0.5", "augmented:beta=0.5,combine=score", "halfway between the two"),
     "adp": Contender("ADP", "adp", "members agree on the digit and differ on all others"),
-    "ldr": Contender("LDR", "ldr:strength=0.1", "two members a batch, apart on hard examples"),
+    "ldr": Contender(
+        "LDR", "ldr:strength=0.1", "two members per batch, pushed apart on hard examples"
+    ),
 }
 
 EPOCHS = 60
@@ -72,7 +74,7 @@ STRONG = (
 #: Values of ε for accuracy against ε, by the strongest gradient attack.
 CURVE = (0.05, 0.1, 0.15, 0.2)
 
-#: The β sweep: a regression, in which members can be seen to shift apart.
+#: The β sweep: a regression, in which constant offsets of members are easy to see.
 SWEEP: dict[str, Any] = {
     "data": "diabetes",
     "objective": "augmented",

@@ -1,4 +1,4 @@
-"""What the demo says: one table, and a sentence for each method that follows from its numbers."""
+"""Summary of the demo: a table, and for each method a sentence that follows from its numbers."""
 
 from __future__ import annotations
 
@@ -10,33 +10,37 @@ from rich.table import Table
 
 from dissensus.demo.plan import CONTENDERS
 from dissensus.detection import Estimate
+from dissensus.report.figure import join_names
 
 __all__ = ["Outcome", "sentences", "table"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was measured of one ensemble; the shares with 95% intervals."""
+    """The measurements of one ensemble, with 95% intervals."""
 
     accuracy: Estimate
-    member: Estimate  # the mean accuracy of a member alone
+    member: Estimate  # the mean accuracy of a single member
     error: float
     diversity: float
     verdict: str
-    held_out: Estimate  # AUROC of PDS, digits that were never trained on
-    corrupted: Estimate  # and corrupted ones
+    held_out: Estimate  # AUROC of PDS on digits that were never trained on
+    corrupted: Estimate  # and on corrupted digits
     paper: Estimate  # accuracy under the paper's attack
-    strong: Estimate  # and in the worst case over strong ones
+    strong: Estimate  # and in the worst case over all attacks
 
 
-#: Measures on which methods are compared: the field, its heading, what a method is then good at.
+#: Measures by which methods are compared: the field, its heading, and its name in a sentence.
 MEASURES = {
     "accuracy": ("accuracy", "accuracy"),
-    "held_out": ("8 and 9\nAUROC", "noticing digits it was never taught"),
-    "corrupted": ("corrupted\nAUROC", "noticing corrupted digits"),
+    "held_out": ("8 and 9\nAUROC", "detecting the held-out digits"),
+    "corrupted": ("corrupted\nAUROC", "detecting corrupted digits"),
     "paper": ("paper's\nattack", "resisting the paper's attack"),
     "strong": ("strong\nattacks", "resisting strong attacks"),
 }
+
+#: Measures that are an AUROC; the others are accuracies.
+AUROCS = ("held_out", "corrupted")
 
 #: The method that others are compared with.
 PLAIN = "independent"
@@ -44,70 +48,66 @@ PLAIN = "independent"
 
 def table(outcomes: Mapping[str, Outcome]) -> Table:
     """All methods with their intervals, in at most 80 columns."""
-    found = Table(
-        title="Test digits, 95% intervals; PDS tells known from unknown",
+    rows = Table(
+        title="Test digits, 95% intervals; AUROC is that of PDS",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=0,
     )
-    found.add_column("method", no_wrap=True)
+    rows.add_column("method", no_wrap=True)
     headings = {key: heading for key, (heading, _) in MEASURES.items()}
+    headings |= {"member": "single\nmember", "verdict": "verdict"}
     order = ["accuracy", "member", "verdict", "held_out", "corrupted", "paper", "strong"]
-    headings |= {"member": "a member\nalone", "verdict": "verdict"}
-    for key in order:
-        found.add_column(headings[key], justify="right", no_wrap=True)
+    for name in order:
+        rows.add_column(headings[name], justify="right", no_wrap=True)
     for key, outcome in outcomes.items():
-        cells = [_cell(key, getattr(outcome, name)) for key, name in _kinds(order)]
-        found.add_row(CONTENDERS[key].name, *cells)
-    return found
+        rows.add_row(CONTENDERS[key].name, *(_cell(name, getattr(outcome, name)) for name in order))
+    return rows
 
 
-def _kinds(order: list[str]) -> list[tuple[str, str]]:
-    return [("auroc" if name in ("held_out", "corrupted") else "share", name) for name in order]
-
-
-def _cell(kind: str, value: Estimate | str) -> str:
+def _cell(name: str, value: Estimate | str) -> str:
     """A value above its interval."""
     if isinstance(value, str):
         return value
-    if kind == "auroc":
+    if name in AUROCS:
         return f"{value.value:.3f}\n[dim]{value.low:.2f}–{value.high:.2f}[/]"
     return f"{value:.1%}\n[dim]{100 * value.low:.0f}–{100 * value.high:.0f}[/]"
 
 
 def sentences(outcomes: Mapping[str, Outcome]) -> list[str]:
-    """One a method: what it does, what it is good for, and what speaks against it.
+    """For each method: what it does, and how it compares with independent members.
 
-    Better or worse than independent members is what has an interval of its own, apart from theirs.
+    A method is better or worse than independent members only where the intervals do not overlap.
     """
     plain = outcomes[PLAIN]
-    said = []
+    lines = []
     for key, outcome in outcomes.items():
         contender = CONTENDERS[key]
         parts = [f"{contender.name}: {contender.what}"]
         if outcome is plain:
-            parts.append(_of_plain(plain))
+            parts.append(
+                f"The baseline: {plain.accuracy:.1%} accuracy, AUROC {plain.held_out.value:.2f} on "
+                f"8 and 9, {plain.strong:.0%} accuracy under strong attacks"
+            )
         else:
-            parts.append(_compared(outcome, plain, outcomes.values()))
+            parts.append(_comparison(outcome, plain, outcomes.values()))
         if outcome.verdict != "healthy":
-            parts.append(_suspected(outcome, plain))
-        said.append(". ".join(parts) + ".")
-    return said
+            ratio = outcome.diversity / plain.diversity
+            parts.append(
+                f"Verdict: {outcome.verdict}. A single member reaches {outcome.member:.0%} instead "
+                f"of {plain.member:.0%}, and DIV is {ratio:.1f} times as large, mostly disagreement "
+                "that cancels in the average"
+            )
+        lines.append(". ".join(parts) + ".")
+    return lines
 
 
-def _of_plain(plain: Outcome) -> str:
-    return (
-        f"Good for {plain.accuracy:.1%} accuracy with nothing to choose, and the one to beat: "
-        f"AUROC {plain.held_out.value:.2f} on 8 and 9, {plain.strong:.0%} right under strong "
-        "attacks"
-    )
-
-
-def _compared(outcome: Outcome, plain: Outcome, everyone: Collection[Outcome]) -> str:
+def _comparison(outcome: Outcome, plain: Outcome, everyone: Collection[Outcome]) -> str:
     better, worse, highest = [], [], []
     for name, (_, what) in MEASURES.items():
         own, other = getattr(outcome, name), getattr(plain, name)
-        numbers = f"{what} ({_short(name, own)} against {_short(name, other)})"
+        form = "{:.2f}" if name in AUROCS else "{:.0%}"
+        numbers = f"{what} ({form.format(own.value)} against {form.format(other.value)})"
         if own.low > other.high:
             better.append(numbers)
         elif own.high < other.low:
@@ -115,27 +115,9 @@ def _compared(outcome: Outcome, plain: Outcome, everyone: Collection[Outcome]) -
         elif own > max(getattr(one, name) for one in everyone if one is not outcome):
             highest.append(numbers)
     if better:
-        good = f"Good for {_listed(better)}"
+        good = f"Better than independent members at {join_names(better)}"
     elif highest:
-        good = f"Perhaps good for {_listed(highest)}: the highest here, but within chance"
+        good = f"Perhaps better at {join_names(highest)}: the highest here, but within chance"
     else:
-        good = "Good for nothing here that independent members are not"
-    bad = f"; clearly worse at {_listed(worse)}" if worse else ""
-    return f"{good}{bad}"
-
-
-def _suspected(outcome: Outcome, plain: Outcome) -> str:
-    ratio = outcome.diversity / plain.diversity
-    return (
-        f"Its members are {outcome.verdict}: alone a member has {outcome.member:.0%}, not "
-        f"{plain.member:.0%}, and DIV is {ratio:.1f} times as large, disagreement that cancels in "
-        "the average"
-    )
-
-
-def _short(name: str, value: Estimate) -> str:
-    return f"{value.value:.2f}" if name in ("held_out", "corrupted") else f"{value:.0%}"
-
-
-def _listed(items: list[str]) -> str:
-    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+        good = "Not better than independent members at anything measured here"
+    return f"{good}; worse at {join_names(worse)}" if worse else good
