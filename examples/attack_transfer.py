@@ -45,10 +45,8 @@ def main() -> None:
         print(f"  worst case over {len(strong.rows)} strong attacks          {strong.accuracy}")
         for flag in strong.flags:
             print(f"  do not trust this yet: {flag.text}")
-    print(
-        "\nThe worst case is the number to report, and an upper bound: an attack that was not tried"
-    )
-    print("may do better. Brackets are 95% intervals; if they overlap, use more images to compare.")
+    print("\nReport the worst case: an upper bound, as an attack that was not tried may do better.")
+    print("Brackets are 95% intervals; if they overlap, compare on more images.")
     print("Fewer targets that transfer mean more diversity, not more robustness.")
 
 

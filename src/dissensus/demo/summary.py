@@ -95,7 +95,7 @@ def sentences(outcomes: Mapping[str, Outcome]) -> list[str]:
             ratio = outcome.diversity / plain.diversity
             parts.append(
                 f"Verdict: {outcome.verdict}. A single member reaches {outcome.member:.0%} instead "
-                f"of {plain.member:.0%}, and DIV is {ratio:.1f} times as large, mostly disagreement "
+                f"of {plain.member:.0%}, and DIV is {ratio:.1f} times as large, disagreement "
                 "that cancels in the average"
             )
         lines.append(". ".join(parts) + ".")
