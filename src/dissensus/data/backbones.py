@@ -11,6 +11,7 @@ import importlib
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -140,7 +141,7 @@ def load_backbone(
     if tokens is not None and (split_at is None or tokens < 1):
         raise ValueError("tokens must be at least 1, and needs a place to split the network at")
     if split_at is not None:
-        keep = None if tokens is None else _First(tokens)
+        keep = None if tokens is None else partial(_first_tokens, tokens)
         module = split(module, split_at, weights="given", keep=keep)[0]
     module.requires_grad_(False).eval()
     at = split_at if tokens is None else f"{split_at}, {tokens} tokens"
@@ -158,16 +159,11 @@ def weights_digest(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-class _First:
-    """Keeps the first tokens of ``[batch, tokens, …]``."""
-
-    def __init__(self, tokens: int) -> None:
-        self.tokens = tokens
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if x.ndim < 3:
-            raise ValueError(f"there are no tokens to choose from in features {tuple(x.shape)}")
-        return x[:, : self.tokens]
+def _first_tokens(tokens: int, x: Tensor) -> Tensor:
+    """The first tokens of ``[batch, tokens, …]``."""
+    if x.ndim < 3:
+        raise ValueError(f"there are no tokens to choose from in features {tuple(x.shape)}")
+    return x[:, :tokens]
 
 
 # ---- where they come from -----------------------------------------------------------------------

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,10 @@ def extract(
             raise ValueError(f"there are two parts named {inputs.name!r}; leave --ood {text} out")
         sets[inputs.name] = inputs.x, inputs.y
     parts = {name: _part(x, y, limit, seed) for name, (x, y) in sets.items() if len(x)}
-    run = _Run(used, torch.device(device), batch_size, augment, seed)
+    used.module.to(device)
+    run = _Run(used, torch.device(device), batch_size, seed)
+    first = next(iter(parts.values()))
+    shape = run.features(first.inputs(0, min(2, len(first)))).shape[1:]
     settings: dict[str, Any] = {
         "dtype": dtype,
         "classes": known.classes,
@@ -134,7 +138,7 @@ def extract(
     count = {name: passes if name == "train" else 1 for name in parts}
     total = sum(len(source) * count[name] for name, source in parts.items())
     with (
-        FeatureWriter(out, run.shape(parts), **settings) as writer,
+        FeatureWriter(out, shape, **settings) as writer,
         ProgressBar("features", total, show=progress) as bar,
     ):
         for place, (name, source) in enumerate(parts.items()):
@@ -143,55 +147,45 @@ def extract(
                 name,
                 len(source),
                 source.y,
-                run.features_of(place, source, changed=name == "train"),
+                partial(run.features_of, source, place, augment if name == "train" else None),
                 passes=count[name],
                 on_shard=bar.advance,
             )
     return FeatureStore(out)
 
 
+@dataclass(frozen=True, eq=False)
 class _Run:
     """A backbone at work: no batch spans two shards, and each shard has its own random numbers."""
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        device: torch.device,
-        batch_size: int,
-        augment: Augment | None,
-        seed: int,
-    ) -> None:
-        self.module, self.transform = backbone.module.to(device), backbone.transform
-        self.device, self.batch_size = device, batch_size
-        self.augment, self.seed = augment, seed
-
-    def shape(self, parts: dict[str, PartInputs]) -> tuple[int, ...]:
-        """The shape of one example's features, from two examples."""
-        source = next(iter(parts.values()))
-        return self._features(source.inputs(0, min(2, len(source)))).shape[1:]
+    backbone: Backbone
+    device: torch.device
+    batch_size: int
+    seed: int
 
     def features_of(
-        self, place: int, source: PartInputs, *, changed: bool
-    ) -> Callable[[int, int, int], NDArray[Any]]:
-        """A function that computes the features of some rows of a part."""
+        self,
+        source: PartInputs,
+        place: int,
+        augment: Augment | None,
+        number: int,
+        start: int,
+        stop: int,
+    ) -> NDArray[Any]:
+        """The features of rows ``start`` to ``stop`` of the part at ``place``, in a pass."""
+        words = [self.seed, place, number, start]
+        own = int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 24)
+        generator = torch.Generator().manual_seed(own)
+        batches = []
+        for first in range(start, stop, self.batch_size):
+            x = source.inputs(first, min(first + self.batch_size, stop))
+            batches.append(self.features(x if augment is None else augment(x, generator)))
+        return np.concatenate(batches)
 
-        def compute(number: int, start: int, stop: int) -> NDArray[Any]:
-            words = [self.seed, place, number, start]
-            own = int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 24)
-            generator = torch.Generator().manual_seed(own)
-            batches = []
-            for first in range(start, stop, self.batch_size):
-                x = source.inputs(first, min(first + self.batch_size, stop))
-                if changed and self.augment is not None:
-                    x = self.augment(x, generator)
-                batches.append(self._features(x))
-            return np.concatenate(batches)
-
-        return compute
-
-    def _features(self, x: Tensor) -> NDArray[Any]:
+    def features(self, x: Tensor) -> NDArray[Any]:
+        """The features of a batch, in float32."""
         with torch.inference_mode():
-            outputs = self.module(self.transform(x).to(self.device))
+            outputs = self.backbone.module(self.backbone.transform(x).to(self.device))
         if not isinstance(outputs, Tensor) or outputs.ndim < 2 or len(outputs) != len(x):
             got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise ValueError(

@@ -37,7 +37,8 @@ def resolve(path: str) -> Callable[..., Any]:
     value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):
-            raise ValueError(_no_attribute(place, part, value))
+            public = [known for known in dir(value) if not known.startswith("_")]
+            raise ValueError(f"{place} has no {part!r}{_suggest(part, public)}")
         value = getattr(value, part)
     if not callable(value):
         raise ValueError(
@@ -103,11 +104,6 @@ def _run_file(file: Path, modified: int) -> ModuleType:
     finally:
         sys.path.remove(str(file.parent))
     return module
-
-
-def _no_attribute(place: str, name: str, value: object) -> str:
-    public = [known for known in dir(value) if not known.startswith("_")]
-    return f"{place} has no {name!r}{_suggest(name, public)}"
 
 
 def _suggest(name: str, known: list[str]) -> str:

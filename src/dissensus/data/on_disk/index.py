@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -133,25 +133,14 @@ class TableFile:
     """Rows of numbers on disk, read one by one; ``append`` writes them."""
 
     def __init__(self, path: Path, dtype: str, width: int) -> None:
-        self.path, self.dtype, self.width = str(path), np.dtype(dtype), width
-        self.files = OpenFiles(1)
+        self.path, self.dtype, self.width = path, np.dtype(dtype), width
 
     def append(self, rows: NDArray[Any]) -> None:
         """Add rows ``[rows, width]`` at the end."""
-        with Path(self.path).open("ab") as file:
+        with self.path.open("ab") as file:
             file.write(np.ascontiguousarray(rows, dtype=self.dtype).tobytes())
 
     def __getitem__(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
-        row = self.width * self.dtype.itemsize
-        read = bytearray()
-        for start, stop in _runs(numbers):
-            read += self.files.read(self.path, start * row, (stop - start) * row)
-        return np.frombuffer(bytes(read), self.dtype).reshape(len(numbers), self.width)
-
-
-def _runs(numbers: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Stretches of numbers that follow one another, as ``start, stop``."""
-    breaks = np.flatnonzero(np.diff(numbers) != 1)
-    starts = numbers[np.concatenate([[0], breaks + 1])] if len(numbers) else numbers
-    stops = numbers[np.concatenate([breaks, [-1]])] + 1 if len(numbers) else numbers
-    return zip(starts.tolist(), stops.tolist(), strict=True)
+        # Mapped for each look alone: what was read does not stay resident, workers share nothing.
+        table = np.memmap(self.path, self.dtype, "r").reshape(-1, self.width)
+        return np.array(table[numbers])

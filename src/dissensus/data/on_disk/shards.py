@@ -116,10 +116,9 @@ def open_shards(
     classes: Sequence[str] = (),
     labelled: bool = True,
     size: int = 64,
-    workers: int = 0,
 ) -> Examples:
     """All examples that ``path`` names, undivided, for a model that knows ``classes``."""
-    reading = Reading(size, workers=workers)
+    reading = Reading(size)
     parts = find_parts(path)
     if len(parts) > 1:
         raise ValueError(f"{path} has the parts {', '.join(parts)}; name the shards by a pattern")
