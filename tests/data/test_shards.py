@@ -19,7 +19,7 @@ from dissensus import data
 from dissensus.data import Examples
 from dissensus.data.on_disk import index, open_shards
 from dissensus.data.on_disk.order import Blocks, Part, Permutation, Scattered, Windowed, whole
-from dissensus.data.on_disk.patterns import expand, find_parts
+from dissensus.data.on_disk.shards import expand, find_parts
 from tests.data.shard_files import (
     jpg,
     npy,

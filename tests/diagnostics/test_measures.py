@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dissensus import diagnostics as dg
-from dissensus.diagnostics.codependence import errors_without
 from dissensus.diagnostics.collusion import chance_to_cancel
-from dissensus.diagnostics.pairwise import q_statistic
+from dissensus.diagnostics.members import errors_without, q_statistic
 
 Array = NDArray[np.float64]
 

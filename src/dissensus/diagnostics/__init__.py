@@ -12,13 +12,6 @@ ensembles whose collusion, or lack of it, is known.
 
 from __future__ import annotations
 
-from dissensus.diagnostics.codependence import (
-    Codependence,
-    Dominance,
-    Drop,
-    codependence,
-    dominance,
-)
 from dissensus.diagnostics.collusion import (
     DebiasedShare,
     Explosion,
@@ -30,7 +23,15 @@ from dissensus.diagnostics.collusion import (
     leftover_offset,
 )
 from dissensus.diagnostics.diagnosis import Diagnosis, diagnose
-from dissensus.diagnostics.pairwise import Pairwise, pairwise
+from dissensus.diagnostics.members import (
+    Codependence,
+    Dominance,
+    Drop,
+    Pairwise,
+    codependence,
+    dominance,
+    pairwise,
+)
 from dissensus.diagnostics.planted_ensembles import COLLUDING, INDEPENDENT, Rates, calibrate
 from dissensus.diagnostics.split import Split, looks_like_probs
 from dissensus.diagnostics.verdict import THRESHOLDS, Thresholds, Verdict, judge

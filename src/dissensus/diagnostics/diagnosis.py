@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from dissensus.diagnostics.codependence import Codependence, Dominance, codependence, dominance
 from dissensus.diagnostics.collusion import (
     DebiasedShare,
     Explosion,
@@ -19,7 +18,14 @@ from dissensus.diagnostics.collusion import (
     generalization_gap,
     leftover_offset,
 )
-from dissensus.diagnostics.pairwise import Pairwise, pairwise
+from dissensus.diagnostics.members import (
+    Codependence,
+    Dominance,
+    Pairwise,
+    codependence,
+    dominance,
+    pairwise,
+)
 from dissensus.diagnostics.split import PredictionsLike, Split, looks_like_probs, plain
 from dissensus.diagnostics.verdict import Verdict, judge
 from dissensus.losses import LossLike

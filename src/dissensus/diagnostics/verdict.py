@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dissensus.diagnostics.codependence import Drop, codependence
 from dissensus.diagnostics.collusion import (
     SPACES,
     chance_to_cancel,
@@ -13,6 +12,7 @@ from dissensus.diagnostics.collusion import (
     explosion,
     leftover_offset,
 )
+from dissensus.diagnostics.members import Drop, codependence
 from dissensus.diagnostics.split import Split
 from dissensus.outputs import weighted_mean
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dissensus.data.on_disk.examples import Examples, Targets, as_float
-from dissensus.data.on_disk.patterns import is_shards
-from dissensus.data.on_disk.shards import load_shards, open_shards
+from dissensus.data.on_disk.shards import is_shards, load_shards, open_shards
 
 __all__ = [
     "Examples",
