@@ -25,6 +25,7 @@ __all__ = [
     "RECORD",
     "STATE",
     "environment",
+    "read_metrics",
     "read_record",
     "threads",
     "write_record",
@@ -53,6 +54,21 @@ def read_record(path: str | Path) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise ValueError(f"{path} is not a record: it holds a {type(record).__name__}")
     return record
+
+
+def read_metrics(run: str | Path) -> list[dict[str, Any]]:
+    """The lines of ``metrics.jsonl``, one for each epoch, up to one that a kill cut short."""
+    file = Path(run) / METRICS
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
+    epochs = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            break
+        if isinstance(record, dict) and isinstance(record.get("epoch"), int):
+            epochs.append(record)
+    return epochs
 
 
 def environment() -> dict[str, Any]:

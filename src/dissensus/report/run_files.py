@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
-
 from dissensus.diagnostics import diagnose
+from dissensus.files import read_npz
 from dissensus.objectives import parse
 from dissensus.objectives.interpolation import Augmented, Independent, Joint
 from dissensus.outputs import Predictions
-from dissensus.records import METRICS, RECORD, read_record
+from dissensus.records import METRICS, RECORD, read_metrics, read_record
 from dissensus.report.contents import (
     AttackImages,
     Detection,
@@ -102,7 +100,7 @@ def read_method(path: Path, log: Log) -> Method:
         split=split,
         numbers=numbers,
         beta=beta_of(objective),
-        epochs=tuple(_epochs(path / METRICS)),
+        epochs=tuple(Record(path / METRICS, epoch) for epoch in read_metrics(path)),
         diagnosis=folder.diagnosis(predictions),
         detection=folder.detection(),
         attacks=attacks,
@@ -140,21 +138,6 @@ def _numbers(run: Run, record: Record) -> tuple[str, dict[str, Number]]:
         record = Record(run.path / METRICS, {epoch: {"val": run.val}})
     numbers = {name: record.number(f"{prefix}.{key}") for name, key in _KEYS.items()}
     return split, {name: number for name, number in numbers.items() if number is not None}
-
-
-def _epochs(file: Path) -> list[Record]:
-    """The lines of ``metrics.jsonl``, up to one that was cut short by a kill."""
-    records: list[Record] = []
-    if not file.is_file():
-        return records
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            values = json.loads(line)
-        except ValueError:
-            break
-        if isinstance(values, dict) and isinstance(values.get("epoch"), int):
-            records.append(Record(file, values))
-    return records
 
 
 def _log_diversity(predictions: Predictions) -> Floats | None:
@@ -267,23 +250,13 @@ def _divergent_images(detection: Detection) -> list[tuple[Record, Images]]:
     for row in detection.rows("examples"):
         name = Path(row.text("file")).name  # beside the record, wherever it points
         if name not in files:
-            files[name] = _read_arrays(row.file.with_name(name), "images").get("images")
+            file = row.file.with_name(name)
+            files[name] = read_npz(file).get("images") if file.is_file() else None
         index, pixels = row.number("image"), files[name]
         if index is None or pixels is None or pixels.ndim != 4 or not row.number("value"):
             continue
         images.append((row, pixels[int(index.value)]))
     return images
-
-
-def _read_arrays(file: Path, *names: str) -> dict[str, Any]:
-    """Arrays of an ``.npz`` by name; none if there is no file."""
-    if not file.is_file():
-        return {}
-    try:
-        with file.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in names if name in arrays.files}
-    except (OSError, ValueError, EOFError, KeyError) as error:
-        raise ValueError(f"{file} cannot be read as .npz: {error}") from error
 
 
 def read_attacks(record: Record, classes: Sequence[str] = ()) -> tuple[Record, AttackImages | None]:
@@ -301,8 +274,8 @@ def read_attacks(record: Record, classes: Sequence[str] = ()) -> tuple[Record, A
 def _attack_images(record: Record, classes: Sequence[str]) -> AttackImages | None:
     file = record.file.with_name("examples.npz")
     names = ("original", "adversarial", "labels", "predictions")
-    arrays = _read_arrays(file, *names)
-    if len(arrays) < len(names):
+    arrays = read_npz(file) if file.is_file() else {}
+    if not arrays.keys() >= set(names):
         return None
     original, adversarial, labels, predictions = (arrays[name] for name in names)
     attacks = [row.text("attack") for row in record.rows("attacks")]

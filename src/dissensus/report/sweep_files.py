@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import statistics
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dissensus.files import read_toml
 from dissensus.records import read_record
 from dissensus.report.contents import (
     HeldOut,
@@ -58,7 +58,7 @@ def _is_number(value: Any) -> bool:
 
 def read_sweep(path: Path, log: Log) -> Sweep:
     """The sweep in ``path`` along β, or along its first key with several numbers."""
-    config = tomllib.loads((path / "sweep.toml").read_text(encoding="utf-8"))
+    config = read_toml(path / "sweep.toml")
     summary = log.keep(Record(path / "summary.json", read_record(path / "summary.json")))
     axis = _axis(config.get("grid", {}))
     groups: dict[str, list[SweepPoint]] = {}

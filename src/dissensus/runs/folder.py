@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dissensus.files import read_json, read_toml
-from dissensus.records import CHECKPOINT, CONFIG, METRICS, RECORD, read_record
+from dissensus.records import CHECKPOINT, CONFIG, METRICS, RECORD, read_metrics, read_record
 
 __all__ = ["Run", "describe", "find_runs", "is_hub_folder", "read_config", "read_hub_config"]
 
@@ -124,6 +124,7 @@ def describe(run: str | Path) -> Run:
     record = read_record(path / RECORD) if (path / RECORD).is_file() else {}
     current = record.get("epochs") == epochs and record.get("best_epoch") == best_epoch
     ended = str(state.get("ended") or "")
+    metrics = read_metrics(path)
     return Run(
         path,
         "finished" if ended else "stopped",
@@ -132,7 +133,7 @@ def describe(run: str | Path) -> Run:
         batch=_whole(state, "batch"),
         best_epoch=best_epoch,
         ended=ended,
-        val=_epoch_metrics(path / METRICS, best_epoch),
+        val=next((_mapping(m.get("val")) for m in metrics if m["epoch"] == best_epoch), {}),
         test=_mapping(record.get("test")) if current else {},
         written=newest,
     )
@@ -204,20 +205,6 @@ def _checkpoint_state(file: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{file} is not a checkpoint that can be read: {error}") from error
     return _mapping(state)
-
-
-def _epoch_metrics(file: Path, epoch: int) -> dict[str, Any]:
-    """The validation metrics of one epoch; empty if there are none."""
-    if not file.is_file():
-        return {}
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            record = _mapping(json.loads(line))
-        except ValueError:
-            break  # cut short by a kill
-        if record.get("epoch") == epoch:
-            return _mapping(record.get("val"))
-    return {}
 
 
 def _mapping(value: Any) -> dict[str, Any]:

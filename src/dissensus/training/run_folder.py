@@ -25,6 +25,7 @@ from dissensus.records import (
     RECORD,
     STATE,
     environment,
+    read_metrics,
     write_record,
 )
 
@@ -90,15 +91,7 @@ class RunFolder:
     def keep_epochs(self, epochs: int) -> list[dict[str, Any]]:
         """Records of the first ``epochs`` epochs; later ones are dropped, and will be run again."""
         path = self.path / METRICS
-        records: list[dict[str, Any]] = []
-        if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    record = json.loads(line)
-                except json.JSONDecodeError:
-                    break  # cut short by a kill
-                if record["epoch"] <= epochs:
-                    records.append(record)
+        records = [record for record in read_metrics(self.path) if record["epoch"] <= epochs]
         if len(records) < epochs:
             raise ValueError(
                 f"{path} has {len(records)} epochs, the checkpoint beside it is of epoch {epochs}; "
