@@ -80,8 +80,8 @@ __all__ = [
     "training",
 ]
 
-#: Where each public name is defined: a module, or a name in one after a colon.
-_EXPORTS = {
+#: Where each public name is: a module of that name, or what stands here.
+_EXPORTS = {name: name for name in __all__ if name != "__version__"} | {
     "Detector": "detection:Detector",
     "Ensemble": "ensemble:Ensemble",
     "History": "training:History",
@@ -89,34 +89,15 @@ _EXPORTS = {
     "Predictions": "outputs:Predictions",
     "Recipe": "training:Recipe",
     "Training": "training:Training",
-    "calibration": "calibration",
     "combine": "outputs:combine",
-    "data": "data",
     "decompose": "decomposition:decompose",
-    "decomposition": "decomposition",
-    "detection": "detection",
     "diagnose": "diagnostics:diagnose",
-    "diagnostics": "diagnostics",
-    "diversity": "diversity",
-    "ensemble": "ensemble",
-    "export": "export",
     "features": "data.features",
     "fit": "training:fit",
     "fit_fleet": "training:fit_fleet",
     "load": "runs:load",
-    "losses": "losses",
-    "models": "models",
-    "objectives": "objectives",
-    "outputs": "outputs",
     "predict": "training:predict",
-    "report": "report",
-    "robustness": "robustness",
-    "runs": "runs",
-    "scores": "scores",
-    "sweeps": "sweeps",
-    "training": "training",
 }
-
 
 __getattr__ = lazy_attributes(__name__, _EXPORTS)
 

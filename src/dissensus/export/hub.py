@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dissensus.detection import Detector
 from dissensus.ensemble import Ensemble
@@ -22,7 +21,7 @@ from dissensus.files import replace_atomically, write_safetensors, write_text
 from dissensus.models import MODELS, MemberFactory
 from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import HUB_CONFIG, HUB_FORMAT, HUB_WEIGHTS, read_config
-from dissensus.runs.load import build_ensemble, load, member_factory, put_weights
+from dissensus.runs.load import load, make_ensemble, member_factory, put_weights
 
 __all__ = ["save_folder", "save_run"]
 
@@ -69,7 +68,8 @@ def save_folder(
         check_detector(detector)
     state = {key: t.detach().cpu().contiguous().clone() for key, t in ens.state_dict().items()}
     config = _config(ens, model, summary, settings or {}, name)
-    _check_loads(ens, config, model, state)
+    if model is not None and ens.backbone is None:  # else nobody could load the weights
+        put_weights(make_ensemble(config, model), state, "the ensemble")
     code = _code_files(model)
     card = model_card(config, summary, results or RunResults(), detector=detector, license=license)
     write_safetensors(path / HUB_WEIGHTS, state, {"format": "pt"})  # as other readers want it
@@ -98,12 +98,8 @@ def save_run(
 
     ``diagnosis`` is ``diagnose(…).to_dict()``, where there is one of these weights.
     """
-    config, summary = read_config(run), DataSummary.read(run)
-    if summary is None or "name" not in config.get("model", {}):
-        raise ValueError(
-            f"{run} does not say how its members are made, as it was not made by `dissensus "
-            "train`; load it in Python and use dissensus.export.save_folder"
-        )
+    config = read_config(run)
+    summary = DataSummary.require(run, "dissensus.load and dissensus.export.save_folder")
     return save_folder(
         load(run, trust=trust),
         folder,
@@ -150,7 +146,7 @@ def _config(
             "execution": ens.execution,
             "dtype": str(_dtype(ens)).removeprefix("torch."),
         },
-        "model": None if model is None else models[0] if _is_one(model) else models,
+        "model": models[0] if isinstance(model, MemberFactory) else models or None,
         "facts": None if summary is None else _describe_data(summary),
         **{section: dict(values) for section, values in settings.items()},
         "versions": versions(),
@@ -162,10 +158,6 @@ def _config(
             f"options of a model must be plain values to be written down: {error}"
         ) from error
     return config
-
-
-def _is_one(model: Model) -> bool:
-    return isinstance(model, MemberFactory)
 
 
 def _factories(model: Model) -> list[MemberFactory]:
@@ -216,16 +208,3 @@ def _dtype(ens: Ensemble) -> torch.dtype:
     if len(kinds) > 1:
         raise ValueError(f"members must be of one type, got {sorted(map(str, kinds))}")
     return kinds.pop() if kinds else torch.float32
-
-
-def _check_loads(
-    ens: Ensemble, config: Mapping[str, Any], model: Model, state: dict[str, Tensor]
-) -> None:
-    """Raise if ``model`` is not what made the members; nobody could load their weights then."""
-    if model is None or ens.backbone is not None:
-        return
-    if isinstance(model, MemberFactory):
-        copy = build_ensemble(config, "", model)
-    else:
-        copy = Ensemble.from_members([each() for each in model], config["ensemble"]["combine"])
-    put_weights(copy.to(_dtype(ens)), dict(state), "the ensemble")

@@ -134,12 +134,7 @@ def _write_graph(
     from dissensus.export.graph import to_onnx, to_pt2
     from dissensus.export.module import example_for
 
-    summary = DataSummary.read(run)
-    if summary is None:
-        raise ValueError(
-            f"{run} does not know its data, as it was not made by `dissensus train`; use "
-            "dissensus.export.to_onnx in Python, with an example of its inputs"
-        )
+    summary = DataSummary.require(run, "dissensus.export.to_onnx, with an example of its inputs,")
     write = to_onnx if options.kind == "onnx" else to_pt2
     with ProgressBar(f"tracing {ens.members} members", show=progress):
         metadata = write(

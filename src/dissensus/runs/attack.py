@@ -13,14 +13,7 @@ from dissensus.records import environment, write_record
 from dissensus.runs.config import data_of
 from dissensus.runs.load import load
 from dissensus.specs import parse_values
-from dissensus.verbs import (
-    Result,
-    collect,
-    data_dir_option,
-    device_option,
-    option,
-    trust_option,
-)
+from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -30,6 +30,7 @@ __all__ = [
     "data_of",
     "disagreement_inputs",
     "load_data",
+    "table_layout",
 ]
 
 
@@ -137,6 +138,12 @@ def data_of(run: str | Path, *, data_dir: str | Path | None = None) -> Data:
     if stored is not None:
         check_same_data(stored, DataSummary.of(data), run)
     return data
+
+
+def table_layout(config: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """How the run read its table, for others like it: the target, and whether there are names."""
+    header = config.get("data_options", {}).get("header", True)
+    return {"target": config.get("data", {}).get("target"), "header": bool(header)}
 
 
 # ---- augmentation -------------------------------------------------------------------------------

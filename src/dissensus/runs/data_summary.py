@@ -76,6 +76,17 @@ class DataSummary:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
 
+    @classmethod
+    def require(cls, run: str | Path, instead: str) -> DataSummary:
+        """The summary of a run; an error names what to use ``instead`` if there is none."""
+        summary = cls.read(run)
+        if summary is None:
+            raise ValueError(
+                f"{run} does not know its data, as it was not made by `dissensus train`; use "
+                f"{instead} in Python"
+            )
+        return summary
+
     def write(self, run: str | Path) -> None:
         """Write ``data.json``, whole or not at all."""
         write_text(Path(run) / SUMMARY, json.dumps(asdict(self), indent=1) + "\n")

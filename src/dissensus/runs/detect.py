@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dissensus.files import write_npz, write_text
 from dissensus.progress import ProgressBar
 from dissensus.records import environment, write_record
-from dissensus.verbs import (
-    Result,
-    collect,
-    data_dir_option,
-    device_option,
-    option,
-    trust_option,
-)
+from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

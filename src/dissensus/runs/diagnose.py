@@ -11,14 +11,7 @@ from dissensus.files import read_npy
 from dissensus.records import environment, write_record
 from dissensus.runs.config import data_of
 from dissensus.runs.load import load
-from dissensus.verbs import (
-    Result,
-    collect,
-    data_dir_option,
-    device_option,
-    option,
-    trust_option,
-)
+from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
 
 if TYPE_CHECKING:
     from torch import Tensor

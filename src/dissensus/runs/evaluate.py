@@ -7,18 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.runs.config import data_of, load_data
+from dissensus.runs.config import data_of, load_data, table_layout
 from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import Run, describe, read_config
 from dissensus.runs.load import load
-from dissensus.verbs import (
-    Result,
-    collect,
-    data_dir_option,
-    device_option,
-    option,
-    trust_option,
-)
+from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -129,9 +122,8 @@ def _examples(run: str | Path, options: Evaluate) -> tuple[str, Tensor, Tensor]:
             summary,
             part=split,
             labelled=True,
-            target=asked.get("target"),
-            header=bool(config.get("data_options", {}).get("header", True)),
             data_dir=data_dir,
+            **table_layout(config),
             **{key: asked[key] for key in ("seed", "val", "test") if key in asked},
             **_reading_options(config, data),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +17,10 @@ if TYPE_CHECKING:
     from dissensus.ensemble import Ensemble
     from dissensus.models import MemberFactory
 
-__all__ = [
-    "device_named",
-    "load",
-    "make_ensemble",
-    "member_factory",
-    "put_weights",
-]
+__all__ = ["device_named", "load", "make_ensemble", "member_factory", "put_weights"]
 
 Config = Mapping[str, Mapping[str, Any]]
+Model = Callable[[], "nn.Module"] | Sequence[Callable[[], "nn.Module"]]
 
 
 def load(
@@ -55,22 +50,67 @@ def load(
     >>> load(run, make_member=make)(torch.zeros(5, 2)).shape
     torch.Size([4, 5, 3])
     """
+    hub = is_hub_folder(run)
+    config: Mapping[str, Any] = read_hub_config(run) if hub else read_config(run)
+    if into is None:
+        into = make_ensemble(config, make_member or _stored_model(config, run, trust=trust))
+    if hub:
+        weights, _ = read_safetensors(Path(run) / HUB_WEIGHTS)
+    else:
+        weights, into.execution = _best_weights(run, into.execution)
+    put_weights(into, weights, run)
+    return into.to(device_named(device)).eval()
+
+
+def make_ensemble(config: Config, model: Model | DataSummary, *, trust: bool = True) -> Ensemble:
+    """A new ensemble as ``[model]`` and ``[ensemble]`` ask.
+
+    ``model`` makes a member, or is a list with one function for each member, or the summary of the
+    data that gives the named model its shapes.
+    """
+    import torch
+
+    from dissensus.ensemble import Ensemble
+
+    asked = config["ensemble"]
+    if isinstance(model, DataSummary):
+        model = member_factory(config, model, trust=trust)
+    how = {"combine": asked["combine"], "execution": asked["execution"]}
+    if callable(model):
+        ens = Ensemble(model, members=asked["members"], seed=asked.get("seed", 0), **how)
+    else:
+        ens = Ensemble.from_members([make_member() for make_member in model], **how)
+    if "dtype" not in asked:
+        return ens
+    kind = getattr(torch, str(asked["dtype"]), None)
+    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
+        raise ValueError(f"dtype of the ensemble must be one of torch, got {asked['dtype']!r}")
+    return ens.to(kind)
+
+
+def _stored_model(config: Mapping[str, Any], run: str | Path, *, trust: bool) -> Model:
+    """What made the members, as the folder says; raises if it does not."""
+    model, summary = config.get("model"), DataSummary.read(run)
     if is_hub_folder(run):
-        config, weights = read_hub_config(run), read_safetensors(Path(run) / HUB_WEIGHTS)[0]
-        ens = build_ensemble(config, run, make_member, trust=trust) if into is None else into
-        put_weights(ens, weights, run)
-        return ens.to(device_named(device)).eval()
+        if isinstance(model, list) and model:
+            return [_hub_factory(each, run, trust=trust) for each in model]
+        if isinstance(model, dict):
+            return _hub_factory(model, run, trust=trust)
+    elif model and "name" in model and summary is not None:
+        return member_factory(config, summary, trust=trust)
+    raise ValueError(
+        f"{run} does not say how its members are made; pass make_member=, the function that makes "
+        "one, or into=, an ensemble built the same way, to dissensus.load"
+    )
+
+
+def _best_weights(run: str | Path, execution: str) -> tuple[dict[str, Tensor], str]:
+    """The weights of the best epoch, and how they were executed, ``execution`` if it is not said.
+
+    Where no epoch was chosen by validation data, the last weights.
+    """
     from dissensus.training.run_folder import read_checkpoint
 
-    config = read_config(run)
-    model: Callable[[], nn.Module] | DataSummary | None = make_member
-    if into is None and make_member is None:
-        model = DataSummary.read(run)
-        if "name" not in config.get("model", {}) or model is None:
-            raise ValueError(
-                f"{run} does not say how its members are made, as it was not made by `dissensus "
-                "train`; pass make_member=, the function that makes one, to dissensus.load"
-            )
     checkpoint = read_checkpoint(Path(run))
     if checkpoint is None:
         raise ValueError(
@@ -78,70 +118,9 @@ def load(
             f"with `dissensus train --resume --out {run}`"
         )
     tensors, state = checkpoint
-    if into is None:
-        assert model is not None
-        into = make_ensemble(config, model, trust=trust)
-    # Where no epoch was chosen by validation data, the last weights.
     prefix = "best." if any(name.startswith("best.") for name in tensors) else "model."
     weights = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    put_weights(into, weights, run)
-    if state.get("execution"):
-        into.execution = state["execution"]
-    return into.to(device_named(device)).eval()
-
-
-def make_ensemble(
-    config: Config, model: Callable[[], nn.Module] | DataSummary, *, trust: bool = True
-) -> Ensemble:
-    """A new ensemble as ``[model]`` and ``[ensemble]`` ask.
-
-    ``model`` makes a member, or is the summary of the data that gives the named model its shapes.
-    """
-    from dissensus.ensemble import Ensemble
-
-    asked = config["ensemble"]
-    if isinstance(model, DataSummary):
-        model = member_factory(config, model, trust=trust)
-    return Ensemble(
-        model,
-        members=asked["members"],
-        seed=asked.get("seed", 0),
-        combine=asked["combine"],
-        execution=asked["execution"],
-    )
-
-
-def build_ensemble(
-    config: Mapping[str, Any],
-    folder: str | Path,
-    make_member: Callable[[], nn.Module] | None = None,
-    *,
-    trust: bool = False,
-) -> Ensemble:
-    """A new ensemble of the right shape, with random weights."""
-    import torch
-
-    from dissensus.ensemble import Ensemble
-
-    asked = config["ensemble"]
-    how = {"combine": asked["combine"], "execution": asked["execution"]}
-    models = config.get("model")
-    if make_member is not None:
-        ens = Ensemble(make_member, members=asked["members"], **how)
-    elif isinstance(models, list) and models:
-        members = [_factory(model, folder, trust=trust)() for model in models]
-        ens = Ensemble.from_members(members, **how)
-    elif isinstance(models, dict):
-        ens = Ensemble(_factory(models, folder, trust=trust), members=asked["members"], **how)
-    else:
-        raise ValueError(
-            f"{folder} does not say how its members are made; pass make_member=, the function that "
-            "makes one, or into=, an ensemble built the same way, to dissensus.load"
-        )
-    kind = getattr(torch, str(asked.get("dtype", "float32")), None)
-    if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
-        raise ValueError(f"{folder}: dtype must be one of torch, got {asked.get('dtype')!r}")
-    return ens.to(kind)
+    return weights, state.get("execution") or execution
 
 
 def device_named(name: str) -> torch.device:
@@ -172,14 +151,14 @@ def member_factory(config: Config, summary: DataSummary, *, trust: bool) -> Memb
     return make_factory(name, summary.input_shape, summary.outputs, normalize=normalize, **options)
 
 
-def _factory(model: Mapping[str, Any], folder: str | Path, *, trust: bool) -> MemberFactory:
+def _hub_factory(model: Mapping[str, Any], folder: str | Path, *, trust: bool) -> MemberFactory:
     from dissensus.models import make_factory
 
     try:
         name, shape, outputs = str(model["name"]), list(model["input_shape"]), model["outputs"]
         options: dict[str, Any] = dict(model.get("options") or {})
-        given = model.get("normalize")
-        normalize = None if given is None else (given[0], given[1])
+        statistics = model.get("normalize")
+        normalize = None if statistics is None else (statistics[0], statistics[1])
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"{folder}: its model cannot be read: {error!r}") from error
     _check_trust(name, trust=trust)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dissensus.files import write_npz, write_text
+from dissensus.runs.config import table_layout
 from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import read_config
 from dissensus.runs.load import load
@@ -125,16 +126,9 @@ def predict(
     options = collect(Predict, options, settings)
     if output is not None:
         _check_output(Path(output), members=options.members)
-    config, summary = read_config(run), DataSummary.read(run)
-    if summary is None:
-        raise ValueError(
-            f"{run} does not know its data, as it was not made by `dissensus train`; use "
-            "dissensus.load and predict in Python"
-        )
+    summary = DataSummary.require(run, "dissensus.load and dissensus.predict")
     ens = load(run, trust=options.trust, device=options.device)
-    target = config["data"].get("target")
-    header = bool(config.get("data_options", {}).get("header", True))
-    inputs = read_inputs(input, summary, target=target, header=header)
+    inputs = read_inputs(input, summary, **table_layout(read_config(run)))
     outputs = predict_inputs(ens, inputs.x, progress=progress)
     arrays = _arrays(ens, outputs, summary, members=options.members)
     arrays |= _scores(outputs, summary.task, options.score)

@@ -33,7 +33,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.outputs import check_outputs, combine
 from dissensus.progress import ProgressBar
 from dissensus.runs.accuracy import Accuracies, Candidates, summarize
-from dissensus.runs.config import data_of
+from dissensus.runs.config import data_of, table_layout
 from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import read_config
 from dissensus.runs.load import load
@@ -281,17 +281,11 @@ class Setup:
 def set_up(run: str | Path, options: Detect) -> Setup:
     """Load a run and its data, resolve the sets and fit what the scores need."""
     config = read_config(run)
-    if DataSummary.read(run) is None:
-        raise ValueError(
-            f"{run} does not know its data, as it was not made by `dissensus train`; use "
-            "dissensus.detection.compare in Python"
-        )
+    DataSummary.require(run, "dissensus.detection.compare")
     data, seed, limit = data_of(run, data_dir=options.data_dir), options.seed, options.limit
-    asked = config.get("data", {})
     reading: dict[str, Any] = {
-        "target": asked.get("target"),
-        "header": bool(config.get("data_options", {}).get("header", True)),
-        "data_dir": options.data_dir or asked.get("data_dir"),
+        **table_layout(config),
+        "data_dir": options.data_dir or config["data"].get("data_dir"),
         "groups": options.groups,
         "seed": seed,
     }
