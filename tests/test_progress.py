@@ -78,6 +78,17 @@ def test_a_bar_inside_another_is_drawn_with_it(terminal: Console) -> None:
     assert progress._DISPLAY.progress is None
 
 
+def test_content_stands_below_the_bars_until_they_close(terminal: Console) -> None:
+    with ProgressBar("outer", total=1) as bar, ProgressBar("inner", total=1):
+        bar.show_below("a table")
+        refresh()
+    text = terminal.export_text()
+    assert text.index("outer") < text.index("inner") < text.index("a table")
+    with ProgressBar("next", total=1):
+        refresh()
+    assert "a table" not in terminal.export_text()
+
+
 def test_the_display_closes_after_an_error(terminal: Console) -> None:
     with pytest.raises(RuntimeError), ProgressBar("outer"), ProgressBar("inner"):
         raise RuntimeError

@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import Progress, TaskID
 
 __all__ = ["ProgressBar", "make_console"]
@@ -88,6 +88,15 @@ class ProgressBar:
         self.note = self.note if note is None else note
         self._draw()
 
+    @property
+    def visible(self) -> bool:
+        """Whether the bar is on a terminal now."""
+        return self._task is not None
+
+    def show_below(self, content: RenderableType) -> None:
+        """Show ``content``, such as a table, below the bars of a terminal until they close."""
+        _DISPLAY.below = [content]
+
     def begin(self, title: str) -> Callable[[float], None]:
         """Begin the next of ``total`` parts; returns a function that takes the share of it done."""
         number, self._parts = self._parts, self._parts + 1
@@ -142,6 +151,7 @@ class _Display:
 
     def __init__(self) -> None:
         self.progress: Progress | None = None
+        self.below: list[RenderableType] = []
 
     @property
     def console(self) -> Console | None:
@@ -158,8 +168,15 @@ class _Display:
             TimeRemainingColumn,
         )
 
+        display = self
+
+        class Bars(Progress):
+            def get_renderables(self) -> Iterable[RenderableType]:
+                yield from super().get_renderables()
+                yield from display.below
+
         if self.progress is None:
-            self.progress = Progress(
+            self.progress = Bars(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 TextColumn("{task.fields[count]}"),
@@ -184,7 +201,7 @@ class _Display:
         assert self.progress is not None
         if len(self.progress.tasks) == 1:
             self.progress.stop()
-            self.progress = None
+            self.progress, self.below = None, []
         else:
             self.progress.remove_task(task)
 

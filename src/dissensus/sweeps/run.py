@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
-
+from dissensus.progress import ProgressBar
 from dissensus.runs import DataSummary, check_same_data
 from dissensus.sweeps.engines import Cell, CellFolder, Crew, Engine, LocalEngine, RayEngine, Record
 from dissensus.sweeps.engines.cell_folder import check_cells, find_missing
@@ -28,8 +23,6 @@ OnRecord = Callable[[Record], object]
 
 #: Bytes that the ensembles and data of all batches under way on one machine may take.
 _MEMORY = 2 << 30
-
-_SECONDS_BETWEEN_LINES = 5.0
 
 
 class Watcher:
@@ -140,41 +133,30 @@ def _check_plan(plan: Plan, out: Path, trainer: CellTrainer) -> DataSummary:
 
 
 class SweepProgress(Watcher):
-    """The table as it fills; without a terminal a line now and then, and every failure."""
+    """A bar above the table as it fills; without a terminal a line now and then."""
 
     def __init__(self, *, show: bool) -> None:
-        self.show, self.console = show, Console(stderr=True)
-        self.live: Live | None = None
+        self.bar = ProgressBar("checking", show=show)
         self.cells: Sequence[Cell] = ()
         self.records: dict[str, Record] = {}
-        self.started, self.last_line = time.monotonic(), 0.0
-        self.head, self.table = "", Table()
 
     def __enter__(self) -> Self:
-        if self.show and self.console.is_terminal:
-            self.live = Live(
-                get_renderable=self._renderable,
-                console=self.console,
-                transient=True,
-                refresh_per_second=4,
-            )
-            self.live.start()
+        self.bar.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        if self.live is not None:
-            self.live.stop()
-            self.live = None
+    def __exit__(self, *error: Any) -> None:
+        self.bar.__exit__(*error)
 
     def searching(self, trials: int, total: int) -> None:
-        self.head = f"search: {trials}/{total} trials"
-        self._line(self.head, always=trials == total)
+        self.bar.update(trials, title="search", total=total)
+        write = self.bar.say if trials == total else self.bar.log
+        write(f"search: {trials}/{total} trials")
 
     def begin(self, cells: Sequence[Cell], records: Sequence[Record]) -> None:
         self.cells = cells
         self.records = {record["name"]: record for record in records}
         if records:
-            self.say(f"sweep: {len(records)} of {len(cells)} cells are done already")
+            self.bar.say(f"sweep: {len(records)} of {len(cells)} cells are done already")
         self._update()
 
     def record(self, record: Record) -> None:
@@ -182,35 +164,19 @@ class SweepProgress(Watcher):
         self._update()
         name, error = cell_label(record["cell"]), record.get("error")
         if error is not None:
-            self.say(f"sweep: {name} failed: {error.splitlines()[0]}")
+            self.bar.say(f"sweep: {name} failed: {error.splitlines()[0]}")
             return
-        val = record["result"].get("val", record["result"].get("test"))
-        error = "" if val is None else f", ERR {val['ensemble_error']:.4f}"
-        self._line(f"{self.head}, {name}{error}")
+        metrics = record["result"].get("val", record["result"].get("test"))
+        text = name if metrics is None else f"{name}, ERR {metrics['ensemble_error']:.4f}"
+        self.bar.log(f"sweep: {len(self.records)}/{len(self.cells)} cells, {text}")
 
     def waiting(self, count: int) -> None:
-        self.say(f"sweep: {count} cells are run by another program; waiting for them")
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        if self.show:
-            self.console.print(text, soft_wrap=True, highlight=False, markup=False)
-
-    def _line(self, text: str, *, always: bool = False) -> None:
-        late = time.monotonic() - self.last_line >= _SECONDS_BETWEEN_LINES
-        if self.live is None and (late or always):
-            self.last_line = time.monotonic()
-            self.say(text)
+        self.bar.say(f"sweep: {count} cells are run by another program; waiting for them")
 
     def _update(self) -> None:
-        self.head = f"sweep: {len(self.records)}/{len(self.cells)} cells"
-        if self.live is not None:
-            self.table = summarize(self.cells, self.records.values()).table()
-
-    def _renderable(self) -> RenderableType:
-        seconds = int(time.monotonic() - self.started)
-        title = f"{self.head or 'checking'}, {seconds // 60}:{seconds % 60:02d}"
-        return Group(Text(title), self.table) if self.cells else Text(title)
+        self.bar.update(len(self.records), title="sweep", total=len(self.cells))
+        if self.bar.visible:
+            self.bar.show_below(summarize(self.cells, self.records.values()).table())
 
 
 # ---- batches ----------------------------------------------------------------------------------

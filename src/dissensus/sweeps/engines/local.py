@@ -96,16 +96,12 @@ class LocalCrew:
                 self._in_processes(queue)
 
     def _here(self, queue: Queue) -> None:
-        def keep(record: Record) -> None:
-            queue.folder.write(record)
-            queue.on_record(record)
-
         while queue:
             batch = queue.take()
             if batch is None:
                 queue.wait()
             else:
-                self.work(batch, keep)
+                self.work(batch, queue.keep)
 
     def _in_processes(self, queue: Queue) -> None:
         while queue or any(worker.busy for worker in self.workers):
@@ -118,8 +114,7 @@ class LocalCrew:
             if not busy:
                 queue.wait()
             for end in wait(list(busy), queue.patience) if busy else ():
-                for record in busy[end].take(queue):
-                    queue.on_record(record)
+                busy[end].take(queue)
             for worker in [w for w in self.workers if not w.alive and not w.busy]:
                 self.workers.remove(worker)
                 worker.stop()
@@ -173,28 +168,31 @@ class _Worker:
         with suppress(ConnectionError):  # it died; taking its records will say so
             self.end.send((self.left, folder))
 
-    def take(self, queue: Queue) -> list[Record]:
-        """The record of a cell that ended; those of all that are left, if the process died."""
+    def take(self, queue: Queue) -> None:
+        """Hand over the next record; those of all cells that are left, if the process died."""
         try:
             record: Record | None = self.end.recv()
         except (EOFError, ConnectionError):
             self.busy = False
-            return [queue.new_record(cell) or self._post_mortem(cell, queue) for cell in self.left]
+            self._post_mortem(queue)
+            return
         if record is None:  # the batch is over
             self.busy = False
-            return []
+            return
         self.left = [cell for cell in self.left if cell["name"] != record["name"]]
-        return [record]
+        queue.on_record(record)
 
-    def _post_mortem(self, cell: Cell, queue: Queue) -> Record:
+    def _post_mortem(self, queue: Queue) -> None:
         self.process.join(_SECONDS_TO_STOP)
         code = self.process.exitcode
         cause = ", perhaps for lack of memory" if code == -signal.SIGKILL else ""
-        record = death_record(
-            cell, f"the process that ran the cell ended with status {code}{cause}"
-        )
-        queue.folder.write(record)
-        return record
+        how = f"the process that ran the cell ended with status {code}{cause}"
+        for cell in self.left:
+            record = queue.new_record(cell)
+            if record is None:
+                queue.keep(death_record(cell, how))
+            else:  # written, but not sent any more
+                queue.on_record(record)
 
     @property
     def alive(self) -> bool:

@@ -89,6 +89,11 @@ class Queue:
             self.on_wait(waiting)
         time.sleep(max(0.0, self.next_look - time.monotonic()))
 
+    def keep(self, record: Record) -> None:
+        """Write ``record``, then hand it over."""
+        self.folder.write(record)
+        self.on_record(record)
+
     def new_record(self, cell: Cell) -> Record | None:
         """The record of ``cell`` that was written since: a result, or a failure that is new."""
         record = self.folder.read(cell["name"])

@@ -72,13 +72,6 @@ class RayEngine:
         return RayCrew(self, work)
 
 
-@dataclass
-class _Run:
-    """A task under way, and the cells of its batch that have not come back."""
-
-    left: list[Cell]
-
-
 class RayCrew:
     """Tasks that do ``work``, as many at once as there is room for; an early exit ends them all.
 
@@ -88,7 +81,7 @@ class RayCrew:
     def __init__(self, engine: RayEngine, work: Work) -> None:
         self.ray = import_ray()
         self.engine, self.work = engine, work
-        self.running: dict[Any, _Run] = {}
+        self.running: dict[Any, list[Cell]] = {}  # tasks, and their cells without a record yet
         self.deaths: Counter[str] = Counter()
         self.stack = ExitStack()
 
@@ -146,7 +139,7 @@ class RayCrew:
                     batch = queue.take()
                     if batch is None:
                         break
-                    self.running[self._task.remote(batch)] = _Run(batch)
+                    self.running[self._task.remote(batch)] = batch
                 if not self.running:
                     queue.wait()
                     continue
@@ -156,7 +149,6 @@ class RayCrew:
 
     def _take(self, stream: Any, queue: Queue) -> None:
         """Keep the next record of a task; if its worker died, have the rest run again."""
-        run = self.running[stream]
         try:
             record: Record = self.ray.get(next(stream))
         except StopIteration:
@@ -168,10 +160,10 @@ class RayCrew:
             del self.running[stream]
             raise _worker_error(error) from error
         except self.ray.exceptions.RayError as error:  # the worker, its machine or a record is lost
-            del self.running[stream]
-            self._retry(run.left, error, queue)
+            self._retry(self.running.pop(stream), error, queue)
         else:
-            run.left = [cell for cell in run.left if cell["name"] != record["name"]]
+            left = self.running[stream]
+            self.running[stream] = [cell for cell in left if cell["name"] != record["name"]]
             self._keep(record, queue)
 
     def _retry(self, cells: list[Cell], error: Exception, queue: Queue) -> None:
@@ -194,8 +186,7 @@ class RayCrew:
         times = attempts or self.deaths[record["name"]] + 1
         if times > 1:
             record["attempts"] = times
-        queue.folder.write(record)
-        queue.on_record(record)
+        queue.keep(record)
 
 
 def _reason(error: Exception) -> str:
