@@ -40,6 +40,7 @@ PUBLIC = [
     "robustness",
     "runs",
     "scores",
+    "strangers",
     "sweeps",
     "training",
 ]

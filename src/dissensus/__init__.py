@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         sweeps,
         training,
     )
-    from dissensus.data import features
+    from dissensus.data import features, strangers
     from dissensus.decomposition import decompose
     from dissensus.detection import Detector
     from dissensus.diagnostics import diagnose
@@ -76,6 +76,7 @@ __all__ = [
     "robustness",
     "runs",
     "scores",
+    "strangers",
     "sweeps",
     "training",
 ]
@@ -97,6 +98,7 @@ _EXPORTS = {name: name for name in __all__ if name != "__version__"} | {
     "fit_fleet": "training:fit_fleet",
     "load": "runs:load",
     "predict": "training:predict",
+    "strangers": "data.strangers",
 }
 
 __getattr__ = lazy_attributes(__name__, _EXPORTS)

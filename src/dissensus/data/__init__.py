@@ -32,6 +32,7 @@ from dissensus.data.images import fit_images
 from dissensus.data.inputs import Inputs, find_inputs, read_inputs, take_part
 from dissensus.data.on_disk import Examples, is_shards
 from dissensus.data.sets import DATASETS, FORMATS, OOD_SETS, load, load_ood, load_table
+from dissensus.data.strangers import STRANGERS, Strangers
 from dissensus.data.table import Scaler, Table
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "FORMATS",
     "HELD_OUT",
     "OOD_SETS",
+    "STRANGERS",
     "Augment",
     "Data",
     "Examples",
@@ -50,6 +52,7 @@ __all__ = [
     "Inputs",
     "Scaler",
     "StoredRows",
+    "Strangers",
     "Table",
     "corrupt",
     "corrupt_mixture",

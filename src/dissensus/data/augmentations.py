@@ -16,6 +16,7 @@ from torch.nn.functional import affine_grid, grid_sample, pad
 __all__ = [
     "AUGMENTATIONS",
     "Augment",
+    "check_images",
     "random_crop",
     "random_flip",
     "random_rotation",
@@ -70,7 +71,7 @@ AUGMENTATIONS: dict[str, Augment] = {
 
 def random_crop(x: Tensor, padding: int, generator: Generator) -> Tensor:
     """Pad with zeros on all sides and cut the old size at a random place, for each image."""
-    _check_images(x)
+    check_images(x)
     if padding == 0:
         return x
     batch, _, height, width = x.shape
@@ -85,7 +86,7 @@ def random_shift(x: Tensor, share: float, generator: Generator) -> Tensor:
 
     Whole pixels, all offsets within the limit equally likely.
     """
-    _check_images(x)
+    check_images(x)
     if share == 0:
         return x
     batch, _, height, width = x.shape
@@ -99,7 +100,7 @@ def random_shift(x: Tensor, share: float, generator: Generator) -> Tensor:
 
 def random_flip(x: Tensor, probability: float, generator: Generator) -> Tensor:
     """Mirror each image left to right with the given probability."""
-    _check_images(x)
+    check_images(x)
     if probability == 0:
         return x
     flipped = _uniform(x.shape[0], generator, x) < probability
@@ -111,7 +112,7 @@ def random_rotation(x: Tensor, degrees: float, generator: Generator) -> Tensor:
 
     Bilinear interpolation, in pixels: a picture that is not square is turned, not sheared.
     """
-    _check_images(x)
+    check_images(x)
     if degrees == 0:
         return x
     batch, _, height, width = x.shape
@@ -124,7 +125,8 @@ def random_rotation(x: Tensor, degrees: float, generator: Generator) -> Tensor:
     return grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
 
-def _check_images(x: Tensor) -> None:
+def check_images(x: Tensor) -> None:
+    """Raise unless ``x`` is a batch of images."""
     if x.ndim != 4 or not x.is_floating_point():
         raise ValueError(
             "images must be floating point [batch, channels, height, width], got "

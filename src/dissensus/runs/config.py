@@ -15,7 +15,7 @@ from dissensus.specs import check_name
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dissensus.data import Augment, Data
+    from dissensus.data import Augment, Data, Strangers
     from dissensus.ensemble import Ensemble
     from dissensus.objectives import Objective
     from dissensus.robustness import AdversarialBatches
@@ -194,16 +194,19 @@ def _adversary(asked: Mapping[str, Any]) -> str | None:
 # ---- unlabelled inputs --------------------------------------------------------------------------
 
 
-def disagreement_inputs(asked: Mapping[str, Any], data: Data) -> Tensor | None:
-    """The unlabelled inputs that ``[data]`` asks for; of another data set its training part.
+def disagreement_inputs(asked: Mapping[str, Any], data: Data) -> Tensor | Strangers | None:
+    """The unlabelled inputs that ``[data]`` asks for: strangers, or inputs by name.
 
-    So its test part can still serve as unknown inputs.
+    Of another data set it is the training part, so that its test part can still serve as unknown
+    inputs.
     """
-    from dissensus.data import find_inputs
+    from dissensus.data import Strangers, find_inputs
 
     name = asked.get("disagreement")
     if name is None:
         return None
+    if name.partition(":")[0] == "strangers":
+        return Strangers.parse(name)
     return find_inputs(
         name,
         data,

@@ -100,8 +100,9 @@ class Settings:
     disagreement: str | None = _setting(
         "data.disagreement",
         None,
-        "Unlabelled data to disagree on, for a2d and divdis: a data set (its training inputs), or "
-        "a file with inputs.",
+        "Unlabelled data to disagree on, for a2d and divdis: strangers (inputs made from each "
+        "training batch; strangers:mosaic=3,phase=1 sets their mix), a data set (its training "
+        "inputs), or a file with inputs.",
     )
     model: str | None = _setting(
         "model.name",

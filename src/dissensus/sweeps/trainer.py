@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus.data import Data, Examples, StoredRows
+from dissensus.data import Data, Examples, StoredRows, Strangers
 from dissensus.diagnostics import Split, debiased_share, explosion, judge
 from dissensus.diagnostics.split import plain
 from dissensus.ensemble import Ensemble
@@ -54,7 +54,7 @@ class CellTraining:
     ens: Ensemble
     objective: Objective
     recipe: Recipe
-    unlabelled: Tensor | None
+    unlabelled: Tensor | Strangers | None
 
     @property
     def val(self) -> tuple[Tensor, Tensor] | None:

@@ -56,7 +56,9 @@ def fit(
     ``(x, y, weights)``, to train or validate on, have a weight for each example: with weights whose
     mean is 1, a weight of 2 is the example twice and one of 0 leaves it out.
     ``val`` chooses the best epoch, whose weights the ensemble has at the end. ``disagreement`` are
-    unlabelled data for objectives that need them (A2D, DivDis). ``augment(x, generator)`` changes
+    unlabelled data for objectives that need them (A2D, DivDis), or ``"strangers"``: inputs made
+    from each training batch (:class:`dissensus.strangers.Strangers`, or a function
+    ``(x, generator) -> x`` of your own). ``augment(x, generator)`` changes
     each batch; one with ``labelled = True`` is called with ``(x, y, generator)`` and returns both
     (``robustness.AdversarialBatches``). A callback gets each epoch's record and the ensemble, and
     ends training by returning True. With ``out`` the run is kept in a folder (``config`` is added

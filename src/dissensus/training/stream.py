@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
+from dissensus.data.strangers import Strangers
 from dissensus.objectives import Objective
 from dissensus.training.batches import (
     Augmentation,
@@ -28,7 +29,7 @@ from dissensus.training.recipe import Recipe
 __all__ = ["ORDER", "Batch", "LabelledAugmentation", "Stream", "make_stream"]
 
 # What random numbers are drawn for, each with a stream of its own.
-ORDER, _DRAWS, _LAYERS, _AUGMENT, _EXTRA = range(5)
+ORDER, _DRAWS, _LAYERS, _AUGMENT, _EXTRA, _STRANGERS = range(6)
 
 _Pair = tuple[Tensor, Tensor | None]
 
@@ -61,7 +62,7 @@ class Stream:
     def __init__(
         self,
         train: Batches,
-        extra: Batches | None,
+        extra: Batches | Augmentation | None,
         objective: Objective,
         members: int,
         device: torch.device,
@@ -70,10 +71,13 @@ class Stream:
         weights: Tensor | None = None,
         rank: int = 0,
     ) -> None:
-        self.train, self.extra, self.objective, self.weights = train, extra, objective, weights
+        self.train, self.objective, self.weights = train, objective, weights
+        # Unlabelled inputs: batches of them, or strangers made from each training batch.
+        self.strangers = extra if callable(extra) else None
+        self.extra = None if callable(extra) else extra
         self.members, self.device, self.augment, self.seed = members, device, augment, seed
         self.rank = rank  # of several processes; layers of each draw for themselves
-        self.draws, self.changes = torch.Generator(), torch.Generator()
+        self.draws, self.changes, self.strange = (torch.Generator() for _ in range(3))
 
     def __len__(self) -> int:
         return len(self.train)
@@ -94,6 +98,7 @@ class Stream:
         _seed_layers(self._seed_of_layers(epoch, start), self.device)
         self.draws.manual_seed(derived_seed(self.seed, epoch, _DRAWS))
         self.changes.manual_seed(derived_seed(self.seed, epoch, _AUGMENT))
+        self.strange.manual_seed(derived_seed(self.seed, epoch, _STRANGERS))
         if saved:
             self._restore(saved)
         while pair is not None:
@@ -102,6 +107,8 @@ class Stream:
                 raise ValueError("a training batch must be (x, y), got x alone")
             x, y = self._augmented(x.to(self.device), y.to(self.device))
             extra = None if extras is None else next(extras)[0].to(self.device)
+            if self.strangers is not None:
+                extra = self.strangers(x, self.strange)
             drawn = self.objective.sample_members(self.members, self.draws)
             yield Batch(x, y, extra, None if drawn is None else list(drawn), next(weights))
             pair = next(source, None)
@@ -133,6 +140,7 @@ class Stream:
             "layers": torch.get_rng_state(),
             "draws": self.draws.get_state(),
             "changes": self.changes.get_state(),
+            "strangers": self.strange.get_state(),
         }
         if self.device.type == "cuda":
             states["device"] = torch.cuda.get_rng_state(self.device)
@@ -145,6 +153,7 @@ class Stream:
             torch.cuda.set_rng_state(saved["device"], self.device)
         self.draws.set_state(saved["draws"])
         self.changes.set_state(saved["changes"])
+        self.strange.set_state(saved["strangers"])
 
     def _extras(self, epoch: int, start: int) -> Iterator[_Pair] | None:
         """Unlabelled batches without end, beginning anew where they run out."""
@@ -182,7 +191,10 @@ def make_stream(
     """The batches to train on; raises before any work if data and objective do not fit."""
     name, size = type(objective).__name__, recipe.batch_size
     if objective.needs_disagreement and disagreement is None:
-        raise ValueError(f"{name} needs disagreement=, unlabelled data to disagree on")
+        raise ValueError(
+            f"{name} needs disagreement=, unlabelled data to disagree on; 'strangers' makes them "
+            "from the training data"
+        )
     if disagreement is not None and not objective.needs_disagreement:
         raise ValueError(f"{name} takes no disagreement data; leave disagreement=None")
     objective.sample_members(members, torch.Generator())  # raises if it cannot draw that many
@@ -190,11 +202,15 @@ def make_stream(
     if weights is not None and augment is not None:
         raise ValueError("augment may change which examples there are; train without weights")
     batches = as_batches(train, size, shuffle=True, device=device)
-    extra: Batches | None = None
-    if disagreement is not None:
+    extra: Batches | Augmentation | None = None
+    if isinstance(disagreement, str):
+        extra = Strangers.parse(disagreement)
+    elif callable(disagreement):
+        extra = disagreement
+    elif disagreement is not None:
         extra = as_batches(disagreement, size, shuffle=True, device=device, labelled=False)
     for source, what in ((batches, "training"), (extra, "disagreement")):
-        if source is not None and len(source) == 0:
+        if source is not None and not callable(source) and len(source) == 0:
             raise ValueError(f"the {what} data are empty, got 0 batches")
     weights = None if weights is None else weights.to(device)
     return Stream(batches, extra, objective, members, device, augment, recipe.seed, weights, rank)

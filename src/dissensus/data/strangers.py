@@ -1,0 +1,165 @@
+"""Strangers: inputs made from a training batch that are like nothing in it.
+
+A stranger keeps what every input of the data has in common (strokes and textures, the spectrum, the
+values of each column) and destroys what makes it one of a class. Members that learn to *disagree*
+on strangers (``A2D``, ``DivDis``) also disagree on unknown inputs that nobody has seen yet, and no
+foreign data are needed. A family of strangers is a function ``(x, generator) -> x'`` of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Generator, Tensor
+
+from dissensus.data.augmentations import check_images
+from dissensus.specs import check_name, join_spec, split_spec
+
+__all__ = ["STRANGERS", "Strangers", "mosaic", "permuted_columns", "phase_noise"]
+
+TILES = 4  # on each side of a mosaic
+
+
+def mosaic(x: Tensor, generator: Generator) -> Tensor:
+    """4 × 4 tiles, each from a random image of the batch and a place of its own in it.
+
+    Strokes and textures stay, objects do not. Pixels at the right and lower edge that no whole tile
+    covers stay as they are.
+
+    >>> x = torch.arange(2.0).reshape(2, 1, 1, 1).expand(2, 1, 8, 8)    # a black and a white image
+    >>> mosaic(x, torch.Generator().manual_seed(0))[0, 0, ::2, ::2]
+    tensor([[0., 1., 1., 0.],
+            [1., 1., 1., 1.],
+            [1., 1., 1., 0.],
+            [0., 1., 0., 0.]])
+    """
+    check_images(x)
+    batch, channels, height, width = x.shape
+    h, w = height // TILES, width // TILES
+    if h == 0 or w == 0:
+        raise ValueError(
+            f"a mosaic has {TILES} × {TILES} tiles and needs images of at least that many pixels, "
+            f"got {height} × {width}; use another family, such as 'phase' or 'permute'"
+        )
+    tiled = x[..., : h * TILES, : w * TILES].reshape(batch, channels, TILES, h, TILES, w)
+    tiles = tiled.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)  # [image, place, channels, h, w]
+    image = torch.randint(batch, (batch, TILES**2), generator=generator).to(x.device)
+    place = torch.rand(batch, TILES**2, generator=generator).argsort(-1).to(x.device)
+    shuffled = tiles[image, place].unflatten(1, (TILES, TILES)).permute(0, 3, 1, 4, 2, 5)
+    strangers = x.clone()
+    strangers[..., : h * TILES, : w * TILES] = shuffled.flatten(4, 5).flatten(2, 3)
+    return strangers
+
+
+def phase_noise(x: Tensor, generator: Generator) -> Tensor:
+    """Each image's Fourier amplitudes with the phases of uniform noise: its texture, no shapes.
+
+    ``x' = F⁻¹(|F x| · F u / |F u|)`` with u uniform in [0, 1). The mean of each channel stays, and
+    values stay within those of the batch.
+
+    >>> x = torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    >>> strangers = phase_noise(x, torch.Generator().manual_seed(1))
+    >>> bool(strangers.min() >= x.min()), bool((strangers - x).abs().max() > 0.1)
+    (True, True)
+    """
+    check_images(x)
+    spectrum = torch.fft.rfft2(x)
+    phases = torch.fft.rfft2(torch.rand(x.shape, generator=generator).to(x)).sgn()
+    phases[..., 0, 0] = spectrum[..., 0, 0].sgn()
+    strangers: Tensor = torch.fft.irfft2(spectrum.abs() * phases, s=x.shape[-2:])
+    return strangers.clamp(x.amin(), x.amax())
+
+
+def permuted_columns(x: Tensor, generator: Generator) -> Tensor:
+    """Each column in an order of its own over the batch: every value is real, no row is.
+
+    >>> x = torch.tensor([[0.0, 10.0], [1.0, 11.0], [2.0, 12.0]])
+    >>> permuted_columns(x, torch.Generator().manual_seed(3))
+    tensor([[ 0., 11.],
+            [ 1., 12.],
+            [ 2., 10.]])
+    """
+    if len(x) < 2:
+        raise ValueError(
+            f"columns are permuted over the rows of a batch, which needs at least 2, got {len(x)}; "
+            "use a larger batch_size"
+        )
+    order = torch.rand(x.shape, generator=generator).argsort(0).to(x.device)
+    return x.gather(0, order)
+
+
+#: Families of strangers by name.
+STRANGERS: dict[str, Callable[[Tensor, Generator], Tensor]] = {
+    "mosaic": mosaic,
+    "phase": phase_noise,
+    "permute": permuted_columns,
+}
+
+
+@dataclass(frozen=True)
+class Strangers:
+    """A mix of families: each row of a batch becomes a stranger of one family.
+
+    ``shares`` says how many rows each family makes, in proportion; without any, images get mosaics
+    and phase noise in equal parts, and rows of numbers permuted columns. Other kinds of input need
+    families by name, or a function of your own wherever disagreement data are asked for.
+
+    >>> Strangers.parse("strangers:mosaic=3,phase=1").shares
+    (('mosaic', 3.0), ('phase', 1.0))
+    >>> Strangers()(torch.rand(6, 3, 8, 8), torch.Generator()).shape
+    torch.Size([6, 3, 8, 8])
+    """
+
+    shares: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, share in self.shares:
+            check_name(name, STRANGERS, "family of strangers")
+            if not (0 < share < float("inf")):
+                raise ValueError(f"strangers: {name} must be a share greater than 0, got {share!r}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Build a mix from ``strangers`` or ``strangers:mosaic=3,phase=1``."""
+        name, settings = split_spec(text)
+        check_name(name, ["strangers"], "kind of disagreement data")
+        return cls(tuple((family, _share(family, value)) for family, value in settings.items()))
+
+    def spec(self) -> str:
+        """The string that :meth:`parse` turns back into this mix."""
+        return join_spec("strangers", dict(self.shares))
+
+    def __call__(self, x: Tensor, generator: Generator) -> Tensor:
+        """As many strangers as ``x`` has rows."""
+        shares = dict(self.shares or _default_shares(x))
+        total, done, before = sum(shares.values()), 0.0, 0
+        parts = []
+        for name, share in shares.items():
+            done += share
+            after = round(len(x) * done / total)
+            if after > before:
+                parts.append(STRANGERS[name](x[before:after], generator))
+            before = after
+        return torch.cat(parts)
+
+
+def _default_shares(x: Tensor) -> tuple[tuple[str, float], ...]:
+    if x.ndim == 4:
+        return ("mosaic", 1.0), ("phase", 1.0)
+    if x.ndim == 2:
+        return (("permute", 1.0),)
+    raise ValueError(
+        "strangers are known for images [batch, channels, height, width] and rows [batch, "
+        f"columns], got {tuple(x.shape)}; name a family, as in strangers:permute=1, or give "
+        "disagreement= a function (x, generator) -> x"
+    )
+
+
+def _share(family: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"strangers: {family} must be a number, got {text!r}") from None
