@@ -6,30 +6,58 @@ CIFAR is read in its *binary* version, as the Python version is pickle.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from dissensus.data.dataset import Data, Request, divide, tensors
+from dissensus.data.dataset import Data, Request, Split, divide, tensors
 from dissensus.data.download import RemoteFile, content, locate
 from dissensus.data.formats import open_image, read_cifar, read_idx, read_mat, read_npz
-from dissensus.data.images import Pixels, image_data
+from dissensus.data.images import draw_rows, to_unit
 
-__all__ = ["IMAGE_SETS", "ImageSet", "load_digits_images", "load_image_set", "load_test_pixels"]
+__all__ = [
+    "IMAGE_SETS",
+    "ImageSet",
+    "Pixels",
+    "load_digits_images",
+    "load_image_set",
+    "load_test_pixels",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Pixels:
+    """One part of an image set: ``x`` uint8 ``[rows, channels, height, width]`` and labels."""
+
+    x: NDArray[np.uint8]
+    y: NDArray[np.int64] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if self.x.ndim != 4 or self.x.dtype != np.uint8:
+            raise ValueError(
+                f"pixels must be uint8 [rows, channels, height, width], got {self.x.dtype} "
+                f"{self.x.shape}"
+            )
+        if self.y.shape != (len(self.x),):
+            raise ValueError(f"{len(self.x)} images have labels of shape {self.y.shape}")
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """An image set: ``read`` makes images and labels of the ``files`` of ``"train"`` or ``"test"``.
+    """An image set: ``read`` makes pixels of the contents of a part's files, by their paths.
 
-    ``folders`` may hold the files, ``rows`` images of ``shape`` are in each part.
+    ``files`` are those of ``"train"`` and ``"test"``, which one of ``folders`` may hold; each part
+    has ``rows`` images of ``shape``.
     """
 
     folders: tuple[str, ...]
     files: Mapping[str, tuple[RemoteFile, ...]]
-    read: Callable[[Sequence[bytes], Sequence[Path]], Pixels]
+    read: Callable[[Mapping[str, bytes]], Pixels]
     rows: Mapping[str, int]
     shape: tuple[int, int, int]
     classes: tuple[str, ...]
@@ -39,38 +67,36 @@ class ImageSet:
 # ---- readers ------------------------------------------------------------------------------------
 
 
-def _idx(raw: Sequence[bytes], paths: Sequence[Path]) -> Pixels:
+def _idx(files: Mapping[str, bytes]) -> Pixels:
     """A file of images and one of labels."""
-    x, y = (read_idx(own, str(path)) for own, path in zip(raw, paths, strict=True))
+    x, y = (read_idx(raw, path) for path, raw in files.items())
     return Pixels(x[:, None], y.astype(np.int64))
 
 
-def _npz(raw: Sequence[bytes], paths: Sequence[Path]) -> Pixels:
+def _npz(files: Mapping[str, bytes]) -> Pixels:
     """The same as two ``.npz`` of one array each."""
-    arrays = [read_npz(own, str(path)) for own, path in zip(raw, paths, strict=True)]
-    for path, own in zip(paths, arrays, strict=True):
-        if "arr_0" not in own:
-            raise ValueError(f"{path} must be an .npz with one array, 'arr_0', got {list(own)}")
-    x, y = (own["arr_0"].astype(np.uint8, casting="same_kind") for own in arrays)
+    arrays = []
+    for path, raw in files.items():
+        content = read_npz(raw, path)
+        if "arr_0" not in content:
+            raise ValueError(f"{path} must be an .npz with one array, 'arr_0', got {list(content)}")
+        arrays.append(content["arr_0"].astype(np.uint8, casting="same_kind"))
+    x, y = arrays
     return Pixels(x[:, None], y.astype(np.int64))
 
 
-def _cifar10(raw: Sequence[bytes], paths: Sequence[Path], label_bytes: int = 1) -> Pixels:
-    pairs = zip(raw, paths, strict=True)
-    parts = [read_cifar(own, str(path), label_bytes) for own, path in pairs]
-    x, y = (np.concatenate(own) for own in zip(*parts, strict=True))
+def _cifar(files: Mapping[str, bytes], label_bytes: int = 1) -> Pixels:
+    parts = [read_cifar(raw, path, label_bytes) for path, raw in files.items()]
+    x, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return Pixels(x, y.astype(np.int64))
 
 
-def _cifar100(raw: Sequence[bytes], paths: Sequence[Path]) -> Pixels:
-    return _cifar10(raw, paths, label_bytes=2)
-
-
-def _svhn(raw: Sequence[bytes], paths: Sequence[Path]) -> Pixels:
+def _svhn(files: Mapping[str, bytes]) -> Pixels:
     """``X`` ``[32, 32, 3, rows]`` and ``y`` with 10 for the digit 0."""
-    x, y = read_mat(raw[0], str(paths[0]), ("X", "y"))
+    [(path, raw)] = files.items()
+    x, y = read_mat(raw, path, ("X", "y"))
     if x.ndim != 4 or x.shape[:3] != (32, 32, 3) or x.dtype != np.uint8:
-        raise ValueError(f"{paths[0]}: X must be uint8 [32, 32, 3, rows], got {x.dtype} {x.shape}")
+        raise ValueError(f"{path}: X must be uint8 [32, 32, 3, rows], got {x.dtype} {x.shape}")
     labels = y.reshape(-1).astype(np.int64) % 10
     return Pixels(np.ascontiguousarray(x.transpose(3, 2, 0, 1)), labels)
 
@@ -82,11 +108,11 @@ def _file(base: str, name: str, checksum: str | None = None, unchecked: str = ""
     return RemoteFile(name, f"{base}/{name}", checksum, unchecked)
 
 
-def _ten(name: str, checksum: str) -> RemoteFile:
+def _cifar10_file(name: str, checksum: str) -> RemoteFile:
     return RemoteFile(name, f"{_CIFAR}/cifar-10-binary.tar.gz", checksum)
 
 
-def _hundred(name: str) -> RemoteFile:
+def _cifar100_file(name: str) -> RemoteFile:
     return RemoteFile(
         name,
         f"{_CIFAR}/cifar-100-binary.tar.gz",
@@ -194,15 +220,15 @@ IMAGE_SETS: dict[str, ImageSet] = {
         folders=("cifar-10-batches-bin", "cifar10/cifar-10-batches-bin"),
         files={
             "train": (
-                _ten("data_batch_1.bin", "md5:5dd7e06a14cb22eb9f671a540d1b7c25"),
-                _ten("data_batch_2.bin", "md5:5ea93a67294ea407fff1d09f752e9692"),
-                _ten("data_batch_3.bin", "md5:942cd6a4bcdd0dd3c604fbe906cb4421"),
-                _ten("data_batch_4.bin", "md5:ae636b3ba5c66a11e91e8cb52e771fcb"),
-                _ten("data_batch_5.bin", "md5:53f37980c15c3d472c316c40844f3f0d"),
+                _cifar10_file("data_batch_1.bin", "md5:5dd7e06a14cb22eb9f671a540d1b7c25"),
+                _cifar10_file("data_batch_2.bin", "md5:5ea93a67294ea407fff1d09f752e9692"),
+                _cifar10_file("data_batch_3.bin", "md5:942cd6a4bcdd0dd3c604fbe906cb4421"),
+                _cifar10_file("data_batch_4.bin", "md5:ae636b3ba5c66a11e91e8cb52e771fcb"),
+                _cifar10_file("data_batch_5.bin", "md5:53f37980c15c3d472c316c40844f3f0d"),
             ),
-            "test": (_ten("test_batch.bin", "md5:803d5f7f4d78ea53de84dbe85f74fb6d"),),
+            "test": (_cifar10_file("test_batch.bin", "md5:803d5f7f4d78ea53de84dbe85f74fb6d"),),
         },
-        read=_cifar10,
+        read=_cifar,
         rows={"train": 50_000, "test": 10_000},
         shape=(3, 32, 32),
         classes=tuple(_CIFAR_10_CLASSES.split()),
@@ -210,8 +236,8 @@ IMAGE_SETS: dict[str, ImageSet] = {
     ),
     "cifar100": ImageSet(
         folders=("cifar-100-binary", "cifar100/cifar-100-binary"),
-        files={"train": (_hundred("train.bin"),), "test": (_hundred("test.bin"),)},
-        read=_cifar100,
+        files={"train": (_cifar100_file("train.bin"),), "test": (_cifar100_file("test.bin"),)},
+        read=partial(_cifar, label_bytes=2),
         rows={"train": 50_000, "test": 10_000},
         shape=(3, 32, 32),
         classes=tuple(_CIFAR_100_CLASSES.split()),  # the fine ones
@@ -244,19 +270,40 @@ def load_image_set(
     test_limit: int | None = None,
     verify: bool = True,
 ) -> Data:
-    """One of :data:`IMAGE_SETS` as images ``[rows, channels, height, width]`` in [0, 1]."""
-    which = IMAGE_SETS[name]
-    every = [*which.files["train"], *which.files["test"]]
-    locate(every, which.folders, request, what=name)  # all at once
-    return image_data(
+    """One of :data:`IMAGE_SETS` as images ``[rows, channels, height, width]`` in [0, 1].
+
+    The official test part is kept and validation is cut from train. ``limit`` and ``test_limit``
+    draw that many rows of train (before validation is cut) and of test, at random but the same for
+    the same seed. Row numbers of test follow those of train.
+    """
+    images = IMAGE_SETS[name]
+    locate([*images.files["train"], *images.files["test"]], images.folders, request, what=name)
+    parts = {part: _pixels(name, part, request, verify) for part in ("train", "test")}
+    for part, pixels in parts.items():
+        low, high = (int(pixels.y.min()), int(pixels.y.max())) if len(pixels.y) else (0, 0)
+        if low < 0 or high >= len(images.classes):
+            raise ValueError(
+                f"{name}: {part} labels run from {low} to {high}, there are "
+                f"{len(images.classes)} classes"
+            )
+    rows = {
+        "train": draw_rows(len(parts["train"].x), limit, request.seed, "limit"),
+        "test": draw_rows(len(parts["test"].x), test_limit, request.seed, "test_limit"),
+    }
+
+    def pick(part: str, places: NDArray[np.int64]) -> Split:
+        chosen = rows[part][places]
+        return to_unit(parts[part].x[chosen]), torch.from_numpy(parts[part].y[chosen])
+
+    return divide(
         name,
-        _pixels(name, "train", request, verify),
-        _pixels(name, "test", request, verify),
+        "classification",
+        {"train": rows["train"], "test": rows["test"] + len(parts["train"].x)},
+        pick,
         request,
-        classes=which.classes,
-        source=which.source,
-        limit=limit,
-        test_limit=test_limit,
+        classes=images.classes,
+        preprocessing={"split_seed": request.seed, "notes": ["pixels divided by 255"]},
+        source=images.source,
     )
 
 
@@ -267,26 +314,26 @@ def load_test_pixels(name: str, request: Request, *, verify: bool = True) -> Pix
     from the full photographs: good for unknown inputs, not for a published accuracy.
     """
     if name == "svhn":
-        folders = [place / own for place in request.places for own in IMAGE_SETS[name].folders]
+        folders = [place / name for place in request.places for name in IMAGE_SETS["svhn"].folders]
         for folder in folders:
-            official = (folder / IMAGE_SETS[name].files["test"][0].name).is_file()
+            official = (folder / IMAGE_SETS["svhn"].files["test"][0].name).is_file()
             if not official and (folder / _STRIP).is_file():
                 return _strip(folder)
     return _pixels(name, "test", request, verify)
 
 
 def _pixels(name: str, part: str, request: Request, verify: bool) -> Pixels:
-    which = IMAGE_SETS[name]
-    files = which.files[part]
-    located = locate(files, which.folders, request, what=name)
-    paths = [located[file.name] for file in files]
-    raw = [content(path, file, verify=verify) for path, file in zip(paths, files, strict=True)]
-    pixels = which.read(raw, paths)
-    wanted = (which.rows[part], *which.shape)
+    images = IMAGE_SETS[name]
+    paths = locate(images.files[part], images.folders, request, what=name)
+    pixels = images.read(
+        {str(paths[f.name]): content(paths[f.name], f, verify=verify) for f in images.files[part]}
+    )
+    wanted = (images.rows[part], *images.shape)
     if verify and pixels.x.shape != wanted:
         raise ValueError(
-            f"{paths[0]} must hold {wanted} pixels, together with files like it, got "
-            f"{pixels.x.shape}; delete it and load again, or pass verify=False to use it as it is"
+            f"{next(iter(paths.values()))} must hold {wanted} pixels, together with files like it, "
+            f"got {pixels.x.shape}; delete it and load again, or pass verify=False to use it as it "
+            "is"
         )
     return pixels
 

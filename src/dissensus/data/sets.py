@@ -17,11 +17,12 @@ from dissensus.data.feature_store import is_store, load_store
 from dissensus.data.image_folder import load_folder
 from dissensus.data.image_sets import (
     IMAGE_SETS,
+    Pixels,
     load_digits_images,
     load_image_set,
     load_test_pixels,
 )
-from dissensus.data.images import Pixels, fit_images, to_unit
+from dissensus.data.images import fit_images, to_unit
 from dissensus.data.on_disk import is_shards, load_shards
 from dissensus.data.table import Table
 from dissensus.data.table_files import read_table_file
