@@ -292,6 +292,13 @@ def test_a_folder_with_official_parts(tmp_path: Path) -> None:
     data = load(tmp_path, size=8)
     assert [len(x) for x, _ in data.splits().values()] == [8, 2, 3]
     assert data.test[1].tolist() == [0, 1, 1]
+    fill(tmp_path / "test", {"dog": 2})
+    for stream in (False, True):  # with a test folder, val is validation
+        data = load(tmp_path, size=8, stream=stream)
+        assert [y[:].tolist() for _, y in (data.val, data.test)] == [[0, 1, 1], [1, 1]]
+        assert len(data.train[0]) == 10
+    rows = load(tmp_path, size=8).rows
+    assert [rows[part].tolist() for part in ("test", "val")] == [[10, 11], [12, 13, 14]]
     fill(tmp_path / "test", {"owl": 1})
     with pytest.raises(ValueError, match="has classes that train has not: owl"):
         load(tmp_path, size=8)

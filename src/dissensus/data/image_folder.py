@@ -1,8 +1,8 @@
 """Folders of images in the ImageNet layout, ``class/picture.jpg``.
 
-``root/train/class/…`` with ``root/test/…`` or ``root/val/…``, or ``root/class/…`` alone. Without a
-``test`` folder the ``val`` folder is the test set, as it is for ImageNet, and validation is cut
-from train.
+``root/train/class/…`` with ``root/test/…`` and ``root/val/…`` as they exist, or ``root/class/…``
+alone. Without a ``test`` folder the ``val`` folder is the test set, as it is for ImageNet, and
+validation is cut from train.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ def load_folder(
 ) -> Data:
     """A folder of images as ``[rows, 3, size, size]`` in [0, 1].
 
-    In memory, or with ``stream=True`` read as they are used, by ``workers`` processes, with
-    ``on_error="skip"`` without those that cannot be read. By default,
-    a set that needs more than 4 GiB of memory stays on disk.
+    They are in memory, or with ``stream=True`` read as they are used by ``workers`` processes;
+    ``on_error="skip"`` then leaves out those that cannot be read. By default, a set that needs more
+    than 4 GiB of memory stays on disk.
     """
     if stream is None:
         limited = limit is not None or test_limit is not None
@@ -168,35 +168,42 @@ def _folder_data(
     test_limit: int | None = None,
     in_memory: bool = True,
 ) -> Data:
-    train = ImageFolder(path / "train" if (path / "train").is_dir() else path, size)
-    held = [path / part for part in ("test", "val") if (path / part).is_dir()]
-    if train.root != path and held:
-        test = ImageFolder(held[0], size, train.classes)
-        trained, tested = np.arange(len(train)), np.arange(len(test))
-    else:
-        test = train
-        rows = split_rows(len(train), val=0, test=request.test_share, seed=request.seed)
-        trained, tested = np.sort(rows[0]), np.sort(rows[2])
+    folders = _find_parts(path)
+    train = ImageFolder(folders.pop("train"), size)
+    images = {"train": train}
+    images |= {part: ImageFolder(root, size, train.classes) for part, root in folders.items()}
+    rows = {part: np.arange(len(folder)) for part, folder in images.items()}
+    # Images in folders of their own are numbered after those of train.
+    first = dict(zip(images, np.cumsum([0, *map(len, rows.values())]).tolist(), strict=False))
+    if "test" not in images:
+        trained, _, tested = split_rows(
+            len(train), val=0, test=request.test_share, seed=request.seed
+        )
+        images["test"], first["test"] = train, 0
+        rows = {"train": np.sort(trained), "test": np.sort(tested)}
         request = Request(seed=request.seed, val=request.val)
-    chosen = {
-        "train": trained[draw_rows(len(trained), limit, request.seed, "limit")],
-        "test": tested[draw_rows(len(tested), test_limit, request.seed, "test_limit")],
-    }
+    for part, most, option in (("train", limit, "limit"), ("test", test_limit, "test_limit")):
+        rows[part] = rows[part][draw_rows(len(rows[part]), most, request.seed, option)]
     if in_memory:
-        _check_memory(sum(map(len, chosen.values())), size)
-    images = {"train": train, "test": test}
-    # Test images in a folder of their own are numbered after those of train.
-    after = 0 if test is train else len(train)
+        _check_memory(sum(map(len, rows.values())), size)
     return divide(
         path.resolve().name,
         "classification",
-        {"train": chosen["train"], "test": chosen["test"] + after},
-        lambda part, places: images[part].part(chosen[part][places], in_memory),
+        {part: numbers + first[part] for part, numbers in rows.items()},
+        lambda part, places: images[part].part(rows[part][places], in_memory),
         request,
         classes=train.classes,
         preprocessing={"split_seed": request.seed, "notes": ["pixels divided by 255"]},
         source=str(path),
     )
+
+
+def _find_parts(path: Path) -> dict[str, Path]:
+    """The folders of train, test and val, as far as they exist."""
+    if not (path / "train").is_dir():
+        return {"train": path}
+    parts = ("train", "test", "val")
+    return with_test({part: path / part for part in parts if (path / part).is_dir()})
 
 
 def _check_memory(images: int, size: int) -> None:
@@ -239,13 +246,9 @@ def _check_any(files: object, root: Path) -> None:
 
 
 def _stream_folder(path: Path, request: Request, reading: Reading) -> Data:
-    """A folder of images left on disk; a ``val`` folder beside ``test`` is the validation part."""
-    folders = {"train": path / "train" if (path / "train").is_dir() else path}
-    for part in ("val", "test"):
-        if folders["train"] != path and (path / part).is_dir():
-            folders[part] = path / part
-    folders = with_test(folders)
-    indexes = {part: index_images(folder) for part, folder in folders.items()}
+    """A folder of images left on disk."""
+    folders = _find_parts(path)
+    indexes = {part: _index_images(folder) for part, folder in folders.items()}
     classes = tuple(indexes["train"].facts["classes"])
     sources: dict[str, Source] = {
         part: ImageSource(folder, indexes[part], classes, reading.size)
@@ -255,7 +258,7 @@ def _stream_folder(path: Path, request: Request, reading: Reading) -> Data:
     return examples_data(str(path), "classification", classes, sources, request, reading, (), notes)
 
 
-def index_images(root: Path) -> Index:
+def _index_images(root: Path) -> Index:
     """The list of the images below ``root/class/``."""
     return indexed({"pictures": str(root.resolve())}, partial(_build, root.resolve()))
 
@@ -288,10 +291,10 @@ class ImageSource:
     def __init__(self, root: Path, index: Index, classes: Sequence[str], size: int) -> None:
         self.root, self.size = root.resolve(), size
         self.shape: tuple[int, ...] = (3, size, size)
-        own = index.facts["classes"]
-        check_classes(own, classes, root)
+        names = index.facts["classes"]
+        check_classes(names, classes, root)
         self.class_ends = np.cumsum(np.array(index.facts["counts"], dtype=np.int64))
-        self.labels = np.array([classes.index(name) for name in own], dtype=np.int64)
+        self.labels = np.array([classes.index(name) for name in names], dtype=np.int64)
         self.count, self.digest = int(self.class_ends[-1]), index.digest
         self.row_bytes = 3 * size * size
         self.entries = TableFile(index.folder / "entries", "<i8", 2)
@@ -299,21 +302,14 @@ class ImageSource:
 
     def read(self, numbers: Numbers) -> Batch:
         """The examples of these numbers, in their order."""
-        places = self.entries[numbers].tolist()
+        names = self.entries[numbers].tolist()
 
-        def path(place: int) -> Path:
-            return self.root / os.fsdecode(self.files.read(self.names, *places[place]))
-
-        def load(place: int) -> NDArray[Any]:
-            return decode_image(path(place), self.size)
+        def load(place: int) -> NDArray[np.uint8]:
+            name = os.fsdecode(self.files.read(self.names, *names[place]))
+            return decode_image(self.root / name, self.size)
 
         return read_each(
-            len(numbers),
-            self.shape,
-            pixels=True,
-            load=load,
-            where=lambda place: str(path(place)),
-            targets=lambda kept: self.targets(numbers[kept]),
+            len(numbers), self.shape, load, lambda kept: self.targets(numbers[kept]), pixels=True
         )
 
     def targets(self, numbers: Numbers) -> NDArray[np.int64]:

@@ -54,11 +54,10 @@ class Source(Protocol):
 def read_each(
     count: int,
     shape: Sequence[int],
+    load: Callable[[int], NDArray[Any]],
+    targets: Callable[[list[int]], NDArray[Any]] | None,
     *,
     pixels: bool,
-    load: Callable[[int], NDArray[Any]],
-    where: Callable[[int], str],
-    targets: Callable[[list[int]], NDArray[Any]] | None,
 ) -> Batch:
     """Load ``count`` examples, each by its place; those that fail are left out and reported.
 
@@ -71,10 +70,7 @@ def read_each(
     problems: list[str] = []
     for place in range(count):
         try:
-            own = load(place)
-            if own.shape != tuple(shape):
-                raise ValueError(f"{where(place)} has the shape {own.shape}, not {tuple(shape)}")
-            array[len(kept)] = own
+            array[len(kept)] = load(place)
             kept.append(place)
         except ValueError as error:
             problems.append(str(error))

@@ -249,26 +249,18 @@ class ParquetSource:
 
     def _images(self, own: Numbers, inside: Numbers, held: Mapping[int, _Group]) -> Batch:
         def load(place: int) -> NDArray[Any]:
+            shard, group = self.groups[int(own[place])]
+            where = f"{self.shards[shard]}: row {int(inside[place])} of row group {group}"
             raw = held[int(own[place])].x[int(inside[place])].as_py()
             if raw is None:
-                raise ValueError(f"{where(place)} has no image")
-            return decode_image(io.BytesIO(raw), self.size, where(place))
-
-        def where(place: int) -> str:
-            shard, group = self.groups[int(own[place])]
-            return f"{self.shards[shard]}: row {int(inside[place])} of row group {group}"
+                raise ValueError(f"{where} has no image")
+            return decode_image(io.BytesIO(raw), self.size, where)
 
         def targets(kept: list[int]) -> NDArray[Any]:
             return self._y(own[kept], inside[kept], held)
 
-        return read_each(
-            len(own),
-            self.shape,
-            pixels=True,
-            load=load,
-            where=where,
-            targets=None if self.labels is None else targets,
-        )
+        known = None if self.labels is None else targets
+        return read_each(len(own), self.shape, load, known, pixels=True)
 
     def _group(self, number: int) -> _Group:
         if number in self.held:

@@ -196,14 +196,16 @@ class TarSource:
     def read(self, numbers: Numbers) -> Batch:
         """The examples of these numbers, in their order."""
         places = self._places(numbers)
-        return read_each(
-            len(numbers),
-            self.shape,
-            pixels=self.kind == "image",
-            load=lambda place: self._load(places[place]),
-            where=lambda place: self._where(places[place]),
-            targets=None if self.labels is None else lambda kept: self.targets(numbers[kept]),
-        )
+
+        def load(place: int) -> NDArray[Any]:
+            x = self._load(places[place])
+            if x.shape != self.shape:
+                where = self._where(places[place])
+                raise ValueError(f"{where} has the shape {x.shape}, not {self.shape}")
+            return x
+
+        targets = None if self.labels is None else lambda kept: self.targets(numbers[kept])
+        return read_each(len(numbers), self.shape, load, targets, pixels=self.kind == "image")
 
     def _first_shape(self) -> tuple[int, ...]:
         """The shape of the first example that can be read."""
