@@ -29,7 +29,8 @@ from dissensus.data.feature_store import FeatureStore, StoredRows, is_store
 from dissensus.data.feature_writer import FeatureWriter
 from dissensus.data.image_folder import ImageFolder
 from dissensus.data.images import fit_images
-from dissensus.data.inputs import Inputs, find_inputs, read_inputs, take_part
+from dissensus.data.input_files import Inputs, read_inputs
+from dissensus.data.inputs import find_inputs, take_part
 from dissensus.data.on_disk import Examples, is_shards
 from dissensus.data.sets import DATASETS, FORMATS, OOD_SETS, load, load_ood, load_table
 from dissensus.data.strangers import STRANGERS, Strangers

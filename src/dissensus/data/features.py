@@ -37,7 +37,7 @@ from dissensus.data.backbones import (
 from dissensus.data.dataset import Data, Request
 from dissensus.data.feature_store import FeatureStore, StoredRows, is_store
 from dissensus.data.feature_writer import FeatureWriter
-from dissensus.data.image_folder import ImageRows, open_folder
+from dissensus.data.image_folder import ImageRows, divide_folder
 from dissensus.data.inputs import CorruptedImages, find_inputs
 from dissensus.data.on_disk import Examples, is_shards
 from dissensus.data.sets import DATASETS, load
@@ -266,7 +266,7 @@ def _load(
         path = Path(data).expanduser()
         named = isinstance(data, str) and data.lower().replace("-", "_") in DATASETS
         if path.is_dir() and not (named or options or is_store(path) or is_shards(path)):
-            return open_folder(path, Request(seed=seed, val=val), size=size or 224)
+            return divide_folder(path, Request(seed=seed, val=val), size or 224, in_memory=False)
         if is_shards(data):
             options.setdefault("size", size or 224)
         data = load(data, data_dir=data_dir, seed=seed, val=val, **options)

@@ -1,5 +1,6 @@
-"""Readers of file formats, one for each: .npz, .npy, idx, CIFAR, .mat, CSV, Parquet, images.
+"""Readers of file formats, one for each: idx, CIFAR, .mat, CSV, Parquet, images.
 
+:mod:`dissensus.files` has those of .npz and .npy.
 None of them can run code that a file brings along: arrays of Python objects are refused, and
 Pillow may open known image formats only.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,24 +19,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.data.dataset import missing_extra
-from dissensus.files import read_npy, read_npz
 
 __all__ = [
     "IMAGE_SUFFIXES",
+    "TABLE_SUFFIXES",
     "complete_rows",
     "decode_image",
     "is_missing",
     "list_names",
     "missing_counts",
+    "name_gaps",
     "open_image",
     "open_parquet",
+    "parse_numbers",
     "parse_separated",
     "read_cifar",
     "read_columns",
     "read_idx",
     "read_mat",
-    "read_npy",
-    "read_npz",
 ]
 
 Array = NDArray[Any]
@@ -96,6 +98,9 @@ def read_mat(raw: bytes, where: str, names: Sequence[str]) -> list[Array]:
 
 # ---- tables -------------------------------------------------------------------------------------
 
+#: The suffixes of tables.
+TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
+
 #: What a table may say where it has no value; compared without case and surrounding spaces.
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 _SEPARATORS = ",;\t|"
@@ -104,6 +109,16 @@ _SEPARATORS = ",;\t|"
 def is_missing(value: str) -> bool:
     """Whether a cell says that there is no value."""
     return value.strip().lower() in MISSING
+
+
+def name_gaps(values: Iterable[str]) -> list[str]:
+    """The levels of a column of text; gaps are the level ``missing``."""
+    return ["missing" if is_missing(value) else value for value in values]
+
+
+def parse_numbers(values: Iterable[str]) -> NDArray[np.float64]:
+    """A column as floats with NaN for gaps; raise for text."""
+    return np.array([math.nan if is_missing(value) else float(value) for value in values])
 
 
 def missing_counts(columns: Mapping[str, Sequence[str]]) -> dict[str, int]:

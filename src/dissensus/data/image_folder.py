@@ -29,13 +29,7 @@ from dissensus.data.on_disk.order import Numbers
 from dissensus.data.on_disk.shards import Reading, examples_data, with_test
 from dissensus.progress import ProgressBar
 
-__all__ = [
-    "ImageFolder",
-    "ImageRows",
-    "find_images",
-    "load_folder",
-    "open_folder",
-]
+__all__ = ["ImageFolder", "ImageRows", "divide_folder", "find_images", "load_folder"]
 
 #: Larger sets are not read into memory at once.
 _LARGEST = 4 << 30
@@ -151,15 +145,10 @@ def load_folder(
         return _stream_folder(path, request, Reading(size, None, workers, on_error))
     if workers or on_error != "raise":
         raise ValueError("workers and on_error are for images on disk; set stream=True")
-    return _folder_data(path, request, size, limit=limit, test_limit=test_limit)
+    return divide_folder(path, request, size, limit=limit, test_limit=test_limit)
 
 
-def open_folder(path: Path, request: Request, *, size: int) -> Data:
-    """The same, divided alike, with images that are read as they are used."""
-    return _folder_data(path, request, size, in_memory=False)
-
-
-def _folder_data(
+def divide_folder(
     path: Path,
     request: Request,
     size: int,
@@ -168,6 +157,7 @@ def _folder_data(
     test_limit: int | None = None,
     in_memory: bool = True,
 ) -> Data:
+    """The same in memory, or read as they are used; divided alike."""
     folders = _find_parts(path)
     train = ImageFolder(folders.pop("train"), size)
     images = {"train": train}

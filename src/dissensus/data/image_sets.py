@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from dissensus.data.dataset import Data, Request, Split, divide, tensors
 from dissensus.data.download import RemoteFile, content, locate
-from dissensus.data.formats import open_image, read_cifar, read_idx, read_mat, read_npz
+from dissensus.data.formats import open_image, read_cifar, read_idx, read_mat
 from dissensus.data.images import draw_rows, to_unit
+from dissensus.files import read_npz
 
 __all__ = [
     "IMAGE_SETS",

@@ -8,8 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,56 +19,17 @@ from torch import Tensor
 from dissensus.data.corruptions import corrupt, corrupt_mixture, parse_corruption
 from dissensus.data.dataset import Data
 from dissensus.data.feature_store import is_store
-from dissensus.data.formats import read_npz
 from dissensus.data.image_folder import ImageRows
 from dissensus.data.images import fit_images, to_unit
+from dissensus.data.input_files import Inputs, InputSpec, read_arrays, read_inputs
 from dissensus.data.on_disk import Examples, is_shards
-from dissensus.data.raw_inputs import InputSpec, open_raw_shards, read_arrays, read_raw
 from dissensus.data.sets import DATASETS, OOD_SETS, load, load_ood
+from dissensus.files import read_npz
 from dissensus.specs import nearest
 
-__all__ = ["CorruptedImages", "Inputs", "find_inputs", "read_inputs", "take_part"]
+__all__ = ["CorruptedImages", "find_inputs", "take_part"]
 
 _SPLITS = ("test", "val", "train")
-
-
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """Inputs ``x`` ``[rows, …]``, in memory or read by slices, under a ``name``.
-
-    ``y`` are their targets where they are known and those of the training data, ``groups`` a number
-    for each row where a file gives them, ``ignored`` the columns of a table that were not used.
-    """
-
-    name: str
-    x: Tensor
-    y: Tensor | None = None
-    groups: Tensor | None = None
-    ignored: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Inputs and targets, ``size`` rows at a time."""
-        for start in range(0, len(self), size):
-            rows = slice(start, start + size)
-            yield self.x[rows], None if self.y is None else self.y[rows]
-
-    def limited(self, limit: int | None, seed: int = 0) -> Inputs:
-        """At most ``limit`` rows, drawn at random and the same for the same seed."""
-        if limit is None or limit >= len(self):
-            return self
-        if limit < 1:
-            raise ValueError(f"limit must be at least 1, got {limit}")
-        generator = torch.Generator().manual_seed(seed)
-        rows = torch.randperm(len(self), generator=generator)[:limit].sort().values
-        return replace(
-            self,
-            x=self.x[rows],
-            y=None if self.y is None else self.y[rows],
-            groups=None if self.groups is None else self.groups[rows],
-        )
 
 
 def find_inputs(
@@ -143,32 +103,6 @@ def take_part(data: Data, name: str, *, labelled: bool = False) -> Inputs:
         lacks = "no labels" if len(x) else "no rows"
         raise ValueError(f"the split {name!r} of {data.name} has {lacks}; choose another")
     return Inputs(name, x, y)
-
-
-def read_inputs(
-    path: str | Path,
-    like: InputSpec,
-    *,
-    target: str | None = None,
-    header: bool = True,
-    labelled: bool = False,
-) -> Inputs:
-    """Inputs from a file or shards, in the units of the source, treated as those of ``like`` were.
-
-    An ``.npz`` holds ``x`` (or one array of any name) and, if ``labelled``, ``y``; a table has the
-    columns that the training table had (``header=False``: no names in its first line), and
-    ``target`` is the one to be predicted. Numbers are in the units of the source: what was
-    standardised in training is standardised here by the statistics of the training rows, and
-    unsigned bytes for a model of images are divided by 255. Shards (``.tar``, or a pattern of
-    ``.tar`` or ``.parquet``) stay on disk.
-    """
-    if is_shards(path):
-        x = open_raw_shards(path, like, labelled=labelled)
-        # Examples on disk stand in for tensors; what takes inputs knows them.
-        return Inputs(Path(path).stem, cast(Tensor, x), cast("Tensor | None", x.targets))
-    own = Path(path).expanduser()
-    inputs, targets, ignored = read_raw(own, like, target, header=header, labelled=labelled)
-    return Inputs(own.stem, inputs, targets, ignored=ignored)
 
 
 class CorruptedImages:

@@ -14,6 +14,7 @@ from torch import Tensor
 from dissensus.data.array_files import load_features, load_npz
 from dissensus.data.dataset import Data, Request, data_places, hold_out_classes
 from dissensus.data.feature_store import is_store, load_store
+from dissensus.data.formats import TABLE_SUFFIXES
 from dissensus.data.image_folder import load_folder
 from dissensus.data.image_sets import (
     IMAGE_SETS,
@@ -57,8 +58,6 @@ FORMATS: dict[str, Callable[..., Data | Table]] = {
     ".parquet": read_table_file,
     ".npz": load_npz,
 }
-
-_TABLE_FILES = tuple(suffix for suffix, loader in FORMATS.items() if loader is read_table_file)
 
 #: Image sets whose test part can serve as unknown inputs: ``loader(request) -> Pixels``.
 OOD_SETS: dict[str, Callable[..., Pixels]] = {
@@ -120,10 +119,10 @@ def load_table(
     Table('diabetes': regression, 442 rows, 10 columns)
     """
     name, tables = _key(name_or_path), [*EMBEDDED_TABLES, *UCI_TABLES]
-    if name not in tables and Path(name_or_path).suffix.lower() not in _TABLE_FILES:
+    if name not in tables and Path(name_or_path).suffix.lower() not in TABLE_SUFFIXES:
         raise ValueError(
             f"there is no table {str(name_or_path)!r}; {nearest(name, tables)} (files end in "
-            f"{', '.join(_TABLE_FILES)})"
+            f"{', '.join(TABLE_SUFFIXES)})"
         )
     loader = _loader(name_or_path)
     _check_options(name_or_path, loader, options)

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from dissensus.data.dataset import PARTS, Data, check_task, split_rows, tensors
-from dissensus.data.formats import is_missing
+from dissensus.data.formats import name_gaps, parse_numbers
 
 __all__ = ["Scaler", "Table", "check_finite", "encode_columns", "numeric_column", "one_hot"]
 
@@ -217,7 +217,7 @@ def _level_order(level: str) -> tuple[int, float, str]:
 def numeric_column(values: Sequence[str]) -> Floats | None:
     """The column as floats with NaN for gaps, or None if it is text or wholly empty."""
     try:
-        numbers = np.array([math.nan if is_missing(v) else float(v) for v in values])
+        numbers = parse_numbers(values)
     except ValueError:
         return None
     return None if bool(np.isnan(numbers).all()) else numbers
@@ -253,7 +253,7 @@ def encode_columns(
             features.append(name)
             scaled.append(True)
             continue
-        levels = ["missing" if is_missing(value) else value for value in values]
+        levels = name_gaps(values)
         distinct = len(set(levels))
         if distinct > max_levels:
             raise ValueError(

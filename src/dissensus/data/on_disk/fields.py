@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.data.dataset import check_classes
-from dissensus.data.formats import IMAGE_SUFFIXES, decode_image, read_npy
+from dissensus.data.formats import IMAGE_SUFFIXES, decode_image
+from dissensus.files import read_npy
 
 __all__ = [
     "LabelScan",

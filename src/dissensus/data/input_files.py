@@ -1,25 +1,31 @@
-"""Raw inputs from files: in the units of the source, treated as the training inputs were."""
+"""Inputs from files: in the units of the source, treated as the training inputs were."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.formats import is_missing, read_columns, read_npy, read_npz
-from dissensus.data.on_disk import Examples, open_shards
+from dissensus.data.formats import (
+    TABLE_SUFFIXES,
+    list_names,
+    name_gaps,
+    parse_numbers,
+    read_columns,
+)
+from dissensus.data.on_disk import Examples, is_shards, open_shards
 from dissensus.data.table import Scaler
+from dissensus.files import read_npy, read_npz
 
-__all__ = ["InputSpec", "open_raw_shards", "read_arrays", "read_raw"]
+__all__ = ["InputSpec", "Inputs", "read_arrays", "read_inputs"]
 
 Array = NDArray[Any]
-
-_TABLES = (".csv", ".tsv", ".parquet")
 
 
 class InputSpec(Protocol):
@@ -54,23 +60,80 @@ class InputSpec(Protocol):
         """The steps of preprocessing, with the statistics of the training rows."""
 
 
-def read_raw(
-    path: Path, like: InputSpec, target: str | None, *, header: bool, labelled: bool
-) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
-    """Inputs, targets and the columns that were not used, from a table or arrays."""
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Inputs ``x`` ``[rows, …]``, in memory or read by slices, under a ``name``.
+
+    ``y`` are their targets where they are known and those of the training data, ``groups`` a number
+    for each row where a file gives them, ``ignored`` the columns of a table that were not used.
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor | None = None
+    groups: Tensor | None = None
+    ignored: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Inputs and targets, ``size`` rows at a time."""
+        for start in range(0, len(self), size):
+            rows = slice(start, start + size)
+            yield self.x[rows], None if self.y is None else self.y[rows]
+
+    def limited(self, limit: int | None, seed: int = 0) -> Inputs:
+        """At most ``limit`` rows, drawn at random and the same for the same seed."""
+        if limit is None or limit >= len(self):
+            return self
+        if limit < 1:
+            raise ValueError(f"limit must be at least 1, got {limit}")
+        generator = torch.Generator().manual_seed(seed)
+        rows = torch.randperm(len(self), generator=generator)[:limit].sort().values
+        return replace(
+            self,
+            x=self.x[rows],
+            y=None if self.y is None else self.y[rows],
+            groups=None if self.groups is None else self.groups[rows],
+        )
+
+
+def read_inputs(
+    path: str | Path,
+    like: InputSpec,
+    *,
+    target: str | None = None,
+    header: bool = True,
+    labelled: bool = False,
+) -> Inputs:
+    """Inputs from a file or shards, in the units of the source, treated as those of ``like`` were.
+
+    An ``.npz`` holds ``x`` (or one array of any name) and, if ``labelled``, ``y``; a table has the
+    columns that the training table had (``header=False``: no names in its first line), and
+    ``target`` is the one to be predicted. Numbers are in the units of the source: what was
+    standardised in training is standardised here by the statistics of the training rows, and
+    unsigned bytes for a model of images are divided by 255. Shards (``.tar``, or a pattern of
+    ``.tar`` or ``.parquet``) stay on disk.
+    """
+    if is_shards(path):
+        x = _open_shards(path, like, labelled=labelled)
+        # Examples on disk stand in for tensors; what takes inputs knows them.
+        return Inputs(Path(path).stem, cast(Tensor, x), cast("Tensor | None", x.targets))
+    path, ignored = Path(path).expanduser(), ()
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
-    ignored: tuple[str, ...] = ()
-    if path.suffix.lower() in _TABLES:
-        x, y, ignored = _from_table(path, like, target, header=header, labelled=labelled)
+    if path.suffix.lower() in TABLE_SUFFIXES:
+        rows, targets, ignored = _read_table(path, like, target, header=header, labelled=labelled)
     else:
-        x, y = read_arrays(path, labelled=labelled)
-    x = _standardized(_checked(x, like, path), like)
-    inputs = torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
-    return inputs, None if y is None else _targets(y, like, path), ignored
+        rows, targets = read_arrays(path, labelled=labelled)
+    rows = _standardize(_check(rows, like, path), like)
+    x = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float32))
+    y = None if targets is None else _encode_targets(targets, like, path)
+    return Inputs(path.stem, x, y, ignored=ignored)
 
 
-def open_raw_shards(path: str | Path, like: InputSpec, *, labelled: bool) -> Examples:
+def _open_shards(path: str | Path, like: InputSpec, *, labelled: bool) -> Examples:
     """All examples of shards that have the fields or columns that training took."""
     notes = like.preprocessing
     x = open_shards(
@@ -108,7 +171,7 @@ def read_arrays(path: Path, *, labelled: bool) -> tuple[Array, Array | None]:
     return arrays.get("x", next(iter(arrays.values()))), y
 
 
-def _checked(x: Array, like: InputSpec, path: Path) -> Array:
+def _check(x: Array, like: InputSpec, path: Path) -> Array:
     """``x`` as floating point; raise unless it is ``[rows, *input_shape]``."""
     wanted = tuple(like.input_shape)
     if x.dtype.kind not in "fiub":
@@ -131,7 +194,7 @@ def _checked(x: Array, like: InputSpec, path: Path) -> Array:
     return x.astype(np.float64)
 
 
-def _standardized(x: Array, like: InputSpec) -> Array:
+def _standardize(x: Array, like: InputSpec) -> Array:
     """Flat inputs scaled by the statistics of the training rows, where training did so."""
     notes = like.preprocessing
     if "feature_mean" not in notes:
@@ -155,7 +218,7 @@ def _check_gaps(x: Array) -> None:
 # ---- tables -------------------------------------------------------------------------------------
 
 
-def _from_table(
+def _read_table(
     path: Path, like: InputSpec, target: str | None, *, header: bool, labelled: bool
 ) -> tuple[Array, Array | None, tuple[str, ...]]:
     if not like.features:
@@ -182,19 +245,18 @@ def _column(
     if feature in columns:
         used.add(feature)
         try:
-            return np.array([np.nan if is_missing(v) else float(v) for v in columns[feature]])
+            return parse_numbers(columns[feature])
         except ValueError as error:
             raise ValueError(f"{path}: column {feature!r} must hold numbers: {error}") from error
     owner = _owner(feature, columns)
     if owner is None:
         raise ValueError(
             f"{path} lacks the column {feature.partition('=')[0]!r}, which the run was trained "
-            f"with; it has {', '.join(list(columns)[:30])}"
+            f"with; it has {list_names(columns)}"
         )
     used.add(owner)
     level = feature.removeprefix(f"{owner}=")
-    values = ["missing" if is_missing(value) else value for value in columns[owner]]
-    return np.array([float(value == level) for value in values])
+    return np.array([float(value == level) for value in name_gaps(columns[owner])])
 
 
 def _owner(feature: str, columns: Mapping[str, Sequence[str]]) -> str | None:
@@ -209,19 +271,18 @@ def _check_levels(
     """Raise for a level that training never saw: no column would stand for it."""
     for name in used - set(features):
         known = [f.removeprefix(f"{name}=") for f in features if _owner(f, columns) == name]
-        values = {"missing" if is_missing(value) else value for value in columns[name]}
-        strange = sorted(values - set(known))
+        strange = sorted(set(name_gaps(columns[name])) - set(known))
         if strange:
             raise ValueError(
                 f"{path}: column {name!r} holds {strange[0]!r}, which the training table did not; "
-                f"it had {', '.join(known[:20])}"
+                f"it had {list_names(known)}"
             )
 
 
 # ---- targets ------------------------------------------------------------------------------------
 
 
-def _targets(y: Array, like: InputSpec, path: Path) -> Tensor:
+def _encode_targets(y: Array, like: InputSpec, path: Path) -> Tensor:
     if like.task == "classification":
         index = {name: number for number, name in enumerate(like.classes)}
         labels = [str(value) for value in y.tolist()]
@@ -229,7 +290,7 @@ def _targets(y: Array, like: InputSpec, path: Path) -> Tensor:
         if strange:
             raise ValueError(
                 f"{path} holds the class {strange[0]!r}, which the run does not know; it knows "
-                f"{', '.join(like.classes[:20])}"
+                f"{list_names(like.classes)}"
             )
         return torch.tensor([index[label] for label in labels])
     try:
