@@ -299,7 +299,7 @@ def hold_out_classes(data: Data, classes: str | Sequence[str | int]) -> Data:
     kept = [index for index in range(len(data.classes)) if index not in held]
     numbers = torch.full((len(data.classes),), -1)
     numbers[kept] = torch.arange(len(kept))
-    splits: dict[str, Split] = {}
+    splits: dict[str, Any] = {}
     rows: dict[str, Tensor] = {}
     strange: list[Tensor] = []
     for part, (x, y) in data.splits().items():
@@ -314,9 +314,7 @@ def hold_out_classes(data: Data, classes: str | Sequence[str | int]) -> Data:
     notes = [*data.preprocessing.get("notes", ()), f"classes held out: {', '.join(names)}"]
     return replace(
         data,
-        train=splits["train"],
-        val=splits["val"],
-        test=splits["test"],
+        **splits,
         classes=tuple(data.classes[index] for index in kept),
         rows=rows,
         extra={**data.extra, HELD_OUT: (torch.cat(strange), None)},

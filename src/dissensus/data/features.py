@@ -40,7 +40,7 @@ from dissensus.data.feature_writer import FeatureWriter
 from dissensus.data.image_folder import ImageRows, divide_folder
 from dissensus.data.inputs import CorruptedImages, find_inputs
 from dissensus.data.on_disk import Examples, is_shards
-from dissensus.data.sets import DATASETS, load
+from dissensus.data.sets import dataset_name, load
 from dissensus.progress import ProgressBar
 from dissensus.specs import check_name
 
@@ -264,7 +264,7 @@ def _load(
     """A data set; images of a folder, or shards, are read when they are needed."""
     if not isinstance(data, Data):
         path = Path(data).expanduser()
-        named = isinstance(data, str) and data.lower().replace("-", "_") in DATASETS
+        named = dataset_name(data) is not None
         if path.is_dir() and not (named or options or is_store(path) or is_shards(path)):
             return divide_folder(path, Request(seed=seed, val=val), size or 224, in_memory=False)
         if is_shards(data):

@@ -117,10 +117,12 @@ def read_inputs(
     ``.tar`` or ``.parquet``) stay on disk.
     """
     if is_shards(path):
-        x = _open_shards(path, like, labelled=labelled)
+        examples = _open_shards(path, like, labelled=labelled)
         # Examples on disk stand in for tensors; what takes inputs knows them.
-        return Inputs(Path(path).stem, cast(Tensor, x), cast("Tensor | None", x.targets))
-    path, ignored = Path(path).expanduser(), ()
+        x, y = cast(Tensor, examples), cast("Tensor | None", examples.targets)
+        return Inputs(Path(path).stem, x, y)
+    path = Path(path).expanduser()
+    ignored: tuple[str, ...] = ()
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     if path.suffix.lower() in TABLE_SUFFIXES:

@@ -23,7 +23,7 @@ from dissensus.data.image_folder import ImageRows
 from dissensus.data.images import fit_images, to_unit
 from dissensus.data.input_files import Inputs, InputSpec, read_arrays, read_inputs
 from dissensus.data.on_disk import Examples, is_shards
-from dissensus.data.sets import DATASETS, OOD_SETS, load, load_ood
+from dissensus.data.sets import DATASETS, OOD_SETS, dataset_name, load, load_ood
 from dissensus.files import read_npz
 from dissensus.specs import nearest
 
@@ -65,31 +65,32 @@ def find_inputs(
     :func:`~dissensus.data.load`.
     """
     text, path = str(name), Path(name).expanduser()
-    key = text.lower().replace("-", "_")
     own = like if isinstance(like, Data) else None
     if text.startswith("corrupt:"):
         return _corrupted(text, own, seed, stream=not match)
     if own is not None and text in (*own.extra, *_SPLITS):
         return take_part(own, text, labelled=bool(labelled))
-    named = key in DATASETS and not isinstance(name, Path)
+    key = dataset_name(name)
     everything = part is None and not labelled  # not one part in the layout of a data set
-    if named and everything and key in OOD_SETS:
+    if everything and key in OOD_SETS:
         return _known_images(key, like, data_dir, match=match)
-    if not named and (path.is_file() or (is_shards(name) and not path.is_dir())):
-        how: dict[str, Any] = {"target": target, "header": header, "labelled": labelled}
-        return _from_file(path, like, **how, groups=groups) if match else _as_stored(path)
-    if not named and everything and _is_image_folder(path, like, match=match):
-        return _pictures(path, like, size or 224, match=match)
-    if named or path.is_dir():
-        if size is not None and not named and not is_store(path):
+    if key is None and (path.is_file() or (is_shards(name) and not path.is_dir())):
+        if not match:
+            return _as_stored(path)
+        columns = {"target": target, "header": header}
+        return _from_file(path, like, labelled=labelled, groups=groups, **columns)
+    if key is None and everything and _is_image_folder(path, like, match=match):
+        return _from_images(path, like, size or 224, match=match)
+    if key is not None or path.is_dir():
+        if size is not None and key is None and not is_store(path):
             options["size"] = size
-        options |= {"seed": seed, "data_dir": data_dir}
-        how = {"labelled": labelled, "match": match, "options": options}
-        return _from_data_set(name, like, part or "test", **how)
+        data = load(name, seed=seed, data_dir=data_dir, **options)
+        return _from_data(data, like, part or "test", labelled=labelled, match=match)
     known = [] if own is None else [*_SPLITS, *own.extra]
+    hint = nearest(text.lower(), [*known, "corrupt:SEVERITY", *DATASETS])
     raise ValueError(
-        f"there is no set {text!r}; {nearest(key, [*known, 'corrupt:SEVERITY', *DATASETS])} "
-        "(inputs of your own are files, .npz, .npy, .csv, .tsv or .parquet, and folders)"
+        f"there is no set {text!r}; {hint} (inputs of your own are files, .npz, .npy, "
+        ".csv, .tsv or .parquet, and folders)"
     )
 
 
@@ -164,16 +165,9 @@ def _known_images(
     return Inputs(name, load_ood(name, data_dir=data_dir, input_shape=shape))
 
 
-def _from_data_set(
-    name: str | Path,
-    like: InputSpec,
-    part: str,
-    *,
-    labelled: bool | None,
-    match: bool,
-    options: dict[str, Any],
+def _from_data(
+    data: Data, like: InputSpec, part: str, *, labelled: bool | None, match: bool
 ) -> Inputs:
-    data = load(name, **options)
     inputs = take_part(data, part, labelled=bool(labelled))
     x, y = inputs.x, inputs.y
     shape, wanted = tuple(x.shape[1:]), tuple(like.input_shape)
@@ -182,8 +176,8 @@ def _from_data_set(
         y = y if same and data.task == like.task else None
         if match and len(shape) == len(wanted) == 3 and isinstance(x, Tensor):
             x, shape = fit_images(x, wanted), wanted
-    gives = data.outputs if labelled else like.outputs
-    if match and (shape, gives) != (wanted, like.outputs):
+    outputs = data.outputs if labelled else like.outputs
+    if match and (shape, outputs) != (wanted, like.outputs):
         raise ValueError(
             f"{data.name} has inputs of shape {shape} and {data.outputs} outputs, the run takes "
             f"{wanted} and gives {like.outputs}"
@@ -196,7 +190,7 @@ def _is_image_folder(path: Path, like: InputSpec, *, match: bool) -> bool:
     return wanted and path.is_dir() and not is_shards(path) and not is_store(path)
 
 
-def _pictures(path: Path, like: InputSpec, size: int, *, match: bool) -> Inputs:
+def _from_images(path: Path, like: InputSpec, size: int, *, match: bool) -> Inputs:
     """All images below a folder; the names of its folders are labels if all are classes."""
     if not match:
         return Inputs(path.resolve().name, cast(Tensor, ImageRows.below(path, size)))
@@ -216,15 +210,15 @@ def _as_stored(path: Path) -> Inputs:
 
 
 def _from_file(
-    path: Path, like: InputSpec, *, labelled: bool | None, groups: str | None, **how: Any
+    path: Path, like: InputSpec, *, labelled: bool | None, groups: str | None, **columns: Any
 ) -> Inputs:
     if labelled is not None or like.task != "classification":
-        inputs = read_inputs(path, like, labelled=bool(labelled), **how)
+        inputs = read_inputs(path, like, labelled=bool(labelled), **columns)
     else:
         try:
-            inputs = read_inputs(path, like, labelled=True, **how)
+            inputs = read_inputs(path, like, labelled=True, **columns)
         except ValueError:  # without labels, or with those of other classes
-            inputs = read_inputs(path, like, **how)
+            inputs = read_inputs(path, like, **columns)
     return replace(inputs, groups=_groups(path, groups, len(inputs)))
 
 

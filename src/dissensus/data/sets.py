@@ -30,7 +30,7 @@ from dissensus.data.table_files import read_table_file
 from dissensus.data.table_sets import EMBEDDED_TABLES, UCI_TABLES, embedded_table, uci_table
 from dissensus.specs import check_name, nearest
 
-__all__ = ["DATASETS", "FORMATS", "OOD_SETS", "load", "load_ood", "load_table"]
+__all__ = ["DATASETS", "FORMATS", "OOD_SETS", "dataset_name", "load", "load_ood", "load_table"]
 
 #: Every data set by name: ``loader(request, **options)``; tables come whole, in raw units.
 DATASETS: dict[str, Callable[..., Data | Table]] = {
@@ -98,9 +98,7 @@ def load(
     ValueError: there is no data set 'wines'; did you mean 'wine'? (data of your own are files ...
     """
     request = Request(data_places(data_dir), seed, val, test, download)
-    loader = _loader(name_or_path)
-    _check_options(name_or_path, loader, options)
-    data = loader(request, **options)
+    data = _find_loader(name_or_path, options)(request)
     if isinstance(data, Table):
         data = data.split(seed, val=val, test=request.test_share)
     return data if hold_out is None else hold_out_classes(data, hold_out)
@@ -118,15 +116,16 @@ def load_table(
     >>> load_table("diabetes")
     Table('diabetes': regression, 442 rows, 10 columns)
     """
-    name, tables = _key(name_or_path), [*EMBEDDED_TABLES, *UCI_TABLES]
-    if name not in tables and Path(name_or_path).suffix.lower() not in TABLE_SUFFIXES:
+    tables = [*EMBEDDED_TABLES, *UCI_TABLES]
+    is_file = Path(name_or_path).suffix.lower() in TABLE_SUFFIXES
+    if not is_file and dataset_name(name_or_path) not in tables:
+        hint = nearest(str(name_or_path).lower(), tables)
         raise ValueError(
-            f"there is no table {str(name_or_path)!r}; {nearest(name, tables)} (files end in "
+            f"there is no table {str(name_or_path)!r}; {hint} (files end in "
             f"{', '.join(TABLE_SUFFIXES)})"
         )
-    loader = _loader(name_or_path)
-    _check_options(name_or_path, loader, options)
-    table = loader(Request(data_places(data_dir), download=download), **options)
+    request = Request(data_places(data_dir), download=download)
+    table = _find_loader(name_or_path, options)(request)
     assert isinstance(table, Table)
     return table
 
@@ -146,7 +145,7 @@ def load_ood(
     In [0, 1]; brought to ``input_shape`` where one is given; ``limit`` draws that many at random.
     Only the test files have to be there.
     """
-    key = _key(name)
+    key = dataset_name(name) or name
     check_name(key, OOD_SETS, "image set")
     request = Request(data_places(data_dir), seed=seed, download=download)
     pixels = OOD_SETS[key](request, verify=verify).x
@@ -159,38 +158,38 @@ def load_ood(
     return x if input_shape is None else fit_images(x, input_shape)
 
 
-def _loader(name_or_path: str | Path) -> Callable[..., Data | Table]:
-    name, path = _key(name_or_path), Path(name_or_path)
-    if name in DATASETS and not isinstance(name_or_path, Path):
-        return DATASETS[name]
-    if is_shards(name_or_path):
-        return partial(load_shards, name_or_path)
-    if path.suffix.lower() in FORMATS:
-        return partial(FORMATS[path.suffix.lower()], path)
-    if path.is_dir():
-        return partial(load_store if is_store(path) else load_folder, path)
-    raise ValueError(
-        f"there is no data set {str(name_or_path)!r}; {nearest(name, DATASETS)} (data of your "
-        f"own are files ending in {', '.join(FORMATS)}, folders of images or features, or shards: "
-        ".tar, or a pattern of .tar or .parquet)"
-    )
+def dataset_name(name: str | Path) -> str | None:
+    """The key of :data:`DATASETS` that ``name`` means, hyphens as underscores; None for a path."""
+    key = str(name).lower().replace("-", "_")
+    return key if key in DATASETS and not isinstance(name, Path) else None
 
 
-def _check_options(
-    name: str | Path, loader: Callable[..., object], options: Mapping[str, object]
-) -> None:
-    known = [
-        parameter.name
-        for parameter in inspect.signature(loader).parameters.values()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    ]
+def _find_loader(
+    name_or_path: str | Path, options: Mapping[str, object]
+) -> Callable[[Request], Data | Table]:
+    """The loader of a name, file, folder or shards, with its ``options``."""
+    name, path = dataset_name(name_or_path), Path(name_or_path)
+    loader: Callable[..., Data | Table]
+    if name is not None:
+        loader = DATASETS[name]
+    elif is_shards(name_or_path):
+        loader = partial(load_shards, name_or_path)
+    elif path.suffix.lower() in FORMATS:
+        loader = partial(FORMATS[path.suffix.lower()], path)
+    elif path.is_dir():
+        loader = partial(load_store if is_store(path) else load_folder, path)
+    else:
+        hint = nearest(str(name_or_path).lower(), DATASETS)
+        raise ValueError(
+            f"there is no data set {str(name_or_path)!r}; {hint} (data of your own are files "
+            f"ending in {', '.join(FORMATS)}, folders of images or features, or shards: .tar, or a "
+            "pattern of .tar or .parquet)"
+        )
+    parameters = inspect.signature(loader).parameters.values()
+    known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
     for option in options:
         if option not in known:
             raise ValueError(
-                f"data set {str(name)!r} has no option {option!r}; {nearest(option, known)}"
+                f"data set {str(name_or_path)!r} has no option {option!r}; {nearest(option, known)}"
             )
-
-
-def _key(name: str | Path) -> str:
-    """Names are written with hyphens as well as underscores."""
-    return str(name).lower().replace("-", "_")
+    return partial(loader, **options)
