@@ -49,8 +49,6 @@ FUSED = (
     "ldr:active=none",
     "ldr:active=none,regularizer=jsd",
     "ldr:active=none,regularizer=divdis",
-    "a2d",
-    "divdis",
 )
 REGRESSION = ("joint:loss=mse", "augmented:loss=mse", "gat", "ncl", "gncl:loss=mse")
 

@@ -11,14 +11,12 @@ from torch.testing import assert_close
 
 import dissensus as ds
 from dissensus.objectives import (
-    A2D,
     ADP,
     GNCL,
     JSD,
     LDR,
     OBJECTIVES,
     Augmented,
-    DivDis,
     Independent,
     Joint,
     LearnerDropout,
@@ -48,9 +46,6 @@ COVERED: list[Objective] = [
     LDR(2.0, active=None, regularizer="jsd"),
     LDR(2.0, active=None, regularizer="divdis"),
     LearnerDropout(0.4, Augmented(0.4)),
-    A2D(1.7),
-    DivDis(1.7, 0.4),
-    DivDis(0.5, 2.0, prior=(0.1, 0.3, 0.2, 0.15, 0.25)),
 ]
 REGRESSION = [Independent(loss="mse"), Joint(loss="mse"), Augmented(0.4, loss="mse")]
 every_entry = pytest.mark.parametrize("objective", COVERED, ids=repr)
@@ -74,26 +69,19 @@ def plain(
 
 
 def uses_an_entry(objective: Objective, outputs: Tensor, targets: Tensor) -> bool:
-    unlabelled = [outputs] if objective.needs_disagreement else []
-    return fast._fused(objective, outputs, targets, None, None, *unlabelled) is not None
+    return fast._fused(objective, outputs, targets, None, None) is not None
 
 
-def draw(
-    objective: Objective, seed: int, members: int = 3, batch: int = 4, scale: float = 1.0
-) -> Inputs:
+def draw(seed: int, members: int = 3, batch: int = 4, scale: float = 1.0) -> Inputs:
     """Inputs with member weights, one of them 0 for odd seeds."""
     generator = torch.Generator().manual_seed(seed)
     options = {"generator": generator, "dtype": torch.float64}
     weights = torch.rand(members, **options)
     if members > 1 and seed % 2:
         weights[0] = 0
-    unlabelled = scale * torch.randn(members, batch + 1, 5, **options)
-    return Inputs(
-        scale * torch.randn(members, batch, 5, **options),
-        torch.randint(5, (batch,), generator=generator),
-        unlabelled if objective.needs_disagreement else None,
-        weights / weights.sum(),
-    )
+    logits = scale * torch.randn(members, batch, 5, **options)
+    labels = torch.randint(5, (batch,), generator=generator)
+    return Inputs(logits, labels, None, weights / weights.sum())
 
 
 def test_every_entry_is_tested() -> None:
@@ -124,12 +112,10 @@ def test_an_entry_is_its_formula(
     weighted: bool,
     times: list[int] | None,
 ) -> None:
-    inputs = draw(objective, seed, members, batch, scale)
+    inputs = draw(seed, members, batch, scale)
     if not weighted:
         inputs = inputs._replace(weights=None)
-    examples = None
-    if times is not None and not objective.needs_disagreement:
-        examples = torch.tensor(times[:batch])
+    examples = None if times is None else torch.tensor(times[:batch])
     got = value_and_gradient(objective, *inputs, examples)
     assert_close(got, plain(objective, *inputs, examples), rtol=1e-9, atol=1e-9)
     assert not got[0].loss.requires_grad
@@ -150,7 +136,7 @@ def test_a_regression_entry_is_its_formula(objective: Objective) -> None:
 @every_entry
 def test_an_entry_is_its_formula_where_logits_tie(objective: Objective) -> None:
     # Small integers: many ties for the top class, whose first is taken; many equal members.
-    inputs = draw(objective, 0, members=4, batch=50)
+    inputs = draw(0, members=4, batch=50)
     inputs = Inputs(*(x.round() if _is_float(x) and x.ndim == 3 else x for x in inputs))
     # Equal members leave ADP's Gram matrix a smallest eigenvalue of 1e-6.
     got = value_and_gradient(objective, *inputs)
@@ -208,7 +194,7 @@ def test_a_subclass_with_another_formula_does_not_get_the_entry_of_its_base() ->
         def terms(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Terms:
             return Terms(2 * super().terms(outputs, targets, weights).loss, {})
 
-    logits, labels, _, _ = draw(Joint(), 0)
+    logits, labels, _, _ = draw(0)
     terms, (gradient,) = value_and_gradient(Own(), logits, labels)
     assert_close(terms.loss, 2 * Joint()(logits, labels).loss)
     assert_close(gradient, 2 * plain(Joint(), logits, labels)[1][0])

@@ -20,8 +20,14 @@ from torch.nn.functional import log_softmax
 from dissensus.diversity import DETERMINANT_FLOOR, leave_out, wrong_class_predictions
 from dissensus.objectives.adp import ADP, JSD
 from dissensus.objectives.base import Objective, Terms
-from dissensus.objectives.disagreement import A2D, AT_ONCE, DivDis, pair_weights
-from dissensus.objectives.interpolation import GNCL, Augmented, Independent, Joint
+from dissensus.objectives.disagreement import AT_ONCE, pair_weights
+from dissensus.objectives.interpolation import (
+    GNCL,
+    Augmented,
+    Independent,
+    Joint,
+    error_terms,
+)
 from dissensus.objectives.ldr import LDR, hardness_weights
 from dissensus.objectives.wrappers import LearnerDropout
 from dissensus.outputs import log_mean_exp, weighted_mean
@@ -48,18 +54,15 @@ def value_and_gradient(
     >>> gradient[0]
     tensor([[-0.3750,  0.1250,  0.1250,  0.1250]])
     """
-    unlabelled = [] if disagreement is None else [disagreement]
     with torch.no_grad():
-        fused = _fused(objective, outputs, targets, weights, example_weights, *unlabelled)
+        fused = _fused(objective, outputs, targets, weights, example_weights)
     if fused is not None:
-        return fused[0], list(fused[1:])
-    leaves = [x.detach().requires_grad_() for x in (outputs, *unlabelled)]
-    with torch.enable_grad():
-        given = None if disagreement is None else leaves[1]
-        terms = objective.evaluate(leaves[0], targets, given, weights, example_weights)
-    gradients = torch.autograd.grad(terms.loss, leaves, allow_unused=True, materialize_grads=True)
-    parts = {name: part.detach() for name, part in terms.parts.items()}
-    return Terms(terms.loss.detach(), parts), list(gradients)
+        return fused[0], [fused[1]]
+
+    def evaluate(outputs: Tensor, disagreement: Tensor | None = None) -> Terms:
+        return objective.evaluate(outputs, targets, disagreement, weights, example_weights)
+
+    return _differentiate(evaluate, outputs, *[] if disagreement is None else [disagreement])
 
 
 def fleet_value_and_gradient(
@@ -75,68 +78,74 @@ def fleet_value_and_gradient(
     ``values``, the hyperparameters by name, have the ensembles as first axis too. Loss and parts
     are ``[ensembles]``.
     """
-    given = [outputs, targets] if example_weights is None else [outputs, targets, example_weights]
+    others = [targets] if example_weights is None else [targets, example_weights]
 
-    def fused(values: dict[str, Tensor], z: Tensor, y: Tensor, *rest: Tensor) -> Any:
-        one = _fused(objective.with_values(**values), z, y, None, *rest or [None])
-        return () if one is None else (tuple(one[0]), one[1])
+    def fused(values: dict[str, Tensor], z: Tensor, y: Tensor, *examples: Tensor) -> Any:
+        return _fused(objective.with_values(**values), z, y, None, *examples or [None]) or ()
 
-    def formula(values: dict[str, Tensor], z: Tensor, y: Tensor, *rest: Tensor) -> Any:
-        return tuple(objective.with_values(**values).evaluate(z, y, None, None, *rest))
+    def formula(values: dict[str, Tensor], z: Tensor, y: Tensor, *examples: Tensor) -> Terms:
+        return objective.with_values(**values).evaluate(z, y, None, None, *examples)
 
     with torch.no_grad():
-        whole = vmap(fused)(values, *given)
-    if whole:
-        return Terms(*whole[0]), whole[1]
-    given[0] = outputs.detach().requires_grad_()
+        terms_and_gradient = vmap(fused)(values, outputs, *others)
+    if terms_and_gradient:
+        return terms_and_gradient  # type: ignore[no-any-return]
+    terms, (gradient,) = _differentiate(lambda z: vmap(formula)(values, z, *others), outputs)
+    return terms, gradient
+
+
+def _differentiate(evaluate: Callable[..., Terms], *outputs: Tensor) -> tuple[Terms, list[Tensor]]:
+    """Terms and gradients by autograd; no ensemble's loss depends on another one's outputs."""
+    leaves = [x.detach().requires_grad_() for x in outputs]
     with torch.enable_grad():
-        loss, parts = vmap(formula)(values, *given)
-    # No ensemble's loss depends on another's outputs: the gradient of the sum is everyone's.
-    (gradient,) = torch.autograd.grad(loss.sum(), given[:1])
-    return Terms(loss.detach(), {name: part.detach() for name, part in parts.items()}), gradient
+        loss, parts = evaluate(*leaves)
+    gradients = torch.autograd.grad(
+        loss, leaves, torch.ones_like(loss), allow_unused=True, materialize_grads=True
+    )
+    terms = Terms(loss.detach(), {name: part.detach() for name, part in parts.items()})
+    return terms, list(gradients)
 
 
-def _fused(objective: Objective, outputs: Tensor, targets: Tensor, *others: Any) -> Fused | None:
-    """What an entry says, where there is one that covers the objective's settings."""
+def _fused(objective: Objective, outputs: Tensor, targets: Tensor, *weights: Any) -> Fused | None:
+    """What an entry returns, where there is one that covers the objective's settings."""
     while isinstance(objective, LearnerDropout):
         objective = objective.objective
     entry = FAST.get(type(objective))
     regression = getattr(objective, "loss", None) == "mse"
     if entry is None or (targets.ndim > 1 and not regression):  # soft labels have no entry
         return None
-    return entry(objective, outputs, targets, *others)
+    return entry(objective, outputs, targets, *weights)
 
 
 # ---- entries ------------------------------------------------------------------------------------
 
-#: The terms, and the gradient at the outputs and, where they are used, at the unlabelled ones.
-Fused = tuple[Any, ...]
+#: The terms, and the gradient of the loss at the outputs.
+Fused = tuple[Terms, Tensor]
+
+Share = float | Tensor  # a number where all count the same
+
+
+def _shares(
+    outputs: Tensor, weights: Tensor | None, example_weights: Tensor | None
+) -> tuple[Share, Share]:
+    """How much each member counts, ``[members, 1, 1]``, and each example, ``[batch, 1]``."""
+    members, batch, _ = outputs.shape
+    member: Share = 1 / members if weights is None else weights.to(outputs.dtype)[:, None, None]
+    if example_weights is None:
+        return member, 1 / batch
+    return member, example_weights.to(outputs.dtype)[:, None] / batch
 
 
 class _Batch:
-    """What entries share: probabilities, the true class, and how much each output counts.
-
-    ``member`` is ``[members, 1, 1]``, ``example`` ``[batch, 1]`` (their product is ``share``), or a
-    number where all count the same.
-    """
+    """What entries share: probabilities, the true class, and how much each output counts."""
 
     def __init__(
-        self,
-        logits: Tensor,
-        labels: Tensor,
-        weights: Tensor | None,
-        example_weights: Tensor | None,
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None, example_weights: Tensor | None
     ) -> None:
-        members, batch, _ = logits.shape
-        self.member: float | Tensor = 1 / members
-        self.example: float | Tensor = 1 / batch
-        if weights is not None:
-            self.member = weights.to(logits.dtype)[:, None, None]
-        if example_weights is not None:
-            self.example = example_weights.to(logits.dtype)[:, None] / batch
+        self.member, self.example = _shares(logits, weights, example_weights)
         self.share = self.member * self.example
         self.logits, self.labels, self.weights = logits, labels, weights
-        self.index = labels.long().expand(members, batch)[..., None]
+        self.index = labels.long().expand(logits.shape[:2])[..., None]
         self.log_probs = log_softmax(logits, -1)
         self.probs = self.log_probs.exp()
         self.log_true = self.log_probs.gather(-1, self.index)
@@ -154,15 +163,23 @@ class _Batch:
         return (values * self.example).sum()
 
 
-def _interpolation(objective: Independent | Joint | Augmented, *given: Any) -> Fused | None:
+def _interpolation(objective: Independent | Joint | Augmented, *inputs: Any) -> Fused | None:
     """``(1 − β) mean ERR + β ERR`` of the cross-entropy or the squared error (collusion, Eq. 2)."""
     beta = objective.beta if isinstance(objective, Augmented) else float(type(objective) is Joint)
     if objective.loss == "mse":
-        return _squared_error(beta, *given)
-    if objective.loss != "cross_entropy" or objective.label_smoothing:
+        member, ensemble, slope = _squared_error(beta, *inputs)
+    elif objective.loss == "cross_entropy" and not objective.label_smoothing:
+        member, ensemble, slope = _cross_entropy(beta, objective.combine, _Batch(*inputs))
+    else:
         return None
-    batch = _Batch(*given)
-    if objective.combine == "score":
+    return error_terms((1 - beta) * member + beta * ensemble, member, ensemble), slope
+
+
+def _cross_entropy(
+    beta: Share, combine: str | None, batch: _Batch
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean ERR, ERR, and the gradient of their interpolation."""
+    if combine == "score":
         log_mean = log_softmax(weighted_mean(batch.logits, batch.weights), -1)
         error = -log_mean.gather(-1, batch.index[0])
         slope = (1 - beta) * batch.probs + beta * log_mean.exp()
@@ -175,34 +192,17 @@ def _interpolation(objective: Independent | Joint | Augmented, *given: Any) -> F
             scores = scores + batch.member.log()
         share = ((1 - beta) * batch.member + beta * scores.softmax(0)) * batch.example
         slope = batch.minus_labels(batch.probs) * share
-    member, ensemble = batch.cross_entropy(), batch.mean(error)
-    parts = {"member_error": member, "ensemble_error": ensemble, "diversity": member - ensemble}
-    return Terms((1 - beta) * member + beta * ensemble, parts), slope
+    return batch.cross_entropy(), batch.mean(error), slope
 
 
 def _squared_error(
-    beta: float | Tensor,
-    outputs: Tensor,
-    targets: Tensor,
-    weights: Tensor | None,
-    example_weights: Tensor | None,
-) -> Fused:
+    beta: Share, outputs: Tensor, targets: Tensor, weights: Tensor | None, example_weights: Any
+) -> tuple[Tensor, Tensor, Tensor]:
     """The same with ``‖f_j − y‖²`` and ``‖f̄ − y‖²``, whose slopes are 2 (f_j − y) and 2 (f̄ − y)."""
-    members, batch, _ = outputs.shape
-    share: float | Tensor = 1 / members if weights is None else weights[:, None, None]
-    example: float | Tensor = 1 / batch
-    if example_weights is not None:
-        example = example_weights.to(outputs.dtype)[:, None] / batch
+    share, example = _shares(outputs, weights, example_weights)
     away, mean = outputs - targets, weighted_mean(outputs, weights) - targets
-    member = (away.square() * share * example).sum()
-    ensemble = (mean.square() * example).sum()
     slope = ((1 - beta) * away + beta * mean) * (2 * share * example)
-    parts = {
-        "member_error": member,
-        "ensemble_error": ensemble,
-        "diversity": member - ensemble,
-    }
-    return Terms((1 - beta) * member + beta * ensemble, parts), slope
+    return (away.square() * share * example).sum(), (mean.square() * example).sum(), slope
 
 
 def _adp(objective: ADP, logits: Tensor, *others: Any) -> Fused:
@@ -241,9 +241,9 @@ def _log_diversity(batch: _Batch) -> tuple[Tensor, Tensor]:
     return log_det, slope.transpose(0, 1).to(batch.logits.dtype)
 
 
-def _jsd(objective: JSD, *given: Any) -> Fused:
+def _jsd(objective: JSD, *inputs: Any) -> Fused:
     """``Σ_k CE_k − λ Σ_k w_k KL(F^k ‖ F̄)`` (adp, Eq. 9 and 10)."""
-    batch = _Batch(*given)
+    batch = _Batch(*inputs)
     members, probs = batch.logits.shape[0], batch.probs
     ce = members * batch.cross_entropy()
     away = batch.log_probs - _finite_log(weighted_mean(probs, batch.weights))
@@ -254,11 +254,11 @@ def _jsd(objective: JSD, *given: Any) -> Fused:
     return Terms(ce - objective.strength * jensen_shannon, parts), slope * batch.share
 
 
-def _gncl(objective: GNCL, *given: Any) -> Fused | None:
+def _gncl(objective: GNCL, *inputs: Any) -> Fused | None:
     """``mean ERR − λ · ½ Σ_j w_j (f_j − f̄)ᵀ H (f_j − f̄)`` of averaged scores."""
     if objective.combine != "score":
         return None
-    batch = _Batch(*given)
+    batch = _Batch(*inputs)
     mean = weighted_mean(batch.logits, batch.weights)
     mean_probs = mean.softmax(-1)
     centred = batch.logits - mean
@@ -273,34 +273,30 @@ def _gncl(objective: GNCL, *given: Any) -> Fused | None:
     return Terms(error - objective.strength * diversity, parts), slope * batch.share
 
 
-def _ldr(
-    objective: LDR,
-    logits: Tensor,
-    labels: Tensor,
-    weights: Tensor | None,
-    example_weights: Tensor | None,
-) -> Fused | None:
+def _ldr(objective: LDR, *inputs: Any) -> Fused | None:
     """``mean CE + λ mean_n α_n · mean over pairs of G`` (ldr, Eq. 6)."""
-    members, _, classes = logits.shape
+    batch, regularizer = _Batch(*inputs), objective.regularizer
+    members, _, classes = batch.logits.shape
     many = (members * classes) ** 2 > AT_ONCE  # DivDis takes them one pair at a time
-    if objective.label_smoothing or (objective.regularizer == "divdis" and many):
+    if objective.label_smoothing or (regularizer == "divdis" and many):
         return None
-    batch = _Batch(logits, labels, weights, example_weights)
-    alpha = hardness_weights(logits, labels, weights, example_weights)  # Eq. 4
+    alpha = hardness_weights(*inputs)  # Eq. 4
     examples = batch.example[:, 0] if isinstance(batch.example, Tensor) else batch.example
-    pairs = pair_weights(logits, members, weights)
-    pair_slope = PAIR_SLOPES[objective.regularizer]
-    disagreement, slope = pair_slope(batch.log_probs, batch.probs, pairs, alpha * examples)
+    pairs = pair_weights(batch.logits, members, batch.weights)
+    pair_term = PAIR_SLOPES[regularizer]
+    disagreement, slope = pair_term(batch.log_probs, batch.probs, pairs, alpha * examples)
     ce = batch.cross_entropy()
     slope = batch.minus_labels(batch.probs) * batch.share + objective.strength * slope
     parts = {"cross_entropy": ce, "disagreement": disagreement}
     return Terms(ce + objective.strength * disagreement, parts), slope
 
 
-def _a2d_slope(
-    log_probs: Tensor, probs: Tensor, pairs: Tensor, examples: Tensor
-) -> tuple[Tensor, Tensor]:
-    """``disagreement.a2d_pairs``, ``[m, l, batch]``, and the gradient at the logits."""
+#: The mean of a pair term over pairs and examples, both weighed, and its gradient at the logits.
+Slope = tuple[Tensor, Tensor]
+
+
+def _a2d_slope(log_probs: Tensor, probs: Tensor, pairs: Tensor, examples: Tensor) -> Slope:
+    """``disagreement.a2d_pairs``, ``[m, l, batch]``."""
     members, pairs = len(log_probs), pairs[..., None] * examples
     top = log_probs.argmax(-1, keepdim=True)
     masked = log_probs.scatter(-1, top, -math.inf)
@@ -325,10 +321,8 @@ def _a2d_slope(
     return -(pairs * either).sum(), slope
 
 
-def _jsd_slope(
-    log_probs: Tensor, probs: Tensor, pairs: Tensor, examples: Tensor
-) -> tuple[Tensor, Tensor]:
-    """``disagreement.jsd_pairs``, and the gradient at the logits."""
+def _jsd_slope(log_probs: Tensor, probs: Tensor, pairs: Tensor, examples: Tensor) -> Slope:
+    """``disagreement.jsd_pairs``."""
     pairs = pairs[..., None] * examples
     away = log_probs[:, None] - _finite_log((probs[:, None] + probs) / 2)
     divergence = (probs[:, None] * away).sum(-1)  # KL of m to the mean with l
@@ -336,10 +330,8 @@ def _jsd_slope(
     return -(pairs * divergence).sum(), -probs * slope.sum(1)
 
 
-def _divdis_slope(
-    log_probs: Tensor, probs: Tensor, pairs: Tensor, examples: Tensor
-) -> tuple[Tensor, Tensor]:
-    """``disagreement.divdis_pairs``, and the gradient at the logits.
+def _divdis_slope(log_probs: Tensor, probs: Tensor, pairs: Tensor, examples: Tensor) -> Slope:
+    """``disagreement.divdis_pairs``.
 
     ``Σ pairs (Σ J log J − Σ μ_m log μ_m − Σ μ_l log μ_l)``, J joint distributions, μ marginals.
     """
@@ -360,55 +352,12 @@ def _divdis_slope(
     return total * information, slope * examples[:, None]
 
 
-PairSlope = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-
-#: The pair terms of LDR, each example weighed, their mean over ``pairs``; and its gradient.
-PAIR_SLOPES: dict[str, PairSlope] = {
+#: The pair terms of LDR by name.
+PAIR_SLOPES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Slope]] = {
     "a2d": _a2d_slope,
     "divdis": _divdis_slope,
     "jsd": _jsd_slope,
 }
-
-
-def _a2d(
-    objective: A2D, logits: Tensor, labels: Tensor, weights: Any, _: None, unlabelled: Tensor
-) -> Fused | None:
-    """``mean CE + λ · mean over pairs of G`` (ldr, Eq. 1 to 3)."""
-    if objective.label_smoothing:
-        return None
-    batch, strength = _Batch(logits, labels, weights, None), objective.strength
-    term, slope = _pair_mean(_a2d_slope, log_softmax(unlabelled, -1), weights)
-    ce = batch.cross_entropy()
-    terms = Terms(ce + strength * term, {"cross_entropy": ce, "disagreement": term})
-    return terms, batch.minus_labels(batch.probs) * batch.share, strength * slope
-
-
-def _divdis(
-    objective: DivDis, logits: Tensor, labels: Tensor, weights: Any, _: None, unlabelled: Tensor
-) -> Fused | None:
-    """``mean CE + λ₁ · mutual information + λ₂ · KL(mean prediction ‖ prior)``."""
-    members, size, classes = unlabelled.shape
-    if (members * classes) ** 2 > AT_ONCE:
-        return None
-    batch, log_probs = _Batch(logits, labels, weights, None), log_softmax(unlabelled, -1)
-    ce = batch.cross_entropy()
-    information, slope = _pair_mean(_divdis_slope, log_probs, weights)
-    probs = log_probs.exp()
-    mean = probs.mean(1)
-    relative = _finite_log(mean) - objective.log_prior(mean)
-    imbalance = weighted_mean((mean * relative).sum(-1), weights)
-    balance_slope = _through_softmax(relative[:, None], probs) * (batch.member / size)
-    slope = objective.strength * slope + objective.balance * balance_slope
-    parts = {"cross_entropy": ce, "mutual_information": information, "imbalance": imbalance}
-    loss = ce + objective.strength * information + objective.balance * imbalance
-    return Terms(loss, parts), batch.minus_labels(batch.probs) * batch.share, slope
-
-
-def _pair_mean(slope: PairSlope, log_probs: Tensor, weights: Any) -> tuple[Tensor, Tensor]:
-    """The mean of a pair term over unlabelled examples, and its gradient."""
-    members, size, _ = log_probs.shape
-    examples = log_probs.new_full((size,), 1 / size)
-    return slope(log_probs, log_probs.exp(), pair_weights(log_probs, members, weights), examples)
 
 
 def _through_softmax(slope: Tensor, probs: Tensor) -> Tensor:
@@ -430,6 +379,4 @@ FAST: dict[type[Objective], Callable[..., Fused | None]] = {
     JSD: _jsd,
     GNCL: _gncl,
     LDR: _ldr,
-    A2D: _a2d,
-    DivDis: _divdis,
 }

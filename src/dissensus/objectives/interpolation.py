@@ -27,6 +27,7 @@ __all__ = [
     "Joint",
     "equivalent_alpha",
     "equivalent_beta",
+    "error_terms",
 ]
 
 _THEOREM_5_1 = (
@@ -63,7 +64,8 @@ class Interpolation(Objective):
         return weighted_mean(member, weights), ensemble
 
 
-def _terms(loss: Tensor, member_error: Tensor, ensemble_error: Tensor) -> Terms:
+def error_terms(loss: Tensor, member_error: Tensor, ensemble_error: Tensor) -> Terms:
+    """The terms of an objective that trades mean ERR against ERR."""
     parts = {
         "member_error": member_error,
         "ensemble_error": ensemble_error,
@@ -88,7 +90,7 @@ class Independent(Interpolation):
 
     def terms(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Terms:
         member, ensemble = self._errors(outputs, targets, weights)
-        return _terms(member, member, ensemble)
+        return error_terms(member, member, ensemble)
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Joint(Interpolation):
 
     def terms(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Terms:
         member, ensemble = self._errors(outputs, targets, weights)
-        return _terms(ensemble, member, ensemble)
+        return error_terms(ensemble, member, ensemble)
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class Augmented(Interpolation):
     def terms(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Terms:
         member, ensemble = self._errors(outputs, targets, weights)
         loss = (1 - self.beta) * member + self.beta * ensemble  # Eq. 2, exact at both ends
-        return _terms(loss, member, ensemble)
+        return error_terms(loss, member, ensemble)
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ class GradientAdjustedTargets(Objective):
         if self.detach:
             adjusted = adjusted.detach()
         loss = weighted_mean(mse(outputs, adjusted), weights)  # Eq. 7
-        return _terms(loss, weighted_mean(mse(outputs, targets), weights), mse(mean, targets))
+        return error_terms(loss, weighted_mean(mse(outputs, targets), weights), mse(mean, targets))
 
 
 def equivalent_beta(

@@ -126,7 +126,7 @@ class _Run:
     clock: float = 0.0
 
     def __post_init__(self) -> None:
-        self.state = self.checkpoints.state
+        self.state, self.batches = self.checkpoints.state, len(self.stream)
         if self.checkpoints.folder is not None:
             self.interval = CheckpointInterval(self.trainer.recipe.checkpoint_every)
 
@@ -166,7 +166,7 @@ def _train_epoch(run: _Run) -> Meter:
     process, state, interruption, interval = run.process, run.state, run.interruption, run.interval
     run.clock = time.perf_counter()
     process.ens.train()
-    meter, start, batches = run.checkpoints.restore_meter(), state.batch, len(run.stream)
+    meter, start, batches = run.checkpoints.restore_meter(), state.batch, run.batches
     for batch in _batches(run):
         outputs, terms = _step(run, batch)
         if state.epoch == state.batch == 0:
@@ -191,7 +191,7 @@ def _train_epoch(run: _Run) -> Meter:
 def _step(run: _Run, batch: Batch) -> tuple[Tensor, Terms]:
     """Outputs, objective, gradients and update; in the first epoch with all checks."""
     trainer, state = run.trainer, run.state
-    recipe, now = trainer.recipe, state.epoch + state.batch / len(run.stream)
+    recipe, now = trainer.recipe, state.epoch + state.batch / run.batches
     scale = recipe.schedule(now, recipe.epochs)  # type: ignore[operator]
     outputs, terms = trainer.step(batch, set(state.frozen), scale, check=state.epoch == 0)
     if not math.isfinite(terms.loss):
@@ -217,7 +217,7 @@ def _save(run: _Run, meter: Meter) -> None:
 
 
 def _stopped(run: _Run) -> Stopped:
-    state, folder, batches = run.state, run.checkpoints.folder, len(run.stream)
+    state, folder, batches = run.state, run.checkpoints.folder, run.batches
     text = f"stopped in epoch {state.epoch + 1} after {state.batch} of {batches} batches"
     if folder is None:
         text += "; nothing was saved, as there is no run folder (out=…)"
