@@ -154,7 +154,9 @@ def test_mistakes() -> None:
     with pytest.raises(ValueError, match="eps must be a number or low/high, got 'a/b'"):
         AdversarialBatches(ens, "fgsm:eps=a/b")
     x, y = data()
-    with pytest.raises(ValueError, match=r"got a batch from .* normalise inside the model"):
+    with pytest.raises(ValueError, match=r"got inputs from .* normalise inside the model"):
         AdversarialBatches(ens)(x * 3, y, torch.Generator())
+    with pytest.raises(ValueError, match="x must be finite, got 6 NaN"):
+        AdversarialBatches(ens)(x.index_fill(0, torch.tensor(0), torch.nan), y, torch.Generator())
     with pytest.raises(ValueError, match="needs integer class labels"):
         AdversarialBatches(ens)(x, x[:, :3], torch.Generator())

@@ -291,6 +291,7 @@ def test_a_protocol_runs(trained: Problem, monkeypatch: pytest.MonkeyPatch) -> N
         ({"protocol": "standard"}, "needs eps="),
         ({"protocol": "strong"}, "protocol must be one of paper, standard"),
         ({"attacks": []}, "at least one attack, got none"),
+        ({"protocol": Protocol("empty", "none", ())}, "at least one attack, got none"),
         ({"attacks": ["fgsm", "fgsm:eps=0.1"]}, "given twice"),
         ({"attacks": ["fsgm"]}, "did you mean 'fgsm'"),
     ],

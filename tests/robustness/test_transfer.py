@@ -36,7 +36,7 @@ def test_one_attack_a_member(problem: Problem, monkeypatch: pytest.MonkeyPatch) 
     real, calls = module.run, []  # type: ignore[attr-defined]
 
     def counted(*arguments: object, **options: object) -> object:
-        calls.append(arguments[4])
+        calls.append(options["members"])
         return real(*arguments, **options)
 
     monkeypatch.setattr(module, "run", counted)

@@ -9,14 +9,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from dissensus.robustness.base import Case, Journal, Victim
-from dissensus.robustness.gradient import (
-    SCHEDULES,
-    GradientAttack,
-    Plan,
-    loss_and_gradient,
-    projected,
-    unit_step,
-)
+from dissensus.robustness.gradient import GradientAttack, Plan, loss_and_gradient
 from dissensus.robustness.losses import Goal, margin, rival
 from dissensus.scores import SCORES
 from dissensus.specs import check_choice, number
@@ -116,11 +109,8 @@ class Disguised(GradientAttack):
         return Plan(self.steps, length, self.schedule, self.random, early=False)
 
     def climbed(self, victim: Victim, logits: Tensor, log_probs: Tensor, goal: Goal) -> Tensor:
-        return self._pulled(SCORES[self.score](logits), log_probs, goal)
-
-    def _pulled(self, score: Tensor, log_probs: Tensor, goal: Goal) -> Tensor:
         gap = margin(log_probs, goal)
-        return torch.where(gap > self.confidence, -score, gap)
+        return torch.where(gap > self.confidence, -SCORES[self.score](logits), gap)
 
     def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
         plan, goal = self.plan(), case.goal
@@ -130,9 +120,8 @@ class Disguised(GradientAttack):
 
         def loss(logits: Tensor, log_probs: Tensor) -> Tensor:
             nonlocal scores
-            score = SCORES[self.score](logits)
-            scores = score.detach()
-            return self._pulled(score, log_probs, goal)
+            scores = SCORES[self.score](logits.detach())
+            return self.climbed(victim, logits, log_probs, goal)
 
         for step in range(plan.steps + 1):
             log_probs, gradient = loss_and_gradient(victim, at, loss)
@@ -140,9 +129,7 @@ class Disguised(GradientAttack):
             better = goal.reached(log_probs) & (scores < least)
             points[better], least[better] = at[better], scores[better]
             if step < plan.steps:
-                length = self.eps * plan.step * SCHEDULES[plan.schedule](step / plan.steps)
-                moved = at + length * unit_step(gradient, self.norm)
-                at = projected(moved, case.x, self.eps, self.norm)
+                at = self._step(case.x, at, gradient, plan, step)
             journal.tick((step + 1) / (plan.steps + 1))
         never = least.isinf()
         points[never] = at[never]

@@ -13,12 +13,13 @@ from dissensus.robustness.attacks import parse
 from dissensus.robustness.base import Attack, Case, Journal, Victim, all_steps, frozen
 from dissensus.robustness.gradient import GradientAttack
 from dissensus.robustness.losses import Goal
+from dissensus.robustness.outcome import check_inputs
 from dissensus.specs import join_spec, split_spec
 
 __all__ = ["PAPER_EPS", "AdversarialBatches", "adversary"]
 
 
-#: What ε is drawn from where nothing is said: adp, Section 4.3.
+#: The default limits of ε: adp, Section 4.3.
 PAPER_EPS = (0.01, 0.05)
 
 
@@ -67,16 +68,11 @@ class AdversarialBatches:
             raise ValueError(f"adversarial training needs integer class labels, got {y.dtype}")
         if self.augment is not None:
             x = self.augment(x, generator)
-        low, high = float(x.min()), float(x.max())
-        if low < 0 or high > 1:
-            raise ValueError(
-                f"attacks live in [0, 1], got a batch from {low:.4g} to {high:.4g}; normalise "
-                "inside the model"
-            )
+        check_inputs(x)
         seed = int(torch.randint(1 << 62, (), generator=generator))
         least, most = self.eps
-        drawn = least + (most - least) * float(torch.rand((), generator=generator))
-        attack = replace(self.attack, eps=drawn)
+        eps = least + (most - least) * float(torch.rand((), generator=generator))
+        attack = replace(self.attack, eps=eps)
         rows = torch.arange(len(x), device=x.device)
         case = Case(x.detach(), Goal(y.long()), rows, seed)
         with frozen(self.ens):

@@ -20,7 +20,7 @@ from dissensus.robustness.carlini_wagner import EAD, CarliniWagner
 from dissensus.robustness.gradient import BIM, FGSM, MIM, PGD
 from dissensus.robustness.saliency import JSMA
 from dissensus.robustness.square import Noise, Square
-from dissensus.specs import check_choice, parse_spec, spec_of
+from dissensus.specs import check_choice, parse_spec
 
 __all__ = [
     "ATTACKS",
@@ -70,7 +70,7 @@ def spec(attack: Attack) -> str:
     >>> spec(PGD(eps=0.2, restarts=5))
     'pgd:eps=0.2,restarts=5'
     """
-    return spec_of(attack, ATTACKS, "attack")
+    return attack.spec()
 
 
 # ---- protocols ----------------------------------------------------------------------------------
@@ -202,22 +202,23 @@ def choose_protocol(
     like: str,
 ) -> Protocol:
     """The attacks that :func:`dissensus.robustness.evaluate` is asked for."""
-    protocols = [] if protocol is None else [_named(protocol, eps, norm, like)]
+    protocols = [] if protocol is None else [_find_protocol(protocol, eps, norm, like)]
     if attacks is not None:
         if isinstance(attacks, str | Attack):
             attacks = [attacks]
         own = tuple(parse(attack) for attack in attacks)
-        if not own:
-            raise ValueError("attacks must name at least one attack, got none")
         if len({attack.spec() for attack in own}) < len(own):
             raise ValueError("an attack is given twice; leave one out")
         protocols.append(Protocol("own", "attacks as asked for", own))
     if not protocols:
         raise ValueError("give attacks=['pgd:eps=0.1', …] or protocol='standard' with eps=")
-    return joined(protocols)
+    chosen = joined(protocols)
+    if not chosen.attacks:
+        raise ValueError("attacks must name at least one attack, got none")
+    return chosen
 
 
-def _named(protocol: str | Protocol, eps: float | None, norm: str, like: str) -> Protocol:
+def _find_protocol(protocol: str | Protocol, eps: float | None, norm: str, like: str) -> Protocol:
     if isinstance(protocol, Protocol):
         return protocol
     check_choice("evaluate", "protocol", protocol, PROTOCOLS)

@@ -66,17 +66,15 @@ class Case:
 
 
 class Journal:
-    """What attacks write down, one number an example: gradients, queries, when it broke."""
+    """Counts for each example: its gradients and queries, and when the attack succeeded."""
 
     def __init__(
         self, examples: int, device: torch.device, tick: Callable[[float], None] | None = None
     ) -> None:
-        def zeros() -> Tensor:
-            return torch.zeros(examples, dtype=torch.long, device=device)
-
-        self.gradients, self.zero, self.nan, self.queries = zeros(), zeros(), zeros(), zeros()
+        counts = torch.zeros(6, examples, dtype=torch.long, device=device)
+        self.gradients, self.zero_gradients, self.nan_gradients, self.queries = counts[:4]
         #: Step and restart at which the goal was first seen to be reached; −1 for never.
-        self.step, self.restart = zeros() - 1, zeros() - 1
+        self.step, self.restart = counts[4:] - 1
         #: Where this batch begins among all of them, and its share.
         self.span = (0.0, 1.0)
         self._tick = tick
@@ -87,9 +85,9 @@ class Journal:
         # The largest entry is NaN if any is, and 0 only if all are.
         peak = gradient.flatten(1).abs().amax(1)
         self.gradients[rows] += 1
-        self.zero[rows] += peak == 0
+        self.zero_gradients[rows] += peak == 0
         bad = ~peak.isfinite()
-        self.nan[rows] += bad
+        self.nan_gradients[rows] += bad
         return gradient.nan_to_num(0.0) if bool(bad.any()) else gradient
 
     def query(self, rows: Tensor) -> None:
@@ -97,11 +95,11 @@ class Journal:
         self.queries[rows] += 1
 
     def broke(self, rows: Tensor, step: int, restart: int) -> None:
-        """Write down that these examples are broken."""
+        """Record when the attack succeeded on these examples."""
         self.step[rows], self.restart[rows] = step, restart
 
     def tick(self, share: float) -> None:
-        """Say how much of this batch is done, 0 to 1; shown a few times a second at most."""
+        """Report how much of this batch is done, 0 to 1; at most a few times a second."""
         if self._tick is not None and time.monotonic() - self._last > 0.2:
             self._last = time.monotonic()
             first, size = self.span

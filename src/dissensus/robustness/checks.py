@@ -53,8 +53,7 @@ class Row:
     @property
     def iterative(self) -> bool:
         """Whether it follows this ensemble's gradients for more than one step."""
-        attack = self.outcome.attack
-        return self._white_box and not isinstance(attack, FGSM)
+        return self._white_box and not isinstance(self.outcome.attack, FGSM)
 
     @property
     def one_step(self) -> bool:
@@ -69,8 +68,8 @@ class Row:
     @property
     def _white_box(self) -> bool:
         attack = self.outcome.attack
-        aimed = getattr(attack, "targeted", False)
-        return self.source is None and isinstance(attack, GradientAttack) and not aimed
+        gradients = isinstance(attack, GradientAttack) and not attack.targeted
+        return self.source is None and gradients
 
 
 def _some(count: int, examples: int, share: float = TOLERATED) -> bool:
@@ -154,32 +153,40 @@ def large_eps(x: Tensor, norm: str) -> float:
     return 0.5 if norm == "linf" else 0.5 * float(x[0].numel()) ** 0.5
 
 
-def probe_flags(
-    ens: Ensemble, x: Tensor, y: Tensor, rows: Sequence[Row], batch_size: int, seed: int
-) -> list[Flag]:
-    """Two runs of the strongest gradient attack on some examples: at a large ε, and in float64."""
-    row = strongest(rows)
-    attack = PGD() if row is None else row.outcome.attack
+def strongest(rows: Sequence[Row]) -> GradientAttack:
+    """The iterative gradient attack that left the least accuracy; plain PGD if there is none."""
+    iterative = [row.outcome for row in rows if row.iterative]
+    if not iterative:
+        budget = rows[0].outcome.attack.budget()
+        return PGD() if budget is None else PGD(norm=budget[0], eps=budget[1])
+    attack = min(iterative, key=lambda outcome: outcome.accuracy).attack
     assert isinstance(attack, GradientAttack)
+    return attack
+
+
+def probe_flags(
+    ens: Ensemble,
+    x: Tensor,
+    y: Tensor,
+    probe: GradientAttack,
+    rows: Sequence[Row],
+    batch_size: int,
+    seed: int,
+) -> list[Flag]:
+    """Two runs of ``probe`` on some examples: at a large ε, and in float64 if a row has it."""
     x, y = x[:CHECKED], y[:CHECKED]
-    flags = [*_large(ens, x, y, attack, batch_size, seed)]
-    if row is not None and next(ens.parameters()).dtype != torch.float64:
-        broken = row.outcome.broken[:CHECKED]
-        flags += _double(ens, x, y, attack, broken, batch_size, seed)
+    flags = [*_large(ens, x, y, probe, batch_size, seed)]
+    broken = [row.outcome.broken for row in rows if row.outcome.attack is probe]
+    if broken and next(ens.parameters()).dtype != torch.float64:
+        flags += _double(ens, x, y, probe, broken[0][:CHECKED], batch_size, seed)
     return flags
-
-
-def strongest(rows: Sequence[Row]) -> Row | None:
-    """The iterative gradient attack that left the least accuracy; None where there is none."""
-    iterative = [row for row in rows if row.iterative]
-    return min(iterative, key=lambda row: row.outcome.accuracy.value, default=None)
 
 
 def _large(
     ens: Ensemble, x: Tensor, y: Tensor, attack: GradientAttack, batch_size: int, seed: int
 ) -> Iterator[Flag]:
     big = replace(attack, eps=large_eps(x, attack.norm))
-    outcome = run(ens, x, y, big, batch_size=batch_size, seed=seed)
+    outcome = run(ens, x, y, big, batch_size, seed)
     left = int((~outcome.broken).sum())
     if _some(left, len(outcome), LEFT):
         yield Flag(
@@ -201,7 +208,7 @@ def _double(
 ) -> Iterator[Flag]:
     exact = copy.deepcopy(ens).double()
     try:
-        outcome = run(exact, x.double(), y, attack, batch_size=batch_size, seed=seed)
+        outcome = run(exact, x.double(), y, attack, batch_size, seed)
     except RuntimeError as error:  # a layer that makes float32 of its own
         text = f"The model does not run in float64 ({error}), so that rounding was not looked at."
         yield Flag("float64", " ".join(text.split()))

@@ -82,10 +82,11 @@ def detect(
     chosen = all_steps(parse(attack))  # a detector meets attacks that mean it
     budget = chosen.budget()
     clean = score_all(member_logits(ens, x, batch_size).cpu(), scores)
-    hidden = [name for name in clean if name in SMOOTH] if adaptive == "all" else list(adaptive)
-    if adaptive != "all":
+    if adaptive == "all":
+        hidden = [name for name in clean if name in SMOOTH]
+    else:
         # The default asks for ensemble diversity, which small sets of classes do not have.
-        hidden = [name for name in hidden if name in clean or name != "ensemble_diversity"]
+        hidden = [name for name in adaptive if name in clean or name != "ensemble_diversity"]
     missing = [name for name in hidden if name not in clean]
     if missing:
         raise ValueError(f"adaptive names {missing[0]!r}, which is not among the scores")
@@ -93,22 +94,29 @@ def detect(
         raise ValueError(f"{chosen.spec()} has no ε that an adaptive attack could share")
     with ProgressBar("attacks", 1 + len(hidden), show=progress, delay=2.0) as bar:
         tick = bar.begin(chosen.spec())
-        outcome = run(ens, x, y, chosen, None, None, batch_size, seed, tick)
+        outcome = run(ens, x, y, chosen, batch_size, seed, tick)
         plain, curves = _measure(ens, outcome, clean, bootstrap, batch_size)
-        quiet: dict[str, Detection] = {}
-        quiet_curves: dict[str, RocCurve] = {}
+        adapted: dict[str, Detection] = {}
+        adapted_curves: dict[str, RocCurve] = {}
         counts: dict[str, int] = {}
         for name in hidden:
             assert budget is not None
             disguise = Disguised(norm=budget[0], eps=budget[1], score=name)
             tick = bar.begin(disguise.spec())
-            other = run(ens, x, y, disguise, None, None, batch_size, seed, tick)
-            one, one_curve = _measure(ens, other, {name: clean[name]}, bootstrap, batch_size)
-            quiet |= one
-            quiet_curves |= one_curve
-            counts[name] = int(other.moved.sum())
+            disguised = run(ens, x, y, disguise, batch_size, seed, tick)
+            measured, roc = _measure(ens, disguised, {name: clean[name]}, bootstrap, batch_size)
+            adapted |= measured
+            adapted_curves |= roc
+            counts[name] = int(disguised.moved.sum())
     return AdversarialDetection(
-        chosen.spec(), plain, curves, quiet, quiet_curves, len(x), int(outcome.moved.sum()), counts
+        chosen.spec(),
+        plain,
+        curves,
+        adapted,
+        adapted_curves,
+        clean=len(x),
+        adversarial=int(outcome.moved.sum()),
+        adaptive_adversarial=counts,
     )
 
 

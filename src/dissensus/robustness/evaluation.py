@@ -19,7 +19,7 @@ from dissensus.progress import ProgressBar
 from dissensus.robustness.attacks import Protocol, choose_protocol, parse
 from dissensus.robustness.base import Attack
 from dissensus.robustness.checks import Flag, Row, order_flags, probe_flags, strongest
-from dissensus.robustness.gradient import PGD, GradientAttack
+from dissensus.robustness.gradient import GradientAttack
 from dissensus.robustness.outcome import run
 from dissensus.robustness.transfer import attack_by_transfer
 
@@ -270,8 +270,8 @@ def evaluate(
         rows = []
         for attack in chosen.attacks:
             tick = bar.begin(attack.spec())
-            rows.append(Row(run(ens, x, y, attack, None, None, batch_size, seed, tick)))
-        probe = _probe(rows)
+            rows.append(Row(run(ens, x, y, attack, batch_size, seed, tick)))
+        probe = strongest(rows)
         for name, other in others.items():
             tick = bar.begin(f"transfer from {name}")
             outcome = attack_by_transfer(ens, other, x, y, probe, batch_size, seed, tick)
@@ -283,21 +283,11 @@ def evaluate(
         flags = order_flags(rows)
         if checks:
             bar.begin("checks")(0.0)
-            flags += probe_flags(ens, x, y, rows, batch_size, seed)
+            flags += probe_flags(ens, x, y, probe, rows, batch_size, seed)
     setting = {"members": ens.members, "combine": ens.combine, "protocol": chosen.name}
     return Robustness(
         chosen.label, tuple(rows), tuple(curves), tuple(flags), chosen.notes, seed, x, setting
     )
-
-
-def _probe(rows: Sequence[Row]) -> GradientAttack:
-    """The attack of the strongest row; plain PGD if there is none."""
-    row = strongest(rows)
-    if row is None:
-        budget = rows[0].outcome.attack.budget() if rows else None
-        return PGD() if budget is None else PGD(norm=budget[0], eps=budget[1])
-    assert isinstance(row.outcome.attack, GradientAttack)
-    return row.outcome.attack
 
 
 # ---- curves -------------------------------------------------------------------------------------
@@ -327,7 +317,7 @@ def curve_over_eps(
     for place in order:
         changed = replace(base, eps=float(values[place]))  # type: ignore[call-arg]
         tick = None if ticks is None else ticks[place]
-        broken |= run(ens, x, y, changed, None, None, batch_size, seed, tick).broken
+        broken |= run(ens, x, y, changed, batch_size, seed, tick).broken
         accuracy[place] = float((~broken).double().mean())
     return Curve(
         base.spec(), budget[0], "eps", tuple(float(value) for value in values), tuple(accuracy)
@@ -337,24 +327,20 @@ def curve_over_eps(
 def _own_curves(row: Row) -> list[Curve]:
     """Accuracy after so many steps of the first walk, and after so many restarts: no new runs."""
     outcome, attack = row.outcome, row.outcome.attack
-    if row.source is not None or not isinstance(attack, GradientAttack):
+    if row.source is not None or not isinstance(attack, GradientAttack) or attack.targeted:
         return []
     plan, curves = attack.plan(), []
-    wrong = outcome.clean_predictions != outcome.labels
+    correct = outcome.clean_predictions == outcome.labels
 
-    def left(broken: Tensor) -> float:
-        return float((~(wrong | broken)).double().mean())
+    def curve(over: str, values: Sequence[int], broken: Sequence[Tensor]) -> Curve:
+        accuracy = tuple(float((correct & ~each).double().mean()) for each in broken)
+        return Curve(attack.spec(), attack.norm, over, tuple(map(float, values)), accuracy)
 
-    first = outcome.restart == 0
-    if plan.early and plan.steps > 1 and not attack.targeted:
+    if plan.early and plan.steps > 1:
         values = sorted({2**k for k in range(12) if 2**k < plan.steps} | {0, plan.steps})
-        points = tuple(left(first & (outcome.step <= value)) for value in values)
-        curves.append(Curve(attack.spec(), attack.norm, "steps", tuple(map(float, values)), points))
-    if plan.restarts > 1 and not attack.targeted:
-        counts = range(1, plan.restarts + 1)
-        tried = outcome.restart >= 0
-        points = tuple(left(tried & (outcome.restart < count)) for count in counts)
-        curves.append(
-            Curve(attack.spec(), attack.norm, "restarts", tuple(map(float, counts)), points)
-        )
+        first = outcome.restart == 0
+        curves.append(curve("steps", values, [first & (outcome.step <= n) for n in values]))
+    if plan.restarts > 1:
+        counts, tried = range(1, plan.restarts + 1), outcome.restart >= 0
+        curves.append(curve("restarts", counts, [tried & (outcome.restart < n) for n in counts]))
     return curves

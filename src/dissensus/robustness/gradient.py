@@ -107,9 +107,7 @@ class GradientAttack(Attack):
             if plan.momentum is not None:
                 momentum = plan.momentum * momentum + _unit_l1(gradient)
                 gradient = momentum
-            length = self.eps * plan.step * SCHEDULES[plan.schedule](step / plan.steps)
-            moved = at + length * unit_step(gradient, self.norm)
-            at = projected(moved, batch.case.x, self.eps, self.norm)
+            at = self._step(batch.case.x, at, gradient, plan, step)
             journal.tick((restart + (step + 1) / plan.steps) / plan.restarts)
         batch.end(at)
         if plan.early or restart + 1 < plan.restarts:
@@ -124,6 +122,11 @@ class GradientAttack(Attack):
             return case.x
         noise = ball(case.seed, case.rows, (restart,), case.x, self.norm)
         return (case.x + self.eps * noise).clamp(0, 1)
+
+    def _step(self, x: Tensor, at: Tensor, gradient: Tensor, plan: Plan, step: int) -> Tensor:
+        length = self.eps * plan.step * SCHEDULES[plan.schedule](step / plan.steps)
+        moved = at + length * unit_step(gradient, self.norm)
+        return projected(moved, x, self.eps, self.norm)
 
 
 def loss_and_gradient(
@@ -174,7 +177,7 @@ def _unit_l1(gradient: Tensor) -> Tensor:
 class LossAttack(GradientAttack):
     """What FGSM, BIM, PGD and MIM share; they differ in their :class:`Plan`.
 
-    They climb ``loss`` (of ``goals.LOSSES``) of the ensemble's own prediction, or with
+    They climb ``loss`` (of ``losses.LOSSES``) of the ensemble's own prediction, or with
     ``of="members"`` the sum of the members' losses.
     """
 

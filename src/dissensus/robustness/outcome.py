@@ -156,7 +156,7 @@ def attack(
     chosen = parse(how)
     with ProgressBar("attacks", 1, show=progress, delay=2.0) as bar:
         tick = bar.begin(chosen.spec())
-        return run(ens, x, y, chosen, members, targets, batch_size, seed, tick)
+        return run(ens, x, y, chosen, batch_size, seed, tick, members=members, targets=targets)
 
 
 def run(
@@ -164,13 +164,14 @@ def run(
     x: Tensor,
     y: Tensor,
     chosen: Attack,
+    batch_size: int,
+    seed: int,
+    tick: Callable[[float], None] | None = None,
+    *,
     members: Sequence[int] | None = None,
     targets: Tensor | None = None,
-    batch_size: int = 256,
-    seed: int = 0,
-    tick: Callable[[float], None] | None = None,
 ) -> Outcome:
-    """:func:`attack` without a bar; ``tick`` gets the share that is done."""
+    """:func:`attack` without a progress bar; ``tick`` gets the share that is done."""
     victim = Victim(ens, members)
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size must be a whole number above 0, got {batch_size!r}")
@@ -197,24 +198,23 @@ def run(
         after = log_probs.clone()
         after[open_rows] = _predicted(victim, adversarial[open_rows], batch_size).to(after.dtype)
         _check_finite_outputs(after)
-        reached = goal.reached(after)
         moved = distances(x, adversarial)
     return Outcome(
         chosen,
-        adversarial.to(home),
-        y.cpu(),
-        None if goal.targets is None else goal.targets.cpu(),
-        log_probs.argmax(-1).cpu(),
-        after.argmax(-1).cpu(),
-        reached.cpu(),
-        {name: values.cpu() for name, values in moved.items()},
-        journal.gradients.cpu(),
-        journal.zero.cpu(),
-        journal.nan.cpu(),
-        journal.queries.cpu(),
-        journal.step.cpu(),
-        journal.restart.cpu(),
-        time.perf_counter() - started,
+        adversarial=adversarial.to(home),
+        labels=y.cpu(),
+        targets=None if goal.targets is None else goal.targets.cpu(),
+        clean_predictions=log_probs.argmax(-1).cpu(),
+        predictions=after.argmax(-1).cpu(),
+        success=goal.reached(after).cpu(),
+        distances={name: values.cpu() for name, values in moved.items()},
+        gradients=journal.gradients.cpu(),
+        zero_gradients=journal.zero_gradients.cpu(),
+        nan_gradients=journal.nan_gradients.cpu(),
+        queries=journal.queries.cpu(),
+        step=journal.step.cpu(),
+        restart=journal.restart.cpu(),
+        seconds=time.perf_counter() - started,
     )
 
 

@@ -50,7 +50,9 @@ def transfer(
     with ProgressBar("attacks", ens.members, show=progress, delay=2.0) as bar:
         for member in range(ens.members):
             tick = bar.begin(f"{chosen.spec()} on member {member}")
-            outcome = run(ens, x, y, chosen, [member], targets, batch_size, seed, tick)
+            outcome = run(
+                ens, x, y, chosen, batch_size, seed, tick, members=[member], targets=targets
+            )
             rows.append(_received(receiver, outcome.adversarial, y, targets, batch_size))
     return torch.stack(rows)
 
@@ -75,7 +77,7 @@ def transfer_between(
     with ProgressBar("attacks", len(named), show=progress, delay=2.0) as bar:
         for i, (name, source) in enumerate(named.items()):
             tick = bar.begin(f"{chosen.spec()} on {name}")
-            outcome = run(source, x, y, chosen, None, targets, batch_size, seed, tick)
+            outcome = run(source, x, y, chosen, batch_size, seed, tick, targets=targets)
             for j, receiver in enumerate(named.values()):
                 matrix[i, j] = _received(
                     receiver, outcome.adversarial, y, targets, batch_size, whole=True
@@ -126,7 +128,7 @@ def attack_by_transfer(
     tick: Callable[[float], None],
 ) -> Outcome:
     """``attack`` made on ``surrogate`` with all its steps, and what ``ens`` predicts for it."""
-    outcome = run(surrogate, x, y, all_steps(attack), None, None, batch_size, seed, tick)
+    outcome = run(surrogate, x, y, all_steps(attack), batch_size, seed, tick)
     before, after = (
         Victim(ens).combined(member_logits(ens, inputs, batch_size)).cpu()
         for inputs in (x, outcome.adversarial)
