@@ -100,7 +100,7 @@ def test_auto_chooses_the_beta_that_a_loop_over_folds_would() -> None:
 
 def test_auto_trains_all_folds_and_betas_as_one_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
     """150 rows in 4 folds: training sets of unlike size, filled up, of one kind all the same."""
-    from dissensus.sklearn import beta_selection
+    from dissensus.sklearn import trainings
     from dissensus.training.fit_fleet import kind
 
     kinds = []
@@ -109,7 +109,7 @@ def test_auto_trains_all_folds_and_betas_as_one_fleet(monkeypatch: pytest.Monkey
         kinds.append([kind(training) for training in trainings])
         return fit_fleet(trainings, **settings)
 
-    monkeypatch.setattr(beta_selection, "fit_fleet", seen)
+    monkeypatch.setattr(trainings, "fit_fleet", seen)
     model = classifier(beta="auto", cv=4, early_stopping=True).fit(*IRIS)
     (together,) = kinds
     assert len(together) == 4 * 5

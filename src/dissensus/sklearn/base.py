@@ -18,12 +18,13 @@ from dissensus.decomposition import Decomposition, decompose
 from dissensus.diagnostics import Diagnosis, diagnose
 from dissensus.objectives import Objective
 from dissensus.scores import parse as parse_score
-from dissensus.sklearn.beta_selection import folds, held_out_errors, results
-from dissensus.sklearn.columns import Columns, has_categories
-from dissensus.sklearn.rows import Floats, Rows, check_weights
-from dissensus.sklearn.settings import (
+from dissensus.sklearn.rows import Columns, Floats, Rows, check_weights, has_categories
+from dissensus.sklearn.trainings import (
     Job,
     combination,
+    cv_results,
+    folds,
+    held_out_errors,
     make_trainings,
     objective_of,
     with_beta,
@@ -72,12 +73,12 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         device: str = "cpu",
         verbose: bool = False,
     ) -> None:
-        """Keep the parameters; they are looked at in ``fit``.
+        """Keep the parameters; ``fit`` checks them.
 
         ``n_estimators`` and ``hidden_layer_sizes``
             How many members, and the sizes of their hidden layers.
         ``objective``
-            What to train by: a name with settings such as ``"ldr:strength=2"``, or an object of
+            The training objective: a name such as ``"ldr:strength=2"``, or an object of
             ``dissensus.objectives``. ``"independent"`` is the plain deep ensemble.
         ``beta``, ``betas``, ``cv``
             β of ``(1 − β) mean ERR + β ERR`` (``Augmented``): None leaves the objective as it is, a
@@ -116,13 +117,13 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     @abstractmethod
     def _checks_of_targets(self) -> dict[str, Any]:
-        """What ``check_X_y`` is to know about ``y``."""
+        """Options of ``check_X_y`` that concern ``y``."""
 
     @abstractmethod
     def _learn_targets(self, y: NDArray[Any], kept: NDArray[np.bool_]) -> tuple[NDArray[Any], int]:
         """Labels ``[rows]`` or targets ``[rows, outputs]``, and how many outputs they need.
 
-        What there is to learn about them is learnt from the rows that are ``kept``.
+        Classes are learnt from the rows that are ``kept``.
         """
 
     @abstractmethod
@@ -139,12 +140,11 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             self.__dict__.pop(earlier, None)
         x, y, weights = self._checked(X, y, sample_weight)
         targets, self.n_outputs_ = self._learn_targets(y, weights > 0)
-        given = Rows(x, targets, weights)
-        rows = Rows.of(x, targets, weights)
+        original, rows = Rows(x, targets, weights), Rows.of(x, targets, weights)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         objective = objective_of(self.objective, self._loss)
         if self.beta is not None:
-            self.beta_ = self._chosen_beta(objective, rows, given, seed)
+            self.beta_ = self._choose_beta(objective, rows, original, seed)
             objective = with_beta(objective, self.beta_)
         job = Job(rows, self._scaled(x), objective)
         (training,) = self._trainings([job], seed)
@@ -170,20 +170,19 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
 
     def _trainings(self, jobs: Sequence[Job], seed: int) -> list[Training]:
         combine = combination(jobs[0].objective, self._loss)
-        params = self.get_params(deep=False) | {"early_stopping": self._stops()}
+        params = self.get_params(deep=False)
+        if self.early_stopping is None:
+            params["early_stopping"] = self._stops_early
         return make_trainings(jobs, self.n_outputs_, combine, seed, params)
 
-    def _stops(self) -> bool:
-        return self._stops_early if self.early_stopping is None else bool(self.early_stopping)
-
-    def _chosen_beta(self, objective: Objective, rows: Rows, given: Rows, seed: int) -> float:
+    def _choose_beta(self, objective: Objective, rows: Rows, original: Rows, seed: int) -> float:
         if not isinstance(self.beta, str):
             return with_beta(objective, self.beta).beta  # type: ignore[arg-type]
         if self.beta != "auto":
             raise ValueError(f"beta must be None, a number in [0, 1] or 'auto', got {self.beta!r}")
         if not len(self.betas):
             raise ValueError("beta='auto' needs some betas to choose from, got none")
-        splits, scaled = folds(rows, given, self.cv, seed), self._scaled(rows.x)
+        splits, scaled = folds(rows, original, self.cv, seed), self._scaled(rows.x)
         jobs = [
             (Job(train, scaled, with_beta(objective, beta)), test)
             for beta in self.betas
@@ -192,12 +191,12 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         trainings = self._trainings([job for job, _ in jobs], seed)
         held_out = [job.standard.tensors(test) for job, test in jobs]
         errors = held_out_errors(trainings, held_out, bool(self.verbose))
-        self.cv_results_ = results(self.betas, errors.reshape(len(self.betas), -1))
+        self.cv_results_ = cv_results(self.betas, errors.reshape(len(self.betas), -1))
         best = int(np.argmax(self.cv_results_["mean_test_score"]))
         return float(self.betas[best])
 
     def _keep(self, job: Job, training: Training) -> None:
-        """What a fitted estimator has: the ensemble, in float64 and on the CPU, and its history."""
+        """Keep the ensemble, in float64 and on the CPU, and its history."""
         self.standard_ = job.standard
         self.objective_ = job.objective
         self.ensemble_ = training.ens.cpu().double().eval().requires_grad_(False)

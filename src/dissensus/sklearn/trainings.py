@@ -1,8 +1,11 @@
-"""Trainings of the library, made from an estimator's parameters."""
+"""Trainings made from an estimator's parameters, and the choice of β by cross-validation.
+
+All folds and all β train side by side as one fleet.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from numbers import Integral, Real
@@ -11,17 +14,31 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import KFold, StratifiedKFold, check_cv, train_test_split
+from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.losses import natural_combination
 from dissensus.models import mlp
 from dissensus.objectives import Augmented, Independent, LearnerDropout, Objective, parse
 from dissensus.objectives.interpolation import Interpolation
-from dissensus.sklearn.rows import Rows, Standard, aligned
-from dissensus.training import Optimizer, Recipe, Training
+from dissensus.sklearn.rows import Floats, Rows, Standard, aligned
+from dissensus.training import Optimizer, Recipe, Training, fit_fleet
+from dissensus.training.meters import judge
 
-__all__ = ["Job", "batch_size", "combination", "make_trainings", "objective_of", "with_beta"]
+__all__ = [
+    "Job",
+    "batch_size",
+    "combination",
+    "cv_results",
+    "folds",
+    "held_out_errors",
+    "make_trainings",
+    "objective_of",
+    "with_beta",
+]
+
+Index = NDArray[np.int64]
 
 
 def objective_of(asked: Any, loss: str) -> Objective:
@@ -60,7 +77,7 @@ def _fits(objective: Objective, regression: bool) -> bool:
 
 
 def combination(objective: Objective, loss: str) -> str:
-    """How the members' outputs are combined: as the objective does, where it says."""
+    """How members are combined: as the objective says, else as suits the loss."""
     if isinstance(objective, LearnerDropout):
         return combination(objective.objective, loss)
     if isinstance(objective, Interpolation) and objective.combine is not None:
@@ -96,7 +113,7 @@ def batch_size(asked: int | str, rows: int) -> int:
 
 
 class Job:
-    """One ensemble to train on ``rows``, which it standardises by themselves."""
+    """One ensemble to train on ``rows``, standardised by their own mean and deviation."""
 
     def __init__(self, rows: Rows, scaled: NDArray[np.bool_], objective: Objective) -> None:
         self.rows, self.objective = rows, objective
@@ -117,8 +134,8 @@ def make_trainings(
         for width in ([hidden] if isinstance(hidden, Integral) else hidden)
     ]
     parts = [_parts(job, seed, params) for job in jobs]
-    train = aligned([own for own, _ in parts])
-    val = [own for _, own in parts if own is not None]
+    train = aligned([part for part, _ in parts])
+    val = [part for _, part in parts if part is not None]
     recipe = _recipe(len(train[0][0]), seed, params)
     columns, device = train[0][0].shape[1], params["device"]
 
@@ -128,10 +145,10 @@ def make_trainings(
     def there(part: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(tensor.to(device) for tensor in part)
 
-    judged = [there(own) for own in aligned(val)] if val else [None] * len(jobs)
+    held_out = [there(part) for part in aligned(val)] if val else [None] * len(jobs)
     return [
-        Training(deepcopy(ens), there(own), job.objective, held, recipe)
-        for job, own, held in zip(jobs, train, judged, strict=True)
+        Training(deepcopy(ens), there(part), job.objective, held, recipe)
+        for job, part, held in zip(jobs, train, held_out, strict=True)
     ]
 
 
@@ -188,3 +205,78 @@ def _number(name: str, value: Any) -> float:
     if not isinstance(value, Real) or not 0 <= float(value) < np.inf:
         raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
     return float(value)
+
+
+# ---- the choice of β ---------------------------------------------------------------------------
+
+
+def folds(rows: Rows, original: Rows, cv: Any, seed: int) -> list[tuple[Rows, Rows]]:
+    """Rows to train and rows to judge on, for each fold.
+
+    A number makes that many folds of the merged ``rows``, shuffled, with the classes in proportion
+    where they are large enough. A splitter, or pairs of indices, split the ``original`` rows.
+    """
+    if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
+        return [(rows.pick(a), rows.pick(b)) for a, b in _equal_folds(rows, int(cv), seed)]
+    classifier = original.y.ndim == 1
+    labels = original.y if classifier else original.y[:, 0]
+    pairs: Iterable[tuple[Index, Index]] = check_cv(cv, labels, classifier=classifier).split(
+        original.x, labels
+    )
+    splits = []
+    for train, test in pairs:
+        parts = [original.pick(np.asarray(index)) for index in (train, test)]
+        if not all(part.weights.any() for part in parts):
+            raise ValueError("cv left no row of a weight above zero on one side of a split")
+        splits.append(tuple(Rows.of(part.x, part.y, part.weights) for part in parts))
+    return splits  # type: ignore[return-value]
+
+
+def _equal_folds(rows: Rows, cv: int, seed: int) -> Iterable[tuple[Index, Index]]:
+    if not 2 <= cv <= len(rows):
+        raise ValueError(
+            f"beta='auto' needs cv of at least 2 and no more than there are different rows, got "
+            f"cv={cv} and n_samples = {len(rows)}; with few rows, give beta a number"
+        )
+    strata = rows.y.ndim == 1 and np.unique(rows.y, return_counts=True)[1].min() >= cv
+    kind = StratifiedKFold if strata else KFold
+    splitter = kind(cv, shuffle=True, random_state=seed)
+    splits: Iterable[tuple[Index, Index]] = splitter.split(rows.x, rows.y if strata else None)
+    return splits
+
+
+def held_out_errors(
+    trainings: Sequence[Training], held_out: Sequence[tuple[Tensor, ...]], progress: bool
+) -> Floats:
+    """The ensemble's error of each training on its held-out rows, after training all of them."""
+    histories = fit_fleet(trainings, progress=progress, keep_failed=True)
+    errors = np.full(len(trainings), np.inf)
+    for place, (training, history) in enumerate(zip(trainings, histories, strict=True)):
+        if history.ended.startswith("failed"):
+            continue
+        x, y, *weights = (tensor.to(training.ens.device) for tensor in held_out[place])
+        with training.ens.evaluating():
+            metrics = judge(training.ens(x), y, training.ens.combine, *weights)
+        count = float(weights[0].sum()) if weights else len(x)
+        errors[place] = float(metrics["ensemble_error"]) / count
+    return errors
+
+
+def cv_results(betas: Sequence[float], errors: Floats) -> dict[str, Any]:
+    """Errors ``[β, folds]`` in the form of ``GridSearchCV.cv_results_``.
+
+    Scores are minus the errors, so that higher is better.
+    """
+    scores = -errors
+    mean = scores.mean(1)
+    with np.errstate(invalid="ignore"):  # a β whose training failed has an infinite error
+        spread = scores.std(1)
+    ranks = np.argsort(np.argsort(-mean, kind="stable"), kind="stable") + 1
+    return {
+        "param_beta": np.array(betas, dtype=np.float64),
+        "params": [{"beta": float(beta)} for beta in betas],
+        **{f"split{fold}_test_score": scores[:, fold] for fold in range(scores.shape[1])},
+        "mean_test_score": mean,
+        "std_test_score": spread,
+        "rank_test_score": ranks.astype(np.int32),
+    }
