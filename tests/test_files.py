@@ -16,6 +16,7 @@ from dissensus.files import (
     read_safetensors,
     read_toml,
     replace_atomically,
+    write_csv,
     write_npz,
     write_safetensors,
     write_text,
@@ -97,6 +98,11 @@ def test_concurrent_writers_leave_one_whole_file(tmp_path: Path) -> None:
 
 
 # ---- formats ------------------------------------------------------------------------------------
+
+
+def test_csv_quotes_what_needs_it(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", {"name": 0, "é": 1}, [("a,b", 0.5), ('"', None)])
+    assert (tmp_path / "a.csv").read_bytes().decode() == 'name,é\n"a,b",0.5\n"""",\n'
 
 
 def test_arrays_come_back(tmp_path: Path) -> None:

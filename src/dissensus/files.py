@@ -8,6 +8,7 @@ names it. Nothing reads or writes pickle.
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
@@ -16,7 +17,7 @@ import secrets
 import tomllib
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ __all__ = [
     "read_toml",
     "replace_atomically",
     "write_bytes",
+    "write_csv",
     "write_npz",
     "write_safetensors",
     "write_text",
@@ -179,6 +181,18 @@ def _toml_value(key: str, value: Any) -> str:
     raise ValueError(f"{key} cannot be written to TOML, got {type(value).__name__}")
 
 
+def write_csv(path: str | Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Write a table as CSV, whole or not at all."""
+
+    def write(part: Path) -> None:
+        with part.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(header)
+            writer.writerows(rows)
+
+    replace_atomically(path, write)
+
+
 # ---- arrays -------------------------------------------------------------------------------------
 
 
@@ -268,11 +282,11 @@ def write_safetensors(
     flat: dict[str, Tensor] = {}
     memory: set[int] = set()
     for name, tensor in tensors.items():
-        own = tensor.detach().cpu().contiguous()
-        if own.untyped_storage().data_ptr() in memory:  # safetensors refuses memory with two names
-            own = own.clone()
-        memory.add(own.untyped_storage().data_ptr())
-        flat[name] = own
+        tensor = tensor.detach().cpu().contiguous()
+        if tensor.untyped_storage().data_ptr() in memory:  # safetensors refuses shared memory
+            tensor = tensor.clone()
+        memory.add(tensor.untyped_storage().data_ptr())
+        flat[name] = tensor
     replace_atomically(path, lambda part: save_file(flat, part, metadata=metadata))
 
 

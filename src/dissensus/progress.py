@@ -133,17 +133,18 @@ class ProgressBar:
             _DISPLAY.update(self._task, self._state())
 
     def _state(self) -> dict[str, Any]:
-        fields = {"count": self._count(), "note": self.note}
-        shown = {"description": self.title, "total": self.total, "completed": self.completed}
-        return {**shown, **fields}
-
-    def _count(self) -> str:
+        amounts = [self.completed] if self.total is None else [self.completed, self.total]
         if self.unit == "bytes":
-            done, total = (f"{(size or 0) / 1e6:.1f}" for size in (self.completed, self.total))
+            count = "/".join(f"{amount / 1e6:.1f}" for amount in amounts) + " MB"
         else:
-            done, total = (f"{int(size or 0)}" for size in (self.completed, self.total))
-        unit = " MB" if self.unit == "bytes" else ""
-        return f"{done}{unit}" if self.total is None else f"{done}/{total}{unit}"
+            count = "/".join(str(int(amount)) for amount in amounts)
+        return {
+            "description": self.title,
+            "total": self.total,
+            "completed": self.completed,
+            "count": count,
+            "note": self.note,
+        }
 
 
 class _Display:

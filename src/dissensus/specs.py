@@ -27,6 +27,7 @@ __all__ = [
     "number",
     "parse_spec",
     "parse_values",
+    "read_number",
     "read_settings",
     "spec_of",
     "split_spec",
@@ -289,7 +290,9 @@ def parse_values(text: str, where: str) -> list[Any]:
     for item in (piece.strip() for piece in text.split(",")):
         numbers = _range(item, where)
         values += [_read_value(item, where)] if numbers is None else numbers
-    return [float(value) for value in values] if _mixed(values) else values
+    if {type(value) for value in values} == {int, float}:  # then all are meant as fractions
+        return [float(value) for value in values]
+    return values
 
 
 def _range(item: str, where: str) -> list[Any] | None:
@@ -318,12 +321,13 @@ def _read_value(text: str, where: str) -> Any:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if "/" in text:
-        numbers = [_finite_number(piece.strip(), where) for piece in text.split("/")]
+        numbers = [read_number(piece.strip(), where) for piece in text.split("/")]
         return text if any(isinstance(number, str) for number in numbers) else numbers
-    return _finite_number(text, where)
+    return read_number(text, where)
 
 
-def _finite_number(text: str, where: str) -> int | float | str:
+def read_number(text: str, where: str) -> int | float | str:
+    """A whole number or a fraction; other text stays as it is, and infinity or NaN raises."""
     for kind in (int, float):
         try:
             number = kind(text)
@@ -333,9 +337,3 @@ def _finite_number(text: str, where: str) -> int | float | str:
             raise ValueError(f"{where} must be finite, got {text}")
         return number
     return text
-
-
-def _mixed(values: Sequence[Any]) -> bool:
-    """Whether whole numbers stand beside fractions: then all are meant as fractions."""
-    kinds = {type(value) for value in values}
-    return kinds == {int, float}

@@ -106,6 +106,13 @@ def test_python_may_pass_paths_and_mappings() -> None:
         ds.runs.train(epoch=3)
 
 
+def test_a_share_is_finite_and_settings_keep_their_order() -> None:
+    with pytest.raises(ValueError, match="--val must be finite, got inf"):
+        resolve(Settings(val="inf"))  # type: ignore[arg-type]
+    asked = resolve(Settings(task="regression", target="price", data="a.csv"))
+    assert list(asked["data"]) == ["name", "target", "task", "val", "seed"]
+
+
 def test_every_setting_of_a_recipe_has_an_option_with_the_same_default() -> None:
     recipe = {item.name: item.default for item in dataclasses.fields(Recipe)}
     options = {

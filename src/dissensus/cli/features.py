@@ -95,7 +95,7 @@ def features(
     if not quiet:
         head = "ldr_head" if len(store.manifest.shape) == 1 else "my_file.py:make_head"
         Console().print(_table(store))
-        say("What next:")
+        say("Next step:")
         say("  " + shlex.join(["dissensus", "train", "--data", str(options.out), "--model", head]))
 
 

@@ -72,14 +72,14 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     Typer reads flags from a signature; this one is made from the dataclass, so that an option is
     declared once. The command is called with an object of the dataclass.
     """
-    given = inspect.signature(command, eval_str=True).parameters.values()
-    (holder,) = (item for item in given if dataclasses.is_dataclass(item.annotation))
+    declared = inspect.signature(command, eval_str=True).parameters.values()
+    (holder,) = (item for item in declared if dataclasses.is_dataclass(item.annotation))
     kind = holder.annotation
-    own = [item.replace(kind=item.KEYWORD_ONLY) for item in given if item is not holder]
+    others = [item.replace(kind=item.KEYWORD_ONLY) for item in declared if item is not holder]
     hints = typing.get_type_hints(kind)
     options = [_parameter(item, hints[item.name]) for item in dataclasses.fields(kind)]
-    arguments = [item for item in own if _is_argument(item)]
-    parameters = [*arguments, *options, *(item for item in own if not _is_argument(item))]
+    arguments = [item for item in others if _is_argument(item)]
+    parameters = [*arguments, *options, *(item for item in others if not _is_argument(item))]
 
     @functools.wraps(command)
     def run(**values: Any) -> None:

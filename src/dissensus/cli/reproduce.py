@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -97,17 +97,23 @@ def reproduce(
         folder = results_folder(options.out, options.scale)
         say(f"Written to {draw_figure(names or (), figure, folder)}")
         return
-    own: dict[str, Any] = {
-        key: getattr(options, key)
-        for key in ("scale", "out", "data_dir", "settings", "report", "again")
-    }
     # Each study knows how many processes of this machine suit it.
-    suited = options.engine == "local" and options.jobs is None
-    engine = None if suited else options.make_engine()
+    default = options.engine == "local" and options.jobs is None
+    engine = None if default else options.make_engine()
     if options.engine == "ray" and not quiet:
         note("dissensus: connecting to Ray")
     try:
-        result = run(names or (), **own, engine=engine, progress=not quiet)
+        result = run(
+            names or (),
+            scale=options.scale,
+            out=options.out,
+            data_dir=options.data_dir,
+            settings=options.settings,
+            report=options.report,
+            again=options.again,
+            engine=engine,
+            progress=not quiet,
+        )
     except KeyboardInterrupt as stop:
         note("dissensus: stopped; what was done is kept, and the same command goes on from there")
         raise typer.Exit(130) from stop

@@ -151,14 +151,14 @@ class _Members(nn.Module):
 
     def __init__(self, ens: Ensemble) -> None:
         super().__init__()
-        own = copy.deepcopy(ens).cpu()
-        self.backbone, own.backbone = own.backbone, None
+        ens = copy.deepcopy(ens).cpu()
+        self.backbone, ens.backbone = ens.backbone, None
         self.stack: nn.Module | None = None
         self.each: nn.ModuleList | None = None
-        if own.stack is not None and own.execution != "looped" and engine_of(own.stack) is not None:
-            self.stack = own.stack
+        if ens.stack is not None and ens.execution != "looped" and engine_of(ens.stack) is not None:
+            self.stack = ens.stack
         else:
-            self.each = nn.ModuleList(own.member(j) for j in range(own.members))
+            self.each = nn.ModuleList(ens.member(j) for j in range(ens.members))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.backbone is not None:
@@ -186,9 +186,9 @@ def choose_scores(
     regression = ens.combine == "mean"
     if detector is not None:
         check_detector(detector)
-    own = None if detector is None else str(detector.score_name)
+    detector_score = None if detector is None else str(detector.score_name)
     if names is None:
-        names = own or ("variance" if regression else "pds")
+        names = detector_score or ("variance" if regression else "pds")
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
         if name in (*DISTANCE_SCORES, *DISTANCES):
@@ -197,7 +197,7 @@ def choose_scores(
                 "not from the members' outputs; choose a score of `dissensus scores`"
             )
     scores = [parse(name) for name in dict.fromkeys(names)]
-    for score in scores if own is None else [*scores, parse(own)]:
+    for score in [*scores, *([] if detector_score is None else [parse(detector_score)])]:
         if regression and score.name != "variance":
             raise ValueError(f"a regression has the score variance alone, got {str(score)!r}")
         if not regression and score.name == "variance":
@@ -276,8 +276,11 @@ def metadata(
 
 def versions() -> dict[str, str]:
     """The versions that a file was made with."""
-    own = {"dissensus": __version__, "torch": torch.__version__}
-    return {**own, "python": platform.python_version()}
+    return {
+        "dissensus": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def backbone_name(summary: DataSummary | None) -> str | None:

@@ -66,8 +66,8 @@ class Accuracies:
             "examples": self.examples,
             "overall": {name: _plain(estimate) for name, estimate in self.overall.items()},
             "worst_group": {
-                name: {**_plain(own.worst), "group": own.group, "by_group": own.by_group}
-                for name, own in self.worst_group.items()
+                name: {**_plain(way.worst), "group": way.group, "by_group": way.by_group}
+                for name, way in self.worst_group.items()
             },
             "members": self.members,
             "greedy_members": self.greedy_members,

@@ -204,11 +204,11 @@ def attack(
     from dissensus import robustness
 
     options = collect(Attack, options, settings)
-    own = [robustness.parse(spec) for text in options.attacks for spec in text.split()]
+    attacks = [robustness.parse(spec) for text in options.attacks for spec in text.split()]
     ens = load(run, trust=options.trust, device=options.device)
     data = data_of(run, data_dir=options.data_dir)
     where, x, y = _inputs(data, options)
-    protocol = _protocol(own, _most_alike(data), options)
+    protocol = _protocol(attacks, _most_alike(data), options)
     result = robustness.evaluate(
         ens,
         x,
@@ -250,7 +250,7 @@ def _most_alike(data: Data) -> str:
     return "cifar100" if data.outputs == 100 else "cifar10"
 
 
-def _protocol(own: Sequence[Any], alike: str, options: Attack) -> Protocol:
+def _protocol(attacks: Sequence[Any], alike: str, options: Attack) -> Protocol:
     """All attacks that ``options`` ask for."""
     from dissensus import robustness
 
@@ -260,8 +260,8 @@ def _protocol(own: Sequence[Any], alike: str, options: Attack) -> Protocol:
     if options.standard:
         eps = _EPS[alike] if options.eps is None else options.eps
         protocols.append(robustness.standard(eps, options.norm))
-    if own:
-        protocols.append(robustness.Protocol("own", "attacks as asked for", tuple(own)))
+    if attacks:
+        protocols.append(robustness.Protocol("own", "attacks as asked for", tuple(attacks)))
     return robustness.joined(protocols)
 
 
@@ -294,7 +294,7 @@ def _transfer(
     budgets = _budgets(protocol)
     norms = [norm for norm, _ in budgets]
     norm = max(norms, key=norms.count, default="linf")
-    eps = max((own for other, own in budgets if other == norm), default=eps)
+    eps = max((size for other, size in budgets if other == norm), default=eps)
     pgd = robustness.PGD(norm=norm, eps=eps, steps=10)
     accuracy = robustness.transfer(ens, x, y, pgd, batch_size=options.batch_size, seed=options.seed)
     return {"attack": pgd.spec(), "targeted": False, "accuracy": accuracy.tolist()}

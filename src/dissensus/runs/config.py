@@ -67,10 +67,10 @@ def _fit_objective(text: str, task: str, combine: str | None) -> tuple[Objective
         if "loss=" not in text and _inner_setting(objective, "loss") == "cross_entropy":
             objective = _replace(objective, loss="mse", combine=None)
         return objective, combine or "mean"
-    own = _inner_setting(objective, "combine") or "probability"
-    if combine is not None and combine != own and "combine=" not in text:
+    trained = _inner_setting(objective, "combine") or "probability"
+    if combine not in (None, trained) and "combine=" not in text:
         objective = _replace(objective, combine=combine)
-    return objective, combine or own
+    return objective, combine or trained
 
 
 def _replace(objective: Any, **changes: Any) -> Any:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.files import write_npz, write_text
+from dissensus.files import write_csv, write_npz
 from dissensus.progress import ProgressBar
 from dissensus.records import environment, write_record
 from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
@@ -143,7 +141,7 @@ class Detections(Result):
             "curves": _method_rows(studies, curve_rows),
             "histograms": _method_rows(studies, histogram_rows),
             "accuracy": {
-                name: {part: own.record() for part, own in method.accuracy.items()}
+                name: {part: values.record() for part, values in method.accuracy.items()}
                 for name, method in self.methods.items()
             },
             "environment": environment(),
@@ -180,11 +178,8 @@ class Detections(Result):
 
     def save_table(self, path: str | Path) -> None:
         """Write :meth:`to_rows` as CSV."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(self.to_rows()[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.to_rows())
-        write_text(path, text.getvalue())
+        rows = self.to_rows()
+        write_csv(path, rows[0], (row.values() for row in rows))
 
     def draw(self, path: str | Path | None = None) -> list[Path]:
         """Draw ROC curves, histograms and divergent images as PNG; needs matplotlib."""
@@ -211,14 +206,14 @@ class Detections(Result):
     def _groups(self) -> dict[str, list[str]]:
         """The names of the near and far sets."""
         setup = next(iter(self.methods.values())).setup
-        texts = {"near": self.options.near, "far": self.options.far}
+        groups = {"near": self.options.near, "far": self.options.far}
         return {
             group: [
                 Path(text).stem if setup is None else setup.unknown[text].name
-                for text in dict.fromkeys(own)
+                for text in dict.fromkeys(texts)
             ]
-            for group, own in texts.items()
-            if own
+            for group, texts in groups.items()
+            if texts
         }
 
 

@@ -117,7 +117,7 @@ def _accuracy_table(record: Record, kind: str, title: str) -> Table | None:
     keys, lines = [], []
     for method, parts in methods.items():
         for way in _WAYS:
-            if any(way in own[kind] for own in parts.values()):
+            if any(way in part[kind] for part in parts.values()):
                 keys.append((method, _WAYS[way]))
                 cells = [parts.get(name, {}).get(kind, {}).get(way) for name in sets]
                 lines.append([_accuracy(estimate) for estimate in cells])

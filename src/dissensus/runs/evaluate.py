@@ -127,8 +127,8 @@ def _examples(run: str | Path, options: Evaluate) -> tuple[str, Tensor, Tensor]:
             **{key: asked[key] for key in ("seed", "val", "test") if key in asked},
             **_reading_options(config, data),
         )
-        one = Path(data).is_file() or (is_shards(data) and not Path(data).is_dir())
-        name = f"all examples of {data}" if one else f"{split} of {inputs.name}"
+        whole = Path(data).is_file() or (is_shards(data) and not Path(data).is_dir())
+        name = f"all examples of {data}" if whole else f"{split} of {inputs.name}"
     assert inputs.y is not None
     return name, inputs.x, inputs.y
 
@@ -137,9 +137,11 @@ def _reading_options(config: dict[str, dict[str, Any]], data: str) -> dict[str, 
     """The options with which the run read its images, for those in another folder."""
     from dissensus.data import is_shards
 
-    own = config.get("data_options", {}) if Path(data).is_dir() else {}
+    if not Path(data).is_dir():
+        return {}
+    options = config.get("data_options", {})
     known = ["size", "workers", "on_error"] + ([] if is_shards(data) else ["stream"])
-    return {key: own[key] for key in known if key in own}
+    return {key: options[key] for key in known if key in options}
 
 
 # ---- metrics ------------------------------------------------------------------------------------
@@ -169,6 +171,7 @@ def compute_metrics(
     if predictions.targets is None:
         raise ValueError("metrics need targets, got predictions without any")
     outputs = predictions.outputs.double()
+    weights = None if weights is None else weights.to(outputs.device)
     if combine == "mean":
         return _regression_metrics(outputs, predictions.targets.double(), weights, summary)
     labels = predictions.targets
@@ -241,13 +244,13 @@ def metrics_table(columns: Mapping[str, Mapping[str, Any]], *, short: bool = Fal
     table.add_column("")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    every = list(columns.values())
+    splits = list(columns.values())
     for key, (name, form) in _ROWS.items():
-        if any(key in metrics for metrics in every) and not (short and key in _DETAILS):
-            table.add_row(name, *(_format(metrics.get(key), form) for metrics in every))
-    if not short and any("zero_one" in metrics for metrics in every):
+        if any(key in metrics for metrics in splits) and not (short and key in _DETAILS):
+            table.add_row(name, *(_format(metrics.get(key), form) for metrics in splits))
+    if not short and any("zero_one" in metrics for metrics in splits):
         for key, name in _ZERO_ONE_ROWS.items():
-            values = (metrics.get("zero_one", {}).get(key) for metrics in every)
+            values = (metrics.get("zero_one", {}).get(key) for metrics in splits)
             table.add_row(f"{name}, 0-1 loss", *(_format(value, "{:.4f}") for value in values))
     return table
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.files import write_npz, write_text
+from dissensus.files import write_csv, write_npz
 from dissensus.runs.config import table_layout
 from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import read_config
@@ -76,7 +74,8 @@ class PredictedInputs(Result):
         path = Path(path)
         _check_output(path, members="members" in self.arrays)
         if path.suffix.lower() == ".csv":
-            write_text(path, self._csv())
+            columns = self._columns()
+            write_csv(path, columns, zip(*columns.values(), strict=True))
         else:
             write_npz(path, self.arrays, compress=False)
 
@@ -92,13 +91,6 @@ class PredictedInputs(Result):
             for i in range(width):
                 columns["mean" if width == 1 else f"mean_{i}"] = arrays["mean"][:, i].tolist()
         return columns | {n: a.tolist() for n, a in arrays.items() if n.startswith("score_")}
-
-    def _csv(self) -> str:
-        columns, text = self._columns(), io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
-        return text.getvalue()
 
 
 def predict(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dissensus.files import read_toml
-from dissensus.specs import nearest
+from dissensus.specs import nearest, read_number
 from dissensus.verbs import option
 
 __all__ = ["OPTION_SECTIONS", "Sections", "Settings", "is_local", "resolve", "setting_fields"]
@@ -230,8 +230,7 @@ def resolve(settings: Settings, stored: Sections | None = None) -> Sections:
     """
     merged: Sections = {section: {} for section in (*_SECTIONS, *OPTION_SECTIONS)}
     for (section, key), item in _BY_PLACE.items():
-        if item.metadata["preset"] is not None:
-            merged[section][key] = item.metadata["preset"]
+        merged[section][key] = item.metadata["preset"]
     sources = [({} if stored is None else stored, "the config of the run")]
     if settings.config is not None:
         sources.append((read_toml(settings.config), str(settings.config)))
@@ -244,17 +243,18 @@ def resolve(settings: Settings, stored: Sections | None = None) -> Sections:
             section, key = item.metadata["section"], item.metadata["key"]
             merged[section][key] = _checked(value, item, "--" + name.replace("_", "-"))
     for section in OPTION_SECTIONS:
-        merged[section] |= _assignments(getattr(settings, section), section)
-    places = list(_BY_PLACE)
+        options = getattr(settings, section)
+        if not isinstance(options, Mapping):
+            options = dict(_assignment(text, section) for text in options)
+        merged[section] |= options
     return {
-        section: dict(sorted(values.items(), key=lambda item: _rank(places, section, item[0])))
+        section: {
+            key: value
+            for key, value in values.items()
+            if value is not None or section in OPTION_SECTIONS
+        }
         for section, values in merged.items()
     }
-
-
-def _rank(places: list[tuple[str, str]], section: str, key: str) -> int:
-    """The position of a setting in its class; options of data sets and models keep their order."""
-    return places.index((section, key)) if (section, key) in places else 0
 
 
 def _entries(source: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, Any]]:
@@ -305,25 +305,10 @@ def _checked(value: Any, item: Field[Any], label: str) -> Any:
     if isinstance(value, Path) and str in kinds:
         value = str(value)
     if isinstance(value, str) and str not in kinds and float in kinds:
-        value = _number(value)
+        value = read_number(value, label)
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise ValueError(f"{label} must be {wanted}, got {value!r}")
     return value
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _assignments(options: tuple[str, ...] | Mapping[str, Any], section: str) -> dict[str, Any]:
-    if isinstance(options, Mapping):
-        return dict(options)
-    return dict(_assignment(text, section) for text in options)
 
 
 def _assignment(text: str, section: str) -> tuple[str, Any]:
