@@ -105,14 +105,14 @@ def sentences(outcomes: Mapping[str, Outcome]) -> list[str]:
 def _comparison(outcome: Outcome, plain: Outcome, everyone: Collection[Outcome]) -> str:
     better, worse, highest = [], [], []
     for name, (_, what) in MEASURES.items():
-        own, other = getattr(outcome, name), getattr(plain, name)
+        value, baseline = getattr(outcome, name), getattr(plain, name)
         form = "{:.2f}" if name in AUROCS else "{:.0%}"
-        numbers = f"{what} ({form.format(own.value)} against {form.format(other.value)})"
-        if own.low > other.high:
+        numbers = f"{what} ({form.format(value.value)} against {form.format(baseline.value)})"
+        if value.low > baseline.high:
             better.append(numbers)
-        elif own.high < other.low:
+        elif value.high < baseline.low:
             worse.append(numbers)
-        elif own > max(getattr(one, name) for one in everyone if one is not outcome):
+        elif value > max(getattr(other, name) for other in everyone if other is not outcome):
             highest.append(numbers)
     if better:
         good = f"Better than independent members at {join_names(better)}"

@@ -71,7 +71,7 @@ def histogram_plot(study: Study) -> Plot:
     for score, sets in list(study.detection.items())[:_HISTOGRAMS]:
         values = {name: scores[score].numpy() for name, scores in study.scores.items()}
         edges = histogram_edges(np.concatenate(list(values.values())))
-        series = {name: histogram(name, own, edges) for name, own in values.items()}
+        series = {name: histogram(name, scores, edges) for name, scores in values.items()}
         known, limit = series[study.known], study.thresholds.get(score)
         panels += [score_panel(score, known, series[name], limit, legend="best") for name in sets]
     return Plot(panels, columns=len(study.scores) - 1, size=(2.8, 1.9))
@@ -101,7 +101,7 @@ def examples_plot(divergent: Divergent, name: str) -> Plot:
     panels: list[AnyPanel] = []
     for kind, examples in (("most", divergent.most), ("least", divergent.least)):
         side = f"{kind}\ndivergent\nby {divergent.score} ({name})"
-        panels += [_image(one, "" if place else side) for place, one in enumerate(examples)]
+        panels += [_image(example, "" if i else side) for i, example in enumerate(examples)]
         panels += [Text()] * (columns - len(examples))
     return Plot(panels, columns=columns, size=(1.7, 2.2))
 

@@ -91,11 +91,11 @@ def draw(plot: Plot) -> Figure:
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, sharey=shared)
-        for place, own in enumerate(axes.flat):
+        for place, panel_axes in enumerate(axes.flat):
             panel = plot.panels[place] if place < len(plot.panels) else Text()
-            _draw_any(own, panel)
+            _draw_any(panel_axes, panel)
             if shared and place % columns:
-                own.set_ylabel("")
+                panel_axes.set_ylabel("")
         _add_legend(figure, axes)
     return figure
 
@@ -128,7 +128,7 @@ def _draw_any(axes: Axes, panel: AnyPanel) -> None:
 def _shape(plot: Plot) -> str:
     if any(isinstance(panel, Image) for panel in plot.panels):
         return "image"
-    square = any(isinstance(one, Matrix) or getattr(one, "square", False) for one in plot.panels)
+    square = any(isinstance(p, Matrix) or getattr(p, "square", False) for p in plot.panels)
     return "square" if square else "panel"
 
 
@@ -154,13 +154,14 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
 
 def _offsets(panel: Panel) -> tuple[list[float], float]:
     """Bars and points that share a name stand side by side: how far off, and how wide each is."""
-    beside = [one for one in panel.series if one.kind in ("bars", "points")]
-    places = [name for one in beside for name in set(one.x) if isinstance(name, str)]
+    beside = [series for series in panel.series if series.kind in ("bars", "points")]
+    places = [name for series in beside for name in set(series.x) if isinstance(name, str)]
     if panel.stacked or len(set(places)) == len(places):
         return [0.0] * len(panel.series), 0.7
     width = 0.8 / len(beside)
-    place = {id(one): (number - (len(beside) - 1) / 2) * width for number, one in enumerate(beside)}
-    return [place.get(id(one), 0.0) for one in panel.series], 0.92 * width
+    middle = (len(beside) - 1) / 2
+    offsets = {id(series): (number - middle) * width for number, series in enumerate(beside)}
+    return [offsets.get(id(series), 0.0) for series in panel.series], 0.92 * width
 
 
 def _places(series: Series, names: list[str], offset: float) -> NDArray[Any]:
@@ -180,7 +181,7 @@ def _draw_line(axes: Axes, series: Series, x: NDArray[Any]) -> None:
 def _draw_points(axes: Axes, panel: Panel, series: Series, x: NDArray[Any]) -> None:
     color, marker = _look(series)
     y, errors = np.asarray(series.y), _errors(series)
-    crowded = sum(len(one.x) for one in panel.series) > _CROWD
+    crowded = sum(len(other.x) for other in panel.series) > _CROWD
     size: dict[str, Any] = {"markersize": 2.5, "capsize": 0.0} if crowded else {"capsize": 2.5}
     common: dict[str, Any] = {"fmt": marker, "color": color, "linewidth": 1.0, **size}
     if panel.horizontal:
@@ -341,9 +342,9 @@ def _draw_image(axes: Axes, image: Image) -> None:
 def _add_legend(figure: Figure, axes: Any) -> None:
     """One legend below all panels for those that have none of their own."""
     handles: dict[str, Any] = {}
-    for own in axes.flat:
-        if own.get_legend() is None:
-            for handle, name in zip(*own.get_legend_handles_labels(), strict=True):
+    for panel_axes in axes.flat:
+        if panel_axes.get_legend() is None:
+            for handle, name in zip(*panel_axes.get_legend_handles_labels(), strict=True):
                 handles.setdefault(name, handle)
     if len(handles) > 1:
         columns = min(5, len(handles))

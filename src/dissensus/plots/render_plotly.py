@@ -61,8 +61,10 @@ def _traces(series: Series, panel: Panel, first: bool) -> list[dict[str, Any]]:
     traces = [*_band(series), _trace(series, panel, first)]
     if panel.horizontal:
         swap = {"x": "y", "y": "x", "error_y": "error_x"}
-        traces = [{swap.get(key, key): value for key, value in one.items()} for one in traces]
-        traces = [one | ({"orientation": "h"} if one["type"] == "bar" else {}) for one in traces]
+        traces = [{swap.get(key, key): value for key, value in trace.items()} for trace in traces]
+        for trace in traces:
+            if trace["type"] == "bar":
+                trace["orientation"] = "h"
     return traces
 
 

@@ -42,9 +42,9 @@ _SPACES = {"score": "scores", "probability": "probabilities", "outputs": "output
 def beta_sweep(contents: Contents) -> Figure | None:
     """ERR, mean ERR, DIV, accuracy and debiased share along β (collusion, Figures 2 and 3)."""
     chosen = [(s, line) for s in contents.sweeps for line in s.lines if len(line.points) > 1]
-    own = runs_as_sweep(contents.methods)
-    if own is not None and len(own.lines[0].points) > 2:  # two are a comparison, not a sweep
-        chosen.append((own, own.lines[0]))
+    from_runs = runs_as_sweep(contents.methods)
+    if from_runs is not None and len(from_runs.lines[0].points) > 2:  # two are a comparison
+        chosen.append((from_runs, from_runs.lines[0]))
     if not chosen:
         return None
     views = [
@@ -62,7 +62,7 @@ def beta_sweep(contents: Contents) -> Figure | None:
         ("sweep", "at", *_NAMES.values(), "verdicts"),
         [_sweep_row(sweep, line, point) for sweep, line in chosen for point in line.points],
         [Reference(sweep.file, "rows") for sweep in dict.fromkeys(sweep for sweep, _ in chosen)],
-        ("sweep",) if len(views) > 1 else (),
+        ("sweep",),
     )
 
 
@@ -78,7 +78,7 @@ def _axis_name(sweep: Sweep) -> str:
 def _sweep_panels(sweep: Sweep, line: SweepLine) -> list[Panel]:
     panels = []
     for names, label, shares in _PANELS:
-        series = [one for name in names if (one := _sweep_series(line, name)) is not None]
+        series = [s for name in names if (s := _sweep_series(line, name)) is not None]
         if not series:
             continue
         title = "ERR and mean ERR"
@@ -215,7 +215,7 @@ def debiased_share(contents: Contents) -> Figure | None:
             percent,
         )
         views.append(View(Plot([panel], alt), (space,)))
-    every = [(space, *item) for space, shares in spaces.items() for item in shares]
+    measured = [(space, *item) for space, shares in spaces.items() for item in shares]
     return Figure(
         "debiased-share",
         "Debiased share",
@@ -223,7 +223,7 @@ def debiased_share(contents: Contents) -> Figure | None:
         "shifted by a constant. Such diversity does nothing for any single input.",
         views,
         ("method", "space", "share"),
-        [[method.name, space, (share, "percent")] for space, _, method, share in every],
-        [share.source for _, _, _, share in every],
-        ("space",) if len(views) > 1 else (),
+        [[method.name, space, (share, "percent")] for space, _, method, share in measured],
+        [share.source for _, _, _, share in measured],
+        ("space",),
     )

@@ -167,8 +167,8 @@ class Detection:
     def mean_auroc(self, score: str) -> Number | None:
         """The mean AUROC of ``score`` over all OOD sets, with its interval if there is one set."""
         rows = [row for row in self.rows("detection") if row.text("score") == score]
-        every = (row.number("auroc", "auroc_low", "auroc_high") for row in rows)
-        numbers = [number for number in every if number is not None]
+        aurocs = (row.number("auroc", "auroc_low", "auroc_high") for row in rows)
+        numbers = [auroc for auroc in aurocs if auroc is not None]
         if len(numbers) < 2:
             return numbers[0] if numbers else None
         keys = ", ".join(number.source.key for number in numbers)
@@ -285,6 +285,8 @@ class Contents:
     @property
     def score(self) -> str:
         """The score of tables and sentences: PDS, or the first of the records without it."""
-        every = [detection.rows("detection") for _, _, detection in self.with_detection()]
-        scores = [row.text("score") for rows in every for row in rows]
+        detections = (d for _, _, d in self.with_detection())
+        scores = [
+            row.text("score") for detection in detections for row in detection.rows("detection")
+        ]
         return "pds" if "pds" in scores else next(iter(scores), "")

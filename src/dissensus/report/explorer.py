@@ -22,13 +22,7 @@ from dissensus.report.contents import (
     SweepPoint,
 )
 from dissensus.report.figure import Cell, percent, short
-from dissensus.report.html import (
-    Elements,
-    Html,
-    element,
-    missing,
-    save_buttons,
-)
+from dissensus.report.html import Elements, Html, element, missing, save_buttons
 from dissensus.report.sweep_files import runs_as_sweep
 
 __all__ = ["Explorer", "Stop", "explorer_section", "explorers"]
@@ -123,9 +117,9 @@ def _rms(values: Floats) -> float:
 
 def explorers(contents: Contents) -> list[Explorer]:
     """Every set of held-out predictions at two or more β: sweeps first, then the runs."""
-    own = runs_as_sweep(contents.methods)
-    sweeps = [*contents.sweeps, *([own] if own else [])]
-    return [one for sweep in sweeps if (one := _explorer(sweep)) is not None]
+    from_runs = runs_as_sweep(contents.methods)
+    sweeps = [*contents.sweeps, *([from_runs] if from_runs else [])]
+    return [explorer for sweep in sweeps if (explorer := _explorer(sweep)) is not None]
 
 
 def _explorer(sweep: Sweep) -> Explorer | None:
@@ -184,7 +178,7 @@ def explorer_section(sets: Sequence[Explorer], make: Elements) -> Html:
     ]
     canvas = {"class_": "canvas", "role": "img", "aria_labelledby": "alt-explorer"}
     controls = (_set_list(sets), _slider(sets[0]), *_lists())
-    sources = [stop.source for one in sets for stop in one.stops]
+    sources = [stop.source for explorer in sets for stop in explorer.stops]
     table = make.table(("from", "β", *_READOUT.values()), _rows(sets), "the collusion explorer")
     return element(
         "figure",
@@ -203,7 +197,7 @@ def explorer_section(sets: Sequence[Explorer], make: Elements) -> Html:
 def _set_list(sets: Sequence[Explorer]) -> Html | None:
     if len(sets) < 2:
         return None
-    options = [element("option", one.name, value=index) for index, one in enumerate(sets)]
+    options = [element("option", e.name, value=index) for index, e in enumerate(sets)]
     return element("label", "from", element("select", *options, id="explorer-source"))
 
 

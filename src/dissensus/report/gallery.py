@@ -50,9 +50,11 @@ def _gallery(title: str, lead: str, parts: Sequence[Html], needs: str) -> Html:
 
 
 def _half(images: Sequence[tuple[Record, Images]], name: str, kind: str) -> Html:
-    own = [one for one in images if (one[0].text("set"), one[0].text("kind")) == (name, kind)]
-    words = f"{kind} divergent of {name}, by {own[0][0].text('score')}" if own else ""
-    items = element("ul", *(_divergent_item(*one) for one in own), class_="pictures")
+    chosen = [
+        (row, image) for row, image in images if (row.text("set"), row.text("kind")) == (name, kind)
+    ]
+    words = f"{kind} divergent of {name}, by {chosen[0][0].text('score')}" if chosen else ""
+    items = element("ul", *(_divergent_item(*item) for item in chosen), class_="pictures")
     return element("div", element("h4", words), items)
 
 

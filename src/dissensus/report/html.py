@@ -138,8 +138,8 @@ class Elements:
     def sources(self, sources: Sequence[Reference]) -> Html:
         """A list of files and keys, each once."""
         items = [
-            element("li", element("a", str(one.file), href=self.link(one.file)), f" → {one.key}")
-            for one in dict.fromkeys(sources)
+            element("li", element("a", str(s.file), href=self.link(s.file)), f" → {s.key}")
+            for s in dict.fromkeys(sources)
         ]
         return element("ul", *items, class_="sources")
 

@@ -62,7 +62,7 @@ def training(contents: Contents) -> Figure | None:
         ("method", "epoch", *_TERMS.values()),
         rows,
         [Reference(method.epochs[0].file, "epochs") for method in trained],
-        ("measured on",) if len(views) > 1 else (),
+        ("measured on",),
     )
 
 
@@ -125,7 +125,7 @@ def pairs_of_members(contents: Contents) -> Figure | None:
         ("method", "measure", "mean over pairs"),
         rows,
         sources,
-        ("measure",) if len(views) > 1 else (),
+        ("measure",),
     )
 
 
@@ -180,8 +180,8 @@ def ensemble_diversity(contents: Contents) -> Figure | None:
     ]
     if not runs:
         return None
-    every = np.concatenate([values for _, _, values in runs])
-    edges = np.linspace(np.floor(every.min()), max(np.ceil(every.max()), 0.0), _BINS + 1)
+    pooled = np.concatenate([values for _, _, values in runs])
+    edges = np.linspace(np.floor(pooled.min()), max(np.ceil(pooled.max()), 0.0), _BINS + 1)
     series, rows, medians = [], [], {}
     for number, method, values in runs:
         series.append(histogram(method.name, values, edges, number, fill=len(runs) < 3))

@@ -62,13 +62,13 @@ class Column:
 def columns(contents: Contents) -> list[Column]:
     """The columns that at least one run fills."""
     methods, score = contents.methods, contents.score
-    every = [_column(*words, [m.numbers.get(words[0]) for m in methods]) for words in _METRICS]
-    every.append(_verdict_column(methods))
+    table = [_column(*words, [m.numbers.get(words[0]) for m in methods]) for words in _METRICS]
+    table.append(_verdict_column(methods))
     meaning = f"Mean over the unknown sets, with the score {score}."
     aurocs = [m.detection.mean_auroc(score) if m.detection else None for m in methods]
-    every.append(_column("auroc", "AUROC", meaning, "high", "estimate", aurocs))
-    every.append(_robust_column(contents))
-    return [column for column in every if any(column.entries)]
+    table.append(_column("auroc", "AUROC", meaning, "high", "estimate", aurocs))
+    table.append(_robust_column(contents))
+    return [column for column in table if any(column.entries)]
 
 
 def _column(
@@ -80,20 +80,18 @@ def _column(
     numbers: Sequence[Number | None],
 ) -> Column:
     """A column of ``numbers``, with marks on the best and on all that look equal to it."""
-    texts = ["" if number is None else format_number(number, form) for number in numbers]
     known = [number for number in numbers if number is not None]
     best = ""
     if better and len(known) > 1:
         top = (max if better == "high" else min)(known, key=lambda number: number.value)
         best = format_number(top, form).partition(" ")[0]
     entries: list[Entry | None] = []
-    for number, text in zip(numbers, texts, strict=True):
-        value, _, interval = text.partition(" ")
-        entries.append(
-            None
-            if number is None
-            else Entry(value, number.value, number.source, bool(best) and value == best, interval)
-        )
+    for number in numbers:
+        if number is None:
+            entries.append(None)
+            continue
+        text, _, interval = format_number(number, form).partition(" ")
+        entries.append(Entry(text, number.value, number.source, text == best, interval))
     return Column(name, heading, meaning, entries)
 
 
@@ -113,9 +111,10 @@ def _verdict_column(methods: Sequence[Method]) -> Column:
 def _robust_column(contents: Contents) -> Column:
     """Worst-case accuracy; entries that ``dissensus attack`` has flagged are called doubtful."""
     budgets = [_budgets(method.attacks) for method in contents.methods]
-    every = [key for own in budgets for key in own]  # the most common one, then the largest
-    common = max(every, key=lambda key: (every.count(key), key[1]), default=None)
-    numbers = [own.get(common) if common else None for own in budgets]
+    keys = [key for accuracies in budgets for key in accuracies]
+    # The budget that most runs have; of several, the largest.
+    common = max(keys, key=lambda key: (keys.count(key), key[1]), default=None)
+    numbers = [accuracies.get(common) if common else None for accuracies in budgets]
     meaning = "Accuracy in the worst case over all attacks."
     if common is not None:
         meaning = (

@@ -185,8 +185,8 @@ class _RunFolder:
         names = None if record is None else record.at("id")
         if record is None or not isinstance(names, dict) or not names:
             return None
-        own = self.path.resolve().name
-        name = own if own in names else str(next(iter(names)))
+        name = self.path.resolve().name
+        name = name if name in names else str(next(iter(names)))
         return self.log.attempt(record.file, read_detection, record, name)
 
     def attacks(self, classes: tuple[str, ...]) -> tuple[Record | None, AttackImages | None]:
@@ -206,7 +206,8 @@ class _RunFolder:
         if record.text("format") != kind:
             self.log.notes.append(f"{file} is not a record of `dissensus {command}`")
             return None
-        written, trained = (one.text("environment.written") for one in (record, self.record))
+        written = record.text("environment.written")
+        trained = self.record.text("environment.written")
         if written and trained and written < trained:
             self.log.notes.append(
                 f"{file} is left out: it is older than the run's last training; run "

@@ -41,7 +41,10 @@ def roc(contents: Contents) -> Figure | None:
         "The share of unknown inputs that a score flags, against the share of known inputs that it "
         "flags by mistake. The area below the curve is the AUROC: 0.5 is chance, 1 is perfect. "
         "Intervals are bootstrap intervals over inputs.",
-        [View(Plot(own, _auroc_alt(contents, score)), (score,)) for score, own in by_score.items()],
+        [
+            View(Plot(rocs, _auroc_alt(contents, score)), (score,))
+            for score, rocs in by_score.items()
+        ],
         ("method", "unknown set", "score", "AUROC", "FPR95"),
         rows,
         [detection.record.reference("curves, detection") for _, _, detection in methods],
@@ -79,21 +82,21 @@ def score_histograms(contents: Contents) -> Figure | None:
             edges, share, score = row.array("edges"), row.arrays("share"), row.text("score")
             limit = row.number("threshold")
             known = share.pop(detection.id_name)
-            for name, own in [(detection.id_name, known), *share.items()]:
-                mean = float((own * (edges[:-1] + edges[1:]) / 2).sum())
+            for name, heights in [(detection.id_name, known), *share.items()]:
+                mean = float((heights * (edges[:-1] + edges[1:]) / 2).sum())
                 end = "–" if limit is None else short(limit.value)
                 rows.append([method.name, score, name, short(mean), end])
-            for name, own in share.items():
+            for name, heights in share.items():
                 panel = score_panel(
                     score,
                     Series(f"known ({detection.id_name})", edges, known, kind="steps"),
-                    Series(f"unknown ({name})", edges, own, kind="steps"),
+                    Series(f"unknown ({name})", edges, heights, kind="steps"),
                     None if limit is None else limit.value,
                     method.name,
                     style=number,
                 )
                 panels.setdefault((score, name), []).append(panel)
-                overlap = float(np.minimum(own, known).sum())
+                overlap = float(np.minimum(heights, known).sum())
                 overlaps.setdefault((score, name), {})[method.name] = overlap
     if not panels:
         return None
@@ -115,7 +118,7 @@ def score_histograms(contents: Contents) -> Figure | None:
         views,
         ("method", "score", "set", "mean of the score", "threshold"),
         rows,
-        [one.record.reference("histograms") for _, _, one in contents.with_detection()],
+        [detection.record.reference("histograms") for _, _, detection in contents.with_detection()],
         ("score", "unknown set"),
     )
 
@@ -178,7 +181,7 @@ def accuracy_epsilon(contents: Contents) -> Figure | None:
         ("method", "attack", "accuracy"),
         rows,
         [record.reference("curves, budgets") for _, _, record in contents.with_attacks()],
-        ("norm",) if len(views) > 1 else (),
+        ("norm",),
     )
 
 

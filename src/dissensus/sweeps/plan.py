@@ -22,6 +22,7 @@ from dissensus.runs.settings import Sections, setting_fields
 from dissensus.specs import join_spec, nearest, split_spec
 from dissensus.sweeps.engines import Cell, plain
 from dissensus.sweeps.grid import Grid, Point, file_name, label, points, written
+from dissensus.sweeps.search import check_counts
 from dissensus.training.optim import Optimizer
 
 __all__ = ["CELLS", "SEARCH", "SUMMARY", "Plan", "cell_label", "known_keys", "with_point"]
@@ -64,10 +65,7 @@ class Plan:
     batch: int = 5
 
     def __post_init__(self) -> None:
-        for name in ("repeats", "trials", "batch"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}")
+        check_counts(repeats=self.repeats, trials=self.trials, batch=self.batch)
         if "name" not in self.sections["data"]:
             raise ValueError("say what to train on, such as --data digits or --data table.csv")
         twice = [key for key in self.space if key in self.grid]
@@ -90,12 +88,10 @@ class Plan:
 
         ``task`` is that of the data; ``chosen`` are the choices of the search by repeat.
         """
-        known = chosen or {}
-        every = points(self.grid)
         return [
-            self.cell(task, point, repeat, known.get(repeat, {}), number)
+            self.cell(task, point, repeat, (chosen or {}).get(repeat, {}), number)
             for repeat in range(self.repeats)
-            for number, point in enumerate(every)
+            for number, point in enumerate(points(self.grid))
         ]
 
     def cell(self, task: str, point: Point, repeat: int, chosen: Point, number: int = 0) -> Cell:
@@ -217,20 +213,20 @@ def known_keys(sections: Sections) -> list[str]:
     """All keys that a grid over ``sections`` may vary; any ``model.…`` for a model of one's own."""
     objective = str(sections["training"]["objective"])
     parse(objective)  # says what is wrong with it
-    own = [key for layer in objective.split("/") for key in _layer_keys(layer)]
+    layers = objective.split("/")
     builder = MODELS.get(str(sections["model"].get("name", "")))
     names = () if builder is None else inspect.signature(builder).parameters
     options = [_MODEL + name for name in names if name not in ("input_shape", "outputs")]
-    return list(dict.fromkeys([*own, *_OPTIMIZER_KEYS, *_OPTIONS, *options]))
+    settings = [key for layer in layers for key in _layer_keys(layer)]
+    return list(dict.fromkeys([*settings, *_OPTIMIZER_KEYS, *_OPTIONS, *options]))
 
 
 def _check_keys(grid: Grid, sections: Sections, option: str) -> None:
     """Raise for a key that is not known, or that the objectives of the grid do not all have."""
     objectives = [str(text) for text in grid.get("objective", [sections["training"]["objective"]])]
+    foreign = str(sections["model"].get("name", "")) not in MODELS
     for text in objectives:
-        one = {**sections, "training": {**sections["training"], "objective": text}}
-        known = known_keys(one)
-        foreign = str(sections["model"].get("name", "")) not in MODELS
+        known = known_keys({**sections, "training": {**sections["training"], "objective": text}})
         for key in grid:
             if key in known or (foreign and key.startswith(_MODEL) and key != _MODEL):
                 continue

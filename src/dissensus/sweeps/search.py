@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from dissensus.sweeps.engines import Cell, CellFolder, Record
@@ -22,7 +23,17 @@ from dissensus.sweeps.grid import Point
 if TYPE_CHECKING:
     from dissensus.sweeps.plan import Plan
 
-__all__ = ["SharedStudy", "Trial", "best_trial", "propose", "search", "search_repeats"]
+    Train = Callable[[Sequence[Cell], CellFolder, Callable[[Record], object]], None]
+
+__all__ = [
+    "SharedStudy",
+    "Trial",
+    "best_trial",
+    "check_counts",
+    "propose",
+    "search",
+    "search_repeats",
+]
 
 #: Values to choose from, in order where they are numbers.
 Space = Mapping[str, Sequence[Any]]
@@ -80,9 +91,7 @@ def propose(
     """
     if not space or not all(len(values) for values in space.values()):
         raise ValueError(f"a search needs values to choose from, got {dict(space)}")
-    for name, count in (("trials", trials), ("batch", batch)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name} must be a whole number, 1 or more, got {count!r}")
+    check_counts(trials=trials, batch=batch)
     study, distributions = _study(space, trials, seed)
     known: dict[tuple[int, ...], float] = {}
     done: list[Trial] = []
@@ -104,6 +113,13 @@ def propose(
                 shared.end_trial(trial.number, value)
             done.append(Trial(_choice(space, key), value if math.isfinite(value) else math.nan))
     return done
+
+
+def check_counts(**counts: Any) -> None:
+    """Raise for a count that is not a whole number, 1 or more."""
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"{name} must be a whole number, 1 or more, got {count!r}")
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
@@ -217,7 +233,7 @@ def search_repeats(
     plan: Plan,
     task: str,
     folder: CellFolder,
-    train: Callable[[Sequence[Cell], CellFolder, Callable[[Record], object]], None],
+    train: Train,
     searching: Callable[[int, int], object],
     storage: str | None,
 ) -> dict[int, Point]:
@@ -261,28 +277,28 @@ def search_repeats(
             repeat: [plan.trial(task, choice, repeat) for choice in choices]
             for repeat, choices in proposals.items()
         }
-        errors = _validation_errors([cell for own in cells.values() for cell in own], folder, train)
+        errors = _validation_errors(list(chain(*cells.values())), folder, train)
         with turn():
-            for repeat, own in cells.items():
+            for repeat, batch in cells.items():
                 try:
-                    values = [errors[cell["name"]] for cell in own]
+                    values = [errors[cell["name"]] for cell in batch]
                     proposals[repeat] = searches[repeat].send(values)
                 except StopIteration as over:
                     trials[repeat] = over.value
                     del proposals[repeat]
         tried = min(total, tried + plan.batch * plan.repeats)
     searching(total, total)
-    return {repeat: best_trial(every).choice for repeat, every in sorted(trials.items())}
+    return {repeat: best_trial(done).choice for repeat, done in sorted(trials.items())}
 
 
 def _validation_errors(
     cells: Sequence[Cell],
     folder: CellFolder,
-    train: Callable[[Sequence[Cell], CellFolder, Callable[[Record], object]], None],
+    train: Train,
 ) -> dict[str, float]:
     """Validation ERR of every cell by name; NaN for one that failed."""
     check_cells(cells)
     records, missing = find_missing(cells, folder, again=False)
     train(missing, folder, lambda record: records.update({record["name"]: record}))
-    metrics = {name: r.get("result", {}).get("val", {}) for name, r in records.items()}
-    return {name: float(own.get("ensemble_error", math.nan)) for name, own in metrics.items()}
+    val = {name: record.get("result", {}).get("val", {}) for name, record in records.items()}
+    return {name: float(m.get("ensemble_error", math.nan)) for name, m in val.items()}

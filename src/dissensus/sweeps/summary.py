@@ -205,8 +205,8 @@ def summarize(cells: Sequence[Cell], records: Iterable[Record]) -> Summary:
         grouped.setdefault(cell["number"], []).append(cell)
     rows = []
     for group in grouped.values():
-        own = [known[cell["name"]] for cell in group if cell["name"] in known]
-        rows.append(_row(group[0]["point"], len(group), own))
+        there = [known[cell["name"]] for cell in group if cell["name"] in known]
+        rows.append(_row(group[0]["point"], len(group), there))
     most = max((row.done for row in rows), default=0)
     able = [row for row in rows if row.done == most and "ensemble_error" in row.val]
     if able:

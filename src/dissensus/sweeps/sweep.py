@@ -127,23 +127,21 @@ def _plan(options: Sweep) -> tuple[Path, Plan]:
     asked = resolve(options)
     out = _folder(asked)
     stored = Plan.read(out) if asked["run"]["resume"] else None
-    plan: dict[str, Any] = {"grid": {}, "space": {}}
-    if stored is not None:
-        names = ("grid", "space", "repeats", "trials", "batch")
-        plan = {name: getattr(stored, name) for name in names}
-    given = {
+    settings = {
         "grid": _grid(options.grid, "--grid"),
         "space": _grid(options.search, "--search"),
         "repeats": options.repeats,
         "trials": options.trials,
         "batch": options.batch,
     }
-    plan |= {name: value for name, value in given.items() if value is not None}
-    return out, Plan(resolve(options, None if stored is None else stored.sections), **plan)
+    before = {} if stored is None else {name: getattr(stored, name) for name in settings}
+    now: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    sections = asked if stored is None else resolve(options, stored.sections)
+    return out, Plan(sections, **before | now)
 
 
-def _grid(given: tuple[str, ...] | dict[str, Any], option: str) -> Grid | None:
-    """The axes of a grid; None where nothing was said."""
-    if isinstance(given, dict):
-        return {key: list(values) for key, values in given.items()} or None
-    return parse_grid(given, option) if given else None
+def _grid(axes: tuple[str, ...] | dict[str, Any], option: str) -> Grid | None:
+    """The axes of a grid; None if there are none."""
+    if isinstance(axes, dict):
+        return {key: list(values) for key, values in axes.items()} or None
+    return parse_grid(axes, option) if axes else None

@@ -174,9 +174,9 @@ class CellTrainer:
     def data(self, config: dict[str, Any]) -> tuple[Data, DataSummary]:
         """The data of a cell; those of a repeat are loaded once for all its cells."""
         normalize = bool(config["model"].get("normalize"))
-        own = {k: v for k, v in config["data"].items() if k not in _NOT_OF_DATA}
+        settings = {k: v for k, v in config["data"].items() if k not in _NOT_OF_DATA}
         options = config.get("data_options") or {}
-        key = json.dumps([own, options, normalize], sort_keys=True)
+        key = json.dumps([settings, options, normalize], sort_keys=True)
         if key not in self._data:
             asked = {**config, "data": dict(config["data"])}
             if self.data_dir is not None:

@@ -87,13 +87,11 @@ def engine_named(
     """
     if name not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {name!r}")
-    given = {"jobs": jobs, "cpus": cpus, "gpus": gpus, "address": address}
-    known = {key: value for key, value in given.items() if value is not None}
-    if ENGINES[name] is RayEngine:
-        return RayEngine(**known)  # type: ignore[arg-type]
-    if known.keys() - {"jobs"}:
+    every = {"jobs": jobs, "cpus": cpus, "gpus": gpus, "address": address}
+    settings: dict[str, Any] = {key: value for key, value in every.items() if value is not None}
+    if name == "local" and settings.keys() - {"jobs"}:
         raise ValueError("--cpus-per-run, --gpus-per-run and --ray-address are for --engine ray")
-    return LocalEngine(**known)  # type: ignore[arg-type]
+    return ENGINES[name](**settings)
 
 
 @dataclass(frozen=True)

@@ -73,14 +73,14 @@ def _local(ray: ModuleType, cores: int | None, variables: dict[str, str]) -> Ite
     place = tempfile.gettempdir()
     if len(place) > _LONGEST and os.name != "nt":
         place = "/tmp"
-    own = {
+    settings = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_TOKEN": _secret(),
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
     with (
         tempfile.TemporaryDirectory(prefix="ray", dir=place, ignore_cleanup_errors=True) as folder,
-        environment_set(own, "RAY_AUTH_MODE"),  # Ray sets that one itself
+        environment_set(settings, "RAY_AUTH_MODE"),  # Ray sets that one itself
     ):
         try:
             with environment_set(variables):
