@@ -316,6 +316,10 @@ def test_check_loss_inputs_asks_for_what_the_loss_needs() -> None:
     outputs = torch.zeros(2, 4, 1)
     losses.check_loss_inputs(outputs, torch.zeros(4, 1), "mse")
     losses.check_loss_inputs(outputs, torch.zeros(4), squared)  # the callable's own affair
+    with pytest.raises(ValueError, match="one entry for each example, a batch of 4"):
+        losses.check_loss_inputs(outputs, torch.zeros(3), squared)
+    with pytest.raises(ValueError, match="targets must be finite"):
+        losses.check_loss_inputs(outputs, torch.full((4,), torch.nan), squared)
     with pytest.raises(ValueError, match=r"pass targets\[:, None\]"):
         losses.check_loss_inputs(outputs, torch.zeros(4), "mse")
     with pytest.raises(ValueError, match="logits must have at least two classes"):

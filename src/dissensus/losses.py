@@ -20,10 +20,12 @@ from torch.nn.functional import log_softmax
 
 from dissensus.outputs import (
     check_combination,
+    check_finite,
     check_logits,
     check_outputs,
     check_regression_targets,
     check_targets,
+    check_tensor,
     combined_log_probs,
     log_mean_exp,
     majority_vote,
@@ -154,12 +156,25 @@ def check_loss_inputs(
     """Raise unless ``outputs`` and ``targets`` have the shapes and values that ``loss`` needs."""
     if callable(loss):
         check_outputs(outputs, finite=finite)
+        _check_callable_targets(targets, outputs.shape[1])
     elif LOSSES[loss].classification:
         check_logits(outputs, finite=finite)
         check_targets(targets, outputs.shape[1], outputs.shape[2])
     else:
         check_outputs(outputs, finite=finite)
         check_regression_targets(targets, outputs)
+
+
+def _check_callable_targets(targets: Tensor, batch: int) -> None:
+    """Raise unless ``targets`` hold one finite entry for each example; the loss knows the rest."""
+    check_tensor(targets)
+    if tuple(targets.shape[:1]) != (batch,):
+        raise ValueError(
+            f"targets must have one entry for each example, a batch of {batch}, got "
+            f"{tuple(targets.shape)}"
+        )
+    if targets.is_floating_point():
+        check_finite(targets, name="targets")
 
 
 class Errors(NamedTuple):

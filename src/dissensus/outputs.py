@@ -34,6 +34,7 @@ __all__ = [
     "check_outputs",
     "check_regression_targets",
     "check_targets",
+    "check_tensor",
     "check_weights",
     "combine",
     "combined_log_probs",
@@ -122,9 +123,18 @@ def check_labels(targets: Tensor, batch: int, classes: int) -> None:
         )
 
 
+def check_tensor(targets: Tensor) -> None:
+    """Raise unless ``targets`` is a tensor."""
+    if not isinstance(targets, Tensor):
+        raise ValueError(
+            f"targets must be a torch.Tensor, got {type(targets).__name__}; "
+            "convert them with torch.as_tensor"
+        )
+
+
 def check_targets(targets: Tensor, batch: int, classes: int) -> None:
     """Raise unless ``targets`` are labels ``[batch]`` or probabilities ``[batch, classes]``."""
-    _check_tensor(targets)
+    check_tensor(targets)
     if not targets.is_floating_point():
         check_labels(targets, batch, classes)
         return
@@ -149,7 +159,7 @@ def check_targets(targets: Tensor, batch: int, classes: int) -> None:
 
 def check_regression_targets(targets: Tensor, outputs: Tensor) -> None:
     """Raise unless ``targets`` are finite floats of the shape of one member's outputs."""
-    _check_tensor(targets)
+    check_tensor(targets)
     wanted = tuple(outputs.shape[1:])
     if tuple(targets.shape) != wanted:
         hint = "; pass targets[:, None]" if tuple(targets.shape) == wanted[:1] else ""
@@ -198,14 +208,6 @@ def _hidden(values: Tensor) -> bool:
     return bool(
         torch._C._functorch.is_functorch_wrapped_tensor(values) or torch.compiler.is_compiling()
     )
-
-
-def _check_tensor(targets: Tensor) -> None:
-    if not isinstance(targets, Tensor):
-        raise ValueError(
-            f"targets must be a torch.Tensor, got {type(targets).__name__}; "
-            "convert them with torch.as_tensor"
-        )
 
 
 # ---- members into one prediction ----------------------------------------------------------------
@@ -299,14 +301,13 @@ class Predictions:
 
     def __post_init__(self) -> None:
         check_outputs(self.outputs, finite=False)
-        if self.targets is not None:
-            _check_tensor(self.targets)
-        if self.targets is not None and (
-            self.targets.ndim not in (1, 2) or self.targets.shape[0] != self.outputs.shape[1]
-        ):
+        if self.targets is None:
+            return
+        check_tensor(self.targets)
+        if self.targets.ndim not in (1, 2) or len(self.targets) != len(self):
             raise ValueError(
-                f"targets must be [batch] or [batch, outputs] with a batch of "
-                f"{self.outputs.shape[1]}, got {tuple(self.targets.shape)}"
+                f"targets must be [batch] or [batch, outputs] with a batch of {len(self)}, got "
+                f"{tuple(self.targets.shape)}"
             )
 
     @property
@@ -336,10 +337,10 @@ class Predictions:
             raise ValueError(f"no predictions at {path}: there is no such file")
         tensors, meta = _read_npz(path) if path.suffix == ".npz" else _read_safetensors(path)
         if "outputs" not in tensors:
-            found = ", ".join(sorted(tensors)) or "nothing"
+            names = ", ".join(sorted(tensors)) or "nothing"
             raise ValueError(
                 f"{path} is not a predictions file: it must hold 'outputs' "
-                f"[members, batch, outputs] and may hold 'targets', got {found}"
+                f"[members, batch, outputs] and may hold 'targets', got {names}"
             )
         try:
             return cls(tensors["outputs"], tensors.get("targets"), meta)

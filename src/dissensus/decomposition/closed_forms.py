@@ -9,11 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.losses import (
-    check_loss,
-    check_loss_inputs,
-    cross_entropy,
-)
+from dissensus.losses import check_loss, check_loss_inputs, cross_entropy
 from dissensus.outputs import (
     check_outputs,
     check_weights,

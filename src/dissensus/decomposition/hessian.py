@@ -9,12 +9,8 @@ import torch
 from torch import Tensor
 
 from dissensus.decomposition.closed_forms import derivative
-from dissensus.decomposition.identity import check_callable_targets
-from dissensus.outputs import (
-    check_outputs,
-    check_weights,
-    weighted_mean,
-)
+from dissensus.losses import check_loss_inputs
+from dissensus.outputs import check_outputs, check_weights, weighted_mean
 
 __all__ = ["HessianDiversity", "hessian_diversity", "hessian_terms"]
 
@@ -77,8 +73,7 @@ def hessian_diversity(
             f"loss must be a callable (prediction, target) -> [batch], got {loss!r}; "
             "for squared error pass dissensus.losses.mse"
         )
-    check_outputs(outputs)
-    check_callable_targets(targets, outputs.shape[1])
+    check_loss_inputs(outputs, targets, loss)
     check_weights(weights, outputs.shape[0])
     terms = hessian_terms(outputs, targets, loss, weights, form)
     _check_solved(terms, form)

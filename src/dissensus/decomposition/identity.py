@@ -10,24 +10,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from dissensus.losses import (
-    LossLike,
-    check_loss,
-    check_loss_inputs,
-    errors,
-    natural_combination,
-)
-from dissensus.outputs import (
-    check_finite,
-    check_outputs,
-    check_weights,
-    weighted_mean,
-)
+from dissensus.losses import LossLike, check_loss, check_loss_inputs, errors, natural_combination
+from dissensus.outputs import check_outputs, check_weights, weighted_mean
 
 __all__ = [
     "Decomposition",
     "DecompositionTerms",
-    "check_callable_targets",
     "debias",
     "decompose",
     "decomposition_terms",
@@ -36,7 +24,7 @@ __all__ = [
 
 
 class DecompositionTerms(NamedTuple):
-    """One decomposition an example: ``[batch]`` each, and ``per_member`` ``[members, batch]``."""
+    """The terms of each example, ``[batch]``, and ``per_member`` ``[members, batch]``."""
 
     ensemble_error: Tensor
     member_error: Tensor
@@ -106,8 +94,6 @@ def decompose(
     chosen = check_loss(loss, combine)
     check_loss_inputs(outputs, targets, loss)
     check_weights(weights, outputs.shape[0])
-    if callable(loss):
-        check_callable_targets(targets, outputs.shape[1])
     terms = decomposition_terms(outputs, targets, loss, chosen, weights)
     ensemble_error, member_error = terms.ensemble_error.mean(), terms.member_error.mean()
     return Decomposition(
@@ -142,22 +128,6 @@ def decomposition_terms(
     member_error = weighted_mean(per_member, weights)  # Definition 4.1 (b)
     diversity = member_error - ensemble_error  # Definition 4.2
     return DecompositionTerms(ensemble_error, member_error, diversity, per_member)
-
-
-def check_callable_targets(targets: Tensor, batch: int) -> None:
-    """Raise unless ``targets`` hold one finite entry an example; the callable knows the rest."""
-    if not isinstance(targets, Tensor):
-        raise ValueError(
-            f"targets must be a torch.Tensor, got {type(targets).__name__}; "
-            "convert them with torch.as_tensor"
-        )
-    if tuple(targets.shape[:1]) != (batch,):
-        raise ValueError(
-            f"targets must have one entry an example, a batch of {batch}, got "
-            f"{tuple(targets.shape)}"
-        )
-    if targets.is_floating_point():
-        check_finite(targets, name="targets")
 
 
 # ---- debiasing -----------------------------------------------------------------------------------

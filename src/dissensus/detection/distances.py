@@ -204,10 +204,9 @@ def _ledoit_wolf(covariance: Tensor, fourth: float, rows: int) -> float:
 
 def _with_labels(features: Tensor, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Pieces of the rows in float64, and which mean each belongs to."""
-    start = 0
-    for part in _pieces(features, features.shape[1]):
-        yield part.double(), index[start : start + len(part)]
-        start += len(part)
+    width = features.shape[1]
+    for part, labels in zip(_pieces(features, width), _pieces(index, width), strict=True):
+        yield part.double(), labels
 
 
 def _whitened(factor: Tensor, features: Tensor) -> Tensor:

@@ -109,28 +109,24 @@ def debiased_share(split: Split, space: str | None = None) -> DebiasedShare:
     ``1 − Σ_j w_j ‖f_j − b_j − f̄‖² / Σ_j w_j ‖f_j − f̄‖²`` with the optimal b_j of Appendix C.1
     (weights: ``Σ_j w_j b_j = 0``). For squared error this is a share of DIV itself. ``space`` is
     ``"outputs"`` for a regression; for classifiers ``"score"``, logits centred over the classes,
-    as a constant on all logits of a member changes no prediction, or ``"probability"``.
+    as a constant on all logits of a member changes no prediction, or ``"probability"``. The default
+    is the space in which the ensemble averages.
 
     >>> import torch
     >>> outputs = torch.tensor([[[1.0], [2.0]], [[3.0], [2.0]]])   # apart by 2, then by 0
     >>> debiased_share(Split.of((outputs, torch.zeros(2, 1)))).share   # offsets ∓½: ½ of ½ remains
     0.5
     """
+    space = space or {"mean": "outputs", "score": "score"}.get(split.combine, "probability")
     values = _in_space(split, space)
     spread = float(ambiguity(values, split.weights).mean())
     left = float(ambiguity(debias(values, split.weights), split.weights).mean())
     share = 0.0 if spread == 0 else min(1.0, max(0.0, 1 - left / spread))  # rounding can overstep
     offsets = optimal_offsets(values, split.weights)
-    return DebiasedShare(space or _own_space(split), share, spread, left, offsets)
+    return DebiasedShare(space, share, spread, left, offsets)
 
 
-def _own_space(split: Split) -> str:
-    """The space in which the ensemble averages."""
-    return {"mean": "outputs", "score": "score"}.get(split.combine, "probability")
-
-
-def _in_space(split: Split, space: str | None) -> Tensor:
-    space = space or _own_space(split)
+def _in_space(split: Split, space: str) -> Tensor:
     allowed = ["outputs"] if split.regression else ["score", "probability"]
     if space not in allowed:
         known = " or ".join(repr(name) for name in allowed)

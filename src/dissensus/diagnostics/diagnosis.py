@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -69,22 +69,30 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a record; None where a number is not defined or infinite."""
-        record: dict[str, Any] = {"verdict": self.verdict.word, "reasons": self.verdict.reasons}
-        record |= {"advice": self.verdict.advice, "sentences": self._sentences()}
-        for name in ("judged_on", "members", "examples", "loss", "combine", "notes"):
-            record[name] = getattr(self, name)
-        record["explosion"] = {split: asdict(part) for split, part in self.explosion.items()}
-        record["debiased_share"] = {
-            split: {space: _values(part, "offsets", "space") for space, part in parts.items()}
+        keys = ("judged_on", "members", "examples", "loss", "combine", "notes", "explosion")
+        shares = {
+            split: {
+                space: {key: getattr(part, key) for key in ("share", "spread", "debiased")}
+                for space, part in parts.items()
+            }
             for split, parts in self.shares.items()
         }
-        record["leftover_offset"] = {split: asdict(part) for split, part in self.leftover.items()}
-        record["codependence"] = asdict(self.codependence)
-        record["generalization_gap"] = None if self.gap is None else asdict(self.gap)
-        record["dominance"] = asdict(self.dominance)
-        record["pairwise"] = _values(self.pairwise)
-        plain_values: dict[str, Any] = plain(record)
-        return plain_values
+        record: dict[str, Any] = plain(
+            {
+                "verdict": self.verdict.word,
+                "reasons": self.verdict.reasons,
+                "advice": self.verdict.advice,
+                "sentences": self._sentences(),
+                **{key: getattr(self, key) for key in keys},
+                "debiased_share": shares,
+                "leftover_offset": self.leftover,
+                "codependence": self.codependence,
+                "generalization_gap": self.gap,
+                "dominance": self.dominance,
+                "pairwise": self.pairwise,
+            }
+        )
+        return record
 
     def _table(self) -> list[str]:
         rows = [("", *self.explosion)]
@@ -106,8 +114,8 @@ class Diagnosis:
         ]
 
     def _sentences(self) -> list[str]:
-        own = self.judged_on
-        parts: list[Any] = [self.explosion[own], *self.shares[own].values()]
+        split = self.judged_on
+        parts: list[Any] = [self.explosion[split], *self.shares[split].values()]
         parts += [next(iter(self.leftover.values())), self.codependence]
         parts += [self.gap] if self.gap is not None else []
         parts += [self.dominance, self.pairwise]
@@ -139,22 +147,21 @@ def diagnose(
     >>> print(diagnose((shifted, truth)).verdict.sentence)
     Verdict: colluding. Members' errors cancel: ...
     """
-    given = {"train": pred_train, "test": pred_test}
     splits = {
-        name: Split.of(part, loss=loss, combine=combine, weights=weights)
-        for name, part in given.items()
-        if part is not None
+        name: Split.of(predictions, loss=loss, combine=combine, weights=weights)
+        for name, predictions in (("train", pred_train), ("test", pred_test))
+        if predictions is not None
     }
     if not splits:
         raise ValueError("a diagnosis needs predictions on train or test data, got neither")
     _check_alike(splits)
-    own = "test" if "test" in splits else "train"
-    judged = splits[own]
+    judged_on = "test" if "test" in splits else "train"
+    judged = splits[judged_on]
     name = getattr(judged.loss, "__name__", "loss") if callable(judged.loss) else judged.loss
     spaces = ["outputs"] if judged.regression else ["score", "probability"]
     return Diagnosis(
         verdict=judge(judged, splits.get("train")),
-        judged_on=own,
+        judged_on=judged_on,
         members=judged.members,
         examples={key: split.examples for key, split in splits.items()},
         loss=name,
@@ -205,9 +212,3 @@ def _notes(splits: dict[str, Split], weights: Tensor | None) -> list[str]:
     if any(math.isinf(explosion(split).ratio) for split in splits.values()):
         notes.append("ERR is 0, so ratios to it are infinite.")
     return notes
-
-
-def _values(part: Any, *without: str) -> dict[str, Any]:
-    """The fields of a dataclass that holds tensors, which ``asdict`` would copy as they are."""
-    names = (item.name for item in fields(part))
-    return {name: getattr(part, name) for name in names if name not in without}

@@ -261,11 +261,11 @@ class Pairwise:
             return "With one member there are no pairs."
         off = ~torch.eye(members, dtype=torch.bool)
         parts = [
-            f"On average two members disagree by {_mean(self.disagreement[off]):.3g}",
-            f"their errors correlate by {_mean(self.error_correlation[off]):.2f}",
+            f"On average two members disagree by {self.disagreement[off].nanmean():.3g}",
+            f"their errors correlate by {self.error_correlation[off].nanmean():.2f}",
         ]
         if self.q_statistic is not None:
-            parts.append(f"Q is {_mean(self.q_statistic[off]):.2f}")
+            parts.append(f"Q is {self.q_statistic[off].nanmean():.2f}")
         unique = f"an example gets {self.unique_predictions:.2f} different predictions"
         text = f"{', '.join(parts)}; {unique}."
         if self.undefined:
@@ -340,8 +340,3 @@ def _distinct(values: Tensor) -> float:
         seen = (values[:number] == values[number]).all(-1).any(0)
         new[number] = (~seen).double()
     return float(new.sum(0).mean())
-
-
-def _mean(values: Tensor) -> float:
-    """The mean of the defined cells."""
-    return float(values[~values.isnan()].mean()) if not bool(values.isnan().all()) else math.nan

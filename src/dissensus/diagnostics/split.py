@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -41,7 +41,7 @@ class Split:
     loss: LossLike
     combine: str
     weights: Tensor | None = None
-    names: tuple[int, ...] = field(default=())
+    names: tuple[int, ...] = ()
 
     @classmethod
     def of(
@@ -135,7 +135,9 @@ def ratio(part: float, whole: float) -> float:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON takes it: tensors as lists, None where a number is not finite."""
+    """``value`` for JSON: tensors as lists, dataclasses as dicts, None for NaN and infinities."""
+    if is_dataclass(value):
+        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Tensor):
         return plain(value.tolist())
     if isinstance(value, float):

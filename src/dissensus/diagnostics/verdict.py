@@ -155,7 +155,7 @@ def judge(
     if train is not None and train.examples >= thresholds.least_examples:
         signs += [_training_sign(judged, train, thresholds)]
     level = max(level for level, _ in signs)
-    reasons = tuple(reason for own, reason in signs if own == level and own > 0)
+    reasons = tuple(reason for strength, reason in signs if strength == level > 0)
     healthy = "Errors do not cancel more than independent members' can, and no large offsets do."
     return Verdict(LEVELS[level], reasons or (healthy,), ADVICE[LEVELS[level]])
 
@@ -258,8 +258,8 @@ def _offsets_cancel(split: Split, source: Split, thresholds: Thresholds) -> tupl
 def _training_sign(judged: Split, train: Split, thresholds: Thresholds) -> tuple[int, str]:
     """Members that need each other where they were trained."""
     if train.loss in ("mse", "brier"):
-        size = explosion(train).diversity, explosion(judged).ensemble_error
-        enough = size[0] >= thresholds.material * size[1]
+        diversity, error = explosion(train).diversity, explosion(judged).ensemble_error
+        enough = diversity >= thresholds.material * error
         return _index_sign(train, thresholds, " on training data") if enough else (0, "")
     if train.combine != "probability" or callable(train.loss):
         return 0, ""

@@ -11,6 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from dissensus.decomposition import ambiguity
 from dissensus.diversity import log_determinant, log_ensemble_diversity
 from dissensus.outputs import check_logits, check_outputs, check_weights, weighted_mean
 
@@ -247,7 +248,7 @@ def variance(outputs: Tensor, weights: Tensor | None = None) -> Tensor:
     """Variance of the members around their mean, ``Σ_j w_j ‖f_j − f̄‖²``: for regression."""
     check_outputs(outputs)
     check_weights(weights, outputs.shape[0])
-    return weighted_mean((outputs - weighted_mean(outputs, weights)).square().sum(-1), weights)
+    return ambiguity(outputs, weights)
 
 
 #: Every score by name; each takes ``[members, batch, outputs]`` and returns ``[batch]``.

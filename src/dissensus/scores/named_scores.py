@@ -25,7 +25,6 @@ _CHUNK = 1 << 20
 #: Numbers that :func:`score_file` reads at once: 32 MiB of float32.
 _READ = 1 << 23
 
-
 #: Scores whose order a temperature shared by all members cannot change.
 _UNMOVED = frozenset({"max_logit", "unique", "disagreement", "variance"})
 
