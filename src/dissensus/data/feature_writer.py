@@ -23,7 +23,7 @@ from dissensus.data.feature_store import (
     map_array,
     shard_file,
 )
-from dissensus.files import replace_atomically, write_text
+from dissensus.files import read_json, replace_atomically, write_text
 
 __all__ = ["FeatureWriter"]
 
@@ -150,12 +150,9 @@ class FeatureWriter:
             stored = np.ascontiguousarray(x, self.stored)
         bad = int(x.size - np.isfinite(stored).sum())
         if bad:
-            fine = bool(np.isfinite(x).all())
-            raise ValueError(
-                f"{bad} features are too large for float16; store them as float32"
-                if fine
-                else f"the features hold {bad} NaN or infinite values"
-            )
+            if np.isfinite(x).all():
+                raise ValueError(f"{bad} features are too large for float16; store them as float32")
+            raise ValueError(f"the features hold {bad} NaN or infinite values")
         return stored
 
     def _add_labels(self, name: str, rows: int, labels: NDArray[Any]) -> str:
@@ -181,15 +178,14 @@ class FeatureWriter:
 
 def _check_same(file: Path, asked: dict[str, Any]) -> None:
     try:
-        begun = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        begun = dict(read_json(file))
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{file} is damaged ({error}); start in another folder") from error
     for key, value in asked.items():
-        if not isinstance(begun, dict) or begun.get(key) != value:
-            before = begun.get(key) if isinstance(begun, dict) else None
+        if begun.get(key) != value:
             raise ValueError(
-                f"other features were begun in {file.parent}: {key} was {_short(before)}, now it "
-                f"is {_short(value)}; repeat what was asked then, or choose another folder"
+                f"other features were begun in {file.parent}: {key} was {_short(begun.get(key))}, "
+                f"now it is {_short(value)}; repeat what was asked then, or choose another folder"
             )
 
 

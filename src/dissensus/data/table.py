@@ -9,7 +9,7 @@ split alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 from dissensus.data.dataset import PARTS, Data, check_task, split_rows, tensors
 from dissensus.data.formats import name_gaps, parse_numbers
 
-__all__ = ["Scaler", "Table", "check_finite", "encode_columns", "numeric_column", "one_hot"]
+__all__ = [
+    "Scaler",
+    "Table",
+    "check_finite",
+    "encode_columns",
+    "numeric_column",
+    "one_hot",
+    "sort_levels",
+]
 
 Floats = NDArray[np.float64]
 
@@ -193,25 +201,34 @@ class Table:
 def one_hot(
     values: Sequence[str], name: str, *, drop_first: bool = False
 ) -> tuple[Floats, list[str]]:
-    """0/1 columns for the levels of ``values``, in numeric order where all levels are numbers.
+    """0/1 columns for the levels of ``values``, in the order of :func:`sort_levels`.
 
     >>> one_hot(["b", "a", "b"], "kind")
     (array([[0., 1.],
             [1., 0.],
             [0., 1.]]), ['kind=a', 'kind=b'])
     """
-    levels = sorted(set(values), key=_level_order)
+    levels = sort_levels(values)
     kept = levels[1:] if drop_first else levels
     column = np.asarray(values, dtype=object)
     hot = np.stack([column == level for level in kept], 1) if kept else np.empty((len(column), 0))
     return hot.astype(np.float64), [f"{name}={level}" for level in kept]
 
 
-def _level_order(level: str) -> tuple[int, float, str]:
-    try:
-        return 0, float(level), level
-    except ValueError:
-        return 1, 0.0, level
+def sort_levels(values: Iterable[str]) -> list[str]:
+    """The different values, numbers first and in their order.
+
+    >>> sort_levels(["10", "b", "9", "10"])
+    ['9', '10', 'b']
+    """
+
+    def order(level: str) -> tuple[int, float, str]:
+        try:
+            return 0, float(level), level
+        except ValueError:
+            return 1, 0.0, level
+
+    return sorted(set(values), key=order)
 
 
 def numeric_column(values: Sequence[str]) -> Floats | None:

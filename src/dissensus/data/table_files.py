@@ -22,7 +22,7 @@ from dissensus.data.table import (
     check_finite,
     encode_columns,
     numeric_column,
-    one_hot,
+    sort_levels,
 )
 
 __all__ = ["read_table_file"]
@@ -158,10 +158,11 @@ def _task(values: Sequence[str], task: str | None) -> str:
 
 
 def _labels(values: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
-    hot, names = one_hot(values, "")
-    if hot.shape[1] < 2:
+    classes = sort_levels(values)
+    if len(classes) < 2:
         raise ValueError(f"the target has one value only, {values[0]!r}: there is nothing to learn")
-    return hot.argmax(1).astype(np.int64), tuple(name.removeprefix("=") for name in names)
+    index = {name: number for number, name in enumerate(classes)}
+    return np.array([index[value] for value in values], dtype=np.int64), tuple(classes)
 
 
 def _targets(values: Sequence[str], name: str) -> tuple[Floats, tuple[str, ...]]:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.data.dataset import cache_folder
+from dissensus.files import read_json, write_text
 
 __all__ = ["Index", "OpenFiles", "TableFile", "indexed"]
 
@@ -51,7 +52,7 @@ def indexed(what: Mapping[str, Any], build: Build) -> Index:
 def _fresh(folder: Path) -> dict[str, Any] | None:
     """The content of ``index.json``, if nothing that it watches has changed."""
     try:
-        kept: dict[str, Any] = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+        kept: dict[str, Any] = read_json(folder / _FILE)
         same = kept["watched"] == [_stamp(Path(name)) for name, _, _ in kept["watched"]]
         return kept if same else None
     except (OSError, ValueError, KeyError, TypeError):
@@ -70,7 +71,7 @@ def _built(folder: Path, build: Build) -> dict[str, Any]:
     try:
         facts, watched = build(part)
         kept = {"facts": facts, "watched": [_stamp(path) for path in watched]}
-        (part / _FILE).write_text(json.dumps(kept), encoding="utf-8")
+        write_text(part / _FILE, json.dumps(kept))
         if folder.exists():  # of data that have changed, or made meanwhile by another
             shutil.rmtree(folder, ignore_errors=True)
         try:
@@ -80,7 +81,7 @@ def _built(folder: Path, build: Build) -> dict[str, Any]:
                 raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    read: dict[str, Any] = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+    read: dict[str, Any] = read_json(folder / _FILE)
     return read
 
 

@@ -50,28 +50,28 @@ def _build(
     folder: Path,
 ) -> tuple[dict[str, Any], Sequence[Path]]:
     labels = LabelScan(values=task == "regression")
-    groups, sizes, schema = [], 0, None
+    groups: list[list[int]] = []
+    types: list[list[str]] = []
+    size = 0
     with ProgressBar("looking at shards", len(shards)) as bar:
         for shard in shards:
             file = open_parquet(shard)
-            if schema is None:
+            if not groups:
                 columns, target = _choose(file.schema_arrow, columns, target, shard)
-                schema = _chosen(file.schema_arrow, columns, target, shard)
-            elif _chosen(file.schema_arrow, columns or [], target, shard) != schema:
+            types.append(_column_types(file.schema_arrow, columns or [], target, shard))
+            if types[-1] != types[0]:
                 raise ValueError(f"{shard} has columns of other kinds than {shards[0]}")
-            own = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-            sizes += sum(
-                file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)
-            )
+            metadata = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+            groups.append([group.num_rows for group in metadata])
+            size += sum(group.total_byte_size for group in metadata)
             if target is not None:
-                for number in range(len(own)):
+                for number in range(len(metadata)):
                     _see(labels, file.read_row_group(number, [target]).column(0), shard)
-            groups.append(own)
             bar.advance()
     rows = sum(map(sum, groups))
     if not rows:
         raise ValueError(f"{shards[0]} and the other shards hold no rows")
-    facts = {"input": columns, "target": target, "groups": groups, "bytes": sizes // rows}
+    facts = {"input": columns, "target": target, "groups": groups, "bytes": size // rows}
     return {**facts, "labels": None if target is None else labels.facts()}, shards
 
 
@@ -81,35 +81,35 @@ def _build(
 def _choose(
     schema: Any, columns: list[str] | None, target: str | None, shard: Path
 ) -> tuple[list[str], str | None]:
-    """The columns of input and target, where they are not given by their names and kinds."""
+    """The columns of input and target, found by their names and kinds where they are not given."""
     names = list(schema.names)
     if target is None:
-        own = [name for name in names if name.lower() in _LABELS and name not in (columns or [])]
-        target = own[0] if len(own) == 1 else None
-    _check_columns(schema, columns or [], target, shard)
+        labels = [name for name in names if name.lower() in _LABELS and name not in (columns or [])]
+        target = labels[0] if len(labels) == 1 else None
     if columns is not None:
         return columns, target
-    rest = [name for name in names if name != target]
-    kinds = {name: column_kind(schema.field(name).type) for name in rest}
-    images = [name for name in rest if kinds[name] == "image"]
-    lists = [name for name in rest if kinds[name] == "list"]
-    numbers = [name for name in rest if kinds[name] == "number"]
-    named = [name for name in images if name.lower() in _IMAGES]
-    if len(named or images) == 1:
-        return named or images, target
-    if not images and len(lists) == 1:
-        return lists, target
-    if not images and not lists and numbers:
-        return numbers, target
-    raise ValueError(
-        f"{shard} has the columns {list_names(names)}: name the input with input= and the label "
-        "with target="
-    )
+    kinds: dict[str, list[str]] = {"image": [], "list": [], "number": [], "": []}
+    for name in names:
+        if name != target:
+            kinds[column_kind(schema.field(name).type)].append(name)
+    images = [name for name in kinds["image"] if name.lower() in _IMAGES] or kinds["image"]
+    inputs = images or kinds["list"]
+    if len(inputs) != 1 and (inputs or not kinds["number"]):
+        raise ValueError(
+            f"{shard} has the columns {list_names(names)}: name the input with input= and the "
+            "label with target="
+        )
+    return inputs or kinds["number"], target
 
 
-def _chosen(schema: Any, columns: Sequence[str], target: str | None, shard: Path) -> list[str]:
-    """The chosen columns with their types, to compare shards by."""
-    names = _check_columns(schema, columns, target, shard)
+def _column_types(
+    schema: Any, columns: Sequence[str], target: str | None, shard: Path
+) -> list[str]:
+    """The types of the chosen columns, to compare shards by; raise for those that cannot be."""
+    names = [*columns, *([] if target is None else [target])]
+    for name in names:
+        if name not in schema.names:
+            raise ValueError(f"{shard} has no column {name!r}; it has {list_names(schema.names)}")
     for name in columns:
         kind = column_kind(schema.field(name).type)
         if not kind or (len(columns) > 1 and kind != "number"):
@@ -118,17 +118,6 @@ def _chosen(schema: Any, columns: Sequence[str], target: str | None, shard: Path
                 "images or lists of numbers, or several of numbers"
             )
     return [str(schema.field(name).type) for name in names]
-
-
-def _check_columns(
-    schema: Any, columns: Sequence[str], target: str | None, shard: Path
-) -> list[str]:
-    """The names of the columns and the target; raise where the shard lacks one."""
-    names = [*columns, *([] if target is None else [target])]
-    for name in names:
-        if name not in schema.names:
-            raise ValueError(f"{shard} has no column {name!r}; it has {list_names(schema.names)}")
-    return names
 
 
 def column_kind(kind: Any) -> str:
