@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from dissensus import data
 from dissensus.data import Examples
 from dissensus.data.on_disk import index, open_shards
+from dissensus.data.on_disk.fields import LabelScan
 from dissensus.data.on_disk.order import Blocks, Part, Permutation, Scattered, Windowed, whole
 from dissensus.data.on_disk.shards import expand, find_parts
 from tests.data.shard_files import (
@@ -127,6 +128,11 @@ def test_patterns_and_folders_name_shards(tmp_path: Path) -> None:
 
 
 # ---- formats ------------------------------------------------------------------------------------
+
+
+def test_a_label_out_of_range_is_named() -> None:
+    with pytest.raises(ValueError, match="y has the label 2000000; labels are numbers from 0"):
+        LabelScan().see(np.array([3, 2_000_000]), "y")
 
 
 @pytest.mark.parametrize("write", [write_vectors, write_parquet])

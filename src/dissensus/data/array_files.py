@@ -164,11 +164,11 @@ def _targets(
             raise ValueError(f"{key}_y must be labels [rows], got {array.shape}")
     # The labels of the three parts are the classes; an extra set may have labels of its own.
     known = np.unique(np.concatenate([a for k, a in arrays.items() if k in PARTS]))
-    labels = {}
-    for key, array in arrays.items():
-        if not np.isin(array, known).all():
-            continue
-        labels[key] = torch.from_numpy(np.searchsorted(known, array).astype(np.int64))
+    labels = {
+        key: torch.from_numpy(np.searchsorted(known, array).astype(np.int64))
+        for key, array in arrays.items()
+        if np.isin(array, known).all()
+    }
     return labels, task, tuple(str(value) for value in known.tolist())
 
 

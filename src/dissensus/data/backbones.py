@@ -47,7 +47,8 @@ class Transform:
         if self.mean is not None and self.std is not None:
             if len(self.mean) != len(self.std):
                 raise ValueError(
-                    f"mean and std must have one number a channel, got {self.mean} and {self.std}"
+                    f"mean and std must have one number for each channel, got {self.mean} and "
+                    f"{self.std}"
                 )
             if not all(map(math.isfinite, self.mean + self.std)) or min(self.std) <= 0:
                 raise ValueError(f"mean must be finite and std positive, got {self}")

@@ -23,10 +23,10 @@ from torch import Tensor
 from dissensus.data.dataset import Data, Request, Split, check_classes, divide, split_rows
 from dissensus.data.formats import IMAGE_SUFFIXES, decode_image
 from dissensus.data.images import draw_rows, fit_images, to_unit
-from dissensus.data.on_disk.examples import Batch, Source, read_each
+from dissensus.data.on_disk.examples import Batch, Reading, Source, read_each
 from dissensus.data.on_disk.index import Index, OpenFiles, TableFile, indexed
 from dissensus.data.on_disk.order import Numbers
-from dissensus.data.on_disk.shards import Reading, examples_data, with_test
+from dissensus.data.on_disk.shards import examples_data, with_test
 from dissensus.progress import ProgressBar
 
 __all__ = ["ImageFolder", "ImageRows", "divide_folder", "find_images", "load_folder"]

@@ -16,10 +16,10 @@ from dissensus.data.dataset import OnDisk
 from dissensus.data.images import to_unit
 from dissensus.data.on_disk.order import Blocks, Numbers, Order, Part, Scattered, Windowed
 
-__all__ = ["ON_ERROR", "Batch", "Examples", "Source", "Targets", "as_float", "read_each"]
+__all__ = ["Batch", "Examples", "Reading", "Source", "Targets", "as_float", "read_each"]
 
-#: What to do with examples that cannot be read.
-ON_ERROR = ("raise", "skip")
+# A window has this many examples, or fewer if they would take more than this many bytes.
+_WINDOW, _WINDOW_BYTES = 1 << 16, 1 << 27
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +80,30 @@ def read_each(
     return Batch(x, y, problems)
 
 
+@dataclass(frozen=True)
+class Reading:
+    """Settings for reading examples."""
+
+    size: int
+    window: int | None = None
+    workers: int = 0
+    on_error: str = "raise"
+
+    def __post_init__(self) -> None:
+        for name, least in (("size", 1), ("window", 1), ("workers", 0)):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < least):
+                raise ValueError(
+                    f"{name} must be a whole number of at least {least}, got {value!r}"
+                )
+        if self.on_error not in ("raise", "skip"):
+            raise ValueError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
+
+    def window_of(self, row_bytes: int) -> int:
+        """The examples of a window: as asked, or as many as memory allows."""
+        return self.window or max(1, min(_WINDOW, _WINDOW_BYTES // row_bytes))
+
+
 class Examples(OnDisk):
     """The inputs ``[rows, *shape]`` of one part, on disk; in use much like a float32 tensor.
 
@@ -96,14 +120,11 @@ class Examples(OnDisk):
         self,
         source: Source,
         part: Part,
-        *,
-        window: int,
-        workers: int = 0,
-        on_error: str = "raise",
+        reading: Reading,
         target_shape: tuple[int, ...] | None = None,
     ) -> None:
-        self.source, self.part, self.window = source, part, window
-        self.workers, self.on_error = workers, on_error
+        self.source, self.part, self.window = source, part, reading.window_of(source.row_bytes)
+        self.workers, self.on_error = reading.workers, reading.on_error
         self.shape = torch.Size((len(part), *source.shape))
         self.target_shape = target_shape
         self.rank, self.world = 0, 1
@@ -132,9 +153,9 @@ class Examples(OnDisk):
         """
         if not 0 <= rank < world:
             raise ValueError(f"rank must be from 0 to {world - 1}, got {rank}")
-        own = copy.copy(self)
-        own.rank, own.world = rank, world
-        return own
+        share = copy.copy(self)
+        share.rank, share.world = rank, world
+        return share
 
     def order(self, seed: int | None) -> Order:
         """The order of an epoch; without a seed that on disk."""

@@ -170,11 +170,11 @@ class LabelScan:
     def see(self, numbers: NDArray[Any], where: str) -> None:
         """Learn from labels that are numbers."""
         self._settle("number", where)
-        if int(numbers.min()) < 0 or int(numbers.max()) >= _MOST_CLASSES:
+        outside = numbers[(numbers < 0) | (numbers >= _MOST_CLASSES)]
+        if len(outside):
             raise ValueError(
-                f"{where} has the label {int(numbers[(numbers < 0).argmax()])}; labels are numbers "
-                f"from 0 to below {_MOST_CLASSES}, or names; for numbers to be predicted set "
-                "task='regression'"
+                f"{where} has the label {int(outside[0])}; labels are numbers from 0 to below "
+                f"{_MOST_CLASSES}, or names; for numbers to be predicted set task='regression'"
             )
         self.high = max(self.high, int(numbers.max()))
 
@@ -213,9 +213,9 @@ class Labels:
         if self.kind == "values":
             raise ValueError(f"the targets of {where} are no labels; set task='regression'")
         if self.kind == "name":
+            check_classes(self.names, classes, where)
             index = {name: number for number, name in enumerate(classes)}
-            check_classes(facts["names"], classes, where)
-            self.numbers = np.array([index[name] for name in facts["names"]], dtype=np.int64)
+            self.numbers = np.array([index[name] for name in self.names], dtype=np.int64)
         else:
             check_classes([str(facts["high"])] if facts["high"] >= len(classes) else [], (), where)
 

@@ -6,7 +6,6 @@ import glob
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dissensus.data.dataset import Data, Request, Split, check_task, part_sizes
-from dissensus.data.on_disk.examples import ON_ERROR, Examples, Source
+from dissensus.data.on_disk.examples import Examples, Reading, Source
 from dissensus.data.on_disk.fields import Labels, class_names
 from dissensus.data.on_disk.index import Index
 from dissensus.data.on_disk.order import Part, whole
@@ -23,7 +22,6 @@ from dissensus.data.on_disk.parquet import ParquetSource, index_parquet
 from dissensus.data.on_disk.tar import TarSource, index_tar
 
 __all__ = [
-    "Reading",
     "examples_data",
     "expand",
     "find_parts",
@@ -32,46 +30,6 @@ __all__ = [
     "open_shards",
     "with_test",
 ]
-
-# A window has so many examples, or fewer if they would take more than so many bytes.
-_WINDOW, _WINDOW_BYTES = 1 << 16, 1 << 27
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Settings for reading examples."""
-
-    size: int
-    window: int | None = None
-    workers: int = 0
-    on_error: str = "raise"
-
-    def __post_init__(self) -> None:
-        for name, least in (("size", 1), ("window", 1), ("workers", 0)):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or value < least):
-                raise ValueError(
-                    f"{name} must be a whole number of at least {least}, got {value!r}"
-                )
-        if self.on_error not in ON_ERROR:
-            raise ValueError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
-
-    def window_of(self, row_bytes: int) -> int:
-        """The examples of a window: as asked, or as many as memory allows."""
-        return self.window or max(1, min(_WINDOW, _WINDOW_BYTES // row_bytes))
-
-    def examples(
-        self, source: Source, part: Part, target_shape: tuple[int, ...] | None
-    ) -> Examples:
-        """A part of a source."""
-        return Examples(
-            source,
-            part,
-            window=self.window_of(source.row_bytes),
-            workers=self.workers,
-            on_error=self.on_error,
-            target_shape=target_shape,
-        )
 
 
 def load_shards(
@@ -140,7 +98,7 @@ def open_shards(
         raise ValueError(f"{path} has no field or column for a label; name it with target=")
     source = _source(parts["train"], own, task if labelled else "", classes, reading)
     shape = () if task == "classification" else (int(known["outputs"]) if known else 1,)
-    return reading.examples(source, whole(source.count), shape if labelled else None)
+    return Examples(source, whole(source.count), reading, shape if labelled else None)
 
 
 def _indexes(
@@ -205,7 +163,7 @@ def examples_data(
             )
 
     def split(source: Source, part: Part) -> Split:
-        x = reading.examples(source, part, target_shape)
+        x = Examples(source, part, reading, target_shape)
         # Examples on disk stand in for tensors; what takes inputs knows them.
         return cast(Tensor, x), cast(Tensor, x.targets)
 
