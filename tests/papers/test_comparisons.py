@@ -12,9 +12,13 @@ from dissensus.papers.comparisons import (
     Runs,
     all_of,
     at,
+    cell_values,
     compare_values,
+    curve_series,
     group_by_data,
+    quantity_table,
 )
+from dissensus.papers.statistics import mean_interval
 
 CANNOT = "cannot be tested at this scale"
 ERROR = Quantity("error", at("test", "error"))
@@ -53,6 +57,31 @@ def test_a_series_has_the_interval_of_each_point() -> None:
     assert series.y == pytest.approx([1.0, 2.01])
     assert series.low is not None
     assert series.low[1] == pytest.approx(estimate.low)
+
+
+def test_a_curve_has_the_interval_of_each_point_and_the_length_of_the_shortest() -> None:
+    curves = [[1.0, 2.0, 9.0], [2.0, 4.0, 9.0, 9.0], [3.0, 3.0]]
+    series = curve_series("error", range(1, 5), curves, 0)
+    points = [mean_interval([1.0, 2.0, 3.0]), mean_interval([2.0, 4.0, 3.0])]
+    assert list(series.x) == [1, 2]
+    assert series.y == [point.mean for point in points]
+    assert series.low == [point.low for point in points]
+    assert curve_series("error", range(1, 5), curves[:1], 0).low is None  # one run has no band
+
+
+def test_differences_are_of_the_seeds_that_both_have() -> None:
+    some = [record(0.0, 2, 0.5), record(0.0, 1, 0.25), record(0.0, 3, 9.0)]
+    assert ERROR.differences(some, runs(0.0)) == {1: -0.75, 2: -0.5}
+
+
+def test_a_table_has_a_row_for_each_label_and_a_column_for_each_quantity() -> None:
+    records = runs(1.0)
+    rows = {(f"{beta:g}",): Runs("", {"beta": beta}).of(records) for beta in (0.0, 1.0)}
+    header, (first, second) = quantity_table(["β"], rows, [ERROR])
+    assert header == ["β", "error"]
+    assert first == ["0", "1.000 [1.000, 1.000]"]
+    assert second[1].startswith("2.010 [")
+    assert cell_values(records, "beta") == [0.0, 1.0]
 
 
 # ---- checks -------------------------------------------------------------------------------------

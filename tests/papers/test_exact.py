@@ -48,7 +48,7 @@ def test_every_scale_is_planned_and_described(experiment: Experiment, scale: str
     assert experiment.study.cost[scale]
     few = experiment.study.cells(scale, {"draws": 3})
     assert {cell["draws"] for cell in few if "draws" in cell} == {3}
-    with pytest.raises(ValueError, match="draws must be at least 1"):
+    with pytest.raises(ValueError, match="draws must be an integer of at least 1"):
         experiment.study.cells(scale, {"draws": 0})
 
 

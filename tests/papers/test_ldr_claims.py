@@ -9,6 +9,7 @@ from dissensus.papers.ldr.weights import clashes, gradients_differ_by
 from dissensus.papers.registry import EXPERIMENTS
 from dissensus.papers.studies import run_study
 from dissensus.plots import draw
+from dissensus.sweeps.engines import LocalEngine
 
 
 def record(
@@ -67,8 +68,9 @@ def test_the_gradients_of_the_appendix() -> None:
 @pytest.mark.parametrize("name", ["ldr/weights", "ldr/examples", "ldr/worst-group", "ldr/planted"])
 def test_a_small_run_decides_draws_and_tables(name: str, tmp_path: object) -> None:
     experiment = EXPERIMENTS[name]
+    study, engine = experiment.study, LocalEngine(1)
     found = run_study(
-        experiment.study, "ldr", "smoke", {"seeds": 2}, str(tmp_path), jobs=1, progress=False
+        study, "ldr", "smoke", {"seeds": 2}, str(tmp_path), engine=engine, progress=False
     )
     assert not found.failed
     for claim in experiment.claims:

@@ -1,5 +1,7 @@
 """Every method of the ldr studies trains what it says, on equal footing."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from dissensus.papers.ldr.data import load_data
 from dissensus.papers.ldr.measurements import _groups, dropout_passes, outputs_of
 from dissensus.papers.ldr.methods import METHODS, _recipe, train_ensemble
 from dissensus.papers.ldr.planted import HIGH_LOSS, high_loss_disagreement
+from dissensus.training import fit
 
 SMALL = {**SMOKE, "train": 120, "epochs": 1, "members": 3, "strength": 0.5}
 
@@ -42,19 +45,21 @@ def test_the_second_stage_disagrees_on_the_least_confident_rows(
 ) -> None:
     cell = make_cell("x", SMALL, method="two-stage")
     data = load_data(cell)
-    seen = {}
+    calls = []
 
-    def kept(ens: object, data: object, objective: object, cell: object, *rest: object) -> None:
-        seen["disagreement"], seen["train"] = rest
+    def record(ens: Any, train: Any, objective: Any, **options: Any) -> None:
+        calls.append((train, options))
+        fit(ens, train, objective, **options)
 
-    monkeypatch.setattr(methods, "_fit_with", kept)
+    monkeypatch.setattr(methods, "fit", record)
     train_ensemble(cell, data)
+    _, (train, options) = calls
     x = data.train[0]
     first = METHODS["single"]({**cell, "members": 1, "method": "deep-ensemble"}, data)
     confidence = outputs_of(first, x)[0].softmax(-1).amax(-1).numpy()
     hardest = np.argsort(confidence)[:2]  # 1.4% of 120
-    assert torch.equal(seen["disagreement"], x[hardest])
-    assert len(seen["train"][0]) == len(x) - 2
+    assert torch.equal(options["disagreement"], x[hardest])
+    assert len(train[0]) == len(x) - 2
 
 
 def test_diverse_members_have_rates_and_decays_of_their_own(

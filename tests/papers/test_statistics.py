@@ -10,7 +10,6 @@ from dissensus.papers.base import Finding
 from dissensus.papers.statistics import (
     Estimate,
     bootstrap_interval,
-    curve_interval,
     judge_larger,
     larger_than,
     mean_interval,
@@ -20,8 +19,8 @@ from dissensus.papers.statistics import (
 
 def test_the_t_interval_is_scipys() -> None:
     values = np.random.default_rng(0).normal(3.0, 2.0, 12)
-    found = mean_interval(values, 0.9)
-    low, high = stats.t.interval(0.9, 11, values.mean(), stats.sem(values))
+    found = mean_interval(values)
+    low, high = stats.t.interval(0.95, 11, values.mean(), stats.sem(values))
     assert (found.low, found.high) == pytest.approx((low, high))
     assert (found.mean, found.runs) == (pytest.approx(values.mean()), 12)
 
@@ -42,25 +41,11 @@ def test_pairing_takes_out_what_runs_share() -> None:
         paired_difference(first, second[:7])
 
 
-def test_curves_have_the_interval_of_each_point() -> None:
-    curves = np.random.default_rng(2).normal(size=(5, 3))
-    mean, low, high = curve_interval(curves)
-    for point in range(3):
-        one = mean_interval(curves[:, point])
-        assert (mean[point], low[point], high[point]) == pytest.approx(
-            (one.mean, one.low, one.high)
-        )
-    mean, low, high = curve_interval(curves[:1])
-    assert low.tolist() == mean.tolist() == high.tolist()
-    with pytest.raises(ValueError, match=r"curves must be \[runs, points\]"):
-        curve_interval([1.0, 2.0])
-
-
 def test_the_bootstrap_covers_about_as_often_as_it_says() -> None:
     rng = np.random.default_rng(3)
     inside = 0
     for seed in range(200):
-        found = bootstrap_interval(rng.normal(1.0, 1.0, 40), draws=400, seed=seed)
+        found = bootstrap_interval(rng.normal(1.0, 1.0, 40), np.mean, draws=400, seed=seed)
         inside += found.low <= 1.0 <= found.high
     assert 0.90 <= inside / 200 <= 0.99
     values = rng.normal(size=20)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dissensus.plots import Plot
 
 __all__ = [
+    "CANNOT",
     "PAPERS",
     "SCALES",
     "Cell",
@@ -29,6 +30,7 @@ __all__ = [
     "Finding",
     "Record",
     "Study",
+    "Table",
     "Verdict",
     "check_options",
     "option_values",
@@ -36,7 +38,11 @@ __all__ = [
 ]
 
 Record = dict[str, Any]
+#: The header of a table and its rows.
+Table = tuple[list[str], list[list[str]]]
 Verdict = Literal["holds", "does not hold", "cannot be tested at this scale"]
+
+CANNOT: Verdict = "cannot be tested at this scale"
 
 #: ``smoke``: seconds, for tests; ``cpu``: two cores, real data; ``paper``: the paper's own sizes.
 SCALES = ("smoke", "cpu", "paper")
@@ -114,7 +120,7 @@ class Experiment:
     study: Study
     claims: tuple[Claim, ...]
     draw: Callable[[list[Record]], Plot | Figure] | None = None
-    table: Callable[[list[Record]], tuple[list[str], list[list[str]]]] | None = None
+    table: Callable[[list[Record]], Table] | None = None
     setting: Mapping[str, str] = field(default_factory=dict)
     brief: Callable[[list[Record]], list[str]] | None = None
 

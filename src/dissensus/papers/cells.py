@@ -36,6 +36,7 @@ __all__ = [
     "SEEDS_OPTION",
     "ImageData",
     "augmentation",
+    "count_option",
     "load_images",
     "make_cell",
     "new_ensemble",
@@ -47,7 +48,7 @@ SEEDS_OPTION = {"seeds": "how many runs of each setting, each with its own seed 
 
 
 class Inputs(Protocol):
-    """What a network has to know of its data."""
+    """The facts about its data that a network is built from."""
 
     @property
     def input_shape(self) -> tuple[int, ...]: ...
@@ -57,12 +58,17 @@ class Inputs(Protocol):
     def normalize(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None: ...
 
 
-def seeds_of(options: Mapping[str, Any], default: int) -> range:
-    """The seeds of a study: as many as ``--set seeds=`` says."""
-    count = options.get("seeds", default)
+def count_option(options: Mapping[str, Any], name: str, default: int) -> int:
+    """How many seeds, draws, … a study has: as many as ``--set NAME=`` says."""
+    count = options.get(name, default)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"seeds must be an integer of at least 1, got {count!r}")
-    return range(count)
+        raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")
+    return count
+
+
+def seeds_of(options: Mapping[str, Any], default: int) -> range:
+    """The seeds of a study."""
+    return range(count_option(options, "seeds", default))
 
 
 def make_cell(name: str, settings: Mapping[str, Any], **changes: Any) -> Cell:
@@ -106,9 +112,9 @@ _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 @dataclass(frozen=True)
 class ImageData:
-    """Three parts that ``fit`` and ``predict`` take, and what a network has to know about them.
+    """Three parts that ``fit`` and ``predict`` take, and the facts a network is built from.
 
-    ``measured`` names those whose predictions fit into memory and are measured after training.
+    ``measured`` names the parts whose predictions fit into memory and are measured after training.
     """
 
     train: Any

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from dissensus.papers.base import Finding, Record, Verdict
+from dissensus.papers.base import CANNOT, Finding, Record, Table, Verdict
 from dissensus.papers.statistics import (
     Estimate,
     judge_larger,
@@ -26,7 +26,6 @@ from dissensus.papers.statistics import (
 from dissensus.plots import Series, estimates
 
 __all__ = [
-    "CANNOT",
     "DATA_TITLES",
     "AboveZero",
     "Cases",
@@ -39,17 +38,21 @@ __all__ = [
     "Values",
     "all_of",
     "at",
+    "cell_values",
     "compare_values",
+    "curve_series",
     "data_title",
     "decide",
     "filter_records",
     "group_by_data",
+    "group_records",
     "interval_text",
     "pair_values",
+    "quantity_table",
 ]
 
-CANNOT: Verdict = "cannot be tested at this scale"
-
+Key = TypeVar("Key")
+Labels = TypeVar("Labels", bound=tuple[str, ...])
 #: A quantity by seed, or by data set and seed.
 Values = Mapping[Any, float]
 Read = Callable[[Record], float | None]
@@ -91,12 +94,24 @@ def data_title(data: str) -> str:
     return DATA_TITLES.get(data, data)
 
 
-def group_by_data(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Records by the title of their data set, in the order in which data sets appear."""
-    groups: dict[str, list[Record]] = {}
+def cell_values(records: Iterable[Record], key: str) -> list[Any]:
+    """The values that a setting has in the cells of ``records``, in order."""
+    return sorted({record["cell"][key] for record in records})
+
+
+def group_records(
+    records: Iterable[Record], key: Callable[[Record], Key]
+) -> dict[Key, list[Record]]:
+    """Records by their ``key``, in the order in which keys appear."""
+    groups: dict[Key, list[Record]] = {}
     for record in records:
-        groups.setdefault(data_title(record["cell"]["data"]), []).append(record)
+        groups.setdefault(key(record), []).append(record)
     return groups
+
+
+def group_by_data(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Records by the title of their data set."""
+    return group_records(records, lambda record: data_title(record["cell"]["data"]))
 
 
 def at(*path: Any) -> Read:
@@ -138,6 +153,11 @@ class Quantity:
         """The mean over runs with its interval."""
         return mean_interval(list(self.values(records).values()))
 
+    def differences(self, first: Iterable[Record], second: Iterable[Record]) -> dict[int, float]:
+        """The quantity of ``first`` minus that of ``second``, for each seed that both have."""
+        left, right = self.values(first), self.values(second)
+        return {seed: left[seed] - right[seed] for seed in sorted(set(left) & set(right))}
+
     def series(
         self,
         name: str,
@@ -153,6 +173,29 @@ class Quantity:
     def text(self, records: Iterable[Record]) -> str:
         """Mean and interval over runs, for a table; a dash where there are none."""
         return interval_text(self.values(records).values(), self.form)
+
+
+def quantity_table(
+    columns: Sequence[str],
+    rows: Mapping[Labels, Sequence[Record]],
+    quantities: Sequence[Quantity],
+) -> Table:
+    """A row for each of some runs: its labels, then the mean and interval of each quantity."""
+    return [*columns, *(quantity.name for quantity in quantities)], [
+        [*labels, *(quantity.text(runs) for quantity in quantities)]
+        for labels, runs in rows.items()
+    ]
+
+
+def curve_series(
+    name: str, x: Sequence[Any], curves: Iterable[Sequence[float]], style: int, **options: Any
+) -> Series:
+    """A line through the means over runs of each point of ``curves``, with their intervals.
+
+    Curves of different lengths, as early stopping leaves them, end where the shortest does.
+    """
+    points = [mean_interval(values) for values in zip(*curves, strict=False)]
+    return estimates(name, x[: len(points)], points, style, markers=False, **options)
 
 
 def interval_text(values: Iterable[float], form: str = "{:.3f}") -> str:

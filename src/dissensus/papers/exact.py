@@ -7,9 +7,8 @@ example are free, and an objective is minimised over them from random starts, in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ __all__ = [
     "Minimum",
     "draw_alpha",
     "draw_regression",
-    "draws_of",
+    "extremes",
     "generator_of",
     "gradient_of",
     "minimize_objective",
@@ -101,12 +100,11 @@ def scientific(deviation: float) -> str:
     return f"{deviation:.1e}" if deviation else "0"
 
 
-def draws_of(options: Mapping[str, Any], default: int) -> int:
-    """How many random draws a study makes: as many as ``--set draws=`` says."""
-    draws = int(options.get("draws", default))
-    if draws < 1:
-        raise ValueError(f"draws must be at least 1, got {draws}")
-    return draws
+def extremes(draws: Iterable[dict[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
+    """The least and the largest value of each deviation over random draws."""
+    rows = list(draws)
+    least, most = ({key: pick(row[key] for row in rows) for key in rows[0]} for pick in (min, max))
+    return least, most
 
 
 @dataclass(frozen=True)

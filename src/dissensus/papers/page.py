@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from dissensus.files import write_text
-from dissensus.papers.base import PAPERS, Claim, Experiment, Finding
+from dissensus.papers.base import CANNOT, PAPERS, Claim, Experiment, Finding, Verdict
 from dissensus.papers.studies import StudyRecord, read_study, study_path
 from dissensus.plots import save
 
@@ -31,10 +32,8 @@ class Outcome:
         return self.experiment.draw is not None and bool(self.record.records)
 
 
-def outcomes(
-    experiments: Iterable[Experiment], out: str | Path, *, studies: Sequence[str] | None = None
-) -> list[Outcome]:
-    """The experiments whose studies have a record below ``out``, with what it says."""
+def outcomes(experiments: Iterable[Experiment], out: str | Path) -> list[Outcome]:
+    """The experiments whose studies have a record below ``out``, with their findings."""
     read: dict[Path, StudyRecord | None] = {}
     results = []
     for experiment in experiments:
@@ -42,7 +41,7 @@ def outcomes(
         if path not in read:
             read[path] = read_study(path) if path.exists() else None
         record = read[path]
-        if record is not None and (studies is None or record.name in studies):
+        if record is not None:
             results.append(Outcome(experiment, record, tuple(_findings(experiment, record))))
     return results
 
@@ -55,10 +54,7 @@ def _findings(experiment: Experiment, record: StudyRecord) -> Iterator[tuple[Cla
             if record.complete:
                 raise
             done = f"{len(record.records)} of {record.planned} cells are done"
-            yield (
-                claim,
-                Finding("cannot be tested at this scale", f"not decided yet: {done} ({error})"),
-            )
+            yield claim, Finding(CANNOT, f"not decided yet: {done} ({error})")
 
 
 def write_figures(results: Iterable[Outcome], out: str | Path) -> list[Path]:
@@ -130,12 +126,9 @@ def _in_short(results: Sequence[Outcome]) -> list[str]:
 
 def _counts(results: Sequence[Outcome]) -> str:
     verdicts = [finding.verdict for outcome in results for _, finding in outcome.findings]
-    names = dict.fromkeys(("holds", "does not hold", "cannot be tested at this scale"), 0)
-    for verdict in verdicts:
-        names[verdict] += 1
-    hold, fail, open_ = names.values()
+    hold, fail, cannot = (verdicts.count(verdict) for verdict in get_args(Verdict))
     return (
-        f"Of {len(verdicts)} claims {hold} hold, {fail} do not hold, and {open_} cannot be tested "
+        f"Of {len(verdicts)} claims {hold} hold, {fail} do not hold, and {cannot} cannot be tested "
         "at this scale."
     )
 
@@ -143,7 +136,7 @@ def _counts(results: Sequence[Outcome]) -> str:
 def _summary(results: Sequence[Outcome]) -> list[str]:
     rows = [
         [
-            f"[`{outcome.experiment.name}`](#{_anchor(outcome)})",
+            f"[`{outcome.experiment.name}`](#{outcome.experiment.name})",
             claim.text,
             claim.where,
             f"**{finding.verdict}**",
@@ -166,7 +159,7 @@ def _source(outcome: Outcome) -> str:
 
 def _section(outcome: Outcome) -> list[str]:
     experiment, record = outcome.experiment, outcome.record
-    lines = [f"## {_heading(outcome)}", "", f"**{experiment.shows}.** {experiment.title}.", ""]
+    lines = [f"## {experiment.name}", "", f"**{experiment.shows}.** {experiment.title}.", ""]
     setting = experiment.setting.get(record.scale)
     if setting:
         lines += [f"*Setting (`{record.scale}`).* {setting}", ""]
@@ -212,14 +205,6 @@ def _duration(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.1f} s"
-
-
-def _heading(outcome: Outcome) -> str:
-    return outcome.experiment.name
-
-
-def _anchor(outcome: Outcome) -> str:
-    return _heading(outcome).lower().replace(" ", "-")
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.papers.base import SCALES, Experiment, check_options, option_values, select
+from dissensus.papers.base import CANNOT, SCALES, Experiment, check_options, option_values, select
 from dissensus.papers.page import Outcome, outcomes, write_figures, write_page
 from dissensus.papers.registry import EXPERIMENTS
 from dissensus.papers.studies import read_study, run_study, study_path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Catalogue", "Reproduction", "draw_figure", "reproduce", "results_folder"]
 
-_COLORS = {"holds": "green", "does not hold": "red", "cannot be tested at this scale": "yellow"}
+_COLORS = {"holds": "green", "does not hold": "red", CANNOT: "yellow"}
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from dissensus.papers.base import Finding, Verdict
+from dissensus.papers.base import CANNOT, Finding, Verdict
 
 __all__ = [
     "Estimate",
     "bootstrap_interval",
-    "curve_interval",
     "judge_larger",
     "larger_than",
     "mean_interval",
@@ -57,8 +56,8 @@ class Estimate:
         return f"{form.format(self.mean)} [{form.format(self.low)}, {form.format(self.high)}]"
 
 
-def mean_interval(values: ArrayLike, confidence: float = 0.95) -> Estimate:
-    """The mean over runs with its Student-t interval: x̄ ± t · s / √n; without bounds for one run.
+def mean_interval(values: ArrayLike) -> Estimate:
+    """The mean over runs with its 95 % Student-t interval, x̄ ± t · s / √n; no bounds for one run.
 
     >>> print(mean_interval([1.0, 2.0, 3.0]))
     2 [-0.4841, 4.484]
@@ -67,55 +66,36 @@ def mean_interval(values: ArrayLike, confidence: float = 0.95) -> Estimate:
     mean, runs = float(numbers.mean()), len(numbers)
     if runs == 1:
         return Estimate(mean, -math.inf, math.inf, 1)
-    quantile = float(stats.t.ppf(0.5 + confidence / 2, runs - 1))
+    quantile = float(stats.t.ppf(0.975, runs - 1))
     half = quantile * float(numbers.std(ddof=1)) / math.sqrt(runs)
     return Estimate(mean, mean - half, mean + half, runs)
 
 
-def paired_difference(first: ArrayLike, second: ArrayLike, confidence: float = 0.95) -> Estimate:
+def paired_difference(first: ArrayLike, second: ArrayLike) -> Estimate:
     """The mean of ``first − second`` over pairs of runs, with its Student-t interval."""
     left, right = _runs(first), _runs(second)
     if len(left) != len(right):
         raise ValueError(f"pairs need as many runs on both sides, got {len(left)}, {len(right)}")
-    return mean_interval(left - right, confidence)
-
-
-def curve_interval(curves: ArrayLike, confidence: float = 0.95) -> tuple[NDArray[np.float64], ...]:
-    """Mean, lower and upper bound at every point of ``curves`` ``[runs, points]``.
-
-    One run has no band: its bounds are the curve itself, so that it can be drawn.
-    """
-    values = np.asarray(curves, dtype=np.float64)
-    if values.ndim != 2 or not len(values):
-        raise ValueError(f"curves must be [runs, points], got the shape {values.shape}")
-    mean = values.mean(0)
-    if len(values) == 1:
-        return mean, mean.copy(), mean.copy()
-    quantile = float(stats.t.ppf(0.5 + confidence / 2, len(values) - 1))
-    half = quantile * values.std(0, ddof=1) / math.sqrt(len(values))
-    return mean, mean - half, mean + half
+    return mean_interval(left - right)
 
 
 def bootstrap_interval(
     values: ArrayLike,
-    statistic: Callable[[NDArray[np.float64]], float] | None = None,
+    statistic: Callable[[NDArray[np.float64]], float],
     *,
-    confidence: float = 0.95,
     draws: int = 4000,
     seed: int = 0,
 ) -> Estimate:
-    """``statistic`` (the mean) of the runs with its percentile bootstrap interval.
+    """``statistic`` of the runs with its 95 % percentile bootstrap interval.
 
     For what is far from normal, such as a ratio or a median; with few runs it is too narrow.
     """
     runs = _runs(values)
-    of = statistic or (lambda sample: float(sample.mean()))
     if len(runs) == 1:
-        return Estimate(float(of(runs)), -math.inf, math.inf, 1)
+        return Estimate(statistic(runs), -math.inf, math.inf, 1)
     samples = np.random.default_rng(seed).integers(len(runs), size=(draws, len(runs)))
-    statistics = np.array([of(runs[rows]) for rows in samples])
-    low, high = np.quantile(statistics, [0.5 - confidence / 2, 0.5 + confidence / 2])
-    return Estimate(float(of(runs)), float(low), float(high), len(runs))
+    low, high = np.quantile([statistic(runs[rows]) for rows in samples], [0.025, 0.975])
+    return Estimate(statistic(runs), float(low), float(high), len(runs))
 
 
 def _runs(values: ArrayLike) -> NDArray[np.float64]:
@@ -131,7 +111,7 @@ def _runs(values: ArrayLike) -> NDArray[np.float64]:
 def judge_larger(difference: Estimate) -> tuple[Verdict, str]:
     """The verdict on "larger than 0", and the words that go with it; see the rule above."""
     if difference.runs < 2:
-        return "cannot be tested at this scale", "one run has no interval"
+        return CANNOT, "one run has no interval"
     if difference.low > 0:
         return "holds", "larger"
     if difference.high < 0:

@@ -1,6 +1,6 @@
 """Studies on disk: cells in working files, and one compact record that is worth committing.
 
-Below ``out``: ``collusion/cells/<study>-<scale>/*.json`` are the working files, one a cell;
+Below ``out``: ``collusion/cells/<study>-<scale>/*.json`` are the working files, one for each cell;
 ``collusion/<study>.json`` is the compact record of the study, from which pages and figures are
 built. It holds no path of the machine, and numbers with six significant digits.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,12 @@ from dissensus.sweeps.engines import (
 
 __all__ = ["StudyRecord", "cells_folder", "compact", "read_study", "run_study", "study_path"]
 
-_DIGITS = 6
 _FORMAT = 1
-#: Facts of a run that say nothing about its numbers, or differ from cell to cell.
-_LEFT_OUT = ("written",)
+#: The keys of a compact record, in the order of the fields of :class:`StudyRecord`.
+_KEYS = (
+    *("study", "paper", "scale", "options", "planned", "written", "environments", "failed"),
+    "cells",
+)
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,10 @@ class StudyRecord:
     scale: str
     options: dict[str, Any]
     planned: int
-    records: list[Record]
-    failed: dict[str, str]
-    environments: list[dict[str, Any]]
     written: str
+    environments: list[dict[str, Any]]
+    failed: dict[str, str]
+    records: list[Record]
 
     @property
     def complete(self) -> bool:
@@ -55,7 +57,7 @@ class StudyRecord:
 
     @property
     def seconds(self) -> float:
-        """What the cells took together, in seconds of one process."""
+        """The time of all cells together, in seconds of one process."""
         return float(sum(record["seconds"] for record in self.records))
 
 
@@ -76,19 +78,17 @@ def run_study(
     options: Mapping[str, Any],
     out: str | Path,
     *,
-    jobs: int | None = None,
     engine: Engine | None = None,
     progress: bool = True,
     again: bool = False,
 ) -> StudyRecord:
     """Run what is missing of ``study`` and write its compact record.
 
-    ``engine`` says where; if it is not given that is here, in ``jobs`` processes or as many as
-    suit the study.
+    Without an ``engine`` it runs here, in as many processes as suit the study.
 
-    A compact record of another scale or other options is refused before anything runs. When it is
-    interrupted, what was done is kept in the working files, and in the compact record unless that
-    would replace a fuller one.
+    A compact record of another scale or other options is refused before anything runs. An
+    interrupt keeps finished cells in the working files, and in the compact record unless that would
+    replace a fuller one.
     """
     if scale not in SCALES:
         raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
@@ -109,7 +109,7 @@ def run_study(
             cells,
             study.run,
             folder,
-            engine=engine or LocalEngine(study.jobs if jobs is None else jobs),
+            engine=engine or LocalEngine(study.jobs),
             progress=progress,
             title=f"{paper}/{study.name}",
             again=again,
@@ -125,22 +125,21 @@ def read_study(path: str | Path) -> StudyRecord:
     record = read_record(path)
     if record.get("format") != _FORMAT:
         raise ValueError(f"{path} is not the record of a study that this version can read")
-    keys = ("paper", "scale", "options", "planned", "cells", "failed", "environments", "written")
-    return StudyRecord(record["study"], *(record[key] for key in keys))
+    return StudyRecord(*(record[key] for key in _KEYS))
 
 
-def compact(value: Any, digits: int = _DIGITS) -> Any:
-    """``value`` with every float rounded to so many significant digits.
+def compact(value: Any) -> Any:
+    """``value`` with every float rounded to six significant digits.
 
     >>> compact({"loss": [0.123456789, 1e-20, 3]})
     {'loss': [0.123457, 1e-20, 3]}
     """
     if isinstance(value, float):
-        return float(f"{value:.{digits}g}")
+        return float(f"{value:.6g}")
     if isinstance(value, dict):
-        return {key: compact(item, digits) for key, item in value.items()}
+        return {key: compact(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [compact(item, digits) for item in value]
+        return [compact(item) for item in value]
     return value
 
 
@@ -188,14 +187,14 @@ def _record_of(
         if "error" in record:
             failed[cell["name"]] = _without_paths(record["error"].splitlines()[0])
             continue
-        environment = {k: v for k, v in record["facts"].items() if k not in _LEFT_OUT}
+        environment = {k: v for k, v in record["facts"].items() if k != "written"}
         if environment not in environments:
             environments.append(environment)
         times.append(record["facts"]["written"])
         short = {key: compact(record[key]) for key in ("name", "cell", "result", "seconds")}
         records.append({**short, "environment": environments.index(environment)})
     return StudyRecord(
-        name, paper, scale, options, len(cells), records, failed, environments, max(times)
+        name, paper, scale, options, len(cells), max(times), environments, failed, records
     )
 
 
@@ -209,21 +208,11 @@ def _without_paths(text: str) -> str:
 
 
 def _write(path: Path, record: StudyRecord) -> None:
-    """One line a cell: small, and a change of one cell is a change of one line."""
-    head = {
-        "format": _FORMAT,
-        "study": record.name,
-        "paper": record.paper,
-        "scale": record.scale,
-        "options": record.options,
-        "planned": record.planned,
-        "written": record.written,
-        "environments": record.environments,
-        "failed": record.failed,
-    }
+    """One line for each cell: small, and a change of one cell is a change of one line."""
+    head = {"format": _FORMAT, **dict(zip(_KEYS, asdict(record).values(), strict=True))}
     lines = [
         json.dumps(cell, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-        for cell in record.records
+        for cell in head.pop("cells")
     ]
     text = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}")
     write_text(path, f'{text},\n "cells": [\n' + ",\n".join(lines) + "\n ]\n}\n")

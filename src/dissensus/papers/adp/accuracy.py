@@ -17,14 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.papers.adp.ensembles import CONTENDERS
-from dissensus.papers.base import Finding, Record
-from dissensus.papers.comparisons import CANNOT, Runs, data_title, group_by_data
+from dissensus.papers.base import CANNOT, Finding, Record
+from dissensus.papers.comparisons import Runs, data_title, group_by_data
 from dissensus.papers.statistics import Estimate, judge_larger, mean_interval
 from dissensus.robustness import parse
 
 __all__ = [
     "FAMILIES",
     "GRADIENT",
+    "PLACES",
+    "Attacks",
     "MoreRight",
     "accuracy_estimate",
     "accuracy_header",
@@ -48,6 +50,8 @@ __all__ = [
 
 #: The attacks that follow the gradient inside a ball.
 GRADIENT = ("fgsm", "bim", "pgd", "mim")
+#: The ends of the standard protocol's ε: the place of each, and its name in claims.
+PLACES = ((0, "smaller"), (-1, "larger"))
 FAMILIES = {
     **{name: name.upper() for name in GRADIENT},
     "jsma": "JSMA",
@@ -59,8 +63,17 @@ FAMILIES = {
 Bits = NDArray[np.float64]
 #: Reads from a record which images stayed right; None where that was not measured.
 Reader = Callable[[Record], Bits | None]
-#: Makes a reader of the attacks that some runs went through; None where they went through none.
-Attacks = Callable[[Sequence[Record]], Reader | None]
+
+
+@dataclass(frozen=True)
+class Attacks:
+    """Some attacks: the accuracy under them as sentences call it, and a reader of it.
+
+    ``reader`` makes that of the attacks that some runs went through; None where there were none.
+    """
+
+    quantity: str
+    reader: Callable[[Sequence[Record]], Reader | None]
 
 
 # ---- attacks ------------------------------------------------------------------------------------
@@ -86,7 +99,7 @@ def attack_title(spec: str) -> str:
 
 
 def attack_names(records: Iterable[Record], part: str = "weak") -> list[str]:
-    """The attacks of a part (``weak`` or ``slow``), in the order in which they were run."""
+    """The attacks of a part (``weak``, ``slow``, ``transfer``), in the order they were run."""
     return list(
         dict.fromkeys(spec for record in records for spec in record["result"].get(part, ()))
     )
@@ -148,7 +161,10 @@ def weak(families: Sequence[str], part: str = "weak") -> Attacks:
         specs = specs_of(records, families, part)
         return right_after(specs, part) if specs else None
 
-    return reader
+    *names, last = (FAMILIES[family] for family in families)
+    if not names:
+        return Attacks(f"accuracy under {last}", reader)
+    return Attacks(f"accuracy, mean of {', '.join(names)} and {last}", reader)
 
 
 def worst_case(place: int) -> Attacks:
@@ -158,7 +174,7 @@ def worst_case(place: int) -> Attacks:
         sizes = standard_eps(records)
         return right_in_worst_case(sizes[place]) if sizes else None
 
-    return reader
+    return Attacks("worst case", reader)
 
 
 def bits_by_seed(records: Iterable[Record], read: Reader) -> dict[int, Bits]:
@@ -181,7 +197,6 @@ class MoreRight:
     first: Runs
     second: Runs
     attacks: Attacks
-    quantity: str
     published: str | None = None
     data: str | None = None
 
@@ -191,12 +206,12 @@ class MoreRight:
             data = group[0]["cell"]["data"]
             if self.data in (None, data):
                 pair = self.first.of(group), self.second.of(group)
-                read = self.attacks(pair[0])
+                read = self.attacks.reader(pair[0])
                 sides = [bits_by_seed(side, read) for side in pair] if read is not None else []
                 if sides and all(sides):
                     runs[data] = (sides[0], sides[1])
         names = (self.first.name, self.second.name)
-        return compare_over_data(runs, names, self.quantity, self.published)
+        return compare_over_data(runs, names, self.attacks.quantity, self.published)
 
 
 def compare_over_data(

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dissensus.papers.adp.accuracy import GRADIENT
+from dissensus.papers.adp.accuracy import GRADIENT, attack_names
 from dissensus.papers.adp.ensembles import ADP_RUNS, BASELINE, ENSEMBLES, contenders_in, runs_of
 from dissensus.papers.adp.measurements import GRID
-from dissensus.papers.adp.settings import ENSEMBLE_SETTING
-from dissensus.papers.base import Claim, Experiment, Finding, Record
+from dissensus.papers.adp.settings import WEAK_PROTOCOL, ensemble_setting
+from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table
 from dissensus.papers.comparisons import (
-    CANNOT,
     Larger,
     Quantity,
     Runs,
@@ -62,7 +61,7 @@ def _transfer(name: str, keys: Sequence[str]) -> Quantity:
 
 def _long(records: Sequence[Record]) -> str:
     """``"pgd-50"``: the attack with more steps than the paper's."""
-    names = [key for record in records for key in record["result"].get("transfer", {})]
+    names = attack_names(records, "transfer")
     return next((name.split()[0] for name in names if name.startswith("pgd-")), "pgd-50")
 
 
@@ -138,11 +137,9 @@ def plot_transfer(records: list[Record]) -> Plot:
     return Plot(panels, "Transfer of PGD among the members", columns=4)
 
 
-def transfer_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def transfer_table(records: list[Record]) -> Table:
     """Means over pairs of different members, in %."""
-    keys = list(
-        dict.fromkeys(key for record in records for key in record["result"].get("transfer", {}))
-    )
+    keys = attack_names(records, "transfer")
     rows = []
     for title, group in group_by_data(records).items():
         for runs in contenders_in(group):
@@ -164,7 +161,7 @@ _TEXTS = {
     "targeted": "ADP's members follow the target of another member less often",
 }
 _TRANSFER_PROTOCOLS = (
-    (("pgd", "mim"), "", "the paper's attacks (historical, weak)"),
+    (("pgd", "mim"), "", WEAK_PROTOCOL),
     (("long",), ", under PGD with more steps, which crosses the ball", "strong attack"),
 )
 
@@ -189,7 +186,7 @@ TRANSFER = Experiment(
             Claim(
                 f"{data_title(data)}: the determinant matters: targeted, examples transfer less "
                 "than with label smoothing",
-                "our question; the paper's attacks (historical, weak)",
+                f"our question; {WEAK_PROTOCOL}",
                 LessTransfer("targeted", ("pgd", "mim"), data, runs_of("smoothed")),
             )
             for data in ("mnist", "fashion_mnist", "digits")
@@ -197,12 +194,10 @@ TRANSFER = Experiment(
     ),
     plot_transfer,
     transfer_table,
-    {
-        **ENSEMBLE_SETTING,
-        "cpu": ENSEMBLE_SETTING["cpu"]
-        + " Transfer: ε = 0.2 on MNIST and digits, 0.08 on Fashion-MNIST, 0.05 (the paper's) on "
-        "CIFAR-10; 80 images per seed (paper: 1,000); the paper prints Figure 3 as colours.",
-    },
+    ensemble_setting(
+        "Transfer: ε = 0.2 on MNIST and digits, 0.08 on Fashion-MNIST, 0.05 (the paper's) on "
+        "CIFAR-10; 80 images per seed (paper: 1,000); the paper prints Figure 3 as colours."
+    ),
     transfer_brief,
 )
 
@@ -266,7 +261,7 @@ def plot_detection(records: list[Record]) -> Plot:
     return Plot(panels, alt, len(panels) or 1, (3.8, 3.4))
 
 
-def detection_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def detection_table(records: list[Record]) -> Table:
     """AUROC of every score on ADP's ensembles, and of ensemble diversity on the baseline's."""
     rows = []
     for title, group in group_by_data(records).items():
@@ -286,7 +281,7 @@ _DETECTION_PROTOCOLS = (
         GRADIENT,
         "on ensembles trained with ADP₂,₀.₅, ensemble diversity separates adversarial examples "
         "from clean ones",
-        "the paper's attacks (historical, weak)",
+        WEAK_PROTOCOL,
     ),
     (
         ("disguised",),
@@ -313,12 +308,12 @@ DETECTION = Experiment(
         ),
         Claim(
             "It needs ADP: on the baseline's ensemble the same detector is worse",
-            "our question; the paper's attacks (historical, weak)",
+            f"our question; {WEAK_PROTOCOL}",
             Larger(_auroc("pgd"), ADP_RUNS, BASELINE, group_by_data),
         ),
         Claim(
             "It is better than the entropy of the ensemble's prediction",
-            "our question; the paper's attacks (historical, weak)",
+            f"our question; {WEAK_PROTOCOL}",
             Larger(
                 _auroc("pgd"),
                 Runs("ensemble diversity", ADP_RUNS.settings),
@@ -330,13 +325,11 @@ DETECTION = Experiment(
     ),
     plot_detection,
     detection_table,
-    {
-        **ENSEMBLE_SETTING,
-        "cpu": ENSEMBLE_SETTING["cpu"]
-        + " Detection: ε = 0.3 on MNIST and digits and 0.12 on Fashion-MNIST, so that nearly all "
+    ensemble_setting(
+        "Detection: ε = 0.3 on MNIST and digits and 0.12 on Fashion-MNIST, so that nearly all "
         "are misclassified; 120 images per seed (paper: 1,000 of CIFAR-10), the diversity taken "
         "with the predicted label, and against an attack that raises it once it is through (100 "
-        "steps).",
-    },
+        "steps)."
+    ),
     detection_brief,
 )

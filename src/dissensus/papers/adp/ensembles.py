@@ -17,7 +17,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.objectives import ADP, Independent, Objective, target_probability
 from dissensus.papers import cells as shared
 from dissensus.papers.adp import measurements
-from dissensus.papers.adp.settings import data_settings
+from dissensus.papers.adp.settings import DATA_SETTINGS
 from dissensus.papers.base import Cell, Record, Study
 from dissensus.papers.cells import SEEDS_OPTION, ImageData, load_images, make_cell, seeds_of
 from dissensus.papers.comparisons import Runs
@@ -172,7 +172,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     plan = [(seeds, sets, contenders) for sets, contenders in _ENTRIES[scale]]
     if scale == "cpu" and "seeds" not in options:
         plan.append((range(3, 5), *_ENTRIES[scale][0]))
-    settings = data_settings(scale)
+    settings = DATA_SETTINGS[scale]
     return [
         _contender_cell(f"{data}-{contender}-seed={seed}", settings[data], data, contender, seed)
         for some_seeds, sets, contenders in plan
@@ -206,7 +206,7 @@ def run(cell: Cell) -> dict[str, Any]:
 
 
 def measure(ens: Ensemble, cell: Cell, data: ImageData) -> dict[str, Any]:
-    """All that tables and figures read; see :mod:`dissensus.papers.adp.measurements`."""
+    """The measurements that tables and figures read, as far as the cell asks for them."""
     # The seed shuffles the test images, so that the first of them are no easier kind.
     x, y = data.test
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(cell["seed"]))
@@ -252,7 +252,6 @@ ENSEMBLES = Study(
     "ensembles",
     cells,
     run,
-    jobs=2,
     options=SEEDS_OPTION,
     cost={"smoke": "1 min", "cpu": "1 h", "paper": "GPU days"},
 )

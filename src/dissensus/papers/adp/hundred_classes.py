@@ -30,15 +30,17 @@ from dissensus.papers.adp.settings import (
     CIFAR100_WEAK,
     CPU,
     FEW_STEPS,
+    MORE_STEPS,
     PAPER,
     SMOKE,
     STRONG,
+    WEAK_PROTOCOL,
     gradient_attacks,
     standard,
 )
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study, Table
 from dissensus.papers.cells import SEEDS_OPTION, ImageData, load_images, make_cell, seeds_of
-from dissensus.papers.comparisons import Larger, Quantity, Runs, at, filter_records
+from dissensus.papers.comparisons import Larger, Quantity, Runs, at, cell_values, filter_records
 from dissensus.plots import Panel, Plot, Series
 from dissensus.training import predict
 
@@ -69,7 +71,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
             "data": "cifar100",
             "pairs": False,
             "attacks": CIFAR100_WEAK,
-            "standard": standard((0.005, 0.01), 1000, autoattack_steps=100, queries=5000),
+            "standard": standard((0.005, 0.01), 1000, **MORE_STEPS),
         },
     }[scale]
     settings["temperature"] = 1.0
@@ -140,7 +142,6 @@ STUDY = Study(
     "temperature",
     cells,
     run,
-    jobs=2,
     options=SEEDS_OPTION,
     cost={"smoke": "10 s", "cpu": "10 min", "paper": "GPU days"},
 )
@@ -157,19 +158,20 @@ _AT_1 = Runs("ADP₂,₀.₅", {"contender": "adp", "temperature": 1.0})
 
 def _kinds(records: list[Record]) -> list[Runs]:
     """The baseline and ADP at each temperature, as tables call them."""
-    temperatures = {row["cell"]["temperature"] for row in filter_records(records, contender="adp")}
+    temperatures = cell_values(filter_records(records, contender="adp"), "temperature")
     return [
         BASELINE,
         *(
             Runs(f"ADP₂,₀.₅, T = {one:g}", {"contender": "adp", "temperature": one})
-            for one in sorted(temperatures)
+            for one in temperatures
         ),
     ]
 
 
 def _more_right_in_worst_case(records: list[Record]) -> Finding:
-    name = "worst case" + "".join(f", ε = {eps:g}" for eps in standard_eps(records)[:1])
-    return MoreRight(_AT_1, BASELINE, worst_case(0), name)(records)
+    smallest = "".join(f", ε = {eps:g}" for eps in standard_eps(records)[:1])
+    attacks = Attacks(f"worst case{smallest}", worst_case(0).reader)
+    return MoreRight(_AT_1, BASELINE, attacks)(records)
 
 
 @dataclass(frozen=True)
@@ -179,16 +181,13 @@ class HottestLarger:
     Compared with a temperature of 1.
     """
 
-    quantity: Quantity | None = None
-    attacks: Attacks | None = None
-    name: str = ""
+    quantity: Quantity | Attacks
 
     def __call__(self, records: list[Record]) -> Finding:
         pair = _kinds(records)[-1], Runs("ADP₂,₀.₅, T = 1", _AT_1.settings)
-        if self.quantity is not None:
-            return Larger(self.quantity, *pair)(records)
-        assert self.attacks is not None
-        return MoreRight(*pair, self.attacks, self.name)(records)
+        if isinstance(self.quantity, Attacks):
+            return MoreRight(*pair, self.quantity)(records)
+        return Larger(self.quantity, *pair)(records)
 
 
 # ---- figure and table ---------------------------------------------------------------------------
@@ -223,7 +222,7 @@ def _pgd_accuracy(records: list[Record]) -> Quantity:
     return Quantity("accuracy under PGD", read)
 
 
-def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def table(records: list[Record]) -> Table:
     """Everything in numbers."""
     specs, sizes = attack_names(records), standard_eps(records)
     header = ["training", "clean error", "median log diversity", "wrong classes in training"]
@@ -251,12 +250,11 @@ HUNDRED_CLASSES = Experiment(
             Claim(
                 f"With a hundred classes, ADP₂,₀.₅ is more accurate than the baseline under "
                 f"{name.upper()}",
-                "Section 4.3, Table 3; the paper's attacks (historical, weak)",
+                f"Section 4.3, Table 3; {WEAK_PROTOCOL}",
                 MoreRight(
                     _AT_1,
                     BASELINE,
                     weak((name,)),
-                    f"accuracy under {name.upper()}",
                     f"CIFAR-100: {str(gains(name)).rpartition('CIFAR-100 ')[2]}",
                 ),
             )
@@ -280,7 +278,7 @@ HUNDRED_CLASSES = Experiment(
         Claim(
             "It makes the ensemble more robust to the paper's PGD (left to future work)",
             "our question; the paper's attack (historical, weak)",
-            HottestLarger(attacks=weak(("pgd",)), name="accuracy under PGD"),
+            HottestLarger(weak(("pgd",))),
         ),
     ),
     plot,

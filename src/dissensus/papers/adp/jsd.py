@@ -9,18 +9,20 @@ import torch
 
 from dissensus.objectives import JSD
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.comparisons import decide, filter_records
+from dissensus.papers.cells import count_option
+from dissensus.papers.comparisons import cell_values, decide, filter_records
 from dissensus.papers.exact import generator_of, minimize_objective
 from dissensus.plots import Panel, Plot, Rule, Series
 
 __all__ = ["EXPERIMENT", "STUDY", "left_over"]
 
+_STARTS = {"smoke": 3, "cpu": 20, "paper": 100}
 _STRENGTHS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0)
 
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """One cell for each λ and number of members, on ten classes."""
-    starts = options.get("starts", {"smoke": 3, "cpu": 20, "paper": 100}[scale])
+    starts = count_option(options, "starts", _STARTS[scale])
     strengths = _STRENGTHS[::3] if scale == "smoke" else _STRENGTHS
     counts = (3,) if scale == "smoke" else (2, 3, 5)
     return [
@@ -105,7 +107,7 @@ def _overrides(records: list[Record]) -> Finding:
     for record in ordered:
         if record["result"]["wrong_members"] and record["result"]["loss"] < 0:
             first.setdefault(record["cell"]["members"], record["cell"]["strength"])
-    counts = sorted({record["cell"]["members"] for record in records})
+    counts = cell_values(records, "members")
     thresholds = ", ".join(
         f"{members} members: from λ = {first[members]:g}" if members in first else f"{members}: no"
         for members in counts
@@ -118,12 +120,8 @@ def _overrides(records: list[Record]) -> Finding:
 
 def _too_weak(records: list[Record]) -> Finding:
     """With a small λ there is no diversity at all."""
-    none = [
-        record
-        for record in records
-        if record["cell"]["strength"] <= 1 and min(record["result"]["label"]) > 1 - 1e-4
-    ]
     small = [record for record in records if record["cell"]["strength"] <= 1]
+    none = [record for record in small if min(record["result"]["label"]) > 1 - 1e-4]
     sentence = (
         f"with λ ≤ 1 all members give the label more than 0.9999 in {len(none)} of {len(small)} "
         "settings: no diversity is left to be had"
@@ -134,7 +132,7 @@ def _too_weak(records: list[Record]) -> Finding:
 def plot(records: list[Record]) -> Plot:
     """Members' probabilities of the label at the least loss, against λ."""
     panels = []
-    for number, members in enumerate(sorted({record["cell"]["members"] for record in records})):
+    for number, members in enumerate(cell_values(records, "members")):
         x, y = [], []
         for record in filter_records(records, members=members):
             y += record["result"]["label"]
@@ -175,6 +173,6 @@ EXPERIMENT = Experiment(
         scale: f"The logits of one example are free and the loss is minimised over them by L-BFGS "
         f"in float64 from {starts} random starts, for λ from 0.5 to 20; Eq. 11 at random points. "
         "No network is trained."
-        for scale, starts in (("smoke", 3), ("cpu", 20), ("paper", 100))
+        for scale, starts in _STARTS.items()
     },
 )

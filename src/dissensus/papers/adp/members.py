@@ -13,8 +13,8 @@ from dissensus.papers.adp.ensembles import (
 )
 from dissensus.papers.adp.measurements import EDGES
 from dissensus.papers.adp.published import TABLE1
-from dissensus.papers.adp.settings import ENSEMBLE_SETTING
-from dissensus.papers.base import Claim, Experiment, Record
+from dissensus.papers.adp.settings import ENSEMBLE_SETTING, ensemble_setting
+from dissensus.papers.base import Claim, Experiment, Record, Table
 from dissensus.papers.comparisons import (
     Larger,
     Quantity,
@@ -22,6 +22,7 @@ from dissensus.papers.comparisons import (
     data_title,
     group_by_data,
     interval_text,
+    quantity_table,
 )
 from dissensus.plots import Panel, Plot, Series
 
@@ -49,7 +50,7 @@ def _published(members: bool) -> str:
     return "; ".join(parts)
 
 
-def errors_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def errors_table(records: list[Record]) -> Table:
     """Errors in %, measured and published."""
     rows = []
     for title, group in group_by_data(records).items():
@@ -94,15 +95,15 @@ ERRORS = Experiment(
 # ---- Figure 5 -----------------------------------------------------------------------------------
 
 
-def _quantity_table(records: list[Record], quantity: Quantity) -> tuple[list[str], list[list[str]]]:
+def _quantity_table(records: list[Record], quantity: Quantity) -> Table:
     """A quantity by data set and contender."""
-    rows = [
-        [title, runs.name, quantity.text(runs.of(group))]
+    rows = {
+        (title, runs.name): runs.of(group)
         for title, group in group_by_data(records).items()
         for runs in contenders_in(group)
         if quantity.values(runs.of(group))
-    ]
-    return ["data", "contender", quantity.name], rows
+    }
+    return quantity_table(["data", "contender"], rows, [quantity])
 
 
 def plot_histogram(records: list[Record]) -> Plot:
@@ -188,11 +189,8 @@ FEATURES = Experiment(
     ),
     plot_features,
     lambda records: _quantity_table(records, _SIMILARITY),
-    {
-        **ENSEMBLE_SETTING,
-        "cpu": ENSEMBLE_SETTING["cpu"]
-        + " Features: t-SNE (scikit-learn) of 300 test images, as in the paper to be "
-        "looked at; the claim is judged by linear CKA (Kornblith et al. 2019), which the paper "
-        "does not have.",
-    },
+    ensemble_setting(
+        "Features: t-SNE (scikit-learn) of 300 test images, as in the paper to be looked at; the "
+        "claim is judged by linear CKA (Kornblith et al. 2019), which the paper does not have."
+    ),
 )

@@ -13,8 +13,8 @@ import torch
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.objectives import ADP, Independent, Objective
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.comparisons import CANNOT, decide, filter_records, interval_text
+from dissensus.papers.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study, Table
+from dissensus.papers.comparisons import decide, filter_records, interval_text
 from dissensus.papers.statistics import larger_than
 from dissensus.training import fit
 
@@ -146,7 +146,7 @@ def _twenty_on_ten(records: list[Record]) -> Finding:
     )
 
 
-def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def table(records: list[Record]) -> Table:
     """Seconds for each step."""
     rows = []
     for record in records:

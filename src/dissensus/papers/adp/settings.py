@@ -12,13 +12,16 @@ __all__ = [
     "CIFAR100_WEAK",
     "CPU",
     "CPU_DIGITS",
-    "DIGITS_WEAK",
+    "DATA_SETTINGS",
     "ENSEMBLE_SETTING",
     "FEW_STEPS",
+    "MNIST_WEAK",
+    "MORE_STEPS",
     "PAPER",
     "SMOKE",
     "STRONG",
-    "data_settings",
+    "WEAK_PROTOCOL",
+    "ensemble_setting",
     "gradient_attacks",
     "slow_attacks",
     "standard",
@@ -132,77 +135,69 @@ def standard(eps: tuple[float, ...], images: int, **changes: Any) -> dict[str, A
     return {"eps": list(eps), "images": images, **shared, **changes}
 
 
-#: The strong attacks of scale ``smoke``.
+#: The strong attacks of scale ``smoke``, and of scale ``paper``.
 FEW_STEPS = {"steps": 4, "restarts": 2, "autoattack_steps": 4, "queries": 20}
+MORE_STEPS = {"autoattack_steps": 100, "queries": 5000}
 
 #: The weak attacks of each data set. For CIFAR and MNIST the paper's ε.
 MNIST_WEAK = gradient_attacks((0.1, 0.2), (0.1, 0.15))
 FASHION_WEAK = gradient_attacks((0.04, 0.08), (0.04, 0.06))
 CIFAR10_WEAK = gradient_attacks((0.02, 0.04), (0.01, 0.02))
 CIFAR100_WEAK = gradient_attacks((), (0.005, 0.01))
-DIGITS_WEAK = gradient_attacks((0.1, 0.2), (0.1, 0.15))
 
+#: The measurements of digits, MNIST's or scikit-learn's, at scale ``cpu``.
+_CPU_ON_DIGITS: Mapping[str, Any] = {
+    "attacks": MNIST_WEAK,
+    "standard": standard((0.1, 0.15), 40),
+    "curve": {"eps": [0.025, 0.05, 0.1, 0.15, 0.2], "images": 60},
+    "transfer": {"eps": 0.2, "steps": 50, "images": 80},
+    "detection": {"eps": 0.3, "images": 120},
+    "features": 300,
+}
+_PAPER_ON_CIFAR: Mapping[str, Any] = {
+    "transfer": {"eps": 0.05, "steps": 100, "images": 1000},
+    "features": 2000,
+}
 
-def data_settings(scale: str) -> dict[str, dict[str, Any]]:
-    """The data sets of a scale with what differs in them."""
-    if scale == "smoke":
-        return {
-            "digits": {
-                **SMOKE,
-                "attacks": DIGITS_WEAK,
-                "slow_attacks": [
-                    "jsma:theta=0.2,gamma=0.1,variant=original,early=false",
-                    "cw:c=1.0,searches=1,steps=10",
-                    "ead:c=5.0,searches=1,steps=10",
-                ],
-                "standard": standard((0.1, 0.2), 20, **FEW_STEPS),
-                "curve": {"eps": [0.05, 0.1, 0.2], "images": 20},
-                "transfer": {"eps": 0.2, "steps": 20, "images": 30},
-                "detection": {"eps": 0.3, "images": 40},
-                "features": 60,
-            }
+#: The data sets of each scale, with their settings.
+DATA_SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "smoke": {
+        "digits": {
+            **SMOKE,
+            "attacks": MNIST_WEAK,
+            "slow_attacks": [
+                "jsma:theta=0.2,gamma=0.1,variant=original,early=false",
+                "cw:c=1.0,searches=1,steps=10",
+                "ead:c=5.0,searches=1,steps=10",
+            ],
+            "standard": standard((0.1, 0.2), 20, **FEW_STEPS),
+            "curve": {"eps": [0.05, 0.1, 0.2], "images": 20},
+            "transfer": {"eps": 0.2, "steps": 20, "images": 30},
+            "detection": {"eps": 0.3, "images": 40},
+            "features": 60,
         }
-    if scale == "cpu":
-        return {
-            "mnist": {
-                **CPU,
-                "attacks": MNIST_WEAK,
-                "slow_attacks": MNIST_SLOW,
-                "standard": standard((0.1, 0.15), 40),
-                "curve": {"eps": [0.025, 0.05, 0.1, 0.15, 0.2], "images": 60},
-                "transfer": {"eps": 0.2, "steps": 50, "images": 80},
-                "detection": {"eps": 0.3, "images": 120},
-                "features": 300,
-            },
-            "fashion_mnist": {
-                **CPU,
-                "attacks": FASHION_WEAK,
-                "standard": standard((0.04, 0.06), 40),
-                "curve": {"eps": [0.01, 0.02, 0.04, 0.06, 0.08], "images": 60},
-                "transfer": {"eps": 0.08, "steps": 50, "images": 80},
-                "detection": {"eps": 0.12, "images": 120},
-                "features": 300,
-            },
-            "digits": {
-                **CPU_DIGITS,
-                "attacks": DIGITS_WEAK,
-                "standard": standard((0.1, 0.15), 40),
-                "curve": {"eps": [0.025, 0.05, 0.1, 0.15, 0.2], "images": 60},
-                "transfer": {"eps": 0.2, "steps": 50, "images": 80},
-                "detection": {"eps": 0.3, "images": 120},
-                "features": 300,
-            },
-            "cifar10": {
-                **CPU,
-                "attacks": CIFAR10_WEAK,
-                "standard": standard((0.01, 0.02), 40),
-                "transfer": {"eps": 0.05, "steps": 50, "images": 80},
-                "features": 300,
-            },
-        }
-    strong = {"autoattack_steps": 100, "queries": 5000}
-    shared = {"transfer": {"eps": 0.05, "steps": 100, "images": 1000}, "features": 2000}
-    return {
+    },
+    "cpu": {
+        "mnist": {**CPU, **_CPU_ON_DIGITS, "slow_attacks": MNIST_SLOW},
+        "fashion_mnist": {
+            **CPU,
+            "attacks": FASHION_WEAK,
+            "standard": standard((0.04, 0.06), 40),
+            "curve": {"eps": [0.01, 0.02, 0.04, 0.06, 0.08], "images": 60},
+            "transfer": {"eps": 0.08, "steps": 50, "images": 80},
+            "detection": {"eps": 0.12, "images": 120},
+            "features": 300,
+        },
+        "digits": {**CPU_DIGITS, **_CPU_ON_DIGITS},
+        "cifar10": {
+            **CPU,
+            "attacks": CIFAR10_WEAK,
+            "standard": standard((0.01, 0.02), 40),
+            "transfer": {"eps": 0.05, "steps": 50, "images": 80},
+            "features": 300,
+        },
+    },
+    "paper": {
         "mnist": {
             **PAPER,
             "epochs": 40,
@@ -210,7 +205,7 @@ def data_settings(scale: str) -> dict[str, dict[str, Any]]:
             "augment": "none",
             "attacks": MNIST_WEAK,
             "slow_attacks": slow_attacks("mnist"),
-            "standard": standard((0.1, 0.15, 0.2), 1000, **strong),
+            "standard": standard((0.1, 0.15, 0.2), 1000, **MORE_STEPS),
             "curve": {"eps": [0.025, 0.05, 0.075, 0.1, 0.125, 0.15], "images": 1000},
             "transfer": {"eps": 0.2, "steps": 100, "images": 1000},
             "detection": {"eps": 0.3, "images": 1000},
@@ -218,20 +213,21 @@ def data_settings(scale: str) -> dict[str, dict[str, Any]]:
         },
         "cifar10": {
             **PAPER,
-            **shared,
+            **_PAPER_ON_CIFAR,
             "attacks": CIFAR10_WEAK,
             "slow_attacks": slow_attacks("cifar10"),
-            "standard": standard((0.01, 0.02, 8 / 255), 1000, **strong),
+            "standard": standard((0.01, 0.02, 8 / 255), 1000, **MORE_STEPS),
             "curve": {"eps": [0.0025, 0.005, 0.01, 0.015, 0.02, 0.03], "images": 1000},
             "detection": {"eps": 0.1, "images": 1000},
         },
         "cifar100": {
             **PAPER,
-            **shared,
+            **_PAPER_ON_CIFAR,
             "attacks": CIFAR100_WEAK,
-            "standard": standard((0.005, 0.01), 1000, **strong),
+            "standard": standard((0.005, 0.01), 1000, **MORE_STEPS),
         },
-    }
+    },
+}
 
 
 # ---- in words -----------------------------------------------------------------------------------
@@ -241,9 +237,10 @@ STRONG = (
     "Standard protocol: AutoAttack (50 steps for each of its parts, 500 queries); on what it "
     "leaves, PGD with 100 steps and 5 restarts (cross-entropy with steps of 0.025 ε and 0.25 ε, "
     "margin with 0.1 ε), members reweighted at each step (100 steps, 5 restarts), Square (500 "
-    "queries); the "
-    "worst case for each image"
+    "queries); the worst case for each image"
 )
+#: The paper's own attacks, as claims name them.
+WEAK_PROTOCOL = "the paper's attacks (historical, weak)"
 
 ENSEMBLE_SETTING = {
     "smoke": (
@@ -259,10 +256,9 @@ ENSEMBLE_SETTING = {
         "beside them (8 × 8 pixels, 1,397 for training, 400 for testing), with a CNN of two "
         "convolutions with max-pools (16 and 32 channels) and 40 epochs: small enough to be learnt "
         "by heart. The paper's attacks on 200 test images per seed (a row each of JSMA, C&W and "
-        "EAD "
-        f"on 12, MNIST only). {STRONG}; on 40 test images per seed. Fashion-MNIST and digits are "
-        f"not "
-        "in the paper; their ε are ours. Label smoothing has the F_y = 0.588 of Eq. 7 as target. "
+        f"EAD on 12, MNIST only). {STRONG}; on 40 test images per seed. Fashion-MNIST and digits "
+        "are not in the paper; their ε are ours. Label smoothing has the F_y = 0.588 of Eq. 7 as "
+        "target. "
         "Adversarial training: ε ~ U(0.01, 0.05), 1:1, on Fashion-MNIST, with PGD of 2 steps. "
         "A gain that needs a larger network or longer training than this would not show."
     ),
@@ -273,3 +269,8 @@ ENSEMBLE_SETTING = {
         "(JSMA too, the paper: 100); the standard protocol on 1,000, with 5,000 queries of Square."
     ),
 }
+
+
+def ensemble_setting(more: str) -> dict[str, str]:
+    """:data:`ENSEMBLE_SETTING`, with ``more`` about scale ``cpu``."""
+    return {**ENSEMBLE_SETTING, "cpu": f"{ENSEMBLE_SETTING['cpu']} {more}"}

@@ -9,6 +9,7 @@ import numpy as np
 
 from dissensus.papers.adp.accuracy import (
     GRADIENT,
+    PLACES,
     MoreRight,
     accuracy_header,
     accuracy_rows,
@@ -28,15 +29,17 @@ from dissensus.papers.adp.published import TABLE4, TABLE5
 from dissensus.papers.adp.settings import (
     CIFAR10_WEAK,
     CPU_DIGITS,
-    DIGITS_WEAK,
     ENSEMBLE_SETTING,
     FEW_STEPS,
+    MNIST_WEAK,
+    MORE_STEPS,
     PAPER,
     SMOKE,
     STRONG,
+    WEAK_PROTOCOL,
     standard,
 )
-from dissensus.papers.base import Cell, Claim, Experiment, Record, Study
+from dissensus.papers.base import Cell, Claim, Experiment, Record, Study, Table
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
 from dissensus.papers.comparisons import filter_records
 
@@ -53,7 +56,7 @@ def _published(before: str, after: str) -> str:
     return f"CIFAR-10, mean of the four attacks: {means[0]:.1f} → {means[1]:.1f}"
 
 
-def adversarial_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def adversarial_table(records: list[Record]) -> Table:
     """Accuracies in %, ours and Table 4's."""
     trained = {record["cell"]["data"] for record in filter_records(records, contender="pgd")}
     rows = accuracy_rows([r for r in records if r["cell"]["data"] in trained], _SHOWN)
@@ -64,9 +67,8 @@ def adversarial_table(records: list[Record]) -> tuple[list[str], list[list[str]]
     return accuracy_header(_SHOWN), rows
 
 
-_TABLE_4_WEAK = "Section 4.3, Table 4; the paper's attacks (historical, weak)"
+_TABLE_4_WEAK = f"Section 4.3, Table 4; {WEAK_PROTOCOL}"
 _TABLE_4_STRONG = "Section 4.3, Table 4; standard protocol"
-_MEAN = "accuracy, mean of FGSM, BIM, PGD and MIM"
 _FGSM, _FGSM_ADP, _PGD, _PGD_ADP = map(runs_of, TRAINED)
 
 ADVERSARIAL_TRAINING = Experiment(
@@ -79,32 +81,32 @@ ADVERSARIAL_TRAINING = Experiment(
         Claim(
             "ADP₂,₀.₅ adds to adversarial training on FGSM",
             _TABLE_4_WEAK,
-            MoreRight(_FGSM_ADP, _FGSM, weak(GRADIENT), _MEAN, _published("fgsm", "fgsm-adp")),
+            MoreRight(_FGSM_ADP, _FGSM, weak(GRADIENT), _published("fgsm", "fgsm-adp")),
         ),
         Claim(
             "ADP₂,₀.₅ adds to adversarial training on PGD",
             _TABLE_4_WEAK,
-            MoreRight(_PGD_ADP, _PGD, weak(GRADIENT), _MEAN, _published("pgd", "pgd-adp")),
+            MoreRight(_PGD_ADP, _PGD, weak(GRADIENT), _published("pgd", "pgd-adp")),
         ),
         Claim(
             "Adversarial training on PGD adds to ADP₂,₀.₅",
             _TABLE_4_WEAK,
-            MoreRight(_PGD_ADP, ADP_RUNS, weak(GRADIENT), _MEAN),
+            MoreRight(_PGD_ADP, ADP_RUNS, weak(GRADIENT)),
         ),
         Claim(
             "At the smaller ε, ADP₂,₀.₅ adds to adversarial training on PGD in the worst case",
             _TABLE_4_STRONG,
-            MoreRight(_PGD_ADP, _PGD, worst_case(0), "worst case"),
+            MoreRight(_PGD_ADP, _PGD, worst_case(0)),
         ),
         Claim(
             "At the larger ε, ADP₂,₀.₅ adds to adversarial training on PGD in the worst case",
             _TABLE_4_STRONG,
-            MoreRight(_PGD_ADP, _PGD, worst_case(-1), "worst case"),
+            MoreRight(_PGD_ADP, _PGD, worst_case(-1)),
         ),
         Claim(
             "At the larger ε, adversarial training on PGD alone is more robust than ADP₂,₀.₅ alone",
             "our question; standard protocol",
-            MoreRight(_PGD, ADP_RUNS, worst_case(-1), "worst case"),
+            MoreRight(_PGD, ADP_RUNS, worst_case(-1)),
         ),
     ),
     None,
@@ -119,8 +121,8 @@ ADVERSARIAL_TRAINING = Experiment(
 def five_cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """The baseline and ADP with five members, for each seed."""
     settings: dict[str, Any] = {
-        "smoke": {**SMOKE, "attacks": DIGITS_WEAK, "standard": standard((0.1,), 20, **FEW_STEPS)},
-        "cpu": {**CPU_DIGITS, "attacks": DIGITS_WEAK, "standard": standard((0.1, 0.15), 40)},
+        "smoke": {**SMOKE, "attacks": MNIST_WEAK, "standard": standard((0.1,), 20, **FEW_STEPS)},
+        "cpu": {**CPU_DIGITS, "attacks": MNIST_WEAK, "standard": standard((0.1, 0.15), 40)},
         "paper": {
             **PAPER,
             "attacks": CIFAR10_WEAK,
@@ -128,7 +130,7 @@ def five_cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
                 "cw:c=0.01,searches=1,confidence=0.1",
                 "ead:c=1.0,searches=1,confidence=0.1",
             ],
-            "standard": standard((0.01, 0.02), 1000, autoattack_steps=100, queries=5000),
+            "standard": standard((0.01, 0.02), 1000, **MORE_STEPS),
         },
     }[scale]
     return [
@@ -142,13 +144,12 @@ FIVE_STUDY = Study(
     "five-members",
     five_cells,
     run,
-    jobs=2,
     options=SEEDS_OPTION,
     cost={"smoke": "10 s", "cpu": "10 min", "paper": "GPU days"},
 )
 
 
-def five_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def five_table(records: list[Record]) -> Table:
     """Accuracies in %, ours and Table 5's."""
     rows = accuracy_rows(records, PAIR)
     for name, printed in TABLE5.items():
@@ -156,7 +157,7 @@ def five_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
     return accuracy_header(PAIR), rows
 
 
-_TABLE_5_WEAK = "Section 4.6, Table 5; the paper's attacks (historical, weak)"
+_TABLE_5_WEAK = f"Section 4.6, Table 5; {WEAK_PROTOCOL}"
 _TABLE_5_STRONG = "Section 4.6, Table 5; standard protocol"
 
 FIVE_MEMBERS = Experiment(
@@ -171,11 +172,7 @@ FIVE_MEMBERS = Experiment(
                 f"Under {name.upper()}, ADP₂,₀.₅ is more accurate than the baseline",
                 _TABLE_5_WEAK,
                 MoreRight(
-                    ADP_RUNS,
-                    BASELINE,
-                    weak((name,)),
-                    f"accuracy under {name.upper()}",
-                    "CIFAR-10 {} → {}".format(*TABLE5[name]),
+                    ADP_RUNS, BASELINE, weak((name,)), "CIFAR-10 {} → {}".format(*TABLE5[name])
                 ),
             )
             for name in GRADIENT
@@ -184,9 +181,9 @@ FIVE_MEMBERS = Experiment(
             Claim(
                 f"At the {size} ε, ADP₂,₀.₅ is more accurate than the baseline in the worst case",
                 _TABLE_5_STRONG,
-                MoreRight(ADP_RUNS, BASELINE, worst_case(place), "worst case"),
+                MoreRight(ADP_RUNS, BASELINE, worst_case(place)),
             )
-            for place, size in ((0, "smaller"), (-1, "larger"))
+            for place, size in PLACES
         ),
     ),
     None,
@@ -198,8 +195,7 @@ FIVE_MEMBERS = Experiment(
         "cpu": (
             "Scikit-learn's digits in place of CIFAR-10, the CNN and schedule of the other "
             "ensembles on digits, five members, 3 seeds; the paper's attacks on 200 test images "
-            "per seed. "
-            f"{STRONG}; on 40 test images per seed. C&W and EAD of Table 5 were not run."
+            f"per seed. {STRONG}; on 40 test images per seed. C&W and EAD of Table 5 were not run."
         ),
         "paper": (
             "CIFAR-10 whole, five ResNet-20, the paper's schedule and 3 seeds; all attacks of "

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from dissensus.papers.adp.accuracy import (
     FAMILIES,
     GRADIENT,
+    PLACES,
     Bits,
     MoreRight,
     accuracy_estimate,
@@ -35,10 +35,9 @@ from dissensus.papers.adp.ensembles import (
     runs_of,
 )
 from dissensus.papers.adp.published import TABLE2, gains, published_row
-from dissensus.papers.adp.settings import ENSEMBLE_SETTING
-from dissensus.papers.base import Claim, Experiment, Finding, Record
-from dissensus.papers.comparisons import CANNOT, all_of, data_title, decide, group_by_data
-from dissensus.papers.statistics import curve_interval
+from dissensus.papers.adp.settings import ENSEMBLE_SETTING, WEAK_PROTOCOL
+from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table
+from dissensus.papers.comparisons import all_of, curve_series, data_title, decide, group_by_data
 from dissensus.plots import Panel, Plot, Series
 
 __all__ = ["WHITE_BOX", "brief"]
@@ -205,21 +204,21 @@ def plot(records: list[Record]) -> Plot:
 def _accuracy_series(name: str, rows: list[Record], style: int) -> list[Series]:
     """Two curves over ε, and points of the worst case."""
     eps = rows[0]["cell"]["curve"]["eps"]
-    curves = {kind: [row["result"]["curve"][kind] for row in rows] for kind in ("weak", "strong")}
-    lenient, _, _ = curve_interval(curves["weak"])
-    strict, low, high = curve_interval(curves["strong"])
+    lenient, strict = (
+        [row["result"]["curve"][kind] for row in rows] for kind in ("weak", "strong")
+    )
     sizes = standard_eps(rows)
     worst = [accuracy_estimate(rows, right_in_worst_case(size)) for size in sizes]
     means = [float("nan") if estimate is None else estimate.mean for estimate in worst]
-    band: dict[str, Any] = {"low": low.clip(0), "high": high.clip(max=1)}
+    mean = np.mean(lenient, axis=0)
     return [
-        Series(f"{name}, paper's PGD", eps, lenient, style, dash="dashed", markers=False),
-        Series(f"{name}, PGD-40", eps, strict, style, markers=False, **band),
+        Series(f"{name}, paper's PGD", eps, mean, style, dash="dashed", markers=False),
+        curve_series(f"{name}, PGD-40", eps, strict, style, limits=(0.0, 1.0)),
         Series(f"{name}, worst case", sizes, means, style, "points"),
     ]
 
 
-def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def table(records: list[Record]) -> Table:
     """Accuracies in %, ours and in round brackets the published ones."""
     everybody = [runs.settings["contender"] for runs in contenders_in(records)]
     strong = {"autoattack": "AutoAttack", "right": "**worst case, standard**"}
@@ -229,13 +228,11 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
 
 # ---- the experiment -----------------------------------------------------------------------------
 
-_WEAK = "Section 4.3, Tables 2 and 3; the paper's attacks (historical, weak)"
+_WEAK = f"Section 4.3, Tables 2 and 3; {WEAK_PROTOCOL}"
 _STRONG = "Section 4.3, Tables 2 and 3; standard protocol"
 _OURS = "our question; standard protocol"
-_MEAN = "accuracy, mean of FGSM, BIM, PGD and MIM"
 #: The paper's data sets, and ours.
 _SETS = ("mnist", "cifar10", "cifar100", "fashion_mnist", "digits")
-_PLACES = ((0, "smaller"), (-1, "larger"))
 _ENTROPY, _SMOOTHED, _SINGLE = map(runs_of, ("adp-entropy", "smoothed", "single"))
 
 
@@ -259,7 +256,7 @@ WHITE_BOX = Experiment(
                 f"{data_title(data)}: under FGSM, BIM, PGD and MIM, ADP₂,₀.₅ is more accurate than "
                 "the baseline",
                 _WEAK,
-                MoreRight(ADP_RUNS, BASELINE, weak(GRADIENT), _MEAN, _printed(data), data),
+                MoreRight(ADP_RUNS, BASELINE, weak(GRADIENT), _printed(data), data),
             )
             for data in _SETS
         ),
@@ -267,13 +264,7 @@ WHITE_BOX = Experiment(
             Claim(
                 f"Under {title}, ADP₂,₀.₅ is more accurate than the baseline",
                 _WEAK,
-                MoreRight(
-                    ADP_RUNS,
-                    BASELINE,
-                    weak((name,), "slow"),
-                    f"accuracy under {title}",
-                    gains(name),
-                ),
+                MoreRight(ADP_RUNS, BASELINE, weak((name,), "slow"), gains(name)),
             )
             for name, title in FAMILIES.items()
             if name not in GRADIENT
@@ -282,7 +273,10 @@ WHITE_BOX = Experiment(
             "The entropy alone helps: ADP₂,₀ is more accurate than the baseline",
             _WEAK,
             MoreRight(
-                _ENTROPY, BASELINE, weak(GRADIENT), _MEAN, f"PGD: {gains('pgd', 'adp-entropy')}"
+                _ENTROPY,
+                BASELINE,
+                weak(GRADIENT),
+                f"PGD: {gains('pgd', 'adp-entropy')}",
             ),
         ),
         Claim(
@@ -292,7 +286,6 @@ WHITE_BOX = Experiment(
                 ADP_RUNS,
                 _ENTROPY,
                 weak(GRADIENT),
-                _MEAN,
                 f"PGD: {gains('pgd', 'adp', 'adp-entropy')}",
             ),
         ),
@@ -301,15 +294,15 @@ WHITE_BOX = Experiment(
                 f"{data_title(data)}: at the {size} ε, ADP₂,₀.₅ is more accurate than the baseline "
                 "in the worst case",
                 _STRONG,
-                MoreRight(ADP_RUNS, BASELINE, worst_case(place), "worst case", data=data),
+                MoreRight(ADP_RUNS, BASELINE, worst_case(place), data=data),
             )
             for data in _SETS
-            for place, size in _PLACES
+            for place, size in PLACES
         ),
         Claim(
             "At the smaller ε, ADP₂,₀.₅ is more accurate than ADP₂,₀ in the worst case",
             _STRONG,
-            MoreRight(ADP_RUNS, _ENTROPY, worst_case(0), "worst case"),
+            MoreRight(ADP_RUNS, _ENTROPY, worst_case(0)),
         ),
         Claim(
             "ADP₂,₀.₅ withstands white-box attacks: at the larger ε it keeps at least half of its "
@@ -321,23 +314,23 @@ WHITE_BOX = Experiment(
             Claim(
                 f"The paper's PGD overstates ADP's gain, at the {size} ε", _OURS, Overstated(place)
             )
-            for place, size in _PLACES
+            for place, size in PLACES
         ),
         Claim(
             "ADP₂,₀.₅ gains more than label smoothing with the F_y of Eq. 7, under the paper's "
             "attacks",
-            "our question; the paper's attacks (historical, weak)",
-            MoreRight(ADP_RUNS, _SMOOTHED, weak(GRADIENT), _MEAN),
+            f"our question; {WEAK_PROTOCOL}",
+            MoreRight(ADP_RUNS, _SMOOTHED, weak(GRADIENT)),
         ),
         Claim(
             "ADP₂,₀.₅ gains more than label smoothing with the F_y of Eq. 7, at the smaller ε",
             _OURS,
-            MoreRight(ADP_RUNS, _SMOOTHED, worst_case(0), "worst case"),
+            MoreRight(ADP_RUNS, _SMOOTHED, worst_case(0)),
         ),
         Claim(
             "A plain ensemble is more robust than a single network, at the smaller ε",
             _OURS,
-            MoreRight(BASELINE, _SINGLE, worst_case(0), "worst case"),
+            MoreRight(BASELINE, _SINGLE, worst_case(0)),
         ),
         Claim(
             "The strong attacks can be trusted: no sign of masked gradients",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.cells import SEEDS_OPTION, seeds_of
 from dissensus.papers.collusion.images import (
     BETAS,
     CPU,
@@ -18,27 +18,17 @@ from dissensus.papers.collusion.images import (
     SMOKE,
     InEach,
     JointWorst,
+    Plan,
     at_beta,
+    beta_cells,
     beta_table,
-    betas_in,
     plot_beta_curves,
     run_image_cell,
+    smoke_setting,
 )
-from dissensus.papers.comparisons import CANNOT, Larger, Quantity, all_of, at, filter_records
+from dissensus.papers.comparisons import Larger, Quantity, all_of, at, cell_values, filter_records
 
 __all__ = ["CNN", "CNNS", "VGGS", "VGG_SVHN"]
-
-Plan = Mapping[str, tuple[Mapping[str, Any], Sequence[float]]]
-
-
-def _cells(plan: Plan, seeds: range) -> list[Cell]:
-    return [
-        make_cell(f"{name}-beta={beta:g}-seed={seed}", settings, beta=beta, seed=seed)
-        for seed in seeds
-        for name, (settings, betas) in plan.items()
-        for beta in betas
-    ]
-
 
 # ---- the vanilla CNN ----------------------------------------------------------------------------
 
@@ -60,22 +50,23 @@ def cnn_cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         },
         "paper": {f"members={m}": ({**paper, "members": m}, BETAS) for m in (5, 10)},
     }
-    return _cells(plans[scale], seeds_of(options, 2 if scale == "smoke" else 3))
+    return beta_cells(plans[scale], seeds_of(options, 2 if scale == "smoke" else 3))
 
 
 CNNS = Study(
     "cnn",
     cnn_cells,
     run_image_cell,
-    jobs=2,
     options=SEEDS_OPTION,
     cost={"smoke": "5 s", "cpu": "10 min", "paper": "GPU hours"},
 )
 
 
 def _by_size(records: Sequence[Record]) -> dict[str, list[Record]]:
-    sizes = sorted({record["cell"]["members"] for record in records})
-    return {f"M = {size}": filter_records(records, members=size) for size in sizes}
+    return {
+        f"M = {size}": filter_records(records, members=size)
+        for size in cell_values(records, "members")
+    }
 
 
 def _best_between(records: list[Record]) -> Finding:
@@ -83,7 +74,7 @@ def _best_between(records: list[Record]) -> Finding:
 
     That β is the one with the least mean ERR on validation data, so the test data do not choose.
     """
-    inner = [at_beta(beta) for beta in betas_in(records) if 0 < beta < 1]
+    inner = [at_beta(beta) for beta in cell_values(records, "beta") if 0 < beta < 1]
     if not inner:
         return Finding(CANNOT, "no β between 0 and 1 was run")
     validated = Quantity("validation ERR", at("val", "error"))
@@ -122,7 +113,7 @@ CNN = Experiment(
     lambda records: plot_beta_curves(_by_size(records), _KEYS[:3]),
     lambda records: beta_table(_by_size(records), _KEYS),
     {
-        "smoke": "256 scikit-learn digits, a tiny CNN, 2 epochs, 2 seeds: too small for any claim.",
+        "smoke": smoke_setting("a tiny CNN"),
         "cpu": (
             "The network of Table 3 itself, on CIFAR-10 with 2,500 training images, 1,000 for "
             "validation and 5,000 of the official test images; Adam 2e-3 (the paper's 1e-3 needs "
@@ -159,14 +150,13 @@ def vgg_cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         "cpu": {"vgg": (cpu, BETAS)},
         "paper": {"vgg": ({**PAPER_SWEEP, "data": "svhn", "model": "vgg"}, BETAS)},
     }
-    return _cells(plans[scale], seeds_of(options, 2 if scale == "smoke" else 3))
+    return beta_cells(plans[scale], seeds_of(options, 2 if scale == "smoke" else 3))
 
 
 VGGS = Study(
     "vgg-svhn",
     vgg_cells,
     run_image_cell,
-    jobs=2,
     options=SEEDS_OPTION,
     cost={"smoke": "5 s", "cpu": "8 min", "paper": "GPU days"},
 )
@@ -212,7 +202,7 @@ VGG_SVHN = Experiment(
     lambda records: plot_beta_curves(_stand_in(records), _KEYS[:3]),
     lambda records: beta_table(_stand_in(records), _KEYS),
     {
-        "smoke": "256 scikit-learn digits, a tiny VGG, 2 epochs, 2 seeds: too small for any claim.",
+        "smoke": smoke_setting("a tiny VGG"),
         "cpu": (
             "A stand-in for both network and data: SVHN's training files were not available, "
             "and the VGG of Table 4 costs two cores minutes an epoch. Fashion-MNIST, averaged "

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study, Table
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
-from dissensus.papers.collusion.images import CPU, PAPER_SWEEP, QUANTITIES, SMOKE, run_image_cell
-from dissensus.papers.comparisons import CANNOT, Larger, Runs, all_of, decide, pair_values
-from dissensus.papers.statistics import paired_difference
+from dissensus.papers.collusion.images import (
+    CPU,
+    KINDS,
+    PAPER_SWEEP,
+    QUANTITIES,
+    SMOKE,
+    run_image_cell,
+    smoke_setting,
+)
+from dissensus.papers.comparisons import Larger, Runs, all_of, cell_values, decide, quantity_table
+from dissensus.papers.statistics import mean_interval
 from dissensus.plots import Panel, Plot
 
 __all__ = ["DROPOUT", "LEARNER_DROPOUT"]
@@ -40,7 +48,6 @@ DROPOUT = Study(
     "learner-dropout",
     cells,
     run_image_cell,
-    jobs=2,
     options=SEEDS_OPTION,
     cost={"smoke": "5 s", "cpu": "6 min", "paper": "GPU days"},
 )
@@ -48,17 +55,13 @@ DROPOUT = Study(
 
 # ---- claims -------------------------------------------------------------------------------------
 
-_INDEPENDENT = Runs("independent", {"beta": 0.0})
+_INDEPENDENT = KINDS["independent"]
 _ACCURACY = QUANTITIES["accuracy"]
 
 
 def _dropping(share: float, prefix: str = "") -> Runs:
     """Joint training with a share of the members dropped."""
     return Runs(f"{prefix}p = {share:g}", {"beta": 1.0, "drop": share})
-
-
-def _shares_in(records: Sequence[Record]) -> list[float]:
-    return sorted({float(record["cell"]["drop"]) for record in records})
 
 
 @dataclass(frozen=True)
@@ -68,20 +71,19 @@ class Falls:
     key: str
 
     def __call__(self, records: list[Record]) -> Finding:
-        most = _dropping(_shares_in(records)[-1])
+        most = _dropping(cell_values(records, "drop")[-1])
         return Larger(QUANTITIES[self.key], _dropping(0.0), most)(records)
 
 
 def _no_better(records: list[Record]) -> Finding:
     """No share of dropped members makes the ensemble more accurate."""
     findings = {}
-    for share in _shares_in(records)[1:]:
+    for share in cell_values(records, "drop")[1:]:
         runs = _dropping(share)
-        pair = [_ACCURACY.values(one.of(records)) for one in (runs, _dropping(0.0))]
-        left, right = pair_values(*pair)
-        if len(left) < 2:
+        differences = _ACCURACY.differences(runs.of(records), _dropping(0.0).of(records))
+        if len(differences) < 2:
             return Finding(CANNOT, "fewer than two pairs of runs")
-        difference = paired_difference(left, right)
+        difference = mean_interval(list(differences.values()))
         sentence = f"test accuracy − that of p = 0 {difference.text('{:+.1%}')}"
         findings[runs.name] = decide(difference.low <= 0, sentence)
     return all_of(findings)
@@ -91,7 +93,7 @@ def _still_below_independent(records: list[Record]) -> Finding:
     return all_of(
         {
             f"p = {share:g}": Larger(_ACCURACY, _INDEPENDENT, _dropping(share, "joint, "))(records)
-            for share in _shares_in(records)
+            for share in cell_values(records, "drop")
         }
     )
 
@@ -101,7 +103,7 @@ def _still_below_independent(records: list[Record]) -> Finding:
 
 def plot(records: list[Record]) -> Plot:
     """Accuracy, diversity and individual performance against the share that is dropped."""
-    shares, other = _shares_in(records), _INDEPENDENT.of(records)
+    shares, other = cell_values(records, "drop"), _INDEPENDENT.of(records)
     joint, ends = [_dropping(share).of(records) for share in shares], (shares[0], shares[-1])
     panels = []
     for key in ("accuracy", "diversity", "member_accuracy", "error"):
@@ -114,15 +116,14 @@ def plot(records: list[Record]) -> Plot:
     return Plot(panels, "Joint training against the share of members dropped", 4, (3.2, 2.8))
 
 
-def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def table(records: list[Record]) -> Table:
     """Means and intervals over runs on test data."""
-    quantities = [QUANTITIES[key] for key in _KEYS]
-    joint = [_dropping(share, "joint, ") for share in _shares_in(records)]
-    rows = []
-    for runs in (*joint, _INDEPENDENT):
-        some = runs.of(records)
-        rows.append([runs.name, str(len(some)), *(quantity.text(some) for quantity in quantities)])
-    return ["training", "runs", *(quantity.name for quantity in quantities)], rows
+    joint = [_dropping(share, "joint, ") for share in cell_values(records, "drop")]
+    rows = {}
+    for kind in (*joint, _INDEPENDENT):
+        runs = kind.of(records)
+        rows[kind.name, str(len(runs))] = runs
+    return quantity_table(["training", "runs"], rows, [QUANTITIES[key] for key in _KEYS])
 
 
 # ---- the experiment -----------------------------------------------------------------------------
@@ -158,9 +159,7 @@ LEARNER_DROPOUT = Experiment(
     plot,
     table,
     {
-        "smoke": (
-            "256 scikit-learn digits, a tiny ResNet, 2 epochs, 2 seeds: too small for any claim."
-        ),
+        "smoke": smoke_setting("a tiny ResNet"),
         "cpu": (
             "As beta-sweep at this scale (CIFAR-10, 2,500 training images, a ResNet of two blocks, "
             "5 members, 12 epochs), β = 1, p in {0, 0.2, 0.4, 0.6}, and β = 0 beside it; 3 seeds. "

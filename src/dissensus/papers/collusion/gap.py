@@ -12,18 +12,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.papers.base import Cell, Claim, Experiment, Record, Study
-from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
-from dissensus.papers.collusion.images import CPU, PAPER_SWEEP, SMOKE, run_image_cell
-from dissensus.papers.comparisons import Groups, Larger, Quantity, Runs, data_title
-from dissensus.papers.statistics import curve_interval
-from dissensus.plots import AnyPanel, Panel, Plot, Series, Text
+from dissensus.papers.base import Cell, Claim, Experiment, Record, Study, Table
+from dissensus.papers.cells import SEEDS_OPTION, seeds_of
+from dissensus.papers.collusion.images import (
+    CPU,
+    KINDS,
+    PAPER_SWEEP,
+    SMOKE,
+    kind_cells,
+    run_image_cell,
+    smoke_setting,
+)
+from dissensus.papers.comparisons import (
+    Groups,
+    Larger,
+    Quantity,
+    Runs,
+    curve_series,
+    data_title,
+    group_records,
+    quantity_table,
+)
+from dissensus.plots import AnyPanel, Panel, Plot, Text
 
 __all__ = ["GAP", "GENERALIZATION_GAP"]
 
 _MEMORISED = "without augmentation"
-_KINDS = {0.0: "independent", 1.0: "joint"}
-_INDEPENDENT, _JOINT = (Runs(kind, {"beta": beta}) for beta, kind in _KINDS.items())
+_INDEPENDENT, _JOINT = KINDS.values()
 
 
 # ---- the study ----------------------------------------------------------------------------------
@@ -41,12 +56,8 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
             for data in ("cifar10", "cifar100")
         },
     }
-    return [
-        make_cell(f"{data}-{kind}-seed={seed}", settings, beta=beta, seed=seed)
-        for seed in seeds_of(options, {"smoke": 2, "cpu": 4, "paper": 6}[scale])
-        for data, settings in plans[scale].items()
-        for beta, kind in _KINDS.items()
-    ]
+    seeds = seeds_of(options, {"smoke": 2, "cpu": 4, "paper": 6}[scale])
+    return kind_cells(plans[scale], seeds)
 
 
 #: As the paper, with augmentation.
@@ -76,7 +87,6 @@ GAP = Study(
     "generalization-gap",
     cells,
     run_image_cell,
-    jobs=2,
     options=SEEDS_OPTION,
     cost={"smoke": "10 s", "cpu": "15 min", "paper": "GPU days"},
 )
@@ -89,13 +99,12 @@ Curve = NDArray[np.float64]
 
 def _groups(records: Sequence[Record]) -> dict[str, list[Record]]:
     """Records by data set; those of images that were memorised are a group of their own."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        name = data_title(record["cell"]["data"])
-        if "-memorised-" in record["name"]:
-            name = f"{name} {_MEMORISED}"
-        groups.setdefault(name, []).append(record)
-    return groups
+
+    def name(record: Record) -> str:
+        data = data_title(record["cell"]["data"])
+        return f"{data} {_MEMORISED}" if "-memorised-" in record["name"] else data
+
+    return group_records(records, name)
 
 
 def _as_published(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -190,16 +199,14 @@ def plot(records: list[Record]) -> Plot:
         for curve, unit, title in _PANELS:
             series = []
             for number, kind in enumerate((_INDEPENDENT, _JOINT)):
-                curves = [_curve(record, curve) for record in kind.of(group)]
-                mean, low, high = curve_interval(curves)
-                band: dict[str, Any] = {"low": low, "high": high, "markers": False}
-                series.append(Series(kind.name, epochs, mean, number, **band))
+                curves = [_curve(record, curve).tolist() for record in kind.of(group)]
+                series.append(curve_series(kind.name, epochs, curves, number))
             panels.append(Panel("epoch", unit, series, title))
         panels.append(Text(name.replace(" without", ",\nwithout")))
     return Plot(panels, "Losses, errors and diversity over training", 4, (3.2, 2.6))
 
 
-def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def table(records: list[Record]) -> Table:
     """The last epoch in numbers."""
     quantities = [
         _summary(
@@ -210,12 +217,12 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
         )
         for curve in (*(curve for curve, _, _ in _PANELS), "test_accuracy")
     ]
-    rows = [
-        [name, kind.name, *(quantity.text(kind.of(group)) for quantity in quantities)]
+    rows = {
+        (name, kind.name): kind.of(group)
         for name, group in _groups(records).items()
         for kind in (_INDEPENDENT, _JOINT)
-    ]
-    return ["data", "training", *(quantity.name for quantity in quantities)], rows
+    }
+    return quantity_table(["data", "training"], rows, quantities)
 
 
 # ---- the experiment -----------------------------------------------------------------------------
@@ -284,9 +291,7 @@ GENERALIZATION_GAP = Experiment(
     plot,
     table,
     {
-        "smoke": (
-            "256 scikit-learn digits, a tiny ResNet, 4 epochs, 2 seeds: too small for any claim."
-        ),
+        "smoke": smoke_setting("a tiny ResNet", epochs=4),
         "cpu": (
             "CIFAR-10 averaged down to 16 × 16, 2,500 training and 2,000 test images, 5 members of "
             "a CNN with two convolutions (16 and 32 channels, max-pools, no batch norm); Adam 2e-3 "

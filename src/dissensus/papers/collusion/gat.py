@@ -21,14 +21,15 @@ from dissensus.objectives import (
     equivalent_alpha,
     equivalent_beta,
 )
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study, Table
+from dissensus.papers.cells import count_option
 from dissensus.papers.comparisons import decide
 from dissensus.papers.exact import (
     TOLERANCE,
     Equal,
     draw_alpha,
     draw_regression,
-    draws_of,
+    extremes,
     generator_of,
     relative_difference,
     value_and_gradient,
@@ -56,7 +57,7 @@ _FORMS = {
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """One cell for each number of members, and one for the curves."""
-    draws = draws_of(options, DRAWS[scale])
+    draws = count_option(options, "draws", DRAWS[scale])
     equalities = [
         {"name": f"members={count}", "members": count, "draws": draws, "seed": count}
         for count in MEMBERS[scale]
@@ -99,38 +100,32 @@ def _peak_of(alphas: list[float], gamma: list[float]) -> dict[str, Any]:
 def _deviations(cell: Cell) -> dict[str, Any]:
     """The largest relative deviations over random draws of outputs, targets and steps."""
     generator = generator_of(cell["seed"])
-    members = cell["members"]
-    worst: dict[str, float] = {}
-
-    def note(name: str, value: float) -> None:
-        worst[name] = max(worst.get(name, 0.0), value)
-
-    for _ in range(cell["draws"]):
-        outputs, targets = draw_regression(members, generator)
-        alpha = draw_alpha(generator)
-        for form, deviations in _deviations_of(outputs, targets, alpha).items():
-            for quantity, value in deviations.items():
-                note(f"{form}_{quantity}", value)
-        note("lemma_d2", _lemma_d2(outputs, targets))
-        printed = _printed_gamma(alpha, members)
-        note("printed_gamma", abs(printed - equivalent_beta(alpha, members, others_only=True)))
-    return worst
+    draws = (
+        _deviations_of(*draw_regression(cell["members"], generator), draw_alpha(generator))
+        for _ in range(cell["draws"])
+    )
+    return extremes(draws)[1]
 
 
-def _deviations_of(outputs: Tensor, targets: Tensor, alpha: float) -> dict[str, dict[str, float]]:
-    deviations = {}
+def _deviations_of(outputs: Tensor, targets: Tensor, alpha: float) -> dict[str, float]:
     members = outputs.shape[0]
+    deviations: dict[str, float] = {}
     for form, settings in _FORMS.items():
         # Beyond α = M − 1 the detached form on the others equals a β > 1, which has no minimum.
         step = alpha % (members - 1) if form == "detached_others" else alpha
         objective = GradientAdjustedTargets(alpha=step, **settings)
         beta = equivalent_beta(step, members, **settings)
-        deviations[form] = _against(objective, beta, outputs, targets)
+        against = _against(objective, beta, outputs, targets)
+        deviations |= {f"{form}_{quantity}": value for quantity, value in against.items()}
     paper = equivalent_beta(alpha)  # Theorem D.1's β, tried on a target that is held constant
     constant = GradientAdjustedTargets(alpha=alpha, detach=True)
     direction = _against(constant, paper, outputs, targets)["direction"]
-    deviations["detached_with_beta_of_d1"] = {"direction": direction}
-    return deviations
+    gamma = equivalent_beta(alpha, members, others_only=True)
+    return deviations | {
+        "detached_with_beta_of_d1_direction": direction,
+        "lemma_d2": _lemma_d2(outputs, targets),
+        "printed_gamma": abs(_printed_gamma(alpha, members) - gamma),
+    }
 
 
 def _against(
@@ -314,7 +309,7 @@ def plot(records: list[Record]) -> Plot:
     return Plot([left, right], "α against β, and γ against α", 2, (4.2, 3.2))
 
 
-def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def table(records: list[Record]) -> Table:
     """The largest relative deviation from each theorem, for every number of members."""
     columns = {
         "theorem_d1_value": "D.1, value",

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from dissensus.objectives import Independent, Joint, Objective
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study, Table
+from dissensus.papers.cells import count_option
 from dissensus.papers.collusion.offsets import OFFSET_CLAIMS, run_offsets
-from dissensus.papers.comparisons import decide, filter_records
+from dissensus.papers.comparisons import cell_values, decide, filter_records
 from dissensus.papers.exact import (
     TOLERANCE,
     Equal,
-    draws_of,
+    extremes,
     generator_of,
     relative_difference,
     scientific,
@@ -93,7 +94,7 @@ def printed_gradients(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """One cell for each pair of members and classes, one for the curves, one for Appendix F."""
-    draws = draws_of(options, _DRAWS[scale])
+    draws = count_option(options, "draws", _DRAWS[scale])
     equalities = [
         {
             "name": f"members={members}-classes={classes}",
@@ -110,7 +111,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
 
 
 def run(cell: Cell) -> dict[str, Any]:
-    """What a cell asks for, by its ``kind``."""
+    """The curves, the deviations over random draws, or Appendix F, by the cell's ``kind``."""
     kinds = {"curves": _curves, "draws": _deviations, "offsets": run_offsets}
     return kinds[cell["kind"]](cell)
 
@@ -118,13 +119,11 @@ def run(cell: Cell) -> dict[str, Any]:
 def _deviations(cell: Cell) -> dict[str, Any]:
     """Deviations from the closed forms, and how gradients depend on members, over all draws."""
     generator = generator_of(cell["seed"])
-    most: dict[str, float] = {}
-    least: dict[str, float] = {}
-    for _ in range(cell["draws"]):
-        logits, labels = _draw(cell["members"], cell["classes"], generator)
-        for name, value in _deviations_of(logits, labels, generator).items():
-            most[name] = max(most.get(name, value), value)
-            least[name] = min(least.get(name, value), value)
+    draws = (
+        _deviations_of(*_draw(cell["members"], cell["classes"], generator), generator)
+        for _ in range(cell["draws"])
+    )
+    least, most = extremes(draws)
     return {"most": most, "least": least}
 
 
@@ -200,9 +199,9 @@ def _least(records: list[Record], key: str) -> float:
 
 def _sample(records: list[Record]) -> str:
     """The number of draws, and what they range over."""
-    cells = [record["cell"] for record in _draws(records)]
-    draws = sum(cell["draws"] for cell in cells)
-    members, classes = (sorted({cell[key] for cell in cells}) for key in ("members", "classes"))
+    drawn = _draws(records)
+    draws = sum(record["cell"]["draws"] for record in drawn)
+    members, classes = (cell_values(drawn, key) for key in ("members", "classes"))
     return (
         f"{draws} draws, {members[0]} to {members[-1]} members, {classes[0]} to {classes[-1]} "
         "classes"
@@ -271,7 +270,7 @@ def plot(records: list[Record]) -> Plot:
     return Plot(panels, "The pull on a member by its own probability", 3, (3.1, 2.9), "all")
 
 
-def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def table(records: list[Record]) -> Table:
     """Table 2 and Appendix E's gradients with the largest deviations."""
     forms = {
         "independent": ("−(1/M) Σ_j log φ(f_j)_k*", "(φ(f_i)_k − 1[k = k*]) / M"),

@@ -17,19 +17,21 @@ from dissensus.decomposition import decompose
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Augmented, LearnerDropout, Objective
 from dissensus.outputs import combined_log_probs
-from dissensus.papers.base import Cell, Finding, Record
-from dissensus.papers.cells import augmentation, load_images, new_ensemble, recipe
+from dissensus.papers.base import CANNOT, Cell, Finding, Record, Table
+from dissensus.papers.cells import augmentation, load_images, make_cell, new_ensemble, recipe
 from dissensus.papers.comparisons import (
-    CANNOT,
     Groups,
+    Larger,
     Quantity,
     Runs,
     all_of,
     at,
+    cell_values,
     compare_values,
     pair_values,
+    quantity_table,
 )
-from dissensus.papers.statistics import paired_difference
+from dissensus.papers.statistics import mean_interval
 from dissensus.plots import Panel, Plot
 from dissensus.training import History, fit, predict
 
@@ -38,6 +40,7 @@ __all__ = [
     "CPU",
     "INDEPENDENT",
     "JOINT",
+    "KINDS",
     "NETWORKS",
     "PAPER_SWEEP",
     "QUANTITIES",
@@ -45,14 +48,19 @@ __all__ = [
     "InEach",
     "JointWorst",
     "LateDrop",
+    "Plan",
     "at_beta",
+    "beta_cells",
     "beta_table",
-    "betas_in",
+    "kind_cells",
     "plot_beta_curves",
     "run_image_cell",
+    "smoke_setting",
 ]
 
 BETAS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+#: The two ends of β, for studies of these alone.
+KINDS = {"independent": Runs("independent", {"beta": 0.0}), "joint": Runs("joint", {"beta": 1.0})}
 
 #: Where the small networks are, for the ``model`` of a cell.
 NETWORKS = "dissensus.papers.networks"
@@ -118,7 +126,37 @@ SMOKE: Mapping[str, Any] = {
 }
 
 
-# ---- running ------------------------------------------------------------------------------------
+def smoke_setting(networks: str, epochs: int = 2) -> str:
+    """The setting of scale ``smoke`` in words."""
+    return (
+        f"256 scikit-learn digits, {networks}, {epochs} epochs, 2 seeds: too small for any claim."
+    )
+
+
+# ---- cells --------------------------------------------------------------------------------------
+
+#: Names of sweeps, with the settings of each and the β it goes through.
+Plan = Mapping[str, tuple[Mapping[str, Any], Sequence[float]]]
+
+
+def beta_cells(plan: Plan, seeds: range) -> list[Cell]:
+    """A cell for each sweep and β, seed after seed."""
+    return [
+        make_cell(f"{name}-beta={beta:g}-seed={seed}", settings, beta=beta, seed=seed)
+        for seed in seeds
+        for name, (settings, betas) in plan.items()
+        for beta in betas
+    ]
+
+
+def kind_cells(plan: Mapping[str, Mapping[str, Any]], seeds: range, **changes: Any) -> list[Cell]:
+    """Independent and joint training with each of the settings, seed after seed."""
+    return [
+        make_cell(f"{name}-{kind}-seed={seed}", settings, **runs.settings, seed=seed, **changes)
+        for seed in seeds
+        for name, settings in plan.items()
+        for kind, runs in KINDS.items()
+    ]
 
 
 def run_image_cell(cell: Cell) -> dict[str, Any]:
@@ -236,11 +274,6 @@ def at_beta(beta: float) -> Runs:
 INDEPENDENT, JOINT = at_beta(0.0), at_beta(1.0)
 
 
-def betas_in(records: Sequence[Record]) -> list[float]:
-    """The values of β that were run, in order."""
-    return sorted({float(record["cell"]["beta"]) for record in records})
-
-
 # ---- checks -------------------------------------------------------------------------------------
 
 
@@ -263,22 +296,21 @@ class JointWorst:
 
     def __call__(self, records: list[Record]) -> Finding:
         quantity = QUANTITIES[self.key]
-        weakest: tuple[float, str, Finding] | None = None
-        others = [at_beta(beta) for beta in betas_in(records) if beta != 1]
-        for other in others:
-            pair = (JOINT, other) if self.key in ("error", "member_error") else (other, JOINT)
-            left, right = pair_values(*(quantity.values(runs.of(records)) for runs in pair))
-            names = (pair[0].name, pair[1].name)
-            finding = compare_values(left, right, names, quantity.name, quantity.form)
-            if not left:
-                return finding
-            low = paired_difference(left, right).low
-            if weakest is None or low < weakest[0]:
-                weakest = (low, other.name, finding)
-        if weakest is None:
+        pairs: dict[str, tuple[Runs, Runs]] = {}
+        for other in (at_beta(beta) for beta in cell_values(records, "beta") if beta != 1):
+            worse_is_larger = self.key in ("error", "member_error")
+            pairs[other.name] = (JOINT, other) if worse_is_larger else (other, JOINT)
+        if not pairs:
             return Finding(CANNOT, "β = 1 alone was run")
-        _, name, finding = weakest
-        sentence = f"the weakest of {len(others)} comparisons is with {name}: {finding.measured}"
+        lows = {}
+        for name, (first, second) in pairs.items():
+            differences = quantity.differences(first.of(records), second.of(records))
+            if not differences:
+                return Finding(CANNOT, f"{quantity.name}: no runs of both kinds")
+            lows[name] = mean_interval(list(differences.values())).low
+        weakest = min(lows, key=lambda name: lows[name])
+        finding = Larger(quantity, *pairs[weakest])(records)
+        sentence = f"the weakest of {len(pairs)} comparisons is with {weakest}: {finding.measured}"
         return Finding(finding.verdict, sentence)
 
 
@@ -289,35 +321,28 @@ class LateDrop:
     key: str = "accuracy"
 
     def __call__(self, records: list[Record]) -> Finding:
-        below = [beta for beta in betas_in(records) if 0 < beta < 1]
+        below = [beta for beta in cell_values(records, "beta") if 0 < beta < 1]
         if not below:
             return Finding(CANNOT, "no β between 0 and 1 was run")
         quantity, near = QUANTITIES[self.key], below[-1]
-        first, middle, last = (
-            quantity.values(at_beta(beta).of(records)) for beta in (0.0, near, 1.0)
-        )
-        seeds = sorted(set(first) & set(middle) & set(last))
-        late = [middle[seed] - last[seed] for seed in seeds]
-        early = [first[seed] - middle[seed] for seed in seeds]
+        first, middle, last = (at_beta(beta).of(records) for beta in (0.0, near, 1.0))
+        falls = quantity.differences(middle, last), quantity.differences(first, middle)
         names = (f"from β = {near:g} to 1", f"from 0 to {near:g}")
-        return compare_values(late, early, names, f"fall of {quantity.name}", quantity.form)
+        name = f"fall of {quantity.name}"
+        return compare_values(*pair_values(*falls), names, name, quantity.form)
 
 
 # ---- table and figure ---------------------------------------------------------------------------
 
 
-def beta_table(
-    groups: Mapping[str, Sequence[Record]], keys: Sequence[str]
-) -> tuple[list[str], list[list[str]]]:
+def beta_table(groups: Mapping[str, Sequence[Record]], keys: Sequence[str]) -> Table:
     """Rows of group and β with each of ``keys`` on test data, as mean and interval."""
-    quantities = [QUANTITIES[key] for key in keys]
-    rows = []
+    rows = {}
     for name, records in groups.items():
-        for beta in betas_in(records):
+        for beta in cell_values(records, "beta"):
             runs = at_beta(beta).of(records)
-            shown = [quantity.text(runs) for quantity in quantities]
-            rows.append([name, f"{beta:g}", str(len(runs)), *shown])
-    return ["setting", "β", "runs", *(quantity.name for quantity in quantities)], rows
+            rows[name, f"{beta:g}", str(len(runs))] = runs
+    return quantity_table(["setting", "β", "runs"], rows, [QUANTITIES[key] for key in keys])
 
 
 def plot_beta_curves(groups: Mapping[str, Sequence[Record]], keys: Sequence[str]) -> Plot:
@@ -326,7 +351,7 @@ def plot_beta_curves(groups: Mapping[str, Sequence[Record]], keys: Sequence[str]
     for key in keys:
         series = []
         for number, (name, records) in enumerate(groups.items()):
-            betas = betas_in(records)
+            betas = cell_values(records, "beta")
             runs = [at_beta(beta).of(records) for beta in betas]
             series.append(QUANTITIES[key].series(name, betas, runs, number))
         panels.append(Panel("β (0 independent, 1 joint)", QUANTITIES[key].name, series))

@@ -12,24 +12,25 @@ from typing import Any
 
 import numpy as np
 
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study, Table
+from dissensus.papers.cells import SEEDS_OPTION, seeds_of
 from dissensus.papers.collusion.images import (
     CPU,
+    KINDS,
     NETWORKS,
     PAPER_SWEEP,
     QUANTITIES,
     SMOKE,
+    kind_cells,
     run_image_cell,
+    smoke_setting,
 )
-from dissensus.papers.comparisons import Larger, Quantity, Runs, pair_values
-from dissensus.papers.statistics import curve_interval
-from dissensus.plots import Panel, Plot, Series
+from dissensus.papers.comparisons import Larger, Quantity, curve_series, group_records
+from dissensus.plots import Panel, Plot
 
 __all__ = ["COMPARISON", "JOINT_VS_INDEPENDENT", "TABLE_1", "TRAINING_CURVES"]
 
-_KINDS = {0.0: "independent", 1.0: "joint"}
-_INDEPENDENT, _JOINT = (Runs(kind, {"beta": beta}) for beta, kind in _KINDS.items())
+_INDEPENDENT, _JOINT = KINDS.values()
 
 #: Table 1: members, then top-1 and top-5 of independent, top-1 and top-5 of joint training, in %.
 TABLE_1: dict[str, tuple[int, float, float, float, float]] = {
@@ -67,12 +68,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         base = {**next(iter(plan.values())), "model": model, "model_options": {}, "size": None}
         plan = {re.sub(r"[^A-Za-z0-9.]+", "-", model).strip("-."): base}
     changes = {key: options[key] for key in ("data", "epochs", "members") if key in options}
-    return [
-        make_cell(f"{name}-{kind}-seed={seed}", settings, beta=beta, seed=seed, **changes)
-        for seed in seeds_of(options, 2 if scale == "smoke" else 3)
-        for name, settings in plan.items()
-        for beta, kind in _KINDS.items()
-    ]
+    return kind_cells(plan, seeds_of(options, 2 if scale == "smoke" else 3), **changes)
 
 
 def _smoke() -> dict[str, dict[str, Any]]:
@@ -124,7 +120,6 @@ COMPARISON = Study(
     "joint-vs-independent",
     cells,
     run_image_cell,
-    jobs=2,
     options={
         **SEEDS_OPTION,
         "model": "one architecture instead of the study's: a name of dissensus.models.MODELS, "
@@ -141,13 +136,8 @@ COMPARISON = Study(
 
 
 def _architectures(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """Records by the architecture in the names of their cells."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        kind = _KINDS[float(record["cell"]["beta"])]
-        name = record["name"].rpartition(f"-{kind}-seed=")[0]
-        groups.setdefault(name, []).append(record)
-    return groups
+    """Records by the architecture in the names of their cells, before ``-joint-seed=0``."""
+    return group_records(records, lambda record: record["name"].rsplit("-", 2)[0])
 
 
 def _first(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -168,9 +158,9 @@ class IndependentAhead:
     def __call__(self, records: list[Record]) -> Finding:
         quantity, ahead, pairs = QUANTITIES[self.key], 0, 0
         for runs in _architectures(records).values():
-            sides = pair_values(*(quantity.values(one.of(runs)) for one in (_INDEPENDENT, _JOINT)))
-            ahead += sum(left > right for left, right in zip(*sides, strict=True))
-            pairs += len(sides[0])
+            gains = quantity.differences(_INDEPENDENT.of(runs), _JOINT.of(runs)).values()
+            ahead += sum(gain > 0 for gain in gains)
+            pairs += len(gains)
         whole = Larger(quantity, _INDEPENDENT, _JOINT, _architectures)(records)
         published = ", ".join(
             f"{name} {numbers[self.place]:.2f} against {numbers[self.place + 2]:.2f}"
@@ -210,17 +200,14 @@ def plot_curves(records: list[Record]) -> Plot:
     """Figure 6 (right): validation accuracy of the ensemble and of its members over epochs."""
     series = []
     for number, kind in enumerate((_INDEPENDENT, _JOINT)):
-        for key, dash, what in (
+        runs = kind.of(_first(records)[""])
+        for key, dash, predictor in (
             ("accuracy", "solid", "ensemble"),
             ("member_accuracy", "dashed", "its members"),
         ):
-            runs = kind.of(_first(records)[""])
-            curves = [record["result"]["validation"][key] for record in runs]
-            shortest = min(len(curve) for curve in curves)  # early stopping ends runs apart
-            mean, low, high = curve_interval([curve[:shortest] for curve in curves])
-            options: dict[str, Any] = {"low": low, "high": high, "dash": dash, "markers": False}
-            epochs = range(1, shortest + 1)
-            series.append(Series(f"{kind.name}: {what}", epochs, mean, number, **options))
+            curves = [run["result"]["validation"][key] for run in runs]
+            name, epochs = f"{kind.name}: {predictor}", range(1, 1 + max(map(len, curves)))
+            series.append(curve_series(name, epochs, curves, number, dash=dash))
     panel = Panel("epoch", "validation accuracy", series, legend="lower right")
     return Plot([panel], "Validation accuracy over training", size=(5.0, 3.4))
 
@@ -236,7 +223,7 @@ def plot_table(records: list[Record]) -> Plot:
     return Plot([panel], "Test accuracy by architecture", size=(max(4.0, 1.6 * len(groups)), 3.2))
 
 
-def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def table(records: list[Record]) -> Table:
     """Table 1: top-1 and top-5 of both kinds of training, with what the paper prints."""
     rows = []
     for name, runs in _architectures(records).items():
@@ -257,9 +244,7 @@ def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
 # ---- experiments --------------------------------------------------------------------------------
 
 _SETTING = {
-    "smoke": (
-        "256 scikit-learn digits, two tiny networks, 2 epochs, 2 seeds: too small for any claim."
-    ),
+    "smoke": smoke_setting("two tiny networks"),
     "cpu": (
         "Not ImageNet: CIFAR-10, 2,500 training images, 1,000 for validation, 5,000 of the "
         "official test images, and four small architectures of 5 members: a ResNet of two blocks, "

@@ -20,7 +20,15 @@ from dissensus.decomposition import decompose
 from dissensus.objectives import Independent, Joint, Objective
 from dissensus.papers.base import Cell, Claim, Finding, Record
 from dissensus.papers.comparisons import decide
-from dissensus.papers.exact import TOLERANCE, Equal, generator_of, gradient_of, scientific, uniform
+from dissensus.papers.exact import (
+    TOLERANCE,
+    Equal,
+    extremes,
+    generator_of,
+    gradient_of,
+    scientific,
+    uniform,
+)
 
 __all__ = ["OFFSET_CLAIMS", "run_offsets"]
 
@@ -30,15 +38,13 @@ _FAR = (1.0, 10.0, 100.0, 1000.0, 10000.0)  # how far apart offsets are for the 
 def run_offsets(cell: Cell) -> dict[str, Any]:
     """The largest deviations from Appendix F over random f, y and offsets."""
     generator = generator_of(cell["seed"])
-    worst: dict[str, float] = {}
-    for _ in range(cell["draws"]):
-        members = int(torch.randint(2, 21, (), generator=generator))
-        for name, value in _of_draw(members, generator).items():
-            worst[name] = max(worst.get(name, value), value)
+    _, worst = extremes(_deviations(generator) for _ in range(cell["draws"]))
     return {**worst, "far": list(_FAR), "ratio_far": _ratios(generator)}
 
 
-def _of_draw(members: int, generator: torch.Generator) -> dict[str, float]:
+def _deviations(generator: torch.Generator) -> dict[str, float]:
+    """The deviations for one draw of members, f, y and offsets."""
+    members = int(torch.randint(2, 21, (), generator=generator))
     truth, shared = uniform(-2, 2, generator), uniform(-2, 2, generator)
     away = 10 ** uniform(-1, 2, generator)
     random = away * torch.randn(members, generator=generator, dtype=torch.float64)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.papers.base import Claim, Experiment, Finding, Record
+from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table
 from dissensus.papers.collusion.tables import BETAS, FRACTIONS, SEARCHES, TABLES
-from dissensus.papers.comparisons import CANNOT, AboveZero, decide
+from dissensus.papers.comparisons import AboveZero, decide, group_records
 from dissensus.papers.statistics import Estimate, bootstrap_interval, mean_interval
 from dissensus.plots import Panel, Plot, Series
 
@@ -58,10 +58,8 @@ class TableRuns:
 
 def _tables(records: Sequence[Record]) -> dict[str, TableRuns]:
     """The runs of each table, in the order of the records."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record["cell"]["table"], []).append(record)
-    return {table: TableRuns(some) for table, some in groups.items()}
+    groups = group_records(records, lambda record: str(record["cell"]["table"]))
+    return {table: TableRuns(runs) for table, runs in groups.items()}
 
 
 def _on_every_table(
@@ -167,7 +165,7 @@ def _late_minus_early_growth(runs: TableRuns) -> Matrix:
     return growth
 
 
-def _explosion_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def _explosion_table(records: list[Record]) -> Table:
     shown = (0.0, 0.5, 0.9, 1.0)
     places = [BETAS.index(beta) for beta in shown]
     rows = [
@@ -248,7 +246,7 @@ def _about_half(records: list[Record]) -> Finding:
     )
 
 
-def _share_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def _share_table(records: list[Record]) -> Table:
     return ["table", *(f"β = {beta:g}" for beta in BETAS)], [
         [table, *(_mean_sd(column, "{:.0f}") for column in (100 * runs.share).T)]
         for table, runs in _tables(records).items()
@@ -317,7 +315,7 @@ def _percent_without(fraction: float) -> Callable[[TableRuns], Matrix]:
     return lambda runs: 100 * runs.without(fraction)
 
 
-def _without_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def _without_table(records: list[Record]) -> Table:
     rows = [
         [table, f"{p:.0%}", *(_mean_sd(column, "{:.1f}") for column in (100 * runs.without(p)).T)]
         for p in FRACTIONS
@@ -360,9 +358,7 @@ CODEPENDENCE = Experiment(
 
 def _searches(records: Sequence[Record]) -> dict[tuple[str, float], TableRuns]:
     """The runs of each table and β of the search."""
-    groups: dict[float, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record["cell"]["search_beta"], []).append(record)
+    groups = group_records(records, lambda record: float(record["cell"]["search_beta"]))
     return {
         (table, beta): runs
         for beta, some in groups.items()
@@ -378,7 +374,7 @@ def _log_growth(records: list[Record]) -> dict[str, Matrix]:
     }
 
 
-def _search_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def _search_table(records: list[Record]) -> Table:
     rows = []
     for (table, beta), runs in _searches(records).items():
         columns = [

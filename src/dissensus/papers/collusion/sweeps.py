@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study, Table
+from dissensus.papers.cells import SEEDS_OPTION, seeds_of
 from dissensus.papers.collusion.images import (
     BETAS,
     CPU,
@@ -23,23 +23,26 @@ from dissensus.papers.collusion.images import (
     InEach,
     JointWorst,
     LateDrop,
+    Plan,
     at_beta,
+    beta_cells,
     beta_table,
     plot_beta_curves,
     run_image_cell,
+    smoke_setting,
 )
 from dissensus.papers.comparisons import (
-    CANNOT,
     Groups,
     Larger,
     Runs,
     all_of,
+    cell_values,
     data_title,
     decide,
     filter_records,
-    pair_values,
+    group_records,
 )
-from dissensus.papers.statistics import paired_difference
+from dissensus.papers.statistics import mean_interval
 from dissensus.plots import Plot
 
 __all__ = ["BETA_SWEEP", "LARGER_ENSEMBLES", "SCORE_AVERAGING", "SWEEPS"]
@@ -57,16 +60,7 @@ _MODELS = {"resnet18": "ResNet-18", "resnet34": "ResNet-34"}
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """Every (data, network, members, combination, β) of the scale, for one seed after another."""
     plan = {"smoke": _smoke, "cpu": _cpu, "paper": _paper}[scale]()
-    seeds = seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 6}[scale])
-    return [
-        make_cell(f"{name}-beta={beta:g}-seed={seed}", settings, beta=beta, seed=seed)
-        for seed in seeds
-        for name, (settings, betas) in plan.items()
-        for beta in betas
-    ]
-
-
-Plan = dict[str, tuple[dict[str, Any], Sequence[float]]]
+    return beta_cells(plan, seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 6}[scale]))
 
 
 def _smoke() -> Plan:
@@ -92,7 +86,7 @@ def _cpu() -> Plan:
 
 
 def _paper() -> Plan:
-    plan: Plan = {}
+    plan: dict[str, tuple[Mapping[str, Any], Sequence[float]]] = {}
     for data in ("cifar10", "cifar100"):
         base = {**PAPER_SWEEP, "data": data}
         plan |= {
@@ -108,7 +102,6 @@ SWEEPS = Study(
     "beta-sweep",
     cells,
     run_image_cell,
-    jobs=2,
     options=SEEDS_OPTION,
     cost={"smoke": "10 s", "cpu": "40 min", "paper": "GPU weeks"},
 )
@@ -129,16 +122,23 @@ class Sweep:
     longer: bool = False
 
     def __call__(self, records: Sequence[Record]) -> dict[str, list[Record]]:
-        sizes = sorted({record["cell"]["members"] for record in records})
-        usual = min((record["cell"]["epochs"] for record in records), default=0)
-        members = sizes[-1 if self.larger else 0] if sizes else 0
-        groups: dict[str, list[Record]] = {}
-        for record in filter_records(records, combine=self.combine, members=members):
-            cell = record["cell"]
-            if (cell["epochs"] > usual) == self.longer:
-                model = _MODELS.get(cell["model"], "small ResNet")
-                groups.setdefault(f"{data_title(cell['data'])}, {model}", []).append(record)
-        return groups
+        if not records:
+            return {}
+        members = cell_values(records, "members")[-1 if self.larger else 0]
+        usual = cell_values(records, "epochs")[0]
+        return group_records(
+            (
+                record
+                for record in filter_records(records, combine=self.combine, members=members)
+                if (record["cell"]["epochs"] > usual) == self.longer
+            ),
+            _data_and_model,
+        )
+
+
+def _data_and_model(record: Record) -> str:
+    data, model = (record["cell"][key] for key in ("data", "model"))
+    return f"{data_title(data)}, {_MODELS.get(model, 'small ResNet')}"
 
 
 _BASE, _LARGE, _SCORE = Sweep(), Sweep(larger=True), Sweep("score")
@@ -172,11 +172,11 @@ def _similar_to_probability(records: list[Record]) -> Finding:
     for name, scores in _SCORE(records).items():
         for beta in (0.0, 1.0):
             groups = scores, _BASE(records).get(name, [])
-            sides = [QUANTITIES["accuracy"].values(at_beta(beta).of(group)) for group in groups]
-            left, right = pair_values(*sides)
-            if len(left) < 2:
+            sides = [at_beta(beta).of(group) for group in groups]
+            differences = QUANTITIES["accuracy"].differences(*sides)
+            if len(differences) < 2:
                 return Finding(CANNOT, "fewer than two pairs of runs")
-            difference = paired_difference(left, right)
+            difference = mean_interval(list(differences.values()))
             findings[f"{name}, β = {beta:g}"] = decide(
                 max(abs(difference.low), abs(difference.high)) < SIMILAR,
                 f"accuracy of scores − probabilities {difference.text('{:+.1%}')}",
@@ -203,17 +203,15 @@ _PAPER_SETTING = (
     "epoch; 6 runs (the paper has 3 in the appendix)."
 )
 _SETTING = {
-    "smoke": "256 scikit-learn digits, a tiny ResNet, 2 epochs, 2 seeds: too small for any claim.",
+    "smoke": smoke_setting("a tiny ResNet"),
     "cpu": _CPU_SETTING,
     "paper": _PAPER_SETTING,
 }
 _KEYS = ("accuracy", "error", "member_accuracy", "diversity")
 
 
-def _table(
-    groups: Groups, longer: Groups | None = None
-) -> Callable[[list[Record]], tuple[list[str], list[list[str]]]]:
-    def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def _table(groups: Groups, longer: Groups | None = None) -> Callable[[list[Record]], Table]:
+    def table(records: list[Record]) -> Table:
         more = _labelled(longer(records), "longer") if longer else {}
         return beta_table({**groups(records), **more}, _KEYS)
 

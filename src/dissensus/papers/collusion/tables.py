@@ -33,6 +33,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.objectives import Augmented
 from dissensus.papers.base import Cell, Study
+from dissensus.papers.cells import count_option
 from dissensus.sweeps import best_trial, search
 from dissensus.training import Recipe, Training, fit_fleet, predict
 
@@ -60,21 +61,17 @@ _SCALES: dict[str, dict[str, Any]] = {
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """A cell for each table and run."""
-    size = _SCALES[scale]
-    beta = float(options.get("search_beta", 0.5))
-    return _cells(size, range(int(options.get("runs", size["runs"]))), (beta,), options)
+    betas = (float(options.get("search_beta", 0.5)),)
+    return _cells(scale, _SCALES[scale]["runs"], betas, options)
 
 
 def search_cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """A cell for each table, some runs, and the search at either end and in the middle."""
+    return _cells(scale, 2 if scale == "smoke" else 3, (0.0, 0.5, 1.0), options)
+
+
+def _cells(scale: str, runs: int, betas: Sequence[float], options: Mapping[str, Any]) -> list[Cell]:
     size = _SCALES[scale]
-    runs = int(options.get("runs", 2 if scale == "smoke" else 3))
-    return _cells(size, range(runs), (0.0, 0.5, 1.0), options)
-
-
-def _cells(
-    size: Mapping[str, Any], runs: Sequence[int], betas: Sequence[float], options: Mapping[str, Any]
-) -> list[Cell]:
     tables = str(options["table"]).split("+") if "table" in options else size["tables"]
     return [
         {
@@ -82,18 +79,18 @@ def _cells(
             "table": table,
             "run": number,
             "search_beta": beta,
-            "trials": int(options.get("trials", size["trials"])),
+            "trials": count_option(options, "trials", size["trials"]),
             "epochs": size["epochs"],
             "patience": 5,
         }
-        for number in runs
+        for number in range(count_option(options, "runs", runs))
         for table in tables
         for beta in betas
     ]
 
 
 def run(cell: Cell) -> dict[str, Any]:
-    """One run on one table: search, then every β; its figures on the test rows."""
+    """One run on one table: search, then every β; its metrics on the test rows."""
     data = load_table(cell["table"]).split(cell["run"])
     trials = search(
         GRID,
@@ -126,7 +123,7 @@ def run(cell: Cell) -> dict[str, Any]:
         "epochs": epochs,
         "stopped_early": [history.ended == "patience" for history in stopped],
         "log_features": data.preprocessing["log_features"],
-        "betas": [_figures(training, data) for training in final],
+        "betas": [_metrics(training, data) for training in final],
     }
 
 
@@ -161,8 +158,8 @@ def _validated(cell: Cell, data: Data, choice: Mapping[str, Any]) -> float:
     return min(errors, default=math.inf)
 
 
-def _figures(training: Training, data: Data) -> dict[str, Any]:
-    """What Figures 2 to 4 show of one ensemble."""
+def _metrics(training: Training, data: Data) -> dict[str, Any]:
+    """The numbers of one ensemble that Figures 2 to 4 show."""
     assert isinstance(training.objective, Augmented)
     train, test = (predict(training.ens, part) for part in (training.train, data.test))
     split = Split.of(test)

@@ -250,7 +250,6 @@ STUDY = Study(
     "contenders",
     cells,
     run_cell,
-    jobs=2,
     options=SEEDS_OPTION,
     cost={"smoke": "15 s", "cpu": "30 min", "paper": "GPU days"},
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dissensus.papers.base import Claim, Experiment, Finding, Record
+from dissensus.papers.base import Claim, Experiment, Finding, Record, Table
 from dissensus.papers.comparisons import data_title, decide
 from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
 from dissensus.papers.ldr.records import (
@@ -95,7 +95,7 @@ def plot(records: list[Record]) -> Plot:
     return Plot(panels, alt, columns=4, size=(2.9, 2.9))
 
 
-def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def table(records: list[Record]) -> Table:
     """Table 2, with test accuracy beside it."""
     rows = [
         [

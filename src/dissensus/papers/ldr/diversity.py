@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study, Table
 from dissensus.papers.cells import make_cell
 from dissensus.papers.comparisons import (
     LargerInAll,
     Pairs,
     Quantity,
-    Values,
     at,
+    cell_values,
     data_title,
     decide,
 )
@@ -26,11 +26,11 @@ from dissensus.papers.ldr.methods import train_ensemble
 from dissensus.papers.ldr.records import (
     Select,
     accuracy,
-    auroc_by,
     choose_runs,
     data_in,
     data_with,
     on_all_parts,
+    pds_auroc,
     quantity_on,
     unique,
     unknown_sets,
@@ -65,13 +65,9 @@ def _gains(records: list[Record]) -> Pairs:
     cases = {}
     for data in data_with(records, "ldr", "deep-ensemble"):
         ldr, rival = (choose_runs(records, data, name) for name in ("ldr", "deep-ensemble"))
-
-        def gain(part: str, ldr: list[Record] = ldr, rival: list[Record] = rival) -> Values:
-            after, before = unique(part).values(ldr), unique(part).values(rival)
-            return {seed: value - before[seed] for seed, value in after.items()}
-
         for part in unknown_sets(ldr):
-            cases[f"{data_title(data)} {part}"] = (gain(part), gain("test"))
+            gains = [unique(one).differences(ldr, rival) for one in (part, "test")]
+            cases[f"{data_title(data)} {part}"] = (gains[0], gains[1])
     return cases
 
 
@@ -104,15 +100,14 @@ def plot_diversity(records: list[Record]) -> Plot:
     return Plot(panels, "Unique predictions of each method", size=(3.6, 3.0), share_y="all")
 
 
-def diversity_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def diversity_table(records: list[Record]) -> Table:
     """#unique as in Table 1, with the strength that validation chose."""
     rows = []
     for data in data_in(records):
         for name in _ROWS:
             runs = choose_runs(records, data, name)
             if runs:
-                strengths = sorted({run["cell"]["strength"] for run in runs})
-                chosen_at = "/".join(f"{strength:g}" for strength in strengths)
+                chosen_at = "/".join(f"{strength:g}" for strength in cell_values(runs, "strength"))
                 cells = quantity_on(["test", *unknown_sets(runs)], unique, runs)
                 rows.append([data_title(data), contender_title(name), chosen_at, *cells])
     header = ["data", "method", "λ chosen", "test", "shift, mild", "shift, strong"]
@@ -153,11 +148,9 @@ DIVERSITY = Experiment(
 
 # ---- strength λ (Figure 5, left) ----------------------------------------------------------------
 
-_pds = auroc_by("pds")
-
 
 def _strengths(records: Iterable[Record], data: str) -> list[float]:
-    return sorted({record["cell"]["strength"] for record in with_strength(records, data, "ldr")})
+    return cell_values(with_strength(records, data, "ldr"), "strength")
 
 
 def _at_end(place: int) -> Select:
@@ -193,7 +186,9 @@ def plot_strength(records: list[Record]) -> Plot:
                 accuracy("test").series("ensemble", x, runs, 7),
                 members.series("a member", x, runs, 3),
             ],
-            "AUROC of PDS": [_pds(part).series(part, x, runs, number) for number, part in sets],
+            "AUROC of PDS": [
+                pds_auroc(part).series(part, x, runs, number) for number, part in sets
+            ],
         }
         titles = (data_title(data), "", "")
         panels += [
@@ -204,14 +199,14 @@ def plot_strength(records: list[Record]) -> Plot:
     return Plot(panels, alt, columns=3)
 
 
-def strength_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def strength_table(records: list[Record]) -> Table:
     """Diversity, accuracy and detection for every λ."""
     rows = []
     for data in data_with(records, "ldr"):
         for strength in _strengths(records, data):
             runs = with_strength(records, data, "ldr", strength)
             cells = [quantity("test").text(runs) for quantity in (accuracy, unique)]
-            aurocs = quantity_on(unknown_sets(runs), _pds, runs)
+            aurocs = quantity_on(unknown_sets(runs), pds_auroc, runs)
             rows.append([data_title(data), f"{strength:g}", *cells, *aurocs])
     return ["data", "λ", "test accuracy", "#unique", "AUROC of PDS", "", "", ""], rows
 
@@ -243,7 +238,7 @@ STRENGTH = Experiment(
             "The AUROC of PDS rises with λ over the same range",
             "Section 4.3, Figure 5",
             LargerInAll(
-                on_all_parts(_GREATEST, _SMALLEST, _pds),
+                on_all_parts(_GREATEST, _SMALLEST, pds_auroc),
                 _ENDS,
                 "AUROC of PDS",
                 published="AUROC jumps for λ between 0.1 and 10 (Figure 5)",

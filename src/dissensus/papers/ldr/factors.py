@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study, Table
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
 from dissensus.papers.comparisons import (
-    CANNOT,
     LargerInAll,
     Pairs,
     Quantity,
     at,
+    cell_values,
     decide,
     filter_records,
     pair_values,
 )
 from dissensus.papers.ldr.contenders import CPU, PAPER, SMOKE, run_cell
-from dissensus.papers.ldr.records import accuracy, auroc_by, quantity_on, unique, unknown_sets
-from dissensus.papers.statistics import Estimate, mean_interval, paired_difference
+from dissensus.papers.ldr.records import accuracy, pds_auroc, quantity_on, unique, unknown_sets
+from dissensus.papers.statistics import Estimate, mean_interval
 from dissensus.plots import Panel, Plot, Rule, Series, estimates
 
 __all__ = ["CONTENDERS", "FACTORS", "SIZE", "STUDY", "WHEN"]
@@ -94,7 +94,6 @@ STUDY = Study(
     "factors",
     cells,
     run_cell,
-    jobs=2,
     options=SEEDS_OPTION,
     cost={"smoke": "15 s", "cpu": "20 min", "paper": "GPU days"},
 )
@@ -103,9 +102,6 @@ STUDY = Study(
 # ---- when LDR helps -----------------------------------------------------------------------------
 
 _NAMES = {"ldr": "LDR", "ldr-divdis": "LDR, DivDis term", "deep-ensemble": "deep ensemble"}
-
-
-_pds = auroc_by("pds")
 
 
 def _mean_auroc(record: Record) -> float:
@@ -157,7 +153,9 @@ def plot_when(records: list[Record]) -> Plot:
     sets = list(enumerate(unknown_sets(_rival(records, "as elsewhere"))))
     ours = ("ldr", "ldr-divdis")
     lines = {
-        _NAMES[contender]: [gains(contender, _pds(part), part, number) for number, part in sets]
+        _NAMES[contender]: [
+            gains(contender, pds_auroc(part), part, number) for number, part in sets
+        ]
         for contender in ours
     }
     exact = [gains(one, accuracy("test"), _NAMES[one], 4 + n) for n, one in enumerate(ours)]
@@ -173,10 +171,10 @@ def plot_when(records: list[Record]) -> Plot:
 
 def _gain(records: list[Record], factor: str, contender: str, quantity: Quantity) -> Estimate:
     sides = _runs(records, factor, contender), _rival(records, factor)
-    return paired_difference(*pair_values(*(quantity.values(side) for side in sides)))
+    return mean_interval(list(quantity.differences(*sides).values()))
 
 
-def when_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def when_table(records: list[Record]) -> Table:
     """Accuracy, #unique and AUROC of PDS of each contender at each factor."""
     rows = []
     for factor in _factors_in(records):
@@ -184,7 +182,7 @@ def when_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
             runs = _runs(records, factor, contender)
             if runs:
                 cells = [quantity("test").text(runs) for quantity in (accuracy, unique)]
-                aurocs = quantity_on(unknown_sets(runs), _pds, runs)
+                aurocs = quantity_on(unknown_sets(runs), pds_auroc, runs)
                 rows.append([factor, _NAMES[contender], *cells, *aurocs])
     return ["setting", "method", "test accuracy", "#unique", "AUROC of PDS", "", "", ""], rows
 
@@ -232,8 +230,7 @@ def _of_size(
 
 
 def _sizes_in(records: list[Record], method: str = "ldr") -> list[int]:
-    sized = filter_records(records, factor="size", method=method)
-    return sorted({record["cell"]["members"] for record in sized})
+    return cell_values(filter_records(records, factor="size", method=method), "members")
 
 
 def _larger_detects(smaller: int, larger: int, margin: float = 0.0) -> LargerInAll:
@@ -241,7 +238,9 @@ def _larger_detects(smaller: int, larger: int, margin: float = 0.0) -> LargerInA
 
     def cases(records: list[Record]) -> Pairs:
         many, few = _of_size(records, larger), _of_size(records, smaller)
-        return {p: (_pds(p).values(many), _pds(p).values(few)) for p in unknown_sets(many)}
+        return {
+            p: (pds_auroc(p).values(many), pds_auroc(p).values(few)) for p in unknown_sets(many)
+        }
 
     names = (f"{larger} members", f"{smaller} members")
     return LargerInAll(cases, names, "AUROC of PDS", margin=margin)
@@ -294,13 +293,13 @@ def plot_size(records: list[Record]) -> Plot:
     x = "members (dotted: deep ensemble)"
     panels = [
         Panel(x, "unique predictions", both(unique), x_log=True, legend="best"),
-        Panel(x, "AUROC of PDS", both(_pds), x_log=True, legend="best"),
+        Panel(x, "AUROC of PDS", both(pds_auroc), x_log=True, legend="best"),
         Panel("members", "test accuracy", exact, x_log=True, legend="best"),
     ]
     return Plot(panels, "Diversity, detection and accuracy against the number of members", 3)
 
 
-def size_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def size_table(records: list[Record]) -> Table:
     """Seconds, accuracy and AUROC of PDS for each size; Table 10's |I| for the most members."""
     rows = []
     for method in ("ldr", "deep-ensemble"):
@@ -311,7 +310,7 @@ def size_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
                     drawn = str(active) if method == "ldr" else "all"
                     quantities = (_SECONDS, accuracy("test"), unique("test"))
                     cells = [quantity.text(runs) for quantity in quantities]
-                    aurocs = quantity_on(unknown_sets(runs), _pds, runs)
+                    aurocs = quantity_on(unknown_sets(runs), pds_auroc, runs)
                     rows.append([_NAMES[method], str(size), drawn, *cells, *aurocs])
     header = ["method", "members", "|I|", "CPU seconds", "test accuracy", "#unique"]
     return [*header, "AUROC of PDS", "", "", ""], rows

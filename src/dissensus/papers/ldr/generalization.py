@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dissensus.papers.base import Cell, Claim, Experiment, Record, Study
+from dissensus.papers.base import Cell, Claim, Experiment, Record, Study, Table
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
-from dissensus.papers.comparisons import LargerInAll, Pairs, Quantity, data_title, filter_records
+from dissensus.papers.comparisons import (
+    LargerInAll,
+    Pairs,
+    Quantity,
+    cell_values,
+    data_title,
+    filter_records,
+)
 from dissensus.papers.ldr.contenders import FASHION, SETTING, STUDY, contender_title, run_cell
 from dissensus.papers.ldr.records import (
     QuantityOn,
@@ -16,6 +23,7 @@ from dissensus.papers.ldr.records import (
     choose_runs,
     data_with,
     on_all_parts,
+    runs_by_seed,
     soup,
     with_strength,
 )
@@ -51,7 +59,7 @@ def _better_under_shift(
     return LargerInAll(cases, names, f"accuracy, {way}", published=published)
 
 
-def shift_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def shift_table(records: list[Record]) -> Table:
     """Table 3 for the labelled shifts at hand."""
     rows = []
     for data in data_with(records, "ldr"):
@@ -173,7 +181,6 @@ WORST_GROUP_STUDY = Study(
     "worst-group",
     cells,
     run_cell,
-    jobs=2,
     options=SEEDS_OPTION,
     cost={"smoke": "5 s", "cpu": "10 min", "paper": "1 h on a GPU"},
 )
@@ -189,12 +196,9 @@ def _best_validated(records: list[Record], method: str) -> list[Record]:
     Validation digits have either colour in each class, so that accuracy on them does not reward the
     shortcut.
     """
-    by_seed: dict[int, list[Record]] = {}
-    for record in filter_records(records, method=method):
-        by_seed.setdefault(record["cell"]["seed"], []).append(record)
     return [
         max(runs, key=lambda run: float(run["result"]["parts"]["val"]["accuracy"]))
-        for _, runs in sorted(by_seed.items())
+        for runs in runs_by_seed(filter_records(records, method=method))
     ]
 
 
@@ -227,15 +231,14 @@ def plot_groups(records: list[Record]) -> Plot:
     return Plot([panel], "Accuracy in the worst group by method", size=(5.0, 3.0))
 
 
-def group_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def group_table(records: list[Record]) -> Table:
     """Table 8 and the accuracy over all groups."""
     rows = []
     for method in _STRENGTHS:
         runs = _best_validated(records, method)
-        strengths = sorted({run["cell"]["strength"] for run in runs})
         quantities = (accuracy("test"), *map(_worst, _KINDS))
         cells = [quantity.text(runs) for quantity in quantities]
-        chosen_at = "/".join(f"{strength:g}" for strength in strengths)
+        chosen_at = "/".join(f"{strength:g}" for strength in cell_values(runs, "strength"))
         rows.append([contender_title(method), chosen_at, *cells])
     header = ["method", "λ chosen", "test accuracy", "worst group, ensemble"]
     return [*header, "worst group, best member", "worst group, mean member"], rows

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import (
@@ -51,9 +50,7 @@ def train_ensemble(cell: Cell, data: StudyData, *, callbacks: Sequence[Callback]
 
 def _independent(cell: Cell, data: StudyData) -> Ensemble:
     """A deep ensemble, or one network where ``members`` is 1."""
-    ens = _new(cell, data)
-    fit(ens, data.train, _cross_entropy(cell), recipe=_recipe(cell), progress=False)
-    return ens
+    return _fit(_new(cell, data), data.train, _cross_entropy(cell), _recipe(cell))
 
 
 def _diverse(cell: Cell, data: StudyData) -> Ensemble:
@@ -73,50 +70,36 @@ def _diverse(cell: Cell, data: StudyData) -> Ensemble:
         lr=tuple(base.lr * 3**at for at in along),
         weight_decay=tuple(base.weight_decay * 10**-at for at in along),
     )
-    ens = _new(cell, data)
     recipe = replace(recipe, optimizer=optimizer)
-    fit(ens, data.train, _cross_entropy(cell), recipe=recipe, progress=False)
-    return ens
+    return _fit(_new(cell, data), data.train, _cross_entropy(cell), recipe)
 
 
 def _disagreeing(cell: Cell, data: StudyData) -> Ensemble:
     """A2D or DivDis, all members at once, on unlabelled disagreement data."""
-    objective: Objective = A2D(strength=cell["strength"], label_smoothing=cell["label_smoothing"])
-    if cell["method"] == "divdis":
-        objective = DivDis(strength=cell["strength"])
-    ens = _new(cell, data)
-    _fit_with(ens, data, objective, cell, data.disagreement[cell["disagreement"]])
-    return ens
+    objective = DivDis(strength=cell["strength"]) if cell["method"] == "divdis" else _a2d(cell)
+    unlabelled = data.disagreement[cell["disagreement"]]
+    return _fit(_new(cell, data), data.train, objective, _recipe(cell), disagreement=unlabelled)
 
 
 def _sequential(cell: Cell, data: StudyData) -> Ensemble:
     """A2D as its authors trained it: one member after the other, against those before it."""
     ens = _new(cell, data)
-    inner = A2D(strength=cell["strength"], label_smoothing=cell["label_smoothing"])
     unlabelled = data.disagreement[cell["disagreement"]]
     for stage in range(cell["members"]):
-        _fit_with(ens, data, Sequential(stage=stage, objective=inner), cell, unlabelled)
+        objective = Sequential(stage=stage, objective=_a2d(cell))
+        _fit(ens, data.train, objective, _recipe(cell), disagreement=unlabelled)
     return ens
 
 
 def _ldr(cell: Cell, data: StudyData, callbacks: Sequence[Callback] = ()) -> Ensemble:
     """LDR (Eq. 6); ``strength`` 0 leaves the stochastic sum alone."""
-    ens = _new(cell, data)
     objective = LDR(
         strength=cell["strength"],
         active=cell["active"],
         regularizer=cell["regularizer"],
         label_smoothing=cell["label_smoothing"],
     )
-    fit(
-        ens,
-        data.train,
-        objective,
-        callbacks=callbacks,
-        recipe=_recipe(cell),
-        progress=False,
-    )
-    return ens
+    return _fit(_new(cell, data), data.train, objective, _recipe(cell), callbacks=callbacks)
 
 
 def _two_stage(cell: Cell, data: StudyData) -> Ensemble:
@@ -133,14 +116,13 @@ def _two_stage(cell: Cell, data: StudyData) -> Ensemble:
     hard = confidence.argsort()[:count]
     easy = torch.ones(len(x), dtype=torch.bool)
     easy[hard] = False
-    ens = _new(cell, data)
-    objective: Objective = A2D(strength=cell["strength"], label_smoothing=cell["label_smoothing"])
+    objective: Objective = _a2d(cell)
     dropped = cell["members"] - (cell["active"] or cell["members"])
     if dropped:
         # A hair above the share, so that the whole number of members is what is dropped.
         objective = LearnerDropout(drop=(dropped + 1e-6) / cell["members"], objective=objective)
-    _fit_with(ens, data, objective, cell, x[hard], (x[easy], y[easy]))
-    return ens
+    train = (x[easy], y[easy])
+    return _fit(_new(cell, data), train, objective, _recipe(cell), disagreement=x[hard])
 
 
 def _snapshots(cell: Cell, data: StudyData) -> Ensemble:
@@ -153,7 +135,7 @@ def _snapshots(cell: Cell, data: StudyData) -> Ensemble:
     for cycle in range(cell["members"]):
         seed = 1000 * (cycle + 1) + cell["seed"]
         recipe = replace(_recipe(cell), schedule=parse_schedule("cosine"), seed=seed)
-        fit(ens, data.train, _cross_entropy(cell), recipe=recipe, progress=False)
+        _fit(ens, data.train, _cross_entropy(cell), recipe)
         copies.append(copy.deepcopy(ens.member(0)))
     return Ensemble.from_members(copies)
 
@@ -179,25 +161,19 @@ METHODS: dict[str, Callable[[Cell, StudyData], Ensemble]] = {
 }
 
 
-# ---- what they share ----------------------------------------------------------------------------
+# ---- shared steps -------------------------------------------------------------------------------
 
 
-def _fit_with(
-    ens: Ensemble,
-    data: StudyData,
-    objective: Objective,
-    cell: Cell,
-    disagreement: Tensor,
-    train: Split | None = None,
-) -> None:
-    fit(
-        ens,
-        train or data.train,
-        objective,
-        disagreement=disagreement,
-        recipe=_recipe(cell),
-        progress=False,
-    )
+def _fit(
+    ens: Ensemble, train: Split, objective: Objective, recipe: Recipe, **options: Any
+) -> Ensemble:
+    """``ens``, trained."""
+    fit(ens, train, objective, recipe=recipe, progress=False, **options)
+    return ens
+
+
+def _a2d(cell: Cell) -> A2D:
+    return A2D(strength=cell["strength"], label_smoothing=cell["label_smoothing"])
 
 
 def _cross_entropy(cell: Cell) -> Independent:

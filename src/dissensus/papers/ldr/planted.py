@@ -8,28 +8,30 @@ images that were not planted, on test images of P, and on the training rows of h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 from torch.nn import functional
 
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study, Table
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
 from dissensus.papers.comparisons import (
     LargerInAll,
     Pairs,
     Quantity,
     at,
+    cell_values,
     filter_records,
-    pair_values,
+    quantity_table,
 )
 from dissensus.papers.ldr.contenders import FASHION, SMOKE
 from dissensus.papers.ldr.data import load_data
 from dissensus.papers.ldr.measurements import measure, outputs_of
 from dissensus.papers.ldr.methods import train_ensemble
-from dissensus.papers.ldr.records import accuracy, auroc_by
-from dissensus.papers.statistics import paired_difference
+from dissensus.papers.ldr.records import accuracy, pds_auroc
+from dissensus.papers.statistics import mean_interval
 from dissensus.plots import Panel, Plot, Series
 from dissensus.scores import disagreement, unique
 
@@ -113,7 +115,6 @@ STUDY = Study(
     "planted",
     cells,
     run,
-    jobs=2,
     options=SEEDS_OPTION,
     cost={"smoke": "5 s", "cpu": "10 min", "paper": "1 h on a GPU"},
 )
@@ -127,15 +128,13 @@ QuantityOfQ = Callable[[str], Quantity]
 
 def _any_on(part: str) -> Quantity:
     """``Pr[J(x) = 1]`` on a part."""
-    return Quantity("Pr[J = 1]", at("any_disagreement", part), "{:.2f}")
+    name = "on P" if part == "test" else "Pr[J = 1] on Q"
+    return Quantity(name, at("any_disagreement", part), "{:.2f}")
 
 
-def _high_loss(key: str) -> Quantity:
-    """A number of the rows of highest loss."""
-    return Quantity(key, at("high_loss", key), "{:.2f}")
-
-
-_pds = auroc_by("pds")
+_DELTA = Quantity("δ_H", at("high_loss", "delta"), "{:.2f}")
+_PLANTED = Quantity("planted share of H", at("high_loss", "planted_share"), "{:.2f}")
+_RHO = Quantity("ρ", at("high_loss", "rho"), "{:.2f}")
 
 
 def _runs(records: list[Record], share: float, strength: float | None) -> list[Record]:
@@ -146,11 +145,11 @@ def _runs(records: list[Record], share: float, strength: float | None) -> list[R
 
 
 def _strengths_in(records: list[Record]) -> list[float]:
-    return sorted({record["cell"]["strength"] for record in filter_records(records, method="ldr")})
+    return cell_values(filter_records(records, method="ldr"), "strength")
 
 
 def _shares_in(records: list[Record]) -> list[float]:
-    return sorted({record["cell"]["planted"] for record in records})
+    return cell_values(records, "planted")
 
 
 def _title(strength: float | None) -> str:
@@ -184,18 +183,15 @@ def _gains(records: list[Record]) -> Pairs:
     cases = {}
     for share in _shares_in(records):
         for strength in _strengths_in(records):
-            sides = []
-            for part in (_stranger(records), "test"):
-                after = _any_on(part).values(_runs(records, share, strength))
-                before = _any_on(part).values(_runs(records, share, None))
-                sides.append({seed: value - before[seed] for seed, value in after.items()})
-            cases[f"ε = {share:g}, λ = {strength:g}"] = (sides[0], sides[1])
+            ldr, rival = _runs(records, share, strength), _runs(records, share, None)
+            gains = [_any_on(part).differences(ldr, rival) for part in (_stranger(records), "test")]
+            cases[f"ε = {share:g}, λ = {strength:g}"] = (gains[0], gains[1])
     return cases
 
 
 def _with_and_without(records: list[Record]) -> Pairs:
     """LDR's AUROC on Q with the largest planted share and with none."""
-    pds, most = _pds(_stranger(records)), _shares_in(records)[-1]
+    pds, most = pds_auroc(_stranger(records)), _shares_in(records)[-1]
     return {
         f"λ = {strength:g}": (
             pds.values(_runs(records, most, strength)),
@@ -215,7 +211,7 @@ def _enrichment(records: list[Record]) -> Pairs:
     cases = {}
     for share in filter(None, _shares_in(records)):
         for strength in (None, *_strengths_in(records)):
-            among = _high_loss("planted_share").values(_runs(records, share, strength))
+            among = _PLANTED.values(_runs(records, share, strength))
             name = _title(strength).removeprefix("LDR, ")
             cases[f"ε = {share:g}, {name}"] = (among, dict.fromkeys(among, share))
     return cases
@@ -234,7 +230,7 @@ def plot(records: list[Record]) -> Plot:
         for number, strength in enumerate(strengths):
             for marker, share in enumerate(shares):
                 runs = _runs(records, share, strength)
-                x, y = (list(q.values(runs).values()) for q in (_high_loss("delta"), _any_on(part)))
+                x, y = (list(q.values(runs).values()) for q in (_DELTA, _any_on(part)))
                 name, legend = _title(strength), share == shares[0]
                 series.append(Series(name, x, y, number, "points", marker=marker, legend=legend))
         return series
@@ -243,7 +239,7 @@ def plot(records: list[Record]) -> Plot:
         Series(
             _title(strength),
             shares,
-            [_pds(stranger).mean(_runs(records, share, strength)) for share in shares],
+            [pds_auroc(stranger).mean(_runs(records, share, strength)) for share in shares],
             number,
         )
         for number, strength in enumerate(strengths)
@@ -257,34 +253,30 @@ def plot(records: list[Record]) -> Plot:
     return Plot(panels, "Disagreement on Q and P, and detection of Q", 3, (3.6, 3.0))
 
 
-def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def table(records: list[Record]) -> Table:
     """The quantities of Theorem 2 for each ε and method."""
     stranger = _stranger(records)
-    quantities = (
-        *(accuracy("test"), _high_loss("delta"), _high_loss("planted_share"), _high_loss("rho")),
-        *(_any_on(stranger), _any_on("test"), _pds(stranger)),
-    )
-    rows = [
-        [
-            f"{share:g}",
-            _title(strength),
-            *(quantity.text(_runs(records, share, strength)) for quantity in quantities),
-        ]
+    rows = {
+        (f"{share:g}", _title(strength)): _runs(records, share, strength)
         for share in _shares_in(records)
         for strength in (None, *_strengths_in(records))
-    ]
-    header = ["ε", "method", "test accuracy", "δ_H", "planted share of H", "ρ"]
-    return [*header, "Pr[J = 1] on Q", "on P", "AUROC of PDS on Q"], rows
+    }
+    quantities = (
+        replace(accuracy("test"), name="test accuracy"),
+        *(_DELTA, _PLANTED, _RHO, _any_on(stranger), _any_on("test")),
+        replace(pds_auroc(stranger), name="AUROC of PDS on Q"),
+    )
+    return quantity_table(["ε", "method"], rows, quantities)
 
 
 def brief(records: list[Record]) -> list[str]:
     """What a planted share of the unknown changes, at the strength that serves best without one."""
-    pds = _pds(_stranger(records))
+    pds = pds_auroc(_stranger(records))
     best = max(_strengths_in(records), key=lambda one: pds.mean(_runs(records, 0.0, one)))
     words = []
     for share in _shares_in(records):
         runs, rival = _runs(records, share, best), _runs(records, share, None)
-        gain = paired_difference(*pair_values(pds.values(runs), pds.values(rival)))
+        gain = mean_interval(list(pds.differences(runs, rival).values()))
         words.append(f"ε = {share:g}: {pds.mean(runs):.3f}, {gain.text('{:+.3f}')}")
     return [
         "With a share ε of the unknown planted in the training data, AUROC of LDR + PDS on Q, and "
@@ -312,7 +304,7 @@ EXPERIMENT = Experiment(
         Claim(
             "LDR therefore detects Q better than a deep ensemble does",
             "Sections 3.3 and A.4",
-            _larger_with_ldr(_pds, "AUROC of PDS on Q"),
+            _larger_with_ldr(pds_auroc, "AUROC of PDS on Q"),
         ),
         Claim(
             "High-loss training samples are enriched with samples of Q",

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from dissensus.papers.base import Record
-from dissensus.papers.comparisons import Cases, LargerInAll, Pairs, Quantity, at, data_title
+from dissensus.papers.comparisons import (
+    Cases,
+    LargerInAll,
+    Pairs,
+    Quantity,
+    at,
+    data_title,
+    group_records,
+)
 from dissensus.papers.ldr.contenders import contender_title
 
 __all__ = [
@@ -20,7 +28,9 @@ __all__ = [
     "detects_better",
     "entry_title",
     "on_all_parts",
+    "pds_auroc",
     "quantity_on",
+    "runs_by_seed",
     "soup",
     "unique",
     "unknown_sets",
@@ -81,10 +91,13 @@ def choose_runs(records: Iterable[Record], data: str, contender: str) -> list[Re
     the best of them, the one whose PDS best separates validation inputs from mixed ones. Test data
     and the sets of unknown inputs have no say.
     """
-    by_seed: dict[int, list[Record]] = {}
-    for record in with_strength(records, data, contender):
-        by_seed.setdefault(record["cell"]["seed"], []).append(record)
-    return [_best(runs) for _, runs in sorted(by_seed.items())]
+    return [_best(runs) for runs in runs_by_seed(with_strength(records, data, contender))]
+
+
+def runs_by_seed(records: Iterable[Record]) -> list[list[Record]]:
+    """The runs of each seed, in the order of seeds."""
+    groups = group_records(records, lambda record: int(record["cell"]["seed"]))
+    return [runs for _, runs in sorted(groups.items())]
 
 
 def _best(runs: Sequence[Record]) -> Record:
@@ -114,6 +127,9 @@ def auroc(unknown: str, score: str) -> Quantity:
 def auroc_by(score: str) -> QuantityOn:
     """The AUROC of ``score``, by unknown set."""
     return lambda part: auroc(part, score)
+
+
+pds_auroc = auroc_by("pds")
 
 
 def unique(part: str) -> Quantity:
@@ -181,11 +197,6 @@ def detects_better(
     first: Entry, second: Entry, published: str, names: tuple[str, str] | None = None
 ) -> LargerInAll:
     """A check that ``first`` has the larger AUROC on every unknown set."""
-    cases = on_all_parts(
-        first[0],
-        second[0],
-        auroc_by(first[1]),
-        auroc_by(second[1]),
-    )
+    cases = on_all_parts(first[0], second[0], auroc_by(first[1]), auroc_by(second[1]))
     names = names or (entry_title(first), entry_title(second))
     return LargerInAll(cases, names, "AUROC", published=published)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dissensus.papers.base import Claim, Experiment, Finding, Record
+from dissensus.papers.base import Claim, Experiment, Finding, Record, Table
 from dissensus.papers.comparisons import data_title, decide
 from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
 from dissensus.papers.ldr.detection import main_data
@@ -61,7 +61,7 @@ class BestScore:
         return decide(wins == len(words), sentence, self.published)
 
 
-def scores_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def scores_table(records: list[Record]) -> Table:
     """Table 6, for LDR and for a deep ensemble."""
     return _HEADER, [
         _row(data, (method, score), choose_runs(records, data, method))
@@ -161,7 +161,7 @@ def plot_baselines(records: list[Record]) -> Plot:
     return Plot(panels, "AUROC of LDR + PDS and of the baselines", len(panels) or 1, (5.0, 4.4))
 
 
-def baselines_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def baselines_table(records: list[Record]) -> Table:
     """AUROC of each baseline on each unknown set."""
     return _HEADER, [
         _row(data, entry, runs)

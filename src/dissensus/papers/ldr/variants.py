@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from dissensus.papers.base import Claim, Experiment, Finding, Record
+from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table
 from dissensus.papers.comparisons import (
-    CANNOT,
     Cases,
     LargerInAll,
     Pairs,
@@ -26,6 +25,7 @@ from dissensus.papers.ldr.records import (
     data_with,
     detects_better,
     on_all_parts,
+    pds_auroc,
     quantity_on,
     unique,
     unknown_sets,
@@ -37,11 +37,6 @@ __all__ = ["BACKBONE", "DISAGREEMENT_DATA", "LAYERS", "STOCHASTIC_SUM", "TWO_STA
 
 #: Differences in AUROC or accuracy below this count as none; the paper says "similar", "little".
 SIMILAR = 0.01
-
-Table = Callable[[list[Record]], tuple[list[str], list[list[str]]]]
-
-
-_pds = auroc_by("pds")
 
 
 @dataclass(frozen=True)
@@ -79,10 +74,10 @@ def _similar(
     return Similar(cases, names, name, published)
 
 
-def _contender_table(*names: str) -> Table:
+def _contender_table(*names: str) -> Callable[[list[Record]], Table]:
     """AUROC with either score and accuracy of these contenders, where all were run."""
 
-    def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+    def table(records: list[Record]) -> Table:
         rows = []
         for data in data_with(records, *names):
             for name in names:
@@ -109,7 +104,7 @@ LAYERS = Experiment(
             "Two layers detect better than one",
             "Section A.6, Table 4",
             LargerInAll(
-                on_all_parts("ldr", "linear-ldr", _pds),
+                on_all_parts("ldr", "linear-ldr", pds_auroc),
                 ("two layers", "one layer"),
                 "AUROC of PDS",
                 published="0.681/0.894/0.977/0.941 and 0.677/0.889/0.964/0.928",
@@ -173,7 +168,7 @@ TWO_STAGE = Experiment(
             "LDR detects better than the two-stage approach",
             "Section A.9, Table 7",
             LargerInAll(
-                on_all_parts("ldr", "two-stage", _pds),
+                on_all_parts("ldr", "two-stage", pds_auroc),
                 ("LDR", "two-stage"),
                 "AUROC of PDS",
                 published="0.686/0.896/0.977/0.941 and 0.597/0.845/0.960/0.911",
@@ -211,7 +206,7 @@ DISAGREEMENT_DATA = Experiment(
             _similar(
                 f"{name}-other",
                 name,
-                _pds,
+                pds_auroc,
                 ("corrupt1", "corrupt5"),
                 "AUROC of PDS",
                 "differences up to 0.004",
@@ -253,14 +248,14 @@ def drawn_data(records: list[Record]) -> list[str]:
     return data_with(records, "ldr-3")
 
 
-def drawn_table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def drawn_table(records: list[Record]) -> Table:
     """Table 10 for five members, λ = 0.3: CPU seconds an epoch, accuracy and AUROC of PDS."""
     rows = []
     for data in drawn_data(records):
         for members in _DRAWN:
             runs = _runs_drawing(records, data, members)
             accuracies = [accuracy(part).text(runs) for part in ("test", "corrupt1", "corrupt5")]
-            aurocs = quantity_on(unknown_sets(runs), _pds, runs)
+            aurocs = quantity_on(unknown_sets(runs), pds_auroc, runs)
             rows.append([data_title(data), str(members), _SECONDS.text(runs), *accuracies, *aurocs])
     header = ["data", "|I|", "s an epoch", "test", "corruption 1", "corruption 5"]
     return [*header, "AUROC of PDS", "", "", ""], rows
@@ -298,7 +293,7 @@ STOCHASTIC_SUM = Experiment(
             "Drawing pairs detects about as well as using all members (at most 0.02 less)",
             "Sections A.12 and A.13, Table 10",
             LargerInAll(
-                on_all_parts(_TWO, _FIVE, _pds, data_sets=drawn_data),
+                on_all_parts(_TWO, _FIVE, pds_auroc, data_sets=drawn_data),
                 ("|I| = 2", "|I| = 5"),
                 "AUROC of PDS",
                 margin=-0.02,

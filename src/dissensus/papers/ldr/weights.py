@@ -11,14 +11,14 @@ from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.objectives.ldr import hardness_weights
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study, Table
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
-from dissensus.papers.comparisons import decide
+from dissensus.papers.comparisons import curve_series, decide
 from dissensus.papers.ldr.contenders import CPU, PAPER, SMOKE
 from dissensus.papers.ldr.data import load_data
 from dissensus.papers.ldr.measurements import outputs_of
 from dissensus.papers.ldr.methods import train_ensemble
-from dissensus.papers.statistics import curve_interval, larger_than, mean_interval
+from dissensus.papers.statistics import larger_than, mean_interval
 from dissensus.plots import Panel, Plot, Series
 
 __all__ = ["EXPERIMENT", "STUDY", "clashes", "gradients_differ_by"]
@@ -217,9 +217,8 @@ def plot(records: list[Record]) -> Plot:
     """α over training: its mean, where its mass lies, and on planted rows."""
 
     def line(key: str, style: int, name: str) -> Series:
-        mean, low, high = curve_interval(_curves(records, key))
-        epochs = range(1, len(mean) + 1)
-        return Series(name, epochs, mean, style, low=low, high=high, markers=False)
+        curves = _curves(records, key)
+        return curve_series(name, range(1, len(curves[0]) + 1), curves, style)
 
     shares = [
         line("hardest_share", 0, "hardest 5% of rows"),
@@ -236,7 +235,7 @@ def plot(records: list[Record]) -> Plot:
     return Plot(panels, "The weights α over training", 3, (3.5, 2.8))
 
 
-def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
+def table(records: list[Record]) -> Table:
     """The first, middle and last epoch, as means over seeds."""
     keys = {
         "mean": "mean α",
