@@ -16,13 +16,13 @@ second start runs what is missing and what failed. Sweeps and reproductions are 
 from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, changed_settings, plain
 from dissensus.sweeps.engines.engine import (
     ENGINES,
-    Crew,
     Engine,
     EngineOptions,
     engine_named,
     run_cells,
 )
 from dissensus.sweeps.engines.local import LocalEngine
+from dissensus.sweeps.engines.queue import Crew
 from dissensus.sweeps.engines.ray_engine import RayEngine
 
 __all__ = [

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from dissensus.progress import ProgressBar
 from dissensus.sweeps.engines.cell_folder import (
@@ -18,44 +17,11 @@ from dissensus.sweeps.engines.cell_folder import (
     find_missing,
 )
 from dissensus.sweeps.engines.local import Each, LocalEngine, Work
-from dissensus.sweeps.engines.queue import Batch, OnRecord, OnWait
+from dissensus.sweeps.engines.queue import Crew
 from dissensus.sweeps.engines.ray_engine import RayEngine
 from dissensus.verbs import option
 
-__all__ = ["ENGINES", "Crew", "Engine", "EngineOptions", "engine_named", "run_cells"]
-
-
-class Crew(Protocol):
-    """The workers of an engine, from ``__enter__`` to ``__exit__``."""
-
-    @property
-    def jobs(self) -> int:
-        """How many batches run at once."""
-
-    @property
-    def machines(self) -> int:
-        """How many machines they run on, each with its own memory."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
-
-    def run(
-        self,
-        batches: Sequence[Batch],
-        folder: CellFolder,
-        on_record: OnRecord,
-        on_wait: OnWait | None = None,
-    ) -> None:
-        """Run every batch; each record is on disk before ``on_record`` gets it.
-
-        ``on_wait`` is called with the number of cells left when other programs run all of them.
-        """
+__all__ = ["ENGINES", "Engine", "EngineOptions", "engine_named", "run_cells"]
 
 
 class Engine(Protocol):

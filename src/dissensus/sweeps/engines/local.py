@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, execute
-from dissensus.sweeps.engines.queue import Batch, Claims, OnRecord, OnWait, Queue
+from dissensus.sweeps.engines.queue import Batch, Crew, Queue
 
 __all__ = [
     "Each",
@@ -63,37 +63,26 @@ class LocalEngine:
         return LocalCrew(self.jobs, work)
 
 
-class LocalCrew:
+class LocalCrew(Crew):
     """Processes that live until the context exits; none for one job."""
 
-    machines = 1
+    jobs = machines = 1
 
     def __init__(self, jobs: int, work: Work) -> None:
         self.jobs, self.work = jobs, work
         self.workers: list[_Worker] = []
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         for worker in self.workers:
             worker.stop()
         self.workers = []
 
-    def run(
-        self,
-        batches: Sequence[Batch],
-        folder: CellFolder,
-        on_record: OnRecord,
-        on_wait: OnWait | None = None,
-    ) -> None:
-        """Run every batch; each record is on disk before ``on_record`` gets it."""
-        with Claims(folder.folder) as claims:
-            queue = Queue(batches, folder, claims, on_record, on_wait)
-            if self.jobs == 1 or (len(batches) == 1 and not self.workers):
-                self._here(queue)
-            else:
-                self._in_processes(queue)
+    def empty(self, queue: Queue) -> None:
+        """Run all that is in the queue, in this process where one is enough."""
+        if self.jobs == 1 or (len(queue.batches) == 1 and not self.workers):
+            self._here(queue)
+        else:
+            self._in_processes(queue)
 
     def _here(self, queue: Queue) -> None:
         while queue:

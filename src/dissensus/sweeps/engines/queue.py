@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,7 +25,7 @@ from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, plain
 
 fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows has none
 
-__all__ = ["Batch", "Claims", "OnRecord", "OnWait", "Queue", "exclusive"]
+__all__ = ["Batch", "Claims", "Crew", "OnRecord", "OnWait", "Queue", "exclusive"]
 
 _FOLDER, _LOCK = ".claims", "lock"
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -117,6 +118,45 @@ class Queue:
         if others:
             self.elsewhere.append(others)
         return ours
+
+
+class Crew(ABC):
+    """The workers of an engine, from ``__enter__`` to ``__exit__``."""
+
+    @property
+    @abstractmethod
+    def jobs(self) -> int:
+        """How many batches run at once."""
+
+    @property
+    @abstractmethod
+    def machines(self) -> int:
+        """How many machines they run on, each with its own memory."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    def __exit__(self, *error: object) -> None:
+        """End all workers."""
+
+    def run(
+        self,
+        batches: Sequence[Batch],
+        folder: CellFolder,
+        on_record: OnRecord,
+        on_wait: OnWait | None = None,
+    ) -> None:
+        """Run every batch; each record is on disk before ``on_record`` gets it.
+
+        ``on_wait`` is called with the number of cells left when other programs run all of them.
+        """
+        with Claims(folder.folder) as claims:
+            self.empty(Queue(batches, folder, claims, on_record, on_wait))
+
+    @abstractmethod
+    def empty(self, queue: Queue) -> None:
+        """Run all that is in the queue."""
 
 
 class Claims:

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from queue import SimpleQueue
-from typing import Any, Self
+from typing import Any
 
 from dissensus._version import __version__
-from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record
+from dissensus.sweeps.engines.cell_folder import Cell, Record
 from dissensus.sweeps.engines.local import Work, death_record, use_threads
-from dissensus.sweeps.engines.queue import Batch, Claims, OnRecord, OnWait, Queue
+from dissensus.sweeps.engines.queue import Crew, Queue
 from dissensus.sweeps.engines.ray_session import (
     Capacity,
     check_address,
@@ -72,7 +72,7 @@ class RayEngine:
         return RayCrew(self, work)
 
 
-class RayCrew:
+class RayCrew(Crew):
     """Tasks that do ``work``, as many at once as there is room for; an early exit ends them all.
 
     Ray is started when it is first needed.
@@ -84,9 +84,6 @@ class RayCrew:
         self.running: dict[Any, list[Cell]] = {}  # tasks, and their cells without a record yet
         self.deaths: Counter[str] = Counter()
         self.stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         for stream in self.running:
@@ -123,29 +120,21 @@ class RayCrew:
             runtime_env={"env_vars": variables} if variables else None,
         )
 
-    def run(
-        self,
-        batches: Sequence[Batch],
-        folder: CellFolder,
-        on_record: OnRecord,
-        on_wait: OnWait | None = None,
-    ) -> None:
-        """Run every batch; each record is on disk before ``on_record`` gets it."""
+    def empty(self, queue: Queue) -> None:
+        """Run all that is in the queue; some tasks wait at Ray for room."""
         self.deaths.clear()
-        with Claims(folder.folder) as claims:
-            queue = Queue(batches, folder, claims, on_record, on_wait)
-            while queue or self.running:
-                while len(self.running) < self.jobs + self._capacity.ahead:
-                    batch = queue.take()
-                    if batch is None:
-                        break
-                    self.running[self._task.remote(batch)] = batch
-                if not self.running:
-                    queue.wait()
-                    continue
-                ready, _ = self.ray.wait(list(self.running), timeout=queue.patience)
-                for stream in ready:
-                    self._take(stream, queue)
+        while queue or self.running:
+            while len(self.running) < self.jobs + self._capacity.ahead:
+                batch = queue.take()
+                if batch is None:
+                    break
+                self.running[self._task.remote(batch)] = batch
+            if not self.running:
+                queue.wait()
+                continue
+            ready, _ = self.ray.wait(list(self.running), timeout=queue.patience)
+            for stream in ready:
+                self._take(stream, queue)
 
     def _take(self, stream: Any, queue: Queue) -> None:
         """Keep the next record of a task; if its worker died, have the rest run again."""
