@@ -24,7 +24,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -259,14 +258,12 @@ def write_npz(
 # ---- tensors ------------------------------------------------------------------------------------
 
 
-def read_safetensors(
-    path: str | Path, device: torch.device | str = "cpu"
-) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors by name, and the metadata of the header."""
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="pt", device=str(device)) as file:
+        with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return tensors, dict(file.metadata() or {})
     except (SafetensorError, OSError) as error:

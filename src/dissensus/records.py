@@ -99,19 +99,16 @@ def threads() -> int | None:
 
 def _commit() -> str | None:
     """The commit of the source tree that this package runs from, marked where it was changed."""
-    folder = Path(__file__).parent
-    git = ["git", "-C", str(folder)]
+    folder = str(Path(__file__).parent)
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", folder, *words]
+        process = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+        return process.stdout.strip()
+
     try:
-        head = subprocess.run(
-            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
-        ).stdout.strip()
-        dirty = subprocess.run(
-            [*git, "status", "--porcelain", "--untracked-files=no", "--", str(folder)],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        ).stdout.strip()
+        head = git("rev-parse", "HEAD")
+        changes = git("status", "--porcelain", "--untracked-files=no", "--", folder)
     except (OSError, subprocess.SubprocessError):
         return None
-    return head + ("+changes" if dirty else "")
+    return head + ("+changes" if changes else "")

@@ -45,7 +45,6 @@ def option(
     panel: str | None = None,
     default_text: str | None = None,
     min: float | None = None,
-    max: float | None = None,
     **metadata: Any,
 ) -> Any:
     """A field of an options dataclass, with what the command line needs to know about it.
@@ -57,7 +56,7 @@ def option(
     has no ``--no`` form. Further keywords go into the field's metadata.
     """
     page = {"help": help, "metavar": metavar, "panel": panel, "default_text": default_text}
-    metadata |= {**page, "flag": flag, "min": min, "max": max}
+    metadata |= {**page, "flag": flag, "min": min}
     return field(default=default, metadata=metadata)
 
 

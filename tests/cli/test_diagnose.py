@@ -120,7 +120,7 @@ def test_mistakes(
         (["bare.npz"], "got no targets"),
         (["o.npy"], "needs the targets beside it"),
         (["o.npy", "objects.npy"], "holds Python objects, which are never loaded"),
-        (["text.csv"], "must be .npz, .safetensors or .npy"),
+        (["text.csv"], "must be .npz, .safetensors or two .npy files, got text.csv"),
         (["absent.npz"], "there is no run and no file"),
         (["nan.npz"], "must be finite, got 1 NaN"),
         (["logits.npz", "--loss", "hinge"], "loss must be one of"),

@@ -62,7 +62,7 @@ def diagnose(source: Source, options: Diagnose, as_json: AsJson = False) -> None
 
       dissensus diagnose probabilities.npz --probs --json
     """
-    diagnosis = runs.diagnose(source, options)
+    diagnosis = runs.diagnose(source, options, progress=not as_json)
     if source[0].is_dir():
         try:
             diagnosis.save()

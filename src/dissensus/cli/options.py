@@ -102,7 +102,6 @@ def _parameter(item: dataclasses.Field[Any], annotation: Any) -> inspect.Paramet
     choices = [kind for kind in _choices(annotation) if kind is not types.NoneType]
     negatable = choices == [bool] and item.default is not False
     flag = more["flag"] or (f"--{name}/--no-{name}" if negatable else f"--{name}")
-    limits = {key: more[key] for key in ("min", "max") if more[key] is not None}
     hidden = item.default is REQUIRED or any(item.default is value for value in (None, False, ()))
     text = more["help"] + (f" [default: {more['default_text']}]" if more["default_text"] else "")
     option = typer.Option(
@@ -111,7 +110,7 @@ def _parameter(item: dataclasses.Field[Any], annotation: Any) -> inspect.Paramet
         metavar=more["metavar"],
         rich_help_panel=more["panel"],
         show_default=not hidden and not more["default_text"],
-        **limits,
+        min=more["min"],
     )
     default: Any = inspect.Parameter.empty if item.default is REQUIRED else item.default
     if any(typing.get_origin(choice) is tuple for choice in choices):

@@ -202,10 +202,8 @@ def group_accuracies(
     return _worst_group((predicted == targets).double(), groups, bootstrap, seed)
 
 
-def mean_estimate(
-    values: Tensor, *, bootstrap: int = 1000, confidence: float = 0.95, seed: int = 0
-) -> Estimate:
-    """The mean of ``[batch]`` values with a bootstrap interval over examples.
+def mean_estimate(values: Tensor, *, bootstrap: int = 1000, seed: int = 0) -> Estimate:
+    """The mean of ``[batch]`` values with a 95% bootstrap interval over examples.
 
     Values that repeat, as 0 and 1 do here, are resampled by their counts alone.
     """
@@ -217,7 +215,7 @@ def mean_estimate(
         counts.sum(), counts / counts.sum(), size=bootstrap
     )
     replicates: NDArray[np.float64] = resampled @ levels / counts.sum()
-    low, high = np.quantile(replicates, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(replicates, [0.025, 0.975])
     return Estimate(mean, float(low), float(high))
 
 

@@ -158,11 +158,9 @@ def _read(paths: Sequence[Path]) -> Predictions:
         return Predictions(outputs, targets)
     if suffixes == [".npy"]:
         raise ValueError(f"{paths[0]} needs the targets beside it: pass outputs.npy targets.npy")
-    if len(paths) != 1:
+    if suffixes not in ([".npz"], [".safetensors"]):
         names = ", ".join(path.name for path in paths)
-        raise ValueError(f"pass one run, one .npz or .safetensors file, or two .npy, got {names}")
-    if suffixes[0] not in (".npz", ".safetensors"):
-        raise ValueError(f"predictions must be .npz, .safetensors or .npy, got {paths[0].name}")
+        raise ValueError(f"predictions must be .npz, .safetensors or two .npy files, got {names}")
     predictions = Predictions.load(paths[0])
     if predictions.targets is None:
         raise ValueError(f"{paths[0]} must hold outputs and targets, got no targets")
