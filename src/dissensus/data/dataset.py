@@ -175,12 +175,12 @@ def divide(
     )
     places = {"train": ("train", train), "val": ("train", val), "test": ("train", test)}
     places |= {part: (part, np.arange(len(ids[part]))) for part in ids if part != "train"}
-    splits: dict[str, Any] = {part: pick(*own) for part, own in places.items()}
+    splits: dict[str, Any] = {part: pick(source, rows) for part, (source, rows) in places.items()}
     return Data(
         name,
         task,
         **splits,
-        rows={part: torch.from_numpy(ids[own][rows]) for part, (own, rows) in places.items()},
+        rows={part: torch.from_numpy(ids[source][rows]) for part, (source, rows) in places.items()},
         **facts,
     )
 
@@ -259,9 +259,8 @@ def data_places(data_dir: str | Path | None = None) -> tuple[Path, ...]:
     """
     if data_dir is not None:
         return (Path(data_dir).expanduser(),)
-    named = os.environ.get("DISSENSUS_DATA")
-    own = cache_folder() / "data"
-    return (Path(named).expanduser(), own) if named else (own,)
+    folder, cache = os.environ.get("DISSENSUS_DATA"), cache_folder() / "data"
+    return (Path(folder).expanduser(), cache) if folder else (cache,)
 
 
 def tensors(x: NDArray[Any], y: NDArray[Any], rows: Sequence[int] | Rows, task: str) -> Split:
@@ -326,8 +325,8 @@ def _indices(data: Data, classes: str | Sequence[str | int]) -> list[int]:
     """The classes' numbers; raises for names that are not there, or too many."""
     if data.task != "classification":
         raise ValueError(f"{data.name} is a regression: there are no classes to hold out")
-    given = classes.split(",") if isinstance(classes, str) else classes
-    names = list(dict.fromkeys(str(name).strip() for name in given))
+    listed = classes.split(",") if isinstance(classes, str) else classes
+    names = list(dict.fromkeys(str(name).strip() for name in listed))
     for name in names:
         if name not in data.classes:
             raise ValueError(

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.dataset import PARTS, Data, OnDisk, Request, Split
+from dissensus.data.dataset import PARTS, Data, OnDisk, Request
 from dissensus.files import read_json, write_text
 
 __all__ = [
@@ -327,26 +327,21 @@ class FeatureStore:
         if "train" not in self.parts:
             raise ValueError(f"{self.folder} has no part 'train', only {', '.join(self.parts)}")
         manifest = self.manifest
-
-        def given(name: str) -> tuple[Tensor, Tensor | None]:
-            x, y = self.parts[name]
-            # Rows on disk stand in for a tensor; what takes inputs knows them.
-            return (x[:] if in_memory else cast(Tensor, x)), y
-
-        def split(name: str) -> Split:
-            if name not in self.parts:
-                return torch.empty(0, *manifest.shape), torch.empty(0, dtype=torch.int64)
-            x, y = given(name)
+        # Rows on disk stand in for a tensor; what takes inputs knows them.
+        sets: dict[str, tuple[Tensor, Tensor | None]] = {
+            name: (x[:] if in_memory else cast(Tensor, x), y) for name, (x, y) in self.parts.items()
+        }
+        empty = torch.empty(0, *manifest.shape), torch.empty(0, dtype=torch.int64)
+        splits: dict[str, Any] = {name: sets.pop(name, empty) for name in PARTS}
+        for name, (_, y) in splits.items():
             if y is None:
                 raise ValueError(f"{self.folder}: part {name!r} has no labels")
-            return x, y
-
         return Data(
             self.folder.resolve().name,
             "classification",
-            *(split("train"), split("val"), split("test")),
+            **splits,
             classes=manifest.classes,
-            extra={name: given(name) for name in self.parts if name not in PARTS},
+            extra=sets,
             preprocessing={
                 "backbone": dict(manifest.backbone),
                 "transform": dict(manifest.transform),

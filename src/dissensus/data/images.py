@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -52,8 +51,6 @@ def fit_images(x: Tensor, input_shape: Sequence[int]) -> Tensor:
         x = grey.expand(-1, channels, -1, -1)
     if tuple(x.shape[2:]) != (height, width):
         smaller = height <= x.shape[2] and width <= x.shape[3]
-        how: dict[str, Any] = (
-            {"mode": "area"} if smaller else {"mode": "bilinear", "align_corners": False}
-        )
-        x = interpolate(x, size=(height, width), **how)
+        mode, align = ("area", None) if smaller else ("bilinear", False)
+        x = interpolate(x, size=(height, width), mode=mode, align_corners=align)
     return x.contiguous()

@@ -145,50 +145,50 @@ def uci_table(
     others; None keeps all; a number that many. ``verify=False`` reads a file that is not the
     official one, such as a part of it.
     """
-    how = UCI_TABLES[name]
-    path = locate([how.file], [how.folder], request, what=name)[how.file.name]
-    raw = content(path, how.file, verify=verify)
+    spec = UCI_TABLES[name]
+    path = locate([spec.file], [spec.folder], request, what=name)[spec.file.name]
+    raw = content(path, spec.file, verify=verify)
     text = raw.decode("utf-8-sig", errors="replace")
-    columns = parse_separated(text, str(path), header=how.header or True)
-    wanted = {how.target, *how.one_hot, *how.drop, *how.header}
+    columns = parse_separated(text, str(path), header=spec.header or True)
+    wanted = {spec.target, *spec.one_hot, *spec.drop, *spec.header}
     lacking = sorted(wanted - columns.keys())
     if lacking:
         raise ValueError(f"{path} is not the {name} table: it has no column {', '.join(lacking)}")
-    count = len(columns[how.target])
-    if verify and count != how.rows:
+    count = len(columns[spec.target])
+    if verify and count != spec.rows:
         raise ValueError(
-            f"{path} is not the whole {name} table: it has {count} rows, expected {how.rows}; "
+            f"{path} is not the whole {name} table: it has {count} rows, expected {spec.rows}; "
             "delete it and load again, or pass verify=False to use it as it is"
         )
-    observed = count - how.tail
+    observed = count - spec.tail
     ids = complete_rows({column: values[:observed] for column, values in columns.items()})
-    if verify and len(ids) != how.complete:
-        raise ValueError(f"{path}: {len(ids)} rows are complete, expected {how.complete}")
-    ids = ids[: how.limit if limit == "paper" else _row_limit(limit)]
-    left_out = {how.target, *how.drop, *how.one_hot}
+    if verify and len(ids) != spec.complete:
+        raise ValueError(f"{path}: {len(ids)} rows are complete, expected {spec.complete}")
+    ids = ids[: spec.limit if limit == "paper" else _row_limit(limit)]
+    left_out = {spec.target, *spec.drop, *spec.one_hot}
     numeric = [column for column in columns if column not in left_out]
     rows = {column: [values[i] for i in ids] for column, values in columns.items()}
-    for column in (*numeric, how.target):
+    for column in (*numeric, spec.target):
         if numeric_column(rows[column]) is None:
             raise ValueError(f"{path}: column {column!r} is not numeric")
-    used = {column: rows[column] for column in (*numeric, *how.one_hot)}
-    x, features, scaled = encode_columns(used, how.one_hot, drop_first=how.drop_first)
-    if verify and x.shape[1] != how.columns:
-        raise ValueError(f"{path} gives {x.shape[1]} columns, expected {how.columns}")
+    used = {column: rows[column] for column in (*numeric, *spec.one_hot)}
+    x, features, scaled = encode_columns(used, spec.one_hot, drop_first=spec.drop_first)
+    if verify and x.shape[1] != spec.columns:
+        raise ValueError(f"{path} gives {x.shape[1]} columns, expected {spec.columns}")
     return Table(
         name,
         "regression",
         x,
-        np.array(rows[how.target], dtype=np.float64),
+        np.array(rows[spec.target], dtype=np.float64),
         features,
         scaled,
         ids,
         log_skew=log_skew,
-        source=how.file.url,
+        source=spec.file.url,
         notes=(
-            f"target {how.target}; one-hot {', '.join(how.one_hot)}"
-            + (" without the first level" if how.drop_first else "")
-            + (f"; dropped {', '.join(how.drop)}" if how.drop else ""),
+            f"target {spec.target}; one-hot {', '.join(spec.one_hot)}"
+            + (" without the first level" if spec.drop_first else "")
+            + (f"; dropped {', '.join(spec.drop)}" if spec.drop else ""),
         ),
     )
 

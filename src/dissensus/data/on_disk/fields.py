@@ -223,9 +223,8 @@ class Labels:
         """``[rows, outputs]`` as stored, as training wants it."""
         if self.task == "regression":
             return stored.astype(np.float32)
-        own = stored[:, 0]
-        labels: NDArray[Any] = own.copy() if self.numbers is None else self.numbers[own]
-        return labels
+        labels: NDArray[Any] = stored[:, 0]
+        return labels.copy() if self.numbers is None else self.numbers[labels]
 
 
 def class_names(facts: Mapping[str, Any]) -> tuple[str, ...]:

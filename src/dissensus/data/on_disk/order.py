@@ -77,17 +77,17 @@ class Permutation:
         return numbers.astype(np.int64)
 
     def _forwards(self, left: _Words, right: _Words) -> None:
-        for one, two in pairwise(self.keys):
-            left += _mixed(right + one) % self.high
+        for left_key, right_key in pairwise(self.keys):
+            left += _mixed(right + left_key) % self.high
             left %= self.high
-            right += _mixed(left + two) % self.low
+            right += _mixed(left + right_key) % self.low
             right %= self.low
 
     def _backwards(self, left: _Words, right: _Words) -> None:
-        for two, one in pairwise(self.keys[::-1]):
-            right += self.low - _mixed(left + two) % self.low
+        for right_key, left_key in pairwise(self.keys[::-1]):
+            right += self.low - _mixed(left + right_key) % self.low
             right %= self.low
-            left += self.high - _mixed(right + one) % self.high
+            left += self.high - _mixed(right + left_key) % self.high
             left %= self.high
 
 
@@ -142,7 +142,7 @@ def whole(count: int) -> Part:
 
 # ---- orders -------------------------------------------------------------------------------------
 
-# What random numbers of an epoch are drawn for.
+# The purposes for which an epoch draws random numbers.
 _PLACES, _BLOCKS, _ROWS = 1, 2, 3
 
 _AT_ONCE = 1 << 16
@@ -178,8 +178,8 @@ class Blocks:
             self.counts[:] = 0
             for start in range(0, part.count, _AT_ONCE):
                 numbers = part.between(start, min(start + _AT_ONCE, part.count))
-                own = np.searchsorted(ends, numbers, side="right")
-                self.counts += np.bincount(own, minlength=len(ends))
+                blocks = np.searchsorted(ends, numbers, side="right")
+                self.counts += np.bincount(blocks, minlength=len(ends))
 
     def numbers(self, block: int) -> Numbers:
         """The numbers of a block that are in the part."""
@@ -199,8 +199,8 @@ class Windowed:
             self.order = Permutation(len(self.order), (seed, _BLOCKS))(self.order)
         sizes = (blocks.ends - blocks.starts)[self.order]
         # A block belongs to the window in which it begins.
-        own = (np.cumsum(sizes) - sizes) // window
-        last = np.flatnonzero(np.diff(own, append=own[-1] + 1))
+        windows = (np.cumsum(sizes) - sizes) // window
+        last = np.flatnonzero(np.diff(windows, append=windows[-1] + 1))
         self.block_ends: NDArray[np.int64] = last + 1
         self.ends: Numbers = np.cumsum(blocks.counts[self.order])[last]
         self.held: tuple[int, Numbers] = (-1, self.order[:0])

@@ -124,8 +124,7 @@ def column_kind(kind: Any) -> str:
     from pyarrow import types
 
     if types.is_struct(kind):
-        own = [kind.field(i).name for i in range(kind.num_fields)]
-        return "image" if "bytes" in own else ""
+        return "image" if kind.get_field_index("bytes") >= 0 else ""
     if types.is_binary(kind) or types.is_large_binary(kind):
         return "image"
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -189,13 +188,17 @@ class ParquetSource:
         self.shards, self.labels, self.size = [str(path) for path in shards], labels, size
         self.digest, self.row_bytes = index.digest, max(1, int(facts["bytes"]))
         self.columns, self.target = list(facts["input"]), facts["target"]
-        groups = [(i, k) for i, own in enumerate(facts["groups"]) for k in range(len(own))]
-        rows = np.array([rows for own in facts["groups"] for rows in own], dtype=np.int64)
-        self.groups = [group for group, own in zip(groups, rows.tolist(), strict=True) if own]
-        self.group_ends: Numbers = np.cumsum(rows[rows > 0])
+        sizes = {
+            (shard, group): rows
+            for shard, groups in enumerate(facts["groups"])
+            for group, rows in enumerate(groups)
+            if rows
+        }
+        self.groups = list(sizes)
+        self.group_ends: Numbers = np.cumsum(list(sizes.values()), dtype=np.int64)
         self.ends: Numbers | None = self.group_ends
         self.count = int(self.group_ends[-1])
-        self.most = window + int(rows.max())  # of rows in memory: as many as a window may have
+        self.most = window + max(sizes.values())  # of rows in memory: as many as a window may have
         self.held: OrderedDict[int, _Group] = OrderedDict()
         first = self._group(0).x
         self.images = not isinstance(first, np.ndarray)
@@ -203,53 +206,52 @@ class ParquetSource:
 
     def read(self, numbers: Numbers) -> Batch:
         """The examples of these numbers, in their order."""
-        own, inside = self._places(numbers)
-        held = self._held(own)
-
+        groups, places = self._places(numbers)
+        held = self._held(groups)
         if self.images:
-            return self._images(own, inside, held)
+            return self._images(groups, places, held)
         x = torch.empty((len(numbers), *self.shape))
         for group, rows in held.items():
-            x.numpy()[own == group] = rows.x[inside[own == group]]
-        known = None if self.labels is None else torch.from_numpy(self._y(own, inside, held))
+            x.numpy()[groups == group] = rows.x[places[groups == group]]
+        known = None if self.labels is None else torch.from_numpy(self._y(groups, places, held))
         return Batch(x, known)
 
     def targets(self, numbers: Numbers) -> NDArray[Any]:
         """The targets alone."""
-        own, inside = self._places(numbers)
-        return self._y(own, inside, self._held(own))
+        groups, places = self._places(numbers)
+        return self._y(groups, places, self._held(groups))
 
     def _places(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
         """The row group of each number, and its place in it."""
-        own = np.searchsorted(self.group_ends, numbers, side="right")
-        return own, numbers - np.where(own > 0, self.group_ends[own - 1], 0)
+        groups = np.searchsorted(self.group_ends, numbers, side="right")
+        return groups, numbers - np.where(groups > 0, self.group_ends[groups - 1], 0)
 
-    def _held(self, own: Numbers) -> dict[int, _Group]:
+    def _held(self, groups: Numbers) -> dict[int, _Group]:
         # By when they are first needed: those of the window before, then those of the next.
-        first = np.sort(np.unique(own, return_index=True)[1])
-        return {group: self._group(group) for group in own[first].tolist()}
+        first = np.sort(np.unique(groups, return_index=True)[1])
+        return {group: self._group(group) for group in groups[first].tolist()}
 
-    def _y(self, own: Numbers, inside: Numbers, held: Mapping[int, _Group]) -> NDArray[Any]:
+    def _y(self, groups: Numbers, places: Numbers, held: Mapping[int, _Group]) -> NDArray[Any]:
         assert self.labels is not None
-        stored = np.empty((len(own), self.labels.outputs), self.labels.stored)
+        stored = np.empty((len(groups), self.labels.outputs), self.labels.stored)
         for group, rows in held.items():
-            stored[own == group] = rows.y[inside[own == group]]  # type: ignore[index]
+            stored[groups == group] = rows.y[places[groups == group]]  # type: ignore[index]
         return self.labels(stored)
 
-    def _images(self, own: Numbers, inside: Numbers, held: Mapping[int, _Group]) -> Batch:
+    def _images(self, groups: Numbers, places: Numbers, held: Mapping[int, _Group]) -> Batch:
         def load(place: int) -> NDArray[Any]:
-            shard, group = self.groups[int(own[place])]
-            where = f"{self.shards[shard]}: row {int(inside[place])} of row group {group}"
-            raw = held[int(own[place])].x[int(inside[place])].as_py()
+            shard, group = self.groups[int(groups[place])]
+            where = f"{self.shards[shard]}: row {int(places[place])} of row group {group}"
+            raw = held[int(groups[place])].x[int(places[place])].as_py()
             if raw is None:
                 raise ValueError(f"{where} has no image")
             return decode_image(io.BytesIO(raw), self.size, where)
 
         def targets(kept: list[int]) -> NDArray[Any]:
-            return self._y(own[kept], inside[kept], held)
+            return self._y(groups[kept], places[kept], held)
 
         known = None if self.labels is None else targets
-        return read_each(len(own), self.shape, load, known, pixels=True)
+        return read_each(len(groups), self.shape, load, known, pixels=True)
 
     def _group(self, number: int) -> _Group:
         if number in self.held:

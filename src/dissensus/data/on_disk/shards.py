@@ -92,12 +92,12 @@ def open_shards(
     parts = find_parts(path)
     if len(parts) > 1:
         raise ValueError(f"{path} has the parts {', '.join(parts)}; name the shards by a pattern")
-    own = _indexes(parts, input, target if labelled else None, task, str(path))["train"]
-    known = own.facts["labels"]
-    if labelled and known is None:
+    index = _indexes(parts, input, target if labelled else None, task, str(path))["train"]
+    labels = index.facts["labels"]
+    if labelled and labels is None:
         raise ValueError(f"{path} has no field or column for a label; name it with target=")
-    source = _source(parts["train"], own, task if labelled else "", classes, reading)
-    shape = () if task == "classification" else (int(known["outputs"]) if known else 1,)
+    source = _source(parts["train"], index, task if labelled else "", classes, reading)
+    shape = () if task == "classification" else (int(labels["outputs"]) if labels else 1,)
     return Examples(source, whole(source.count), reading, shape if labelled else None)
 
 
@@ -110,12 +110,12 @@ def _indexes(
 ) -> dict[str, Index]:
     kinds = sorted({shard.suffix for shards in parts.values() for shard in shards})
     if kinds == [".parquet"]:
-        return {part: index_parquet(own, input, target, task) for part, own in parts.items()}
+        return {part: index_parquet(shards, input, target, task) for part, shards in parts.items()}
     if kinds != [".tar"]:
         raise ValueError(f"{path} names files of other kinds than shards: {', '.join(kinds)}")
     if not (input is None or isinstance(input, str)):
         raise ValueError(f"samples in tar files have one field as input, got {input!r}")
-    return {part: index_tar(own, input, target, task) for part, own in parts.items()}
+    return {part: index_tar(shards, input, target, task) for part, shards in parts.items()}
 
 
 def _source(
@@ -172,8 +172,8 @@ def examples_data(
         torch.empty(0, *target_shape, dtype=torch.float32 if target_shape else torch.int64),
     )
     splits: dict[str, Any] = {
-        part: split(*own) if len(own[1]) else empty
-        for part, own in _parts(sources, request, path).items()
+        part: split(source, rows) if len(rows) else empty
+        for part, (source, rows) in _parts(sources, request, path).items()
     }
     name = Path(path).expanduser().resolve().name
     return Data(name, task, **splits, classes=classes, preprocessing=notes, source=path)
@@ -198,16 +198,17 @@ def _parts(
         "val": (train, Part(count, tested, held, seed)),
         "test": (train, Part(count, 0, tested, seed)),
     }
-    own = {part: (sources[part], whole(sources[part].count)) for part in sources}
-    return {**parts, **own, "train": parts["train"]}
+    for part in sources.keys() - {"train"}:
+        parts[part] = sources[part], whole(sources[part].count)
+    return parts
 
 
 # ---- the names of shards ------------------------------------------------------------------------
 
-#: What a shard's name ends in.
+#: The suffixes of shards.
 SUFFIXES = (".tar", ".parquet")
 
-#: How shards of a part begin, or what their folder is called.
+#: The words with which the shards of a part begin, or the names of their folder.
 _NAMES = {
     "train": ("train", "training"),
     "val": ("val", "valid", "validation", "dev"),
@@ -224,7 +225,7 @@ def is_shards(name: str | Path) -> bool:
     """
     path = Path(name).expanduser()
     if path.is_dir():
-        places = [path, *(path / one for names in _NAMES.values() for one in names)]
+        places = [path, *(path / name for names in _NAMES.values() for name in names)]
         return any(_only_shards_in(place) for place in places if place.is_dir())
     if path.is_file():
         return path.suffix == ".tar"
@@ -259,20 +260,20 @@ def find_parts(name: str | Path) -> dict[str, list[Path]]:
     parts = {
         part: shards
         for part, names in _NAMES.items()
-        for one in names
-        if (path / one).is_dir() and (shards := _shards_in(path / one))
+        for folder in names
+        if (path / folder).is_dir() and (shards := _shards_in(path / folder))
     }
     if "train" in parts:
         return parts
     every = _shards_in(path)
     for shard in every:
         word = re.split(r"[^a-z]", shard.name.lower())[0]
-        own = next((part for part, names in _NAMES.items() if word in names), None)
-        if own is not None:
-            parts.setdefault(own, []).append(shard)
+        for part, names in _NAMES.items():
+            if word in names:
+                parts.setdefault(part, []).append(shard)
     if "train" not in parts:
         return {"train": every}
-    strange = [shard for shard in every if not any(shard in own for own in parts.values())]
+    strange = [shard for shard in every if not any(shard in shards for shards in parts.values())]
     if strange:
         raise ValueError(
             f"{path} holds shards that begin with train and others that begin with none of train, "
@@ -292,7 +293,7 @@ def _only_shards_in(folder: Path) -> bool:
 
 
 def _braces(pattern: str) -> Iterator[Path]:
-    """The pattern with each ``{…}`` replaced by what it may be."""
+    """The pattern with each ``{…}`` replaced by each of its choices."""
     pieces = _RANGE.split(pattern)  # text and insides of braces in turn
     choices = [_choices(inside, pattern) for inside in pieces[1::2]]
     count = math.prod(map(len, choices))

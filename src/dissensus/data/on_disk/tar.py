@@ -104,10 +104,10 @@ def samples(tar: tarfile.TarFile, shard: Path) -> Iterator[tuple[str, Fields]]:
         if match[1] != key and fields:
             yield key, fields
             fields = Fields()
-        key, own = match[1], match[2].lower()
-        if own in fields:
-            raise ValueError(f"{shard}: sample {key} has the field {own!r} twice")
-        fields[own] = info
+        key, field = match[1], match[2].lower()
+        if field in fields:
+            raise ValueError(f"{shard}: sample {key} has the field {field!r} twice")
+        fields[field] = info
     if fields:
         yield key, fields
 
@@ -133,8 +133,8 @@ def _choose(
 ) -> tuple[str, str | None]:
     """The fields of input and target, where they are not given by their names in a sample."""
     if target is None:
-        own = [name for name in fields if name.partition(".")[0] in _LABELS and name != field]
-        target = own[0] if len(own) == 1 else None
+        labels = [name for name in fields if name.partition(".")[0] in _LABELS and name != field]
+        target = labels[0] if len(labels) == 1 else None
     if field is not None:
         kind_of(field, str(shard))
         return field, target
@@ -230,11 +230,9 @@ class TarSource:
         return self.labels(self.stored[numbers])
 
     def _places(self, numbers: Numbers) -> list[_Place]:
-        own = np.searchsorted(self.shard_ends, numbers, side="right").tolist()
+        shards = np.searchsorted(self.shard_ends, numbers, side="right").tolist()
         entries = self.entries[numbers].tolist()
-        return [
-            (self.shards[n], offset, size) for n, (offset, size) in zip(own, entries, strict=True)
-        ]
+        return [(self.shards[shard], *entry) for shard, entry in zip(shards, entries, strict=True)]
 
     def _where(self, place: _Place) -> str:
         """A sample in words: its shard, and its name from the header before the file."""
