@@ -30,7 +30,7 @@ def test_mistakes(mistake: Callable[..., str], digits_run: Path, tmp_path: Path)
     assert "there is no file or folder" in mistake("report", tmp_path / "gone")
     assert "neither a run nor a sweep" in mistake("report", tmp_path)
     assert "did you mean 'training'?" in mistake("figure", "trainig", digits_run)
-    assert "what fills it: dissensus attack RUN" in mistake("figure", "accuracy-steps", digits_run)
+    assert "it needs dissensus attack RUN" in mistake("figure", "accuracy-steps", digits_run)
     assert "must end in .svg or .png" in mistake("figure", "training", "--out", "x.pdf")
     assert "say which figure" in mistake("figure")
     command = "dissensus reproduce adp/theory --figure FILE"

@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pytest
 
-from dissensus.report.gallery import data_uri, png, reduced
+from dissensus.report.gallery import data_uri, png, shrink
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -22,7 +22,7 @@ def test_a_picture_is_read_back_to_the_bit(channels: int) -> None:
 def test_large_pictures_are_averaged_down() -> None:
     image = np.zeros((3, 200, 300), np.uint8)
     image[:, :4, :4] = 160
-    small = reduced(image)
+    small = shrink(image)
     assert small.shape == (3, 50, 75)
     assert small[0, 0, 0] == 160
     assert small.sum() == 3 * 160

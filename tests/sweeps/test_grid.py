@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dissensus.sweeps import Plan, parse_grid, points
 from dissensus.sweeps.engines.cell_folder import check_cells
-from dissensus.sweeps.grid import file_name, label, parse_axis, written
+from dissensus.sweeps.grid import file_name, format_value, label, parse_axis
 from dissensus.sweeps.plan import known_keys, with_point
 
 Sections = dict[str, dict[str, Any]]
@@ -100,7 +100,7 @@ def test_several_axes_are_a_product() -> None:
 
 def test_what_is_written_is_read_back() -> None:
     for value in (0.1, 2, 1e-05, True, [30, 20], "a2d"):
-        assert parse_axis(f"x={written(value)}")[1] == [value]
+        assert parse_axis(f"x={format_value(value)}")[1] == [value]
     assert label({"beta": 0.1, "model.hidden": [3, 4]}) == "beta=0.1, model.hidden=3/4"
     assert label({}) == "as given"
 

@@ -101,7 +101,7 @@ def draw_figure(
     figure = FIGURES[name].make(read(paths))
     if figure is None:
         needs = FIGURES[name].needs.replace("`", "")
-        raise ValueError(f"the files have nothing for {name}; what fills it: {needs}")
+        raise ValueError(f"the files have no data for {name}; it needs {needs}")
     return save(figure.view(options.view), file)
 
 

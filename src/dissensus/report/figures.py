@@ -1,4 +1,4 @@
-"""Figures of the report by name: what makes each, what it shows, and which command fills it."""
+"""Figures of the report by name: the function, the content, and the command that it needs."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from dissensus.report.figure import short
 from dissensus.report.figures import FIGURES
 from dissensus.report.html import Elements, Html, element, join_html, missing, scroll_box
 
-__all__ = ["attack_gallery", "data_uri", "divergent_gallery", "png", "reduced"]
+__all__ = ["attack_gallery", "data_uri", "divergent_gallery", "png", "shrink"]
 
 
 def divergent_gallery(contents: Contents, make: Elements) -> Html:
@@ -145,13 +145,13 @@ def data_uri(image: Images) -> str:
     """``image``, made small enough, as a ``data:`` address; other channels than 1 or 3 as grey."""
     if image.shape[0] not in (1, 3):
         image = image.mean(0, keepdims=True).astype(np.uint8)
-    return "data:image/png;base64," + base64.b64encode(png(reduced(image))).decode("ascii")
+    return "data:image/png;base64," + base64.b64encode(png(shrink(image))).decode("ascii")
 
 
-def reduced(image: Images, largest: int = _LARGEST) -> Images:
+def shrink(image: Images, largest: int = _LARGEST) -> Images:
     """``image`` averaged over squares until no side is longer than ``largest``.
 
-    >>> reduced(np.full((1, 200, 100), 7, np.uint8)).shape
+    >>> shrink(np.full((1, 200, 100), 7, np.uint8)).shape
     (1, 66, 33)
     """
     side = -(-max(image.shape[1:]) // largest)

@@ -181,11 +181,11 @@ def missing(what: str, needs: str) -> Html:
     """A sentence in the place of missing content; ``needs`` has commands in backticks.
 
     >>> missing("No ROC curves", "`dissensus ood RUN`")
-    '<p class="missing">No ROC curves yet. What fills this: <code>dissensus ood RUN</code>.</p>'
+    '<p class="missing">No ROC curves yet. This needs <code>dissensus ood RUN</code>.</p>'
     """
     pieces = re.split(r"`([^`]*)`", needs)
     words = [element("code", text) if index % 2 else text for index, text in enumerate(pieces)]
-    return element("p", f"{what} yet. What fills this: ", *words, ".", class_="missing")
+    return element("p", f"{what} yet. This needs ", *words, ".", class_="missing")
 
 
 def method_color(number: int) -> str:

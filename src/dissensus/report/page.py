@@ -45,13 +45,13 @@ def plotly_script() -> str:
 
 def page_text(contents: Contents, out: Path, script: str, title: str | None = None) -> str:
     """The page as text; links to records are relative to ``out``."""
-    made = {name: kind.make(contents) for name, kind in FIGURES.items()}
-    figures = {name: figure for name, figure in made.items() if figure is not None}
-    moved = explorers(contents)
-    sections = _sections(contents, figures, moved, Elements(out))
+    made = ((name, kind.make(contents)) for name, kind in FIGURES.items())
+    figures = {name: figure for name, figure in made if figure is not None}
+    sets = explorers(contents)
+    sections = _sections(contents, figures, sets, Elements(out))
     values = {
         "plots": [_figure_json(figure) for figure in figures.values()],
-        "explorers": [explorer.json() for explorer in moved],
+        "explorers": [explorer.json() for explorer in sets],
     }
     js = _asset("page.js")
     body = [element("section", element("h2", s.title), s.content, id=s.name) for s in sections]
@@ -150,11 +150,11 @@ class _Section(NamedTuple):
 
 
 def _sections(
-    contents: Contents, figures: Mapping[str, Figure], moved: Sequence[Explorer], make: Elements
+    contents: Contents, figures: Mapping[str, Figure], sets: Sequence[Explorer], make: Elements
 ) -> list[_Section]:
     """Every section; one without data says which command would fill it."""
 
-    def drawn(*names: str) -> Html:
+    def show(*names: str) -> Html:
         return join_html(
             *(
                 make.figure(figures[name])
@@ -165,18 +165,18 @@ def _sections(
         )
 
     collusion = join_html(
-        explorer_section(moved, make), drawn("beta-sweep", "codependence", "debiased-share")
+        explorer_section(sets, make), show("beta-sweep", "codependence", "debiased-share")
     )
-    unknown = join_html(drawn("roc", "score-histograms"), divergent_gallery(contents, make))
+    unknown = join_html(show("roc", "score-histograms"), divergent_gallery(contents, make))
     attacks = element("p", "Attacks need classes; these runs predict values.", class_="missing")
     if any(method.task != "regression" for method in contents.methods):
-        accuracy = drawn("accuracy-epsilon", "accuracy-steps")
+        accuracy = show("accuracy-epsilon", "accuracy-steps")
         attacks = join_html(_flags(contents), accuracy, attack_gallery(contents, make))
     sections = [
         _Section("overview", "Overview", overview_section(contents, make)),
         _Section("collusion", "Is the diversity real?", collusion),
-        _Section("training", "During training", drawn("training")),
-        _Section("members", "Members compared", drawn("members", "ensemble-diversity")),
+        _Section("training", "During training", show("training")),
+        _Section("members", "Members compared", show("members", "ensemble-diversity")),
         _Section("unknown", "Unknown inputs", unknown),
         _Section("attacks", "Under attack", attacks),
     ]

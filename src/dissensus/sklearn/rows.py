@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dissensus.data.table import Scaler
 
-__all__ = ["Columns", "Floats", "Rows", "Standard", "aligned", "check_weights", "has_categories"]
+__all__ = ["Columns", "Floats", "Rows", "Standard", "check_weights", "has_categories", "pad"]
 
 Floats = NDArray[np.float64]
 
@@ -117,20 +117,20 @@ class Standard:
         return self.inputs(rows.x), y, torch.from_numpy(rows.weights / rows.weights.mean()).float()
 
 
-def aligned(parts: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
-    """The same data sets, all of one length: the shorter ones filled up with rows of weight 0.
+def pad(parts: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
+    """The same data sets, all of one length: shorter ones are padded with rows of weight 0.
 
     >>> sets = [(torch.ones(2, 3), torch.ones(2)), (torch.ones(3, 3), torch.ones(3))]
-    >>> [weights.tolist() for _, _, weights in aligned(sets)]
+    >>> [weights.tolist() for _, _, weights in pad(sets)]
     [[1.5, 1.5, 0.0], [1.0, 1.0, 1.0]]
     """
     most = max(len(part[0]) for part in parts)
     if all(len(part[0]) == most and len(part) == len(parts[0]) for part in parts):
         return list(parts)
-    return [_filled(part, most) for part in parts]
+    return [_pad_part(part, most) for part in parts]
 
 
-def _filled(part: tuple[Tensor, ...], rows: int) -> tuple[Tensor, ...]:
+def _pad_part(part: tuple[Tensor, ...], rows: int) -> tuple[Tensor, ...]:
     x, y = part[:2]
     weights = part[2] if len(part) > 2 else torch.ones(len(x))
     more = rows - len(x)

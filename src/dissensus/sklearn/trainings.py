@@ -22,7 +22,7 @@ from dissensus.losses import natural_combination
 from dissensus.models import mlp
 from dissensus.objectives import Augmented, Independent, LearnerDropout, Objective, parse
 from dissensus.objectives.interpolation import Interpolation
-from dissensus.sklearn.rows import Floats, Rows, Standard, aligned
+from dissensus.sklearn.rows import Floats, Rows, Standard, pad
 from dissensus.training import Optimizer, Recipe, Training, fit_fleet
 from dissensus.training.meters import judge
 
@@ -134,7 +134,7 @@ def make_trainings(
         for width in ([hidden] if isinstance(hidden, Integral) else hidden)
     ]
     parts = [_parts(job, seed, params) for job in jobs]
-    train = aligned([part for part, _ in parts])
+    train = pad([part for part, _ in parts])
     val = [part for _, part in parts if part is not None]
     recipe = _recipe(len(train[0][0]), seed, params)
     columns, device = train[0][0].shape[1], params["device"]
@@ -145,7 +145,7 @@ def make_trainings(
     def there(part: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(tensor.to(device) for tensor in part)
 
-    held_out = [there(part) for part in aligned(val)] if val else [None] * len(jobs)
+    held_out = [there(part) for part in pad(val)] if val else [None] * len(jobs)
     return [
         Training(deepcopy(ens), there(part), job.objective, held, recipe)
         for job, part, held in zip(jobs, train, held_out, strict=True)

@@ -1,4 +1,4 @@
-"""Grids as they are written: ``beta=0:1:0.1``, ``lr=0.001,0.01``; several make a product."""
+"""Grids on the command line: ``beta=0:1:0.1``, ``lr=0.001,0.01``; several make a product."""
 
 from __future__ import annotations
 
@@ -10,14 +10,23 @@ from typing import Any
 
 from dissensus.specs import parse_values
 
-__all__ = ["Grid", "Point", "file_name", "label", "parse_axis", "parse_grid", "points", "written"]
+__all__ = [
+    "Grid",
+    "Point",
+    "file_name",
+    "format_value",
+    "label",
+    "parse_axis",
+    "parse_grid",
+    "points",
+]
 
-#: A number, text, a truth value, or a list of numbers (layer widths, one learning rate a member).
+#: A number, text, a truth value, or a list of numbers (layer widths, one learning rate per member).
 Value = Any
 Grid = dict[str, list[Value]]
 Point = dict[str, Value]
 
-_LONGEST = 110  # characters of a file's name that tell the point
+_LONGEST = 110  # characters of a file's name that name the point
 
 
 def parse_axis(text: str, option: str = "--grid") -> tuple[str, list[Value]]:
@@ -38,7 +47,7 @@ def parse_axis(text: str, option: str = "--grid") -> tuple[str, list[Value]]:
     values: list[Value] = parse_values(raw, f"{option} {key}")
     for place, value in enumerate(values):
         if value in values[:place]:
-            raise ValueError(f"{option} {key}: {written(value)} is given twice")
+            raise ValueError(f"{option} {key}: {format_value(value)} is given twice")
     return key.replace("-", "_"), values
 
 
@@ -66,10 +75,10 @@ def points(grid: Mapping[str, Sequence[Value]]) -> list[Point]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-def written(value: Value) -> str:
-    """A value as it is typed.
+def format_value(value: Value) -> str:
+    """A value as users type it.
 
-    >>> written(0.1), written(2.0), written([30, 30]), written(True)
+    >>> format_value(0.1), format_value(2.0), format_value([30, 30]), format_value(True)
     ('0.1', '2', '30/30', 'true')
     """
     if isinstance(value, bool):
@@ -77,7 +86,7 @@ def written(value: Value) -> str:
     if isinstance(value, float):
         return repr(value).removesuffix(".0")
     if isinstance(value, list | tuple):
-        return "/".join(written(item) for item in value)
+        return "/".join(format_value(item) for item in value)
     return str(value)
 
 
@@ -87,7 +96,7 @@ def label(point: Point) -> str:
     >>> label({"beta": 0.1, "model.hidden": [30, 30]})
     'beta=0.1, model.hidden=30/30'
     """
-    return ", ".join(f"{key}={written(value)}" for key, value in point.items()) or "as given"
+    return ", ".join(f"{key}={format_value(value)}" for key, value in point.items()) or "as given"
 
 
 def file_name(point: Point, repeat: int) -> str:
@@ -96,7 +105,7 @@ def file_name(point: Point, repeat: int) -> str:
     >>> file_name({"beta": 0.1, "model.hidden": [30, 30]}, 4)
     'beta=0.1+model.hidden=30-30+repeat=4'
     """
-    pairs = [f"{key}={written(value)}" for key, value in point.items()]
+    pairs = [f"{key}={format_value(value)}" for key, value in point.items()]
     whole = "+".join(pairs)
     name = re.sub(r"[^A-Za-z0-9._=+-]", "-", whole)
     if len(name) > _LONGEST or re.search(r"[^A-Za-z0-9._=+/-]", whole):

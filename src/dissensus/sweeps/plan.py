@@ -21,7 +21,7 @@ from dissensus.runs.config import absolute_model, absolute_path, complete_config
 from dissensus.runs.settings import Sections, setting_fields
 from dissensus.specs import join_spec, nearest, split_spec
 from dissensus.sweeps.engines import Cell, plain
-from dissensus.sweeps.grid import Grid, Point, file_name, label, points, written
+from dissensus.sweeps.grid import Grid, Point, file_name, format_value, label, points
 from dissensus.sweeps.search import check_counts
 from dissensus.training.optim import Optimizer
 
@@ -249,7 +249,7 @@ def with_point(sections: Sections, point: Point) -> Sections:
         value = point[key]
         if key in _OPTIONS:
             item, text = _SETTINGS[key].metadata, _SETTINGS[key].type == "str | None"
-            value = written(value) if text else value
+            value = format_value(value) if text else value
             changed.setdefault(item["section"], {})[item["key"]] = value
         elif key in _OPTIMIZER_KEYS:
             training["optimizer"] = _put(str(training["optimizer"]), key, value)
@@ -268,7 +268,7 @@ def _put(text: str, key: str, value: Any) -> str:
     """``name:key=value,…`` with ``key`` set to ``value``."""
     name, settings = split_spec(text)
     settings.pop(key, None)
-    return join_spec(name, {**settings, key: written(value)})
+    return join_spec(name, {**settings, key: format_value(value)})
 
 
 def _layer_keys(layer: str) -> list[str]:

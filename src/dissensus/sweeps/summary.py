@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dissensus.sweeps.engines import Cell, Record
-from dissensus.sweeps.grid import Point, label, written
+from dissensus.sweeps.grid import Point, format_value, label
 from dissensus.verbs import Result
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Summary(Result):
         if judged:
             table.add_column("verdict")
         for row in self.rows:
-            values = [written(row.point[key]) for key in keys] or [row.label]
+            values = [format_value(row.point[key]) for key in keys] or [row.label]
             cells = [_format(getattr(row, part).get(name), form) for _, part, name, form in columns]
             verdicts = [_verdicts(row)] if judged else []
             mark, style = ("*", "bold") if row.best else ("", "")
