@@ -109,11 +109,9 @@ def _examples(run: str | Path, options: Evaluate) -> tuple[str, Tensor, Tensor]:
 
     config, summary = read_config(run), DataSummary.read(run)
     data, split, data_dir = options.data, options.split, options.data_dir
-    if data is None:
-        source = data_of(run, data_dir=data_dir)
-        inputs, name = take_part(source, split, labelled=True), f"{split} of {source.name}"
-    elif summary is None:
-        source = load_data({"data": {"name": data, "data_dir": data_dir}})
+    if data is None or summary is None:
+        named = {"data": {"name": data, "data_dir": data_dir}}
+        source = data_of(run, data_dir=data_dir) if data is None else load_data(named)
         inputs, name = take_part(source, split, labelled=True), f"{split} of {source.name}"
     else:
         asked = config.get("data", {})

@@ -57,7 +57,8 @@ def load(
     if hub:
         weights, _ = read_safetensors(Path(run) / HUB_WEIGHTS)
     else:
-        weights, into.execution = _best_weights(run, into.execution)
+        weights, execution = _best_weights(run)
+        into.execution = execution or into.execution
     put_weights(into, weights, run)
     return into.to(device_named(device)).eval()
 
@@ -104,11 +105,8 @@ def _stored_model(config: Mapping[str, Any], run: str | Path, *, trust: bool) ->
     )
 
 
-def _best_weights(run: str | Path, execution: str) -> tuple[dict[str, Tensor], str]:
-    """The weights of the best epoch, and how they were executed, ``execution`` if it is not said.
-
-    Where no epoch was chosen by validation data, the last weights.
-    """
+def _best_weights(run: str | Path) -> tuple[dict[str, Tensor], str | None]:
+    """The weights of the best epoch, else the last ones, and the execution of the training."""
     from dissensus.training.run_folder import read_checkpoint
 
     checkpoint = read_checkpoint(Path(run))
@@ -120,7 +118,7 @@ def _best_weights(run: str | Path, execution: str) -> tuple[dict[str, Tensor], s
     tensors, state = checkpoint
     prefix = "best." if any(name.startswith("best.") for name in tensors) else "model."
     weights = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    return weights, state.get("execution") or execution
+    return weights, state.get("execution")
 
 
 def device_named(name: str) -> torch.device:
