@@ -124,7 +124,7 @@ def _from_arrays(
         },
         source=source,
     )
-    return _standardized(data) if standardize else data
+    return _standardize(data) if standardize else data
 
 
 def _inputs(array: Array, key: str) -> Tensor:
@@ -172,7 +172,7 @@ def _targets(
     return labels, task, tuple(str(value) for value in known.tolist())
 
 
-def _standardized(data: Data) -> Data:
+def _standardize(data: Data) -> Data:
     """Flat inputs, and regression targets, scaled by the statistics of train."""
     train, targets = data.train
     if train.ndim != 2:
@@ -191,10 +191,10 @@ def _standardized(data: Data) -> Data:
     def scale(x: Tensor) -> Tensor:
         return torch.from_numpy(scaler(x.double().numpy())).float()
 
-    def scale_both(x: Tensor, y: Tensor) -> Split:
-        return scale(x), (y - mean) / std if data.task == "regression" else y
-
-    splits: dict[str, Any] = {part: scale_both(*own) for part, own in data.splits().items()}
+    splits: dict[str, Any] = {
+        part: (scale(x), (y - mean) / std if data.task == "regression" else y)
+        for part, (x, y) in data.splits().items()
+    }
     return replace(
         data,
         **splits,

@@ -60,8 +60,8 @@ class Augment:
         return random_flip(x, self.flip, generator)
 
 
-#: What each paper trains CIFAR with. Their texts name the kinds at most; the sizes are those of the
-#: authors' code.
+#: The augmentation of each paper for CIFAR. Their texts name the kinds at most; the sizes are
+#: those of the authors' code.
 AUGMENTATIONS: dict[str, Augment] = {
     "none": Augment(),
     "collusion": Augment(crop=4, flip=0.5, rotate=15.0),

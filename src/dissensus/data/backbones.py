@@ -99,7 +99,7 @@ TRANSFORMS: dict[str, Transform] = {
 
 @dataclass(frozen=True, eq=False)
 class Backbone:
-    """A network that maps ``[batch, …]`` to features, what its inputs need, and its origin."""
+    """A network that maps ``[batch, …]`` to features, with the transform of its inputs."""
 
     module: nn.Module
     name: str

@@ -93,7 +93,7 @@ class Data:
                     f"{self.name}: {part} must have as many targets as inputs, got "
                     f"{tuple(x.shape)} and {tuple(y.shape)}"
                 )
-            # Rows on disk were looked at when they were written.
+            # Rows on disk were checked when they were written.
             if isinstance(x, Tensor) and not bool(torch.isfinite(x).all()):
                 bad = int((~torch.isfinite(x)).sum())
                 raise ValueError(f"{self.name}: {part} inputs hold {bad} NaN or infinite values")

@@ -129,7 +129,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """The manifest of a store; says what is wrong with a folder that is none."""
+        """The manifest of a store; raise for a folder that holds none or a damaged one."""
         file = folder / MANIFEST
         if not file.is_file():
             if (folder / UNFINISHED).is_file():

@@ -128,7 +128,7 @@ class FeatureWriter:
         (self.folder / UNFINISHED).unlink(missing_ok=True)
 
     def _begin(self) -> None:
-        """Say what is being written, or see that it is what was begun here."""
+        """Record the settings, or check that they are those of the store begun here."""
         if (self.folder / MANIFEST).is_file():
             raise ValueError(f"there are features in {self.folder} already; choose another folder")
         settings = {name: value for name, value in vars(self.manifest).items() if name != "parts"}

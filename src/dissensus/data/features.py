@@ -219,7 +219,7 @@ class PartInputs:
         return inputs
 
     def fingerprint(self) -> str:
-        """A digest of what is read, which rows, and their labels."""
+        """A digest of the inputs, the chosen rows and their labels."""
         digest = hashlib.sha256(_digest(self.x).encode())
         for array in (self.rows, self.y):
             digest.update(b"-" if array is None else np.ascontiguousarray(array).data)

@@ -101,7 +101,7 @@ def read_mat(raw: bytes, where: str, names: Sequence[str]) -> list[Array]:
 #: The suffixes of tables.
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 
-#: What a table may say where it has no value; compared without case and surrounding spaces.
+#: Cells that stand for a missing value; compared without case and surrounding spaces.
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 _SEPARATORS = ",;\t|"
 
@@ -233,7 +233,7 @@ def open_image(source: Path | IO[bytes], where: str) -> Any:
 
 @cache
 def _image_formats() -> tuple[str, ...]:
-    """Pillow's names of what :data:`IMAGE_SUFFIXES` are; it knows some that start programs."""
+    """Pillow's names of the formats of :data:`IMAGE_SUFFIXES`; some others start programs."""
     from PIL import Image
 
     Image.init()

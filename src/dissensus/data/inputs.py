@@ -49,7 +49,7 @@ def find_inputs(
 ) -> Inputs:
     """The inputs that ``name`` means, in the form that a model takes that was trained on ``like``.
 
-    ``like`` is a :class:`~dissensus.data.Data`, or what a run keeps about its own. In this order:
+    ``like`` is a :class:`~dissensus.data.Data`, or the summary that a run keeps. In this order:
 
     - ``corrupt:SEVERITY`` (all kinds mixed) or ``corrupt:KIND:SEVERITY``: its test images;
     - ``test``, ``val``, ``train``, or one of its extra sets, such as ``held_out``;

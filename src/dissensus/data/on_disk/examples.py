@@ -26,8 +26,7 @@ _WINDOW, _WINDOW_BYTES = 1 << 16, 1 << 27
 class Batch:
     """Examples that were read: ``x`` as stored (pixels uint8, numbers float32), ``y`` if known.
 
-    ``problems`` says of each example that could not be read what is wrong with it; it is in neither
-    ``x`` nor ``y``.
+    ``problems`` describes each example that could not be read; it is in neither ``x`` nor ``y``.
     """
 
     x: Tensor
@@ -40,7 +39,7 @@ class Source(Protocol):
 
     count: int
     shape: tuple[int, ...]
-    row_bytes: int  # about what one example takes on disk
+    row_bytes: int  # the approximate size of one example on disk
     ends: Numbers | None
     digest: str
 
@@ -109,8 +108,8 @@ class Examples(OnDisk):
 
     It has ``len``, ``shape`` and ``dtype``, and an index gives a tensor: ``x[5]``, ``x[10:20]``.
     Training, prediction and evaluation take it, or ``(x, y)`` with its :class:`Targets`, wherever
-    they take inputs. ``workers`` processes read and decode ahead; what is shown and in which order
-    does not depend on them. ``on_error="skip"`` leaves out examples that cannot be read and says
+    they take inputs. ``workers`` processes read and decode ahead; the examples and their order do
+    not depend on them. ``on_error="skip"`` leaves out examples that cannot be read and says
     how many. ``window`` is how many examples of shards are shuffled together.
     """
 

@@ -41,9 +41,9 @@ class Index:
         self.digest = hashlib.sha256(text.encode()).hexdigest()
 
 
-def indexed(what: Mapping[str, Any], build: Build) -> Index:
-    """The index of what ``what`` describes, built if it is not there or the data have changed."""
-    key = hashlib.sha256(json.dumps([_FORMAT, what], sort_keys=True).encode()).hexdigest()
+def indexed(settings: Mapping[str, Any], build: Build) -> Index:
+    """The index with these settings, built if it is missing or the data have changed."""
+    key = hashlib.sha256(json.dumps([_FORMAT, settings], sort_keys=True).encode()).hexdigest()
     folder = cache_folder() / "index" / key[:32]
     kept = _fresh(folder)
     return Index(folder, _built(folder, build) if kept is None else kept)
@@ -142,6 +142,6 @@ class TableFile:
             file.write(np.ascontiguousarray(rows, dtype=self.dtype).tobytes())
 
     def __getitem__(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
-        # Mapped for each look alone: what was read does not stay resident, workers share nothing.
+        # Mapped anew for each read: rows do not stay resident, and workers share nothing.
         table = np.memmap(self.path, self.dtype, "r").reshape(-1, self.width)
         return np.array(table[numbers])

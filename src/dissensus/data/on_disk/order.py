@@ -189,7 +189,7 @@ class Blocks:
 class Windowed:
     """Windows of about ``window`` examples, shuffled; without a seed, blocks in turn.
 
-    Of a part that was cut off, as many fewer: what is read for a window is the same.
+    Where only a part is used, a window covers the same blocks and has fewer examples.
     """
 
     def __init__(self, blocks: Blocks, window: int, seed: int | None) -> None:

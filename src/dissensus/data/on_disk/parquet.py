@@ -38,8 +38,8 @@ def index_parquet(
 ) -> Index:
     """The index of shards: the rows of each row group, and the kind of the targets."""
     asked = [columns] if isinstance(columns, str) else None if columns is None else list(columns)
-    what = {"parquet": [str(path) for path in shards], "input": asked, "target": target}
-    return indexed({**what, "task": task}, partial(_build, shards, asked, target, task))
+    settings = {"parquet": [str(path) for path in shards], "input": asked, "target": target}
+    return indexed({**settings, "task": task}, partial(_build, shards, asked, target, task))
 
 
 def _build(

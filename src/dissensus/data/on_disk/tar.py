@@ -1,8 +1,8 @@
 """Shards in webdataset's form: tar files in which neighbours with one name are one sample.
 
-``0001.jpg`` and ``0001.cls`` are the fields ``jpg`` and ``cls`` of sample ``0001``. A shard is gone
-through once, to note where each sample's input lies and what its target is; after that an example
-is one read at a known place. Nothing is ever extracted.
+``0001.jpg`` and ``0001.cls`` are the fields ``jpg`` and ``cls`` of sample ``0001``. Indexing
+goes through a shard once and notes where each sample's input lies, and its target; after that an
+example is one read at a known place. Nothing is ever extracted.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def index_tar(
     shards: Sequence[Path], field: str | None, target: str | None, task: str | None
 ) -> Index:
     """The index of the samples of shards; ``field`` is their input, None to find it."""
-    what = {"tar": [str(path) for path in shards], "input": field, "target": target}
-    return indexed({**what, "task": task}, partial(_build, shards, field, target, task))
+    settings = {"tar": [str(path) for path in shards], "input": field, "target": target}
+    return indexed({**settings, "task": task}, partial(_build, shards, field, target, task))
 
 
 def _build(
