@@ -100,7 +100,7 @@ def test_specs_by_hand() -> None:
         ("the_wrapper/plane", r"no thing 'plane'; did you mean 'plain'\?"),
         ("plain:rate=2", r"Plain: rate must be a finite number in \[0, 1\], got 2.0; it is a sha"),
         ("plain:rate=nan", "Plain: rate must be a finite number"),
-        ("plain:count=0", "Plain: count must be an integer at least 1, got 0"),
+        ("plain:count=0", "Plain: count must be an integer of at least 1, got 0"),
         ("plain:width=0", "Plain: width must be a finite number greater than 0, got 0.0"),
     ],
 )

@@ -131,9 +131,9 @@ def _describe(limits: Mapping[str, Any], options: Sequence[Any]) -> str:
     if low > -math.inf and high < math.inf:
         bounds.append(f"in [{low:g}, {high:g}]")
     elif low > -math.inf:
-        bounds.append(f"at least {low:g}")
+        bounds.append(f"of at least {low:g}")
     elif high < math.inf:
-        bounds.append(f"at most {high:g}")
+        bounds.append(f"of at most {high:g}")
     kind = "a finite number" if float in options else "an integer"
     return f"{kind} {' and '.join(bounds)}".strip()
 

@@ -229,9 +229,9 @@ def test_a_factory_is_plain_data() -> None:
         ("cnn", (64,), 2, {}, "cnn is for images: input_shape must be .*got .64,.; for a table"),
         ("cnn", (1, 8, 8), 2, {}, "cnn needs images of at least 13 × 13, got 8 × 8"),
         ("vgg", (1, 28, 28), 2, {}, "vgg needs images of at least 32 × 32, got 28 × 28"),
-        ("resnet20", (3, 8, 8), 2, {"norm": "layer"}, "norm must be one of 'batch', 'group'"),
-        ("resnet20", (3, 8, 8), 2, {"shortcut": "conv"}, "shortcut must be 'pad' or"),
-        ("resnet20", (3, 8, 8), 2, {"block": "bottleneck"}, "block must be 'basic' or"),
+        ("resnet20", (3, 8, 8), 2, {"norm": "layer"}, "norm must be one of batch, group"),
+        ("resnet20", (3, 8, 8), 2, {"shortcut": "conv"}, "shortcut must be one of pad,"),
+        ("resnet20", (3, 8, 8), 2, {"block": "bottleneck"}, "block must be one of basic,"),
         ("ldr_head", (3, 8, 8), 2, {}, "ldr_head takes feature vectors"),
     ],
 )

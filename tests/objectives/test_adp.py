@@ -169,7 +169,7 @@ def test_bad_sizes_and_probabilities_are_refused() -> None:
             function(0.9, members=3, classes=2)
     with pytest.raises(ValueError, match="temperature must be a finite number greater than 0"):
         ADP(temperature=0.0)
-    with pytest.raises(ValueError, match="alpha must be a finite number at least 0, got -1"):
+    with pytest.raises(ValueError, match="alpha must be a finite number of at least 0, got -1"):
         ADP(alpha=-1)
 
 

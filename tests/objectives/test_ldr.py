@@ -181,18 +181,20 @@ def test_which_members_a_batch_uses() -> None:
     assert len(LDR(active=4).sample_members(5)) == 4
     assert len(LDR(active=1).sample_members(5)) == 1
     assert LDR().trained_members([1, 3]) == [1, 3]
-    with pytest.raises(ValueError, match="active=6 members a batch cannot be drawn from 5; lower"):
+    with pytest.raises(ValueError, match="cannot draw active=6 members for a batch from 5; lower"):
         LDR(active=6).sample_members(5)
 
 
 @pytest.mark.parametrize("active", [0, -1, 2.0, True, "2", math.nan])
 def test_a_bad_number_of_active_members_is_refused(active: object) -> None:
-    with pytest.raises(ValueError, match="LDR: active must be None or an integer of at least 1"):
+    with pytest.raises(ValueError, match="LDR: active must be an integer of at least 1"):
         LDR(active=active)
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"regularizer must be one of 'a2d', 'divdis', 'jsd', got"):
+    with pytest.raises(ValueError, match=r"regularizer must be one of a2d, divdis, jsd, got"):
         LDR(regularizer="kl")
-    with pytest.raises(ValueError, match="LDR: strength must be a finite number at least 0, got"):
+    with pytest.raises(
+        ValueError, match="LDR: strength must be a finite number of at least 0, got"
+    ):
         LDR(strength=-1.0)

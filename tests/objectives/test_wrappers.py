@@ -96,7 +96,7 @@ def test_an_inner_objective_that_draws_draws_from_those_left() -> None:
     assert LearnerDropout(0.1, LDR(active=2)).sample_members(5, generator) in [
         list(pair) for pair in itertools.combinations(range(5), 2)
     ]
-    with pytest.raises(ValueError, match="active=4 members a batch cannot be drawn from 3"):
+    with pytest.raises(ValueError, match="cannot draw active=4 members for a batch from 3"):
         LearnerDropout(0.4, LDR(active=4)).sample_members(5)
 
 
@@ -174,7 +174,7 @@ def test_bad_stages_are_refused() -> None:
     with pytest.raises(ValueError, match="there is no stage 3 with 3 members"):
         Sequential(3).sample_members(3)
     for bad in (-1, 1.0, True):
-        with pytest.raises(ValueError, match="stage must be an integer at least 0, got"):
+        with pytest.raises(ValueError, match="stage must be an integer of at least 0, got"):
             Sequential(bad)
     with pytest.raises(ValueError, match="Sequential: objective must be A2D, got Joint"):
         Sequential(1, Joint())

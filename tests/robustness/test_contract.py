@@ -143,7 +143,7 @@ def test_a_spec_comes_back() -> None:
         ("pgd:steps=2.5", "pgd: steps must be an integer, got '2.5'"),
         ("pgd:eps=0", "PGD: eps must be a finite number greater than 0, got 0.0"),
         ("pgd:eps=0.1,eps=0.2", "pgd: 'eps' is given twice"),
-        ("pgd:steps=0", "PGD: steps must be an integer at least 1, got 0"),
+        ("pgd:steps=0", "PGD: steps must be an integer of at least 1, got 0"),
         ("pgd:norm=l1", "PGD: norm must be one of linf, l2, got 'l1'"),
         ("pgd:loss=kl", "PGD: loss must be one of ce, margin, dlr, got 'kl'"),
         ("pgd:random=yes", "pgd: random must be true or false, got 'yes'"),

@@ -473,7 +473,7 @@ def test_predict_gives_all_outputs_in_order() -> None:
         (batches(), "a2d", {}, "A2D needs disagreement="),
         (batches(), "a2d", {"disagreement": []}, "the disagreement data are empty"),
         (batches(), "ldr", {"disagreement": batches()}, "LDR takes no disagreement data"),
-        (batches(), "ldr:active=4", {}, "active=4 members a batch cannot be drawn from 3"),
+        (batches(), "ldr:active=4", {}, "cannot draw active=4 members for a batch from 3"),
         (batches(), None, {"patience": 2}, "need validation data, val="),
         (batches(), None, {"freeze_patience": 2}, "need validation data, val="),
         (batches(), None, {"val": torch.zeros(3, 4)}, r"validation data must be \(x, y\)"),

@@ -144,7 +144,7 @@ def test_numbers_of_other_kinds_are_written_as_numbers() -> None:
         ("adam:lr=1e-3/nan", "lr must be finite"),
         ("adam:beta1=0.9/0.8", "beta1 must be a number"),
         ("adam:beta2=1", r"beta2 must lie in \[0, 1\)"),
-        ("adam:eps=0", "eps must be greater than 0"),
+        ("adam:eps=0", "eps must be a finite number greater than 0"),
         ("sgd:nesterov=maybe", "nesterov must be true or false, got 'maybe'"),
         ("sgd:momentum=0,nesterov=true", "nesterov needs sgd with a momentum"),
     ],

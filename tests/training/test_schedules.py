@@ -100,8 +100,8 @@ def test_the_written_form_gives_the_schedule_back(schedule: Schedule) -> None:
         ("cosine:gamma=3", "cosine has no setting 'gamma'; known are at, factor, warmup"),
         ("cosine:factor=low", "factor must be a number, got 'low'"),
         ("cosine:factor=0.1/0.2", "factor must be a number, got '0.1/0.2'"),
-        ("cosine:factor=-1", "factor must be at least 0"),
-        ("cosine:warmup=-1", "warmup must be at least 0"),
+        ("cosine:factor=-1", "factor must be a finite number of at least 0"),
+        ("cosine:warmup=-1", "warmup must be a finite number of at least 0"),
     ],
 )
 def test_what_no_schedule_is(text: str, error: str) -> None:
@@ -117,12 +117,12 @@ def test_what_no_schedule_is(text: str, error: str) -> None:
         ({"batch_size": 2.5}, "batch_size must be an integer"),
         ({"patience": 0}, "patience must be an integer of at least 1"),
         ({"freeze_patience": -1}, "freeze_patience must be"),
-        ({"select_by": "loss"}, "select_by must be one of 'ensemble_error', .*, got 'loss'"),
+        ({"select_by": "loss"}, "select_by must be one of ensemble_error, .*, got 'loss'"),
         ({"patience": 2, "select_by": "last"}, "patience waits for a better epoch"),
         ({"clip": 0}, "clip must be a finite number greater than 0"),
         ({"clip": math.inf}, "clip must be a finite number"),
         ({"seed": -1}, "seed must be an integer of at least 0"),
-        ({"batchsize": 3}, "no setting 'batchsize' of training; did you mean 'batch_size'"),
+        ({"batchsize": 3}, "no training setting 'batchsize'; did you mean 'batch_size'"),
         ({"zzz": 3}, "known are epochs, batch_size"),
     ],
 )

@@ -87,10 +87,11 @@ class Engine:
             runs = [self._run(tensors, x) for x in inputs]
 
         def backward(gradients: Sequence[Tensor]) -> list[Tensor]:
-            self.buffers.gradients = {}
+            self.buffers.tensors, self.buffers.gradients = tensors, {}
             with torch.no_grad():
                 for (_, saved), gradient in zip(runs, gradients, strict=True):
-                    self._accumulate(tensors, saved, gradient)
+                    self._accumulate(saved, gradient)
+            self.buffers.tensors = {}
             by_name = self.buffers.gradients
             # The members' first layer is one product; a layer that is never called has no gradient.
             return [
@@ -107,19 +108,18 @@ class Engine:
             kept.append(saved)
         return values[self.output], kept
 
-    def _accumulate(self, tensors: Tensors, kept: list[Any], gradient: Tensor) -> None:
+    def _accumulate(self, saved: list[Any], gradient: Tensor) -> None:
         """Add the gradients of one pass to the buffers."""
-        at: dict[str, Tensor] = {self.output: gradient}
-        for number in range(len(self.steps) - 1, -1, -1):
-            step = self.steps[number]
-            own = at.pop(step.output, None)
-            if own is None:  # no parameter stands before it, or nothing uses it
+        gradients = {self.output: gradient}  # at each value
+        steps = zip(self.steps, self.operations, saved, strict=True)
+        for step, operation, kept in reversed(list(steps)):
+            at_output = gradients.pop(step.output, None)
+            if at_output is None:  # no parameter stands before it, or nothing uses it
                 continue
-            backward = self.operations[number].backward
-            back = backward(step, tensors, kept[number], own, self.buffers)
-            for name, part in zip(step.inputs, back, strict=True):
+            at_inputs = operation.backward(step, kept, at_output, self.buffers)
+            for name, part in zip(step.inputs, at_inputs, strict=True):
                 if part is not None and name not in self.shared:
-                    at[name] = at[name] + part if name in at else part
+                    gradients[name] = gradients[name] + part if name in gradients else part
 
 
 # ---- reading a network --------------------------------------------------------------------------

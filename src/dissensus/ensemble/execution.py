@@ -1,8 +1,8 @@
 """The two executions, stacked and looped, and the choice between them.
 
-**Stacked** runs one batched operation a layer for all members: through the engine where the network
-has one, else through ``torch.func.vmap``. **Looped** runs the members one after the other, each as
-the ordinary network it is. Both give the same numbers.
+**Stacked** runs one batched operation for each layer and all members: through the engine where the
+network has one, else through ``torch.func.vmap``. **Looped** runs the members one after the other,
+each as the ordinary network it is. Both give the same numbers.
 
 The rule (``execution="auto"``) never times anything, so results do not depend on the load of the
 machine: **stacked** on a GPU, where small kernels of many members are better launched as one, and

@@ -23,6 +23,7 @@ from dissensus.ensemble.execution import (
 )
 from dissensus.ensemble.stack import alike, like, put_tensors, stack_modules, tensors_of, unstack
 from dissensus.outputs import check_combination, check_weights, combine, majority_vote
+from dissensus.specs import check_choice
 
 __all__ = ["Ensemble", "SharedInstanceWarning", "member_seed"]
 
@@ -96,9 +97,7 @@ class Ensemble(nn.Module):
 
     def _settle(self, modules: list[nn.Module], combine: str, execution: str) -> None:
         check_combination(combine)
-        if execution not in EXECUTIONS:
-            known = ", ".join(repr(name) for name in EXECUTIONS)
-            raise ValueError(f"execution must be one of {known}, got {execution!r}")
+        check_choice("Ensemble", "execution", execution, EXECUTIONS)
         self.combine, self.execution = combine, execution
         self.members = len(modules)
         self.backbone: nn.Module | None = None
@@ -354,7 +353,7 @@ def _three_axes(outputs: Tensor) -> Tensor:
     if outputs.ndim != 3:
         raise ValueError(
             "a member must return [batch, outputs], got "
-            f"{tuple(outputs.shape[1:])}; for one output a row return [batch, 1]"
+            f"{tuple(outputs.shape[1:])}; for a single output return [batch, 1]"
         )
     return outputs
 

@@ -18,6 +18,7 @@ __all__ = ["ELEMENTWISE", "OPERATIONS", "GradientBuffers", "Operation", "Step", 
 Tensors = Mapping[str, Tensor]
 Values = Mapping[str, Tensor]
 Saved = tuple[Any, ...]
+Back = tuple[Tensor | None, ...]
 aten = torch.ops.aten
 
 
@@ -34,12 +35,13 @@ class Step(NamedTuple):
 
 
 class GradientBuffers:
-    """Gradients by name, in memory that is reused from step to step.
+    """Gradients of ``tensors`` by name, in memory that is reused from step to step.
 
     Fresh memory for the gradients of all members would be cleared page by page at each step.
     """
 
     def __init__(self) -> None:
+        self.tensors: Tensors = {}
         self.memory: dict[str, Tensor] = {}
         self.gradients: dict[str, Tensor] = {}
 
@@ -68,7 +70,7 @@ class Operation(NamedTuple):
     """
 
     forward: Callable[[Step, Tensors, Values], tuple[Tensor, Saved]]
-    backward: Callable[[Step, Tensors, Saved, Tensor, GradientBuffers], tuple[Tensor | None, ...]]
+    backward: Callable[[Step, Saved, Tensor, GradientBuffers], Back]
 
 
 # ---- linear layers ------------------------------------------------------------------------------
@@ -91,13 +93,11 @@ def _linear(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved
     return (out.mT if len(between) == 1 else out.mT.unflatten(1, between)), (x, between)
 
 
-def _linear_back(
-    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
-) -> tuple[Tensor | None]:
+def _linear_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers) -> Back:
     name, (x, between) = step.name + "weight", saved
-    weight = tensors[name]
+    weight = buffers.tensors[name]
     grad = (grad if len(between) == 1 else grad.flatten(1, -2)).mT
-    if step.name + "bias" in tensors:
+    if step.name + "bias" in buffers.tensors:
         buffers.add(step.name + "bias", grad.sum(2))
     if len(x) < len(weight):
         buffers.add_product(name, grad.reshape(len(x), -1, grad.shape[2]), x)
@@ -151,12 +151,10 @@ def _norm(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
     return out, (x, hat, mean, rstd)
 
 
-def _norm_back(
-    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
-) -> tuple[Tensor | None]:
+def _norm_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers) -> Back:
     assert isinstance(step.module, nn.LayerNorm)
     x, hat, mean, rstd = saved
-    weight, bias = tensors.get(step.name + "weight"), tensors.get(step.name + "bias")
+    weight, bias = (buffers.tensors.get(step.name + name) for name in ("weight", "bias"))
     if weight is not None:
         buffers.add(step.name + "weight", _total(grad * hat, weight))
     if bias is not None:
@@ -175,10 +173,8 @@ def _scale(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]
     return x * _along(scale, x), (x,)
 
 
-def _scale_back(
-    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
-) -> tuple[Tensor | None]:
-    scale = tensors[step.name]
+def _scale_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers) -> Back:
+    scale = buffers.tensors[step.name]
     buffers.add(step.name, _total(grad * saved[0], scale))
     if step.shared:
         return (None,)
@@ -198,9 +194,7 @@ def _dropout(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Save
     return out, (mask, 1 / (1 - step.module.p) if step.module.p < 1 else 0.0)
 
 
-def _dropout_back(
-    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
-) -> tuple[Tensor | None]:
+def _dropout_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers) -> Back:
     return (aten.native_dropout_backward(grad, *saved) if saved else grad,)
 
 
@@ -211,9 +205,7 @@ def _add(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
     return a + b, (a.shape[-1], b.shape[-1])
 
 
-def _add_back(
-    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
-) -> tuple[Tensor | None, ...]:
+def _add_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers) -> Back:
     return tuple(_narrowed(grad, width) for width in saved)
 
 
@@ -222,9 +214,7 @@ def _flatten(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Save
     return x.flatten(2), (x.shape[2:],)
 
 
-def _flatten_back(
-    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
-) -> tuple[Tensor | None]:
+def _flatten_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers) -> Back:
     return (grad.unflatten(2, saved[0]),)
 
 
@@ -233,9 +223,7 @@ def _token(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]
     return x.select(2, int(step.name)), (x.shape,)
 
 
-def _token_back(
-    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
-) -> tuple[Tensor | None]:
+def _token_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers) -> Back:
     if step.shared:
         return (None,)
     back = grad.new_zeros(saved[0])
@@ -258,9 +246,7 @@ def _activation(
         out = (in_place if overwrite else function)(values[step.inputs[0]])
         return out, (out,)
 
-    def back(
-        step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
-    ) -> tuple[Tensor | None]:
+    def back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers) -> Back:
         return (backward(grad, saved[0]),)
 
     return Operation(forward, back)
@@ -272,9 +258,7 @@ def _elementwise(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, 
     return step.module(x), (x,)
 
 
-def _elementwise_back(
-    step: Step, tensors: Tensors, saved: Saved, grad: Tensor, buffers: GradientBuffers
-) -> tuple[Tensor | None]:
+def _elementwise_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers) -> Back:
     """Automatic differentiation of this one operation."""
     assert step.module is not None
     with torch.enable_grad():

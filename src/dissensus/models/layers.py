@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from dissensus.specs import check_choice
+
 __all__ = [
     "NORMS",
     "InputNormalize",
@@ -78,13 +80,12 @@ def norm_layer(norm: str, channels: int) -> nn.Module:
     >>> norm_layer("group", 16).num_groups, norm_layer("group", 6).num_groups
     (8, 2)
     """
+    check_choice("resnet", "norm", norm, list(NORMS))
     if norm == "batch":
         return nn.BatchNorm2d(channels)
     if norm == "group":
         return nn.GroupNorm(math.gcd(8, channels), channels)
-    if norm == "none":
-        return nn.Identity()
-    raise ValueError(f"norm must be one of {', '.join(map(repr, NORMS))}, got {norm!r}")
+    return nn.Identity()
 
 
 def conv_size(size: int, kernel: int, stride: int = 1, padding: int = 0) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from dissensus.specs import nearest
+from dissensus.specs import check_choice, nearest
 
 __all__ = ["split"]
 
@@ -46,8 +46,7 @@ def split(
       (0): Linear(in_features=8, out_features=3, bias=True)
     ))
     """
-    if weights not in ("random", "given"):
-        raise ValueError(f"weights must be 'random' or 'given', got {weights!r}")
+    check_choice("split", "weights", weights, ["random", "given"])
     graph, cut = _traced(network, name)
     inside, across = _head_nodes(graph, cut)
     backbone: nn.Module = fx.GraphModule(network, _backbone_graph(graph, across), "Backbone")

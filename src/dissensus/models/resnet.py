@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from dissensus.models.layers import check_count, check_image_shape, norm_layer
+from dissensus.specs import check_choice
 
 __all__ = ["BasicBlock", "ResNet", "resnet18", "resnet20", "resnet34"]
 
@@ -86,8 +87,7 @@ class ResNet(nn.Module):
         check_image_shape(input_shape, "resnet")
         check_count("outputs", outputs)
         check_count("width", width)
-        if shortcut not in ("pad", "projection"):
-            raise ValueError(f"shortcut must be 'pad' or 'projection', got {shortcut!r}")
+        check_choice("resnet", "shortcut", shortcut, ["pad", "projection"])
         self.stem = nn.Conv2d(input_shape[0], width, 3, padding=1, bias=False)
         # The pre-activation network normalises at the end instead of after the stem.
         self.stem_norm = nn.Identity() if preactivation else norm_layer(norm, width)
@@ -143,8 +143,7 @@ def resnet20(
     >>> sum(p.numel() for p in resnet20((3, 32, 32), 10).parameters())
     269722
     """
-    if block not in ("basic", "preactivation"):
-        raise ValueError(f"block must be 'basic' or 'preactivation', got {block!r}")
+    check_choice("resnet20", "block", block, ["basic", "preactivation"])
     return ResNet(
         input_shape,
         outputs,

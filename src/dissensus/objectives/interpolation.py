@@ -17,6 +17,7 @@ from torch.nn.functional import log_softmax
 from dissensus.losses import LOSSES, check_loss, check_loss_inputs, cross_entropy, errors, mse
 from dissensus.objectives.base import Objective, Terms, number
 from dissensus.outputs import weighted_mean
+from dissensus.specs import check_choice
 
 __all__ = [
     "GNCL",
@@ -240,8 +241,7 @@ class NCL(Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.loss not in ("mse", "brier"):
-            raise ValueError(f"NCL: loss must be 'mse' or 'brier', got {self.loss!r}")
+        check_choice("NCL", "loss", self.loss, ["mse", "brier"])
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         check_loss_inputs(outputs, targets, self.loss, finite=False)
@@ -277,8 +277,7 @@ class GNCL(Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.loss not in ("mse", "cross_entropy"):
-            raise ValueError(f"GNCL: loss must be 'mse' or 'cross_entropy', got {self.loss!r}")
+        check_choice("GNCL", "loss", self.loss, ["mse", "cross_entropy"])
         natural = "score" if self.loss == "cross_entropy" else None
         object.__setattr__(self, "combine", check_loss(self.loss, self.combine or natural))
 

@@ -19,6 +19,7 @@ from dissensus.objectives.base import (
 )
 from dissensus.objectives.disagreement import PAIR_TERMS, mean_over_pairs
 from dissensus.outputs import weighted_mean
+from dissensus.specs import check_choice
 
 __all__ = ["LDR", "hardness_weights"]
 
@@ -73,21 +74,13 @@ class LDR(Objective):
     weighs_examples = True
 
     strength: float = number(1.0, low=0.0)
-    active: int | None = 2
+    active: int | None = number(2, low=1)
     regularizer: str = "a2d"
     label_smoothing: float = number(0.0, low=0.0, high=1.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        active = self.active
-        integer = isinstance(active, int) and not isinstance(active, bool)
-        if active is not None and (not integer or active < 1):
-            raise ValueError(
-                f"LDR: active must be None or an integer of at least 1, got {active!r}"
-            )
-        if self.regularizer not in PAIR_TERMS:
-            known = ", ".join(repr(name) for name in PAIR_TERMS)
-            raise ValueError(f"LDR: regularizer must be one of {known}, got {self.regularizer!r}")
+        check_choice("LDR", "regularizer", self.regularizer, list(PAIR_TERMS))
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         check_hard_labels("LDR", outputs, targets)
@@ -99,7 +92,7 @@ class LDR(Objective):
             return None
         if self.active > members:
             raise ValueError(
-                f"LDR: active={self.active} members a batch cannot be drawn from {members}; "
+                f"LDR: cannot draw active={self.active} members for a batch from {members}; "
                 "lower active or raise members"
             )
         return sample_without_replacement(members, self.active, generator)

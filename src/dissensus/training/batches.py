@@ -24,6 +24,7 @@ __all__ = [
     "batches_together",
     "derived_seed",
     "shuffled",
+    "split_batches",
     "split_weights",
 ]
 
@@ -56,12 +57,20 @@ def batch_sizes(examples: int, batch_size: int, *, shuffle: bool) -> list[int]:
     return sizes
 
 
-def batches_together(sizes: list[int], row: int) -> int:
+def batches_together(sizes: list[int], row: int, numbers: int = _PICKED) -> int:
     """How many batches are picked at once: for small ones, picking costs as much as a layer.
 
-    ``row`` is how many numbers an example has.
+    ``row`` is how many numbers an example has, ``numbers`` how many may be picked.
     """
-    return max(1, _PICKED // max(row * sizes[0], 1))
+    return max(1, numbers // max(row * sum(sizes[:1]), 1))
+
+
+def split_batches(
+    x: Tensor, y: Tensor | None, sizes: list[int]
+) -> list[tuple[Tensor, Tensor | None]]:
+    """Examples in a row as batches of these sizes."""
+    targets = [None] * len(sizes) if y is None else y.split(sizes)
+    return list(zip(x.split(sizes), targets, strict=True))
 
 
 def shuffled(examples: int, seed: int) -> Tensor:
@@ -85,12 +94,7 @@ class TensorBatches:
 
     def epoch(self, seed: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:
         if not self.shuffle:
-            pairs = zip(
-                self.x.split(self.sizes),
-                [None] * len(self) if self.y is None else self.y.split(self.sizes),
-                strict=True,
-            )
-            yield from list(pairs)[start:]
+            yield from split_batches(self.x, self.y, self.sizes)[start:]
             return
         order = shuffled(len(self.x), seed).to(self.x.device)
         together = batches_together(self.sizes, self.x[0].numel())
@@ -101,9 +105,8 @@ class TensorBatches:
         for first in range(begin, len(self.sizes), together):
             sizes = self.sizes[first : first + together]
             index, rows = rows[: sum(sizes)], rows[sum(sizes) :]
-            x = self.x[index].split(sizes)
-            y = [None] * len(sizes) if self.y is None else self.y[index].split(sizes)
-            yield from list(zip(x, y, strict=True))[max(start - first, 0) :]
+            y = None if self.y is None else self.y[index]
+            yield from split_batches(self.x[index], y, sizes)[max(start - first, 0) :]
 
 
 class LoaderBatches:

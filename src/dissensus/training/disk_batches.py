@@ -26,7 +26,13 @@ from torch.utils.data import DataLoader, Dataset
 from dissensus.data import Examples, StoredRows
 from dissensus.data.on_disk import as_float
 from dissensus.data.on_disk.order import Order
-from dissensus.training.batches import batch_sizes, batches_together, derived_seed, shuffled
+from dissensus.training.batches import (
+    batch_sizes,
+    batches_together,
+    derived_seed,
+    shuffled,
+    split_batches,
+)
 
 __all__ = ["ExampleBatches", "RowBatches"]
 
@@ -61,8 +67,8 @@ class RowBatches:
         for first in range(begin, len(self.sizes), self.together):
             sizes = self.sizes[first : first + self.together]
             x, index = rows.take(sum(sizes))
-            y = [None] * len(sizes) if self.y is None else self.y[index].split(sizes)
-            yield from list(zip(x.split(sizes), y, strict=True))[max(start - first, 0) :]
+            y = None if self.y is None else self.y[index]
+            yield from split_batches(x, y, sizes)[max(start - first, 0) :]
         self.memory = rows.memory
 
 
@@ -170,7 +176,7 @@ class ExampleBatches:
         self.loader: Any = None
 
     def __len__(self) -> int:
-        return self.reader.batches
+        return len(self.reader.sizes)
 
     def epoch(self, seed: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:
         """The batches of one epoch from number ``start`` on."""
@@ -204,7 +210,6 @@ class ExampleBatches:
                 sampler=self.requests,
                 batch_size=None,
                 num_workers=workers,
-                collate_fn=_as_it_is,
                 generator=torch.Generator(),  # not the one that layers draw from
                 persistent_workers=True,
             )
@@ -215,35 +220,26 @@ class _PieceReader(Dataset[_Piece]):
     """Makes any piece of any epoch."""
 
     def __init__(self, x: Examples, batch_size: int, shuffle: bool) -> None:
-        self.x, self.batch_size = x, batch_size
-        full, left = divmod(len(x), batch_size)
-        # Shuffled, for training, a single one left over joins the batch before, as
-        # BatchNorm cannot be trained on one.
-        joined = shuffle and full > 0 and left == 1
-        self.batches = full + (left > 0) - joined
+        self.x, self.sizes = x, batch_sizes(len(x), batch_size, shuffle=shuffle)
+        self.starts = [0, *accumulate(self.sizes)]
         # A batch of which some may be missing cannot be told from its neighbours afterwards.
         alone = x.on_error != "raise" or x.world > 1
-        numbers = max(1, x.shape[1:].numel() * batch_size)
-        self.together = 1 if alone else max(1, _PIECE // numbers)
+        self.together = 1 if alone else batches_together(self.sizes, x.shape[1:].numel(), _PIECE)
         self.order: tuple[int | None, Order] | None = None
 
     def __len__(self) -> int:
-        return -(-self.batches // self.together)
+        return -(-len(self.sizes) // self.together)
 
     def __getitem__(self, wanted: _Request) -> _Piece:
         if self.order is None or self.order[0] != wanted.seed:
             self.order = wanted.seed, self.x.order(wanted.seed)
         x, first = self.x, wanted.piece * self.together
-        start, stop = self._start(first), self._start(first + self.together)
+        start, *_, stop = self.starts[first : first + self.together + 1]
         try:
             examples = x.read(start + x.rank, stop, self.order[1], x.world)
         except ValueError as error:
             return _Piece(None, None, [], str(error))
         return _Piece(examples.x, examples.y, examples.problems)
-
-    def _start(self, batch: int) -> int:
-        """The place at which a batch begins; that after the last one is the end."""
-        return batch * self.batch_size if batch < self.batches else len(self.x)
 
     def batches_of(
         self, piece: int, x: Tensor, y: Tensor | None
@@ -251,10 +247,8 @@ class _PieceReader(Dataset[_Piece]):
         """A piece cut into its batches."""
         if self.together == 1:
             return [(x, y)]
-        numbers = range(piece * self.together, min((piece + 1) * self.together, self.batches))
-        sizes = [self._start(number + 1) - self._start(number) for number in numbers]
-        parts = [None] * len(sizes) if y is None else y.split(sizes)
-        return list(zip(x.split(sizes), parts, strict=True))
+        first = piece * self.together
+        return split_batches(x, y, self.sizes[first : first + self.together])
 
 
 class _Requests:
@@ -270,7 +264,3 @@ class _Requests:
 
     def __iter__(self) -> Iterator[_Request]:
         return (_Request(self.seed, piece) for piece in range(self.start, self.pieces))
-
-
-def _as_it_is(made: Any) -> Any:
-    return made

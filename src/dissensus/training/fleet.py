@@ -14,7 +14,7 @@ from dissensus.ensemble.execution import stacked_outputs
 from dissensus.ensemble.stack import tensors_of
 from dissensus.objectives import Objective
 from dissensus.objectives.fast import fleet_value_and_gradient
-from dissensus.training.batches import batch_sizes, derived_seed, shuffled
+from dissensus.training.batches import batch_sizes, batches_together, derived_seed, shuffled
 from dissensus.training.meters import FleetMeter, check_task
 from dissensus.training.optim import MemberOptimizer, Optimizer, Schedule, clip_by_member
 from dissensus.training.stream import ORDER
@@ -140,8 +140,8 @@ class Fleet:
         for training in self.trainings:
             seed = derived_seed(training.recipe.seed, epoch, ORDER)
             orders.append(shuffled(len(training.train[0]), seed).to(training.train[0].device))
-        wide = self.trainings[0].train[0][0].numel() * len(orders) * self.sizes[0]
-        together = max(1, _PICKED // max(wide, 1))
+        row = self.trainings[0].train[0][0].numel() * len(orders)
+        together = batches_together(self.sizes, row, _PICKED)
         begin = 0
         for first in range(0, len(self.sizes), together):
             sizes = self.sizes[first : first + together]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from dissensus.specs import check_numbers, number
 
 __all__ = ["Distributed", "Layout", "Share", "deal"]
 
@@ -27,20 +28,14 @@ class Distributed:
     (2, 2)
     """
 
-    members: int | None = None
-    data: int | None = None
-    timeout: float = 300.0
+    members: int | None = number(None, low=1)
+    data: int | None = number(None, low=1)
+    timeout: float = number(300.0, above=0.0)
     sync_batchnorm: bool = False
     shard: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("members", "data"):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-            if value is not None and not whole:
-                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-        if not (math.isfinite(self.timeout) and self.timeout > 0):
-            raise ValueError(f"timeout must be seconds greater than 0, got {self.timeout!r}")
+        check_numbers(self)
 
     def shape(self, ranks: int, members: int) -> tuple[int, int]:
         """The mesh, ranks along members and along data, for ``ranks`` processes."""

@@ -18,7 +18,14 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from dissensus.specs import check_name, join_spec, read_settings, split_spec
+from dissensus.specs import (
+    check_name,
+    check_numbers,
+    join_spec,
+    number,
+    read_settings,
+    split_spec,
+)
 
 __all__ = [
     "OPTIMIZERS",
@@ -38,7 +45,7 @@ PerMember = float | tuple[float, ...]
 
 @dataclass(frozen=True)
 class Optimizer:
-    """What to step with. ``lr`` and ``weight_decay`` may be tuples, one value a member.
+    """The settings of an optimiser. ``lr`` and ``weight_decay`` may have a value for each member.
 
     ``weight_decay`` is added to the gradient for ``sgd`` and ``adam``, and decoupled for ``adamw``,
     as in torch. ``momentum`` and ``nesterov`` belong to ``sgd``, the betas and ``eps`` to the
@@ -57,7 +64,7 @@ class Optimizer:
     nesterov: bool = False
     beta1: float = 0.9
     beta2: float = 0.999
-    eps: float = 1e-8
+    eps: float = number(1e-8, above=0.0)
 
     def __post_init__(self) -> None:
         check_name(self.name, OPTIMIZERS, "optimizer")
@@ -76,12 +83,11 @@ class Optimizer:
                 raise ValueError(f"{self.name}: {key} must lie in [0, 1), got {value}")
         if self.nesterov and (self.name != "sgd" or not self.momentum):
             raise ValueError(f"{self.name}: nesterov needs sgd with a momentum greater than 0")
-        if not (math.isfinite(self.eps) and self.eps > 0):
-            raise ValueError(f"{self.name}: eps must be greater than 0, got {self.eps}")
+        check_numbers(self)
 
     @classmethod
     def parse(cls, text: str) -> Optimizer:
-        """Build one from ``name:key=value,…``; several values, one a member, with slashes."""
+        """Build one from ``name:key=value,…``; slashes separate the values of members."""
         name, settings = split_spec(text)
         check_name(name, OPTIMIZERS, "optimizer")
         return cls(name, **read_settings(name, settings, cls, _keys(name)))
@@ -266,8 +272,8 @@ class Schedule:
 
     name: str = "constant"
     at: tuple[float, ...] = ()
-    factor: float | None = None
-    warmup: float = 0.0
+    factor: float | None = number(None, low=0.0)
+    warmup: float = number(0.0, low=0.0)
 
     def __post_init__(self) -> None:
         check_name(self.name, SCHEDULES, "schedule")
@@ -278,11 +284,7 @@ class Schedule:
             raise ValueError(
                 "at= belongs to a multistep schedule, which needs it: multistep:at=30/50/70"
             )
-        assert self.factor is not None
-        if not (math.isfinite(self.factor) and self.factor >= 0):
-            raise ValueError(f"factor must be at least 0, got {self.factor}")
-        if self.warmup < 0 or not math.isfinite(self.warmup):
-            raise ValueError(f"warmup must be at least 0 epochs, got {self.warmup}")
+        check_numbers(self)
 
     def __call__(self, time: float, epochs: int) -> float:
         """The factor on the learning rate at ``time``, in epochs since the start."""

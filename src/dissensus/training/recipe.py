@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from dataclasses import dataclass, fields
 from typing import Any
 
-from dissensus.specs import nearest
+from dissensus.specs import check_choice, check_name, check_numbers, number
 from dissensus.training.optim import Optimizer, Schedule, parse_schedule
 
 __all__ = ["SELECTIONS", "CheckpointInterval", "Recipe"]
@@ -40,15 +39,15 @@ class Recipe:
     network by the number of members.
     """
 
-    epochs: int = 20
-    batch_size: int = 128
+    epochs: int = number(20, low=1)
+    batch_size: int = number(128, low=1)
     optimizer: Optimizer | str = "adam"
     schedule: Schedule | str = "constant"
-    patience: int | None = None
+    patience: int | None = number(None, low=1)
     select_by: str = "ensemble_error"
-    freeze_patience: int | None = None
-    clip: float | None = None
-    seed: int = 0
+    freeze_patience: int | None = number(None, low=1)
+    clip: float | None = number(None, above=0.0)
+    seed: int = number(0, low=0)
     exact_train: bool = False
     amp: bool = False
     compile: bool = False
@@ -59,21 +58,11 @@ class Recipe:
             object.__setattr__(self, "optimizer", Optimizer.parse(self.optimizer))
         if isinstance(self.schedule, str):
             object.__setattr__(self, "schedule", parse_schedule(self.schedule))
-        for name in ("epochs", "batch_size"):
-            _check_count(name, getattr(self, name))
-        for name in ("patience", "freeze_patience"):
-            if getattr(self, name) is not None:
-                _check_count(name, getattr(self, name))
-        if self.select_by not in SELECTIONS:
-            known = ", ".join(repr(name) for name in SELECTIONS)
-            raise ValueError(f"select_by must be one of {known}, got {self.select_by!r}")
+        check_numbers(self)
+        check_choice("Recipe", "select_by", self.select_by, list(SELECTIONS))
         if self.patience is not None and self.select_by == "last":
             raise ValueError("patience waits for a better epoch; select_by='last' knows none")
-        if self.clip is not None and not (math.isfinite(self.clip) and self.clip > 0):
-            raise ValueError(f"clip must be a finite number greater than 0, got {self.clip!r}")
-        CheckpointInterval(self.checkpoint_every)
-        if not isinstance(self.seed, int) or self.seed < 0:
-            raise ValueError(f"seed must be an integer of at least 0, got {self.seed!r}")
+        CheckpointInterval(self.checkpoint_every)  # raises where it is no interval
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> Recipe:
@@ -82,14 +71,10 @@ class Recipe:
         >>> Recipe.of({"epoch": 3})
         Traceback (most recent call last):
         ...
-        ValueError: there is no setting 'epoch' of training; did you mean 'epochs'?
+        ValueError: there is no training setting 'epoch'; did you mean 'epochs'?
         """
-        known = [item.name for item in fields(cls)]
         for name in settings:
-            if name not in known:
-                raise ValueError(
-                    f"there is no setting {name!r} of training; {nearest(name, known)}"
-                )
+            check_name(name, [item.name for item in fields(cls)], "training setting")
         return cls(**settings)
 
     def plain(self) -> dict[str, Any]:
@@ -99,11 +84,6 @@ class Recipe:
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         values |= {"optimizer": self.optimizer.spec(), "schedule": self.schedule.spec()}
         return {name: value for name, value in values.items() if value is not None}
-
-
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}

@@ -91,12 +91,10 @@ def synchronize(ens: Ensemble, link: Communicator) -> list[WholeBatchNorm]:
         return []
     if ens.execution == "stacked":
         raise ValueError("sync_batchnorm needs execution='looped' or 'auto', got 'stacked'")
-    holder = ens.stack if ens.stack is not None else ens.unlike
-    assert holder is not None
-    if isinstance(holder, _BatchNorm):
+    if isinstance(ens.holder, _BatchNorm):
         raise ValueError("sync_batchnorm needs members of several layers, got a BatchNorm alone")
     layers: list[WholeBatchNorm] = []
-    for module in list(holder.modules()):
+    for module in list(ens.holder.modules()):
         for name, child in module.named_children():
             if isinstance(child, _BatchNorm):
                 layers.append(WholeBatchNorm(child, link))

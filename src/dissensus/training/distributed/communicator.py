@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import count
 from typing import Any, TypeVar
 
 import torch
@@ -65,7 +66,7 @@ class Communicator:
         _set_pg_timeout(timedelta(seconds=timeout), dist.group.WORLD)
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.device = _own_device(device)
-        store = PrefixStore(f"dissensus/{_turn()}", _get_default_store())
+        store = PrefixStore(f"dissensus/{next(_turns)}", _get_default_store())
         self.heartbeat = Heartbeat(store, self.rank, self.ranks)
         self.sent: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
@@ -213,11 +214,5 @@ def _mesh(kind: str, along: int, data: int) -> DeviceMesh:
     return known[1]
 
 
-_turns = 0
-
-
-def _turn() -> int:
-    """A number that all ranks count alike, so that no training reads the keys of another."""
-    global _turns
-    _turns += 1
-    return _turns
+#: Trainings of this process: all ranks count them alike, so that none reads the keys of another.
+_turns = count(1)

@@ -138,7 +138,7 @@ class _Gathered(torch.autograd.Function):
     Forward is an all-gather. Backward needs no exchange: every rank evaluates the one loss on the
     same gathered outputs and so finds the same gradient ∂loss/∂outputs, whole, of which its own
     members' and rows' is a slice. Adding up the ranks' gradients, as the backward pass of an
-    all-gather does where each rank has a loss of its own, would count the one loss once a rank.
+    all-gather does where each rank has a loss of its own, would count one loss several times.
     """
 
     @staticmethod

@@ -97,9 +97,7 @@ class GivenEnsemble:
 
     def lend(self, own: Ensemble, forward: Callable[..., Tensor]) -> None:
         """Let the ensemble's layers be those of ``own``, and ``forward`` run for all ranks."""
-        ens = self.ens
-        held = ens.stack if self.stacked else ens.unlike
-        assert held is not None
+        ens, held = self.ens, self.ens.holder
         for tensor in (*held.parameters(), *held.buffers()):
             tensor.data = tensor.data.new_empty(0)
         self._kept = held
@@ -134,11 +132,10 @@ class GivenEnsemble:
         return ens
 
     def _put(self, ens: Ensemble, state: Tensors) -> None:
-        held, prefix = (ens.stack, "stack.") if self.stacked else (ens.unlike, "unlike.")
-        assert held is not None
+        prefix = "stack." if self.stacked else "unlike."
 
         def put(name: str, tensor: Tensor) -> Tensor:
             tensor.data = state[prefix + name].to(tensor.device)
             return tensor
 
-        put_tensors(held, put)
+        put_tensors(ens.holder, put)

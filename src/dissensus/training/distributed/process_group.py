@@ -91,10 +91,8 @@ class ProcessGroup(SingleProcess):
     def _share_start(self) -> None:
         """Ranks with the same members begin with the same weights, all with the same backbone."""
         if self.link.data is not None:
-            holder = self.ens.stack if self.ens.stack is not None else self.ens.unlike
-            assert holder is not None
-            own = list(holder.state_dict().values())
-            self.link.broadcast(own, "start", self.link.data)
+            members = list(self.ens.holder.state_dict().values())
+            self.link.broadcast(members, "start", self.link.data)
         if self.ens.backbone is not None:
             shared = list(self.ens.backbone.state_dict().values())
             self.link.broadcast(shared, "start")
