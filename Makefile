@@ -9,6 +9,9 @@ STAMP := $(VENV)/.installed
 # The tests run in two processes; a second thread in each would only get in the way. With worksteal
 # a process runs neighbouring tests, so that the fixtures of a file are made once.
 export OMP_NUM_THREADS ?= 1
+# Compiled files are kept even where the environment says otherwise: compiling tests and sources
+# anew in each of the many processes would take longer than some rooms of tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test slow check lint types bench docs format clean

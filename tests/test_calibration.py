@@ -200,24 +200,34 @@ def test_bad_input_is_refused(call: object, message: str) -> None:
 @pytest.mark.parametrize("planted", [0.3, 4.0, 1e4])
 @pytest.mark.parametrize("combine", ["probability", "score"])
 def test_a_planted_temperature_is_found(planted: float, combine: str) -> None:
-    """Labels come from the ensemble at T = 1; its logits arrive multiplied by the planted T."""
-    logits = draw(members=4, batch=40_000)
-    targets = labels_from(ds.combine(logits, combine))
+    """The targets are the ensemble's probabilities at T = 1; its logits arrive multiplied by T."""
+    logits = draw(members=4, batch=300)
+    targets = ds.combine(logits, combine)
     found = fit_temperature((logits * planted).float(), targets, combine)
     assert found.dtype == torch.float64
-    assert float(found) == pytest.approx(planted, rel=0.02)
+    assert float(found) == pytest.approx(planted, rel=1e-4)
     restored = apply_temperature((logits * planted).float(), found)
     assert restored.dtype == torch.float32
+    torch.testing.assert_close(ds.combine(restored, combine).double(), targets, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("combine", ["probability", "score"])
+def test_labels_drawn_from_the_ensemble_give_its_temperature_and_calibrate_it(combine: str) -> None:
+    logits = draw(members=4, batch=40_000)
+    targets = labels_from(ds.combine(logits, combine))
+    found = fit_temperature((logits * 4).float(), targets, combine)
+    assert float(found) == pytest.approx(4.0, rel=0.02)
+    restored = apply_temperature((logits * 4).float(), found)
     assert float(ece(ds.combine(restored, combine), targets)) < 0.01
 
 
 @pytest.mark.parametrize("combine", ["probability", "score"])
 def test_planted_temperatures_of_members_are_found(combine: str) -> None:
-    logits = draw(members=3, batch=60_000, scale=3.0)
+    logits = draw(members=3, batch=300, scale=3.0)
     planted = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
-    targets = labels_from(ds.combine(logits, combine))
+    targets = ds.combine(logits, combine)
     found = fit_temperature(logits * planted[:, None, None], targets, combine, per_member=True)
-    assert found.tolist() == pytest.approx(planted.tolist(), rel=0.05)
+    assert found.tolist() == pytest.approx(planted.tolist(), rel=1e-3)
 
 
 def test_each_member_is_scaled_on_its_own_loss() -> None:

@@ -1,6 +1,7 @@
 """``dissensus reproduce``: names in, a page, figures and verdicts out."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,12 @@ from dissensus.papers.registry import EXPERIMENTS
 from dissensus.papers.studies import read_study
 
 FEW = ["--scale", "smoke", "--set", "draws=2"]
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if matplotlib were not installed: the figures take most of a small run's time."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
 
 
 def test_the_list_names_every_experiment(dissensus: Callable[..., Any]) -> None:
@@ -71,6 +78,7 @@ def test_quiet_says_nothing(dissensus: Callable[..., Any], tmp_path: Path) -> No
     assert (answer.status, answer.out, answer.err) == (0, "", "")
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_other_scales_have_folders_of_their_own(
     dissensus: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +98,7 @@ def test_mistakes_are_one_sentence(mistake: Callable[..., str], tmp_path: Path) 
     assert "an option is written key=value" in mistake("reproduce", "gat", "--set", "draws")
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_other_settings_do_not_replace_results(
     dissensus: Callable[..., Any], mistake: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -99,6 +108,7 @@ def test_other_settings_do_not_replace_results(
     assert dissensus(*words, "--again", "--quiet").status == 0
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_failures_and_interrupts_are_told(
     dissensus: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +133,7 @@ def test_failures_and_interrupts_are_told(
     assert dissensus("reproduce", "gat", *FEW, "--out", tmp_path, "--quiet").status == 0
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_data_folder_goes_by_the_environment(
     dissensus: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,10 +147,10 @@ def test_the_data_folder_goes_by_the_environment(
         assert str(tmp_path) not in path.read_text()
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_without_matplotlib_all_but_the_figures_is_there(
-    dissensus: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dissensus: Callable[..., Any], tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     answer = dissensus("reproduce", "gat", *FEW, "--out", tmp_path)
     assert answer.status == 0
     assert "pip install 'dissensus[plots]'" in answer.err

@@ -48,9 +48,7 @@ def test_committed_records_are_whole_and_free_of_paths() -> None:
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_committed_page_is_what_the_committed_records_say(paper: str) -> None:
     page = RESULTS / f"{paper}.md"
-    found = [
-        one for one in outcomes(EXPERIMENTS.values(), RESULTS) if one.experiment.paper == paper
-    ]
+    found = outcomes([one for one in EXPERIMENTS.values() if one.paper == paper], RESULTS)
     if not found:
         pytest.skip("no records are committed")
     assert page.read_text() == page_text(paper, found, EXPERIMENTS), (

@@ -20,7 +20,7 @@ X, Y = torch.tensor([[0.6, 0.6]]), torch.tensor([0])
 
 
 def test_the_distance_to_a_plane() -> None:
-    text = "cw:steps=150,searches=6,c=0.3,lr=0.03"
+    text = "cw:steps=60,searches=5,c=0.3,lr=0.03"
     found = attack(linear(*PLANE), X, Y, text, progress=False)
     assert bool(found.broken)
     assert float(found.distances["l2"]) == pytest.approx(0.24, rel=0.02)
@@ -36,7 +36,7 @@ def test_the_sparsest_way_to_a_plane() -> None:
 
 def test_confidence_is_a_margin() -> None:
     """A margin of 1 takes another 1/5 of distance."""
-    text = "cw:steps=150,searches=6,c=0.3,lr=0.03,confidence=1"
+    text = "cw:steps=60,searches=5,c=0.3,lr=0.03,confidence=1"
     found = attack(linear(*PLANE), X, Y, text, progress=False)
     assert float(found.distances["l2"]) == pytest.approx(0.44, rel=0.02)
 

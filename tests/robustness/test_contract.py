@@ -78,15 +78,13 @@ def test_it_keeps_its_word_and_lowers_the_accuracy(problem: Problem, text: str) 
     # What was wrong from the start is left alone.
     wrong = found.clean_predictions != found.labels
     assert float(moved[wrong].abs().sum()) == 0
-
-
-@pytest.mark.parametrize("text", [text for text in EVERY if "autoattack" not in text])
-def test_batches_do_not_matter(problem: Problem, text: str) -> None:
-    """The same examples are broken, but for one on the edge, where rounding may decide."""
-    whole, parts = run(problem, text, 16), run(problem, text, 16, batch_size=7)
-    assert int((whole.broken != parts.broken).sum()) <= 1
-    near = (whole.adversarial - parts.adversarial).flatten(1).abs().amax(1) < 1e-3
-    assert int(near.sum()) >= 14
+    if "autoattack" in text:
+        return
+    # In batches the same examples are broken, but for one on the edge, where rounding may decide.
+    parts = run(problem, text, batch_size=25)
+    assert int((found.broken != parts.broken).sum()) <= 1
+    near = (points - parts.adversarial).flatten(1).abs().amax(1) < 1e-3
+    assert int(near.sum()) >= 38
 
 
 @pytest.mark.parametrize("text", EVERY)

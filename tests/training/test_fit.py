@@ -27,7 +27,7 @@ from tests.training.problems import (
     state,
 )
 
-EPOCHS = 3
+EPOCHS = 2
 DATA = batches(dtype=torch.float64)
 
 

@@ -114,7 +114,7 @@ SPECS = [
 
 @pytest.mark.parametrize(("spec", "outputs"), SPECS)
 def test_each_ends_as_if_it_were_alone(spec: str, outputs: int) -> None:
-    ours, others = sweep(spec, outputs=outputs), sweep(spec, outputs=outputs)
+    ours, others = (sweep(spec, 3, outputs) for _ in range(2))
     assert len({kind(training) for training in ours}) == 1
     assert_same(ours, fit_fleet(ours, progress=False), others)
 
