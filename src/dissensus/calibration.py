@@ -296,7 +296,7 @@ def fit_temperature(
     if per_member:
         with_slope = partial(loss, gradient=True)
         best = _best_joint(with_slope, bounds, best, value, logits.shape[0])
-    temperatures = _at_bounds(best, bounds, logits.device)
+    temperatures = _warn_at_bounds(best, bounds, logits.device)
     return temperatures if per_member else temperatures[0]
 
 
@@ -319,7 +319,7 @@ def fit_member_temperatures(
         _best_shared(partial(_scaled_nll, member[None], targets, "probability", None), bounds)[0][0]
         for member in logits.detach()
     ]
-    return _at_bounds(best, bounds, logits.device)
+    return _warn_at_bounds(best, bounds, logits.device)
 
 
 def _scaled_nll(
@@ -396,7 +396,7 @@ def _check_bounds(bounds: tuple[float, float]) -> None:
         raise ValueError(f"bounds must be 0 < low ≤ 1 ≤ high < ∞ and apart, got {bounds!r}")
 
 
-def _at_bounds(best: list[float], bounds: tuple[float, float], device: torch.device) -> Tensor:
+def _warn_at_bounds(best: list[float], bounds: tuple[float, float], device: torch.device) -> Tensor:
     """The temperatures as a tensor, with a warning (to the caller's caller) of those at a bound."""
     temperatures = torch.tensor(best, dtype=torch.float64, device=device)
     for bound, way in zip(bounds, ("sharper", "flatter"), strict=True):

@@ -90,7 +90,7 @@ def check_logits(logits: Tensor, *, finite: bool = True) -> None:
 
 def check_finite(values: Tensor, *, name: str) -> None:
     """Raise with a count if ``values`` holds a NaN or an infinity."""
-    if _hidden(values):
+    if _unreadable(values):
         return
     # A sum is finite if its terms are (short of overflow), and costs a thirtieth of isfinite.
     if bool(torch.isfinite(values.detach().sum())):
@@ -113,7 +113,7 @@ def check_labels(targets: Tensor, batch: int, classes: int) -> None:
         raise ValueError(
             "integer targets must be class labels, got torch.bool; pass targets.long()"
         )
-    if _hidden(targets):
+    if _unreadable(targets):
         return
     low, high = (int(value) for value in torch.aminmax(targets))
     if low < 0 or high >= classes:
@@ -143,7 +143,7 @@ def check_targets(targets: Tensor, batch: int, classes: int) -> None:
             f"soft targets must be [batch, classes] = ({batch}, {classes}), got "
             f"{tuple(targets.shape)}; integer class labels must have an integer dtype"
         )
-    if _hidden(targets):
+    if _unreadable(targets):
         return
     check_finite(targets, name="soft targets")
     sums = targets.sum(-1)
@@ -184,7 +184,7 @@ def check_weights(weights: Tensor | None, members: int) -> None:
         raise ValueError(f"weights must be a tensor [members] = ({members},), got {got}")
     if not weights.is_floating_point():
         raise ValueError(f"weights must be floating point, got {weights.dtype}")
-    if _hidden(weights):
+    if _unreadable(weights):
         return
     check_finite(weights, name="weights")
     weights = weights.detach()
@@ -203,7 +203,7 @@ def check_combination(combine: str) -> None:
         raise ValueError(f"combine must be one of {known}, got {combine!r}")
 
 
-def _hidden(values: Tensor) -> bool:
+def _unreadable(values: Tensor) -> bool:
     """Whether ``values`` cannot be read: inside a ``torch.func`` transform, or while traced."""
     return bool(
         torch._C._functorch.is_functorch_wrapped_tensor(values) or torch.compiler.is_compiling()

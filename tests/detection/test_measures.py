@@ -118,8 +118,8 @@ def test_a_score_that_knows_nothing_and_one_that_knows_all() -> None:
     [
         (torch.tensor([0.0, math.nan, math.inf]), "finite, got 2 NaN or infinite of 3 scores"),
         (torch.tensor([]), "must hold at least one score, got none"),
-        (torch.zeros(4, 1), r"must be \[batch\], one score an example, got \(4, 1\); pass "),
-        (torch.tensor(1.0), r"must be \[batch\], one score an example, got \(\)"),
+        (torch.zeros(4, 1), r"must be \[batch\], one score for each example, got \(4, 1\); pass "),
+        (torch.tensor(1.0), r"must be \[batch\], one score for each example, got \(\)"),
     ],
 )
 def test_bad_scores_are_refused_by_name(bad: Tensor, message: str) -> None:

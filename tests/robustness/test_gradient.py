@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import dissensus as ds
 from dissensus.robustness import attack
 from dissensus.robustness.base import Victim, ball
-from dissensus.robustness.gradient import projected, unit_step
+from dissensus.robustness.gradient import project, unit_step
 
 from .conftest import Problem
 from .networks import linear
@@ -183,6 +183,6 @@ def test_tiny_gradients_keep_their_direction() -> None:
 
 def test_projection() -> None:
     x, at = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.8, 0.9]])
-    torch.testing.assert_close(projected(at, x, 0.1, "linf"), torch.tensor([[0.6, 0.6]]))
-    torch.testing.assert_close(projected(at, x, 0.25, "l2"), torch.tensor([[0.65, 0.7]]))
-    torch.testing.assert_close(projected(at, x, 9.0, "l2"), at)
+    torch.testing.assert_close(project(at, x, 0.1, "linf"), torch.tensor([[0.6, 0.6]]))
+    torch.testing.assert_close(project(at, x, 0.25, "l2"), torch.tensor([[0.65, 0.7]]))
+    torch.testing.assert_close(project(at, x, 9.0, "l2"), at)

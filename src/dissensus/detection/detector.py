@@ -134,7 +134,7 @@ class Detector:
             "quantiles": self.quantiles,
         }
         if self.distance is not None:
-            self.distance.save(_beside(path))
+            self.distance.save(_distance_path(path))
         write_text(path, json.dumps(record, indent=2, allow_nan=False) + "\n")
 
     @classmethod
@@ -158,7 +158,7 @@ class Detector:
             raise ValueError(f"{path} was fitted with {what} score=")
         scorer = score or record["score"]
         if record["score"] in DISTANCES:
-            scorer = DISTANCES[record["score"]].load(_beside(path))
+            scorer = DISTANCES[record["score"]].load(_distance_path(path))
         detector = cls(ens, scorer, features=features, batch_size=batch_size)
         detector.threshold, detector.tpr = float(record["threshold"]), float(record["tpr"])
         detector.count, detector.quantiles = record["count"], record["quantiles"]
@@ -196,7 +196,7 @@ def _name_of(score: object) -> str | None:
     return next((name for name, kind in DISTANCES.items() if isinstance(score, kind)), None)
 
 
-def _beside(path: str | Path) -> Path:
+def _distance_path(path: str | Path) -> Path:
     return Path(path).with_suffix(".safetensors")
 
 

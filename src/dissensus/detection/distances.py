@@ -104,9 +104,9 @@ class Mahalanobis:
         """The score of each row, ``[rows]`` in float64."""
         classes, width = self.means.shape
         _check_features(features, width)
-        whitened_means = _whitened(self.factor, self.means - self._centre)
+        whitened_means = _whiten(self.factor, self.means - self._centre)
         scores = [
-            self._scored(part.to(self.means), whitened_means)
+            self._score(part.to(self.means), whitened_means)
             for part in _pieces(features, max(classes, width))
         ]
         return torch.cat(scores)
@@ -115,13 +115,13 @@ class Mahalanobis:
     def _centre(self) -> Tensor:
         return self.means.mean(0)
 
-    def _scored(self, features: Tensor, whitened_means: Tensor) -> Tensor:
-        rows = _whitened(self.factor, features - self._centre)
+    def _score(self, features: Tensor, whitened_means: Tensor) -> Tensor:
+        rows = _whiten(self.factor, features - self._centre)
         squares = rows.square().sum(-1)[:, None] + whitened_means.square().sum(-1)
         nearest = (squares - 2 * rows @ whitened_means.T).clamp_min(0).amin(-1)
         if self.background_mean is None or self.background_factor is None:
             return nearest
-        apart = _whitened(self.background_factor, features - self.background_mean)
+        apart = _whiten(self.background_factor, features - self.background_mean)
         return nearest - apart.square().sum(-1)
 
     def save(self, path: str | Path) -> None:
@@ -209,7 +209,7 @@ def _with_labels(features: Tensor, index: Tensor) -> Iterator[tuple[Tensor, Tens
         yield part.double(), labels
 
 
-def _whitened(factor: Tensor, features: Tensor) -> Tensor:
+def _whiten(factor: Tensor, features: Tensor) -> Tensor:
     """``L⁻¹ x`` of each row."""
     solved: Tensor = torch.linalg.solve_triangular(factor, features.T, upper=False)
     return solved.T
@@ -245,7 +245,7 @@ class NearestNeighbours:
                 f"k must be a whole number from 1 to the {len(features)} rows, got {k!r}"
             )
         reference = torch.cat(
-            [_prepared(part, normalize) for part in _pieces(features, features.shape[1])]
+            [_prepare(part, normalize) for part in _pieces(features, features.shape[1])]
         )
         return cls(reference, k, normalize)
 
@@ -260,12 +260,12 @@ class NearestNeighbours:
         """The score of each row, ``[rows]`` in float32."""
         _check_features(features, self.features.shape[1])
         scores = [
-            self._scored(_prepared(part.to(self.features.device), self.normalize))
+            self._score(_prepare(part.to(self.features.device), self.normalize))
             for part in features.split(_QUERIES)
         ]
         return torch.cat(scores)
 
-    def _scored(self, queries: Tensor) -> Tensor:
+    def _score(self, queries: Tensor) -> Tensor:
         """The k-th smallest distance, from the best k of each piece of the training rows."""
         nearest = queries.new_empty(len(queries), 0)
         index = torch.empty(len(queries), 0, dtype=torch.long, device=queries.device)
@@ -296,7 +296,7 @@ class NearestNeighbours:
         return cls(tensors["features"], int(settings["k"]), bool(settings["normalize"]))
 
 
-def _prepared(features: Tensor, normalize: bool) -> Tensor:
+def _prepare(features: Tensor, normalize: bool) -> Tensor:
     features = features.float()
     return torch.nn.functional.normalize(features, dim=-1) if normalize else features
 

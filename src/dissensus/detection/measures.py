@@ -211,7 +211,9 @@ def _as_scores(scores: Tensor | NDArray[Any], name: str) -> Floats:
     array = np.array(array, dtype=np.float64)
     if array.ndim != 1:
         hint = f"; pass {name}.reshape(-1)" if array.ndim == 2 and 1 in array.shape else ""
-        raise ValueError(f"{name} must be [batch], one score an example, got {array.shape}{hint}")
+        raise ValueError(
+            f"{name} must be [batch], one score for each example, got {array.shape}{hint}"
+        )
     if array.size == 0:
         raise ValueError(f"{name} must hold at least one score, got none; check how it was split")
     bad = int((~np.isfinite(array)).sum())

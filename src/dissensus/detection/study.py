@@ -194,7 +194,7 @@ def histogram_rows(study: Study) -> list[dict[str, Any]]:
         edges = histogram_edges(np.concatenate(list(values.values())), _BINS)
         row: dict[str, Any] = {"score": score, "threshold": study.thresholds.get(score)}
         row["edges"] = [float(f"{edge:.7g}") for edge in edges]
-        row["share"] = {name: _rounded(_shares(own, edges)) for name, own in values.items()}
+        row["share"] = {name: _rounded(_shares(v, edges)) for name, v in values.items()}
         rows.append(row)
     return rows
 

@@ -108,18 +108,18 @@ def codependence(
             raise ValueError(f"a fraction of members lies in [0, 1), got {fraction!r}")
         # int(M · p) as meant: 0.29 · 100 is 28.999… in floating point.
         count = min(int(split.members * fraction + 1e-9), split.members - 1)
-        missing, every = _missing(split.members, count, draws, generator)
+        missing, every = _draw_missing(split.members, count, draws, generator)
         increase = errors_without(split, missing) - error
         mean = float(increase.mean()) if count else 0.0
         drops.append(
             Drop(
-                fraction,
-                count,
-                len(missing),
-                every,
-                mean,
-                float(increase.std(correction=0)),
-                ratio(mean, error),
+                fraction=fraction,
+                dropped=count,
+                draws=len(missing),
+                every=every,
+                increase=mean,
+                spread=float(increase.std(correction=0)),
+                relative=ratio(mean, error),
             )
         )
     return Codependence(error, tuple(drops), _index(split, error))
@@ -144,7 +144,7 @@ def errors_without(split: Split, missing: Tensor, budget: int = BUDGET) -> Tenso
     return values
 
 
-def _missing(
+def _draw_missing(
     members: int, count: int, draws: int, generator: torch.Generator
 ) -> tuple[Tensor, bool]:
     """Which members to leave out: every subset if they are no more than ``draws``, else random."""
@@ -220,16 +220,16 @@ def dominance(split: Split) -> Dominance:
         changes = torch.stack(
             [(_classes(split, split.shares * ~out) != whole).double().mean() for out in each]
         )
-    own = parts.per_member
+    per_member = parts.per_member
     top = int(changes.argmax())
     return Dominance(
-        tuple(own.tolist()),
-        float(own.min()),
-        float(own.max()),
-        float(own.std(correction=0)),
-        float(changes[top]),
-        split.names[top],
-        split.regression,
+        per_member=tuple(per_member.tolist()),
+        best=float(per_member.min()),
+        worst=float(per_member.max()),
+        spread=float(per_member.std(correction=0)),
+        share=float(changes[top]),
+        member=split.names[top],
+        regression=split.regression,
     )
 
 

@@ -18,7 +18,7 @@ from dissensus.diagnostics.verdict import LEVELS, THRESHOLDS, Thresholds, judge
 
 __all__ = ["COLLUDING", "INDEPENDENT", "Planted", "Rates", "calibrate"]
 
-#: Train and test split of a planted ensemble, from a generator, members and examples a split.
+#: Train and test split of a planted ensemble: from a generator, members and examples per split.
 Planted = Callable[[torch.Generator, int, int], tuple[Split, Split]]
 
 CLASSES = 10

@@ -57,13 +57,13 @@ class Split:
         Integer targets are labels (cross-entropy), floating ones a regression (mse), unless the
         predictions say that they are combined as probabilities or scores: then soft labels.
         """
-        outputs, targets, stated = _unpack(predictions)
+        outputs, targets, stored = _unpack(predictions)
         check_outputs(outputs)
         check_weights(weights, outputs.shape[0])
-        combine = combine or stated
+        combine = combine or stored
         loss = loss or _natural_loss(targets, combine)
         combine = check_loss(loss, combine)
-        targets = _fitting_targets(outputs, targets, loss, combine)
+        targets = _convert_targets(outputs, targets, loss, combine)
         count = len(outputs)
         members = torch.arange(count) if weights is None else torch.nonzero(weights).squeeze(1)
         outputs = outputs.detach().double()[members.to(outputs.device)]
@@ -150,11 +150,11 @@ def plain(value: Any) -> Any:
 
 
 def _unpack(predictions: PredictionsLike) -> tuple[Tensor, Tensor, str | None]:
-    stated = None
+    stored = None
     if isinstance(predictions, Predictions):
         outputs, targets = predictions.outputs, predictions.targets
         way = predictions.meta.get("combine")
-        stated = way if way in COMBINATIONS else None
+        stored = way if way in COMBINATIONS else None
     elif isinstance(predictions, tuple) and len(predictions) == 2:
         outputs, targets = predictions
     else:
@@ -165,7 +165,7 @@ def _unpack(predictions: PredictionsLike) -> tuple[Tensor, Tensor, str | None]:
     if not isinstance(targets, Tensor):
         got = "none" if targets is None else type(targets).__name__
         raise ValueError(f"a diagnosis needs the targets as a tensor, got {got}")
-    return outputs, targets, stated
+    return outputs, targets, stored
 
 
 def _natural_loss(targets: Tensor, combine: str | None) -> str:
@@ -174,7 +174,7 @@ def _natural_loss(targets: Tensor, combine: str | None) -> str:
     return "mse" if targets.is_floating_point() else "cross_entropy"
 
 
-def _fitting_targets(outputs: Tensor, targets: Tensor, loss: LossLike, combine: str) -> Tensor:
+def _convert_targets(outputs: Tensor, targets: Tensor, loss: LossLike, combine: str) -> Tensor:
     """Targets in double precision and of the right shape, or an error that says what to do."""
     if combine == "mean":
         targets = targets.detach().double()
@@ -193,10 +193,11 @@ def _fitting_targets(outputs: Tensor, targets: Tensor, loss: LossLike, combine: 
             "loss='mse' for a regression"
         )
     if outputs.shape[2] == 1:
+        name = loss if isinstance(loss, str) else "for classes"
         raise ValueError(
-            f"outputs of shape {tuple(outputs.shape)} have one value an example and the loss is "
-            f"{loss if isinstance(loss, str) else 'for classes'}; for a regression pass loss='mse' "
-            "(--regression), for a single logit z stack torch.cat([zeros_like(z), z], -1)"
+            f"outputs of shape {tuple(outputs.shape)} have one value for each example and the "
+            f"loss is {name}; for a regression pass loss='mse' (--regression), for a single logit "
+            "z stack torch.cat([zeros_like(z), z], -1)"
         )
     check_targets(targets, outputs.shape[1], outputs.shape[2])
     return targets.detach().double() if targets.is_floating_point() else targets.detach()

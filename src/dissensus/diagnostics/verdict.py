@@ -139,8 +139,8 @@ def judge(
     >>> judge(Split.of((0.9 * truth + offset[:, None, None], truth))).word
     'colluding'
     """
-    judged = _smooth(judged)
-    train = None if offsets_from is None else _smooth(offsets_from)
+    judged = _with_smooth_loss(judged)
+    train = None if offsets_from is None else _with_smooth_loss(offsets_from)
     obstacle = _obstacle(judged, thresholds)
     if obstacle:
         return Verdict("not judged", (obstacle,), ADVICE["not judged"])
@@ -148,7 +148,7 @@ def judge(
         reason = "All members give the same outputs, as copies do: there is no diversity at all."
         advice = "Give each member its own initial weights; one member would do as well as these."
         return Verdict("suspicious", (reason,), advice)
-    if _perfect(judged):
+    if _is_perfect(judged):
         reason = "No member makes an error that counts, so there is nothing to collude about."
         return Verdict("healthy", (reason,), ADVICE["healthy"])
     signs = [_index_sign(judged, thresholds), _offset_sign(judged, train or judged, thresholds)]
@@ -160,7 +160,7 @@ def judge(
     return Verdict(LEVELS[level], reasons or (healthy,), ADVICE[LEVELS[level]])
 
 
-def _smooth(split: Split) -> Split:
+def _with_smooth_loss(split: Split) -> Split:
     """The same members judged by a loss without jumps: cross-entropy for the 0-1 loss."""
     way = "probability" if split.combine == "vote" else split.combine
     loss = "cross_entropy" if split.loss == "zero_one" else split.loss
@@ -178,7 +178,7 @@ def _obstacle(split: Split, thresholds: Thresholds) -> str:
     return ""
 
 
-def _perfect(split: Split) -> bool:
+def _is_perfect(split: Split) -> bool:
     scale = float(split.targets.square().mean()) if split.regression else 1.0
     return explosion(split).member_error <= 1e-12 * max(scale, 1e-300)
 

@@ -65,7 +65,7 @@ class Reweighted(GradientAttack):
     def plan(self) -> Plan:
         return Plan(self.steps, self.step, self.schedule, True, self.restarts, self.early)
 
-    def climbed(self, victim: Victim, logits: Tensor, log_probs: Tensor, goal: Goal) -> Tensor:
+    def attack_loss(self, victim: Victim, logits: Tensor, log_probs: Tensor, goal: Goal) -> Tensor:
         by_member = log_softmax(logits, -1)
         other = rival(log_probs.detach(), goal)
         index = torch.stack([goal.classes, other], -1).expand(*by_member.shape[:-1], 2)
@@ -108,7 +108,7 @@ class Disguised(GradientAttack):
         length = self.step or 2.5 / self.steps
         return Plan(self.steps, length, self.schedule, self.random, early=False)
 
-    def climbed(self, victim: Victim, logits: Tensor, log_probs: Tensor, goal: Goal) -> Tensor:
+    def attack_loss(self, victim: Victim, logits: Tensor, log_probs: Tensor, goal: Goal) -> Tensor:
         gap = margin(log_probs, goal)
         return torch.where(gap > self.confidence, -SCORES[self.score](logits), gap)
 
@@ -121,7 +121,7 @@ class Disguised(GradientAttack):
         def loss(logits: Tensor, log_probs: Tensor) -> Tensor:
             nonlocal scores
             scores = SCORES[self.score](logits.detach())
-            return self.climbed(victim, logits, log_probs, goal)
+            return self.attack_loss(victim, logits, log_probs, goal)
 
         for step in range(plan.steps + 1):
             log_probs, gradient = loss_and_gradient(victim, at, loss)

@@ -206,10 +206,10 @@ def choose_protocol(
     if attacks is not None:
         if isinstance(attacks, str | Attack):
             attacks = [attacks]
-        own = tuple(parse(attack) for attack in attacks)
-        if len({attack.spec() for attack in own}) < len(own):
+        parsed = tuple(parse(attack) for attack in attacks)
+        if len({attack.spec() for attack in parsed}) < len(parsed):
             raise ValueError("an attack is given twice; leave one out")
-        protocols.append(Protocol("own", "attacks as asked for", own))
+        protocols.append(Protocol("own", "attacks as asked for", parsed))
     if not protocols:
         raise ValueError("give attacks=['pgd:eps=0.1', …] or protocol='standard' with eps=")
     chosen = joined(protocols)

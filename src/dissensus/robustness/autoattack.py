@@ -53,7 +53,7 @@ class AutoAttack(Attack):
         settings: dict[str, Any] = {"version": "standard"}
         if classes < 4:
             settings = {"version": "custom", "attacks": ["apgd-ce", "fab", "square"]}
-        with _left_as_it_was(x.device):
+        with _restore_process(x.device):
             attack = package.AutoAttack(
                 model, eps=self.eps, norm=norm, seed=case.seed, device=x.device, **settings
             )
@@ -94,8 +94,8 @@ def _package() -> Any:
 
 
 @contextmanager
-def _left_as_it_was(device: torch.device) -> Iterator[None]:
-    """Undo what the package does to the process: it seeds torch, stops tracing, and logs.
+def _restore_process(device: torch.device) -> Iterator[None]:
+    """Restore what the package changes: it seeds torch, stops tracing and logs.
 
     Its warnings (zero gradients, Square stronger than the rest) are flags of our own evaluation.
     """

@@ -133,11 +133,11 @@ def with_restarts(
 ) -> Tensor:
     """The points of ``walk(case, restart)``, made again for the examples it has not broken."""
     points = case.x.clone()
-    left = torch.arange(len(case), device=case.x.device)
+    rows = torch.arange(len(case), device=case.x.device)
     for restart in range(restarts):
-        points[left], broken = walk(case.take(left), restart)
-        left = left[~broken]
-        if not len(left):
+        points[rows], broken = walk(case.take(rows), restart)
+        rows = rows[~broken]
+        if not len(rows):
             break
     return points
 
@@ -222,12 +222,12 @@ class Victim:
         self.members = None if members is None else [int(member) for member in members]
         self.weights = ens.weights
         if members is not None and ens.weights is not None:
-            kept = ens.weights[self.members]
-            self.weights = kept / kept.sum() if bool(kept.sum() > 0) else None
+            weights = ens.weights[self.members]
+            self.weights = weights / weights.sum() if bool(weights.sum() > 0) else None
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the members compute in; the default where they have no parameters."""
+        """The members' dtype; torch's default where they have no parameters."""
         dtypes = (p.dtype for p in self.ens.parameters() if p.is_floating_point())
         return next(dtypes, torch.get_default_dtype())
 
@@ -241,13 +241,13 @@ class Victim:
         return combined_log_probs(logits, self.ens.combine, self.weights)
 
     def log_probs(self, x: Tensor) -> Tensor:
-        """Both in one: what the attacked members predict for ``x``."""
+        """The combined log-probabilities of the attacked members for ``x``."""
         return self.combined(self.logits(x))
 
 
 @contextmanager
 def frozen(ens: Ensemble) -> Iterator[None]:
-    """Evaluation mode, and no gradients for parameters; all as it was afterwards, come what may.
+    """Evaluation mode and no gradients for parameters; both are restored, after errors too.
 
     Gradients are switched on for inputs, even where the caller has switched them off.
     """
@@ -275,16 +275,16 @@ def frozen(ens: Ensemble) -> Iterator[None]:
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
-def _signed(value: int) -> int:
+def _to_int64(value: int) -> int:
     """The int64 with the same 64 bits."""
     value &= (1 << 64) - 1
     return value - (1 << 64) if value >> 63 else value
 
 
-def _mixed(z: Tensor) -> Tensor:
+def _mix(z: Tensor) -> Tensor:
     """The finaliser of SplitMix64 (Steele, Lea and Flood 2014) on int64, which wraps around."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * _signed(factor)
+        z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * _to_int64(factor)
     return z ^ ((z >> 31) & ((1 << 33) - 1))
 
 
@@ -298,9 +298,9 @@ def uniform(
     True
     """
     key = int(np.random.SeedSequence([seed, *draw]).generate_state(1, np.uint64)[0])
-    streams = _mixed(examples.long() * _signed(_GOLDEN) + _signed(key))
-    places = torch.arange(1, math.prod(shape) + 1, device=examples.device) * _signed(_GOLDEN)
-    bits = (_mixed(streams[:, None] + places) >> 11) & ((1 << 53) - 1)
+    streams = _mix(examples.long() * _to_int64(_GOLDEN) + _to_int64(key))
+    places = torch.arange(1, math.prod(shape) + 1, device=examples.device) * _to_int64(_GOLDEN)
+    bits = (_mix(streams[:, None] + places) >> 11) & ((1 << 53) - 1)
     return (bits.double() * 2.0**-53).to(dtype).reshape(len(examples), *shape)
 
 

@@ -159,7 +159,7 @@ class EAD(NearestAttack):
                 case.rows, self._slope(victim, ahead, case, search.constants)
             )
             rate = self.lr * math.sqrt(1 - step / self.steps)
-            after = self._shrunk(ahead - rate * gradient, x)
+            after = self._shrink(ahead - rate * gradient, x)
             ahead = after + step / (step + 3) * (after - at)
             at = after
             with torch.no_grad():
@@ -177,7 +177,7 @@ class EAD(NearestAttack):
         _, gradient = loss_and_gradient(victim, at, loss)
         return gradient + 2 * (at - case.x)
 
-    def _shrunk(self, z: Tensor, x: Tensor) -> Tensor:
+    def _shrink(self, z: Tensor, x: Tensor) -> Tensor:
         """Entries within β of ``x`` go back to it, others come nearer by β, all within [0, 1]."""
         moved = z - x
         near = torch.where(moved > 0, z - self.beta, z + self.beta).clamp(0, 1)

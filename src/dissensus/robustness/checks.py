@@ -72,17 +72,17 @@ class Row:
         return self.source is None and gradients
 
 
-def _some(count: int, examples: int, share: float = TOLERATED) -> bool:
+def _exceeds(count: int, examples: int, share: float = TOLERATED) -> bool:
     """More than one example, and more than the share that chance may explain."""
     return count > max(1, share * examples)
 
 
 def order_flags(rows: Sequence[Row]) -> list[Flag]:
-    """What the outcomes say against each other, and each for itself."""
-    return [*_weaker(rows), *_gradients(rows), *_unfinished(rows)]
+    """Flags from the outcomes alone: compared with each other, and each by itself."""
+    return [*_strength_flags(rows), *_gradient_flags(rows), *_convergence_flags(rows)]
 
 
-def _weaker(rows: Sequence[Row]) -> Iterator[Flag]:
+def _strength_flags(rows: Sequence[Row]) -> Iterator[Flag]:
     """Iterative attacks that lose to a single step, or to attacks without gradients."""
     for budget in dict.fromkeys(row.outcome.attack.budget() for row in rows):
         same = [row for row in rows if row.outcome.attack.budget() == budget]
@@ -93,7 +93,7 @@ def _weaker(rows: Sequence[Row]) -> Iterator[Flag]:
         by_gradient = torch.stack([row.outcome.broken for row in iterative]).any(0)
         for row in same:
             missed = int((row.outcome.broken & ~by_gradient).sum())
-            if not (row.one_step or row.gradient_free) or not _some(missed, len(by_gradient)):
+            if not (row.one_step or row.gradient_free) or not _exceeds(missed, len(by_gradient)):
                 continue
             if row.one_step:
                 name, what = "one step", "One step along the gradient"
@@ -107,7 +107,7 @@ def _weaker(rows: Sequence[Row]) -> Iterator[Flag]:
             )
 
 
-def _gradients(rows: Sequence[Row]) -> Iterator[Flag]:
+def _gradient_flags(rows: Sequence[Row]) -> Iterator[Flag]:
     for row in rows:
         bad = int(row.outcome.nan_gradients.sum())
         if bad:
@@ -125,7 +125,7 @@ def _gradients(rows: Sequence[Row]) -> Iterator[Flag]:
             )
 
 
-def _unfinished(rows: Sequence[Row]) -> Iterator[Flag]:
+def _convergence_flags(rows: Sequence[Row]) -> Iterator[Flag]:
     """Attacks that would go on breaking examples with more steps or restarts."""
     for row in rows:
         attack, outcome = row.outcome.attack, row.outcome
@@ -133,14 +133,18 @@ def _unfinished(rows: Sequence[Row]) -> Iterator[Flag]:
             continue
         plan = attack.plan()
         late = (outcome.restart == 0) & (outcome.step > 0.9 * plan.steps)
-        if plan.early and plan.steps >= 10 and _some(int(late.sum()), len(outcome), 2 * TOLERATED):
+        if (
+            plan.early
+            and plan.steps >= 10
+            and _exceeds(int(late.sum()), len(outcome), 2 * TOLERATED)
+        ):
             yield Flag(
                 "more steps",
                 f"{row.label} broke {int(late.sum())} of {len(outcome)} examples in the last "
                 "tenth of its steps: it has not converged, use more of them.",
             )
         last = outcome.restart == plan.restarts - 1
-        if plan.restarts > 1 and _some(int(last.sum()), len(outcome)):
+        if plan.restarts > 1 and _exceeds(int(last.sum()), len(outcome)):
             yield Flag(
                 "more restarts",
                 f"The last of the {plan.restarts} restarts of {row.label} still broke "
@@ -175,20 +179,20 @@ def probe_flags(
 ) -> list[Flag]:
     """Two runs of ``probe`` on some examples: at a large ε, and in float64 if a row has it."""
     x, y = x[:CHECKED], y[:CHECKED]
-    flags = [*_large(ens, x, y, probe, batch_size, seed)]
+    flags = [*_large_eps_flags(ens, x, y, probe, batch_size, seed)]
     broken = [row.outcome.broken for row in rows if row.outcome.attack is probe]
     if broken and next(ens.parameters()).dtype != torch.float64:
-        flags += _double(ens, x, y, probe, broken[0][:CHECKED], batch_size, seed)
+        flags += _float64_flags(ens, x, y, probe, broken[0][:CHECKED], batch_size, seed)
     return flags
 
 
-def _large(
+def _large_eps_flags(
     ens: Ensemble, x: Tensor, y: Tensor, attack: GradientAttack, batch_size: int, seed: int
 ) -> Iterator[Flag]:
     big = replace(attack, eps=large_eps(x, attack.norm))
     outcome = run(ens, x, y, big, batch_size, seed)
     left = int((~outcome.broken).sum())
-    if _some(left, len(outcome), LEFT):
+    if _exceeds(left, len(outcome), LEFT):
         yield Flag(
             "large ε",
             f"At ε = {big.eps:.3g} ({attack.norm}), where every input can be made plain grey, "
@@ -197,7 +201,7 @@ def _large(
         )
 
 
-def _double(
+def _float64_flags(
     ens: Ensemble,
     x: Tensor,
     y: Tensor,
@@ -214,7 +218,7 @@ def _double(
         yield Flag("float64", " ".join(text.split()))
         return
     more = int(outcome.broken.sum()) - int(broken.sum())
-    if _some(more, len(outcome), 2 * TOLERATED):
+    if _exceeds(more, len(outcome), 2 * TOLERATED):
         yield Flag(
             "float64",
             f"In float64 {attack.spec()} breaks {more} more of {len(outcome)} examples than in "

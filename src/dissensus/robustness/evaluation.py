@@ -94,8 +94,8 @@ class Robustness:
         cases = []
         for norm, eps in sorted(budget for budget in budgets if budget is not None):
             broken = torch.stack([row.outcome.within(norm, eps) for row in self.rows]).any(0)
-            left = proportion(int((~broken).sum()), self.examples)
-            cases.append(Worst(norm, eps, left, broken))
+            accuracy = proportion(int((~broken).sum()), self.examples)
+            cases.append(Worst(norm, eps, accuracy, broken))
         return tuple(cases)
 
     @property
@@ -264,19 +264,19 @@ def evaluate(
     True
     """
     chosen = choose_protocol(attacks, protocol, eps, norm, like)
-    others = dict(surrogates or {})
-    total = len(chosen.attacks) + len(others) + len(curve) + bool(checks)
+    surrogates = surrogates or {}
+    total = len(chosen.attacks) + len(surrogates) + len(curve) + bool(checks)
     with ProgressBar("attacks", total, show=progress, delay=2.0) as bar:
         rows = []
         for attack in chosen.attacks:
             tick = bar.begin(attack.spec())
             rows.append(Row(run(ens, x, y, attack, batch_size, seed, tick)))
         probe = strongest(rows)
-        for name, other in others.items():
+        for name, surrogate in surrogates.items():
             tick = bar.begin(f"transfer from {name}")
-            outcome = attack_by_transfer(ens, other, x, y, probe, batch_size, seed, tick)
+            outcome = attack_by_transfer(ens, surrogate, x, y, probe, batch_size, seed, tick)
             rows.append(Row(outcome, source=name))
-        curves = [own for row in rows for own in _own_curves(row)]
+        curves = [each for row in rows for each in _progress_curves(row)]
         if len(curve):
             ticks = [bar.begin(f"{probe.spec()} at ε = {value:g}") for value in curve]
             curves.append(curve_over_eps(ens, x, y, probe, curve, batch_size, seed, ticks))
@@ -324,8 +324,8 @@ def curve_over_eps(
     )
 
 
-def _own_curves(row: Row) -> list[Curve]:
-    """Accuracy after so many steps of the first walk, and after so many restarts: no new runs."""
+def _progress_curves(row: Row) -> list[Curve]:
+    """Accuracy by steps of the first walk, and by restarts, from the outcome alone: no new runs."""
     outcome, attack = row.outcome, row.outcome.attack
     if row.source is not None or not isinstance(attack, GradientAttack) or attack.targeted:
         return []

@@ -25,7 +25,7 @@ __all__ = [
     "LossAttack",
     "Plan",
     "loss_and_gradient",
-    "projected",
+    "project",
     "unit_step",
 ]
 
@@ -76,7 +76,7 @@ class GradientAttack(Attack):
         """The steps to make."""
 
     @abstractmethod
-    def climbed(self, victim: Victim, logits: Tensor, log_probs: Tensor, goal: Goal) -> Tensor:
+    def attack_loss(self, victim: Victim, logits: Tensor, log_probs: Tensor, goal: Goal) -> Tensor:
         """The loss to climb, ``[batch]``, from the members' logits and the combination."""
 
     def perturb(self, victim: Victim, case: Case, journal: Journal) -> Tensor:
@@ -93,7 +93,7 @@ class GradientAttack(Attack):
         at, momentum = self._start(case, plan, restart), torch.zeros_like(case.x)
 
         def loss(logits: Tensor, log_probs: Tensor) -> Tensor:
-            return self.climbed(victim, logits, log_probs, batch.case.goal)
+            return self.attack_loss(victim, logits, log_probs, batch.case.goal)
 
         for step in range(plan.steps):
             log_probs, gradient = loss_and_gradient(victim, at, loss)
@@ -126,7 +126,7 @@ class GradientAttack(Attack):
     def _step(self, x: Tensor, at: Tensor, gradient: Tensor, plan: Plan, step: int) -> Tensor:
         length = self.eps * plan.step * SCHEDULES[plan.schedule](step / plan.steps)
         moved = at + length * unit_step(gradient, self.norm)
-        return projected(moved, x, self.eps, self.norm)
+        return project(moved, x, self.eps, self.norm)
 
 
 def loss_and_gradient(
@@ -152,7 +152,7 @@ def unit_step(gradient: Tensor, norm: str) -> Tensor:
     return (flat / length.clamp_min(1e-12)).reshape(gradient.shape)
 
 
-def projected(at: Tensor, x: Tensor, eps: float, norm: str) -> Tensor:
+def project(at: Tensor, x: Tensor, eps: float, norm: str) -> Tensor:
     """The point of the ε-ball around ``x``, and then of [0, 1], that is nearest to ``at``."""
     moved = at - x
     if norm == "linf":
@@ -189,7 +189,7 @@ class LossAttack(GradientAttack):
         check_choice(type(self).__name__, "loss", self.loss, list(LOSSES))
         check_choice(type(self).__name__, "of", self.of, OF)
 
-    def climbed(self, victim: Victim, logits: Tensor, log_probs: Tensor, goal: Goal) -> Tensor:
+    def attack_loss(self, victim: Victim, logits: Tensor, log_probs: Tensor, goal: Goal) -> Tensor:
         loss = LOSSES[self.loss]
         if self.of == "ensemble":
             return loss(log_probs, goal)

@@ -70,12 +70,12 @@ class JSMA(Attack):
                 if not len(stay):
                     return batch.points
                 at, gradient = at[stay], gradient[stay]
-            at = self._changed(at, gradient)
+            at = self._change_entry(at, gradient)
             journal.tick((step + 1) / changes)
         batch.end(at)
         return batch.points
 
-    def _changed(self, at: Tensor, gradient: Tensor) -> Tensor:
+    def _change_entry(self, at: Tensor, gradient: Tensor) -> Tensor:
         """``at`` with the most salient entry of each example moved by θ."""
         flat, gain = at.flatten(1), gradient.flatten(1)
         never = torch.full_like(gain, -torch.inf)

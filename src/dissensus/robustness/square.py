@@ -18,7 +18,7 @@ from dissensus.robustness.base import (
     uniform,
     with_restarts,
 )
-from dissensus.robustness.gradient import projected, unit_step
+from dissensus.robustness.gradient import project, unit_step
 from dissensus.robustness.losses import LOSSES
 from dissensus.specs import check_choice, number
 
@@ -93,7 +93,7 @@ class Square(Attack):
         at, best = case.x, torch.full((len(case),), -math.inf, device=case.x.device)
         for query in range(self.queries):
             case = batch.case
-            trial = self._try(case, at, (restart, query), query)
+            trial = self._propose(case, at, (restart, query), query)
             with torch.no_grad():
                 log_probs = victim.log_probs(trial.reshape(len(trial), *shape))
             journal.query(case.rows)
@@ -110,26 +110,26 @@ class Square(Attack):
         batch.end(at)
         return batch.points, batch.broken
 
-    def _try(self, case: Case, at: Tensor, draw: tuple[int, int], query: int) -> Tensor:
+    def _propose(self, case: Case, at: Tensor, draw: tuple[int, int], query: int) -> Tensor:
         channels, rows, columns = at.shape[1:]
         if self.norm == "linf":
             if query == 0:  # stripes
                 signs = self._signs(case, draw, (channels, 1, columns))
                 return (case.x + self.eps * signs).clamp(0, 1)
-            inside = _Window.drawn(case, draw, (rows, columns), self._share(query)).inside(at)
+            inside = _Window.draw(case, draw, (rows, columns), self._share(query)).inside(at)
             signs = self._signs(case, draw, (channels, 1, 1))
             moved = torch.where(inside, at + 2 * self.eps * signs, at)
-            return projected(moved, case.x, self.eps, "linf")
+            return project(moved, case.x, self.eps, "linf")
         if query == 0:
             change = _tiles(at) * self._signs(case, draw, (channels, 1, 1))
         else:
-            change = self._moved_mass(case, at - case.x, draw, query)
+            change = self._move_mass(case, at - case.x, draw, query)
         return (case.x + self.eps * unit_step(change, "l2")).clamp(0, 1)
 
-    def _moved_mass(self, case: Case, change: Tensor, draw: tuple[int, int], query: int) -> Tensor:
+    def _move_mass(self, case: Case, change: Tensor, draw: tuple[int, int], query: int) -> Tensor:
         """Algorithm 3: take one window's mass, and what is left of ε², into another window."""
         size, share = tuple(change.shape[2:]), self._share(query)
-        to, source = (_Window.drawn(case, (*draw, k), size, share, least=3) for k in (0, 1))
+        to, source = (_Window.draw(case, (*draw, k), size, share, least=3) for k in (0, 1))
         inside, either = to.inside(change), to.inside(change) | source.inside(change)
         nothing = torch.zeros_like(change)
 
@@ -166,7 +166,7 @@ class _Window:
     width: int
 
     @classmethod
-    def drawn(
+    def draw(
         cls,
         case: Case,
         draw: tuple[int, ...],

@@ -38,13 +38,13 @@ def transfer(
 
     Untargeted it is member j's accuracy, so that *high* means little transfer; targeted it is how
     often member j predicts the target, so that *low* does (adp, Section 4.4 and Figure 3). The
-    diagonal is the attack on the member itself. One attack a member, not one a pair. ``to``
-    receives the examples in place of ``ens``: ``[members, members of to]``.
+    diagonal is the attack on the member itself. Each member is attacked once. ``to`` receives the
+    examples in place of ``ens``: ``[members, members of to]``.
 
     All steps of an attack are made, even where a member is fooled early: points just across one
     member's boundary would not tell how far an attack carries.
     """
-    chosen, targets = _prepared(ens, x, y, attack, targeted, seed)
+    chosen, targets = _prepare(ens, x, y, attack, targeted, seed)
     receiver = ens if to is None else to
     rows = []
     with ProgressBar("attacks", ens.members, show=progress, delay=2.0) as bar:
@@ -53,7 +53,7 @@ def transfer(
             outcome = run(
                 ens, x, y, chosen, batch_size, seed, tick, members=[member], targets=targets
             )
-            rows.append(_received(receiver, outcome.adversarial, y, targets, batch_size))
+            rows.append(_evaluate_receiver(receiver, outcome.adversarial, y, targets, batch_size))
     return torch.stack(rows)
 
 
@@ -73,19 +73,19 @@ def transfer_between(
     if not named:
         raise ValueError("transfer_between needs at least one ensemble, got none")
     matrix = torch.zeros(len(named), len(named), dtype=torch.float64)
-    chosen, targets = _prepared(next(iter(named.values())), x, y, attack, targeted, seed)
+    chosen, targets = _prepare(next(iter(named.values())), x, y, attack, targeted, seed)
     with ProgressBar("attacks", len(named), show=progress, delay=2.0) as bar:
         for i, (name, source) in enumerate(named.items()):
             tick = bar.begin(f"{chosen.spec()} on {name}")
             outcome = run(source, x, y, chosen, batch_size, seed, tick, targets=targets)
             for j, receiver in enumerate(named.values()):
-                matrix[i, j] = _received(
+                matrix[i, j] = _evaluate_receiver(
                     receiver, outcome.adversarial, y, targets, batch_size, whole=True
                 )
     return matrix
 
 
-def _prepared(
+def _prepare(
     ens: Ensemble, x: Tensor, y: Tensor, attack: str | Attack, targeted: bool, seed: int
 ) -> tuple[Attack, Tensor | None]:
     """The attack with all its steps, and the targets that every source shares."""
@@ -100,7 +100,7 @@ def _prepared(
     return chosen, draw_targets(y.long(), classes, seed)
 
 
-def _received(
+def _evaluate_receiver(
     receiver: Ensemble,
     x: Tensor,
     y: Tensor,

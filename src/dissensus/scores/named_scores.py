@@ -17,7 +17,7 @@ from dissensus.specs import check_name, join_spec, read_settings, split_spec
 __all__ = ["NamedScore", "at_temperature", "parse", "score_all", "score_file"]
 
 #: Scores of classifiers; the variance is for regression.
-CLASSES = [name for name in SCORES if name != "variance"]
+_CLASSIFIER_SCORES = [name for name in SCORES if name != "variance"]
 
 #: Numbers a chunk of :func:`score_all` holds: few enough for a cache, enough to be worth the calls.
 _CHUNK = 1 << 20
@@ -26,7 +26,7 @@ _CHUNK = 1 << 20
 _READ = 1 << 23
 
 #: Scores whose order a temperature shared by all members cannot change.
-_UNMOVED = frozenset({"max_logit", "unique", "disagreement", "variance"})
+_WITHOUT_TEMPERATURE = frozenset({"max_logit", "unique", "disagreement", "variance"})
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class NamedScore:
         check_name(self.name, SCORES, "score")
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"temperature must be greater than 0, got {self.temperature!r}")
-        if self.temperature != 1 and self.name in _UNMOVED:
+        if self.temperature != 1 and self.name in _WITHOUT_TEMPERATURE:
             raise ValueError(f"a temperature changes nothing about {self.name}; leave it out")
 
     def __call__(self, logits: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -209,10 +209,14 @@ def _read_parts(path: Path) -> Iterator[tuple[Tensor, int]]:
 def _select(names: Iterable[str] | None, members: int, classes: int) -> dict[str, NamedScore]:
     if names is None:
         few = members <= classes - 1
-        return {name: NamedScore(name) for name in CLASSES if few or name != "ensemble_diversity"}
+        return {
+            name: NamedScore(name)
+            for name in _CLASSIFIER_SCORES
+            if few or name != "ensemble_diversity"
+        }
     chosen: dict[str, NamedScore] = {}
     for name in names:
-        check_name(split_spec(name)[0], CLASSES, "score for classifiers")
+        check_name(split_spec(name)[0], _CLASSIFIER_SCORES, "score for classifiers")
         chosen[name] = parse(name)
     if any(score.name == "ensemble_diversity" for score in chosen.values()):
         check_room_for_orthogonality(members, classes)
