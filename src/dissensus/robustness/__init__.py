@@ -16,13 +16,12 @@ from dissensus.robustness.adversarial_training import AdversarialBatches, advers
 from dissensus.robustness.attacks import ATTACKS, Protocol, joined, paper, parse, spec, standard
 from dissensus.robustness.autoattack import AutoAttack
 from dissensus.robustness.base import Attack
-from dissensus.robustness.carlini_wagner import EAD, CarliniWagner
 from dissensus.robustness.checks import Flag, Row
 from dissensus.robustness.detection import AdversarialDetection, detect
+from dissensus.robustness.distortion import EAD, JSMA, CarliniWagner
 from dissensus.robustness.evaluation import Curve, Robustness, Worst, curve_over_eps, evaluate
 from dissensus.robustness.gradient import BIM, FGSM, MIM, PGD
 from dissensus.robustness.outcome import AttackError, Outcome, attack, check_inputs
-from dissensus.robustness.saliency import JSMA
 from dissensus.robustness.square import Noise, Square
 from dissensus.robustness.transfer import transfer, transfer_between
 

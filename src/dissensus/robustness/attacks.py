@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from dissensus.robustness.adaptive import Disguised, Reweighted
 from dissensus.robustness.autoattack import AutoAttack, installed
 from dissensus.robustness.base import NORMS, Attack
-from dissensus.robustness.carlini_wagner import EAD, CarliniWagner
+from dissensus.robustness.distortion import EAD, JSMA, CarliniWagner
 from dissensus.robustness.gradient import BIM, FGSM, MIM, PGD
-from dissensus.robustness.saliency import JSMA
 from dissensus.robustness.square import Noise, Square
 from dissensus.specs import check_choice, parse_spec
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dissensus.detection import Estimate, proportion
 from dissensus.ensemble import Ensemble
-from dissensus.outputs import check_labels
+from dissensus.outputs import check_finite, check_labels
 from dissensus.progress import ProgressBar
 from dissensus.robustness.attacks import parse
 from dissensus.robustness.base import Attack, Case, Journal, Victim, distances, frozen, uniform
@@ -248,9 +248,7 @@ def check_inputs(x: Tensor) -> None:
         raise ValueError(f"x must be a tensor [batch, …] of at least one example, got {got}")
     if not x.is_floating_point():
         raise ValueError(f"x must be floating point in [0, 1], got {x.dtype}; pass x.float() / 255")
-    if not bool(x.isfinite().all()):
-        bad = int((~x.isfinite()).sum())
-        raise ValueError(f"x must be finite, got {bad} NaN or infinite of {x.numel()} values")
+    check_finite(x, name="x")
     low, high = float(x.min()), float(x.max())
     if low < 0 or high > 1:
         raise ValueError(
