@@ -28,6 +28,7 @@ from dissensus.papers.collusion.images import (
 from dissensus.papers.comparisons import filter_records
 from dissensus.papers.networks import library_model, small_resnet, small_vgg
 from dissensus.plots import draw
+from tests.papers.test_image_claims import EXPERIMENTS
 
 RNG = np.random.default_rng(0)
 STUDIES = (
@@ -37,17 +38,6 @@ STUDIES = (
     architectures.CNNS,
     architectures.VGGS,
     dropout.DROPOUT,
-)
-EXPERIMENTS = (
-    gap.GENERALIZATION_GAP,
-    sweeps.BETA_SWEEP,
-    sweeps.LARGER_ENSEMBLES,
-    sweeps.SCORE_AVERAGING,
-    joint_training.TRAINING_CURVES,
-    joint_training.JOINT_VS_INDEPENDENT,
-    architectures.CNN,
-    architectures.VGG_SVHN,
-    dropout.LEARNER_DROPOUT,
 )
 TINY = {"train": 64, "val": 40, "test": 50, "epochs": 1, "members": 2}
 

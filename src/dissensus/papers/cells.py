@@ -59,7 +59,7 @@ class Inputs(Protocol):
 
 
 def count_option(options: Mapping[str, Any], name: str, default: int) -> int:
-    """How many seeds, draws, … a study has: as many as ``--set NAME=`` says."""
+    """The number of seeds, draws, … of a study: that of ``--set NAME=``, or the default."""
     count = options.get(name, default)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")

@@ -180,7 +180,7 @@ def _section(outcome: Outcome) -> list[str]:
 
 
 def _origin(record: StudyRecord) -> str:
-    """Where the numbers come from: cells, time, versions, commit."""
+    """The origin of the numbers: cells, time, versions, commit."""
     cells = f"{len(record.records)} of {record.planned} cells"
     options = " ".join(f"`--set {key}={value}`" for key, value in record.options.items())
     commits = sorted({str(one["commit"] or "unknown")[:12] for one in record.environments})

@@ -62,12 +62,12 @@ class StudyRecord:
 
 
 def study_path(out: str | Path, paper: str, study: str) -> Path:
-    """Where the compact record of a study is."""
+    """The path of the compact record of a study."""
     return Path(out) / paper / f"{study}.json"
 
 
 def cells_folder(out: str | Path, paper: str, study: str, scale: str) -> CellFolder:
-    """Where the working files of a study at a scale are."""
+    """The folder of the working files of a study at a scale."""
     return CellFolder(Path(out) / paper / "cells" / f"{study}-{scale}")
 
 

@@ -178,7 +178,7 @@ def worst_case(place: int) -> Attacks:
 
 
 def bits_by_seed(records: Iterable[Record], read: Reader) -> dict[int, Bits]:
-    """What ``read`` finds, by seed; records without it are left out."""
+    """The images that stayed right, by seed; records without that are left out."""
     bits = {record["cell"]["seed"]: read(record) for record in records}
     return {seed: value for seed, value in bits.items() if value is not None}
 

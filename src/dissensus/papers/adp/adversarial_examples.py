@@ -90,7 +90,7 @@ class LessTransfer:
 
 
 def transfer_brief(records: list[Record]) -> list[str]:
-    """How often a target transfers, and whether ADP lowers it everywhere."""
+    """The share of targets that transfer, and the data sets on which ADP lowers it."""
     parts, lower = [], []
     quantity = _transfer("", ["pgd targeted"])
     for title, group in group_by_data(records).items():

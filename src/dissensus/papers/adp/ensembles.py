@@ -52,7 +52,7 @@ ALPHA, BETA = 2.0, 0.5
 
 @dataclass(frozen=True)
 class Contender:
-    """How an ensemble is trained; ``title`` is its name in tables.
+    """A way to train an ensemble; ``title`` is its name in tables.
 
     ``smoothed`` trains on labels smoothed as ADP's entropy term does according to Eq. 7;
     ``adversarial`` names the attack of adversarial training; ``members`` replaces the cell's.

@@ -247,7 +247,7 @@ def diversity_histogram(ens: Ensemble, part: tuple[Tensor, Tensor]) -> dict[str,
 
 
 def hidden_features(ens: Ensemble, x: Tensor, batch_size: int = 256) -> Tensor:
-    """What goes into each member's last linear layer, ``[members, batch, features]``."""
+    """The inputs of each member's last linear layer, ``[members, batch, features]``."""
     features = []
     for number in range(ens.members):
         member = ens.member(number).eval()

@@ -1,8 +1,10 @@
-"""Published numbers: what the paper prints, in %, as it prints them."""
+"""Published numbers of the adp paper, in %, as it prints them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+
+from dissensus.papers.comparisons import data_title
 
 __all__ = ["TABLE1", "TABLE2", "TABLE4", "TABLE5", "gains", "published_row"]
 
@@ -75,7 +77,7 @@ TABLE5: Mapping[str, Sequence[float]] = {
 
 
 def published_row(data: str, attack: str, parameter: float, contender: str) -> float | None:
-    """What Table 2 or 3 prints for a contender; None where it prints nothing.
+    """The number of Table 2 or 3 for a contender; None where they print nothing.
 
     >>> published_row("mnist", "pgd", 0.1, "adp")
     82.8
@@ -91,7 +93,6 @@ def gains(attack: str, larger: str = "adp", smaller: str = "plain") -> str | Non
     >>> gains("ead")
     'MNIST 29.8 → 93.4, 7.3 → 89.5; CIFAR-10 17.5 → 67.3, 2.4 → 29.6'
     """
-    names = {"mnist": "MNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
     parts = []
     for data, table in TABLE2.items():
         pairs = [
@@ -99,5 +100,5 @@ def gains(attack: str, larger: str = "adp", smaller: str = "plain") -> str | Non
             for at in table.get(attack, {})
         ]
         shown = ", ".join(f"{low} → {high}" for low, high in pairs if None not in (low, high))
-        parts += [f"{names[data]} {shown}"] if shown else []
+        parts += [f"{data_title(data)} {shown}"] if shown else []
     return "; ".join(parts) or None

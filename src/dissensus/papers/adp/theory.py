@@ -172,7 +172,7 @@ def _orthogonal(records: list[Record]) -> Finding:
 
 
 def _other_minima(records: list[Record]) -> Finding:
-    """How many searches end in Eq. 8."""
+    """The share of searches that end in Eq. 8."""
     rows = filter_records(records, part="corollary1")
     excess = [
         loss - row["result"]["stated_loss"] for row in rows for loss in row["result"]["losses"]
@@ -184,7 +184,7 @@ def _other_minima(records: list[Record]) -> Finding:
 
 
 def _approximately(records: list[Record]) -> Finding:
-    """How far F_y is from Eq. 7 where K does not divide L − 1, with more and more classes."""
+    """The distance of F_y from Eq. 7 where K does not divide L − 1, with more and more classes."""
     rows = filter_records(records, part="not-dividing", members=4)
     rows.sort(key=lambda row: row["cell"]["classes"])
     away = [

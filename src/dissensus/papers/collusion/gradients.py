@@ -155,7 +155,7 @@ def _deviations_of(logits: Tensor, labels: Tensor, generator: torch.Generator) -
 
 
 def _spread(gradient: Tensor) -> float:
-    """How much members' gradients differ: the largest difference over the largest entry."""
+    """The largest difference between members' gradients, relative to the largest entry."""
     return float((gradient.amax(0) - gradient.amin(0)).max() / gradient.abs().max())
 
 

@@ -235,7 +235,7 @@ def _cells(
 
 
 def _changes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What sets a contender apart from the settings of its data set."""
+    """The settings of a contender that differ from those of its data set."""
     changes = dict(CONTENDERS[name].settings)
     if name == "dropout":
         changes["model_options"] = {**settings["model_options"], "dropout": 0.1}

@@ -143,7 +143,7 @@ def _helps(contender: str) -> LargerInAll:
 
 
 def plot_when(records: list[Record]) -> Plot:
-    """What LDR changes over a deep ensemble: AUROC of PDS on each unknown set, and accuracy."""
+    """LDR's gains over a deep ensemble: AUROC of PDS on each unknown set, and accuracy."""
     factors = _factors_in(records)
 
     def gains(contender: str, quantity: Quantity, name: str, style: int) -> Series:

@@ -270,7 +270,7 @@ def table(records: list[Record]) -> Table:
 
 
 def brief(records: list[Record]) -> list[str]:
-    """What a planted share of the unknown changes, at the strength that serves best without one."""
+    """The effect of a planted share, at the strength that detects best without one."""
     pds = pds_auroc(_stranger(records))
     best = max(_strengths_in(records), key=lambda one: pds.mean(_runs(records, 0.0, one)))
     words = []

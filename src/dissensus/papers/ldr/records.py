@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from dissensus.papers.base import Record
+from dissensus.papers.base import Record, Table
 from dissensus.papers.comparisons import (
     Cases,
     LargerInAll,
@@ -25,8 +25,10 @@ __all__ = [
     "contender_of",
     "data_in",
     "data_with",
+    "detection_table",
     "detects_better",
     "entry_title",
+    "mean_aurocs",
     "on_all_parts",
     "pds_auroc",
     "quantity_on",
@@ -120,7 +122,7 @@ def unknown_sets(runs: Sequence[Record]) -> list[str]:
 
 
 def auroc(unknown: str, score: str) -> Quantity:
-    """How well ``score`` separates test inputs from an unknown set."""
+    """The AUROC of ``score`` between test inputs and an unknown set."""
     return Quantity("AUROC", at("auroc", unknown, score))
 
 
@@ -133,7 +135,7 @@ pds_auroc = auroc_by("pds")
 
 
 def unique(part: str) -> Quantity:
-    """How many classes members predict on a part, the mean over inputs."""
+    """The number of classes that members predict on a part, mean over inputs."""
     return Quantity("#unique", at("parts", part, "unique"), "{:.2f}")
 
 
@@ -150,6 +152,26 @@ def soup(part: str, kind: str) -> Quantity:
 def quantity_on(parts: Iterable[str], quantity: QuantityOn, runs: Sequence[Record]) -> list[str]:
     """Cells of a table: each part with its quantity, mean and interval over seeds."""
     return [f"{part} {quantity(part).text(runs)}" for part in parts]
+
+
+def mean_aurocs(part: str, entries: Mapping[Entry, Sequence[Record]]) -> dict[Entry, float]:
+    """The mean AUROC of each entry on an unknown set, the largest first."""
+    means = {entry: auroc(part, entry[1]).mean(runs) for entry, runs in entries.items()}
+    return dict(sorted(means.items(), key=lambda item: item[1], reverse=True))
+
+
+def detection_table(rows: Iterable[tuple[str, Entry, Sequence[Record]]]) -> Table:
+    """Test accuracy and AUROC on each unknown set, for entries and their runs on a data set."""
+    return ["data", "method", "score", "test accuracy", "AUROC", "", "", ""], [
+        [
+            data_title(data),
+            contender_title(method),
+            score.upper(),
+            accuracy("test").text(runs),
+            *quantity_on(unknown_sets(runs), auroc_by(score), runs),
+        ]
+        for data, (method, score), runs in rows
+    ]
 
 
 # ---- cases to compare ---------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from dissensus.papers.ldr.records import (
     choose_runs,
     data_with,
     entry_title,
+    mean_aurocs,
     quantity_on,
     unknown_sets,
 )
@@ -50,12 +51,12 @@ class BestScore:
         for data in main_data(records):
             runs = choose_runs(records, data, self.method)
             for part in unknown_sets(runs):
-                means = {score: auroc(part, score).mean(runs) for score in DETECTORS}
-                best = max(means, key=lambda score: means[score])
+                means = mean_aurocs(part, {(self.method, score): runs for score in DETECTORS})
+                (_, best), highest = next(iter(means.items()))
                 wins += best == "pds"
                 words.append(
-                    f"{data_title(data)} {part} {best.replace('_', ' ')} {means[best]:.3f} "
-                    f"(PDS {means['pds']:.3f})"
+                    f"{data_title(data)} {part} {best.replace('_', ' ')} {highest:.3f} "
+                    f"(PDS {means[self.method, 'pds']:.3f})"
                 )
         sentence = f"PDS is best on {wins} of {len(words)}: {'; '.join(words)}"
         return decide(wins == len(words), sentence, self.published)
@@ -128,8 +129,8 @@ def _first_under_corruption(records: list[Record]) -> Finding:
     """LDR + PDS against the best of the baselines under strong corruption."""
     wins, words = 0, []
     for data, entries in _rivals(records).items():
-        means = {entry: auroc("corrupt5", entry[1]).mean(runs) for entry, runs in entries.items()}
-        best = max(means, key=lambda entry: means[entry])
+        means = mean_aurocs("corrupt5", entries)
+        best = next(iter(means))
         wins += best == _OURS
         words.append(
             f"{data_title(data)}: {entry_title(best)} {means[best]:.3f} (LDR + PDS "

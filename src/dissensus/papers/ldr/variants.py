@@ -20,9 +20,9 @@ from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
 from dissensus.papers.ldr.records import (
     QuantityOn,
     accuracy,
-    auroc_by,
     choose_runs,
     data_with,
+    detection_table,
     detects_better,
     on_all_parts,
     pds_auroc,
@@ -78,15 +78,12 @@ def _contender_table(*names: str) -> Callable[[list[Record]], Table]:
     """AUROC with either score and accuracy of these contenders, where all were run."""
 
     def table(records: list[Record]) -> Table:
-        rows = []
-        for data in data_with(records, *names):
-            for name in names:
-                runs = choose_runs(records, data, name)
-                for score in ("bma", "pds"):
-                    cells = quantity_on(unknown_sets(runs), auroc_by(score), runs)
-                    first = [data_title(data), contender_title(name), score.upper()]
-                    rows.append([*first, accuracy("test").text(runs), *cells])
-        return ["data", "method", "score", "test accuracy", "AUROC", "", "", ""], rows
+        return detection_table(
+            (data, (name, score), choose_runs(records, data, name))
+            for data in data_with(records, *names)
+            for name in names
+            for score in ("bma", "pds")
+        )
 
     return table
 

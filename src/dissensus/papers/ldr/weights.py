@@ -107,7 +107,7 @@ def gradients_differ_by(cases: int = 2000, seed: int = 0) -> float:
 
 
 def clashes(gamma: float = 4.0, points: int = 401) -> dict[str, float]:
-    """Where y = f̂, on a grid of f_y and g_y: which term of Eq. 21 dominates.
+    """The dominant term of Eq. 21 where y = f̂, on a grid of f_y and g_y.
 
     ``flips_constant`` is the share of g_y at which dominance changes with f_y for α = γ, and
     ``flips_inverse`` the same for α = γ / f_y where |2 g_y − 1| ≥ 1/γ (Eq. 25's condition);
