@@ -28,7 +28,7 @@ def test_the_distance_to_a_plane() -> None:
 
 def test_the_sparsest_way_to_a_plane() -> None:
     """In L1 the whole change goes into x₁: 1.2 / 4 = 0.3."""
-    text = "ead:steps=100,searches=8,c=0.1,lr=0.02,beta=0.01,rule=l1"
+    text = "ead:steps=60,searches=6,c=0.3,lr=0.01,beta=0.01,rule=l1"
     found = attack(linear(*PLANE), X, Y, text, progress=False)
     assert bool(found.broken)
     assert float(found.distances["l1"]) == pytest.approx(0.3, rel=0.05)

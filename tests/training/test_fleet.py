@@ -130,12 +130,12 @@ def test_each_ends_as_if_it_were_alone(spec: str, outputs: int) -> None:
     ids=str,
 )
 def test_the_whole_recipe_counts(settings: dict[str, object]) -> None:
-    ours, others = (sweep("augmented:beta={}", **settings) for _ in range(2))
+    ours, others = (sweep("augmented:beta={}", 3, **settings) for _ in range(2))
     assert_same(ours, fit_fleet(ours, progress=False), others)
 
 
 def test_networks_without_an_engine_go_through_vmap() -> None:
-    ours, others = (sweep("augmented:beta={}", make=Residual) for _ in range(2))
+    ours, others = (sweep("augmented:beta={}", 3, make=Residual) for _ in range(2))
     fleet = Fleet(ours)
     assert fleet.engine is None
     assert_same(ours, fit_fleet(ours, progress=False), others)
