@@ -8,7 +8,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dissensus.sklearn import DiverseClassifier, DiverseRegressor
 
 SMALL = {"n_estimators": 2, "hidden_layer_sizes": 8, "max_iter": 6, "batch_size": 128}
-AUTO = SMALL | {"beta": "auto", "betas": (0.0, 0.5), "cv": 2, "max_iter": 8}
+AUTO = SMALL | {"beta": "auto", "betas": (0.0, 0.5), "cv": 2, "max_iter": 5}
 
 
 @parametrize_with_checks(
