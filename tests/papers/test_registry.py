@@ -32,6 +32,15 @@ def test_studies_of_one_name_are_one_study() -> None:
         assert found[one.paper, one.study.name] is one.study
 
 
+def test_options_that_count_are_integers_of_at_least_one() -> None:
+    counts = {"seeds", "draws", "starts", "runs", "trials"}
+    for experiment in EXPERIMENTS.values():
+        for option in counts & set(experiment.study.options):
+            for value in (0, 1.5, True, "many"):
+                with pytest.raises(ValueError, match=f"{option} must be an integer of at least 1"):
+                    experiment.study.cells("smoke", {option: value})
+
+
 def test_committed_records_are_whole_and_free_of_paths() -> None:
     paths = {study_path(RESULTS, one.paper, one.study.name) for one in EXPERIMENTS.values()}
     committed = [path for path in sorted(paths) if path.exists()]
