@@ -29,7 +29,7 @@ def main() -> None:
     ens = ds.Ensemble(network, members=options.members)
     ds.fit(ens, data.train, "independent", val=data.val, epochs=options.epochs)
 
-    detector = ds.Detector(ens, score=options.score).fit(data.val, tpr=0.95)
+    detector = ds.Detector(ens, score=options.score).fit(data.val, accept=0.95)
     detector.save(out / "detector.json")
     detector = ds.Detector.load(out / "detector.json", ens)  # later, elsewhere
 

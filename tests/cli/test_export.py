@@ -57,7 +57,7 @@ def test_a_pt2_of_images_with_a_detector(
     dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
 ) -> None:
     ens, data = ds.load(digits_run), ds.data.load("digits")
-    ds.Detector(ens, "entropy").fit(data.val, tpr=0.6).save(tmp_path / "detector.json")
+    ds.Detector(ens, "entropy").fit(data.val, accept=0.6).save(tmp_path / "detector.json")
     out = tmp_path / "digits.pt2"
     wanted = ["--format", "pt2", "--out", out, "--bytes", "--name", "mine"]
     answer = dissensus("export", digits_run, *wanted, "--detector", tmp_path / "detector.json")

@@ -194,7 +194,7 @@ def test_a_saved_detector_is_the_one_of_the_table(
     score: str, dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "detector.json"
-    words = ["--ood", "corrupt:5", "--scores", f"{score},pds", "--tpr", 0.9]
+    words = ["--ood", "corrupt:5", "--scores", f"{score},pds", "--accept", 0.9]
     answer = dissensus(
         "ood", digits_run, *words, *FEW, "--save-detector", file, "--out", tmp_path, "--no-accuracy"
     )

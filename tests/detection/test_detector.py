@@ -46,13 +46,13 @@ def test_the_fitted_detector_accepts_enough_of_its_validation_data(
     ens: Members, score: str
 ) -> None:
     val = torch.randn(203, 4)
-    for tpr in (0.5, 0.95, 1.0):
-        detector = Detector(ens, score=score, batch_size=50).fit(val, tpr=tpr)
+    for accept in (0.5, 0.95, 1.0):
+        detector = Detector(ens, score=score, batch_size=50).fit(val, accept=accept)
         scores = detector.score(val)
         assert torch.equal(detector.is_ood(val), scores > detector.threshold)
-        assert float((~detector.is_ood(val)).double().mean()) >= tpr
-        assert float((scores < detector.threshold).double().mean()) < tpr
-        assert (detector.count, detector.tpr) == (203, tpr)
+        assert float((~detector.is_ood(val)).double().mean()) >= accept
+        assert float((scores < detector.threshold).double().mean()) < accept
+        assert (detector.count, detector.accept) == (203, accept)
         assert detector.quantiles["1"] == float(scores.max())
     assert ens.largest_batch == 50
     torch.testing.assert_close(scores, SCORES[score](quiet(ens, val)))
@@ -94,7 +94,7 @@ def test_every_form_of_validation_data_gives_the_same_threshold(ens: Members) ->
 
 def test_a_saved_detector_decides_alike(ens: Members, tmp_path: Path) -> None:
     path = tmp_path / "detectors" / "one.json"
-    detector = Detector(ens, score="bma").fit(torch.randn(50, 4), tpr=0.8)
+    detector = Detector(ens, score="bma").fit(torch.randn(50, 4), accept=0.8)
     detector.save(path)
     twin = Detector.load(path, ens)
     x = torch.cat([torch.randn(100, 4), torch.randn(100, 4) * 9])
@@ -167,7 +167,7 @@ def test_a_score_of_features_is_saved_beside_the_threshold(kind: type, tmp_path:
         (lambda text: text[: len(text) // 2], "cannot be read as JSON: it is damaged, cut short"),
         (lambda text: text.replace("detector/1", "detector/9"), "got 'dissensus.detector/9'"),
         (lambda text: "[1, 2]", "not a detector of a known format.* got None"),
-        (lambda text: text.replace('"tpr"', '"fpr"'), "bad or missing tpr"),
+        (lambda text: text.replace('"accept"', '"share"'), "bad or missing accept"),
         (lambda text: text.replace('"threshold": ', '"threshold": NaN, "was": '), "threshold"),
         (lambda text: text.replace('"pds"', '"pdz"'), "no score 'pdz'; did you mean 'pds'?"),
     ],

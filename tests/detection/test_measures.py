@@ -199,14 +199,14 @@ def test_a_seed_fixes_the_interval_and_the_interval_holds_the_value() -> None:
 
 
 @given(scores_with_ties, st.sampled_from([0.05, 0.3, 0.5, 0.9, 0.95, 1.0]))
-def test_the_threshold_is_the_smallest_that_accepts_enough(ids: np.ndarray, tpr: float) -> None:
-    threshold = threshold_at(ids, tpr)
-    assert np.mean(ids <= threshold) >= tpr
+def test_the_threshold_is_the_smallest_that_accepts_enough(ids: np.ndarray, accept: float) -> None:
+    threshold = threshold_at(ids, accept)
+    assert np.mean(ids <= threshold) >= accept
     assert threshold in ids
-    assert np.mean(ids < threshold) < tpr
+    assert np.mean(ids < threshold) < accept
 
 
-@pytest.mark.parametrize("tpr", [0.0, 1.5, math.nan])
-def test_a_share_that_is_none_is_refused(tpr: float) -> None:
-    with pytest.raises(ValueError, match="tpr is the share of ID examples to accept"):
-        threshold_at(torch.zeros(3), tpr)
+@pytest.mark.parametrize("accept", [0.0, 1.5, math.nan])
+def test_a_share_that_is_none_is_refused(accept: float) -> None:
+    with pytest.raises(ValueError, match="accept is the share of ID examples to accept"):
+        threshold_at(torch.zeros(3), accept)

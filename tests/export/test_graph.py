@@ -82,7 +82,7 @@ def mlp_case() -> Case:
     ens.set_weights(torch.tensor([0.5, 0.3, 0.2]))
     inputs = [3 * torch.randn(size, 20) for size in (1, 7)]
     inputs[1][3] = 1e4 * torch.randn(20)  # logits far apart
-    detector = ds.Detector(ens, "bma:temperature=2").fit(3 * torch.randn(51, 20), tpr=0.5)
+    detector = ds.Detector(ens, "bma:temperature=2").fit(3 * torch.randn(51, 20), accept=0.5)
     scores = [name for name in CLASSIFIER_SCORES if name != "ensemble_diversity"]
     scores.append("energy:temperature=3")
     return case(ens, inputs, score=scores, detector=detector, name="mine")
@@ -204,7 +204,8 @@ def test_names_and_metadata_are_in_the_file(cases: dict[str, Any]) -> None:
     assert said["outputs"] == list(told["outputs"])
     assert said["meta"]["run"] == "mine"
     detector = entry["case"].options["detector"]
-    assert json.loads(said["meta"]["detector"])["threshold"] == detector.threshold
+    described = json.loads(said["meta"]["detector"])
+    assert (described["threshold"], described["accept"]) == (detector.threshold, detector.accept)
     assert json.loads(said["meta"]["versions"])["dissensus"] == ds.__version__
     assert json.loads(other["said"]["meta"]["classes"]) == list("abcde")
     assert "divides by 255" in json.loads(other["said"]["meta"]["input"])["units"]

@@ -31,7 +31,7 @@ def study_of(**sets: tuple[float, float, int]) -> Study:
     """Scores of each set from the first to the second value, so many of them; test is known."""
     scores = {name: {"pds": torch.linspace(*ends)} for name, ends in sets.items()}
     val = {"pds": torch.tensor([0.0, 1.5])}
-    return compare(scores, "test", validation=val, tpr=1.0, bootstrap=0)
+    return compare(scores, "test", validation=val, accept=1.0, bootstrap=0)
 
 
 def test_each_set_has_a_panel_with_its_curves() -> None:

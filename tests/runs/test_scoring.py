@@ -111,7 +111,7 @@ def test_a_study_measures_detection_thresholds_and_shares(ens: Ensemble) -> None
     validation = scorer.scan(Inputs("val", *data(80, 2))).scores
     done: list[int] = []
     study = compare(
-        scores, "test", validation=validation, tpr=0.9, bootstrap=20, progress=done.append
+        scores, "test", validation=validation, accept=0.9, bootstrap=20, progress=done.append
     )
     assert sum(done) == 2
     for name in scorer.names:

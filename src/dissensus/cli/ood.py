@@ -51,7 +51,7 @@ def ood(
     cifar10, cifar100, mnist, fashion_mnist, kmnist), corrupt:SEVERITY or corrupt:KIND:SEVERITY of
     the run's test images, an extra set of the run's data, a file (.npz, .npy, a table), or a folder
     of images. AUROC, AUPR and FPR95 take OOD as positive; their intervals are bootstrap intervals.
-    Thresholds accept --tpr of the validation split, never of what is tested on. Sets with labels
+    Thresholds accept --accept of the validation split, never of what is tested on. Sets with labels
     also show the accuracy of the ensemble, of its soups and of its members. ood.json holds the
     numbers, ROC curves and histograms, examples-*.npz the most and least divergent images, for
     `dissensus report`.

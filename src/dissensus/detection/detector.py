@@ -26,7 +26,7 @@ _FORMAT = "dissensus.detector/1"
 _FIELDS: dict[str, Any] = {
     "score": str | None,
     "threshold": float,
-    "tpr": float,
+    "accept": float,
     "count": int,
     "quantiles": dict,
 }
@@ -47,11 +47,12 @@ class Detector:
     ``features(x)`` ``[batch, features]``, the inputs themselves where there is no ``features``;
     the ensemble is not run then.
 
-    After :meth:`fit`: ``threshold``, ``tpr``, ``count`` (how many validation examples) and
+    After :meth:`fit`: ``threshold``, ``accept``, ``count`` (how many validation examples) and
     ``quantiles`` of their scores, by which a later user can see whether scores have drifted.
 
     >>> ens = lambda x: torch.stack([x, x.flip(1)])     # two members that agree near x[0] = x[1]
-    >>> detector = Detector(ens, score="pds").fit(torch.tensor([[0.0, 0.0], [0.2, 0.0]]), tpr=1.0)
+    >>> val = torch.tensor([[0.0, 0.0], [0.2, 0.0]])
+    >>> detector = Detector(ens, score="pds").fit(val, accept=1.0)
     >>> detector.is_ood(torch.tensor([[0.1, 0.0], [3.0, 0.0]]))
     tensor([False,  True])
     """
@@ -79,24 +80,24 @@ class Detector:
         self._score: Callable[[Tensor], Tensor] = parse(score) if isinstance(score, str) else score
         self.score_name = _name_of(self._score)
         self.threshold: float | None = None
-        self.tpr: float | None = None
+        self.accept: float | None = None
         self.count = 0
         self.quantiles: dict[str, float] = {}
 
     def __repr__(self) -> str:
         score = self.score_name or getattr(self._score, "__name__", repr(self._score))
-        return f"Detector(score={score!r}, threshold={self.threshold}, tpr={self.tpr})"
+        return f"Detector(score={score!r}, threshold={self.threshold}, accept={self.accept})"
 
-    def fit(self, val: Tensor | Iterable[Any], tpr: float = 0.95) -> Self:
-        """Set the threshold so that at least ``tpr`` of the validation data are accepted.
+    def fit(self, val: Tensor | Iterable[Any], accept: float = 0.95) -> Self:
+        """Set the threshold so that at least ``accept`` of the validation data are accepted.
 
         ``val`` is in-distribution data that did not train the ensemble: inputs, a tuple
         ``(x, y)`` of tensors, or a DataLoader or other iterable of batches ``x`` or ``(x, y)``;
-        labels are not used. Here ``tpr`` speaks of ID examples accepted, as is usual for
-        thresholds, while :func:`evaluate` takes OOD as positive.
+        labels are not used. The rest, at most ``1 - accept`` of the known inputs, are false alarms.
         """
         scores = self.score(val)
-        self.threshold, self.tpr, self.count = threshold_at(scores, tpr), float(tpr), len(scores)
+        self.threshold, self.count = threshold_at(scores, accept), len(scores)
+        self.accept = float(accept)
         points = np.quantile(scores.double().cpu().numpy(), _QUANTILES)
         self.quantiles = {f"{q:g}": float(v) for q, v in zip(_QUANTILES, points, strict=True)}
         return self
@@ -129,7 +130,7 @@ class Detector:
             "format": _FORMAT,
             "score": self.score_name,
             "threshold": self._fitted_threshold(),
-            "tpr": self.tpr,
+            "accept": self.accept,
             "count": self.count,
             "quantiles": self.quantiles,
         }
@@ -160,7 +161,7 @@ class Detector:
         if record["score"] in DISTANCES:
             scorer = DISTANCES[record["score"]].load(_distance_path(path))
         detector = cls(ens, scorer, features=features, batch_size=batch_size)
-        detector.threshold, detector.tpr = float(record["threshold"]), float(record["tpr"])
+        detector.threshold, detector.accept = float(record["threshold"]), float(record["accept"])
         detector.count, detector.quantiles = record["count"], record["quantiles"]
         return detector
 

@@ -187,21 +187,22 @@ def roc_curve(id_scores: Tensor | NDArray[Any], ood_scores: Tensor | NDArray[Any
     )
 
 
-def threshold_at(id_scores: Tensor | NDArray[Any], tpr: float = 0.95) -> float:
-    """The smallest threshold that accepts (``score ≤ threshold``) at least ``tpr`` of ID examples.
+def threshold_at(id_scores: Tensor | NDArray[Any], accept: float = 0.95) -> float:
+    """The smallest threshold at which at least the share ``accept`` of ID examples is accepted.
 
-    It is one of the scores given. Ties can only make it accept more than ``tpr``, never less.
-    The scores must come from validation data that neither trained the ensemble nor will test it.
+    Accepted means ``score ≤ threshold``. The threshold is one of the scores given; ties can only
+    make it accept more, never less. The scores must come from validation data that neither trained
+    the ensemble nor will test it.
 
-    >>> threshold_at(torch.tensor([4.0, 1.0, 3.0, 2.0]), tpr=0.75)
+    >>> threshold_at(torch.tensor([4.0, 1.0, 3.0, 2.0]), accept=0.75)
     3.0
     """
     scores = _as_scores(id_scores, "id_scores")
-    if not 0 < tpr <= 1:
+    if not 0 < accept <= 1:
         raise ValueError(
-            f"tpr is the share of ID examples to accept, above 0 and at most 1, got {tpr!r}"
+            f"accept is the share of ID examples to accept, above 0 and at most 1, got {accept!r}"
         )
-    rank = _smallest_count(scores.size, tpr)
+    rank = _smallest_count(scores.size, accept)
     return float(np.partition(scores, rank - 1)[rank - 1])
 
 

@@ -94,14 +94,15 @@ def compare(
     known: str,
     *,
     validation: Mapping[str, Tensor] | None = None,
-    tpr: float = 0.95,
+    accept: float = 0.95,
     bootstrap: int = 200,
     seed: int = 0,
     progress: Callable[[int], object] | None = None,
 ) -> Study:
     """Measure every score on the set ``known`` against every other set.
 
-    Thresholds accept ``tpr`` of ``validation``, the scores of known inputs that are not tested on.
+    Thresholds accept the share ``accept`` of ``validation``, the scores of known inputs that are
+    not tested on.
     ``progress`` is called with 1 after each pair of a score and a set.
 
     >>> import torch
@@ -120,7 +121,7 @@ def compare(
                 detection[score][name] = measures
                 if progress is not None:
                     progress(1)
-    thresholds = {score: threshold_at(v, tpr) for score, v in (validation or {}).items()}
+    thresholds = {score: threshold_at(v, accept) for score, v in (validation or {}).items()}
     flagged = {
         score: {name: float((s[score] > limit).double().mean()) for name, s in scores.items()}
         for score, limit in thresholds.items()

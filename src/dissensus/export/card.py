@@ -165,7 +165,7 @@ def _use(config: Config, summary: DataSummary | None, detector: Detector | None)
         code.append(f'ds.Detector.load("{file}", ens).is_ood(x)    # [batch]')
         notes.append(
             f"`detector.json` flags inputs whose score `{detector.score_name}` is above "
-            f"{detector.threshold:.6g}, which accepts {detector.tpr:.0%} of {detector.count} "
+            f"{detector.threshold:.6g}, which accepts {detector.accept:.0%} of {detector.count} "
             "validation examples."
         )
     lines = ["## How to load it", "", "```python", *code, "```"]

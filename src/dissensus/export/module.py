@@ -269,8 +269,11 @@ def metadata(
         "versions": versions(),
     }
     if detector is not None:
-        keys = {"score": detector.score_name, "threshold": detector.threshold, "tpr": detector.tpr}
-        description["detector"] = keys
+        description["detector"] = {
+            "score": detector.score_name,
+            "threshold": detector.threshold,
+            "accept": detector.accept,
+        }
     return description
 
 

@@ -53,7 +53,7 @@ class Detect:
     groups: str | None = option(
         None, "The name of an array of groups in .npz files, for worst-group accuracy."
     )
-    tpr: float = option(0.95, "Share of validation inputs to accept.")
+    accept: float = option(0.95, "Share of validation inputs to accept.")
     bootstrap: int = option(200, "Replicates for intervals; 0 for no intervals.")
     limit: int | None = option(None, "At most this many rows of each set, drawn at random.")
     accuracy: bool = option(True, "Measure the accuracy of soups and members under shift.")

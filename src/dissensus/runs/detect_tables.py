@@ -96,7 +96,7 @@ def _flagged_table(record: Record) -> Table:
     """The share of each set above the threshold of the validation split."""
     rows = [row for row in record["detection"] if row["flagged"] is not None]
     keys, sets = _keys(rows), _unique(row["set"] for row in rows)
-    title = f"Flagged at the threshold that accepts {record['options']['tpr']:.0%} of val"
+    title = f"Flagged at the threshold that accepts {record['options']['accept']:.0%} of val"
     table = _new_table(title, "score", ["known (ID)", *sets])
     cells = {(row["method"], row["score"], row["set"]): row for row in rows}
     lines = []

@@ -219,7 +219,7 @@ class Setup:
             {name: scan.scores for name, scan in scans.items()},
             self.known.name,
             validation=validation,
-            tpr=self.options.tpr,
+            accept=self.options.accept,
             bootstrap=self.options.bootstrap,
             seed=self.options.seed,
             progress=bar.advance,
@@ -238,7 +238,7 @@ class Setup:
         if self.val is None:
             raise ValueError("a detector needs a run with a validation split, for the threshold")
         batches = (x for x, _ in self.val.batches(self.scorer.batch_size))
-        return self.scorer.detector(score).fit(batches, tpr=self.options.tpr)
+        return self.scorer.detector(score).fit(batches, accept=self.options.accept)
 
     def divergent(self, study: Study) -> dict[str, Divergent]:
         """The images of each set with the highest and lowest PDS (ldr, Fig. 3).
