@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,9 @@ from dissensus.files import read_npz, read_safetensors, write_safetensors
 
 __all__ = [
     "COMBINATIONS",
+    "KEY_HINT",
     "Predictions",
+    "array_names",
     "check_combination",
     "check_finite",
     "check_labels",
@@ -330,22 +332,41 @@ class Predictions:
         write_safetensors(path, tensors, {"format": _FORMAT, "meta": meta})
 
     @classmethod
-    def load(cls, path: str | Path) -> Predictions:
-        """Read safetensors, or an ``.npz`` with ``outputs`` and ``targets``."""
-        path = Path(path)
+    def load(cls, path: str | Path, keys: Mapping[str, str] | None = None) -> Predictions:
+        """Read safetensors, or an ``.npz`` with ``outputs`` and ``targets``.
+
+        ``keys`` gives their names in a file that has others: ``{"outputs": "logits"}``.
+        """
+        path, names = Path(path), array_names(keys)
         if not path.is_file():
             raise ValueError(f"no predictions at {path}: there is no such file")
-        tensors, meta = _read_npz(path) if path.suffix == ".npz" else _read_safetensors(path)
-        if "outputs" not in tensors:
-            names = ", ".join(sorted(tensors)) or "nothing"
-            raise ValueError(
-                f"{path} is not a predictions file: it must hold 'outputs' "
-                f"[members, batch, outputs] and may hold 'targets', got {names}"
-            )
+        tensors, meta = (
+            _read_npz(path, names.values()) if path.suffix == ".npz" else _read_safetensors(path)
+        )
+        for name in ("outputs", *(keys or {})):
+            if names[name] not in tensors:
+                raise ValueError(
+                    f"{path} is not a predictions file: it must hold {names['outputs']!r} "
+                    f"[members, batch, outputs] and may hold {names['targets']!r}, got "
+                    f"{', '.join(sorted(tensors)) or 'nothing'}; {KEY_HINT}"
+                )
         try:
-            return cls(tensors["outputs"], tensors.get("targets"), meta)
+            return cls(tensors[names["outputs"]], tensors.get(names["targets"]), meta)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+
+#: What to do where a file has other names for its arrays.
+KEY_HINT = "if they have other names there, pass --key outputs=NAME or --key targets=NAME (keys=)"
+
+
+def array_names(keys: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The names that outputs and targets have in a file, their own or those in ``keys``."""
+    names = {"outputs": "outputs", "targets": "targets"}
+    for key in keys or {}:
+        if key not in names:
+            raise ValueError(f"keys names outputs or targets, got {key!r}")
+    return names | dict(keys or {})
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -357,8 +378,10 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, meta if isinstance(meta, dict) else {"meta": meta}
 
 
-def _read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _read_npz(path: Path, wanted: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays of a file, those that are ``wanted`` as tensors."""
+    arrays: dict[str, Any] = dict(read_npz(path))
     try:
-        return {name: torch.as_tensor(array) for name, array in read_npz(path).items()}, {}
+        return arrays | {n: torch.as_tensor(arrays[n]) for n in wanted if n in arrays}, {}
     except TypeError as error:
         raise ValueError(f"{path} must hold numbers: {error}") from error

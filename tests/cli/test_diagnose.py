@@ -83,6 +83,11 @@ def test_files_of_every_kind_give_the_same(
         assert record["codependence"]["index"] == pytest.approx(records[0]["codependence"]["index"])
     assert records[0]["generalization_gap"]["gap"] == 0
     assert any(word in dissensus("diagnose", tmp_path / "p.npz").out for word in WORDS)
+    np.savez(tmp_path / "named.npz", logits=outputs, y=targets)
+    keys = ["--key", "outputs=logits", "--key", "targets=y"]
+    answer = dissensus("diagnose", tmp_path / "named.npz", *keys, "--json")
+    index = json.loads(answer.out)["codependence"]["index"]
+    assert index == records[0]["codependence"]["index"]
 
 
 def test_planted_collusion_in_foreign_files(dissensus: Callable[..., Any], tmp_path: Path) -> None:
@@ -130,4 +135,4 @@ def test_mistakes(
         paths = [word if "." not in word else tmp_path / word for word in words]
         assert sentence in mistake("diagnose", *paths), words
     assert "is not a run" in mistake("diagnose", tmp_path)
-    assert "leave --train" in mistake("diagnose", digits_run, "--train", tmp_path / "logits.npz")
+    assert "out --train" in mistake("diagnose", digits_run, "--train", tmp_path / "logits.npz")

@@ -122,7 +122,7 @@ def test_mistakes(
 
 
 def test_a_folder_without_a_run(mistake: Callable[..., str], tmp_path: Path) -> None:
-    assert "there is no run folder" in mistake("evaluate", tmp_path / "absent")
+    assert "there is no run and no file" in mistake("evaluate", tmp_path / "absent")
     assert "is not a run: it has no config.toml" in mistake("evaluate", tmp_path)
 
 
@@ -133,3 +133,58 @@ def test_a_run_made_in_python_says_what_is_missing(
     data = torch.randn(8, 2), torch.randint(2, (8,))
     ds.fit(ens, data, epochs=1, out=tmp_path / "run", progress=False)
     assert "pass make_member=" in mistake("evaluate", tmp_path / "run")
+
+
+def test_saved_predictions_under_any_name(dissensus: Callable[..., Any], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(4, 50, 3)), rng.integers(0, 3, 50)
+    names = np.array(["cat", "dog", "owl"])  # what else is in a file does not matter
+    np.savez(tmp_path / "p.npz", logits=logits, y=labels, names=names)
+    keys = ["--key", "outputs=logits", "--key", "targets=y"]
+    found = json.loads(dissensus("evaluate", tmp_path / "p.npz", *keys, "--json").out)
+    saved = ds.Predictions(torch.from_numpy(logits), torch.from_numpy(labels))
+    assert found["diversity"] == float(ds.decompose(saved.outputs, labels_of(saved)).diversity)
+    assert (found["examples"], len(found["per_member_accuracy"])) == (50, 4)
+    saved.save(tmp_path / "p.safetensors")
+    again = ds.runs.evaluate(tmp_path / "p.safetensors")
+    assert again.metrics == {key: found[key] for key in again.metrics}
+    as_probs = {"p": saved.outputs.softmax(-1).numpy(), "targets": labels}
+    np.savez(tmp_path / "q.npz", **as_probs)
+    probs = ds.runs.evaluate(tmp_path / "q.npz", keys={"outputs": "p"}, probs=True)
+    assert probs.metrics["nll"] == pytest.approx(found["nll"])
+    assert "50 examples: " in dissensus("evaluate", tmp_path / "p.npz", *keys).out
+
+
+def labels_of(predictions: ds.Predictions) -> torch.Tensor:
+    assert predictions.targets is not None
+    return predictions.targets
+
+
+def test_saved_predictions_of_a_regression(tmp_path: Path) -> None:
+    outputs, truth = np.array([[[1.0], [2.0]], [[3.0], [2.0]]]), np.array([2.0, 5.0])
+    np.save(tmp_path / "o.npy", outputs)
+    np.save(tmp_path / "t.npy", truth)
+    metrics = ds.runs.evaluate([tmp_path / "o.npy", tmp_path / "t.npy"]).metrics
+    assert metrics["ensemble_error"] == 4.5  # of the means 2 and 2: (0 + 9) / 2
+    assert metrics["diversity"] == 0.5  # spread 1 at the first example, none at the second
+    assert metrics["rmse"] == pytest.approx(4.5**0.5)
+
+
+def test_mistakes_with_saved_predictions(
+    mistake: Callable[..., str], digits_run: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "p.npz"
+    np.savez(file, logits=np.zeros((2, 4, 3)), y=np.zeros(4, int))
+    for words, sentence in [
+        ([], "it must hold 'outputs' [members, batch, outputs] and may hold 'targets', got logits"),
+        ([], "pass --key outputs=NAME"),
+        (["--key", "outputs=logits"], "got no targets; if they have other names there, pass --key"),
+        (["--key", "outputs=logits", "--key", "targets=labels"], "may hold 'labels', got logits"),
+        (["--key", "logits"], "such as outputs=logits or targets=y, got 'logits'"),
+        (["--key", "inputs=x"], "got 'inputs=x'"),
+        (["--data", "digits"], "--data is for a run"),
+    ]:
+        assert sentence in mistake("evaluate", file, *words), words
+    assert "--key" in mistake("evaluate", digits_run, "--key", "outputs=logits")
+    assert "is a folder" in mistake("evaluate", digits_run, file)
+    assert "must be .npz" in mistake("evaluate", digits_run / "config.toml")

@@ -232,6 +232,14 @@ def test_files_of_predictions(dissensus: Callable[..., Any], tmp_path: Path) -> 
     assert {row["flagged"] for row in record["detection"]} == {None}
     bma = next(row for row in record["detection"] if row["score"] == "bma")
     assert bma["auroc"] > 0.9
+    from safetensors.torch import save_file
+
+    for file in files:
+        save_file({"logits": ds.Predictions.load(file).outputs}, file)
+    words = ["ood", files[0], "--far", files[1], "--out", tmp_path / "out", *FEW]
+    assert "pass --key outputs=NAME" in dissensus(*words).err
+    again = json.loads(dissensus(*words, "--key", "outputs=logits", "--json").out)
+    assert again["detection"] == record["detection"]
 
 
 def test_mistakes_are_one_sentence(
@@ -246,4 +254,7 @@ def test_mistakes_are_one_sentence(
     assert "the same one twice" in mistake("ood", digits_run, digits_run, *words)
     both = mistake("ood", digits_run, tmp_path, *words, "--save-detector", "d.json")
     assert "--save-detector is for one run" in both
+    assert "--key is for files of predictions" in mistake(
+        "ood", digits_run, *words, "--key", "outputs=x"
+    )
     assert "have no module 'x'" in mistake("ood", digits_run, *words, "--features", "x")

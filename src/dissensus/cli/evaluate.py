@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dissensus import runs
-from dissensus.cli.options import AsJson, RunFolder, note, print_result, with_options
+from dissensus.cli.options import AsJson, note, print_result, with_options
 from dissensus.runs import Diagnose, Evaluate
 
 __all__ = ["diagnose", "evaluate"]
@@ -19,13 +19,17 @@ Source = Annotated[
 
 
 @with_options
-def evaluate(run: RunFolder, options: Evaluate, as_json: AsJson = False) -> None:
+def evaluate(source: Source, options: Evaluate, as_json: AsJson = False) -> None:
     """
-    Evaluate a run on data: accuracy, calibration, diversity, and each member on its own.
+    Evaluate a run, or saved predictions: accuracy, calibration, diversity, and each member.
 
     Uses the weights of the best epoch; for a run that was stopped, of the best epoch so far. ERR is
     the ensemble's error (cross-entropy, or squared error in regression), mean ERR the mean error of
     its members, and DIV how much combining them takes off.
+
+    Instead of a run, SOURCE may be a file of predictions, .npz or .safetensors, of any framework:
+    outputs [members, batch, outputs] and targets, or other names with --key. Two .npy files,
+    outputs and targets, do as well.
 
     Examples
 
@@ -36,8 +40,10 @@ def evaluate(run: RunFolder, options: Evaluate, as_json: AsJson = False) -> None
       dissensus evaluate runs/flats --data new_flats.csv   all rows of a file
 
       dissensus evaluate runs/ldr --json   numbers for a script
+
+      dissensus evaluate predictions.npz --key outputs=logits --key targets=y
     """
-    evaluation = runs.evaluate(run, options, progress=not as_json)
+    evaluation = runs.evaluate(source, options, progress=not as_json)
     print_result(evaluation, as_json=as_json)
 
 
@@ -47,10 +53,10 @@ def diagnose(source: Source, options: Diagnose, as_json: AsJson = False) -> None
     Judge whether an ensemble's diversity is real or its members collude: healthy, suspicious,
     colluding.
 
-    SOURCE is a run folder; or a file of predictions, .npz or .safetensors, with outputs (members,
-    batch, outputs) and targets, of any framework; or two .npy files, outputs and targets. Outputs
-    are logits, or predicted values in a regression. The diagnosis of a run is kept in its folder,
-    as diagnosis.json.
+    SOURCE is a run folder; or a file of predictions, .npz or .safetensors, of any framework, with
+    outputs [members, batch, outputs] and targets, or other names with --key; or two .npy files,
+    outputs and targets. Outputs are logits, or predicted values in a regression. The diagnosis of a
+    run is kept in its folder, as diagnosis.json.
 
     Examples
 

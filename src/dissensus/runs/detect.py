@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dissensus.files import write_csv, write_npz
 from dissensus.progress import ProgressBar
 from dissensus.records import environment, write_record
+from dissensus.runs.prediction_files import array_keys, keys_option
 from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Detect:
     accuracy: bool = option(True, "Measure the accuracy of soups and members under shift.")
     seed: int = option(0, "Seed of the bootstrap, of corruptions and of limits.")
     batch_size: int = option(512, "Rows at once.")
+    keys: tuple[str, ...] | dict[str, Any] = keys_option()
     data_dir: Path | None = data_dir_option()
     trust: bool = trust_option()
     device: str = device_option()
@@ -227,7 +229,8 @@ def detect(
     """Measure how well a run's scores recognise unknown inputs; several runs are compared.
 
     ``settings`` are the fields of :class:`Detect`. Instead of a run, ``runs`` may name a file of
-    predictions, and ``unknown`` such files. Thresholds come from the validation split, never from
+    predictions, and ``unknown`` such files, with ``keys={"outputs": "logits"}`` if theirs have
+    another name. Thresholds come from the validation split, never from
     what is tested on.
 
     ::
@@ -255,6 +258,8 @@ def detect(
 def _detect_in_run(run: Path, options: Detect, bar: ProgressBar) -> MethodDetection:
     from dissensus.runs.scoring import set_up
 
+    if options.keys:
+        raise ValueError(f"--key is for files of predictions, and {run} is not one")
     bar.update(note="loading")
     setup = set_up(run, options)
     study, accuracy = setup.measure(bar)
@@ -274,10 +279,12 @@ def _detect_in_files(known: Path, options: Detect, bar: ProgressBar) -> MethodDe
     files = [known, *map(Path, options.sets)]
     if len({file.stem for file in files}) < len(files):
         raise ValueError("two files have the same name; rename one of them")
-    scores = {}
+    keys, scores = array_keys(options.keys), {}
     for file in files:
         bar.update(note=f"scoring {file.name}")
-        by_name = score_file(file, names, progress=lambda row, rows: bar.update(row, total=rows))
+        by_name = score_file(
+            file, names, keys=keys, progress=lambda row, rows: bar.update(row, total=rows)
+        )
         scores[file.stem] = {score: values.double() for score, values in by_name.items()}
     study = compare(scores, known.stem, bootstrap=options.bootstrap, seed=options.seed)
     return MethodDetection(study)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from dissensus.runs.config import data_of, load_data, table_layout
 from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import Run, describe, read_config
 from dissensus.runs.load import load
+from dissensus.runs.prediction_files import PredictionOptions, read_predictions
 from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ __all__ = ["Evaluate", "Evaluation", "compute_metrics", "evaluate", "metrics_tab
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(PredictionOptions):
     """Options of :func:`evaluate`."""
 
     data: str | None = option(
@@ -41,15 +42,17 @@ class Evaluate:
 class Evaluation(Result):
     """Metrics of a run on some data, as :func:`compute_metrics` names them.
 
-    ``evaluated_on`` says which data they are.
+    ``evaluated_on`` says which data they are; ``run`` is None for a file of predictions.
     """
 
-    run: Run
+    run: Run | None
     evaluated_on: str
     metrics: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """The run's state, the data and the metrics, on one level."""
+        if self.run is None:
+            return {"evaluated_on": self.evaluated_on, **self.metrics}
         return {
             "run": str(self.run.path),
             "state": self.run.state,
@@ -73,9 +76,12 @@ class Evaluation(Result):
 
     def display(self) -> Iterator[RenderableType]:
         """The run, the data, and a table of the ensemble and one of its members."""
-        run = self.run
-        yield f"{run.path}: {run.asked('training', 'objective')}, {run.standing()}"
-        yield f"Epoch {run.best_epoch}, {self.metrics['examples']} examples: {self.evaluated_on}"
+        run, examples = self.run, f"{self.metrics['examples']} examples: {self.evaluated_on}"
+        if run is None:
+            yield examples
+        else:
+            yield f"{run.path}: {run.asked('training', 'objective')}, {run.standing()}"
+            yield f"Epoch {run.best_epoch}, {examples}"
         yield ""
         yield metrics_table({"ensemble": self.metrics})
         yield ""
@@ -83,18 +89,51 @@ class Evaluation(Result):
 
 
 def evaluate(
-    run: str | Path, options: Evaluate | None = None, *, progress: bool = False, **settings: Any
+    source: str | Path | Sequence[str | Path],
+    options: Evaluate | None = None,
+    *,
+    progress: bool = False,
+    **settings: Any,
 ) -> Evaluation:
     """Evaluate the weights of a run's best epoch; ``settings`` are the fields of :class:`Evaluate`.
+
+    Instead of a run, ``source`` may be a file of predictions (``.npz``, ``.safetensors``) with
+    outputs and targets, or two ``.npy`` files; ``keys={"outputs": "logits", "targets": "y"}`` if
+    its arrays have other names.
 
     ::
 
         evaluation = ds.runs.evaluate("runs/ldr", split="val")
         evaluation.metrics["accuracy"], evaluation.to_frame()
     """
+    options = collect(Evaluate, options, settings)
+    paths = [Path(path) for path in ([source] if isinstance(source, str | Path) else source)]
+    if len(paths) == 1 and paths[0].is_dir():
+        return _evaluate_run(paths[0], options, progress=progress)
+    return _evaluate_files(paths, options)
+
+
+def _evaluate_files(paths: Sequence[Path], options: Evaluate) -> Evaluation:
+    from dissensus.diagnostics import Split
+    from dissensus.outputs import Predictions
+
+    if options.data is not None:
+        raise ValueError("--data is for a run; a file of predictions has its own targets")
+    predictions = read_predictions(paths, options)
+    split = Split.of(predictions, loss=options.loss_name, combine=options.combine)
+    checked = Predictions(split.outputs, split.targets)
+    metrics = compute_metrics(checked, split.combine)
+    return Evaluation(None, ", ".join(map(str, paths)), metrics)
+
+
+def _evaluate_run(run: Path, options: Evaluate, *, progress: bool) -> Evaluation:
     from dissensus.training import predict
 
-    options = collect(Evaluate, options, settings)
+    if options.keys or options.probs or options.regression or options.combine:
+        raise ValueError(
+            "a run knows what its outputs are; --key, --probs, --regression and --combine are for "
+            "files of predictions"
+        )
     description = describe(run)
     ens = load(run, trust=options.trust, device=options.device)
     name, x, y = _examples(run, options)

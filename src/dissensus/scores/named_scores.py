@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from dissensus.outputs import Predictions, check_outputs, check_weights
+from dissensus.outputs import (
+    KEY_HINT,
+    Predictions,
+    array_names,
+    check_outputs,
+    check_weights,
+)
 from dissensus.scores.functions import SCORES, View, check_room_for_orthogonality
 from dissensus.specs import check_name, join_spec, read_settings, split_spec
 
@@ -151,13 +157,15 @@ def score_file(
     names: Iterable[str] | None = None,
     weights: Tensor | None = None,
     *,
+    keys: Mapping[str, str] | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> dict[str, Tensor]:
     """:func:`score_all` of a file of :class:`~dissensus.outputs.Predictions`, in one pass over it.
 
     A safetensors file is read some examples at a time, so that memory does not grow with it; an
-    ``.npz`` is read whole. Half precision is scored in float32. ``progress`` is called with the
-    number of examples done and their total.
+    ``.npz`` is read whole. Half precision is scored in float32. ``keys={"outputs": "logits"}`` is
+    for a file that calls its outputs otherwise. ``progress`` is called with the number of examples
+    done and their total.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "test.safetensors"
@@ -168,7 +176,7 @@ def score_file(
     chosen = None if names is None else list(names)
     pieces: dict[str, list[Tensor]] = {}
     done = 0
-    for part, total in _read_parts(Path(path)):
+    for part, total in _read_parts(Path(path), keys):
         part = part.float() if part.element_size() < 4 else part
         for name, values in score_all(part, chosen, weights).items():
             pieces.setdefault(name, []).append(values)
@@ -178,29 +186,29 @@ def score_file(
     return {name: torch.cat(values) for name, values in pieces.items()}
 
 
-def _read_parts(path: Path) -> Iterator[tuple[Tensor, int]]:
+def _read_parts(path: Path, keys: Mapping[str, str] | None = None) -> Iterator[tuple[Tensor, int]]:
     """Outputs ``[members, some, classes]`` one after the other, and how many examples there are."""
     from safetensors import SafetensorError, safe_open
 
     if path.suffix != ".safetensors":
-        outputs = Predictions.load(path).outputs
+        outputs = Predictions.load(path, keys).outputs
         yield outputs, outputs.shape[1]
         return
     if not path.is_file():
         raise ValueError(f"no predictions at {path}: there is no such file")
-    start, total = 0, 1
+    start, total, name = 0, 1, array_names(keys)["outputs"]
     while start < total:
         try:
             # Opened anew for each part: pages of a file that stays open stay in memory.
             with safe_open(path, framework="pt") as file:
-                outputs = file.get_slice("outputs")
+                outputs = file.get_slice(name)
                 members, total, classes = outputs.get_shape()
                 step = max(1, _READ // max(1, members * classes))
                 part: Tensor = outputs[:, start : start + step]
         except (SafetensorError, OSError, ValueError) as error:
             raise ValueError(
-                f"{path} is not a predictions file that can be read: it must hold 'outputs' "
-                f"[members, batch, outputs] ({error})"
+                f"{path} is not a predictions file that can be read: it must hold {name!r} "
+                f"[members, batch, outputs] ({error}); {KEY_HINT}"
             ) from error
         yield part, total
         start += step

@@ -1,0 +1,128 @@
+"""Files of predictions: outputs and targets that any framework has saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dissensus.files import read_npy
+from dissensus.verbs import option
+
+if TYPE_CHECKING:
+    from dissensus.outputs import Predictions
+
+__all__ = ["PANEL", "PredictionOptions", "array_keys", "keys_option", "read_predictions"]
+
+PANEL = "Files of predictions"
+
+
+def keys_option() -> Any:
+    """The option ``keys`` of verbs that read files of predictions."""
+    return option(
+        (),
+        "The name that outputs or targets have in the files: outputs=logits; may be repeated.",
+        flag="--key",
+        metavar="ARRAY=NAME",
+        panel=PANEL,
+    )
+
+
+def array_keys(keys: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    """``{"outputs": "logits"}`` from ``["outputs=logits"]``, or from itself.
+
+    >>> array_keys(["outputs=logits", "targets=y"])
+    {'outputs': 'logits', 'targets': 'y'}
+    """
+    if isinstance(keys, Mapping):
+        return dict(keys)
+    names = {}
+    for text in keys:
+        array, _, names[array] = text.partition("=")
+        if array not in ("outputs", "targets") or not names[array]:
+            raise ValueError(
+                "--key says what outputs or targets are called in the file, such as "
+                f"outputs=logits or targets=y, got {text!r}"
+            )
+    return names
+
+
+@dataclass(frozen=True)
+class PredictionOptions:
+    """Options of verbs that take a file of predictions in place of a run."""
+
+    keys: tuple[str, ...] | dict[str, Any] = keys_option()
+    regression: bool = option(False, "Outputs are values; the loss is mse.", panel=PANEL)
+    probs: bool = option(False, "Outputs are probabilities: take their log.", panel=PANEL)
+    combine: str | None = option(
+        None, "How members are averaged: probability, score, mean.", panel=PANEL
+    )
+
+    @property
+    def loss_name(self) -> str | None:
+        """The loss asked for; None where the targets decide."""
+        return "mse" if self.regression else None
+
+
+def read_predictions(paths: Sequence[Path], options: PredictionOptions) -> Predictions:
+    """Logits, or values, with targets from one file, or from two ``.npy`` files."""
+    return _to_logits(_read(paths, array_keys(options.keys)), options)
+
+
+def _read(paths: Sequence[Path], keys: dict[str, str]) -> Predictions:
+    import torch
+
+    from dissensus.outputs import KEY_HINT, Predictions
+
+    for path in paths:
+        if path.is_dir() and len(paths) > 1:
+            raise ValueError(f"{path} is a folder: give one run, one file or two .npy files")
+        if not path.is_file():
+            raise ValueError(f"there is no run and no file {path}")
+    suffixes = [path.suffix.lower() for path in paths]
+    if suffixes == [".npy", ".npy"]:
+        if keys:
+            raise ValueError("--key is for arrays with names, and .npy files have none")
+        arrays = [read_npy(path) for path in paths]
+        for path, array in zip(paths, arrays, strict=True):
+            if array.dtype.kind not in "fiub":
+                raise ValueError(f"{path} must hold numbers, got {array.dtype}")
+        outputs, targets = map(torch.as_tensor, arrays)
+        return Predictions(outputs, targets)
+    if suffixes == [".npy"]:
+        raise ValueError(f"{paths[0]} needs the targets beside it: pass outputs.npy targets.npy")
+    if suffixes not in ([".npz"], [".safetensors"]):
+        names = ", ".join(path.name for path in paths)
+        raise ValueError(f"predictions must be .npz, .safetensors or two .npy files, got {names}")
+    predictions = Predictions.load(paths[0], keys)
+    if predictions.targets is None:
+        raise ValueError(f"{paths[0]} must hold outputs and targets, got no targets; {KEY_HINT}")
+    return predictions
+
+
+def _to_logits(predictions: Predictions, options: PredictionOptions) -> Predictions:
+    """Log-probabilities if the option ``probs`` is set; an error where it should have been."""
+    from dissensus.diagnostics import looks_like_probs
+    from dissensus.outputs import Predictions
+
+    outputs, targets = predictions.outputs, predictions.targets
+    assert targets is not None
+    loss, combine = options.loss_name, options.combine
+    if not options.probs:
+        values = targets.is_floating_point() and predictions.meta.get("combine", "mean") == "mean"
+        regression = loss == "mse" or combine == "mean" or (loss is combine is None and values)
+        if not regression and looks_like_probs(outputs):
+            raise ValueError(
+                "the outputs look like probabilities, as every row is non-negative and sums to 1, "
+                "but logits are expected; pass --probs to take their log"
+            )
+        return predictions
+    if not looks_like_probs(outputs):
+        raise ValueError(
+            "--probs needs rows that are non-negative and sum to 1, got values from "
+            f"{float(outputs.min()):.4g} to {float(outputs.max()):.4g}"
+        )
+    # A probability of 0 has no log; this floor keeps its loss large and finite.
+    logs = outputs.double().clamp_min(1e-12).log()
+    return Predictions(logs, targets, predictions.meta)
