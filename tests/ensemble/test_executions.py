@@ -204,5 +204,5 @@ def test_tune_keeps_the_faster_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_unknown_execution() -> None:
-    with pytest.raises(ValueError, match="'looped', 'tune', got 'vmap'"):
+    with pytest.raises(ValueError, match="looped, tune, got 'vmap'"):
         Ensemble(mlp, members=2, execution="vmap")

@@ -304,7 +304,7 @@ def test_a_table_that_changed_is_noticed(tmp_path: Path) -> None:
     ("changes", "grid", "sentence"),
     [
         ({}, {"members": [3, 0]}, "--grid members=0: members must be an integer of at least 1"),
-        ({}, {"epochs": [2.5]}, "--grid epochs=2.5: epochs must be an integer of at least 1"),
+        ({}, {"epochs": [2.5]}, "--grid epochs=2.5: Recipe: epochs must be an integer"),
         ({}, {"model.hidden": [8, -1]}, "--grid model.hidden=-1: "),
         ({"objective": "a2d", "data": "wine"}, {"strength": [1.0]}, "needs unlabelled data"),
         ({}, {"objective": ["adp"]}, "--grid objective=adp: "),
