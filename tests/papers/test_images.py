@@ -16,7 +16,7 @@ from dissensus.data.image_sets import IMAGE_SETS
 from dissensus.objectives import Augmented, LearnerDropout
 from dissensus.papers import cells as cells_module
 from dissensus.papers.base import Experiment
-from dissensus.papers.cells import make_cell, seeds_of
+from dissensus.papers.cells import make_cell, rates_of_mean, seeds_of
 from dissensus.papers.collusion import architectures, dropout, gap, joint_training, sweeps
 from dissensus.papers.collusion.images import (
     PAPER_SWEEP,
@@ -301,6 +301,22 @@ def test_the_papers_schedule() -> None:
     assert all(cell["epochs"] == 100 for cell in gap.cells("paper", {}))
     assert all("adam" in cell["optimizer"] for cell in gap.cells("paper", {}))
     assert all(cell["patience"] == 5 for cell in architectures.cnn_cells("paper", {}))
+
+
+@pytest.mark.parametrize(
+    ("given", "members", "wanted"),
+    [
+        ("sgd:lr=0.5,weight_decay=5e-4", 5, ("sgd", 0.1, 2.5e-3)),
+        ("adam:lr=0.01,weight_decay=1e-3", 20, ("adam", 0.01, 0.02)),
+        ("adamw:lr=0.01,weight_decay=1e-3", 20, ("adamw", 0.01, 1e-3)),
+    ],
+)
+def test_authors_rates_are_for_the_mean_over_members(
+    given: str, members: int, wanted: tuple[str, float, float]
+) -> None:
+    optimizer = rates_of_mean(given, members)
+    assert optimizer.name == wanted[0]
+    assert (optimizer.lr, optimizer.weight_decay) == pytest.approx(wanted[1:])
 
 
 def test_imagenet_is_read_batch_by_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,10 +63,7 @@ def plain_training(
     clip: float | None = None,
     loss: Any = nn.functional.cross_entropy,
 ) -> list[Tensor]:
-    """Train each module by itself; returns each epoch's outputs ``[members, examples, outputs]``.
-
-    The loss is divided by the number of modules, as the mean over members of an objective is.
-    """
+    """Train each module alone; returns each epoch's outputs ``[members, examples, outputs]``."""
     seen = []
     for module in modules:
         module.train()
@@ -78,7 +75,7 @@ def plain_training(
                 optimizer.param_groups[0]["lr"] = base * factor(epoch + number / len(data))
                 optimizer.zero_grad()
                 out = module(x)
-                (loss(out, y) / len(modules)).backward()
+                loss(out, y).backward()
                 if clip is not None:
                     nn.utils.clip_grad_norm_(module.parameters(), clip)
                 optimizer.step()

@@ -123,6 +123,7 @@ def test_each_ends_as_if_it_were_alone(spec: str, outputs: int) -> None:
     "settings",
     [
         {"optimizer": "sgd:lr=0.05,momentum=0.9", "schedule": "cosine", "clip": 0.5},
+        {"optimizer": "adam:lr=0.01,weight_decay=0.1"},
         {"optimizer": "adamw:lr=0.01,weight_decay=0.1", "schedule": "multistep:at=3,factor=0.1"},
         {"select_by": "accuracy", "exact_train": True},
         {"select_by": "last", "patience": None},

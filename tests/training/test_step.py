@@ -1,5 +1,6 @@
 """Batches that use or train some members only: nobody else is touched, not by a bit."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
-from dissensus.objectives import A2D, LDR, Independent, LearnerDropout, Objective, Sequential
+from dissensus.objectives import A2D, ADP, LDR, Independent, LearnerDropout, Objective, Sequential
 from dissensus.training import Recipe, fit
 from dissensus.training.step import SeparateMembers, Trainer
 from dissensus.training.stream import Batch
@@ -90,6 +91,63 @@ def test_a_batch_trains_drawn_members_as_if_they_were_the_ensemble(kind: str) ->
         got, wanted = rows(ens, member), rows(pair, position)
         for name, tensor in wanted.items():
             torch.testing.assert_close(got[name], tensor, rtol=1e-9, atol=1e-11)
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd:lr=0.1,momentum=0.9,weight_decay=0.05": lambda p: torch.optim.SGD(
+        p, lr=0.1, momentum=0.9, weight_decay=0.05
+    ),
+    "adam:lr=0.01,weight_decay=0.05": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.05),
+    "adamw:lr=0.01,weight_decay=0.5": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.5),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("drop", [0.0, 0.6])
+def test_a_member_takes_the_steps_that_it_would_take_alone(
+    kind: str, drop: float, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the number of members, and of those that a batch uses."""
+    ens, spy = ensemble(kind).double(), Spy(monkeypatch)
+    alone = [ens.member(j).train() for j in range(MEMBERS)]
+    objective = LearnerDropout(drop, Independent())
+    x, y = blobs(48, dtype=torch.float64)
+    settings = {"epochs": 3, "batch_size": 16, "clip": 0.5, "optimizer": optimizer}
+    fit(ens, (x, y), objective, progress=False, **settings)
+    steppers = [OPTIMIZERS[optimizer](module.parameters()) for module in alone]
+    for batch in spy.batches:
+        for j in range(MEMBERS) if batch.drawn is None else batch.drawn:
+            steppers[j].zero_grad()
+            nn.functional.cross_entropy(alone[j](batch.x), batch.y).backward()
+            nn.utils.clip_grad_norm_(alone[j].parameters(), 0.5)
+            steppers[j].step()
+    for j, module in enumerate(alone):
+        for name, wanted in module.state_dict().items():
+            torch.testing.assert_close(rows(ens, j)[name], wanted, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("other", ["adp:alpha=0,beta=0", "jsd:strength=0", "ldr:strength=0"])
+def test_sums_and_means_train_on_equal_terms(other: str, optimizer: str) -> None:
+    """Without its regulariser an objective is Independent, with weight decay and clipping too."""
+    weights = []
+    for spec in ("independent", f"learner_dropout:drop=0/{other}"):
+        ens = Ensemble(lambda: nn.Linear(4, 3), members=2).double()  # both are drawn by ldr
+        data = blobs(48, dtype=torch.float64)
+        fit(ens, data, spec, epochs=3, optimizer=optimizer, clip=0.5, progress=False)
+        weights.append(ens.state_dict())
+    torch.testing.assert_close(weights[0], weights[1], rtol=1e-9, atol=1e-11)
+
+
+def test_an_objective_counts_members_as_a_sum_or_a_mean() -> None:
+    assert [o.step_scale(4) for o in (Independent(), Sequential(), ADP(), LDR())] == [4, 1, 1, 4]
+
+    class Median(Independent):
+        reduction = "median"
+
+    with pytest.raises(ValueError, match="reduction must be one of mean, sum, got 'median'"):
+        Median().step_scale(4)
 
 
 class Spy:

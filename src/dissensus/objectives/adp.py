@@ -47,6 +47,7 @@ class ADP(Objective):
     """
 
     hyperparameters = ("alpha", "beta", "temperature")
+    reduction = "sum"
 
     alpha: float = number(2.0, low=0.0)
     beta: float = number(0.5, low=0.0)
@@ -138,6 +139,7 @@ class JSD(Objective):
     """
 
     hyperparameters = ("strength",)
+    reduction = "sum"
 
     strength: float = number(1.0, low=0.0)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from dissensus.outputs import check_labels, check_logits, check_weights
-from dissensus.specs import check_numbers, number
+from dissensus.specs import check_choice, check_numbers, number
 
 __all__ = [
     "Objective",
@@ -56,6 +56,9 @@ class Objective(ABC):
     #: False where the loss is a weighted mean over members and over examples, of which every
     #: process can take its own part; True where one output's gradient depends on the others.
     coupled: ClassVar[bool] = True
+    #: How the loss counts members: ``"mean"``, or ``"sum"`` where each one's own loss is in it in
+    #: full. Trainers multiply the gradient of a mean by the members, see :meth:`step_scale`.
+    reduction: ClassVar[str] = "mean"
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -162,6 +165,15 @@ class Objective(ABC):
     def trained_members(self, drawn: Sequence[int]) -> Sequence[int]:
         """Which of the members drawn for a batch it updates; all of them unless overridden."""
         return drawn
+
+    def step_scale(self, members: int) -> int:
+        """What a trainer multiplies the gradient of a batch by that ``members`` took part in.
+
+        Each member then takes the step of its own loss: learning rate, weight decay and clipping
+        mean what they mean for one network.
+        """
+        check_choice(type(self).__name__, "reduction", self.reduction, ["mean", "sum"])
+        return members if self.reduction == "mean" else 1
 
     def spec(self) -> str:
         """The string that ``objectives.parse`` turns back into this objective."""

@@ -53,6 +53,11 @@ class LearnerDropout(Objective):
         return self.objective.coupled
 
     @property
+    def reduction(self) -> str:  # type: ignore[override]
+        """As the wrapped objective does."""
+        return self.objective.reduction
+
+    @property
     def weighs_examples(self) -> bool:  # type: ignore[override]
         """As the wrapped objective does."""
         return self.objective.weighs_examples
@@ -93,6 +98,7 @@ class Sequential(Objective):
     """
 
     needs_disagreement = True
+    reduction = "sum"  # of the one member that is trained
 
     stage: int = number(0, low=0)
     objective: Objective = field(default_factory=A2D)

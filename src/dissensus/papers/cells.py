@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,7 +30,7 @@ from dissensus.data import (
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.papers.base import Cell
-from dissensus.training import Recipe
+from dissensus.training import Optimizer, Recipe
 
 __all__ = [
     "SEEDS_OPTION",
@@ -40,6 +40,7 @@ __all__ = [
     "load_images",
     "make_cell",
     "new_ensemble",
+    "rates_of_mean",
     "recipe",
     "seeds_of",
 ]
@@ -96,6 +97,20 @@ def recipe(cell: Cell, **changes: Any) -> Recipe:
     """The cell's schedule of training."""
     keys = ("epochs", "batch_size", "optimizer", "schedule", "seed")
     return Recipe(**{**{key: cell[key] for key in keys}, **changes})
+
+
+def rates_of_mean(text: str, members: int) -> Optimizer:
+    """An optimiser for ``fit`` that trains as ``text`` does on the mean over ``members``.
+
+    The authors' scripts step on the mean, where a member's own gradient counts 1/members; ``fit``
+    steps each member on its own loss. So the same training has another rate and decay there.
+    """
+    given = Optimizer.parse(text)
+    assert isinstance(given.lr, float)
+    assert isinstance(given.weight_decay, float)
+    lr = given.lr / members if given.name == "sgd" else given.lr  # Adam does not see the factor
+    decay = given.weight_decay * (1 if given.name == "adamw" else members)
+    return replace(given, lr=lr, weight_decay=decay)
 
 
 def augmentation(cell: Cell) -> Augment | None:

@@ -102,7 +102,8 @@ class Fleet:
         outputs, backward = self._forward(x)
         objective = _objective(self.trainings[0])
         terms, gradient = fleet_value_and_gradient(objective, self.values, outputs, y, *weights)
-        return outputs.detach(), terms.loss, terms.parts, backward(gradient)
+        gradients = backward(gradient * objective.step_scale(self.members))
+        return outputs.detach(), terms.loss, terms.parts, gradients
 
     def _forward(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
         """Outputs ``[ensembles, members, batch, outputs]``, and the way back to the tensors."""

@@ -34,9 +34,9 @@ class Recipe:
     gets a checkpoint after each epoch and, within one, after every ``checkpoint_every`` batches, or
     minutes or seconds (``"5min"``, ``"30s"``); where nothing is said, every ten minutes.
 
-    Objectives other than ADP and JSD are means over members, so a member's own gradient counts
-    1/members. Adam and AdamW do not notice; with SGD, multiply the learning rate that suits one
-    network by the number of members.
+    Learning rate, weight decay and ``clip`` mean what they mean for one network, whatever the
+    number of members and the objective: a member of an ``independent`` ensemble takes the steps
+    that it would take alone.
     """
 
     epochs: int = number(20, low=1)

@@ -71,7 +71,8 @@ class Trainer:
     ) -> tuple[Tensor, Terms, Sequence[Tensor]]:
         """The outputs that the objective saw, its terms, and its gradient at ``outputs``.
 
-        ``outputs`` are those on the batch and, where there are any, on unlabelled inputs.
+        ``outputs`` are those on the batch and, where there are any, on unlabelled inputs. The
+        gradient is scaled so that each member takes the step of its own loss.
         """
         logits, *unlabelled = map(single_precision, outputs)
         extra = unlabelled[0] if unlabelled else None
@@ -80,7 +81,8 @@ class Trainer:
         terms, gradients = value_and_gradient(
             self.objective, logits, batch.y, extra, None, batch.weights
         )
-        return outputs[0].detach(), terms, gradients
+        scale = self.objective.step_scale(len(logits))
+        return outputs[0].detach(), terms, [gradient * scale for gradient in gradients]
 
     def reduce(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
         """The gradients of the whole batch; one process has them already."""

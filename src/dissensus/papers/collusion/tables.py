@@ -33,7 +33,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.objectives import Augmented
 from dissensus.papers.base import Cell, Study
-from dissensus.papers.cells import count_option
+from dissensus.papers.cells import count_option, rates_of_mean
 from dissensus.sweeps import best_trial, search
 from dissensus.training import Recipe, Training, fit_fleet, predict
 
@@ -143,7 +143,9 @@ def _training(
         Recipe(
             epochs=cell["epochs"] if epochs is None else epochs,
             batch_size=choice["batch_size"],
-            optimizer=f"adam:lr={choice['lr']},weight_decay={choice['weight_decay']}",
+            optimizer=rates_of_mean(
+                f"adam:lr={choice['lr']},weight_decay={choice['weight_decay']}", choice["members"]
+            ),
             patience=cell["patience"] if early else None,
             seed=cell["run"],
         ),

@@ -105,7 +105,7 @@ class DistributedTrainer(Trainer):
         each = logits.new_full((len(logits),), len(rows) / (count * members))
         examples = None if batch.weights is None else batch.weights[rows.start : rows.stop]
         terms, (gradient,) = value_and_gradient(self.objective, logits, y, None, each, examples)
-        return terms, gradient
+        return terms, gradient * self.objective.step_scale(members)
 
     def reduce(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
         """Gradients summed over the ranks that hold the same members, in one exchange."""
