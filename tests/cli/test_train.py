@@ -1,6 +1,7 @@
 """``dissensus train``: what it writes, going on, stopping, and mistakes in one sentence."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -330,8 +331,34 @@ def test_a_run_in_the_way_is_kept(mistake: Callable[..., str], digits_run: Path)
     before = (digits_run / "data.json").read_bytes()
     error = mistake("train", "--data", "wine", "--out", digits_run)
     assert "there is a run in" in error
-    assert "--resume" in error
+    assert "--resume, replace it with --overwrite" in error
     assert (digits_run / "data.json").read_bytes() == before
+
+
+def test_overwrite_replaces_a_run_and_nothing_else(
+    dissensus: Callable[..., Any], mistake: Callable[..., str], digits_run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(digits_run, out)
+    for name in ("ood/ood.json", "ood/mine.txt", "robustness/record.json", "diagnosis.json"):
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text("{}")
+    (out / "notes.txt").write_text("mine")
+    wanted = ["--data", "wine", "--epochs", 1, "--out", out, *SMALL, "--quiet"]
+    assert "leave one out" in mistake("train", *wanted, "--overwrite", "--resume")
+    assert "has no option" in mistake("train", *wanted, "--overwrite", "--model-option", "x=1")
+    assert ds.runs.read_config(out)["data"]["name"] == "digits"  # a mistake costs nothing
+    assert dissensus("train", *wanted, "--overwrite").status == 0
+    assert ds.runs.read_config(out)["data"]["name"] == "wine"
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 1
+    kept = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    new = {"config.toml", "data.json", "metrics.jsonl", "record.json", "state.json"}
+    new |= {"checkpoint.safetensors", *(f"predictions/{n}.safetensors" for n in ("val", "test"))}
+    assert kept == {"ood/mine.txt", "notes.txt", *new}
+    assert not (out / "robustness").exists()
+    (out / "config.toml").write_text("mine = true\n")
+    assert "is not the config of a run" in mistake("train", *wanted, "--overwrite")
+    assert (out / "config.toml").read_text() == "mine = true\n"
 
 
 def test_a_run_cannot_go_on_with_other_settings(

@@ -24,7 +24,7 @@ def train(options: Train) -> None:
     The folder holds what was asked (config.toml), one line for each epoch (metrics.jsonl), a
     checkpoint to resume from, outputs on validation and test data, and what came out (record.json).
     Ctrl-C finishes the step and saves; --resume leads to the same numbers as if nothing had
-    happened.
+    happened. A run that is in --out already is never touched without --resume or --overwrite.
 
     Examples
 

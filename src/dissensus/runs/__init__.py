@@ -1,8 +1,8 @@
 """Runs on disk, and the verbs on them: each a function with the options of its command.
 
 >>> from dissensus import runs
->>> runs.Evaluate(split="val")
-Evaluate(data=None, split='val', data_dir=None, trust=False, device='auto')
+>>> runs.Predict(members=True)
+Predict(members=True, score=(), trust=False, device='auto')
 
 :func:`load` is also ``dissensus.load``. Nothing heavy is imported before it is needed, so that
 ``dissensus --help`` and a list of runs appear at once.

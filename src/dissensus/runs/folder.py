@@ -10,17 +10,44 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dissensus.files import read_json, read_toml
-from dissensus.records import CHECKPOINT, CONFIG, METRICS, RECORD, read_metrics, read_record
+from dissensus.records import (
+    CHECKPOINT,
+    CONFIG,
+    METRICS,
+    RECORD,
+    STATE,
+    read_metrics,
+    read_record,
+)
 
-__all__ = ["Run", "describe", "find_runs", "is_hub_folder", "read_config", "read_hub_config"]
+__all__ = [
+    "Run",
+    "describe",
+    "find_runs",
+    "is_hub_folder",
+    "read_config",
+    "read_hub_config",
+    "remove_run",
+]
 
 #: The files of a hub folder, and the format that its config names.
 HUB_CONFIG, HUB_WEIGHTS, HUB_FORMAT = "config.json", "model.safetensors", "dissensus.model/1"
+
+#: The files that train, diagnose, ood and attack write into a run.
+_RUN_FILES = (
+    *(METRICS, RECORD, CHECKPOINT, STATE, "data.json", "diagnosis.json"),
+    "predictions/*.safetensors",
+    *("ood/ood.json", "ood/roc-*.png", "ood/histograms-*.png", "ood/examples-*.???"),
+    *("robustness/record.json", "robustness/accuracy.???", "robustness/examples.???"),
+    *("robustness/adversarial.npz", "robustness/adversarial.safetensors"),
+    CONFIG,
+)
 
 #: How many levels below a folder are searched for runs.
 _DEPTH = 4
@@ -80,6 +107,19 @@ def read_config(run: str | Path) -> dict[str, dict[str, Any]]:
     if "training" not in config or "ensemble" not in config:
         raise ValueError(f"{file} is not the config of a run: it lacks [ensemble] or [training]")
     return config
+
+
+def remove_run(folder: str | Path) -> None:
+    """Remove the files of a run, and no others; raises if they are of something else."""
+    path = Path(folder)
+    if (path / CONFIG).exists():
+        read_config(path)
+    for pattern in _RUN_FILES:
+        for file in path.glob(pattern):
+            file.unlink()
+    for name in {pattern.partition("/")[0] for pattern in _RUN_FILES if "/" in pattern}:
+        with suppress(OSError):  # there is none, or it holds other files
+            (path / name).rmdir()
 
 
 def _sections(read: dict[str, Any]) -> dict[str, dict[str, Any]]:

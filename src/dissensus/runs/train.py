@@ -24,7 +24,7 @@ from dissensus.runs.config import (
 )
 from dissensus.runs.data_summary import DataSummary, check_same_data
 from dissensus.runs.evaluate import compute_metrics, metrics_table
-from dissensus.runs.folder import read_config
+from dissensus.runs.folder import read_config, remove_run
 from dissensus.runs.load import device_named, make_ensemble
 from dissensus.runs.processes import Processes, distributed_settings
 from dissensus.runs.settings import Sections, Settings, is_local, resolve, setting_fields
@@ -48,6 +48,9 @@ _PROCESSES = "Several processes (torchrun)"
 class Train(Settings):
     """Options of :func:`train`: the settings of a run, and the processes that train it."""
 
+    overwrite: bool = option(
+        False, "Replace the run in --out; files that are not a run's stay.", panel="Run"
+    )
     distributed: bool | None = option(
         None,
         "Spread members over the processes that torchrun has started; by default if it has.",
@@ -138,13 +141,16 @@ def train(
     options = collect(Train, options, settings)
     asked = resolve(options)
     out = _run_folder(asked)
+    if options.overwrite and asked["run"]["resume"]:
+        raise ValueError("--resume continues a run and --overwrite replaces it; leave one out")
     with Processes(distributed_settings(options), asked["machine"]["device"]) as processes:
         exists = (out / CONFIG).exists
         resume = processes.resumes(asked["run"]["resume"], exists)
         stored = read_config(out) if resume and exists() else None
         sections = resolve(options, stored)
         trust = options.trust or options.model is not None
-        return _train(sections, out, stored, processes, trust, callbacks)
+        replaced = options.overwrite and stored is None
+        return _train(sections, out, stored, processes, trust, callbacks, replaced=replaced)
 
 
 def _train(
@@ -154,13 +160,19 @@ def _train(
     processes: Processes,
     trust: bool,
     callbacks: Sequence[Callback],
+    *,
+    replaced: bool,
 ) -> TrainedRun:
-    """Train as ``sections`` ask; ``stored`` is the config of the run in ``out`` to resume."""
+    """Train as ``sections`` ask; ``stored`` is the config of the run in ``out`` to resume.
+
+    With ``replaced`` a run that is there is removed once everything else is ready.
+    """
     from dissensus.objectives import parse
     from dissensus.training import Recipe, fit
 
     quiet = sections["run"]["quiet"] or not processes.first
-    processes.on_first(lambda: _check_folder(out, stored))
+    if stored is None and not replaced:
+        processes.on_first(lambda: _check_folder(out))
     machine, training = sections["machine"], sections["training"]
     if "threads" in machine:
         use_threads(machine["threads"])
@@ -177,6 +189,8 @@ def _train(
         _keep_local_settings(config, stored)
     ens = make_ensemble(config, summary, trust=trust).to(device_named(machine["device"]))
     unlabelled = disagreement_inputs(config["data"], data)
+    if replaced:
+        processes.on_first(lambda: remove_run(out))
     processes.on_first(lambda: _write_summary(summary, out, stored))
     history = fit(
         ens,
@@ -254,11 +268,12 @@ def _keep_local_settings(config: Sections, stored: Sections) -> None:
 # ---- files --------------------------------------------------------------------------------------
 
 
-def _check_folder(out: Path, stored: Sections | None) -> None:
+def _check_folder(out: Path) -> None:
     """Raise, before the data are loaded, if a run is in the way."""
-    if stored is None and ((out / CONFIG).exists() or (out / METRICS).exists()):
+    if (out / CONFIG).exists() or (out / METRICS).exists():
         raise ValueError(
-            f"there is a run in {out} already; continue it with --resume, or choose another --out"
+            f"there is a run in {out} already; continue it with --resume, replace it with "
+            "--overwrite, or choose another --out"
         )
 
 
