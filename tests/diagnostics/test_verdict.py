@@ -215,20 +215,22 @@ def test_no_error_at_all() -> None:
     _, truth = noisy()
     offsets = torch.tensor([-1.0, 0.25, 0.75])[:, None, None]
     found = ds.diagnose((truth.round() + offsets, truth.round()))  # exact: ERR = 0, DIV > 0
-    assert found.explosion["train"].ensemble_error == 0
+    assert found.explosion["test"].ensemble_error == 0
     assert found.verdict.word == "colluding"
     assert "ERR is 0" in found.report()
-    assert found.to_dict()["explosion"]["train"]["ratio"] is None
+    assert found.to_dict()["explosion"]["test"]["ratio"] is None
     almost = truth.double() * (1 + 1e-13 * torch.arange(3.0).double()[:, None, None])
     assert ds.diagnose((almost, truth.double())).verdict.word == "healthy"
 
 
 def test_what_cannot_be_judged_is_said() -> None:
     pair = noisy()
-    assert "Without test predictions" in ds.diagnose(pair).report()
-    only_test = ds.diagnose(None, pair)
-    assert (only_test.judged_on, only_test.gap) == ("test", None)
-    assert "Without training predictions" in only_test.report()
+    only_train = ds.diagnose(pair, None)
+    assert (only_train.judged_on, only_train.gap) == ("train", None)
+    assert "Without test predictions" in only_train.report()
+    for only_test in (ds.diagnose(pair), ds.diagnose(None, pair)):  # a lone argument is held out
+        assert (only_test.judged_on, only_test.gap) == ("test", None)
+        assert "Without training predictions" in only_test.report()
     assert ds.diagnose(pair, pair).notes == ()
 
 
@@ -252,17 +254,17 @@ def test_weights_soft_labels_and_losses_of_ones_own() -> None:
     outputs, truth = noisy(members=3)
     weighted = ds.diagnose((outputs, truth), weights=torch.tensor([0.0, 0.5, 0.5]))
     fewer = ds.diagnose((outputs[1:], truth))
-    assert weighted.explosion["train"] == fewer.explosion["train"]
+    assert weighted.explosion["test"] == fewer.explosion["test"]
     assert "Members of weight 0 are left out: 1." in weighted.report()
     absolute = ds.diagnose((outputs, truth), loss=lambda p, t: (p - t).abs().sum(-1))
     expected = (outputs.double().mean(0) - truth.double()).abs().mean()
-    assert absolute.explosion["train"].ensemble_error == pytest.approx(float(expected))
+    assert absolute.explosion["test"].ensemble_error == pytest.approx(float(expected))
     logits, soft = torch.randn(3, 30, 4), torch.randn(30, 4).softmax(-1)
     for loss in ("cross_entropy", "brier", "zero_one"):
         found = ds.diagnose((logits, soft), loss=loss)
         assert found.verdict.word == "healthy"
         terms = ds.decompose(logits.double(), soft.double(), loss)
-        assert found.explosion["train"].diversity == pytest.approx(float(terms.diversity))
+        assert found.explosion["test"].diversity == pytest.approx(float(terms.diversity))
 
 
 def test_the_record_is_plain_and_complete() -> None:
@@ -288,7 +290,7 @@ def test_the_record_is_plain_and_complete() -> None:
         ((torch.zeros(2, 3, 1), torch.zeros(3).long()), {}, "for a regression pass loss='mse'"),
         ((torch.zeros(2, 3, 4), None), {}, "a diagnosis needs the targets as a tensor, got none"),
         (torch.zeros(2, 3, 4), {}, "ds.Predictions or a pair"),
-        (None, {}, "train or test data, got neither"),
+        (None, {}, r"pass diagnose\(pred_test\) or diagnose\(pred_train, pred_test\), got no pred"),
     ],
 )
 def test_mistakes(pair: object, options: dict[str, str], sentence: str) -> None:

@@ -124,9 +124,7 @@ class Diagnosis:
 
 
 def diagnose(
-    pred_train: PredictionsLike | None,
-    pred_test: PredictionsLike | None = None,
-    *,
+    *predictions: PredictionsLike | None,
     loss: LossLike | None = None,
     combine: str | None = None,
     weights: Tensor | None = None,
@@ -134,12 +132,14 @@ def diagnose(
 ) -> Diagnosis:
     """Say whether an ensemble's diversity is real or its members collude.
 
-    The predictions are ``ds.Predictions`` or pairs ``(outputs, targets)`` of tensors, with outputs
-    ``[members, batch, outputs]``: logits, or predicted values in a regression. Either split may be
-    None; ``notes`` then say what cannot be judged. Where no ``loss`` is given, integer
-    targets mean cross-entropy, floating ones squared error (soft labels:
-    ``loss="cross_entropy"``). ``combine`` is how the members are averaged, ``weights``
-    ``[members]`` with what weight. The draws of :func:`codependence` come from ``seed``.
+    ``diagnose(pred_train, pred_test)`` judges by data that trained the members and data that did
+    not, ``diagnose(pred_test)`` by held-out data alone. The predictions are ``ds.Predictions`` or
+    pairs ``(outputs, targets)`` of tensors, with outputs ``[members, batch, outputs]``: logits, or
+    predicted values in a regression. Either of two may be None; ``notes`` then say what cannot be
+    judged. Where no ``loss`` is given, integer targets mean cross-entropy, floating ones squared
+    error (soft labels: ``loss="cross_entropy"``). ``combine`` is how the members are averaged,
+    ``weights`` ``[members]`` with what weight. The draws of :func:`codependence` come from
+    ``seed``.
 
     >>> import torch
     >>> truth = torch.linspace(-1, 1, 40)[:, None]
@@ -147,13 +147,17 @@ def diagnose(
     >>> print(diagnose((shifted, truth)).verdict.sentence)
     Verdict: colluding. Members' errors cancel: ...
     """
+    names = ("test",) if len(predictions) == 1 else ("train", "test")
+    if len(predictions) > 2 or all(part is None for part in predictions):
+        got = len(predictions) if len(predictions) > 2 else "no"
+        raise ValueError(
+            f"pass diagnose(pred_test) or diagnose(pred_train, pred_test), got {got} predictions"
+        )
     splits = {
-        name: Split.of(predictions, loss=loss, combine=combine, weights=weights)
-        for name, predictions in (("train", pred_train), ("test", pred_test))
-        if predictions is not None
+        name: Split.of(part, loss=loss, combine=combine, weights=weights)
+        for name, part in zip(names, predictions, strict=True)
+        if part is not None
     }
-    if not splits:
-        raise ValueError("a diagnosis needs predictions on train or test data, got neither")
     _check_alike(splits)
     judged_on = "test" if "test" in splits else "train"
     judged = splits[judged_on]
