@@ -91,11 +91,57 @@ def test_auto_chooses_the_beta_that_a_loop_over_folds_would() -> None:
             error = ((alone.predict(X[test]) - y[test]) ** 2).mean() / scale**2
             score = found[f"split{fold}_test_score"][place]
             assert score == pytest.approx(-error, rel=1e-3)
-    assert auto.beta_ == betas[int(np.argmax(found["mean_test_score"]))]
-    assert found["rank_test_score"][betas.index(auto.beta_)] == 1
+    errors = -np.array([found[f"split{fold}_test_score"] for fold in range(3)]).T
+    best = errors[errors.mean(1).argmin()]
+    within = errors.mean(1) <= best.mean() + best.std(ddof=1) / np.sqrt(3)
+    assert auto.beta_ == betas[int(np.argmax(within))]
+    np.testing.assert_allclose(found["se_test_score"], errors.std(1, ddof=1) / np.sqrt(3))
+    assert found["status"][betas.index(auto.beta_)] == "chosen"
     same = regressor(beta=auto.beta_, early_stopping=False).fit(X, y)
     np.testing.assert_array_equal(auto.predict(X), same.predict(X))
     assert not hasattr(auto.set_params(beta=None).fit(X, y), "cv_results_")
+
+
+def test_auto_takes_no_beta_by_noise() -> None:
+    """Errors on iris differ by a hundredth of their spread: the plain ensemble is as good."""
+    auto = classifier(beta="auto", betas=(1.0, 0.5, 0.0), cv=3, random_state=2).fit(*IRIS)
+    found = auto.cv_results_
+    assert found["mean_test_score"][2] < found["mean_test_score"].max()
+    assert auto.beta_ == 0
+    assert list(found["status"]) == ["within one standard error"] * 2 + ["chosen"]
+
+
+def test_auto_takes_no_beta_whose_members_collude(monkeypatch: pytest.MonkeyPatch) -> None:
+    """β = 1 has the lowest error, with and without a clear gain; its verdict decides."""
+    from dissensus.sklearn import base
+
+    X, y = FRIEDMAN
+    plain, clear, unclear = [0.60, 0.62, 0.61], [0.30, 0.32, 0.31], [0.595, 0.56, 0.60]
+    for joint, words, chosen in (
+        (clear, "healthy", 1.0),
+        (clear, "colluding", 1.0),
+        (unclear, "healthy", 1.0),
+        (unclear, "colluding", 0.0),
+    ):
+        errors, verdicts = np.array([plain, joint]), ["healthy"] * 3 + [words] * 3
+        monkeypatch.setattr(base, "judge_folds", lambda *_, e=errors, v=verdicts: (e.ravel(), v))
+        model = regressor(beta="auto", betas=(0.0, 1.0), cv=3, max_iter=1).fit(X, y)
+        assert model.beta_ == chosen
+        assert list(model.cv_results_["verdict"]) == ["healthy", words]
+
+
+def test_auto_judges_the_members_of_each_fold() -> None:
+    """Verdicts equal those of ``diagnose`` on the same folds."""
+    X, y = FRIEDMAN
+    splits = list(KFold(2).split(X))
+    settings = {"early_stopping": False, "max_iter": 60, "n_estimators": 5}
+    auto = regressor(beta="auto", betas=(0.0, 1.0), cv=splits, **settings).fit(X, y)
+    for place, beta in enumerate((0.0, 1.0)):
+        for fold, (train, test) in enumerate(splits):
+            alone = regressor(beta=beta, **settings).fit(X[train], y[train])
+            word = alone.diagnose(X[test], y[test], X[train], y[train]).verdict.word
+            assert auto.cv_results_[f"split{fold}_verdict"][place] == word
+    assert set(auto.cv_results_["verdict"]) == {"healthy", "colluding"}
 
 
 def test_auto_trains_all_folds_and_betas_as_one_fleet(monkeypatch: pytest.MonkeyPatch) -> None:

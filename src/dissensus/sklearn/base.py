@@ -24,7 +24,7 @@ from dissensus.sklearn.trainings import (
     combination,
     cv_results,
     folds,
-    held_out_errors,
+    judge_folds,
     make_trainings,
     objective_of,
     with_beta,
@@ -45,7 +45,8 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     ``objective_``, ``loss_curve_`` and ``validation_loss_curve_`` (the ensemble's error on training
     and held-out rows after each epoch; the latter None without early stopping), ``columns_`` and
     ``standard_`` (how columns become inputs); with ``beta`` also ``beta_``, and with ``"auto"``
-    ``cv_results_`` in the form that ``GridSearchCV`` gives it.
+    ``cv_results_`` in the form that ``GridSearchCV`` gives it, with standard errors, verdicts and
+    the ``status`` of each β beside the scores.
     """
 
     _loss: str
@@ -82,9 +83,10 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             ``dissensus.objectives``. ``"independent"`` is the plain deep ensemble.
         ``beta``, ``betas``, ``cv``
             β of ``(1 − β) mean ERR + β ERR`` (``Augmented``): None leaves the objective as it is, a
-            number in [0, 1] is taken, ``"auto"`` takes the one of ``betas`` with the least error in
-            cross-validation, all folds and all β trained side by side. ``cv`` is a number of folds,
-            a splitter or pairs of indices.
+            number in [0, 1] is taken, ``"auto"`` takes the smallest of ``betas`` whose error in
+            cross-validation is within one standard error of the best, and none whose members
+            collude unless its gain is clear (:mod:`dissensus.sweeps.selection`). All folds and all
+            β train side by side. ``cv`` is a number of folds, a splitter or pairs of indices.
         ``learning_rate_init``, ``schedule``, ``max_iter``, ``batch_size``, ``alpha``
             AdamW's learning rate and its course (``"cosine"``, ``"constant"``, ``"multistep:…"``),
             epochs, rows in a batch, and weight decay.
@@ -190,10 +192,11 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         ]
         trainings = self._trainings([job for job, _ in jobs], seed)
         held_out = [job.standard.tensors(test) for job, test in jobs]
-        errors = held_out_errors(trainings, held_out, bool(self.verbose))
-        self.cv_results_ = cv_results(self.betas, errors.reshape(len(self.betas), -1))
-        best = int(np.argmax(self.cv_results_["mean_test_score"]))
-        return float(self.betas[best])
+        errors, verdicts = judge_folds(trainings, held_out, bool(self.verbose))
+        overlap = float(np.mean([len(test) / len(train) for train, test in splits]))
+        errors = errors.reshape(len(self.betas), -1)
+        self.cv_results_, found = cv_results(self.betas, errors, verdicts, overlap)
+        return float(self.betas[found.chosen])
 
     def _keep(self, job: Job, training: Training) -> None:
         """Keep the ensemble, in float64 and on the CPU, and its history."""

@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv, train_test_split
 from torch import Tensor
 
+from dissensus.diagnostics import Split
+from dissensus.diagnostics import judge as verdict_of
 from dissensus.ensemble import Ensemble
 from dissensus.losses import natural_combination
 from dissensus.models import mlp
 from dissensus.objectives import Augmented, Independent, LearnerDropout, Objective, parse
 from dissensus.objectives.interpolation import Interpolation
 from dissensus.sklearn.rows import Floats, Rows, Standard, pad
+from dissensus.sweeps.selection import Selection, overall_verdict, select_setting
 from dissensus.training import Optimizer, Recipe, Training, fit_fleet
 from dissensus.training.meters import judge
 
@@ -32,7 +35,7 @@ __all__ = [
     "combination",
     "cv_results",
     "folds",
-    "held_out_errors",
+    "judge_folds",
     "make_trainings",
     "objective_of",
     "with_beta",
@@ -245,38 +248,60 @@ def _equal_folds(rows: Rows, cv: int, seed: int) -> Iterable[tuple[Index, Index]
     return splits
 
 
-def held_out_errors(
+def judge_folds(
     trainings: Sequence[Training], held_out: Sequence[tuple[Tensor, ...]], progress: bool
-) -> Floats:
-    """The ensemble's error of each training on its held-out rows, after training all of them."""
+) -> tuple[Floats, list[str]]:
+    """Train all; the ensemble's error of each on its held-out rows, and its verdict there."""
     histories = fit_fleet(trainings, progress=progress, keep_failed=True)
-    errors = np.full(len(trainings), np.inf)
+    errors, verdicts = np.full(len(trainings), np.inf), ["not judged"] * len(trainings)
     for place, (training, history) in enumerate(zip(trainings, histories, strict=True)):
         if history.ended.startswith("failed"):
             continue
-        x, y, *weights = (tensor.to(training.ens.device) for tensor in held_out[place])
-        with training.ens.evaluating():
-            metrics = judge(training.ens(x), y, training.ens.combine, *weights)
+        ens = training.ens
+        x, y, *weights = (tensor.to(ens.device) for tensor in held_out[place])
+        with ens.evaluating(), torch.no_grad():
+            outputs, train = ens(x), ens(training.train[0])
+        metrics = judge(outputs, y, ens.combine, *weights)
         count = float(weights[0].sum()) if weights else len(x)
         errors[place] = float(metrics["ensemble_error"]) / count
-    return errors
+        pairs = (outputs, y), (train, training.train[1])
+        if np.isfinite(errors[place]):
+            verdicts[place] = verdict_of(
+                *(Split.of(pair, combine=ens.combine) for pair in pairs)
+            ).word
+    return errors, verdicts
 
 
-def cv_results(betas: Sequence[float], errors: Floats) -> dict[str, Any]:
-    """Errors ``[β, folds]`` in the form of ``GridSearchCV.cv_results_``.
+def cv_results(
+    betas: Sequence[float], errors: Floats, verdicts: Sequence[str], overlap: float
+) -> tuple[dict[str, Any], Selection]:
+    """Errors ``[β, folds]`` in the form of ``GridSearchCV.cv_results_``, and the choice of β.
 
-    Scores are minus the errors, so that higher is better.
+    Scores are minus the errors, so that higher is better. ``se_test_score`` is the standard error
+    of the mean, ``difference`` and ``se_difference`` are of the paired differences of errors to the
+    best, ``verdict`` is over folds, and ``status`` says what the rule of
+    :mod:`dissensus.sweeps.selection` made of each β.
     """
+    words = np.array(verdicts).reshape(errors.shape)
+    overall = [overall_verdict(row.tolist()) for row in words]
+    found = select_setting(errors.tolist(), betas=betas, verdicts=overall, overlap=overlap)
     scores = -errors
     mean = scores.mean(1)
     with np.errstate(invalid="ignore"):  # a β whose training failed has an infinite error
         spread = scores.std(1)
     ranks = np.argsort(np.argsort(-mean, kind="stable"), kind="stable") + 1
+    folds = range(scores.shape[1])
     return {
         "param_beta": np.array(betas, dtype=np.float64),
         "params": [{"beta": float(beta)} for beta in betas],
-        **{f"split{fold}_test_score": scores[:, fold] for fold in range(scores.shape[1])},
+        **{f"split{fold}_test_score": scores[:, fold] for fold in folds},
         "mean_test_score": mean,
         "std_test_score": spread,
         "rank_test_score": ranks.astype(np.int32),
-    }
+        "se_test_score": np.array(found.standard_errors),
+        "difference": np.array(found.differences),
+        "se_difference": np.array(found.difference_errors),
+        **{f"split{fold}_verdict": words[:, fold] for fold in folds},
+        "verdict": np.array(overall),
+        "status": np.array(found.status),
+    }, found
