@@ -6,20 +6,24 @@ import torch
 from scipy.stats import skew
 
 from dissensus.data import Table, load_table
-from dissensus.data.table import Scaler, one_hot
+from dissensus.data.preparation import Column, Preparation
+from dissensus.data.table import Scaler
 
 
 def toy(rows: int = 200, log_skew: float | None = None) -> Table:
     rng = np.random.default_rng(0)
     numbers = np.stack([rng.normal(5, 3, rows), np.exp(rng.normal(0, 1.5, rows))], 1)
-    hot, names = one_hot([str(i % 3) for i in range(rows)], "kind")
+    columns = (
+        Column("plain", "number"),
+        Column("skewed", "number"),
+        Column("kind", "category", ("0", "1", "2")),
+    )
     return Table(
         "toy",
         "regression",
-        np.concatenate([numbers, hot], 1),
+        np.concatenate([numbers, np.eye(3)[np.arange(rows) % 3]], 1),
         rng.normal(100, 20, rows),
-        ("plain", "skewed", *names),
-        np.array([True, True, False, False, False]),
+        Preparation(columns),
         np.arange(rows),
         log_skew=log_skew,
     )
@@ -92,12 +96,12 @@ def test_gaps_are_filled_with_the_training_mean() -> None:
     assert scaler(np.array([[np.nan]])).tolist() == [[0.0]]
 
 
-def test_one_hot_orders_numbers_as_numbers() -> None:
-    hot, names = one_hot(["10", "2", "10"], "n", drop_first=False)
-    assert names == ["n=2", "n=10"]
-    assert hot.tolist() == [[0, 1], [1, 0], [0, 1]]
-    assert one_hot(["10", "2", "10"], "n", drop_first=True)[1] == ["n=10"]
-    assert one_hot(["a", "a"], "n", drop_first=True)[0].shape == (2, 0)
+def test_a_weight_fills_as_a_repetition_does() -> None:
+    x = np.array([[1.0, np.nan], [np.nan, np.nan], [5.0, np.nan]])
+    weighed = Scaler.fit(x, np.ones(2, bool), weights=np.array([3.0, 1.0, 1.0]))
+    repeated = Scaler.fit(x[[0, 0, 0, 1, 2]], np.ones(2, bool))
+    assert weighed.fill.tolist() == repeated.fill.tolist() == [2.0, 0.0]
+    assert np.allclose(weighed.scale, repeated.scale)
 
 
 def test_without_standardisation_numbers_stay_raw() -> None:

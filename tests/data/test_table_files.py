@@ -87,7 +87,7 @@ def test_gaps_are_counted_and_the_ways_out_named(csv: Path) -> None:
         r"missing='drop' .*missing='fill' .*drop="
     )
     with pytest.raises(ValueError, match=message):
-        load(csv, target="price")
+        load(csv, target="price", missing="error")
 
 
 def test_rows_with_gaps_can_be_dropped(csv: Path) -> None:
@@ -99,9 +99,12 @@ def test_rows_with_gaps_can_be_dropped(csv: Path) -> None:
 
 def test_gaps_can_be_filled_from_the_training_rows(csv: Path) -> None:
     csv.write_text(GAPS)
-    table = load_table(csv, target="price", missing="fill")
-    assert table.features == ("rooms", "town=Bonn", "town=Köln", "town=missing", "floor")
-    assert np.isnan(table.x[1]).tolist() == [True, False, False, False, True]
+    table = load_table(csv, target="price")
+    town = ("town=Bonn", "town=Köln", "town=missing")
+    assert table.features == ("rooms", "rooms=missing", *town, "floor", "floor=missing")
+    assert np.isnan(table.x[1]).tolist() == [True, *[False] * 4, True, False]
+    assert table.x[1, [1, 6]].tolist() == [1, 1]
+    assert not table.x[0, [1, 6]].any()
     for seed in range(6):
         data = table.split(seed, val=0, test=2)
         for part, (x, _) in data.splits().items():
@@ -131,7 +134,8 @@ def test_a_target_cannot_be_filled(csv: Path) -> None:
         (FLATS, {"target": "price", "missing": "guess"}, "missing must be 'error', 'drop' or"),
         (FLATS, {"target": "price", "task": "rank"}, "task must be 'classification' or"),
         (FLATS, {"target": "town", "task": "regression"}, "holds text such as 'Bonn'; regress"),
-        (FLATS, {"target": "price", "max_levels": 2}, "'town' is text with 3 different values"),
+        (FLATS, {"target": "price", "max_levels": 1}, "max_levels must be an integer of at least"),
+        ("a,b\n,1\n,2\n", {"target": "b"}, "no column is left to learn from: a: dropped, it is"),
         (FLATS, {"target": "price", "nan": "drop"}, "no option 'nan'; known are target,"),
         ("a,a\n1,2\n", {"target": "a"}, "names columns twice: a"),
         ("a,b\n1\n", {"target": "b"}, "data row 1 has 1 values, the header 2; the separator"),
@@ -182,7 +186,7 @@ def test_parquet_gives_the_same_as_csv(csv: Path) -> None:
     columns["rooms"][1] = None
     parquet.write_table(pyarrow.table(columns), path)
     with pytest.raises(ValueError, match="rooms: 1, of 6 rows"):
-        load(path, target="price")
+        load(path, target="price", missing="error")
     path.write_bytes(b"PAR1 no")
     with pytest.raises(ValueError, match="cannot be read as Parquet"):
         load(path, target="price")

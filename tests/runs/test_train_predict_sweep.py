@@ -49,3 +49,38 @@ def test_sweep_returns_its_summary(tmp_path: Path) -> None:
     assert "Best by validation (*)" in str(summary)
     with pytest.raises(ValueError, match="sweep has no option 'repeat'; did you mean 'repeats'"):
         ds.sweeps.sweep(**asked, repeat=2)
+
+
+def test_a_table_with_gaps_dates_and_names_trains_predicts_and_is_evaluated(
+    tmp_path: Path,
+) -> None:
+    """New rows are filled, encoded and scaled as the run did it, from data.json alone."""
+    rows = [
+        f"{'' if i % 9 == 0 else i % 5},{'NA' if i % 11 == 0 else 'ab'[i % 2]},flat {i},"
+        f"2024-{1 + i % 12:02}-05,{i % 5 + i % 2}.5"
+        for i in range(60)
+    ]
+    file = tmp_path / "flats.csv"
+    file.write_text("rooms,kind,name,sold,price\n" + "\n".join(rows) + "\n")
+    run = ds.runs.train(data=str(file), target="price", out=tmp_path / "run", **SMALL)
+    assert run.prepared == (
+        "4 columns: 1 number, 1 category, 1 date; filled 2 (rooms, kind); dropped 1: name "
+        "(id-like: 60 different values in 60 rows)"
+    )
+    assert "Prepared: 4 columns" in " ".join(str(run).split())
+    data = ds.data.load(file, target="price")
+    expected = data.original(ds.load(tmp_path / "run").predict(data.test[0]))
+    new = tmp_path / "new.csv"
+    chosen = [rows[number].rpartition(",")[0] for number in data.rows["test"].tolist()]
+    new.write_text("rooms,kind,name,sold\n" + "\n".join(chosen) + "\n")
+    predictions = ds.runs.predict(tmp_path / "run", new)
+    np.testing.assert_allclose(predictions.arrays["mean"], expected, rtol=1e-5)
+    found = ds.runs.evaluate(tmp_path / "run", data=str(file))
+    assert found.metrics["examples"] == 60
+    columns = {"rooms": [3, None], "kind": ["c", "b"], "sold": ["2024-01-05", "2030-01-05"]}
+    strange = ds.runs.predict(tmp_path / "run", columns)
+    assert np.isfinite(strange.arrays["mean"]).all()
+    (remark,) = strange.remarks
+    assert remark.startswith("kind: 1 of 2 rows hold none of its levels, such as c")
+    with pytest.raises(ValueError, match="the dict lacks the column 'kind'"):
+        ds.runs.predict(tmp_path / "run", {"rooms": [1], "sold": ["2024-01-05"]})

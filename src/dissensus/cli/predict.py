@@ -29,10 +29,10 @@ def predict(
     Predict new inputs with a run.
 
     Inputs are .npz (the array x, or the only one), .npy, a table with the columns of the training
-    table, or shards (.tar, 'new-*.parquet'), in the units of the source: what training standardised
-    is standardised here, by the same statistics. The output, .npz or .csv, has for a classifier
-    probs [rows, classes], labels [rows] (positions in classes) and classes, for a regression
-    mean [rows, outputs] in the units of the target.
+    table, or shards (.tar, 'new-*.parquet'), in the units of the source: what training filled,
+    encoded and standardised is so here, by the same statistics. The output, .npz or .csv, has for a
+    classifier probs [rows, classes], labels [rows] (positions in classes) and classes, for a
+    regression mean [rows, outputs] in the units of the target.
 
     Examples
 
@@ -48,6 +48,8 @@ def predict(
     if predictions.ignored_columns:
         unknown = ", ".join(predictions.ignored_columns)
         note(f"columns of {input} that the run does not know: {unknown}")
+    for text in predictions.remarks:
+        note(text)
     say(f"{len(predictions)} predictions written to {output}: {', '.join(predictions.arrays)}")
 
 

@@ -32,6 +32,7 @@ from dissensus.data.images import fit_images
 from dissensus.data.input_files import Inputs, read_inputs
 from dissensus.data.inputs import find_inputs, take_part
 from dissensus.data.on_disk import Examples, is_shards
+from dissensus.data.preparation import Preparation
 from dissensus.data.sets import DATASETS, FORMATS, OOD_SETS, load, load_ood, load_table
 from dissensus.data.strangers import STRANGERS, Strangers
 from dissensus.data.table import Scaler, Table
@@ -51,6 +52,7 @@ __all__ = [
     "FeatureWriter",
     "ImageFolder",
     "Inputs",
+    "Preparation",
     "Scaler",
     "StoredRows",
     "Strangers",

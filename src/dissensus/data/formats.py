@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -28,10 +27,8 @@ __all__ = [
     "is_missing",
     "list_names",
     "missing_counts",
-    "name_gaps",
     "open_image",
     "open_parquet",
-    "parse_numbers",
     "parse_separated",
     "read_cifar",
     "read_columns",
@@ -109,16 +106,6 @@ _SEPARATORS = ",;\t|"
 def is_missing(value: str) -> bool:
     """Whether a cell says that there is no value."""
     return value.strip().lower() in MISSING
-
-
-def name_gaps(values: Iterable[str]) -> list[str]:
-    """The levels of a column of text; gaps are the level ``missing``."""
-    return ["missing" if is_missing(value) else value for value in values]
-
-
-def parse_numbers(values: Iterable[str]) -> NDArray[np.float64]:
-    """A column as floats with NaN for gaps; raise for text."""
-    return np.array([math.nan if is_missing(value) else float(value) for value in values])
 
 
 def missing_counts(columns: Mapping[str, Sequence[str]]) -> dict[str, int]:

@@ -12,14 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.formats import (
-    TABLE_SUFFIXES,
-    list_names,
-    name_gaps,
-    parse_numbers,
-    read_columns,
-)
+from dissensus.data.column_values import find_gaps, raw_columns, text_column
+from dissensus.data.formats import TABLE_SUFFIXES, list_names, read_columns
 from dissensus.data.on_disk import Examples, is_shards, open_shards
+from dissensus.data.preparation import Preparation
 from dissensus.data.table import Scaler
 from dissensus.files import read_npy, read_npz
 
@@ -65,7 +61,8 @@ class Inputs:
     """Inputs ``x`` ``[rows, …]``, in memory or read by slices, under a ``name``.
 
     ``y`` are their targets where they are known and those of the training data, ``groups`` a number
-    for each row where a file gives them, ``ignored`` the columns of a table that were not used.
+    for each row where a file gives them. Of a table, ``ignored`` are the columns that training did
+    not know, and ``remarks`` sentences about values that it did not know.
     """
 
     name: str
@@ -73,6 +70,7 @@ class Inputs:
     y: Tensor | None = None
     groups: Tensor | None = None
     ignored: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.x)
@@ -100,39 +98,41 @@ class Inputs:
 
 
 def read_inputs(
-    path: str | Path,
+    source: Any,
     like: InputSpec,
     *,
     target: str | None = None,
     header: bool = True,
     labelled: bool = False,
 ) -> Inputs:
-    """Inputs from a file or shards, in the units of the source, treated as those of ``like`` were.
+    """Inputs from a file, shards or a DataFrame, treated as those of ``like`` were.
 
     An ``.npz`` holds ``x`` (or one array of any name) and, if ``labelled``, ``y``; a table has the
     columns that the training table had (``header=False``: no names in its first line), and
-    ``target`` is the one to be predicted. Numbers are in the units of the source: what was
-    standardised in training is standardised here by the statistics of the training rows, and
-    unsigned bytes for a model of images are divided by 255. Shards (``.tar``, or a pattern of
-    ``.tar`` or ``.parquet``) stay on disk.
+    ``target`` is the one to be predicted. A DataFrame, or a dict of columns, is a table too.
+    Numbers are in the units of the source: what was filled, encoded and standardised in training is
+    so here, by the statistics of the training rows, and unsigned bytes for a model of images are
+    divided by 255. Shards (``.tar``, or a pattern of ``.tar`` or ``.parquet``) stay on disk.
     """
-    if is_shards(path):
-        examples = _open_shards(path, like, labelled=labelled)
+    is_path = isinstance(source, str | Path)
+    if is_path and is_shards(source):
+        examples = _open_shards(source, like, labelled=labelled)
         # Examples on disk stand in for tensors; what takes inputs knows them.
         x, y = cast(Tensor, examples), cast("Tensor | None", examples.targets)
-        return Inputs(Path(path).stem, x, y)
-    path = Path(path).expanduser()
-    ignored: tuple[str, ...] = ()
-    if not path.is_file():
+        return Inputs(Path(source).stem, x, y)
+    path = Path(source).expanduser() if is_path else Path("table")
+    unknown: dict[str, tuple[str, ...]] = {}
+    if is_path and not path.is_file():
         raise ValueError(f"there is no file {path}")
-    if path.suffix.lower() in TABLE_SUFFIXES:
-        rows, targets, ignored = _read_table(path, like, target, header=header, labelled=labelled)
+    if not is_path or path.suffix.lower() in TABLE_SUFFIXES:
+        table, layout = path if is_path else source, {"header": header, "labelled": labelled}
+        rows, targets, unknown = _read_table(table, like, target, **layout)
     else:
         rows, targets = read_arrays(path, labelled=labelled)
     rows = _standardize(_check(rows, like, path), like)
     x = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float32))
     y = None if targets is None else _encode_targets(targets, like, path)
-    return Inputs(path.stem, x, y, ignored=ignored)
+    return Inputs(path.stem, x, y, **unknown)
 
 
 def _open_shards(path: str | Path, like: InputSpec, *, labelled: bool) -> Examples:
@@ -197,88 +197,49 @@ def _check(x: Array, like: InputSpec, path: Path) -> Array:
 
 
 def _standardize(x: Array, like: InputSpec) -> Array:
-    """Flat inputs scaled by the statistics of the training rows, where training did so."""
+    """Flat inputs filled and scaled by the statistics of the training rows, where training did."""
     notes = like.preprocessing
-    if "feature_mean" not in notes:
-        _check_gaps(x)
-        return x
-    logged = set(notes.get("log_features", ()))
-    log = np.array([name in logged for name in like.features] or [False] * x.shape[1])
-    mean, scale = np.array(notes["feature_mean"]), np.array(notes["feature_std"])
-    fill = notes.get("feature_fill")
-    if fill is None:
-        _check_gaps(x)
-    return Scaler(log, mean if fill is None else np.array(fill), mean, scale)(x)
-
-
-def _check_gaps(x: Array) -> None:
-    bad = int((~np.isfinite(x)).sum())
-    if bad:
-        raise ValueError(f"the inputs hold {bad} missing, NaN or infinite of {x.size} values")
+    filled = "feature_fill" in notes
+    bad = np.isinf(x) if filled else ~np.isfinite(x)
+    if bad.any():
+        kinds = "infinite" if filled else "missing, NaN or infinite"
+        raise ValueError(f"the inputs hold {int(bad.sum())} {kinds} of {x.size} values")
+    return Scaler.from_dict(notes, like.features)(x) if "feature_mean" in notes else x
 
 
 # ---- tables -------------------------------------------------------------------------------------
 
 
 def _read_table(
-    path: Path, like: InputSpec, target: str | None, *, header: bool, labelled: bool
-) -> tuple[Array, Array | None, tuple[str, ...]]:
-    if not like.features:
+    table: Any, like: InputSpec, target: str | None, *, header: bool, labelled: bool
+) -> tuple[Array, Array | None, dict[str, tuple[str, ...]]]:
+    """Inputs, targets if ``labelled``, and the columns and values that training did not know."""
+    is_file = isinstance(table, Path)
+    where = table.name if is_file else f"the {type(table).__name__}"
+    if "preparation" not in like.preprocessing:
         raise ValueError(
-            f"{like.name} was not a table with named columns, so that {path.name} cannot be "
-            "matched with it; give the inputs as .npz"
+            f"{like.name} was not a table with named columns, so that {where} cannot be matched "
+            "with it; give the inputs as .npz"
         )
-    columns = read_columns(path, header=header)
-    used: set[str] = set()
-    x = np.stack([_column(feature, columns, used, path) for feature in like.features], 1)
-    _check_levels(columns, used, like.features, path)
-    y = None
-    if labelled:
-        if target is None or target not in columns:
-            raise ValueError(f"{path} lacks the column {target!r}, which is to be predicted")
-        y = np.array(columns[target])
-    return x, y, tuple(name for name in columns if name not in used and name != target)
-
-
-def _column(
-    feature: str, columns: Mapping[str, Sequence[str]], used: set[str], path: Path
-) -> NDArray[np.float64]:
-    """One input column: the numbers of a column, or 0 and 1 for one level of it."""
-    if feature in columns:
-        used.add(feature)
-        try:
-            return parse_numbers(columns[feature])
-        except ValueError as error:
-            raise ValueError(f"{path}: column {feature!r} must hold numbers: {error}") from error
-    owner = _owner(feature, columns)
-    if owner is None:
-        raise ValueError(
-            f"{path} lacks the column {feature.partition('=')[0]!r}, which the run was trained "
-            f"with; it has {list_names(columns)}"
-        )
-    used.add(owner)
-    level = feature.removeprefix(f"{owner}=")
-    return np.array([float(value == level) for value in name_gaps(columns[owner])])
-
-
-def _owner(feature: str, columns: Mapping[str, Sequence[str]]) -> str | None:
-    """The column that a 0/1 feature such as ``town=Bonn`` is a level of."""
-    owners = [name for name in columns if feature.startswith(f"{name}=")]
-    return max(owners, key=len, default=None)
-
-
-def _check_levels(
-    columns: Mapping[str, Sequence[str]], used: set[str], features: Sequence[str], path: Path
-) -> None:
-    """Raise for a level that training never saw: no column would stand for it."""
-    for name in used - set(features):
-        known = [f.removeprefix(f"{name}=") for f in features if _owner(f, columns) == name]
-        strange = sorted(set(name_gaps(columns[name])) - set(known))
-        if strange:
-            raise ValueError(
-                f"{path}: column {name!r} holds {strange[0]!r}, which the training table did not; "
-                f"it had {list_names(known)}"
-            )
+    preparation = Preparation.from_dict(like.preprocessing["preparation"])
+    if is_file:
+        columns = read_columns(table, header=header)
+        raw = {name: text_column(values) for name, values in columns.items()}
+    else:
+        raw = raw_columns(table)
+    x = preparation.encode(raw, where)
+    known = {target, *(column.name for column in preparation.columns)}
+    ignored = tuple(name for name in raw if name not in known)
+    unknown = {"ignored": ignored, "remarks": preparation.remarks(raw)}
+    if not labelled:
+        return x, None, unknown
+    if target is None or target not in raw:
+        raise ValueError(f"{where} lacks the column {target!r}, which is to be predicted")
+    y = raw[target]
+    gaps = int(find_gaps(y).sum())
+    if gaps:
+        raise ValueError(f"{where}: the target {target!r} is missing in {gaps} of {len(y)} rows")
+    return x, y, unknown
 
 
 # ---- targets ------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ split alone.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,17 +17,9 @@ import torch
 from numpy.typing import NDArray
 
 from dissensus.data.dataset import PARTS, Data, check_task, split_rows, tensors
-from dissensus.data.formats import name_gaps, parse_numbers
+from dissensus.data.preparation import Preparation
 
-__all__ = [
-    "Scaler",
-    "Table",
-    "check_finite",
-    "encode_columns",
-    "numeric_column",
-    "one_hot",
-    "sort_levels",
-]
+__all__ = ["Scaler", "Table"]
 
 Floats = NDArray[np.float64]
 
@@ -57,9 +48,9 @@ class Scaler:
     ) -> Scaler:
         """Estimate everything on ``x``, the training rows ``[rows, columns]``.
 
-        With ``weights`` ``[rows]`` the mean and the deviation are weighted.
+        With ``weights`` ``[rows]`` means and deviations are weighted.
         """
-        fill = _column_means(x)
+        fill = _known_means(x, weights)
         x = np.where(np.isnan(x), fill, x)
         log = np.zeros(x.shape[1], dtype=bool)
         if log_skew is not None:
@@ -77,6 +68,22 @@ class Scaler:
             np.where(scaled & ~constant, scale, 1.0),
         )
 
+    def to_dict(self, features: Sequence[str]) -> dict[str, Any]:
+        """Plain JSON values, for ``Data.preprocessing``; ``features`` are the columns' names."""
+        return {
+            "feature_mean": self.mean.tolist(),
+            "feature_std": self.scale.tolist(),
+            "log_features": [name for name, log in zip(features, self.log, strict=False) if log],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], features: Sequence[str]) -> Scaler:
+        """What :meth:`to_dict` gave."""
+        mean, scale = np.array(values["feature_mean"]), np.array(values["feature_std"])
+        logged = set(values.get("log_features", ()))
+        log = np.array([name in logged for name in features] or [False] * len(mean))
+        return cls(log, np.array(values.get("feature_fill", mean)), mean, scale)
+
     def __call__(self, x: Floats) -> Floats:
         """Transform rows ``[rows, columns]``; training rows or others."""
         x = np.where(np.isnan(x), self.fill, x)
@@ -84,10 +91,10 @@ class Scaler:
         return scaled
 
 
-def _column_means(x: Floats) -> Floats:
-    known = ~np.isnan(x)
-    total = np.where(known, x, 0.0).sum(0)
-    means: Floats = total / np.maximum(known.sum(0), 1)
+def _known_means(x: Floats, weights: Floats | None) -> Floats:
+    """The mean of each column's known values; 0 where there are none."""
+    counts = np.where(np.isnan(x), 0.0, 1.0 if weights is None else weights[:, None])
+    means: Floats = (np.nan_to_num(x) * counts).sum(0) / np.maximum(counts.sum(0), 1e-300)
     return means
 
 
@@ -109,19 +116,18 @@ def _signed_log(x: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """A table in raw units: ``x`` ``[rows, columns]``, ``y`` labels or numbers.
+    """A table in raw units: ``x`` ``[rows, features]``, ``y`` labels or numbers.
 
-    ``scaled`` marks the columns to standardise (the numeric ones; one-hot columns stay 0 and 1).
-    ``ids`` are the row numbers in the source file. ``log_skew`` is the skewness above which a
-    column that is not negative on the training rows is replaced by its log1p; None: never.
+    ``preparation`` says how columns became ``x``, ``ids`` are the row numbers in the source file.
+    ``log_skew`` is the skewness above which a column that is not negative on the training rows is
+    replaced by its log1p; None: never.
     """
 
     name: str
     task: str
     x: Floats
     y: NDArray[Any]
-    features: tuple[str, ...]
-    scaled: NDArray[np.bool_]
+    preparation: Preparation
     ids: NDArray[np.int64]
     classes: tuple[str, ...] = ()
     log_skew: float | None = None
@@ -130,12 +136,22 @@ class Table:
     standardize: bool = True  # unless a split says otherwise
 
     def __post_init__(self) -> None:
-        rows, columns = self.x.shape
+        rows, features = self.x.shape
         check_task(self.task)
         if not (len(self.y) == len(self.ids) == rows):
             raise ValueError(f"{self.name}: x, y and ids differ in their number of rows")
-        if not (len(self.features) == len(self.scaled) == columns):
-            raise ValueError(f"{self.name}: x, features and scaled differ in their columns")
+        if len(self.features) != features:
+            raise ValueError(f"{self.name}: x and preparation differ in their number of features")
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the columns of ``x``."""
+        return self.preparation.features
+
+    @property
+    def scaled(self) -> NDArray[np.bool_]:
+        """Which columns of ``x`` are standardised; those of categories stay 0 and 1."""
+        return self.preparation.scaled
 
     def __len__(self) -> int:
         return len(self.x)
@@ -154,9 +170,10 @@ class Table:
     ) -> Data:
         """Standardised train, validation and test splits for one seed.
 
+        >>> from dissensus.data.preparation import Column
         >>> x = np.array([[1.0, 0], [2, 1], [3, 0], [4, 1], [5, 0]])
-        >>> table = Table("toy", "regression", x, x[:, 0] * 10, ("size", "is=yes"),
-        ...               np.array([True, False]), np.arange(5))
+        >>> columns = Column("size", "number"), Column("is", "category", ("yes",))
+        >>> table = Table("toy", "regression", x, x[:, 0] * 10, Preparation(columns), np.arange(5))
         >>> data = table.split(seed=1)
         >>> data.train[0][:, 0].mean().abs().item() < 1e-6, data.train[0][:, 1].unique().tolist()
         (True, [0.0, 1.0])
@@ -164,20 +181,17 @@ class Table:
         standardize = self.standardize if standardize is None else standardize
         parts = dict(zip(PARTS, split_rows(len(self), val=val, test=test, seed=seed), strict=True))
         train = parts["train"]
-        notes: dict[str, Any] = {"split_seed": seed, "notes": list(self.notes)}
         x, y = self.x, self.y
-        if standardize:
-            scaler = Scaler.fit(x[train], self.scaled, self.log_skew)
-            x = scaler(x)
-            notes |= {
-                "feature_mean": scaler.mean.tolist(),
-                "feature_std": scaler.scale.tolist(),
-                "log_features": [
-                    f for f, log in zip(self.features, scaler.log, strict=True) if log
-                ],
-            }
-        else:
-            x = np.where(np.isnan(x), _column_means(x[train]), x)
+        scaler = Scaler.fit(x[train], self.scaled & standardize, self.log_skew)
+        x = scaler(x)
+        notes: dict[str, Any] = {
+            "split_seed": seed,
+            "notes": list(self.notes),
+            "preparation": self.preparation.to_dict(),
+            **scaler.to_dict(self.features),
+        }
+        if self.preparation.missing == "fill":
+            notes["feature_fill"] = scaler.fill.tolist()
         if self.task == "regression":
             y = y.astype(np.float64).reshape(len(y), -1)
             if standardize:
@@ -196,90 +210,3 @@ class Table:
             preprocessing=notes,
             source=self.source,
         )
-
-
-def one_hot(
-    values: Sequence[str], name: str, *, drop_first: bool = False
-) -> tuple[Floats, list[str]]:
-    """0/1 columns for the levels of ``values``, in the order of :func:`sort_levels`.
-
-    >>> one_hot(["b", "a", "b"], "kind")
-    (array([[0., 1.],
-            [1., 0.],
-            [0., 1.]]), ['kind=a', 'kind=b'])
-    """
-    levels = sort_levels(values)
-    kept = levels[1:] if drop_first else levels
-    column = np.asarray(values, dtype=object)
-    hot = np.stack([column == level for level in kept], 1) if kept else np.empty((len(column), 0))
-    return hot.astype(np.float64), [f"{name}={level}" for level in kept]
-
-
-def sort_levels(values: Iterable[str]) -> list[str]:
-    """The different values, numbers first and in their order.
-
-    >>> sort_levels(["10", "b", "9", "10"])
-    ['9', '10', 'b']
-    """
-
-    def order(level: str) -> tuple[int, float, str]:
-        try:
-            return 0, float(level), level
-        except ValueError:
-            return 1, 0.0, level
-
-    return sorted(set(values), key=order)
-
-
-def numeric_column(values: Sequence[str]) -> Floats | None:
-    """The column as floats with NaN for gaps, or None if it is text or wholly empty."""
-    try:
-        numbers = parse_numbers(values)
-    except ValueError:
-        return None
-    return None if bool(np.isnan(numbers).all()) else numbers
-
-
-def check_finite(numbers: Floats, name: str) -> None:
-    """Raise for infinite values in a column."""
-    bad = int(np.isinf(numbers).sum())
-    if bad:
-        raise ValueError(f"column {name!r} holds {bad} infinite values; remove or replace them")
-
-
-def encode_columns(
-    columns: Mapping[str, Sequence[str]],
-    categorical: Collection[str] = (),
-    *,
-    max_levels: float = math.inf,
-    drop_first: bool = False,
-) -> tuple[Floats, tuple[str, ...], NDArray[np.bool_]]:
-    """Numbers, their names, and which are to be scaled: numeric columns, and one-hot ones.
-
-    Columns of text and those of ``categorical`` have a 0/1 column for each level (``drop_first``:
-    except the first); every column stays in its place.
-    """
-    blocks: list[Floats] = []
-    features: list[str] = []
-    scaled: list[bool] = []
-    for name, values in columns.items():
-        numbers = None if name in categorical else numeric_column(values)
-        if numbers is not None:
-            check_finite(numbers, name)
-            blocks.append(numbers[:, None])
-            features.append(name)
-            scaled.append(True)
-            continue
-        levels = name_gaps(values)
-        distinct = len(set(levels))
-        if distinct > max_levels:
-            raise ValueError(
-                f"column {name!r} is text with {distinct} different values, such as "
-                f"{levels[0]!r}; leave it out with drop=[{name!r}], or raise max_levels "
-                f"(now {max_levels:g})"
-            )
-        hot, names = one_hot(levels, name, drop_first=drop_first)
-        blocks.append(hot)
-        features += names
-        scaled += [False] * len(names)
-    return np.concatenate(blocks, 1), tuple(features), np.array(scaled)

@@ -1,4 +1,4 @@
-"""Tables in ``.csv``, ``.tsv`` and ``.parquet`` files: numbers standardised, text one-hot.
+"""Tables in ``.csv``, ``.tsv`` and ``.parquet`` files, with columns of any kind.
 
 >>> import tempfile, pathlib
 >>> file = pathlib.Path(tempfile.mkdtemp()) / "flats.csv"
@@ -14,16 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
+from dissensus.data.column_values import find_kind, text_column
 from dissensus.data.dataset import Request, check_task
 from dissensus.data.formats import complete_rows, list_names, missing_counts, read_columns
-from dissensus.data.table import (
-    Floats,
-    Table,
-    check_finite,
-    encode_columns,
-    numeric_column,
-    sort_levels,
-)
+from dissensus.data.preparation import MAX_LEVELS, Column, Preparation, sort_levels
+from dissensus.data.table import Floats, Table
 
 __all__ = ["read_table_file"]
 
@@ -39,21 +34,22 @@ def read_table_file(
     task: str | None = None,
     drop: Sequence[str] = (),
     categorical: Sequence[str] = (),
-    missing: str = "error",
-    max_levels: int = 50,
+    missing: str = "fill",
+    max_levels: int = MAX_LEVELS,
     log_skew: float | None = None,
     standardize: bool = True,
     header: bool = True,
 ) -> Table:
     """Read a table whose column ``target`` (a name, or a position: −1 is the last) is to be learnt.
 
-    A column is numeric if all its values are numbers, else one-hot; ``categorical`` names numeric
-    columns that are labels too. Levels are those of the whole table, so that every split has the
-    same columns. The task is classification if the target is text or yes/no, or whole numbers of
-    at most 20 different values; ``task=`` decides otherwise. ``missing`` says what happens to
-    gaps: ``"error"`` reports them, ``"drop"`` leaves out their rows, ``"fill"`` takes the mean of
-    the training rows for numbers and a level of its own for text. ``log_skew`` is that of
-    :class:`~dissensus.data.table.Table`.
+    Columns are numbers, booleans, dates or categories, or dropped if they say nothing
+    (:mod:`dissensus.data.preparation`); ``categorical`` names columns whose numbers are labels.
+    Kinds and levels are those of the whole table, so that every split has the same columns. The
+    task is classification if the target is text or yes/no, or whole numbers of at most 20 different
+    values; ``task=`` decides otherwise. ``missing`` says what happens to gaps: ``"fill"`` takes the
+    mean of the training rows for numbers and marks them, and a level of its own for text;
+    ``"drop"`` leaves out their rows, ``"error"`` reports them, both also for new rows. ``log_skew``
+    is that of :class:`~dissensus.data.table.Table`.
     """
     path = Path(path)
     columns = read_columns(path, header=header)
@@ -74,15 +70,21 @@ def read_table_file(
         raise ValueError(f"{path} has no column besides the target {goal!r}")
     task = _task(goal_values, task)
     y, classes = _labels(goal_values) if task == "classification" else _targets(goal_values, goal)
-    x, features, scaled = encode_columns(kept, categorical, max_levels=max_levels)
+    raw = {name: text_column(values) for name, values in kept.items()}
+    preparation = Preparation.fit(
+        raw,
+        categorical=categorical,
+        parse=True,
+        max_levels=_level_limit(max_levels),
+        missing="fill" if missing == "fill" else "error",
+    )
     notes = (f"target {goal}", *(f"dropped {name}" for name in drop), f"missing={missing}")
     return Table(
         path.name,
         task,
-        x,
+        preparation.encode(raw, path),
         y,
-        features,
-        scaled,
+        preparation,
         ids,
         classes=classes,
         log_skew=log_skew,
@@ -115,6 +117,12 @@ def _target(target: str | int | None, columns: dict[str, list[str]], path: Path)
     return names[target]
 
 
+def _level_limit(max_levels: int) -> int:
+    if isinstance(max_levels, bool) or not isinstance(max_levels, int) or max_levels < 2:
+        raise ValueError(f"max_levels must be an integer of at least 2, got {max_levels!r}")
+    return max_levels
+
+
 # ---- gaps ---------------------------------------------------------------------------------------
 
 
@@ -131,8 +139,8 @@ def _without_gaps(
         raise ValueError(
             f"{path} lacks values in {len(counts)} of {len(columns)} columns ({per_column}, of "
             f"{count} rows); pass missing='drop' to leave those rows out, missing='fill' to fill "
-            "them (means of the training rows; text gets a level of its own), or drop=[…] for "
-            "whole columns"
+            "them (means of the training rows, and a mark; text gets a level of its own), or "
+            "drop=[…] for whole columns"
         )
     if missing == "fill" and target in counts:
         raise ValueError(
@@ -149,10 +157,10 @@ def _task(values: Sequence[str], task: str | None) -> str:
     if task is not None:
         check_task(task)
         return task
-    numbers = numeric_column(values)
-    if numbers is None:
+    if find_kind(text_column(values), parse=True) != "number":
         return "classification"
-    whole = bool(np.isfinite(numbers).all()) and bool((numbers == np.round(numbers)).all())
+    numbers = np.array(values, dtype=np.float64)
+    whole = bool((numbers == np.round(numbers)).all()) and not np.isinf(numbers).any()
     few = len(np.unique(numbers)) <= FEW_VALUES
     return "classification" if whole and few else "regression"
 
@@ -166,11 +174,10 @@ def _labels(values: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def _targets(values: Sequence[str], name: str) -> tuple[Floats, tuple[str, ...]]:
-    numbers = numeric_column(values)
-    if numbers is None:
+    texts = text_column(values)
+    if find_kind(texts, parse=True) != "number":
         raise ValueError(
             f"the target {name!r} holds text such as {values[0]!r}; regression needs numbers: "
             "leave task out, or pass task='classification'"
         )
-    check_finite(numbers, name)
-    return numbers, ()
+    return Column(name, "number").read(texts), ()

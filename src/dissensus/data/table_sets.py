@@ -27,10 +27,12 @@ from typing import Any
 
 import numpy as np
 
+from dissensus.data.column_values import text_column
 from dissensus.data.dataset import Request
 from dissensus.data.download import RemoteFile, content, locate
 from dissensus.data.formats import complete_rows, parse_separated
-from dissensus.data.table import Table, encode_columns, numeric_column
+from dissensus.data.preparation import Column, Preparation, sort_levels
+from dissensus.data.table import Table
 
 __all__ = ["EMBEDDED_TABLES", "UCI_TABLES", "UCITable", "embedded_table", "uci_table"]
 
@@ -167,21 +169,25 @@ def uci_table(
     ids = ids[: spec.limit if limit == "paper" else _row_limit(limit)]
     left_out = {spec.target, *spec.drop, *spec.one_hot}
     numeric = [column for column in columns if column not in left_out]
-    rows = {column: [values[i] for i in ids] for column, values in columns.items()}
-    for column in (*numeric, spec.target):
-        if numeric_column(rows[column]) is None:
-            raise ValueError(f"{path}: column {column!r} is not numeric")
-    used = {column: rows[column] for column in (*numeric, *spec.one_hot)}
-    x, features, scaled = encode_columns(used, spec.one_hot, drop_first=spec.drop_first)
+    rows = {column: text_column(values[i] for i in ids) for column, values in columns.items()}
+    first = 1 if spec.drop_first else 0
+    levels = {column: tuple(sort_levels(rows[column])[first:]) for column in spec.one_hot}
+    preparation = Preparation(
+        (
+            *(Column(column, "number") for column in numeric),
+            *(Column(column, "category", levels[column]) for column in spec.one_hot),
+        ),
+        missing="error",
+    )
+    x, y = preparation.encode(rows, path), Column(spec.target, "number").read(rows[spec.target])
     if verify and x.shape[1] != spec.columns:
         raise ValueError(f"{path} gives {x.shape[1]} columns, expected {spec.columns}")
     return Table(
         name,
         "regression",
         x,
-        np.array(rows[spec.target], dtype=np.float64),
-        features,
-        scaled,
+        y,
+        preparation,
         ids,
         log_skew=log_skew,
         source=spec.file.url,
@@ -221,13 +227,13 @@ def embedded_table(name: str, request: Request | None = None, *, standardize: bo
     function, settings, task = EMBEDDED_TABLES[name]
     bunch = getattr(sklearn.datasets, function)(**settings)
     x = np.asarray(bunch.data, dtype=np.float64)
+    columns = tuple(Column(str(feature), "number") for feature in bunch.feature_names)
     return Table(
         name,
         task,
         x,
         np.asarray(bunch.target),
-        tuple(str(feature) for feature in bunch.feature_names),
-        np.ones(x.shape[1], dtype=bool),
+        Preparation(columns, missing="error"),
         np.arange(len(x), dtype=np.int64),
         classes=tuple(map(str, bunch.target_names)) if task == "classification" else (),
         source=f"embedded in scikit-learn: sklearn.datasets.{function}",

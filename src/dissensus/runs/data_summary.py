@@ -91,6 +91,14 @@ class DataSummary:
         """Write ``data.json``, whole or not at all."""
         write_text(Path(run) / SUMMARY, json.dumps(asdict(self), indent=1) + "\n")
 
+    @property
+    def prepared(self) -> str:
+        """How the columns of a table became inputs, in a sentence; empty for other data."""
+        from dissensus.data import Preparation
+
+        stored = self.preprocessing.get("preparation")
+        return "" if stored is None else Preparation.from_dict(stored).summary()
+
     def original(self, y: Tensor) -> Tensor:
         """Regression outputs in the units of the source, as ``Data.original``."""
         import torch

@@ -47,11 +47,13 @@ class PredictedInputs(Result):
     For a classifier ``probs`` [rows, classes], ``labels`` [rows] (positions in ``classes``) and
     ``classes``; for a regression ``mean`` [rows, outputs] in the units of the target. Where asked
     for, ``members`` [members, rows, outputs] and ``score_NAME`` [rows]. ``ignored_columns`` are
-    those of a table that the run does not know.
+    those of a table that the run does not know; ``remarks`` are about values in it that the
+    training table did not have.
     """
 
     arrays: Arrays
     ignored_columns: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.arrays["probs" if "probs" in self.arrays else "mean"])
@@ -95,21 +97,23 @@ class PredictedInputs(Result):
 
 def predict(
     run: str | Path,
-    input: str | Path,
+    input: Any,
     output: str | Path | None = None,
     options: Predict | None = None,
     *,
     progress: bool = False,
     **settings: Any,
 ) -> PredictedInputs:
-    """Predict the inputs in a file; ``settings`` are the fields of :class:`Predict`.
+    """Predict the inputs in a file or DataFrame; ``settings`` are the fields of :class:`Predict`.
 
-    Inputs are in the units of the source: what training standardised is standardised here, by the
-    same statistics. With ``output``, an ``.npz`` or ``.csv`` file, the predictions are saved there.
+    Inputs are in the units of the source: what training filled, encoded and standardised is so
+    here, by the same statistics. With ``output``, an ``.npz`` or ``.csv`` file, the predictions are
+    saved there.
 
     ::
 
         predictions = ds.runs.predict("runs/ldr", "x.npz", score=["pds"])
+        predictions = ds.runs.predict("runs/flats", frame)    # of pandas or polars, or a dict
         predictions.arrays["probs"], predictions.to_frame()
     """
     from dissensus.data import read_inputs
@@ -124,7 +128,7 @@ def predict(
     outputs = predict_inputs(ens, inputs.x, progress=progress)
     arrays = _arrays(ens, outputs, summary, members=options.members)
     arrays |= _scores(outputs, summary.task, options.score)
-    predictions = PredictedInputs(arrays, tuple(inputs.ignored))
+    predictions = PredictedInputs(arrays, inputs.ignored, inputs.remarks)
     if output is not None:
         predictions.save(output)
     return predictions

@@ -77,13 +77,15 @@ class Train(Settings):
 class TrainedRun(Result):
     """A run that has been trained: its folder, config and history, and metrics by split.
 
-    ``quiet`` is True if nothing of it should be printed; so for all processes but the first.
+    ``prepared`` says in a sentence how a table became inputs. ``quiet`` is True if nothing should
+    be printed; so for all processes but the first.
     """
 
     path: Path
     config: Sections
     history: History
     metrics: dict[str, dict[str, Any]]
+    prepared: str = ""
     quiet: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,6 +111,8 @@ class TrainedRun(Result):
             f"{', stopped by patience' if history.ended == 'patience' else ''}; "
             f"best epoch: {history.best_epoch}"
         )
+        if self.prepared:
+            yield f"Prepared: {self.prepared}"
         if self.metrics:
             yield metrics_table(self.metrics, short=True)
         files = "config.toml, metrics.jsonl, record.json, checkpoint, predictions/"
@@ -208,7 +212,7 @@ def _train(
         recipe=recipe,
     )
     if not processes.first:
-        return TrainedRun(out, config, history, {}, quiet)
+        return TrainedRun(out, config, history, {}, quiet=quiet)
     metrics = _write_predictions(ens, data, summary, out, history, progress=not quiet)
     record = read_record(out / RECORD) | {
         "data": {"name": summary.name, "task": summary.task, "rows": summary.rows},
@@ -216,7 +220,7 @@ def _train(
         "combine": ens.combine,
     }
     write_record(out / RECORD, record | metrics)
-    return TrainedRun(out, config, history, metrics, quiet)
+    return TrainedRun(out, config, history, metrics, summary.prepared, quiet)
 
 
 def resume_command(options: Train) -> str | None:

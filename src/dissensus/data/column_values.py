@@ -1,0 +1,182 @@
+"""Values of a column: numbers, booleans, dates or text, from frames, dicts and text of files.
+
+A raw column is an array of numbers (NaN for gaps), booleans, dates, or text (None for gaps). Each
+of :data:`READERS` turns any of them into what a column of its kind computes with, or raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dissensus.data.formats import is_missing
+
+__all__ = ["READERS", "find_gaps", "find_kind", "is_frame", "raw_columns", "text_column"]
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+
+_ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?")
+
+
+def find_gaps(read: Array) -> NDArray[np.bool_]:
+    """Where values are missing: NaN among numbers, None among text."""
+    gaps: NDArray[np.bool_] = np.equal(read, None) if read.dtype == object else np.isnan(read)
+    return gaps.astype(bool)
+
+
+def find_kind(values: Array, parse: bool) -> str:
+    """Number, boolean, date or category; with ``parse`` text of numbers alone is numbers.
+
+    >>> [find_kind(text_column(text), True) for text in (["1", "?"], ["true"], ["2024-02-29"])]
+    ['number', 'boolean', 'date']
+    """
+    by_type = {"f": "number", "i": "number", "u": "number", "b": "boolean", "M": "date"}
+    if values.dtype.kind in by_type:
+        return by_type[values.dtype.kind]
+    if all(value is None for value in values):
+        return "number"
+    for kind in ("number", "boolean", "date")[0 if parse else 1 :]:
+        try:
+            READERS[kind](values)
+        except ValueError:
+            continue
+        return kind
+    return "category"
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+def _to_numbers(values: Array) -> Floats:
+    if values.dtype.kind == "M":
+        raise ValueError(f"there are dates, such as {values[0]}")
+    if values.dtype != object:
+        numbers = values.astype(np.float64)
+        return np.where(np.isnan(numbers), np.nan, numbers)  # one NaN for all: bytes are compared
+    return np.array([np.nan if value is None else float(value) for value in values])
+
+
+def _to_booleans(values: Array) -> Floats:
+    if values.dtype == object:
+        words = {"true": 1.0, "false": 0.0}
+        read = [np.nan if value is None else words.get(value.lower(), -1.0) for value in values]
+        numbers = np.array(read)
+    else:
+        numbers = _to_numbers(values)
+    strange = ~np.isnan(numbers) & (numbers != 0) & (numbers != 1)
+    if strange.any():
+        raise ValueError(f"there is {values[strange][0]!r}, neither true nor false")
+    return numbers
+
+
+def _to_days(values: Array) -> Floats:
+    """Days since 1970, with the time of day as a fraction."""
+    if values.dtype == object:
+        for value in values:
+            if value is not None and not _ISO_DATE.fullmatch(value):
+                raise ValueError(f"{value!r} is no date such as 2024-02-29 or 2024-02-29 12:30")
+        times = [None if value is None else datetime.fromisoformat(value) for value in values]
+        values = np.array([_naive(time) for time in times], dtype="datetime64[us]")
+    elif values.dtype.kind != "M":
+        raise ValueError(f"there are numbers, such as {values[0]}")
+    days = values.astype("datetime64[us]").astype(np.int64) / 86_400e6
+    return np.where(np.isnat(values), np.nan, days)
+
+
+def _to_text(values: Array) -> Array:
+    return values if values.dtype == object else text_column(values.tolist())
+
+
+def _level(value: Any) -> str:
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value)) if whole else str(value)
+
+
+#: The reader of each kind; ``dropped`` columns are read by none.
+READERS: dict[str, Callable[[Array], Array]] = {
+    "number": _to_numbers,
+    "boolean": _to_booleans,
+    "date": _to_days,
+    "category": _to_text,
+}
+
+
+# ---- raw columns --------------------------------------------------------------------------------
+
+
+def is_frame(X: Any) -> bool:
+    """Whether ``X`` is a pandas DataFrame, or becomes one with ``to_pandas``."""
+    return hasattr(X, "to_pandas") or (hasattr(X, "iloc") and hasattr(X, "columns"))
+
+
+def raw_columns(X: Any) -> dict[str, Array]:
+    """The columns of a DataFrame (pandas, also of Arrow types; polars), or of a dict of columns."""
+    if hasattr(X, "to_pandas"):
+        X = X.to_pandas()
+    if isinstance(X, Mapping):
+        return {str(name): _from_values(list(values)) for name, values in X.items()}
+    names = [str(name) for name in X.columns]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"two columns are called {twice!r}; rename one")
+    return {name: _from_series(X.iloc[:, place]) for place, name in enumerate(names)}
+
+
+def _from_series(column: Any) -> Array:
+    kind = getattr(column.dtype, "kind", "O")
+    if kind == "c":
+        raise ValueError("Complex data not supported")
+    if kind == "m":
+        column, kind = column.dt.total_seconds() / 86_400, "f"
+    if kind in "iuf":
+        numbers: Array = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        return numbers
+    if kind == "b" and not column.isna().any():
+        return np.asarray(column, dtype=bool)
+    if kind == "M":
+        naive = column.dt.tz_localize(None)  # the time on the clock
+        dates: Array = naive.to_numpy(dtype="datetime64[us]", na_value=np.datetime64("NaT"))
+        return dates
+    objects = column.astype(object)
+    values = objects.where(objects.notna(), None).tolist()
+    if hasattr(column, "cat"):
+        return text_column(values)
+    return _from_values(values)
+
+
+def _from_values(values: list[Any]) -> Array:
+    """Python values as an array of numbers, of dates, or of text."""
+    known = [value for value in values if not _is_gap(value)]
+    if known and all(isinstance(v, Real) and not isinstance(v, bool | np.bool_) for v in known):
+        return np.array([np.nan if _is_gap(v) else float(v) for v in values])
+    if known and all(isinstance(value, date) for value in known):
+        naive = [_naive(value) for value in values]
+        return np.array(naive, dtype="datetime64[us]")
+    return text_column(values)
+
+
+def text_column(values: Iterable[Any]) -> Array:
+    """Values as text, None where one is missing."""
+    return np.array([None if _is_gap(value) else _level(value) for value in values], dtype=object)
+
+
+def _is_gap(value: Any) -> bool:
+    if isinstance(value, str):
+        return is_missing(value)
+    return value is None or bool(value != value)
+
+
+def _naive(value: Any) -> datetime | None:
+    """A date or time on the clock."""
+    if _is_gap(value):
+        return None
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None)
+    return datetime(value.year, value.month, value.day)
