@@ -27,8 +27,8 @@ _ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?")
 
 def find_gaps(read: Array) -> NDArray[np.bool_]:
     """Where values are missing: NaN among numbers, None among text."""
-    gaps: NDArray[np.bool_] = np.equal(read, None) if read.dtype == object else np.isnan(read)
-    return gaps.astype(bool)
+    gaps = [value is None for value in read] if read.dtype == object else np.isnan(read)
+    return np.asarray(gaps, dtype=bool)
 
 
 def find_kind(values: Array, parse: bool) -> str:

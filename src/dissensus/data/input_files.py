@@ -121,7 +121,7 @@ def read_inputs(
         x, y = cast(Tensor, examples), cast("Tensor | None", examples.targets)
         return Inputs(Path(source).stem, x, y)
     path = Path(source).expanduser() if is_path else Path("table")
-    unknown: dict[str, tuple[str, ...]] = {}
+    unknown: dict[str, Any] = {}
     if is_path and not path.is_file():
         raise ValueError(f"there is no file {path}")
     if not is_path or path.suffix.lower() in TABLE_SUFFIXES:
@@ -212,7 +212,7 @@ def _standardize(x: Array, like: InputSpec) -> Array:
 
 def _read_table(
     table: Any, like: InputSpec, target: str | None, *, header: bool, labelled: bool
-) -> tuple[Array, Array | None, dict[str, tuple[str, ...]]]:
+) -> tuple[Array, Array | None, dict[str, Any]]:
     """Inputs, targets if ``labelled``, and the columns and values that training did not know."""
     is_file = isinstance(table, Path)
     where = table.name if is_file else f"the {type(table).__name__}"
