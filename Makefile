@@ -14,7 +14,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow check lint types bench docs format clean
+.PHONY: help demo test slow check lint types bench docs values format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,15 +41,18 @@ bench: $(STAMP)  ## time against the baselines; ARGS="--only scores --quick" for
 	$(BIN)/python -m benchmarks $(ARGS)
 
 docs: $(STAMP)  ## build the documentation into site/; warnings are errors
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo "Open site/index.html; for its search: $(BIN)/python -m http.server -d site"
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs -d build/doctrees . site
+	@echo "Open site/index.html"
+
+values: $(STAMP)  ## write the values of the records in results/ into the pages of docs/
+	$(BIN)/python docs/values.py
 
 format: $(STAMP)  ## put the code into its format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:  ## remove the environment and all caches
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site docs/reference .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks docs examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt

@@ -1,10 +1,13 @@
-"""The documentation tells the truth: its code runs, and the commands and methods it names exist."""
+"""The documentation tells the truth: its code runs, its values are those of the records, its links
+lead somewhere, and the commands and methods it names exist."""
 
 import re
+import runpy
 import shlex
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -32,8 +35,9 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 # A command, an option or a value that does not exist; typer has a copy of click of its own.
 WRONG = (KeyError, ValueError, typer.BadParameter.__mro__[1])
-PAGES = sorted(DOCS.rglob("*.md"))
+PAGES = sorted(path for path in DOCS.rglob("*.md") if path.parent.name != "reference")
 TEXTS = [*PAGES, ROOT / "README.md"]
+CODE = re.compile(r"\[`([\w.]+)`\]\(\.\./src/")
 
 
 def name_of(path: Path) -> str:
@@ -144,22 +148,96 @@ def test_every_method_is_in_the_table(heading: str, registry: dict[str, object])
     rows = table_rows(heading)
     assert list(rows) == list(registry)
     for name, row in rows.items():
-        (place,) = re.findall(r"\]\[(dissensus\.[\w.]+)\]", row)
-        found = resolved(place)
+        (place,) = CODE.findall(row)
+        module, _, attribute = place.rpartition(".")
+        found = getattr(import_module(f"dissensus.{module}"), attribute)
         entry = registry[name]
         assert found is (entry.func if isinstance(entry, partial) else entry), name
 
 
-def test_code_that_the_table_names_exists() -> None:
-    places = re.findall(r"\]\[(dissensus\.[\w.]+)\]", (DOCS / "methods.md").read_text())
-    assert len(places) > 60
-    for place in places:
-        resolved(place)
+# ---- links --------------------------------------------------------------------------------------
 
 
-def resolved(place: str) -> object:
-    module, _, name = place.rpartition(".")
-    try:
-        return getattr(import_module(module), name)
-    except ModuleNotFoundError:  # a function that is called as its file is
-        return getattr(resolved(module), name)
+@cache
+def anchors(path: Path) -> set[str]:
+    """The anchors that a code host gives the headings of a page."""
+    prose = re.sub(r"^```.*?^```\s*$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    "path", [*ROOT.glob("*.md"), *PAGES, *ROOT.glob("results/*.md")], ids=name_of
+)
+def test_links_lead_somewhere(path: Path) -> None:
+    """Where the page lies, so that they work on a code host; tests/test_site.py tries the site."""
+    prose = re.sub(
+        r"^```.*?^```\s*$|`[^`\n]*`", "", path.read_text(), flags=re.MULTILINE | re.DOTALL
+    )
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose):
+        file, _, anchor = link.partition("#")
+        if not link.startswith("https://"):
+            target = path.parent / file if file else path
+            assert target.exists(), f"{name_of(path)}: {link}"
+            assert not anchor or anchor in anchors(target), f"{name_of(path)}: no anchor {link}"
+
+
+# ---- values -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, Any]:
+    """The names of ``docs/values.py``."""
+    return runpy.run_path(str(DOCS / "values.py"))
+
+
+def test_values_are_those_of_the_records(values: dict[str, Any]) -> None:
+    assert sorted(values["PAGES"]) == sorted(TEXTS)
+    old = [name_of(path) for path in TEXTS if values["refresh"](path) != path.read_text()]
+    assert not old, f"out of date: {', '.join(old)}; `make values` refreshes them"
+
+
+def test_pages_are_plain_markdown() -> None:
+    for path in TEXTS:
+        assert not re.search(r"\{\{|\{%|^(```|:::)\{", path.read_text(), re.MULTILINE), name_of(
+            path
+        )
+
+
+def test_old_values_and_links_are_replaced(values: dict[str, Any], tmp_path: Path) -> None:
+    assert "| weather | 10 | 0.0805 ± 0.0136 |" in (ROOT / "results" / "collusion.md").read_text()
+    page = tmp_path / "page.md"
+    page.write_text(
+        "ERR <!-- cell collusion/explosion; ERR, β = 0; weather -->7<!-- end --> and "
+        "<!-- verdict collusion/explosion; Diversity stays low -->?<!-- end -->.\n\n"
+        "<!-- report_figures -->\nstale\n<!-- end -->\n[`scores.pds`](../src/dissensus/stale.py)"
+    )
+    text = values["refresh"](page)
+    assert "weather -->0.0805 ± 0.0136<!-- end --> and <!-- verdict" in text
+    assert (
+        "Diversity stays low -->**holds**<!-- end -->.\n\n<!-- report_figures -->\n\n| na" in text
+    )
+    assert "stale" not in text
+    assert text.endswith("src/dissensus/scores/functions.py)")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("a <!-- cell collusion/explosion; ERR, β = 3; weather -->", "not 'ERR, β = 3'"),
+        ("a <!-- cell collusion/explosion; ERR, β = 1; wether -->", "0 rows begin"),
+        ("a <!-- cell collusion/exposion; ERR, β = 1; weather -->", "there is no record"),
+        ("a <!-- verdict collusion/explosion; Diversity -->", "2 claims of"),
+        ("a <!-- bench fleet; somebody -->", "0 measurements"),
+        ("a <!-- cel x -->", "there is no value 'cel'"),
+        ("- <!-- counts ldr -->", "put a word before"),
+        ("a <!-- counts\nldr -->", "comment is on one line"),
+    ],
+)
+def test_wrong_values_are_errors(
+    values: dict[str, Any], tmp_path: Path, text: str, error: str
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"{text}1<!-- end -->")
+    with pytest.raises(ValueError, match=error):
+        values["refresh"](page)

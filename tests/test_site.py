@@ -1,12 +1,10 @@
 """The built site: no warnings, working links, every public name, nothing from the network."""
 
-import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -20,10 +18,9 @@ import pytest
 import dissensus
 
 ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
 BROWSERS = ("chromium", "google-chrome", "chromium-browser", "google-chrome-stable")
 
-pytest.importorskip("mkdocs", reason="the docs are built with pip install 'dissensus[docs]'")
+pytest.importorskip("sphinx", reason="the docs are built with pip install 'dissensus[docs]'")
 
 pytestmark = pytest.mark.slow  # they build the site
 
@@ -75,9 +72,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built anew; a warning stops the build."""
     out = tmp_path_factory.mktemp("docs") / "site"
     run = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)],
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs", ".", str(out)],
         cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
         timeout=300,
@@ -91,12 +87,9 @@ def pages(site: Path) -> dict[Path, Links]:
     return {path: Links(path.read_text()) for path in sorted(site.rglob("*.html"))}
 
 
-@pytest.mark.slow
 def test_links_and_anchors_lead_somewhere(site: Path, pages: dict[Path, Links]) -> None:
     broken = []
     for path, page in pages.items():
-        if path.name == "404.html":  # served for any address, so its links begin at the top
-            continue
         for link in [*page.links, *page.loaded]:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
@@ -111,7 +104,6 @@ def test_links_and_anchors_lead_somewhere(site: Path, pages: dict[Path, Links]) 
     assert not broken, "\n".join(broken[:20])
 
 
-@pytest.mark.slow
 def test_nothing_is_loaded_from_the_network(site: Path, pages: dict[Path, Links]) -> None:
     outside = [
         f"{path.relative_to(site)}: {link}"
@@ -126,79 +118,29 @@ def test_nothing_is_loaded_from_the_network(site: Path, pages: dict[Path, Links]
     assert not outside, "\n".join(outside)
 
 
-@pytest.mark.slow
 def test_every_public_name_is_in_the_reference(site: Path, pages: dict[Path, Links]) -> None:
-    overview = pages[site / "reference" / "index.html"]
-    rooms = {path.stem for path in (site / "reference").glob("*.html")} - {"index"}
+    reference = site / "docs" / "reference"
+    overview = pages[reference / "index.html"]
+    modules = {path.stem for path in reference.glob("*.html")} - {"index"}
     for name in set(dissensus.__all__) - {"__version__"}:
         module = getattr(getattr(dissensus, name), "__name__", name).removeprefix("dissensus.")
         linked = [link for link in overview.links if link.endswith((f".{name}", f"{module}.html"))]
         assert linked, f"dissensus.{name} is not in the reference"
-    assert {"objectives", "scores", "robustness", "training", "sklearn"} <= rooms
-    for room in rooms:
-        anchors = pages[site / "reference" / f"{room}.html"].anchors
-        names = {f"dissensus.{room}.{name}" for name in import_module(f"dissensus.{room}").__all__}
-        assert names <= anchors, f"{room}: {sorted(names - anchors)}"
+    assert {"objectives", "scores", "robustness", "training", "sklearn"} <= modules
+    for module in modules:
+        page = pages[reference / f"{module}.html"]
+        here, above = f"dissensus.{module}", f"dissensus.{module}".rpartition(".")[0]
+        places = page.anchors | {link.rpartition("#")[2] for link in page.links}
+        for name in import_module(here).__all__:
+            assert {f"{here}.{name}", f"{above}.{name}"} & places, f"{here}.{name}"
 
 
-@pytest.mark.slow
-def test_quotes_are_filled_in_and_figures_are_there(site: Path, pages: dict[Path, Links]) -> None:
-    for path in pages:
-        assert "{{" not in path.read_text(), path.relative_to(site)
-    drawn = [
-        link for link in pages[site / "results" / "collusion.html"].loaded if "figures" in link
-    ]
-    assert len(drawn) == len(list((ROOT / "results" / "collusion" / "figures").glob("*.svg")))
-
-
-@pytest.mark.slow
-def test_the_benchmarks_page_has_every_record(site: Path) -> None:
-    text = (site / "benchmarks.html").read_text()
-    for record in (ROOT / "results" / "bench").glob("*.json"):
-        assert f"results/bench/{record.name}" in text
-
-
-# ---- quotes -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def expand() -> Callable[[str, str], str]:
-    return runpy.run_path(str(DOCS / "hooks" / "records.py"))["expand"]
-
-
-def test_a_quote_is_what_the_record_holds(expand: Callable[[str, str], str]) -> None:
-    row = "| weather | 10 | 0.0805"
-    assert row in (ROOT / "results" / "collusion.md").read_text()
-    quoted = expand('{{ cell("collusion/explosion", "ERR, β = 0", "weather") }}', "")
-    assert quoted.startswith("0.0805 ±")
-
-
-@pytest.mark.parametrize(
-    ("quote", "error"),
-    [
-        ('{{ cell("collusion/explosion", "ERR, β = 3", "weather") }}', "not 'ERR, β = 3'"),
-        ('{{ cell("collusion/explosion", "ERR, β = 1", "wether") }}', "0 rows begin"),
-        ('{{ cell("collusion/exposion", "ERR, β = 1", "weather") }}', "there is no record"),
-        ('{{ verdict("collusion/explosion", "Diversity") }}', "2 claims of"),
-        ('{{ bench("fleet", "somebody") }}', "0 measurements"),
-        ('{{ cel("x") }}', "there is no quote 'cel'"),
-    ],
-)
-def test_a_quote_of_nothing_stops_the_build(
-    expand: Callable[[str, str], str], quote: str, error: str
-) -> None:
-    with pytest.raises(ValueError, match=error):
-        expand(quote, "")
-
-
-def test_docstrings_become_markdown() -> None:
-    as_markdown = runpy.run_path(str(DOCS / "hooks" / "docstrings.py"))["as_markdown"]
-    text = "Like :func:`parse` and :meth:`core`.\n\n>>> 1 + 1\n2\n\nThen ``more``."
-    assert as_markdown(text, "a.b", "a.b.C") == (
-        'Like <autoref optional identifier="a.b.parse"><code>parse</code></autoref> and '
-        '<autoref optional identifier="a.b.C.core"><code>core</code></autoref>.\n\n\n'
-        "```pycon\n>>> 1 + 1\n2\n```\n\nThen ``more``."
-    )
+def test_names_of_methods_link_to_the_reference(site: Path, pages: dict[Path, Links]) -> None:
+    names = re.findall(r"\[`([\w.]+)`\]\(\.\./src/", (ROOT / "docs" / "methods.md").read_text())
+    linked = [link for link in pages[site / "docs" / "methods.html"].links if "reference/" in link]
+    anchors = {link.partition("#dissensus.")[2] for link in linked}
+    assert len(names) > 60
+    assert set(names) <= anchors, sorted(set(names) - anchors)
 
 
 # ---- in a browser -------------------------------------------------------------------------------
@@ -217,7 +159,6 @@ def address(site: Path) -> Iterator[str]:
     server.server_close()
 
 
-@pytest.mark.slow
 def test_pages_open_in_a_browser_without_the_network(address: str) -> None:
     """No error in the console, no request elsewhere, and the search finds something."""
     playwright = pytest.importorskip("playwright.sync_api")
@@ -232,12 +173,11 @@ def test_pages_open_in_a_browser_without_the_network(address: str) -> None:
         page.on("request", lambda request: requests.append(request.url))
         page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
-        for place in ("index.html", "results/ldr.html", "reference/objectives.html"):
+        for place in ("index.html", "results/ldr.html", "docs/reference/objectives.html"):
             page.goto(f"{address}/{place}")
             page.wait_for_load_state("networkidle")
-        page.keyboard.press("s")
-        page.keyboard.type("collusion")
-        page.wait_for_selector(".md-search-result__link")
+        page.goto(f"{address}/search.html?q=collusion")
+        page.wait_for_selector("#search-results li a")
         browser.close()
     assert not errors
     assert [url for url in requests if not url.startswith((address, "data:", "blob:"))] == []

@@ -1,45 +1,74 @@
-"""Figures for the pages, read from the records under ``results/`` when the site is built.
+"""Values on the pages, computed from the records under ``results/``.
 
-A page writes ``{{ cell("collusion/beta-sweep", "test DIV", "CIFAR-10, small ResNet", "1") }}`` and
-gets the number that the record holds today. A quote of what no record holds stops the build.
+A comment, which readers do not see, names the value that follows; ``;`` separates arguments::
+
+    at β = 0 ERR is <!-- cell collusion/explosion; ERR, β = 0; weather -->0.0805<!-- end -->
+
+``python docs/values.py`` writes the values of today's records into the pages, and a test compares
+them. A comment that asks for something no record holds is an error.
 """
 
 from __future__ import annotations
 
-import ast
+import inspect
 import json
+import os
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import dissensus
 from dissensus.papers.base import Claim, Finding
 from dissensus.papers.page import Outcome, markdown_table, outcomes
 from dissensus.papers.registry import EXPERIMENTS
 from dissensus.report import FIGURES
 
-__all__ = ["MACROS", "RESULTS", "expand"]
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs").glob("*.md"),
+    *(ROOT / "docs" / "guides").glob("*.md"),
+]
 
-RESULTS = Path(__file__).parents[2] / "results"
+#: A name in a link to its source file.
+CODE = re.compile(r"\[`(\w+(?:\.\w+)+)`\]\((?:\.\./)*src/dissensus/[\w/]+\.py\)")
+END = "<!-- end -->"
+#: A value in a sentence, or a block of lines between two comments.
+VALUE = re.compile(rf"<!-- (\w+)(?: (.+?))? -->(\n(?s:.*?)\n|.*?){END}")
+#: Markdown takes a line that begins with a comment and goes on after it as HTML.
+FIRST = re.compile(rf"^ *(?:(?:[-*+]|\d+\.) +)?<!-- .* -->.*{END}", re.MULTILINE)
 
-#: A quote in a page: the name of a macro and its arguments, which are literals.
-QUOTE = re.compile(r"\{\{ *(?P<name>\w+)(?P<arguments>\(.*?\)) *\}\}")
+
+def refresh(page: Path) -> str:
+    """The text of a page with today's values, and with links to where the code is today."""
+    text = page.read_text()
+    if found := FIRST.search(text):
+        raise ValueError(
+            f"{page.name}: put a word before the value that begins the line {found[0].strip()!r}"
+        )
+    if len(VALUE.findall(text)) != text.count(END):
+        raise ValueError(f"{page.name}: not every {END} ends a value whose comment is on one line")
+    return CODE.sub(partial(_refresh_link, page), VALUE.sub(_refresh_value, text))
 
 
-def expand(text: str, root: str) -> str:
-    """``text`` with its quotes replaced; ``root`` leads from its page to the top of the site."""
+def _refresh_value(found: re.Match[str]) -> str:
+    name, arguments, old = found.groups()
+    if name not in VALUES:
+        raise ValueError(f"there is no value {name!r}; known are {', '.join(VALUES)}")
+    value = VALUES[name](*(arguments.split("; ") if arguments else ()))
+    opening = found[0].partition("-->")[0] + "-->"
+    return f"{opening}\n\n{value}\n\n{END}" if old.startswith("\n") else f"{opening}{value}{END}"
 
-    def found(quote: re.Match[str]) -> str:
-        name = quote["name"]
-        if name not in MACROS:
-            raise ValueError(f"there is no quote {name!r}; known are {', '.join(MACROS)}")
-        call = ast.parse(name + quote["arguments"], mode="eval").body
-        assert isinstance(call, ast.Call)
-        arguments = [ast.literal_eval(argument) for argument in call.args]
-        return MACROS[name](*arguments).replace("@/", root)
 
-    return QUOTE.sub(found, text)
+def _refresh_link(page: Path, found: re.Match[str]) -> str:
+    module, _, name = f"dissensus.{found[1]}".rpartition(".")
+    file = inspect.getsourcefile(inspect.unwrap(getattr(import_module(module), name))) or ""
+    source = ROOT / "src" / Path(file).relative_to(Path(dissensus.__file__).parents[1])
+    return f"[`{found[1]}`]({os.path.relpath(source, page.parent)})"
 
 
 # ---- the papers' records ------------------------------------------------------------------------
@@ -103,46 +132,21 @@ def _told(experiment: str) -> list[str]:
 
 
 def brief(experiment: str, begins: str) -> str:
-    """The sentence of an experiment's summary that begins so."""
+    """The rest of the sentence of an experiment's summary that begins so."""
     told = _told(experiment)
     found = [sentence for sentence in told if sentence.startswith(begins)]
     if len(found) != 1:
         raise ValueError(f"{len(found)} sentences of {experiment} begin {begins!r}: {told}")
-    return found[0]
+    return found[0].removeprefix(begins)
 
 
 def counts(paper: str) -> str:
-    """How many claims of a paper hold, as words."""
-    verdicts = [
-        finding.verdict
-        for outcome in _outcomes().values()
-        if outcome.experiment.paper == paper
-        for _, finding in outcome.findings
-    ]
+    """How many claims of a paper hold."""
+    found = [outcome for outcome in _outcomes().values() if outcome.experiment.paper == paper]
+    verdicts = [finding.verdict for outcome in found for _, finding in outcome.findings]
     if not verdicts:
         raise ValueError(f"there are no records of a paper {paper!r}")
-    hold, fail = verdicts.count("holds"), verdicts.count("does not hold")
-    return (
-        f"of {len(verdicts)} claims {hold} hold, {fail} do not hold, and "
-        f"{len(verdicts) - hold - fail} cannot be tested at this scale"
-    )
-
-
-def source(experiment: str) -> str:
-    """Links to the section of the results page, and to the record itself."""
-    outcome = _outcome(experiment)
-    own, record = outcome.experiment, outcome.record
-    page = f"[{own.full_name}](@/results/{own.paper}.md#{own.name})"
-    return f"{page} ([record](@/results/{record.paper}/{record.name}.json))"
-
-
-def figure(experiment: str) -> str:
-    """The figure of an experiment, which links to its section."""
-    own = _outcome(experiment).experiment
-    image = f"@/results/{own.paper}/figures/{own.name}.svg"
-    if not (RESULTS / image.removeprefix("@/results/")).exists():
-        raise ValueError(f"{experiment} has no figure {image}")
-    return f"[![{own.title}]({image})](@/results/{own.paper}.md#{own.name})"
+    return f"{verdicts.count('holds')} of {len(verdicts)} claims hold"
 
 
 # ---- benchmarks ---------------------------------------------------------------------------------
@@ -178,7 +182,7 @@ def _section(name: str, record: dict[str, Any]) -> str:
     made = (
         f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} thread(s); "
         f"Python {machine['python']}, torch {machine['torch']}; {machine['date'][:10]}. "
-        f"[record](@/results/bench/{name}.json)"
+        f"[record](../results/bench/{name}.json)"
     )
     parts = [f"## {name}", made]
     for result in record["results"]:
@@ -212,21 +216,26 @@ def _limit(entry: dict[str, Any], result: dict[str, Any]) -> list[str]:
 
 
 def report_figures() -> str:
-    """The rows of a table: every figure of the report, what it shows, and what produces it."""
+    """A table of the figures of the report: what each shows, and what produces it."""
     rows = [[f"`{name}`", figure.what, figure.needs] for name, figure in FIGURES.items()]
-    return "\n".join(markdown_table(["", "", ""], rows)[2:])
+    return "\n".join(markdown_table(["name", "what it shows", "produced by"], rows))
 
 
-#: Every quote by the name that pages use.
-MACROS: dict[str, Callable[..., str]] = {
+#: The values by the names that comments use.
+VALUES: dict[str, Callable[..., str]] = {
     "cell": cell,
     "measured": measured,
     "verdict": verdict,
     "brief": brief,
     "counts": counts,
-    "source": source,
-    "figure": figure,
     "bench": bench,
     "benchmarks": benchmarks,
     "report_figures": report_figures,
 }
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        if (text := refresh(path)) != path.read_text():
+            path.write_text(text)
+            print(f"{path.relative_to(ROOT)} has new values")
