@@ -61,8 +61,11 @@ def test_a_cell_is_what_train_makes_of_its_settings(
 
     summary = json.loads((out / "summary.json").read_text())
     assert [row["point"]["beta"] for row in summary["rows"]] == [0.0, 0.5, 1.0]
-    lowest = min(summary["rows"], key=lambda row: row["val"]["ensemble_error"]["mean"])
-    assert summary["best"]["point"] == lowest["point"]
+    errors = [row["val"]["ensemble_error"] for row in summary["rows"]]
+    lowest = min(errors, key=lambda error: error["mean"])
+    within = [e["mean"] <= lowest["mean"] + lowest["sd"] / 2**0.5 for e in errors]
+    assert summary["best"]["point"]["beta"] == [0.0, 0.5, 1.0][within.index(True)]
+    assert summary["chosen_by"] in answer.out
 
     again = dissensus("sweep", "--resume", "--out", out)
     assert again.status == 0

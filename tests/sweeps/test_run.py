@@ -52,6 +52,12 @@ def alone(config: dict[str, Any]) -> tuple[Any, Any, Any]:
     return ens, history, data
 
 
+def decompose_rows(predictions: Any, rows: slice, loss: str, combine: str) -> float:
+    outputs, targets = predictions.outputs[:, rows].double(), predictions.targets[rows]
+    targets = targets.double() if loss == "mse" else targets
+    return float(ds.decompose(outputs, targets, loss, combine).ensemble_error)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -86,6 +92,15 @@ def test_records_are_those_of_fit_alone(changes: dict[str, Any], tmp_path: Path)
         assert result["val"]["ensemble_error"] == pytest.approx(best["ensemble_error"], rel=1e-3)
         if loss != "mse":
             assert result["val"]["accuracy"] == pytest.approx(best["accuracy"], abs=0.005)
+        kept = result["selection"]
+        blocks = [
+            decompose_rows(pairs["val"], slice(first, None, 20), loss, ens.combine)
+            for first in (0, 19)
+        ]
+        assert [kept["errors"][0], kept["errors"][19]] == pytest.approx(blocks, rel=1e-3)
+        assert kept["train_examples"] == len(pairs["train"])
+        on_val = diagnose(pairs["train"], pairs["val"], combine=ens.combine)
+        assert kept["verdict"] == on_val.verdict.word
         found = diagnose(pairs["train"], pairs["test"], combine=ens.combine)
         assert result["diagnosis"]["verdict"] == found.verdict.word
         ratio = pytest.approx(found.explosion["test"].ratio, rel=1e-2)
@@ -402,3 +417,42 @@ def test_the_best_is_chosen_by_validation_among_points_that_are_complete() -> No
     assert (summary.rows[2].done, summary.rows[2].failed) == (1, 1)
     assert summary.failures == {"2-1": "NonFiniteLoss: nan"}
     assert summarize(cells[:2], []).best is None
+
+
+def summary_of(errors: list[list[float]], verdicts: list[str], **selection: Any) -> Any:
+    """The summary of a grid over β with these validation errors ``[β][repeats]``."""
+    made = []
+    for number, (row, word) in enumerate(zip(errors, verdicts, strict=True)):
+        for repeat, error in enumerate(row):
+            kept = {"train_examples": 80, "verdict": word, **selection.get(str(number), {})}
+            val = {"ensemble_error": error, "examples": 20}
+            cell, record = made_up(number, repeat, val=val, selection=kept)
+            cell["point"] = {"beta": number / 2}
+            cell["config"] = {"training": {"objective": f"augmented:beta={number / 2}"}}
+            made.append((cell, record))
+    return summarize([cell for cell, _ in made], [record for _, record in made])
+
+
+def test_a_grid_over_beta_takes_the_smallest_that_is_as_good() -> None:
+    sound = ["healthy"] * 3
+    noise = summary_of([[0.50, 0.30, 0.4], [0.49, 0.30, 0.4], [0.9, 0.9, 0.9]], sound)
+    assert [row.best for row in noise.rows] == [True, False, False]
+    assert [row.indistinct for row in noise.rows] == [True, True, False]
+    assert noise.to_dict()["chosen_by"] == "the smallest beta within one standard error of the best"
+    told = " ".join(str(part) for part in noise.display())
+    assert "Not distinguishable from the lowest ERR (=): beta=0.5" in told
+    clear = summary_of([[0.9, 0.91, 0.9], [0.5, 0.51, 0.5], [0.3, 0.31, 0.3]], sound)
+    assert clear.best.point == {"beta": 1.0}
+    errors = [[0.60, 0.62, 0.61], [0.595, 0.56, 0.60]]
+    assert summary_of(errors, ["healthy"] * 2).best.point == {"beta": 0.5}
+    colludes = summary_of(errors, ["healthy", "colluding"])
+    assert colludes.best.point == {"beta": 0.0}
+    told = " ".join(str(part) for part in colludes.display())
+    assert "Left out, as their members collude without a clear gain: beta=0.5" in told
+
+
+def test_one_repeat_is_judged_by_blocks_of_its_rows() -> None:
+    rows = {"0": {"errors": [0.3, 0.5, 0.4]}, "1": {"errors": [0.29, 0.5, 0.4]}}
+    assert summary_of([[0.4], [0.397]], ["healthy"] * 2, **rows).best.point == {"beta": 0.0}
+    rows = {"0": {"errors": [0.9, 0.91, 0.9]}, "1": {"errors": [0.3, 0.31, 0.3]}}
+    assert summary_of([[0.903], [0.303]], ["healthy"] * 2, **rows).best.point == {"beta": 0.5}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -19,6 +19,7 @@ from dissensus.sweeps.engines import Cell, CellFolder, Record
 from dissensus.sweeps.engines.cell_folder import check_cells, find_missing
 from dissensus.sweeps.engines.queue import exclusive
 from dissensus.sweeps.grid import Point
+from dissensus.sweeps.selection import select_among_records
 
 if TYPE_CHECKING:
     from dissensus.sweeps.plan import Plan
@@ -237,7 +238,7 @@ def search_repeats(
     searching: Callable[[int, int], object],
     storage: str | None,
 ) -> dict[int, Point]:
-    """The best choice of each repeat; all repeats search side by side, so that fleets are large.
+    """The choice of each repeat (``sweeps/selection.py``); all repeats search side by side.
 
     Trials have records in ``folder``, as cells have; ``train`` makes those that are missing. The
     search itself is not stored: from the same seed and the same results it proposes the same
@@ -269,7 +270,7 @@ def search_repeats(
             for repeat in range(plan.repeats)
         }
         proposals = {repeat: next(search) for repeat, search in searches.items()}
-    trials: dict[int, list[Trial]] = {}
+    records: dict[str, Record] = {}
     tried, total = 0, plan.trials * plan.repeats
     while proposals:
         searching(tried, total)
@@ -277,28 +278,38 @@ def search_repeats(
             repeat: [plan.trial(task, choice, repeat) for choice in choices]
             for repeat, choices in proposals.items()
         }
-        errors = _validation_errors(list(chain(*cells.values())), folder, train)
+        records |= _trained(list(chain(*cells.values())), folder, train)
         with turn():
             for repeat, batch in cells.items():
                 try:
-                    values = [errors[cell["name"]] for cell in batch]
+                    values = [_validation_error(records[cell["name"]]) for cell in batch]
                     proposals[repeat] = searches[repeat].send(values)
-                except StopIteration as over:
-                    trials[repeat] = over.value
+                except StopIteration:
                     del proposals[repeat]
         tried = min(total, tried + plan.batch * plan.repeats)
     searching(total, total)
-    return {repeat: best_trial(done).choice for repeat, done in sorted(trials.items())}
+    return {repeat: _choose(records.values(), repeat) for repeat in sorted(searches)}
 
 
-def _validation_errors(
-    cells: Sequence[Cell],
-    folder: CellFolder,
-    train: Train,
-) -> dict[str, float]:
-    """Validation ERR of every cell by name; NaN for one that failed."""
+def _choose(records: Iterable[Record], repeat: int) -> Point:
+    """The choice of a repeat, among its trials that did not fail."""
+    trials = sorted(records, key=lambda record: str(record["name"]))  # not as they ended
+    own = [record for record in trials if record["cell"]["repeat"] == repeat]
+    done = [record for record in own if math.isfinite(_validation_error(record))]
+    if not done:
+        raise ValueError(f"all {len(own)} trials of repeat {repeat} failed: no value is finite")
+    point: Point = done[select_among_records([[record] for record in done]).chosen]["cell"]["point"]
+    return point
+
+
+def _trained(cells: Sequence[Cell], folder: CellFolder, train: Train) -> dict[str, Record]:
+    """The record of every cell by name; those that are missing are trained."""
     check_cells(cells)
     records, missing = find_missing(cells, folder, again=False)
     train(missing, folder, lambda record: records.update({record["name"]: record}))
-    val = {name: record.get("result", {}).get("val", {}) for name, record in records.items()}
-    return {name: float(m.get("ensemble_error", math.nan)) for name, m in val.items()}
+    return records
+
+
+def _validation_error(record: Record) -> float:
+    """Validation ERR; NaN for a cell that failed."""
+    return float(record.get("result", {}).get("val", {}).get("ensemble_error", math.nan))

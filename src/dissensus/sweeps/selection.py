@@ -17,16 +17,20 @@ start from the same weights and their folds share rows, so a difference of a hun
 can have the same sign in all folds; it is then repeatable, but not worth a coupled ensemble. What
 counts is whether a gain exceeds what is unknown about the error on new data. Whether two settings
 can be told apart is another question, which the paired interval of 1 answers (``indistinct``).
+
+With a single repeat, and in a search, the rows of its validation data take the place of repeats: K
+blocks of them. Their standard error leaves out the noise of training, so repeats say more.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Selection", "overall_verdict", "select_setting"]
+__all__ = ["Selection", "overall_verdict", "select_among_records", "select_setting"]
 
 _SEVERITY = ("healthy", "suspicious", "colluding")
 
@@ -114,6 +118,38 @@ def select_setting(
         tuple(_status(place, chosen, places, counted, within) for place in range(len(means))),
         _reason(chosen, best, lowest(places) not in counted),
     )
+
+
+def select_among_records(settings: Sequence[Sequence[Mapping[str, Any]]]) -> Selection:
+    """Choose among settings by the records of their repeats, each setting with the same ones."""
+    results = [[record["result"] for record in records] for records in settings]
+    parts = [[result.get("selection", {}) for result in repeats] for repeats in results]
+    errors = [[result["val"]["ensemble_error"] for result in repeats] for repeats in results]
+    overlap = 0.0
+    if len(results[0]) > 1:
+        shares = [
+            result["val"].get("examples", 0) / result["selection"]["train_examples"]
+            for result in results[0]
+            if "selection" in result
+        ]
+        overlap = statistics.fmean(shares) if shares else 0.0
+    elif len({len(part.get("errors", ())) for (part,) in parts}) == 1 and parts[0][0]:
+        errors = [part["errors"] for (part,) in parts]
+    betas = [_beta(records[0]) for records in settings]
+    words = [
+        overall_verdict([part.get("verdict", "not judged") for part in repeats])
+        for repeats in parts
+    ]
+    known = None if None in betas else betas
+    return select_setting(errors, betas=known, verdicts=words, overlap=overlap)  # type: ignore[arg-type]
+
+
+def _beta(record: Mapping[str, Any]) -> float | None:
+    """The β of ``augmented`` that a cell was trained with, if its grid or its search varies it."""
+    cell = record["cell"]
+    objective = str(cell.get("config", {}).get("training", {}).get("objective", ""))
+    mixes = any(layer.partition(":")[0] == "augmented" for layer in objective.split("/"))
+    return float(cell["point"]["beta"]) if mixes and "beta" in cell["point"] else None
 
 
 def _status(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dissensus.sweeps.engines import Cell, Record
 from dissensus.sweeps.grid import Point, format_value, label
+from dissensus.sweeps.selection import select_among_records
 from dissensus.verbs import Result
 
 if TYPE_CHECKING:
@@ -45,7 +46,11 @@ class Spread:
 
 @dataclass
 class Row:
-    """One point of the grid: repeats that are done and failed, and metrics by split and name."""
+    """One point of the grid: repeats that are done and failed, and metrics by split and name.
+
+    ``best`` is the chosen one, ``indistinct`` are those that cannot be told from the one of the
+    lowest error, ``status`` says what the rule of the choice made of the point.
+    """
 
     point: Point
     repeats: int
@@ -56,6 +61,8 @@ class Row:
     diagnosis: dict[str, Spread] = field(default_factory=dict)
     verdicts: dict[str, int] = field(default_factory=dict)
     best: bool = False
+    indistinct: bool = False
+    status: str = ""
 
     @property
     def label(self) -> str:
@@ -65,6 +72,7 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a record."""
         values: dict[str, Any] = {"point": self.point, "label": self.label, "best": self.best}
+        values |= {"indistinct": self.indistinct, "status": self.status}
         values |= {"repeats": self.repeats, "done": self.done, "failed": self.failed}
         for part in ("val", "test", "diagnosis"):
             spreads: dict[str, Spread] = getattr(self, part)
@@ -74,7 +82,7 @@ class Row:
 
 @dataclass
 class Summary(Result):
-    """All rows; the best is the one of lowest mean validation ERR, never chosen by test data.
+    """All rows; one is chosen by validation ERR, never by test data: see ``sweeps/selection.py``.
 
     Only points with the most repeats done can be the best, so that lucky splits are not compared
     with all of them. ``failures`` are the errors of failed cells by their names, ``path`` is the
@@ -86,10 +94,11 @@ class Summary(Result):
     path: Path | None = None
     searched: bool = False
     quiet: bool = False
+    chosen_by: str = ""
 
     @property
     def best(self) -> Row | None:
-        """The best point by validation; None where nothing was validated."""
+        """The point that validation chooses; None where nothing was validated."""
         return next((row for row in self.rows if row.best), None)
 
     @property
@@ -109,7 +118,7 @@ class Summary(Result):
             "cells": self.total,
             "done": self.done,
             "failed": self.failures,
-            "chosen_by": "lowest mean validation ERR",
+            "chosen_by": self.chosen_by,
             "best": None if best is None else {"point": best.point, "label": best.label},
             "rows": [row.to_dict() for row in self.rows],
         }
@@ -118,6 +127,7 @@ class Summary(Result):
         """For each point its settings, and means and deviations such as ``val_accuracy_mean``."""
         return [
             {**row.point, "repeats": row.repeats, "done": row.done, "best": row.best}
+            | {"indistinct": row.indistinct, "status": row.status}
             | {
                 f"{split}_{name}_{key}": value
                 for split, spreads in (("val", row.val), ("test", row.test))
@@ -136,16 +146,27 @@ class Summary(Result):
         else:
             yield (
                 f"Best by validation (*): {best.label} (mean ERR "
-                f"{best.val['ensemble_error'].mean:.4f} over {best.done} of {best.repeats} repeats)"
+                f"{best.val['ensemble_error'].mean:.4f} over {best.done} of {best.repeats} "
+                f"repeats), {self.chosen_by}."
             )
+            yield from self._comparisons()
         if self.searched:
             yield f"The choice of each search stands in its records, as chosen: {self.path}/cells"
         if self.path is not None:
             files = f"sweep.toml, summary.json, {self.done} records in cells/"
             yield f"Written to {self.path}: {files}"
 
+    def _comparisons(self) -> Iterator[str]:
+        """Sentences on the points that were not chosen and yet are no worse."""
+        equals = [row.label for row in self.rows if row.indistinct and not row.best]
+        if equals:
+            yield f"Not distinguishable from the lowest ERR (=): {'; '.join(equals)}"
+        refused = [row.label for row in self.rows if row.status.startswith("colluding")]
+        if refused:
+            yield f"Left out, as their members collude without a clear gain: {'; '.join(refused)}"
+
     def table(self) -> Table:
-        """One line for each point of the grid; a star marks the best by validation."""
+        """One line for each point of the grid; a star marks the chosen one, "=" its equals."""
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
 
@@ -165,7 +186,7 @@ class Summary(Result):
             values = [format_value(row.point[key]) for key in keys] or [row.label]
             cells = [_format(getattr(row, part).get(name), form) for _, part, name, form in columns]
             verdicts = [_verdicts(row)] if judged else []
-            mark, style = ("*", "bold") if row.best else ("", "")
+            mark, style = ("*", "bold") if row.best else ("=" if row.indistinct else "", "")
             failed = f" ({row.failed} failed)" if row.failed else ""
             done = f"{row.done}/{row.repeats}{failed}"
             table.add_row(mark, *values, done, *cells, *verdicts, style=style)
@@ -203,17 +224,31 @@ def summarize(cells: Sequence[Cell], records: Iterable[Record]) -> Summary:
     grouped: dict[int, list[Cell]] = {}
     for cell in cells:
         grouped.setdefault(cell["number"], []).append(cell)
-    rows = []
+    rows, done = [], []
     for group in grouped.values():
         there = [known[cell["name"]] for cell in group if cell["name"] in known]
         rows.append(_row(group[0]["point"], len(group), there))
-    most = max((row.done for row in rows), default=0)
-    able = [row for row in rows if row.done == most and "ensemble_error" in row.val]
-    if able:
-        min(able, key=lambda row: row.val["ensemble_error"].mean).best = True
+        done.append([record for record in there if "result" in record])
     names = {cell["name"] for cell in cells}
     failed = {n: r["error"] for n, r in known.items() if n in names and "error" in r}
-    return Summary(rows, failed)
+    return Summary(rows, failed, chosen_by=_choose(rows, done))
+
+
+def _choose(rows: Sequence[Row], done: Sequence[Sequence[Record]]) -> str:
+    """Mark the point to use and its equals; returns why it is that one."""
+    most = max((row.done for row in rows), default=0)
+    able = [place for place, row in enumerate(rows) if row.done == most and _validated(row)]
+    if not able:
+        return ""
+    found = select_among_records([done[place] for place in able])
+    for at, place in enumerate(able):
+        rows[place].best = at == found.chosen
+        rows[place].indistinct, rows[place].status = found.indistinct[at], found.status[at]
+    return found.reason
+
+
+def _validated(row: Row) -> bool:
+    return "ensemble_error" in row.val
 
 
 def _row(point: Point, repeats: int, records: Sequence[Record]) -> Row:

@@ -15,6 +15,7 @@ from dissensus.data import Data, Examples, StoredRows, Strangers
 from dissensus.diagnostics import Split, debiased_share, explosion, judge
 from dissensus.diagnostics.split import plain
 from dissensus.ensemble import Ensemble
+from dissensus.losses import errors
 from dissensus.objectives import Objective, parse
 from dissensus.outputs import Predictions
 from dissensus.runs import (
@@ -41,6 +42,8 @@ OnRecord = Callable[[Record], object]
 _NOT_OF_DATA = ("data_dir", "augment", "adversarial", "disagreement")
 
 _HELD_OUT_ROWS, _HELD_OUT_NUMBERS = 40, 20_000  # of the outputs that a record keeps
+
+_BLOCKS = 20  # of validation rows, whose mean errors a record keeps
 
 _KEPT_DATA = 1 << 30  # bytes of data sets that are kept between batches
 
@@ -106,8 +109,10 @@ class CellTraining:
             if len(split[0]):
                 outputs[part] = predict(self.ens, split)
                 result[part] = _metrics(outputs[part], self.ens.combine)
+        train = predict(self.ens, self.data.train)
+        if "val" in outputs:
+            result["selection"] = _selection(train, outputs["val"], self.ens.combine)
         if "test" in outputs:
-            train = predict(self.ens, self.data.train)
             result["diagnosis"] = _diagnosis(train, outputs["test"], self.ens.combine)
             if self.cell["repeat"] == 0:
                 result["held_out"] = held_out(outputs["test"])
@@ -118,6 +123,22 @@ def _metrics(predictions: Predictions, combine: str) -> dict[str, Any]:
     """The metrics that a record keeps; named as in an epoch's record."""
     metrics = compute_metrics(predictions, combine)
     return {name: metrics[name] for name in ("examples", *METRICS) if name in metrics}
+
+
+def _selection(train: Predictions, val: Predictions, combine: str) -> dict[str, Any]:
+    """The part of a record that settings are compared by: errors and verdict on validation data.
+
+    ``errors`` are the ensemble's, as means of every 20th row from each of the first 20 on: cells of
+    one repeat have the same rows there, so that two of them can be compared in pairs.
+    """
+    split = Split.of(val, combine=combine)
+    each = errors(split.outputs, split.targets, split.loss, combine).ensemble
+    blocks = [each[first::_BLOCKS] for first in range(min(_BLOCKS, len(each)))]
+    return {
+        "train_examples": len(train),
+        "errors": [float(f"{block.mean():.7g}") for block in blocks],
+        "verdict": judge(split, Split.of(train, combine=combine)).word,
+    }
 
 
 def held_out(predictions: Predictions) -> dict[str, Any]:
