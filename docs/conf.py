@@ -31,6 +31,7 @@ include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**", "
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 
 myst_heading_anchors = 3
+smartquotes = False  # they would make dashes of the options of commands
 autodoc_member_order = "bysource"  # for a module: the order of its __all__
 autodoc_inherit_docstrings = False
 add_module_names = False

@@ -54,8 +54,8 @@ def hardness_weights(
 class LDR(Objective):
     """Loss-guided diversification: ``mean CE + λ mean_n α_n · mean over pairs of G`` (ldr, Eq. 6).
 
-    ``strength`` is λ, ``active`` the number of members ``|I|`` drawn for each batch (the stochastic sum
-    of Appendix A.5.1; None uses all), ``regularizer`` the pair term G: ``"a2d"`` (Eq. 3),
+    ``strength`` is λ, ``active`` the number of members ``|I|`` drawn for each batch (the stochastic
+    sum of Appendix A.5.1; None uses all), ``regularizer`` the pair term G: ``"a2d"`` (Eq. 3),
     ``"divdis"`` or ``"jsd"``. α_n are :func:`hardness_weights`, from the drawn members.
 
     Differs from the paper: G is averaged over pairs (its Appendix A.13), where Equation 6 divides a
