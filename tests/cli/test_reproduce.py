@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.text import Text
 
 from dissensus.papers.collusion import gat
 from dissensus.papers.registry import EXPERIMENTS
@@ -29,6 +30,21 @@ def test_the_list_names_every_experiment(dissensus: Callable[..., Any]) -> None:
         assert experiment.shows.split(",")[0] in answer.out
     for text in ("smoke", "cpu", "paper", "draws: how many random draws", "2 min"):
         assert text in answer.out
+
+
+def test_the_list_fits_a_narrow_terminal(
+    dissensus: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal: a file would get wide lines
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = dissensus("reproduce", "ldr", "--list").out
+    lines = Text.from_ansi(printed).plain.splitlines()
+    names = [name for name in EXPERIMENTS if name.startswith("ldr/")]
+    rows = [line.split()[0] for line in lines if line.startswith("ldr/")]
+    assert rows == names
+    assert max(map(len, lines)) <= 80
+    table = lines[: lines.index("")]
+    assert len(table) <= 1 + 3 * len(names)  # costs, and at most two lines of words
 
 
 def test_a_run_leaves_page_figures_and_records(

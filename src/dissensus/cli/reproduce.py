@@ -56,7 +56,9 @@ def reproduce(
             show_default=False,
         ),
     ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List all experiments and stop.")] = False,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List all experiments, or those of NAME, and stop.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """
@@ -71,6 +73,8 @@ def reproduce(
     Examples
 
       dissensus reproduce --list   all experiments, and what they cost
+
+      dissensus reproduce ldr --list   those of one paper, and their options
 
       dissensus reproduce collusion/gat collusion/gradients
 
@@ -87,11 +91,11 @@ def reproduce(
     With --engine ray every unit of work is a task of Ray, on this machine or on the cluster at
     --ray-address. Records come back through Ray; data sets are loaded where the task runs.
     """
-    from dissensus.papers.reproduce import Catalogue, draw_figure, results_folder
+    from dissensus.papers.reproduce import catalogue, draw_figure, results_folder
     from dissensus.papers.reproduce import reproduce as run
 
     if listed:
-        print_result(Catalogue())
+        print_result(catalogue(names or ()))
         return
     if figure is not None:
         folder = results_folder(options.out, options.scale)

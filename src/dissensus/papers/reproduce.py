@@ -20,7 +20,7 @@ from dissensus.verbs import Result
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["Catalogue", "Reproduction", "draw_figure", "reproduce", "results_folder"]
+__all__ = ["Catalogue", "Reproduction", "catalogue", "draw_figure", "reproduce", "results_folder"]
 
 _COLORS = {"holds": "green", "does not hold": "red", CANNOT: "yellow"}
 
@@ -167,7 +167,7 @@ def draw_figure(names: str | Sequence[str], file: str | Path, folder: Path) -> P
 class Catalogue(Result):
     """All experiments: what each shows, what it costs, and the options of its study."""
 
-    experiments: Sequence[Experiment] = tuple(EXPERIMENTS.values())
+    experiments: Sequence[Experiment]
 
     def to_dict(self) -> dict[str, Any]:
         """The rows."""
@@ -186,23 +186,31 @@ class Catalogue(Result):
         ]
 
     def display(self) -> Iterator[RenderableType]:
-        """A table of experiments, and the options of their studies."""
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
+        """What each experiment costs at each scale and shows, and the options of their studies."""
+        from rich.padding import Padding
         from rich.text import Text
 
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        table.add_column("name", style="cyan", no_wrap=True)
-        table.add_column("shows")
-        for scale in SCALES:
-            table.add_column(scale, no_wrap=True, justify="right")
-        for row in self.to_rows():
-            words = Text(row["shows"]).append(f"\n{row['title']}", style="dim")
-            table.add_row(row["name"], words, *(row[scale] for scale in SCALES))
-        yield table
+        rows = self.to_rows()
+        columns = ("name", *SCALES)
+        width = {key: max(len(key), *(len(row[key]) for row in rows)) for key in columns}
+        for row in ({key: key for key in columns}, *rows):
+            costs = "".join(row[scale].rjust(width[scale] + 3) for scale in SCALES)
+            yield Text(row["name"].ljust(width["name"]), style="cyan").append(
+                costs, style="default"
+            )
+            if "title" in row:
+                yield Padding(Text(f"{row['shows']}: {row['title']}", style="dim"), (0, 0, 0, 2))
+        yield ""
         yield "Options, with --set KEY=VALUE:"
-        for study in dict.fromkeys(id(one.study) for one in self.experiments):
-            users = [one for one in self.experiments if id(one.study) == study]
-            names = f"{users[0].paper}/{', '.join(one.name for one in users)}"
-            for key, text in users[0].study.options.items():
-                yield f"  {key}: {text} ({names})"
+        users: dict[tuple[str, str], list[str]] = {}
+        for one in self.experiments:
+            for item in one.study.options.items():
+                users.setdefault(item, []).append(one.full_name)
+        for (key, text), names in users.items():
+            words = Text(f"{key}: {text} ").append(f"({', '.join(names)})", style="dim")
+            yield Padding(words, (0, 0, 0, 2))
+
+
+def catalogue(names: str | Sequence[str] = ()) -> Catalogue:
+    """What there is to reproduce: all experiments, or those that ``names`` select."""
+    return Catalogue(_select(names))
