@@ -198,18 +198,52 @@ def test_categories_are_one_hot_and_names_are_kept() -> None:
         model.predict(X[list(X.columns[::-1])])
     with pytest.raises(ValueError, match="pass a DataFrame with the same columns"):
         model.predict(X.to_numpy())
-    with pytest.raises(ValueError, match="column 'size' was made of numbers in training; now"):
+    with pytest.raises(ValueError, match="column 'size' must hold numbers: could not convert"):
         model.predict(X.assign(size="large"))
 
 
 def test_columns_that_mean_nothing_are_named() -> None:
     X, y = frame()
-    with pytest.raises(ValueError, match="'id' has 300 different values, more than the 255"):
+    with pytest.raises(ValueError, match="no column is left to learn from: id: dropped, id-like"):
         regressor().fit(pd.DataFrame({"id": [f"row {i}" for i in range(300)]}), np.arange(300))
-    with pytest.raises(ValueError, match="column 'when' holds datetime64"):
-        regressor().fit(X.assign(when=pd.Timestamp("2024-01-01")), y)
-    with pytest.raises(ValueError, match="Input X contains NaN"):
-        regressor().fit(X.assign(size=np.nan), y)
+    useless = X.assign(when=pd.Timestamp("2024-01-01"), size=np.nan, id=[f"{i}!" for i in X.index])
+    model = regressor().fit(useless, y)
+    lines = str(model.columns_).splitlines()
+    assert lines[0] == "size: dropped, it is empty"
+    assert lines[5:] == [
+        "when: dropped, it has one value only",
+        "id: dropped, id-like: 120 different values in 120 rows",
+    ]
+    plain = regressor().fit(X.drop(columns="size"), y)
+    np.testing.assert_array_equal(model.predict(useless), plain.predict(X.drop(columns="size")))
+
+
+def test_missing_numbers_and_dates_are_learnt_from() -> None:
+    """The target is whether a number is missing, and the season: nothing else tells it."""
+    rng = np.random.default_rng(0)
+    days = pd.to_datetime("2020-01-01") + pd.to_timedelta(rng.integers(0, 1500, 300), "D")
+    size = np.where(rng.random(300) < 0.3, np.nan, rng.normal(size=300))
+    y = 3.0 * np.isnan(size) + np.sin(2 * np.pi * days.day_of_year.to_numpy() / 365.25)
+    X = pd.DataFrame({"size": size, "day": days})
+    model = regressor(max_iter=60).fit(X, y)
+    assert model.score(X, y) > 0.95
+    np.testing.assert_allclose(model.predict(X.assign(day=X["day"].astype(str))), model.predict(X))
+    gaps = np.column_stack([size, rng.normal(size=300)])
+    alone = classifier(max_iter=30).fit(gaps, np.isnan(size))
+    assert alone.score(gaps, np.isnan(size)) > 0.97
+    full = classifier(max_iter=5).fit(np.nan_to_num(gaps), np.isnan(size))
+    assert np.isfinite(full.predict_proba(gaps)).all()  # filled, though training saw no gaps
+
+
+def test_a_weight_is_a_repetition_with_gaps_and_levels_too() -> None:
+    rng = np.random.default_rng(1)
+    X, y = frame()
+    X.loc[rng.random(len(X)) < 0.2, "size"] = np.nan
+    times = rng.integers(0, 4, len(X))
+    order = rng.permutation(np.arange(len(X)).repeat(times))
+    weighed = regressor(max_iter=4).fit(X, y, sample_weight=times)
+    repeated = regressor(max_iter=4).fit(X.iloc[order], y[order])
+    np.testing.assert_array_equal(weighed.predict(X), repeated.predict(X))
 
 
 # ---- inside scikit-learn ------------------------------------------------------------------------
@@ -356,9 +390,13 @@ def test_data_that_do_not_work_are_explained() -> None:
         classifier().fit(X, y, sample_weight=y == 1)
     with pytest.raises(ValueError, match="finite and at least 0, got -1"):
         classifier().fit(X, y, sample_weight=np.full(150, -1.0))
-    with pytest.raises(TypeError, match="Sparse data was passed for X"):
-        classifier().fit(sparse.csr_array(X), y)
+    with pytest.raises(ValueError, match="Input X contains infinity"):
+        classifier().fit(np.where(X > 7, np.inf, X), y)
+    with pytest.raises(ValueError, match=r"column 'x0' holds 1e\+39, which is beyond float32"):
+        classifier().fit(np.where(X > 7, 1e39, X), y)
     model = classifier().fit(X, y)
+    of_sparse = classifier().fit(sparse.csr_array(X), y)
+    np.testing.assert_array_equal(of_sparse.predict(sparse.csr_array(X)), model.predict(X))
     with pytest.raises(ValueError, match="y holds 7, which was not among the classes"):
         model.decompose(X, np.full(150, 7))
     with pytest.raises(NotFittedError):

@@ -302,7 +302,7 @@ def _learn(
     if column.kind == "date":
         timed = bool((known != np.floor(known)).any())
         column = replace(column, levels=("year", "week", "day") if timed else ("year", "week"))
-    constant = not gaps.any() and bool((known == known[0]).all())
+    constant = known.size == len(read) > 0 and bool((known == known[0]).all())
     column = replace(column, gaps=bool(gaps.any()))
     return column, "it is empty" if not known.size else _CONSTANT if constant else ""
 

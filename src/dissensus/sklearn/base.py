@@ -11,14 +11,16 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_array, check_is_fitted, check_X_y, validate_data
+from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 from torch import Tensor, nn
 
+from dissensus.data.column_values import is_frame, raw_columns
+from dissensus.data.preparation import Preparation
 from dissensus.decomposition import Decomposition, decompose
 from dissensus.diagnostics import Diagnosis, diagnose
 from dissensus.objectives import Objective
 from dissensus.scores import parse as parse_score
-from dissensus.sklearn.rows import Columns, Floats, Rows, check_weights, has_categories
+from dissensus.sklearn.rows import Floats, Rows, array_columns, check_weights, frame_columns
 from dissensus.sklearn.trainings import (
     Job,
     combination,
@@ -36,6 +38,9 @@ __all__ = ["BETAS", "DiverseEstimator"]
 #: The β that ``beta="auto"`` tries where no others are given.
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
+#: scikit-learn's checks of a table of numbers.
+_NUMBERS = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "accept_sparse": "csr"}
+
 
 class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     """An ensemble of perceptrons, trained by an objective, as a scikit-learn estimator.
@@ -43,10 +48,10 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     After ``fit`` there are ``ensemble_`` (a ``dissensus.Ensemble`` in float64), ``estimators_``,
     ``n_features_in_``, ``feature_names_in_``, ``n_outputs_``, ``n_iter_``, ``history_``,
     ``objective_``, ``loss_curve_`` and ``validation_loss_curve_`` (the ensemble's error on training
-    and held-out rows after each epoch; the latter None without early stopping), ``columns_`` and
-    ``standard_`` (how columns become inputs); with ``beta`` also ``beta_``, and with ``"auto"``
-    ``cv_results_`` in the form that ``GridSearchCV`` gives it, with standard errors, verdicts and
-    the ``status`` of each β beside the scores.
+    and held-out rows after each epoch; the latter None without early stopping), ``columns_`` (how
+    columns become inputs; ``print`` it for a line about each) and ``standard_`` (their scale); with
+    ``beta`` also ``beta_``, and with ``"auto"`` ``cv_results_`` in the form that ``GridSearchCV``
+    gives it, with standard errors, verdicts and the ``status`` of each β beside the scores.
     """
 
     _loss: str
@@ -115,6 +120,11 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.device = device
         self.verbose = verbose
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.sparse = True
+        return tags
+
     # ---- fitting --------------------------------------------------------------------------------
 
     @abstractmethod
@@ -135,8 +145,9 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train the ensemble.
 
-        ``X`` is ``[rows, columns]``, an array or a DataFrame. A row of weight w counts as if it
-        were there w times; see :mod:`dissensus.sklearn.rows`.
+        ``X`` is ``[rows, columns]``, an array, a sparse array or a DataFrame, which may hold text,
+        dates and missing values; see :mod:`dissensus.data.preparation`. A row of weight w counts as
+        if it were there w times; see :mod:`dissensus.sklearn.rows`.
         """
         for earlier in ("beta_", "cv_results_"):  # of a fit with other parameters
             self.__dict__.pop(earlier, None)
@@ -148,27 +159,28 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if self.beta is not None:
             self.beta_ = self._choose_beta(objective, rows, original, seed)
             objective = with_beta(objective, self.beta_)
-        job = Job(rows, self._scaled(x), objective)
+        job = Job(rows, self.columns_.scaled, objective)
         (training,) = self._trainings([job], seed)
         (self.history_,) = fit_fleet([training], progress=bool(self.verbose))
         self._keep(job, training)
         return self
 
     def _checked(self, X: Any, y: Any, sample_weight: Any) -> tuple[Floats, NDArray[Any], Floats]:
-        """Inputs as floats, ``y`` as an array, weights; the columns of a DataFrame are learnt."""
-        self.columns_: Columns | None = None
+        """Inputs as floats, ``y`` as an array, weights; the kinds of columns are learnt."""
         checks = self._checks_of_targets()
-        if not has_categories(X):
-            x, y = validate_data(self, X, y, dtype=np.float64, **checks)
-            return x, y, check_weights(sample_weight, len(x))
-        validate_data(self, X, y, skip_check_array=True)
-        weights = check_weights(sample_weight, len(X))
-        self.columns_ = Columns.fit(X.iloc[np.flatnonzero(weights > 0)])
-        x, y = check_X_y(self.columns_(X), y, dtype=np.float64, estimator=self, **checks)
+        raw = frame_columns(X)
+        self._takes_frames = raw is not None
+        if raw is None:
+            x, y = validate_data(self, X, y, **_NUMBERS, **checks)
+            raw = array_columns(x, getattr(self, "feature_names_in_", None))
+        else:
+            validate_data(self, X, y, skip_check_array=True)
+        weights = check_weights(sample_weight, len(next(iter(raw.values()))))
+        kept = weights > 0
+        known = {name: values[kept] for name, values in raw.items()}
+        self.columns_ = Preparation.fit(known, weights=weights[kept])
+        x, y = check_X_y(self.columns_.encode(raw, "X"), y, **_NUMBERS, estimator=self, **checks)
         return x, y, weights
-
-    def _scaled(self, x: Floats) -> NDArray[np.bool_]:
-        return np.ones(x.shape[1], dtype=bool) if self.columns_ is None else self.columns_.scaled
 
     def _trainings(self, jobs: Sequence[Job], seed: int) -> list[Training]:
         combine = combination(jobs[0].objective, self._loss)
@@ -184,7 +196,7 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             raise ValueError(f"beta must be None, a number in [0, 1] or 'auto', got {self.beta!r}")
         if not len(self.betas):
             raise ValueError("beta='auto' needs some betas to choose from, got none")
-        splits, scaled = folds(rows, original, self.cv, seed), self._scaled(rows.x)
+        splits, scaled = folds(rows, original, self.cv, seed), self.columns_.scaled
         jobs = [
             (Job(train, scaled, with_beta(objective, beta)), test)
             for beta in self.betas
@@ -225,13 +237,18 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return outputs * torch.from_numpy(scaler.scale) + torch.from_numpy(scaler.mean)
 
     def _checked_inputs(self, X: Any) -> Floats:
-        if self.columns_ is None:
-            x: Floats = validate_data(self, X, dtype=np.float64, reset=False)
-            return x
-        self.columns_.check(X)
-        validate_data(self, X, reset=False, skip_check_array=True)
-        x = check_array(self.columns_(X), dtype=np.float64, input_name="X", estimator=self)
-        return x
+        if self._takes_frames and not is_frame(X):
+            raise ValueError(
+                "this estimator was fitted on a DataFrame with text or dates, got "
+                f"{type(X).__name__}; pass a DataFrame with the same columns"
+            )
+        if self._takes_frames:
+            validate_data(self, X, reset=False, skip_check_array=True)
+            raw = raw_columns(X)
+        else:
+            x = validate_data(self, X, reset=False, **_NUMBERS)
+            raw = array_columns(x, getattr(self, "feature_names_in_", None))
+        return self.columns_.encode(raw, "X")
 
     @property
     def estimators_(self) -> list[nn.Module]:

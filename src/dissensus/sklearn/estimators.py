@@ -22,9 +22,9 @@ __all__ = ["DiverseClassifier", "DiverseRegressor"]
 class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc]
     """An ensemble of perceptrons for classification, of two classes or more.
 
-    Inputs are standardised inside; text and categories of a DataFrame become one-hot. For the
-    parameters see ``__init__``, for what there is after ``fit`` :class:`DiverseEstimator`, and
-    ``classes_``.
+    Inputs are standardised inside. Missing values, and text, categories and dates of a DataFrame
+    are welcome (:mod:`dissensus.data.preparation`). For the parameters see ``__init__``, for what
+    there is after ``fit`` :class:`DiverseEstimator`, and ``classes_``.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -89,8 +89,9 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
 class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
     """An ensemble of perceptrons for regression, of one target or several.
 
-    Inputs and targets are standardised inside; text and categories of a DataFrame become one-hot.
-    For the parameters see ``__init__``, for what there is after ``fit`` :class:`DiverseEstimator`.
+    Inputs and targets are standardised inside. Missing values, and text, categories and dates of a
+    DataFrame are welcome (:mod:`dissensus.data.preparation`). For the parameters see ``__init__``,
+    for what there is after ``fit`` :class:`DiverseEstimator`.
 
     >>> import numpy as np
     >>> X = np.linspace(-1, 1, 200)[:, None]
