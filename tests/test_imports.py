@@ -41,6 +41,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "detection": (*TENSOR, "scores", "specs", "files"),  # a Detector finds its score by name
     # members, inputs, adversaries
     "data": ("models",),
+    "ensemble": ("models",),
     "training": ("ensemble", "data"),
     "robustness": ("ensemble",),
     # verbs and pictures

@@ -21,6 +21,9 @@ from dissensus.files import read_json, write_text
 __all__ = [
     "CHECKPOINT",
     "CONFIG",
+    "HUB_CONFIG",
+    "HUB_FORMAT",
+    "HUB_WEIGHTS",
     "METRICS",
     "RECORD",
     "STATE",
@@ -34,6 +37,9 @@ __all__ = [
 # The files of a run folder; ``training.run_folder`` writes them.
 CONFIG, METRICS, RECORD = "config.toml", "metrics.jsonl", "record.json"
 CHECKPOINT, STATE = "checkpoint.safetensors", "state.json"
+
+# The files of a hub folder, and the format that its config names.
+HUB_CONFIG, HUB_WEIGHTS, HUB_FORMAT = "config.json", "model.safetensors", "dissensus.model/1"
 
 
 def write_record(path: str | Path, record: dict[str, Any]) -> None:

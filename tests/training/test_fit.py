@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -466,6 +467,9 @@ def test_predict_gives_all_outputs_in_order() -> None:
         ((torch.zeros(0, 4), torch.zeros(0)), None, {}, "empty, got 0 examples"),
         (([[0.0]], [1]), None, {}, "a batch must be"),
         ((torch.zeros(3, 4).numpy(), [1]), None, {}, "convert arrays with torch.as_tensor"),
+        (blobs(6), None, {"lr": 0.1}, "no lr=; it belongs to the optimizer: .*'adam:lr=0.1'"),
+        (blobs(6), None, {"device": "cuda"}, r"where the ensemble is: ens.to\('cuda'\)"),
+        (blobs(6), None, {"amp": "fp16"}, "True or 'bf16', which train in bfloat16, got 'fp16'"),
         (7, None, {}, "tensors or a DataLoader, got int"),
         (iter([]), None, {}, "the loader must have a length"),
         ([], None, {}, "the training data are empty, got 0 batches"),
@@ -559,3 +563,18 @@ def test_validation_data_that_are_not_finite() -> None:
     ens = Ensemble(dense_mlp, members=2)
     with pytest.raises(NonFiniteLoss, match="error on val data is nan after epoch 1"):
         quiet_fit(ens, (x, y), val=(x * math.nan, y), epochs=2)
+
+
+def test_numpy_arrays_train_as_tensors_do() -> None:
+    """float64 and int32, as other libraries make them, give the bits of float32 and int64."""
+    (x, y), (vx, vy) = blobs(30), blobs(12, seed=1)
+    arrays = (x.double().numpy(), y.int().numpy()), (vx.double().numpy(), vy.numpy())
+    ends = []
+    for train, val in (((x, y), (vx, vy)), arrays):
+        ens = Ensemble(dense_mlp, members=2)
+        fit(ens, train, val=val, epochs=2, amp="bf16", progress=False)
+        ends.append((state(ens), predict(ens, val).outputs))
+    assert same_bits(ends[0][0], ends[1][0])
+    assert torch.equal(ends[0][1], ends[1][1])
+    with pytest.raises(ValueError, match="must hold numbers, got an array of <U1"):
+        fit(Ensemble(dense_mlp, members=2), (arrays[0][0], np.array(["a"] * 30)), epochs=1)

@@ -6,7 +6,8 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Self, overload
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from dissensus.ensemble.execution import (
     stacked_outputs,
 )
 from dissensus.ensemble.stack import alike, like, put_tensors, stack_modules, tensors_of, unstack
+from dissensus.models import MemberFactory
 from dissensus.outputs import check_combination, check_weights, combine, majority_vote
 from dissensus.specs import check_choice
 
@@ -49,6 +51,8 @@ class Ensemble(nn.Module):
     (torch.Size([5, 2, 3]), torch.Size([2, 2, 3]))
     >>> ens.predict(torch.zeros(2, 4)).sum(-1)
     tensor([1., 1.])
+    >>> len(ens), ens[0], ens[1:3].members
+    (5, Linear(in_features=4, out_features=3, bias=True), 2)
     """
 
     weights: Tensor | None
@@ -65,6 +69,8 @@ class Ensemble(nn.Module):
         if not isinstance(members, int) or members < 1:
             raise ValueError(f"members must be an integer of at least 1, got {members!r}")
         self._settle(_make_members(make_member, members, seed), combine, execution)
+        if isinstance(make_member, MemberFactory):
+            self.made_by = make_member
 
     @classmethod
     def from_members(
@@ -101,6 +107,7 @@ class Ensemble(nn.Module):
         self.combine, self.execution = combine, execution
         self.members = len(modules)
         self.backbone: nn.Module | None = None
+        self.made_by: MemberFactory | None = None  # known where it is plain data
         self.register_buffer("weights", None)
         self.stack: nn.Module | None = None
         self.unlike: nn.ModuleList | None = None
@@ -197,6 +204,26 @@ class Ensemble(nn.Module):
 
     # ---- members --------------------------------------------------------------------------------
 
+    def __len__(self) -> int:
+        return self.members
+
+    @overload
+    def __getitem__(self, index: int) -> nn.Module: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Ensemble: ...
+
+    def __getitem__(self, index: int | slice) -> nn.Module | Ensemble:
+        """``ens[0]`` is :meth:`member` 0, a copy; ``ens[:3]`` an ensemble of the first three."""
+        if isinstance(index, slice):
+            return self.select(range(self.members)[index])
+        if not -self.members <= index < self.members:
+            raise IndexError(f"member {index} of an ensemble of {self.members} members")
+        return self.member(index)
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return (self.member(index) for index in range(self.members))
+
     def member(self, index: int) -> nn.Module:
         """A copy of one member as an ordinary module, behind the backbone if there is one."""
         (chosen,) = self._indices([index])
@@ -227,6 +254,16 @@ class Ensemble(nn.Module):
         from dissensus.ensemble.soups import soup
 
         return soup(self, loader, members)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the weights, and how to build the ensemble, for ``dissensus.load(folder)``.
+
+        An ensemble of a named network (``models.make_factory``) loads as it is. For one of a
+        function of your own, pass ``make_member=`` to ``load``: files hold no code.
+        """
+        from dissensus.ensemble.saving import save
+
+        save(self, folder)
 
     def _with_backbone(self, module: nn.Module) -> nn.Module:
         module.train(self.training)

@@ -10,17 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from dissensus.detection import Detector
 from dissensus.ensemble import Ensemble
+from dissensus.ensemble.saving import describe, weights_of
 from dissensus.export.card import model_card
 from dissensus.export.module import backbone_name, check_detector, versions
 from dissensus.export.results import RunResults, read_results
 from dissensus.files import replace_atomically, write_safetensors, write_text
 from dissensus.models import MODELS, MemberFactory
+from dissensus.records import HUB_CONFIG, HUB_WEIGHTS
 from dissensus.runs.data_summary import DataSummary
-from dissensus.runs.folder import HUB_CONFIG, HUB_FORMAT, HUB_WEIGHTS, read_config
+from dissensus.runs.folder import read_config
 from dissensus.runs.load import load, make_ensemble, member_factory, put_weights
 
 __all__ = ["save_folder", "save_run"]
@@ -45,7 +45,8 @@ def save_folder(
     ``dissensus.load(folder)`` brings it back, to the same bits: ``model.safetensors`` holds the
     weights, ``config.json`` how the members are made, ``README.md`` is a model card. ``model`` is
     what made the members (:func:`dissensus.models.make_factory`), a list with one for each member
-    if they are unlike; without it, loading needs ``make_member=`` or ``into=``. Code of your own
+    if they are unlike; without it, what the ensemble was made with, or else loading needs
+    ``make_member=`` or ``into=``. Code of your own
     that it names as ``file.py:name`` is copied into the folder, and runs only for those who pass
     ``trust=True``.
 
@@ -58,6 +59,7 @@ def save_folder(
     >>> folder = tempfile.mkdtemp()
     >>> [file.name for file in save_folder(Ensemble(make, members=2), folder, make)]
     ['model.safetensors', 'README.md', 'config.json']
+    >>> import torch
     >>> load(folder)(torch.zeros(1, 4)).shape
     torch.Size([2, 1, 3])
     """
@@ -66,7 +68,7 @@ def save_folder(
         raise ValueError(f"{path} is not empty; choose a new folder, or empty it first")
     if detector is not None:
         check_detector(detector)
-    state = {key: t.detach().cpu().contiguous().clone() for key, t in ens.state_dict().items()}
+    model, state = model or ens.made_by, weights_of(ens)
     config = _config(ens, model, summary, settings or {}, name)
     if model is not None and ens.backbone is None:  # else nobody could load the weights
         put_weights(make_ensemble(config, model), state, "the ensemble")
@@ -136,16 +138,8 @@ def _config(
         raise ValueError(f"model must name every member, got {len(model)} of {ens.members}")
     models = [_describe_model(each) for each in _factories(model)]
     config = {
-        "format": HUB_FORMAT,
-        "library_name": "dissensus",
+        **describe(ens),
         "name": name,
-        "task": "regression" if ens.combine == "mean" else "classification",
-        "ensemble": {
-            "members": ens.members,
-            "combine": ens.combine,
-            "execution": ens.execution,
-            "dtype": str(_dtype(ens)).removeprefix("torch."),
-        },
         "model": models[0] if isinstance(model, MemberFactory) else models or None,
         "facts": None if summary is None else _describe_data(summary),
         **{section: dict(values) for section, values in settings.items()},
@@ -167,13 +161,7 @@ def _factories(model: Model) -> list[MemberFactory]:
 def _describe_model(model: MemberFactory) -> dict[str, Any]:
     file = _code_file(model)
     name = model.model if file is None else f"{file.name}:{model.model.rpartition(':')[2]}"
-    return {
-        "name": name,
-        "input_shape": list(model.input_shape),
-        "outputs": model.outputs,
-        "normalize": None if model.normalize is None else [list(part) for part in model.normalize],
-        "options": dict(model.options),
-    }
+    return {**model.describe(), "name": name}
 
 
 def _describe_data(summary: DataSummary) -> dict[str, Any]:
@@ -201,10 +189,3 @@ def _code_files(model: Model) -> list[Path]:
             f"two files of code have one name: {', '.join(map(str, files))}; rename one"
         )
     return list(files)
-
-
-def _dtype(ens: Ensemble) -> torch.dtype:
-    kinds = {t.dtype for t in ens.parameters() if t.is_floating_point()}
-    if len(kinds) > 1:
-        raise ValueError(f"members must be of one type, got {sorted(map(str, kinds))}")
-    return kinds.pop() if kinds else torch.float32

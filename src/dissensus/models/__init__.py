@@ -20,6 +20,7 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -94,6 +95,18 @@ class MemberFactory:
             return member
         parts = OrderedDict(normalize=InputNormalize(*self.normalize), model=member)
         return nn.Sequential(parts)
+
+    def describe(self) -> dict[str, Any]:
+        """The same as plain JSON values; the file of ``file.py:name`` with its whole path."""
+        place, _, name = self.model.rpartition(":")
+        path = f"{Path(place).expanduser().resolve()}:{name}" if place.endswith(".py") else None
+        return {
+            "name": path or self.model,
+            "input_shape": list(self.input_shape),
+            "outputs": self.outputs,
+            "normalize": None if self.normalize is None else [list(p) for p in self.normalize],
+            "options": dict(self.options),
+        }
 
     def _foreign(self) -> nn.Module:
         build = resolve(self.model)

@@ -1,8 +1,8 @@
 """Run folders: what their files say, without loading any weights.
 
-A hub folder is an ensemble to share, written by ``dissensus.export``: ``model.safetensors``, a
-``config.json`` that names the model of its members, and a model card. No file in it can run code
-when it is loaded.
+A hub folder is an ensemble to share, written by ``dissensus.export`` or ``Ensemble.save``:
+``model.safetensors``, a ``config.json`` that names the model of its members, and a model card.
+No file in it can run code when it is loaded.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from dissensus.files import read_json, read_toml
 from dissensus.records import (
     CHECKPOINT,
     CONFIG,
+    HUB_CONFIG,
+    HUB_FORMAT,
     METRICS,
     RECORD,
     STATE,
@@ -35,9 +37,6 @@ __all__ = [
     "read_hub_config",
     "remove_run",
 ]
-
-#: The files of a hub folder, and the format that its config names.
-HUB_CONFIG, HUB_WEIGHTS, HUB_FORMAT = "config.json", "model.safetensors", "dissensus.model/1"
 
 #: The files that train, diagnose, ood and attack write into a run.
 _RUN_FILES = (

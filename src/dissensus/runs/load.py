@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dissensus.files import read_safetensors
+from dissensus.records import HUB_WEIGHTS
 from dissensus.runs.data_summary import DataSummary
-from dissensus.runs.folder import HUB_WEIGHTS, is_hub_folder, read_config, read_hub_config
+from dissensus.runs.folder import is_hub_folder, read_config, read_hub_config
 
 if TYPE_CHECKING:
     import torch
@@ -34,10 +35,10 @@ def load(
     """The ensemble of a run with the weights of its best epoch, in evaluation mode.
 
     The best epoch so far for a run that was stopped; ``run`` may also be a folder that
-    ``dissensus export --format hub`` or ``export.save_folder`` wrote. A run of the command line
-    knows its model by name. For others pass ``make_member``, the function that made the members;
-    or, for an ensemble built in another way (unlike members, a shared backbone), pass ``into``, one
-    built the same way. A model named by an import path is code outside of Dissensus, and any folder
+    ``ens.save``, ``dissensus export --format hub`` or ``export.save_folder`` wrote. A run of the
+    command line knows its model by name. For others pass ``make_member``, the function that made
+    the members; or, for an ensemble built in another way (unlike members, a shared backbone), pass
+    ``into``, one built the same way. A model named by an import path is code outside of Dissensus, and any folder
     could name any code: only ``trust=True`` runs it. ``device="auto"`` is a GPU if there is one.
 
     >>> import tempfile, torch

@@ -20,6 +20,7 @@ __all__ = [
     "Batches",
     "TensorBatches",
     "as_batches",
+    "as_tensors",
     "batch_sizes",
     "batches_together",
     "derived_seed",
@@ -179,6 +180,28 @@ class _Chance:
         if self.transforms:
             np.random.set_state(states[1])  # noqa: NPY002
             random.setstate(states[2])
+
+
+def as_tensors(data: Any) -> Any:
+    """NumPy arrays (or pandas columns) in ``(x, y)`` or alone as tensors; the rest as it is.
+
+    Floats become torch's default type and whole numbers int64, as networks and losses want them.
+
+    >>> x, y = as_tensors((np.zeros((2, 3)), np.array([0, 1], dtype=np.int32)))
+    >>> x.dtype, y.dtype
+    (torch.float32, torch.int64)
+    """
+    if type(data) in (tuple, list) and any(hasattr(item, "__array__") for item in data):
+        return tuple(as_tensors(item) for item in data)
+    if isinstance(data, Tensor) or not hasattr(data, "__array__"):
+        return data
+    array = np.asarray(data)
+    if array.dtype.kind == "f":
+        return torch.tensor(array, dtype=torch.get_default_dtype())
+    if array.dtype.kind not in "iub":
+        raise ValueError(f"x and y must hold numbers, got an array of {array.dtype}")
+    pixels = array.dtype == np.uint8 and array.ndim > 1
+    return torch.tensor(array, dtype=torch.uint8 if pixels else torch.int64)
 
 
 def as_batches(

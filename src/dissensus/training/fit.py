@@ -15,7 +15,7 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Independent, Objective, Terms, parse
 from dissensus.progress import ProgressBar
-from dissensus.training.batches import Augmentation, as_batches, split_weights
+from dissensus.training.batches import Augmentation, as_batches, as_tensors, split_weights
 from dissensus.training.checkpoints import Checkpoints
 from dissensus.training.history import History, RunState, select
 from dissensus.training.layout import Distributed
@@ -50,11 +50,12 @@ def fit(
     recipe: Recipe | None = None,
     **settings: Any,
 ) -> History:
-    """Train ``ens`` on ``(x, y)`` tensors or a DataLoader; the settings are those of ``Recipe``.
+    """Train ``ens`` on ``(x, y)`` or a DataLoader; the settings are those of ``Recipe``.
 
-    ``x`` may be a feature store's rows or ``data.Examples``, which are streamed from disk. Tensors
-    ``(x, y, weights)``, to train or validate on, have a weight for each example: with weights whose
-    mean is 1, a weight of 2 is the example twice and one of 0 leaves it out.
+    ``x`` and ``y`` are tensors or NumPy arrays; ``x`` may be a feature store's rows or
+    ``data.Examples``, which are streamed from disk. In ``(x, y, weights)``, to train or validate
+    on, each example has a weight: with weights whose mean is 1, a weight of 2 is the example twice
+    and one of 0 leaves it out.
     ``val`` chooses the best epoch, whose weights the ensemble has at the end. ``disagreement`` are
     unlabelled data for objectives that need them (A2D, DivDis), or ``"strangers"``: inputs made
     from each training batch (:class:`dissensus.strangers.Strangers`, or a function
@@ -82,6 +83,7 @@ def fit(
     chosen = Recipe.of(settings) if recipe is None else recipe
     parsed = parse(objective) if isinstance(objective, str) else objective or Independent()
     folder = None if out is None else RunFolder(out)
+    train, val, disagreement = map(as_tensors, (train, val, disagreement))
     with _start_process(ens, distributed) as process:
         holder = process.members, process.ens.device, process.rank
         stream = make_stream(train, parsed, disagreement, augment, chosen, *holder)

@@ -19,7 +19,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.ensemble.stack import tensors_of
 from dissensus.objectives import Independent, Objective, parse
 from dissensus.progress import ProgressBar
-from dissensus.training.batches import split_weights
+from dissensus.training.batches import as_tensors, split_weights
 from dissensus.training.fit import NonFiniteLoss, fit
 from dissensus.training.fleet import Fleet
 from dissensus.training.history import History, RunState, select
@@ -47,6 +47,8 @@ class Training:
     def __post_init__(self) -> None:
         if isinstance(self.objective, str):
             object.__setattr__(self, "objective", parse(self.objective))
+        for name in ("train", "val"):
+            object.__setattr__(self, name, as_tensors(getattr(self, name)))
         if not _pair(self.train) or not (self.val is None or _pair(self.val)):
             raise ValueError(
                 "train and val must be two tensors (x, y) of one length, at least 1; for a "

@@ -11,7 +11,7 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import Predictions
 from dissensus.progress import ProgressBar
-from dissensus.training.batches import Batches, as_batches, split_weights
+from dissensus.training.batches import Batches, as_batches, as_tensors, split_weights
 from dissensus.training.meters import Meter
 
 __all__ = ["evaluate", "predict"]
@@ -25,7 +25,7 @@ def predict(
     meta: Mapping[str, Any] | None = None,
     progress: bool = False,
 ) -> Predictions:
-    """Every member's outputs for ``(x, y)`` tensors, ``x`` alone, or a DataLoader, on the CPU.
+    """Every member's outputs for ``(x, y)``, ``x`` alone, or a DataLoader, on the CPU.
 
     ``x`` may be a feature store's rows or ``data.Examples``, which are streamed from disk; the
     outputs are all in memory. ``progress`` shows a bar on a terminal.
@@ -37,7 +37,7 @@ def predict(
     >>> predict(ens, (torch.zeros(7, 4), torch.zeros(7, dtype=torch.long))).outputs.shape
     torch.Size([2, 7, 3])
     """
-    outputs, targets = [], []
+    outputs, targets, data = [], [], as_tensors(data)
     batches = as_batches(data, batch_size, shuffle=False, device=ens.device, labelled=False)
     with ProgressBar("predicting", len(batches), show=progress) as bar:
         for batch, y in _outputs(ens, batches):

@@ -21,6 +21,19 @@ SELECTIONS: dict[str, bool] = {
 }
 
 
+#: Settings that other libraries give to ``fit``, and where they belong here.
+_ELSEWHERE = {
+    "lr": "it belongs to the optimizer: optimizer='adam:lr={}'",
+    "learning_rate": "it belongs to the optimizer: optimizer='adam:lr={}'",
+    "weight_decay": "it belongs to the optimizer: optimizer='adamw:weight_decay={}'",
+    "momentum": "it belongs to the optimizer: optimizer='sgd:momentum={}'",
+    "device": "training happens where the ensemble is: ens.to({!r})",
+    "loss": "the objective says what to minimise: fit(ens, train, 'independent:loss={}')",
+    "scheduler": "pass it as schedule=",
+    "verbose": "progress=False is quiet",
+}
+
+
 @dataclass(frozen=True)
 class Recipe:
     """The settings of a training run.
@@ -30,7 +43,8 @@ class Recipe:
     kept, and training stops once it has not improved for ``patience`` epochs. A member whose own
     validation error has not improved for ``freeze_patience`` epochs is frozen while the others go
     on (adp, Algorithm 1). ``clip`` limits the norm of each member's gradient. ``exact_train`` adds
-    an evaluation of the training data after each epoch. ``amp`` trains in bfloat16. A run folder
+    an evaluation of the training data after each epoch. ``amp`` (True or ``"bf16"``) trains in
+    bfloat16. A run folder
     gets a checkpoint after each epoch and, within one, after every ``checkpoint_every`` batches, or
     minutes or seconds (``"5min"``, ``"30s"``); where nothing is said, every ten minutes.
 
@@ -49,7 +63,7 @@ class Recipe:
     clip: float | None = number(None, above=0.0)
     seed: int = number(0, low=0)
     exact_train: bool = False
-    amp: bool = False
+    amp: bool | str = False
     compile: bool = False
     checkpoint_every: int | str | None = None
 
@@ -58,6 +72,13 @@ class Recipe:
             object.__setattr__(self, "optimizer", Optimizer.parse(self.optimizer))
         if isinstance(self.schedule, str):
             object.__setattr__(self, "schedule", parse_schedule(self.schedule))
+        if self.amp in ("bf16", "bfloat16"):
+            object.__setattr__(self, "amp", True)
+        if not isinstance(self.amp, bool):
+            raise ValueError(
+                f"amp must be True or 'bf16', which train in bfloat16, got {self.amp!r}; float16 "
+                "is not built in, as it needs scaled losses"
+            )
         check_numbers(self)
         check_choice("Recipe", "select_by", self.select_by, list(SELECTIONS))
         if self.patience is not None and self.select_by == "last":
@@ -73,7 +94,9 @@ class Recipe:
         ...
         ValueError: there is no training setting 'epoch'; did you mean 'epochs'?
         """
-        for name in settings:
+        for name, value in settings.items():
+            if name in _ELSEWHERE:
+                raise ValueError(f"fit has no {name}=; {_ELSEWHERE[name].format(value)}")
             check_name(name, [item.name for item in fields(cls)], "training setting")
         return cls(**settings)
 
