@@ -145,6 +145,35 @@ def test_a_table_of_ones_own(flats_run: Path) -> None:
     assert read_config(flats_run)["data"]["name"] == str(flats_run.parent / "flats.csv")
 
 
+def test_a_guessed_task_is_announced(
+    dissensus: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = tmp_path / "flats.csv"
+    rows = [f"{i % 4},{i / 7},{'abc'[i % 3]}" for i in range(40)]
+    table.write_text("\n".join(["rooms,price,town", *rows]))
+    for target, sentence in [
+        ("price", "target 'price' has 40 different numbers: regression; --task classification if"),
+        ("rooms", "target 'rooms' has 4 different whole numbers: classification; --task regress"),
+        ("town", None),  # text can only be classes
+    ]:
+        words = ["--data", table, "--target", target, "--epochs", 1, *SMALL]
+        answer = dissensus("train", *words, "--out", tmp_path / target)
+        assert answer.status == 0, answer.err
+        announced = [line for line in answer.err.splitlines() if "--task" in line]
+        assert len(announced) == (sentence is not None)
+        assert sentence is None or announced[0].startswith(sentence)
+        again = dissensus("train", *words, "--out", tmp_path / target, "--overwrite", "--quiet")
+        assert again.err == ""
+        told = ["--task", "regression" if target == "price" else "classification"]
+        answer = dissensus("train", *words, *told, "--out", tmp_path / target, "--overwrite")
+        assert "--task" not in answer.err
+    np.savez(tmp_path / "a.npz", x=np.ones((9, 2)), y=np.arange(9) % 3)
+    with caplog.at_level("INFO", logger="dissensus"):
+        data = ds.data.load(tmp_path / "a.npz")
+    assert caplog.messages == [data.preprocessing["guess"]]
+    assert caplog.messages[0].startswith("y has 3 different whole numbers: classification")
+
+
 def test_a_model_from_a_file(
     dissensus: Callable[..., Any],
     mistake: Callable[..., str],

@@ -69,7 +69,10 @@ def test_the_task_follows_the_target(
 def test_many_whole_numbers_are_a_regression_and_yes_no_a_class(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("x,n,sold\n" + "\n".join(f"{i},{i},{i % 2 == 0}" for i in range(21)) + "\n")
-    assert load_table(path, target="n").task == "regression"
+    table = load_table(path, target="n")
+    assert table.task == "regression"
+    assert table.guess.startswith("target 'n' has 21 different whole numbers: regression; --task ")
+    assert load_table(path, target="n", task="regression").guess == ""
     table = load_table(path, target="sold", drop=["n"])
     assert table.classes == ("False", "True")
     assert table.features == ("x",)

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.dataset import PARTS, Data, Request, Split, check_task, divide
+from dissensus.data.dataset import PARTS, Data, Request, Split, check_task, divide, guess_task
 from dissensus.data.table import Scaler
 from dissensus.files import read_npz
 
@@ -65,7 +65,8 @@ def load_features(request: Request, *, standardize: bool = False) -> Data:
                     count = len(arrays[f"{corrupted}_x"])
                     arrays[f"{corrupted}_y"] = arrays["val_y"][:count]
             title = "features_effnetlite0"
-            return _from_arrays(title, arrays, request, None, standardize, "test", str(path))
+            task = "classification"
+            return _from_arrays(title, arrays, request, task, standardize, "test", str(path))
     tried = ", ".join(str(place / folder) for place in request.places)
     raise ValueError(
         f"features_effnetlite0 has no download: put {name} into {tried}, or give any .npz with "
@@ -101,7 +102,11 @@ def _from_arrays(
             raise ValueError(f"{source} holds {part}_x without {part}_y")
 
     x = {key[:-2]: _inputs(a, key) for key, a in arrays.items() if key.endswith("_x")}
-    y, task, classes = _targets({k[:-2]: a for k, a in arrays.items() if k.endswith("_y")}, task)
+    targets = {key[:-2]: a for key, a in arrays.items() if key.endswith("_y")}
+    guess = ""
+    if task is None:
+        task, guess = _guess_task(targets)
+    y, task, classes = _targets(targets, task)
     ids: dict[str, NDArray[np.int64]] = {}
     for part in (part for part in PARTS if part in x):
         ids[part] = np.arange(len(x[part])) + sum(map(len, ids.values()))
@@ -121,6 +126,7 @@ def _from_arrays(
         preprocessing={
             "split_seed": request.seed,
             "ignored": [key for key in arrays if not key.endswith(("_x", "_y"))],
+            **({"guess": guess} if guess else {}),
         },
         source=source,
     )
@@ -147,12 +153,21 @@ def _inputs(array: Array, key: str) -> Tensor:
     return x
 
 
+def _guess_task(arrays: Mapping[str, Array]) -> tuple[str, str]:
+    """Integers, text and yes/no are classes; for numbers also a sentence that says so."""
+    kinds = {array.dtype.kind for array in arrays.values()}
+    if kinds <= set("bU"):
+        return "classification", ""
+    if not kinds <= set("iuf"):
+        return "classification" if kinds <= set("iubU") else "regression", ""
+    values = np.concatenate([array.ravel() for array in arrays.values()])
+    return guess_task("y", values, most_classes=None if kinds <= set("iu") else 0)
+
+
 def _targets(
-    arrays: Mapping[str, Array], task: str | None
+    arrays: Mapping[str, Array], task: str
 ) -> tuple[dict[str, Tensor], str, tuple[str, ...]]:
     kinds = {array.dtype.kind for array in arrays.values()}
-    if task is None:
-        task = "classification" if kinds <= set("iubU") else "regression"
     check_task(task)
     if task == "regression":
         if not kinds <= set("iubf"):

@@ -25,6 +25,7 @@ __all__ = [
     "check_task",
     "data_places",
     "divide",
+    "guess_task",
     "hold_out_classes",
     "missing_extra",
     "part_sizes",
@@ -68,7 +69,8 @@ class Data:
     and float32 ``[rows, outputs]`` for regression. A split that was not asked for has 0 rows.
     ``rows`` says for each split which rows of the source it holds; no row is in two. ``extra``
     holds further sets, such as shifted or out-of-distribution inputs, with labels where known.
-    ``preprocessing`` is plain JSON: the steps and the statistics that they used. Of a feature
+    ``preprocessing`` is plain JSON: the steps and the statistics that they used, and as ``guess`` a
+    sentence about the task where the targets left it open. Of a feature
     store each ``x`` is a :class:`~dissensus.data.StoredRows`, of shards an
     :class:`~dissensus.data.Examples`, read as it is used.
     """
@@ -236,6 +238,23 @@ def check_task(task: str) -> None:
     """Raise unless ``task`` is one of :data:`TASKS`."""
     if task not in TASKS:
         raise ValueError(f"task must be 'classification' or 'regression', got {task!r}")
+
+
+def guess_task(name: str, values: NDArray[Any], *, most_classes: int | None) -> tuple[str, str]:
+    """The task that numbers to be predicted suggest, and a sentence that says so.
+
+    Whole numbers are classes, unless there are more than ``most_classes`` different ones.
+
+    >>> guess_task("rooms", np.array([1, 2, 2]), most_classes=20)[1]
+    'rooms has 2 different whole numbers: classification; --task regression if they are quantities'
+    """
+    count = len(np.unique(values))
+    whole = bool((values == np.round(values)).all()) and bool(np.isfinite(values).all())
+    few = most_classes is None or count <= most_classes
+    has = f"{name} has {count:,} different {'whole ' if whole else ''}numbers"
+    if whole and few:
+        return "classification", f"{has}: classification; --task regression if they are quantities"
+    return "regression", f"{has}: regression; --task classification if they are classes"
 
 
 def check_classes(names: Iterable[str], known: Sequence[str], where: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -90,7 +91,8 @@ def load(
     and downloaded if they are missing. A file or folder with the name of a data set must be
     given as a :class:`~pathlib.Path`. ``hold_out`` keeps classes from all splits, as unknown
     inputs (:func:`hold_out_classes`). ``options`` are those of the loader: ``target=`` for a table,
-    ``limit=`` for images, and so on.
+    ``limit=`` for images, and so on. A task that the targets leave open is guessed; the guess is
+    logged (``dissensus.data``, level INFO) and stands in ``preprocessing["guess"]``.
 
     >>> load("wines")
     Traceback (most recent call last):
@@ -101,6 +103,8 @@ def load(
     data = _find_loader(name_or_path, options)(request)
     if isinstance(data, Table):
         data = data.split(seed, val=val, test=request.test_share)
+    if guess := data.preprocessing.get("guess"):
+        logging.getLogger("dissensus.data").info(guess)
     return data if hold_out is None else hold_out_classes(data, hold_out)
 
 

@@ -133,6 +133,7 @@ class Table:
     log_skew: float | None = None
     source: str = ""
     notes: tuple[str, ...] = ()
+    guess: str = ""
     standardize: bool = True  # unless a split says otherwise
 
     def __post_init__(self) -> None:
@@ -190,6 +191,8 @@ class Table:
             "preparation": self.preparation.to_dict(),
             **scaler.to_dict(self.features),
         }
+        if self.guess:
+            notes["guess"] = self.guess
         if self.preparation.missing == "fill":
             notes["feature_fill"] = scaler.fill.tolist()
         if self.task == "regression":

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from dissensus.data.column_values import find_kind, text_column
-from dissensus.data.dataset import Request, check_task
+from dissensus.data.dataset import Request, check_task, guess_task
 from dissensus.data.formats import complete_rows, list_names, missing_counts, read_columns
 from dissensus.data.preparation import MAX_LEVELS, Column, Preparation, sort_levels
 from dissensus.data.table import Floats, Table
@@ -68,7 +68,7 @@ def read_table_file(
     goal_values = kept.pop(goal)
     if not kept:
         raise ValueError(f"{path} has no column besides the target {goal!r}")
-    task = _task(goal_values, task)
+    task, guess = _task(goal_values, goal, task)
     y, classes = _labels(goal_values) if task == "classification" else _targets(goal_values, goal)
     raw = {name: text_column(values) for name, values in kept.items()}
     preparation = Preparation.fit(
@@ -90,6 +90,7 @@ def read_table_file(
         log_skew=log_skew,
         source=str(path),
         notes=notes,
+        guess=guess,
         standardize=standardize,
     )
 
@@ -153,16 +154,15 @@ def _without_gaps(
 # ---- the target ---------------------------------------------------------------------------------
 
 
-def _task(values: Sequence[str], task: str | None) -> str:
+def _task(values: Sequence[str], name: str, task: str | None) -> tuple[str, str]:
+    """The task, and a sentence about it where numbers leave it open."""
     if task is not None:
         check_task(task)
-        return task
+        return task, ""
     if find_kind(text_column(values), parse=True) != "number":
-        return "classification"
+        return "classification", ""
     numbers = np.array(values, dtype=np.float64)
-    whole = bool((numbers == np.round(numbers)).all()) and not np.isinf(numbers).any()
-    few = len(np.unique(numbers)) <= FEW_VALUES
-    return "classification" if whole and few else "regression"
+    return guess_task(f"target {name!r}", numbers, most_classes=FEW_VALUES)
 
 
 def _labels(values: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dissensus.progress import ProgressBar
 from dissensus.records import CONFIG, METRICS, RECORD, read_record, write_record
 from dissensus.runs.config import (
     batch_augmentation,
@@ -186,6 +187,9 @@ def _train(
     recipe = Recipe.of({key: value for key, value in training.items() if key != "objective"})
     check_augmentation(sections["data"])
     data = processes.first_then_others(lambda: load_data(sections))
+    if stored is None and "guess" in data.preprocessing:
+        with ProgressBar("data", show=not quiet) as bar:
+            bar.say(data.preprocessing["guess"])
     check_augmentation(sections["data"], data.train[0])
     summary = DataSummary.of(data, channels=bool(sections["model"].get("normalize")))
     config, objective = complete_config(sections, data.task)
