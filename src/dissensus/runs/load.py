@@ -38,8 +38,9 @@ def load(
     ``ens.save``, ``dissensus export --format hub`` or ``export.save_folder`` wrote. A run of the
     command line knows its model by name. For others pass ``make_member``, the function that made
     the members; or, for an ensemble built in another way (unlike members, a shared backbone), pass
-    ``into``, one built the same way. A model named by an import path is code outside of Dissensus, and any folder
-    could name any code: only ``trust=True`` runs it. ``device="auto"`` is a GPU if there is one.
+    ``into``, one built the same way. A model named by an import path is code outside of Dissensus,
+    and any folder could name any code: only ``trust=True`` runs it. ``device="auto"`` is a GPU if
+    there is one.
 
     >>> import tempfile, torch
     >>> from torch import nn
