@@ -134,13 +134,30 @@ def test_two_runs_are_two_methods(
     assert first["id_examples"] == 288
 
 
+def test_one_table_leads(dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path) -> None:
+    words = ["--ood", "corrupt:5", "--ood", "corrupt:1", *FEW, "--out", tmp_path]
+    out = dissensus("ood", digits_run, *words).out
+    rows = json.loads((tmp_path / "ood.json").read_text())["detection"]
+    lead = [row for row in rows if row["score"] == rows[0]["score"]]
+    words_of = map(str.split, out.splitlines())
+    (line,) = (line for line in words_of if line[:1] == [digits_run.name])
+    assert line[1] == lead[0]["score"]
+    assert [line[2], line[5]] == [f"{row['auroc']:.3f}" for row in lead]
+    assert "--all" in out
+    for text in ("Flagged", "AUPR, OOD", "upper bound", rows[2]["score"]):
+        assert text not in out
+    named = dissensus("ood", digits_run, *words, "--scores", "pds,entropy").out
+    assert "entropy" in named
+    assert "AUPR, OOD" not in named
+
+
 def test_every_default_score_and_figure(
     dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
     answer = dissensus(
         *("ood", digits_run, "--near", "corrupt:3", "--limit", 60, "--bootstrap", 0),
-        *("--out", tmp_path),
+        *("--out", tmp_path, "--all"),
     )
     assert answer.status == 0, answer.err
     for text in ("AUROC", "FPR95", "AUPR, OOD positive", "mean near", "Flagged", "upper bound"):

@@ -50,11 +50,12 @@ def ood(
     Each RUN is a method. --ood names unknown inputs and may be repeated: images by name (svhn,
     cifar10, cifar100, mnist, fashion_mnist, kmnist), corrupt:SEVERITY or corrupt:KIND:SEVERITY of
     the run's test images, an extra set of the run's data, a file (.npz, .npy, a table), or a folder
-    of images. AUROC, AUPR and FPR95 take OOD as positive; their intervals are bootstrap intervals.
-    Thresholds accept --accept of the validation split, never of what is tested on. Sets with labels
-    also show the accuracy of the ensemble, of its soups and of its members. ood.json holds the
-    numbers, ROC curves and histograms, examples-*.npz the most and least divergent images, for
-    `dissensus report`.
+    of images. The table shows AUROC by the leading score, or by the --scores that you name; --all
+    adds every other score and measure. AUROC, AUPR and FPR95 take OOD as positive, with bootstrap
+    intervals. Thresholds accept --accept of the validation split, never of what is tested on. Sets
+    with labels also show the accuracy of the ensemble, of its soups and of its members. ood.json
+    holds the numbers, ROC curves and histograms, examples-*.npz the most and least divergent
+    images, for `dissensus report`.
 
     Instead of a run, give a .safetensors or .npz file of predictions; --ood then names such files.
 

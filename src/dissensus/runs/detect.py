@@ -57,6 +57,9 @@ class Detect:
     accept: float = option(0.95, "Share of validation inputs to accept.")
     bootstrap: int = option(200, "Replicates for intervals; 0 for no intervals.")
     limit: int | None = option(None, "At most this many rows of each set, drawn at random.")
+    every: bool = option(
+        False, "Print all tables: every score and measure, accuracy.", flag="--all"
+    )
     accuracy: bool = option(True, "Measure the accuracy of soups and members under shift.")
     seed: int = option(0, "Seed of the bootstrap, of corruptions and of limits.")
     batch_size: int = option(512, "Rows at once.")
@@ -119,7 +122,7 @@ class Detections(Result):
         settings = {
             key: [str(item) for item in value] if isinstance(value, tuple) else value
             for key, value in asdict(self.options).items()
-            if key not in ("data_dir", "trust", "device")
+            if key not in ("data_dir", "trust", "device", "every")
         }
         groups = self._groups()
         studies = {name: method.study for name, method in self.methods.items()}
@@ -162,10 +165,10 @@ class Detections(Result):
         return rows
 
     def display(self) -> Iterable[RenderableType]:
-        """Detection by measure, shares flagged, and accuracy."""
-        from dissensus.runs.detect_tables import record_tables
+        """AUROC by the leading score; with the option ``every`` all measures and accuracy."""
+        from dissensus.runs.detect_tables import leading_table, record_tables
 
-        return record_tables(self.record)
+        return (record_tables if self.options.every else leading_table)(self.record)
 
     def save(self, path: str | Path | None = None) -> None:
         """Write ``ood.json`` and ``examples-METHOD.npz`` to a folder, :attr:`folder` if none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["record_tables"]
+__all__ = ["leading_table", "record_tables"]
 
 Record = Mapping[str, Any]
 T = TypeVar("T")
@@ -37,6 +38,16 @@ _WAYS = {
 _DIGITS = 3
 
 
+def leading_table(record: Record) -> Iterator[RenderableType]:
+    """AUROC of each method by its first score, or by those that were asked for."""
+    keys = _keys(record["detection"])
+    if not record["options"]["scores"]:
+        first = dict(reversed(keys))
+        keys = [key for key in keys if first[key[0]] == key[1]]
+    yield DetectionTable(record, "auroc", tuple(keys))
+    yield "0.5 is chance, 1 is perfect. Other scores, FPR95, AUPR and accuracy: --all"
+
+
 def record_tables(record: Record) -> Iterator[RenderableType]:
     """Detection by measure, shares flagged, accuracy, and fitted temperatures."""
     for measure in _MEASURES:
@@ -56,15 +67,17 @@ class DetectionTable:
     """One measure by method, score and set, with the means of groups at the right.
 
     The best value of each column is marked; intervals are shown where the terminal is wide enough.
+    ``keys`` are the methods and scores to show, all of them if there are none.
     """
 
     record: Record
     measure: str
+    keys: tuple[tuple[str, str], ...] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         (title, more), measure = _MEASURES[self.measure], self.measure
         rows, groups = self.record["detection"], list(self.record["groups"])
-        keys, sets = _keys(rows), _unique(row["set"] for row in rows)
+        keys, sets = self.keys or _keys(rows), _unique(row["set"] for row in rows)
         cells = {(r["method"], r["score"], r["set"]): r for r in rows}
         means = {(r["method"], r["score"], r["group"]): r for r in self.record["group_means"]}
         names = max(len(method) + len(score) for method, score in keys) + 6
@@ -75,6 +88,8 @@ class DetectionTable:
         columns += [[means[*key, group] for key in keys] for group in groups]
         choose = max if more else min
         best = [choose(round(row[measure], _DIGITS) for row in column) for column in columns]
+        if len(keys) == 1:  # nothing to be better than
+            best = [math.nan] * len(columns)
         lines = [
             [_cell(row, measure, top, intervals) for row, top in zip(line, best, strict=True)]
             for line in zip(*columns, strict=True)
