@@ -38,6 +38,19 @@ def test_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @needs_readme
+def test_printed_output_is_what_the_example_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same words; numbers may differ as far as another processor moves them."""
+    example, output = readme_blocks("python", "text")[:2]
+    assert output.language == "text"
+    run_blocks(README, [example])
+    printed, shown = capsys.readouterr().out, output.code
+    number = re.compile(r"\d+(?:\.\d+)?")
+    assert number.sub("#", printed).split() == number.sub("#", shown).split()
+    values = [[float(value) for value in number.findall(text)] for text in (printed, shown)]
+    assert values[0] == pytest.approx(values[1], rel=0.5, abs=0.05)
+
+
+@needs_readme
 def test_commands_exist() -> None:
     known = set(get_command(app).commands)  # type: ignore[attr-defined]
     for block in readme_blocks(*SHELLS):
