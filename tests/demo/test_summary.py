@@ -3,6 +3,7 @@
 import io
 from dataclasses import replace
 
+import numpy as np
 from rich.console import Console
 
 from dissensus.demo.plan import CONTENDERS
@@ -45,11 +46,8 @@ def test_only_what_lies_apart_is_called_better_or_worse() -> None:
     )
     assert "worse at detecting the held-out digits (0.85 against 0.90)" in adp
     assert "strong" not in adp
-    assert "Not better than independent members at anything measured here" in ldr
+    assert "Not distinguishably better than independent members at anything measured here" in ldr
     assert not any("worse" in text for text in (first, ldr))
-    outcomes["ldr"] = made_up(corrupted=Estimate(0.82, low=0.79, high=0.85))  # overlaps, highest
-    said = sentences(outcomes)[2]
-    assert "Perhaps better at detecting corrupted digits (0.82 against 0.80): the highest" in said
 
 
 def test_collusion_is_told_with_its_numbers() -> None:
@@ -66,3 +64,35 @@ def test_the_table_has_every_number_with_its_interval_in_80_columns() -> None:
     assert all(len(line) <= 80 for line in shown.splitlines())
     for text in ("97.0%", "95–98", "0.900", "0.88–0.92", "45.0%", "40–50", "healthy", "β = 0.5"):
         assert text in shown
+
+
+def test_stars_mark_all_that_cannot_be_told_from_the_best_and_none_where_all_are() -> None:
+    strong = {"independent": 0.475, "adp": 0.48, "ldr": 0.475}  # as equal as can be
+    corrupted = {"independent": 0.85, "adp": 0.87, "ldr": 0.70}  # the last is worse
+    outcomes = {
+        key: made_up(
+            strong=Estimate(strong[key], strong[key] - 0.07, strong[key] + 0.07),
+            corrupted=Estimate(corrupted[key], corrupted[key] - 0.03, corrupted[key] + 0.03),
+        )
+        for key in strong
+    }
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(table(outcomes))
+    text = console.export_text()
+    assert [f"*{value:.3f}" in text for value in corrupted.values()] == [True, True, False]
+    assert "*48.0%" not in text
+    console.print(table(outcomes | {"adp": replace(outcomes["adp"], verdict="colluding")}))
+    assert "(*)0.870" in console.export_text()
+
+
+def test_accuracies_are_compared_digit_by_digit() -> None:
+    right = np.ones(400)
+    worse = right.copy()
+    worse[:12] = 0  # twelve digits that the other has right, so that the difference is sure
+    outcomes = {
+        "independent": made_up(correct=right, accuracy=Estimate(1.0, 0.97, 1.0)),
+        "adp": made_up(correct=worse, accuracy=Estimate(0.97, 0.95, 0.985)),
+    }
+    assert "worse at accuracy (97% against 100%)" in sentences(outcomes)[1]
+    alone = {key: replace(outcome, correct=None) for key, outcome in outcomes.items()}
+    assert "worse" not in sentences(alone)[1]

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +11,11 @@ import dissensus as ds
 from dissensus.plots import Matrix, Panel, Rule, draw, save
 from dissensus.plots.render_plotly import plot_json
 from dissensus.report import FIGURES
-from dissensus.report.contents import Contents
+from dissensus.report.contents import Contents, Method, Record
 from dissensus.report.explorer import explorers
 from dissensus.report.figure import Figure
-from dissensus.report.overview import columns, findings
+from dissensus.report.html import Elements
+from dissensus.report.overview import columns, findings, overview_section
 from dissensus.report.reader import read
 
 
@@ -184,16 +184,12 @@ def test_the_explorer_moves_over_the_same_points(contents: Contents, folders: Pa
     np.testing.assert_allclose(np.array(own.json()["stops"][2]["values"]), centred, atol=1e-2)
 
 
-def test_the_best_of_each_column_is_marked(contents: Contents) -> None:
+def test_columns_are_those_that_runs_fill(contents: Contents) -> None:
     table = {column.name: column for column in columns(contents)}
     assert list(table) == [
         *("accuracy", "nll", "ece", "err", "member_err", "div"),
         *("verdict", "auroc", "robust"),
     ]
-    for name, choose in (("accuracy", max), ("nll", min), ("auroc", max), ("robust", max)):
-        entries = [entry for entry in table[name].entries if entry is not None]
-        best: Any = choose(entries, key=lambda entry: entry.value)
-        assert {entry.text for entry in entries if entry.best} == {best.text}
     assert not any(entry is not None and entry.best for entry in table["div"].entries)
     assert table["auroc"].entries[3] is None
     assert "ε = 0.2" in table["robust"].meaning
@@ -201,6 +197,72 @@ def test_the_best_of_each_column_is_marked(contents: Contents) -> None:
         if entry is not None and method.attacks is not None:
             flagged = bool(method.attacks.rows("flags"))
             assert entry.interval.endswith("doubtful") == flagged
+
+
+def planted(*robust: float, verdicts: tuple[str, ...] = (), half: float = 0.07) -> Contents:
+    """Runs with these worst-case accuracies, their intervals and verdicts, and nothing else."""
+    methods = []
+    for number, accuracy in enumerate(robust):
+        row = {"norm": "linf", "eps": 0.1, "accuracy": accuracy}
+        row |= {"low": accuracy - half, "high": accuracy + half}
+        path, word = Path(f"run{number}"), dict(enumerate(verdicts)).get(number, "healthy")
+        records = {
+            "attacks": Record(path / "r.json", {"budgets": [row]}),
+            "diagnosis": Record(path / "d.json", {"verdict": word, "reasons": ["Why."]}),
+        }
+        facts = (f"run{number}", path, "adp", 3, "digits", "classification", "finished", "test")
+        methods.append(Method(*facts, numbers={}, **records))
+    return Contents(tuple(methods))
+
+
+def test_what_cannot_be_told_from_the_best_is_marked_with_it() -> None:
+    marks = lambda *given, **how: [  # noqa: E731
+        entry.best for entry in columns(planted(*given, **how))[-1].entries if entry
+    ]
+    assert marks(0.48, 0.475, 0.48) == [False] * 3  # equal: nobody wins
+    assert marks(0.48, 0.475, 0.10) == [True, True, False]
+    assert marks(0.48, 0.10, 0.10) == [True, False, False]
+    said = findings(planted(0.48, 0.475, 0.48))
+    assert "Robust accuracy is 47.5% to 48.0%: no difference that can be told from chance." in said
+    assert any(
+        "run0 (48.0% [41%, 55%]). Not distinguishable from it: run1." in text
+        for text in findings(planted(0.48, 0.475, 0.1))
+    )
+    rows = made("accuracy-epsilon", planted(0.48, 0.475, 0.1)).rows
+    assert [row[2][0].best for row in rows] == [True, True, False]  # type: ignore[union-attr]
+
+
+def test_a_colluding_ensemble_is_never_crowned_without_a_word(tmp_path: Path) -> None:
+    contents = planted(0.48, 0.20, 0.10, verdicts=("colluding",), half=0.02)
+    (entry, *_) = columns(contents)[-1].entries
+    assert entry is not None
+    assert (entry.best, entry.number.doubt) == (True, "colluding")
+    said = " ".join(findings(contents))
+    assert "all attacks: run0, which is colluding, (48.0%" in said
+    page = overview_section(contents, Elements(tmp_path))
+    assert '<span class="doubt"> colluding</span>' in page
+    assert "Shaded: not distinguishable from the best of its column" in page
+
+
+def test_accuracies_of_runs_are_compared_input_by_input(contents: Contents) -> None:
+    """The parts of every metric add up to it, so that the same inputs can be compared."""
+    for method in contents.methods:
+        for name in ("accuracy", "nll", "ece", "err", "member_err"):
+            number = method.numbers[name]
+            assert number.parts is not None, name
+            assert len(number.parts) == 359
+            assert number.parts.mean() == pytest.approx(number.value, rel=1e-4)
+
+
+def test_repeats_of_a_sweep_are_compared_one_by_one(contents: Contents, folders: Path) -> None:
+    for point in contents.sweeps[0].lines[0].points:
+        number = point.numbers["err"]
+        assert number.parts is not None
+        cells = sorted((folders / "sweeps" / "beta" / "cells").glob(f"beta={point.x:g}+*.json"))
+        values = [
+            json.loads(cell.read_text())["result"]["test"]["ensemble_error"] for cell in cells
+        ]
+        assert number.parts.tolist() == pytest.approx(values)
 
 
 def test_findings_name_the_best_and_say_what_is_no_finding(contents: Contents) -> None:

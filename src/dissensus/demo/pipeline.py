@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 
 from dissensus.data import HELD_OUT
@@ -27,7 +29,7 @@ from dissensus.demo.plan import (
     SWEEP,
 )
 from dissensus.demo.summary import Outcome, sentences, table
-from dissensus.detection import Estimate
+from dissensus.detection import MARKED, Estimate
 from dissensus.files import write_text
 from dissensus.progress import ProgressBar
 from dissensus.records import read_record
@@ -80,7 +82,7 @@ def run(
                 _attack(folder, limit, attacks, seed)
             bar.begin("report")
             page = _page(place, runs)
-    outcomes = {key: _outcome(key, folder) for key, folder in runs.items()}
+    outcomes = _outcomes(runs)
     _print_summary(console, outcomes, page, len(attacks) + 1)
     return outcomes
 
@@ -147,8 +149,18 @@ def _page(place: Path, runs: dict[str, Path]) -> Path | None:
 # ---- results ------------------------------------------------------------------------------------
 
 
-def _outcome(key: str, folder: Path) -> Outcome:
-    """The numbers of one method, from the records that this run has just written."""
+def _outcomes(runs: dict[str, Path]) -> dict[str, Outcome]:
+    """The numbers of all methods, from the records that this run has just written."""
+    from dissensus.report import read
+
+    accuracies = [method.numbers["accuracy"] for method in read(list(runs.values())).methods]
+    return {
+        key: _outcome(key, folder, accuracy.parts)
+        for (key, folder), accuracy in zip(runs.items(), accuracies, strict=True)
+    }
+
+
+def _outcome(key: str, folder: Path, correct: NDArray[np.float64] | None) -> Outcome:
     record, ood = read_record(folder / "record.json"), read_record(folder / "ood" / "ood.json")
     attacks = read_record(folder / "robustness" / "record.json")
     (paper,) = (row for row in attacks["attacks"] if row["attack"] == PAPER)
@@ -169,6 +181,7 @@ def _outcome(key: str, folder: Path) -> Outcome:
         aurocs[CORRUPTED],
         Estimate(paper["accuracy"], *paper["interval"]),
         Estimate(worst["accuracy"], worst["low"], worst["high"]),
+        correct,
     )
 
 
@@ -176,6 +189,7 @@ def _print_summary(
     console: Console, outcomes: dict[str, Outcome], page: Path | None, attacks: int
 ) -> None:
     console.print(table(outcomes))
+    console.print(f"*: {MARKED} (*): the same, of a colluding ensemble.\n", highlight=False)
     for sentence in sentences(outcomes):
         console.print(f"- {sentence}", highlight=False)
     console.print(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
 
 from dissensus.demo.plan import CONTENDERS
-from dissensus.detection import Estimate
+from dissensus.detection import Estimate, among_best
 from dissensus.report.figure import join_names
 
 __all__ = ["Outcome", "sentences", "table"]
@@ -28,6 +30,7 @@ class Outcome:
     corrupted: Estimate  # and on corrupted digits
     paper: Estimate  # accuracy under the paper's attack
     strong: Estimate  # and in the worst case over all attacks
+    correct: NDArray[np.float64] | None = None  # whether each test digit is predicted rightly
 
 
 #: Measures by which methods are compared: the field, its heading, and its name in a sentence.
@@ -47,7 +50,11 @@ PLAIN = "independent"
 
 
 def table(outcomes: Mapping[str, Outcome]) -> Table:
-    """All methods with their intervals, in at most 80 columns."""
+    """All methods with their intervals, in at most 80 columns.
+
+    A star marks what is not distinguishable from the best of its column; one in brackets, the same
+    of an ensemble that colludes.
+    """
     rows = Table(
         title="Test digits, 95% intervals; AUROC is that of PDS",
         title_justify="left",
@@ -60,24 +67,39 @@ def table(outcomes: Mapping[str, Outcome]) -> Table:
     order = ["accuracy", "member", "verdict", "held_out", "corrupted", "paper", "strong"]
     for name in order:
         rows.add_column(headings[name], justify="right", no_wrap=True)
-    for key, outcome in outcomes.items():
-        rows.add_row(CONTENDERS[key].name, *(_cell(name, getattr(outcome, name)) for name in order))
+    columns = [_column(name, list(outcomes.values())) for name in order]
+    for key, *cells in zip(outcomes, *columns, strict=True):
+        rows.add_row(CONTENDERS[key].name, *cells)
     return rows
 
 
-def _cell(name: str, value: Estimate | str) -> str:
-    """A value above its interval."""
-    if isinstance(value, str):
-        return value
-    if name in AUROCS:
-        return f"{value.value:.3f}\n[dim]{value.low:.2f}–{value.high:.2f}[/]"
-    return f"{value:.1%}\n[dim]{100 * value.low:.0f}–{100 * value.high:.0f}[/]"
+def _column(name: str, outcomes: Sequence[Outcome]) -> list[str]:
+    """Values above their intervals, the best marked."""
+    if name == "verdict":
+        return [outcome.verdict for outcome in outcomes]
+    values = [getattr(outcome, name) for outcome in outcomes]
+    marks = _among_best(name, outcomes) if name in MEASURES else [False] * len(values)
+    cells = []
+    for outcome, value, best in zip(outcomes, values, marks, strict=True):
+        star = ("(*)" if outcome.verdict == "colluding" else "*") if best else ""
+        if name in AUROCS:
+            cells.append(f"{star}{value.value:.3f}\n[dim]{value.low:.2f}–{value.high:.2f}[/]")
+        else:
+            ends = f"{100 * value.low:.0f}–{100 * value.high:.0f}"
+            cells.append(f"{star}{value:.1%}\n[dim]{ends}[/]")
+    return cells
+
+
+def _among_best(name: str, outcomes: Sequence[Outcome]) -> list[bool]:
+    """What is not distinguishable from the best; accuracies are compared digit by digit."""
+    parts = [outcome.correct if name == "accuracy" else None for outcome in outcomes]
+    return among_best([getattr(outcome, name) for outcome in outcomes], parts)
 
 
 def sentences(outcomes: Mapping[str, Outcome]) -> list[str]:
     """For each method: what it does, and how it compares with independent members.
 
-    A method is better or worse than independent members only where the intervals do not overlap.
+    A method is better or worse than independent members only where the two are distinguishable.
     """
     plain = outcomes[PLAIN]
     lines = []
@@ -90,7 +112,7 @@ def sentences(outcomes: Mapping[str, Outcome]) -> list[str]:
                 f"8 and 9, {plain.strong:.0%} accuracy under strong attacks"
             )
         else:
-            parts.append(_comparison(outcome, plain, outcomes.values()))
+            parts.append(_comparison(outcome, plain))
         if outcome.verdict != "healthy":
             ratio = outcome.diversity / plain.diversity
             parts.append(
@@ -102,22 +124,16 @@ def sentences(outcomes: Mapping[str, Outcome]) -> list[str]:
     return lines
 
 
-def _comparison(outcome: Outcome, plain: Outcome, everyone: Collection[Outcome]) -> str:
-    better, worse, highest = [], [], []
+def _comparison(outcome: Outcome, plain: Outcome) -> str:
+    better, worse = [], []
     for name, (_, what) in MEASURES.items():
         value, baseline = getattr(outcome, name), getattr(plain, name)
         form = "{:.2f}" if name in AUROCS else "{:.0%}"
         numbers = f"{what} ({form.format(value.value)} against {form.format(baseline.value)})"
-        if value.low > baseline.high:
-            better.append(numbers)
-        elif value.high < baseline.low:
-            worse.append(numbers)
-        elif value > max(getattr(other, name) for other in everyone if other is not outcome):
-            highest.append(numbers)
+        first, second = _among_best(name, (outcome, plain))
+        better += [numbers] if first else []
+        worse += [numbers] if second else []
+    good = "Not distinguishably better than independent members at anything measured here"
     if better:
         good = f"Better than independent members at {join_names(better)}"
-    elif highest:
-        good = f"Perhaps better at {join_names(highest)}: the highest here, but within chance"
-    else:
-        good = "Not better than independent members at anything measured here"
     return f"{good}; worse at {join_names(worse)}" if worse else good

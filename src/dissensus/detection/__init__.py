@@ -6,13 +6,15 @@ examples, :func:`roc_curve` gives the points of its curve, :func:`threshold_at` 
 scores into a threshold, and :class:`Detector` puts score and threshold on top of an ensemble.
 :class:`Mahalanobis` and :class:`NearestNeighbours` are scores of features, fitted on those of the
 training data; :class:`MemberFeatures` takes features from the members of an ensemble.
-:func:`compare` measures many scores on many sets at once.
+:func:`compare` measures many scores on many sets at once, and :func:`among_best` says which results
+cannot be told apart from the best.
 
 A threshold is a score value, so examples with equal scores are always on the same side of it.
 """
 
 from __future__ import annotations
 
+from dissensus.detection.comparison import MARKED, among_best
 from dissensus.detection.detector import Detector
 from dissensus.detection.distances import DISTANCES, Mahalanobis, NearestNeighbours
 from dissensus.detection.measures import (
@@ -47,6 +49,7 @@ __all__ = [
     "DEFAULT_SCORES",
     "DISTANCES",
     "DISTANCE_SCORES",
+    "MARKED",
     "MEASURES",
     "Detection",
     "Detector",
@@ -58,6 +61,7 @@ __all__ = [
     "NearestNeighbours",
     "RocCurve",
     "Study",
+    "among_best",
     "compare",
     "curve_rows",
     "detection_rows",

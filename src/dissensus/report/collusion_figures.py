@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from dissensus.plots import Panel, Plot, Rule, Series
@@ -12,9 +13,17 @@ from dissensus.report.contents import (
     Reference,
     Sweep,
     SweepLine,
-    SweepPoint,
 )
-from dissensus.report.figure import Cell, Figure, View, compare, join_names, percent, short
+from dissensus.report.figure import (
+    Cell,
+    Figure,
+    View,
+    compare,
+    join_names,
+    mark_best,
+    percent,
+    short,
+)
 from dissensus.report.sweep_files import runs_as_sweep
 
 __all__ = ["beta_sweep", "codependence", "debiased_share"]
@@ -33,6 +42,8 @@ _NAMES = {
     "accuracy": "accuracy",
     "debiased": "explained by constant offsets",
 }
+#: The numbers that have a better end.
+_BETTER = {"err": "low", "member_err": "low", "accuracy": "high"}
 _SPACES = {"score": "scores", "probability": "probabilities", "outputs": "outputs"}
 
 
@@ -52,7 +63,11 @@ def beta_sweep(contents: Contents) -> Figure | None:
         for sweep, line in chosen
     ]
     repeated = any(sweep.repeats > 1 for sweep, _ in chosen)
-    bands = " Bands are ± one standard deviation over repeats." if repeated else ""
+    bands = (
+        " Bands are ± one standard deviation over repeats. In the table, the best of each sweep "
+        "is shaded with all that are not distinguishable from it, repeat by repeat."
+    )
+    bands = bands if repeated else ""
     return Figure(
         "beta-sweep",
         "From independent to joint training",
@@ -60,7 +75,7 @@ def beta_sweep(contents: Contents) -> Figure | None:
         "ERR is the ensemble's error, mean ERR that of its members, DIV the difference." + bands,
         views,
         ("sweep", "at", *_NAMES.values(), "verdicts"),
-        [_sweep_row(sweep, line, point) for sweep, line in chosen for point in line.points],
+        [row for sweep, line in chosen for row in _sweep_rows(sweep, line)],
         [Reference(sweep.file, "rows") for sweep in dict.fromkeys(sweep for sweep, _ in chosen)],
         ("sweep",),
     )
@@ -107,13 +122,32 @@ def _sweep_series(line: SweepLine, name: str) -> Series | None:
     )
 
 
-def _sweep_row(sweep: Sweep, line: SweepLine, point: SweepPoint) -> list[Cell]:
-    cells: list[Cell] = [_line_name(sweep, line), f"{sweep.axis} = {point.x:g}"]
+def _sweep_rows(sweep: Sweep, line: SweepLine) -> list[list[Cell]]:
+    """One row for each point, with the best of each column marked."""
+    words = [_majority(point.verdicts) for point in line.points]
+    columns: list[list[Cell]] = []
     for name in _NAMES:
+        # ± one standard deviation is no interval of the mean: without parts nothing is marked.
+        numbers = [point.numbers.get(name) for point in line.points]
+        repeated = all(n is None or (n.parts is not None and len(n.parts) > 1) for n in numbers)
+        if name in _BETTER and repeated:
+            numbers = mark_best(numbers, words, highest=_BETTER[name] == "high")
         form = "percent" if name in ("accuracy", "debiased") else "short"
-        cells.append((point.numbers[name], form) if name in point.numbers else "–")
-    verdicts = ", ".join(f"{count} {word}" for word, count in point.verdicts.items())
-    return [*cells, verdicts or "–"]
+        columns.append(["–" if number is None else (number, form) for number in numbers])
+    return [
+        [
+            _line_name(sweep, line),
+            f"{sweep.axis} = {point.x:g}",
+            *(column[place] for column in columns),
+            ", ".join(f"{count} {word}" for word, count in point.verdicts.items()) or "–",
+        ]
+        for place, point in enumerate(line.points)
+    ]
+
+
+def _majority(verdicts: Mapping[str, int]) -> str:
+    """The verdict of most repeats."""
+    return max(verdicts, key=lambda word: verdicts[word], default="")
 
 
 def _sweep_alt(sweep: Sweep, line: SweepLine) -> str:
@@ -123,13 +157,8 @@ def _sweep_alt(sweep: Sweep, line: SweepLine) -> str:
         for key, name in (("err", "ERR"), ("member_err", "mean ERR"), ("div", "DIV"))
         if key in first.numbers and key in last.numbers
     ]
-    errors = {
-        point.x: point.numbers["err"].value for point in line.points if "err" in point.numbers
-    }
-    best = min(errors, key=lambda x: errors[x], default=None)
-    lowest = "" if best is None else f"; ERR is lowest at {axis} = {best:g}"
     where = f"In {_line_name(sweep, line)}, from {axis} = {first.x:g} to {last.x:g}"
-    return f"{where} {join_names(changes)}{lowest}."
+    return f"{where} {join_names(changes)}."
 
 
 # ---- codependence and offsets -------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,12 +43,20 @@ class Reference:
 
 @dataclass(frozen=True)
 class Number:
-    """A value from a record; ``low`` and ``high`` are the ends of its interval, if it has one."""
+    """A value from a record; ``low`` and ``high`` are the ends of its interval, if it has one.
+
+    ``parts`` are the values of single examples or repeats, whose mean it is, if they were kept.
+    ``best`` marks what is not distinguishable from the best of its column, and ``doubt`` says what
+    speaks against it ("colluding").
+    """
 
     value: float
     source: Reference
     low: float | None = None
     high: float | None = None
+    parts: Floats | None = field(default=None, compare=False, repr=False)
+    best: bool = False
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,8 +90,8 @@ class Record:
         value = _finite(self.at(key))
         if value is None:
             return None
-        ends = (_finite(self.at(end)) if end else None for end in (low, high))
-        return Number(value, self.reference(key), *ends)
+        bottom, top = (_finite(self.at(end)) if end else None for end in (low, high))
+        return Number(value, self.reference(key), bottom, top)
 
     def text(self, key: str) -> str:
         """The text at ``key``; empty if there is none."""
@@ -165,15 +174,24 @@ class Detection:
         return [row for row in self.record.rows(key) if row.at("method") == self.name]
 
     def mean_auroc(self, score: str) -> Number | None:
-        """The mean AUROC of ``score`` over all OOD sets, with its interval if there is one set."""
+        """The mean AUROC of ``score`` over all OOD sets.
+
+        The mean of the intervals' ends is its interval: wide enough even though the sets are
+        compared with the same known inputs.
+        """
         rows = [row for row in self.rows("detection") if row.text("score") == score]
         aurocs = (row.number("auroc", "auroc_low", "auroc_high") for row in rows)
         numbers = [auroc for auroc in aurocs if auroc is not None]
         if len(numbers) < 2:
             return numbers[0] if numbers else None
         keys = ", ".join(number.source.key for number in numbers)
-        mean = math.fsum(number.value for number in numbers) / len(numbers)
-        return Number(mean, self.record.reference(f"mean of {keys}"))
+        mean = statistics.fmean(number.value for number in numbers)
+        lows = [number.low for number in numbers if number.low is not None]
+        highs = [number.high for number in numbers if number.high is not None]
+        source = self.record.reference(f"mean of {keys}")
+        if not len(lows) == len(highs) == len(numbers):
+            return Number(mean, source)
+        return Number(mean, source, statistics.fmean(lows), statistics.fmean(highs))
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from dissensus.detection import Estimate, among_best
 from dissensus.plots import Plot
 from dissensus.report.contents import Number, Reference
 
-__all__ = ["Cell", "Figure", "View", "compare", "format_number", "join_names", "percent", "short"]
+__all__ = [
+    "Cell",
+    "Figure",
+    "View",
+    "compare",
+    "format_number",
+    "join_names",
+    "mark_best",
+    "percent",
+    "short",
+]
 
 #: A cell of a table: text, or a number that can be traced, with its format.
 Cell = str | tuple[Number, str]
@@ -52,6 +64,31 @@ class Figure:
                 return plot
         known = "; ".join(", ".join(choice) for _, choice in self.views[:12])
         raise ValueError(f"{self.name} has no view {words!r}; it has: {known}")
+
+
+# ---- the best of a column -----------------------------------------------------------------------
+
+
+def mark_best(
+    numbers: Sequence[Number | None], verdicts: Sequence[str] = (), *, highest: bool = True
+) -> list[Number | None]:
+    """``numbers`` with ``best`` as :func:`~dissensus.detection.among_best` has it.
+
+    A number of a colluding ensemble, by its entry of ``verdicts``, is never marked without a doubt.
+    """
+    known = [number for number in numbers if number is not None]
+    estimates = [Estimate(n.value, _or_nan(n.low), _or_nan(n.high)) for n in known]
+    marks = iter(among_best(estimates, [n.parts for n in known], highest=highest))
+    words = [word if word == "colluding" else "" for word in verdicts] or [""] * len(numbers)
+    marked: list[Number | None] = []
+    for number, word in zip(numbers, words, strict=True):
+        best = number is not None and next(marks)
+        marked.append(replace(number, best=True, doubt=word) if number and best else number)
+    return marked
+
+
+def _or_nan(end: float | None) -> float:
+    return math.nan if end is None else end
 
 
 # ---- numbers and names as text ------------------------------------------------------------------

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from dissensus.report.contents import Reference
+from dissensus.report.contents import Number, Reference
 from dissensus.report.figure import Cell, Figure, format_number
 
 __all__ = [
     "Elements",
     "Html",
+    "best_mark",
     "element",
     "join_html",
     "method_color",
@@ -115,16 +116,17 @@ class Elements:
     def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]], title: str) -> Html:
         """Rows in a box that scrolls by itself; numbers link to their records."""
         head = element("tr", *(element("th", text, scope="col") for text in header))
-        body = [element("tr", *(element("td", self.cell(cell)) for cell in row)) for row in rows]
+        body = [element("tr", *(self._table_cell(cell) for cell in row)) for row in rows]
         table = element("table", element("thead", head), element("tbody", *body))
         return scroll_box(table, f"Table: {title}", tall=len(rows) > 12)
 
-    def cell(self, cell: Cell) -> str:
-        """Text as it is; a number as a link to its record."""
+    def _table_cell(self, cell: Cell) -> Html:
+        """Text as it is; a number as a link to its record, with its mark."""
         if isinstance(cell, str):
-            return cell
+            return element("td", cell)
         number, form = cell
-        return self.traced(format_number(number, form), number.source, f"{number.value:.10g}")
+        link = self.traced(format_number(number, form), number.source, f"{number.value:.10g}")
+        return element("td", link, best_mark(number), class_="best" if number.best else None)
 
     def traced(self, text: str, source: Reference, value: str) -> Html:
         """``text`` as a link whose title names file, key and whole value."""
@@ -142,6 +144,14 @@ class Elements:
             for s in dict.fromkeys(sources)
         ]
         return element("ul", *items, class_="sources")
+
+
+def best_mark(number: Number) -> Html | None:
+    """What stands beside a marked number: hidden words, and a doubt that everyone sees."""
+    if not number.best:
+        return None
+    doubt = element("span", f" {number.doubt}", class_="doubt") if number.doubt else None
+    return join_html(element("span", " (best)", class_="hidden"), doubt)
 
 
 def save_buttons(name: str) -> Html:

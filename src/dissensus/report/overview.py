@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dissensus.report.contents import Contents, Method, Number, Record, Reference
-from dissensus.report.figure import format_number, join_names
+from dissensus.detection import MARKED
+from dissensus.report.contents import Contents, Method, Number, Record
+from dissensus.report.figure import format_number, join_names, mark_best
 from dissensus.report.figures import FIGURES
 from dissensus.report.html import (
     Elements,
     Html,
+    best_mark,
     element,
     join_html,
     method_color,
@@ -37,23 +39,30 @@ _VERDICTS = ("healthy", "not judged", "suspicious", "colluding")
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell: its text, the value to sort by, its source, and whether it is the best."""
+    """A cell: its text, the number behind it, and what stands below it."""
 
     text: str
-    value: float
-    source: Reference
-    best: bool = False
+    number: Number
     interval: str = ""
+
+    @property
+    def best(self) -> bool:
+        """Whether it is not distinguishable from the best."""
+        return self.number.best
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its heading, its meaning, and an entry for each method that has one."""
+    """One column: its heading, its meaning, and an entry for each method that has one.
+
+    ``better`` is the end that is better, "high" or "low", if one is.
+    """
 
     name: str
     heading: str
     meaning: str
     entries: Sequence[Entry | None]
+    better: str = ""
 
 
 # ---- columns ------------------------------------------------------------------------------------
@@ -62,11 +71,14 @@ class Column:
 def columns(contents: Contents) -> list[Column]:
     """The columns that at least one run fills."""
     methods, score = contents.methods, contents.score
-    table = [_column(*words, [m.numbers.get(words[0]) for m in methods]) for words in _METRICS]
+    verdicts = [method.verdict for method in methods]
+    table = [
+        _column(*words, [m.numbers.get(words[0]) for m in methods], verdicts) for words in _METRICS
+    ]
     table.append(_verdict_column(methods))
     meaning = f"Mean over the unknown sets, with the score {score}."
     aurocs = [m.detection.mean_auroc(score) if m.detection else None for m in methods]
-    table.append(_column("auroc", "AUROC", meaning, "high", "estimate", aurocs))
+    table.append(_column("auroc", "AUROC", meaning, "high", "estimate", aurocs, verdicts))
     table.append(_robust_column(contents))
     return [column for column in table if any(column.entries)]
 
@@ -78,21 +90,18 @@ def _column(
     better: str,
     form: str,
     numbers: Sequence[Number | None],
+    verdicts: Sequence[str],
 ) -> Column:
-    """A column of ``numbers``, with marks on the best and on all that look equal to it."""
-    known = [number for number in numbers if number is not None]
-    best = ""
-    if better and len(known) > 1:
-        top = (max if better == "high" else min)(known, key=lambda number: number.value)
-        best = format_number(top, form).partition(" ")[0]
+    """A column of ``numbers``, with marks on all that are not distinguishable from the best."""
+    marked = mark_best(numbers, verdicts, highest=better == "high") if better else numbers
     entries: list[Entry | None] = []
-    for number in numbers:
+    for number in marked:
         if number is None:
             entries.append(None)
             continue
         text, _, interval = format_number(number, form).partition(" ")
-        entries.append(Entry(text, number.value, number.source, text == best, interval))
-    return Column(name, heading, meaning, entries)
+        entries.append(Entry(text, number, interval))
+    return Column(name, heading, meaning, entries, better)
 
 
 def _verdict_column(methods: Sequence[Method]) -> Column:
@@ -103,7 +112,8 @@ def _verdict_column(methods: Sequence[Method]) -> Column:
             entries.append(None)
             continue
         rank = _VERDICTS.index(word) if word in _VERDICTS else len(_VERDICTS)
-        entries.append(Entry(word, float(rank), method.diagnosis.reference("verdict")))
+        number = Number(float(rank), method.diagnosis.reference("verdict"))
+        entries.append(Entry(word, number))
     meaning = "Is the diversity real, or do members collude? By `dissensus diagnose`."
     return Column("verdict", "verdict", meaning, entries)
 
@@ -123,7 +133,7 @@ def _robust_column(contents: Contents) -> Column:
             "failed for reasons of their own (see Under attack)."
         )
     words = ("robust", "robust accuracy", meaning, "high", "percent_interval")
-    column = _column(*words, numbers)
+    column = _column(*words, numbers, [method.verdict for method in contents.methods])
     entries = [
         replace(entry, interval=f"{entry.interval} doubtful".strip())
         if entry is not None and method.attacks and method.attacks.rows("flags")
@@ -167,12 +177,25 @@ def findings(contents: Contents) -> list[str]:
 
 
 def _best_finding(column: Column, names: Sequence[str], sentence: str) -> list[str]:
+    """The best of a column, and who cannot be told apart from it; or that nobody can."""
     pairs = [(n, e) for n, e in zip(names, column.entries, strict=True) if e is not None]
-    best = [(name, entry) for name, entry in pairs if entry.best]
-    if not best or len(best) == len(pairs):
+    if len(pairs) < 2:
         return []
-    value = " ".join(filter(None, (best[0][1].text, best[0][1].interval)))
-    return [sentence.format(join_names([name for name, _ in best]), value)]
+    low, high = (end(pairs, key=lambda pair: pair[1].number.value) for end in (min, max))
+    best = [(name, entry) for name, entry in pairs if entry.best]
+    if not best:
+        heading = column.heading[:1].upper() + column.heading[1:]
+        ends = f"{heading} is {low[1].text} to {high[1].text}"
+        return [f"{ends}: no difference that can be told from chance."]
+    top = low if column.better == "low" else high
+    others = [_with_doubt(name, entry) for name, entry in best if entry is not top[1]]
+    equal = f" Not distinguishable from it: {join_names(others)}." if others else ""
+    value = " ".join(filter(None, (top[1].text, top[1].interval)))
+    return [sentence.format(_with_doubt(*top), value) + equal]
+
+
+def _with_doubt(name: str, entry: Entry) -> str:
+    return f"{name}, which is {entry.number.doubt}," if entry.number.doubt else name
 
 
 def _verdict_findings(methods: Sequence[Method]) -> list[str]:
@@ -218,8 +241,8 @@ def overview_section(contents: Contents, make: Elements) -> Html:
         element("li", element("b", column.heading), f": {column.meaning}") for column in table
     ]
     note = (
-        "The best of each column is shaded. Every number links to its record: click it, or press "
-        "Enter on it."
+        f"Shaded: {MARKED} Test inputs are compared one by one where their predictions are kept. "
+        "Every number links to its record: click it, or press Enter on it."
     )
     return join_html(
         element("ul", *(element("li", text) for text in findings(contents)), class_="short"),
@@ -254,13 +277,14 @@ def _row(number: int, method: Method, table: Sequence[Column], make: Elements) -
 def _cell(name: str, entry: Entry | None, make: Elements) -> Html:
     if entry is None:
         return element("td", "–", class_="value", data_value="")
+    value, source = entry.number.value, entry.number.source
     if name == "verdict":
         word = entry.text if entry.text in ("healthy", "suspicious", "colluding") else ""
-        link = make.traced(entry.text, entry.source, entry.text)
+        link = make.traced(entry.text, source, entry.text)
         content = element("span", link, class_=f"verdict {word}".rstrip())
-        return element("td", content, class_="value", data_value=entry.value)
-    link = make.traced(entry.text, entry.source, f"{entry.value:.10g}")
-    mark = element("span", " (best)", class_="hidden") if entry.best else None
+        return element("td", content, class_="value", data_value=value)
+    link = make.traced(entry.text, source, f"{value:.10g}")
     interval = element("span", entry.interval, class_="interval") if entry.interval else None
     kind = "value best" if entry.best else "value"
-    return element("td", link, mark, interval, class_=kind, data_value=entry.value)
+    parts = (link, best_mark(entry.number), interval)
+    return element("td", *parts, class_=kind, data_value=value)

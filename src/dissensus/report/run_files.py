@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import torch
+
+from dissensus.calibration import reliability
 from dissensus.diagnostics import diagnose
+from dissensus.diagnostics.split import Split
 from dissensus.files import read_npz
 from dissensus.objectives import parse
 from dissensus.objectives.interpolation import Augmented, Independent, Joint
-from dissensus.outputs import Predictions
+from dissensus.outputs import Predictions, combine
 from dissensus.records import METRICS, RECORD, read_metrics, read_record
 from dissensus.report.contents import (
     AttackImages,
@@ -87,6 +92,8 @@ def read_method(path: Path, log: Log) -> Method:
     facts = DataSummary.read(path)
     classes = tuple(facts.classes) if facts is not None else ()
     predictions = folder.predictions()
+    if split == "test" and predictions is not None:
+        numbers = folder.with_parts(numbers, predictions)
     attacks, attack_images = folder.attacks(classes)
     objective = str(run.asked("training", "objective"))
     return Method(
@@ -149,6 +156,28 @@ def _log_diversity(predictions: Predictions) -> Floats | None:
     return diversity
 
 
+def _row_values(predictions: Predictions) -> dict[str, Floats]:
+    """The part of each test row in the metrics: their means are the metrics themselves.
+
+    The ECE is linear in the rows as long as no bin's gap changes its sign, the RMSE to first order.
+    """
+    split = Split.of(predictions)
+    terms = split.decompose().examples
+    values = {"err": terms.ensemble_error, "member_err": terms.member_error}
+    if split.regression:
+        rmse = terms.ensemble_error.mean().sqrt()
+        values["rmse"] = (rmse + terms.ensemble_error / rmse) / 2
+    elif not split.targets.is_floating_point():
+        probs = combine(split.outputs, split.combine)
+        confidence, predicted = probs.max(-1)
+        values["accuracy"] = (predicted == split.targets).double()
+        values["nll"] = terms.ensemble_error
+        gaps, table = confidence - values["accuracy"], reliability(probs, split.targets)
+        signs = (table.confidence - table.accuracy).sign()
+        values["ece"] = gaps * signs[torch.bucketize(confidence, table.edges[1:-1])]
+    return {name: value.numpy() for name, value in values.items()}
+
+
 class _RunFolder:
     """The predictions of a run, and the records that other commands left in its folder."""
 
@@ -170,6 +199,18 @@ class _RunFolder:
             classes,
             Reference(self.test_file, f"outputs, the first {HELD_OUT_ROWS} rows"),
         )
+
+    def with_parts(
+        self, numbers: Mapping[str, Number], predictions: Predictions
+    ) -> dict[str, Number]:
+        """``numbers`` with the values of single test rows, where their mean is the number."""
+        parts = self.log.attempt(self.test_file, _row_values, predictions) or {}
+        return {
+            name: replace(number, parts=parts[name])
+            if name in parts and math.isclose(parts[name].mean(), number.value, rel_tol=1e-3)
+            else number
+            for name, number in numbers.items()
+        }
 
     def diagnosis(self, predictions: Predictions | None) -> Record | None:
         """``diagnosis.json``; without it, a diagnosis of the test predictions alone."""

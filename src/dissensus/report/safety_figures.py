@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from dissensus.plots import Panel, Plot, Series
 from dissensus.plots.detection import roc_line, roc_panel, score_panel
-from dissensus.report.contents import Contents, Number, Record
-from dissensus.report.figure import Cell, Figure, View, compare, percent, short
+from dissensus.report.contents import Contents, Method, Number, Record
+from dissensus.report.figure import Cell, Figure, View, compare, mark_best, percent, short
 
 __all__ = ["accuracy_epsilon", "accuracy_steps", "norm_name", "roc", "score_histograms"]
 
@@ -30,17 +30,22 @@ def roc(contents: Contents) -> Figure | None:
     by_score: dict[str, list[Panel]] = {}
     for score, name in _pds_first(panels):
         by_score.setdefault(score, []).append(roc_panel(panels[score, name], name))
-    rows: list[list[Cell]] = []
-    for _, method, detection in methods:
-        for row in detection.rows("detection"):
-            cells = [_estimate(row, key) for key in ("auroc", "fpr95")]
-            rows.append([method.name, row.text("set"), row.text("score"), *cells])
+    measured = [(m, row) for _, m, detection in methods for row in detection.rows("detection")]
+    sets, verdicts = [row.text("set") for _, row in measured], [m.verdict for m, _ in measured]
+    rows: list[list[Cell]] = [
+        [method.name, row.text("set"), row.text("score")] for method, row in measured
+    ]
+    for key, highest in (("auroc", True), ("fpr95", False)):
+        numbers = [row.number(key, f"{key}_low", f"{key}_high") for _, row in measured]
+        for cells, found in zip(rows, _best_by(sets, numbers, verdicts, highest), strict=True):
+            cells.append("–" if found is None else (found, "estimate"))
     return Figure(
         "roc",
         "ROC curves",
         "The share of unknown inputs that a score flags, against the share of known inputs that it "
         "flags by mistake. The area below the curve is the AUROC: 0.5 is chance, 1 is perfect. "
-        "Intervals are bootstrap intervals over inputs.",
+        "Intervals are bootstrap intervals over inputs. In the table, the best for each set is "
+        "shaded with all that are not distinguishable from it.",
         [
             View(Plot(rocs, _auroc_alt(contents, score)), (score,))
             for score, rocs in by_score.items()
@@ -52,9 +57,21 @@ def roc(contents: Contents) -> Figure | None:
     )
 
 
-def _estimate(row: Record, key: str) -> Cell:
-    number = row.number(key, f"{key}_low", f"{key}_high")
-    return "–" if number is None else (number, "estimate")
+def _best_by(
+    groups: Sequence[str],
+    numbers: Sequence[Number | None],
+    verdicts: Sequence[str],
+    highest: bool = True,
+) -> list[Number | None]:
+    """``numbers`` with the best of each group marked."""
+    marked = list(numbers)
+    for group in dict.fromkeys(groups):
+        places = [place for place, name in enumerate(groups) if name == group]
+        own = [numbers[place] for place in places]
+        words = [verdicts[place] for place in places]
+        for place, number in zip(places, mark_best(own, words, highest=highest), strict=True):
+            marked[place] = number
+    return marked
 
 
 def _auroc_alt(contents: Contents, score: str) -> str:
@@ -64,8 +81,7 @@ def _auroc_alt(contents: Contents, score: str) -> str:
         if (mean := detection.mean_auroc(score)) is not None
     }
     return compare(
-        f"With {score} the mean AUROC over the unknown sets is highest for {{high}} and lowest "
-        "for {low}.",
+        f"With {score} the mean AUROC over the unknown sets goes from {{low}} to {{high}}.",
         means,
         "{:.3f}".format,
         single=f"Mean AUROC over the unknown sets with {score}: {{high}}.",
@@ -139,12 +155,12 @@ def norm_name(norm: str) -> str:
 def accuracy_epsilon(contents: Contents) -> Figure | None:
     """Accuracy against ε, and the worst case of all attacks at the ε they were run with."""
     by_norm: dict[str, list[Series]] = {}
-    rows: list[list[Cell]] = []
+    table: list[tuple[Method, str, Number]] = []
     worst: dict[str, float] = {}
     for number, method, record in contents.with_attacks():
         clean = _accuracy(record, "clean_accuracy")
         if clean is not None:
-            rows.append([method.name, "no attack", (clean, "percent_interval")])
+            table.append((method, "no attack", clean))
         if (lowest := _accuracy(record, "worst_case")) is not None:
             worst[method.name] = lowest.value
         for curve in record.rows("curves"):
@@ -157,15 +173,22 @@ def accuracy_epsilon(contents: Contents) -> Figure | None:
                 point = _worst_point(method.name, number, eps.value, accuracy)
                 by_norm.setdefault(row.text("norm"), []).append(point)
                 where = f"worst case, {norm_name(row.text('norm'))} ε = {eps.value:g}"
-                rows.append([method.name, where, (accuracy, "percent_interval")])
+                table.append((method, where, accuracy))
     if not by_norm:
         return None
     alt = compare(
-        "In the worst case over all attacks {high} keeps most accuracy and {low} least.",
+        "In the worst case over all attacks accuracy goes from {low} to {high}.",
         worst,
         percent,
         single="Accuracy in the worst case over all attacks: {high}.",
     )
+    wheres, verdicts = [where for _, where, _ in table], [method.verdict for method, _, _ in table]
+    marked = _best_by(wheres, [number for _, _, number in table], verdicts)
+    rows: list[list[Cell]] = [
+        [method.name, where, (number, "percent_interval")]
+        for (method, where, _), number in zip(table, marked, strict=True)
+        if number is not None
+    ]
     views = []
     for norm, series in by_norm.items():
         panel = Panel("ε", "accuracy", series, y_percent=True, y_range=(0.0, 1.02))

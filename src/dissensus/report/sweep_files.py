@@ -8,9 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dissensus.files import read_toml
 from dissensus.records import read_record
 from dissensus.report.contents import (
+    Floats,
     HeldOut,
     Method,
     Number,
@@ -61,10 +64,12 @@ def read_sweep(path: Path, log: Log) -> Sweep:
     config = read_toml(path / "sweep.toml")
     summary = log.keep(Record(path / "summary.json", read_record(path / "summary.json")))
     axis = _axis(config.get("grid", {}))
+    cells = [Record(f, read_record(f)) for f in sorted((path / "cells").glob("[!.]*.json"))]
     groups: dict[str, list[SweepPoint]] = {}
     for row in summary.rows("rows"):
         settings = _other_settings(row.at("point"), axis)
-        groups.setdefault(settings, []).append(_summary_point(row, axis))
+        repeats = [cell for cell in cells if cell.at("cell.point") == row.at("point")]
+        groups.setdefault(settings, []).append(_summary_point(row, axis, repeats))
     lines = [
         SweepLine(label, tuple(sorted(points, key=lambda point: point.x)))
         for label, points in groups.items()
@@ -79,7 +84,7 @@ def read_sweep(path: Path, log: Log) -> Sweep:
         f"{data}, {objective}, {members} members",
         int(config.get("sweep", {}).get("repeats", 1)),
         tuple(lines),
-        _held_out(path, axis, lines[0].label if lines else ""),
+        _held_out(path, cells, axis, lines[0].label if lines else ""),
     )
 
 
@@ -99,24 +104,35 @@ def _other_settings(point: Mapping[str, Any], axis: str) -> str:
     return ", ".join(f"{key} {value}" for key, value in point.items() if key != axis)
 
 
-def _summary_point(row: Record, axis: str) -> SweepPoint:
+def _mean_number(mean: float, sd: float | None, source: Reference, parts: Floats | None) -> Number:
+    """A mean over repeats, with ± one standard deviation as its interval."""
+    if sd is None:
+        return Number(mean, source, parts=parts)
+    return Number(mean, source, mean - sd, mean + sd, parts)
+
+
+def _summary_point(row: Record, axis: str, cells: Sequence[Record]) -> SweepPoint:
+    """Means of a point; ``cells`` are its repeats, which those of other points share."""
     numbers = {}
+    cells = sorted(cells, key=lambda cell: cell.at("cell.repeat") or 0)
     for name, key in _KEYS.items():
         mean, sd = row.number(f"{key}.mean"), row.number(f"{key}.sd")
         if mean is not None:
-            ends = (None, None) if sd is None else (mean.value - sd.value, mean.value + sd.value)
-            numbers[name] = Number(mean.value, mean.source, *ends)
+            found = [cell.number(f"result.{key}") for cell in cells]
+            values = [number.value for number in found if number is not None]
+            parts = np.array(values) if len(values) == row.at("done") else None
+            deviation = None if sd is None else sd.value
+            numbers[name] = _mean_number(mean.value, deviation, mean.source, parts)
     verdicts = {str(word): int(count) for word, count in (row.at("verdicts") or {}).items()}
     return SweepPoint(float(row.at("point")[axis]), numbers, verdicts)
 
 
-def _held_out(path: Path, axis: str, label: str) -> dict[float, HeldOut]:
+def _held_out(path: Path, cells: Sequence[Record], axis: str, label: str) -> dict[float, HeldOut]:
     """Members' outputs for the same rows at each point of the first line, from one repeat."""
     facts = DataSummary.read(path)
     classes = tuple(facts.classes) if facts is not None else ()
     held_out: dict[float, HeldOut] = {}
-    for file in sorted((path / "cells").glob("[!.]*.json")):
-        record = Record(file, read_record(file))
+    for record in cells:
         point = record.at("cell.point")
         if not isinstance(point, dict) or not isinstance(record.at("result.held_out"), dict):
             continue
@@ -125,7 +141,9 @@ def _held_out(path: Path, axis: str, label: str) -> dict[float, HeldOut]:
         outputs = record.array("result.held_out.outputs")
         targets = record.array("result.held_out.targets")
         if outputs.ndim != 3 or len(targets) != outputs.shape[1]:
-            raise ValueError(f"{file}: result.held_out must be outputs [members][rows][outputs]")
+            raise ValueError(
+                f"{record.file}: result.held_out must be outputs [members][rows][outputs]"
+            )
         held_out[float(point[axis])] = HeldOut(
             outputs[:, :HELD_OUT_ROWS],
             targets[:HELD_OUT_ROWS],
@@ -221,9 +239,9 @@ def _mean_point(record: Record, beta: float, tests: Sequence[Mapping[str, Any]])
         values = [float(test[key]) for test in tests if _is_number(test.get(key))]
         mean = statistics.fmean(values)
         sd = statistics.stdev(values) if len(values) > 1 else None
-        ends = (None, None) if sd is None else (mean - sd, mean + sd)
         where = f"cells[β = {beta:g}].test.{key}, mean of {len(values)}"
-        numbers[name] = Number(mean, Reference(record.file, where), *ends)
+        source = Reference(record.file, where)
+        numbers[name] = _mean_number(mean, sd, source, np.array(values))
     return SweepPoint(beta, numbers)
 
 
