@@ -357,6 +357,19 @@ def test_objectives_for_regression_take_its_loss() -> None:
     np.testing.assert_allclose(mixed.predict_proba(IRIS[0]), probs)
 
 
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_members_may_have_an_order_and_rows_of_their_own(make: Any) -> None:
+    data = IRIS if make is classifier else FRIEDMAN
+    settings = ({}, {"shuffle": "members"}, {"bootstrap": True})
+    plain, shuffled, bagged = (
+        make(**own, batch_size=32, max_iter=5).fit(*data) for own in settings
+    )
+    outputs = [model.member_outputs(data[0]) for model in (plain, shuffled, bagged)]
+    assert not any(torch.equal(outputs[0], other) for other in outputs[1:])
+    assert shuffled.loss_curve_ == shuffled.history_.column("train/member_error")
+    assert bagged.score(*data) > 0.3
+
+
 # ---- errors -------------------------------------------------------------------------------------
 
 
@@ -377,6 +390,8 @@ def test_objectives_for_regression_take_its_loss() -> None:
         ({"batch_size": "all"}, "batch_size must be an integer of at least 1, got 'all'"),
         ({"early_stopping": True, "validation_fraction": 1.0}, "validation_fraction must lie"),
         ({"learning_rate_init": 1e30}, "Lower the learning rate"),
+        ({"bootstrap": True, "beta": 0.5}, "Augmented compares members on the same ones"),
+        ({"shuffle": True}, "shuffle must be one of shared, members, got True"),
     ],
 )
 def test_parameters_that_do_not_work_are_explained(settings: dict[str, Any], text: str) -> None:

@@ -85,19 +85,28 @@ def measure(run: Callable[[str], Tensor], repeats: int = 5) -> dict[str, float]:
 
 
 def stacked_outputs(
-    stack: nn.Module, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor
+    stack: nn.Module,
+    parameters: dict[str, Tensor],
+    buffers: dict[str, Tensor],
+    x: Tensor,
+    *,
+    own: bool = False,
 ) -> Tensor:
-    """``[members, batch, outputs]`` from stacked tensors; buffers are updated in place."""
+    """``[members, batch, outputs]`` from stacked tensors; buffers are updated in place.
+
+    ``x`` is one batch for all members or, with ``own``, ``[members, batch, …]``, one for each.
+    """
     engine = engine_of(stack)
-    if engine is not None and x.ndim >= 2:
-        return engine.forward(parameters, x[None])
+    if engine is not None and x.ndim >= 2 + own:
+        return engine.forward(parameters, x if own else x[None])
     places = places_of(stack)
 
-    def member(own: dict[str, Tensor], state: dict[str, Tensor]) -> Tensor:
-        return call(stack, places, {**own, **state}, x)
+    def member(tensors: dict[str, Tensor], state: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        return call(stack, places, {**tensors, **state}, inputs)
 
+    axes = (0, 0, 0 if own else None)
     try:
-        outputs: Tensor = vmap(member, in_dims=(0, 0), randomness="different")(parameters, buffers)
+        outputs: Tensor = vmap(member, axes, randomness="different")(parameters, buffers, x)
     except RuntimeError as error:
         if "vmap" not in str(error) and "Batching rule" not in str(error):
             raise
@@ -108,9 +117,14 @@ def stacked_outputs(
 
 
 def looped_outputs(
-    stack: nn.Module, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor
+    stack: nn.Module,
+    parameters: dict[str, Tensor],
+    buffers: dict[str, Tensor],
+    x: Tensor,
+    *,
+    own: bool = False,
 ) -> Tensor:
-    """``[members, batch, outputs]`` from stacked tensors; buffers are updated in place.
+    """``[members, batch, outputs]`` from stacked tensors; ``x`` and buffers as when stacked.
 
     ``unbind`` rather than indexing: its gradient puts the members' gradients together once, where
     every index would make a gradient of the whole stack.
@@ -118,5 +132,7 @@ def looped_outputs(
     tensors = {name: tensor.unbind(0) for name, tensor in (*parameters.items(), *buffers.items())}
     members = next(iter(parameters.values())).shape[0]
     places = places_of(stack)
-    own = ({name: rows[j] for name, rows in tensors.items()} for j in range(members))
-    return torch.stack([call(stack, places, member, x) for member in own])
+    inputs = x.unbind(0) if own else [x] * members
+    each = ({name: rows[j] for name, rows in tensors.items()} for j in range(members))
+    outputs = [call(stack, places, *member) for member in zip(each, inputs, strict=True)]
+    return torch.stack(outputs)

@@ -141,11 +141,21 @@ class Ensemble(nn.Module):
         drawn = {name: tensor.index_select(0, index) for name, tensor in parameters.items()}
         return self.run_drawn(drawn, buffers, x, index)
 
-    def run(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
-        """Outputs from stacked tensors that are passed in: what training and vmap build on."""
+    def run(
+        self,
+        parameters: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        x: Tensor,
+        *,
+        own: bool = False,
+    ) -> Tensor:
+        """Outputs from stacked tensors that are passed in: what training and vmap build on.
+
+        With ``own``, ``x`` is ``[members, batch, …]``: each member runs on a batch of its own.
+        """
         assert self.stack is not None
         outputs = stacked_outputs if self.resolved_execution() == "stacked" else looped_outputs
-        return _three_axes(outputs(self.stack, parameters, buffers, x))
+        return _three_axes(outputs(self.stack, parameters, buffers, x, own=own))
 
     def run_drawn(
         self,
@@ -153,16 +163,18 @@ class Ensemble(nn.Module):
         buffers: dict[str, Tensor],
         x: Tensor,
         index: Tensor,
+        *,
+        own: bool = False,
     ) -> Tensor:
         """As :meth:`run` for some members: ``parameters`` are theirs, ``buffers`` are everyone's.
 
         Running statistics of the drawn members are written back; those of others are not touched.
         """
-        own = {name: tensor.index_select(0, index) for name, tensor in buffers.items()}
-        outputs = self.run(parameters, own, x)
+        drawn = {name: tensor.index_select(0, index) for name, tensor in buffers.items()}
+        outputs = self.run(parameters, drawn, x, own=own)
         if self.training:
             for name, tensor in buffers.items():
-                tensor.index_copy_(0, index, own[name])
+                tensor.index_copy_(0, index, drawn[name])
         return outputs
 
     def features(self, x: Tensor) -> Tensor:

@@ -160,6 +160,16 @@ class Settings:
     exact_train: bool | None = _setting(
         "training.exact_train", False, "Evaluate the training data after each epoch as well."
     )
+    shuffle: str | None = _setting(
+        "training.shuffle",
+        "shared",
+        "The order of examples: shared, or members, for each member its own.",
+    )
+    bootstrap: bool | None = _setting(
+        "training.bootstrap",
+        False,
+        "Train each member on rows of its own, drawn with replacement (bagging).",
+    )
     amp: bool | None = _setting("training.amp", False, "Train in bfloat16.")
     compile: bool | None = _setting("training.compile", False, "Use torch.compile.")
     checkpoint_every: int | str | None = _setting(

@@ -72,6 +72,8 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         max_iter: int = 50,
         batch_size: int | str = "auto",
         alpha: float = 0.1,
+        shuffle: str = "shared",
+        bootstrap: bool = False,
         early_stopping: bool | None = None,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
@@ -95,6 +97,10 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         ``learning_rate_init``, ``schedule``, ``max_iter``, ``batch_size``, ``alpha``
             AdamW's learning rate and its course (``"cosine"``, ``"constant"``, ``"multistep:…"``),
             epochs, rows in a batch, and weight decay.
+        ``shuffle``, ``bootstrap``
+            Members see the same batches; ``shuffle="members"`` gives each one its own order, and
+            ``bootstrap=True`` its own rows, drawn with replacement, as in bagging. Both go with
+            ``objective="independent"`` and without ``beta``.
         ``early_stopping``, ``validation_fraction``, ``n_iter_no_change``
             Whether to hold out a share of the rows, keep the epoch that is best on them and stop
             once there was no better one for so many epochs. None: for regression, where networks
@@ -113,6 +119,8 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.max_iter = max_iter
         self.batch_size = batch_size
         self.alpha = alpha
+        self.shuffle = shuffle
+        self.bootstrap = bootstrap
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
@@ -216,7 +224,9 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.objective_ = job.objective
         self.ensemble_ = training.ens.cpu().double().eval().requires_grad_(False)
         self.n_iter_ = len(self.history_.epochs)
-        self.loss_curve_ = self.history_.column("train/ensemble_error")
+        # Members with batches of their own have no common error while they train.
+        error = "member_error" if training.recipe.own_batches else "ensemble_error"
+        self.loss_curve_ = self.history_.column(f"train/{error}")
         self.validation_loss_curve_ = (
             self.history_.column("val/ensemble_error") if training.val is not None else None
         )

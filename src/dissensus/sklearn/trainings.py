@@ -194,6 +194,8 @@ def _recipe(rows: int, seed: int, params: dict[str, Any]) -> Recipe:
         ),
         schedule=params["schedule"],
         patience=_integer("n_iter_no_change", patience) if params["early_stopping"] else None,
+        shuffle=params["shuffle"],
+        bootstrap=bool(params["bootstrap"]),
         seed=seed,
     )
 

@@ -36,7 +36,7 @@ _LOCAL = ("machine", "run")
 #: Options of ``dissensus train`` that a grid may vary.
 _OPTIONS = (
     *("objective", "members", "combine", "epochs", "batch_size", "schedule", "patience"),
-    *("freeze_patience", "select_by", "clip", "augment", "adversarial"),
+    *("freeze_patience", "select_by", "clip", "augment", "adversarial", "shuffle", "bootstrap"),
 )
 
 #: Settings of every optimiser, or of one kind, which says so itself.

@@ -18,11 +18,13 @@ from dissensus.data import Examples, StoredRows
 
 __all__ = [
     "Batches",
+    "MemberBatches",
     "TensorBatches",
     "as_batches",
     "as_tensors",
     "batch_sizes",
     "batches_together",
+    "bootstrap_rows",
     "derived_seed",
     "shuffled",
     "split_batches",
@@ -67,11 +69,11 @@ def batches_together(sizes: list[int], row: int, numbers: int = _PICKED) -> int:
 
 
 def split_batches(
-    x: Tensor, y: Tensor | None, sizes: list[int]
+    x: Tensor, y: Tensor | None, sizes: list[int], axis: int = 0
 ) -> list[tuple[Tensor, Tensor | None]]:
-    """Examples in a row as batches of these sizes."""
-    targets = [None] * len(sizes) if y is None else y.split(sizes)
-    return list(zip(x.split(sizes), targets, strict=True))
+    """Examples in a row, along ``axis``, as batches of these sizes."""
+    targets = [None] * len(sizes) if y is None else y.split(sizes, axis)
+    return list(zip(x.split(sizes, axis), targets, strict=True))
 
 
 def shuffled(examples: int, seed: int) -> Tensor:
@@ -93,21 +95,54 @@ class TensorBatches:
     def __len__(self) -> int:
         return len(self.sizes)
 
+    def order(self, seed: int) -> Tensor:
+        """The rows of a shuffled epoch, ``[examples]``."""
+        return shuffled(len(self.x), seed).to(self.x.device)
+
     def epoch(self, seed: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:
         if not self.shuffle:
             yield from split_batches(self.x, self.y, self.sizes)[start:]
             return
-        order = shuffled(len(self.x), seed).to(self.x.device)
-        together = batches_together(self.sizes, self.x[0].numel())
+        order = self.order(seed)
+        axis, members = order.ndim - 1, order.numel() // len(self.x)
+        together = batches_together(self.sizes, self.x[0].numel() * members)
         # The same ones wherever an epoch is taken up: where in memory a batch lies decides about
         # the last bits of matrix products.
         begin = start - start % together
-        rows = order[sum(self.sizes[:begin]) :]
+        rows = order[..., sum(self.sizes[:begin]) :]
         for first in range(begin, len(self.sizes), together):
             sizes = self.sizes[first : first + together]
-            index, rows = rows[: sum(sizes)], rows[sum(sizes) :]
+            index, rows = rows[..., : sum(sizes)], rows[..., sum(sizes) :]
             y = None if self.y is None else self.y[index]
-            yield from split_batches(self.x[index], y, sizes)[max(start - first, 0) :]
+            yield from split_batches(self.x[index], y, sizes, axis)[max(start - first, 0) :]
+
+
+class MemberBatches(TensorBatches):
+    """Batches ``[members, batch, …]``: for each member rows of its own, or an order of its own.
+
+    ``rows`` ``[members, examples]`` are those that each member sees in an epoch.
+    """
+
+    def __init__(
+        self, batches: TensorBatches, batch_size: int, rows: Tensor, *, own_order: bool
+    ) -> None:
+        super().__init__(batches.x, batches.y, batch_size, shuffle=True)
+        self.rows, self.own_order = rows, own_order
+
+    def order(self, seed: int) -> Tensor:
+        """The rows of an epoch, ``[members, examples]``."""
+        examples = len(self.x)
+        orders = [
+            shuffled(examples, derived_seed(seed, member) if self.own_order else seed)
+            for member in range(len(self.rows))
+        ]
+        return self.rows.gather(1, torch.stack(orders)).to(self.x.device)
+
+
+def bootstrap_rows(examples: int, members: int, seed: int) -> Tensor:
+    """``[members, examples]``: rows drawn with replacement, for each member its own."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(examples, (members, examples), generator=generator)
 
 
 class LoaderBatches:

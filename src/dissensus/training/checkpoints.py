@@ -80,6 +80,7 @@ class Checkpoints:
     def restore_meter(self) -> Meter:
         """The meter of the epoch that begins, or of the one that was interrupted."""
         meter, device = self.process.make_meter(self.objective), self.process.ens.device
+        meter.own = self.stream.own_batches
         if self.state.meter is not None:
             meter.load(_with_prefix(self.restored, "meter."), self.state.meter, device)
             self.state.meter = None

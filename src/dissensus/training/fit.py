@@ -84,6 +84,11 @@ def fit(
     parsed = parse(objective) if isinstance(objective, str) else objective or Independent()
     folder = None if out is None else RunFolder(out)
     train, val, disagreement = map(as_tensors, (train, val, disagreement))
+    if distributed and chosen.own_batches:
+        raise ValueError(
+            "shuffle='members' and bootstrap=True do not work across processes, which share the "
+            "rows of each batch; leave out distributed"
+        )
     with _start_process(ens, distributed) as process:
         holder = process.members, process.ens.device, process.rank
         stream = make_stream(train, parsed, disagreement, augment, chosen, *holder)
@@ -295,7 +300,9 @@ def _describe(record: dict[str, Any]) -> str:
         metrics = record.get(name)
         if metrics is None:
             continue
-        text = f"{name} error {metrics['ensemble_error']:.4f}"
+        whose = "ensemble" if "ensemble_error" in metrics else "member"
+        error = metrics[f"{whose}_error"]
+        text = f"{name} error {error:.4f}"
         if "accuracy" in metrics:
             text += f", accuracy {metrics['accuracy']:.1%}"
         parts.append(text)

@@ -202,8 +202,8 @@ def kind(training: Training) -> Hashable | None:
 
     Alone are: members that cannot be stacked or would be slower stacked (convolutions on a CPU), or
     that have buffers or dropout, or a backbone, or frozen parts; objectives that draw members or
-    need unlabelled data; a learning rate of each member's own, ``freeze_patience``, ``amp`` and
-    ``compile``.
+    need unlabelled data; a learning rate of each member's own, ``freeze_patience``, ``amp``,
+    ``compile``, and batches of each member's own (``shuffle="members"``, ``bootstrap``).
     """
     ens, objective, recipe = training.ens, training.objective, training.recipe
     assert isinstance(objective, Objective)
@@ -211,7 +211,7 @@ def kind(training: Training) -> Hashable | None:
     assert isinstance(optimizer, Optimizer)
     if not _batchable(ens, training.train[0]) or not _plain(objective, ens.members):
         return None
-    if recipe.freeze_patience or recipe.amp or recipe.compile:
+    if recipe.freeze_patience or recipe.amp or recipe.compile or recipe.own_batches:
         return None
     if isinstance(optimizer.lr, tuple) or isinstance(optimizer.weight_decay, tuple):
         return None

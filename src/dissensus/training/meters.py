@@ -73,19 +73,23 @@ def judge(
 def _record(sums: Mapping[str, Any]) -> dict[str, Any]:
     """The metrics of an epoch: means, from sums over its ``examples``.
 
-    ``per_member`` (and for classifiers ``per_member_hits``) are means already.
+    ``per_member`` (and for classifiers ``per_member_hits``) are means already. Without
+    ``ensemble_error`` there is nothing of the ensemble: its members saw no examples in common.
     """
     count = sums["examples"]
     record: dict[str, Any] = {
         "examples": count,
         **{f"part/{name}": value / count for name, value in sums["parts"].items()},
-        "ensemble_error": sums["ensemble_error"] / count,
-        "member_error": sums["member_error"] / count,
-        "diversity": (sums["member_error"] - sums["ensemble_error"]) / count,
-        "per_member_error": sums["per_member"],
     }
+    if "ensemble_error" in sums:
+        record["ensemble_error"] = sums["ensemble_error"] / count
+    record["member_error"] = sums["member_error"] / count
+    if "ensemble_error" in sums:
+        record["diversity"] = (sums["member_error"] - sums["ensemble_error"]) / count
+    record["per_member_error"] = sums["per_member"]
     if "hits" in sums:
         record["accuracy"] = sums["hits"] / count
+    if "per_member_hits" in sums:
         record["per_member_accuracy"] = sums["per_member_hits"]
     return record
 
@@ -101,7 +105,13 @@ class MeterBatch(NamedTuple):
 
 
 class Meter:
-    """Collects an epoch's outputs and objective parts and turns them into one record."""
+    """Collects an epoch's outputs and objective parts and turns them into one record.
+
+    With ``own``, targets and weights are ``[members, batch, …]``, as each member has examples of
+    its own; the metrics of the ensemble, which need examples in common, are left out.
+    """
+
+    own = False
 
     def __init__(self, members: int, combine: str) -> None:
         self.members, self.combine = members, combine
@@ -117,6 +127,8 @@ class Meter:
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         """Raise unless the very first batch has the targets that are predicted."""
+        if self.own:
+            outputs, targets = outputs[:1], targets[0]
         check_task(outputs, targets, self.combine)
 
     def add(
@@ -143,27 +155,30 @@ class Meter:
         if not batches:
             return
         totals = self.sums["parts"]
-        sizes = torch.tensor([len(batch.targets) for batch in batches], dtype=torch.float64)
+        sizes = torch.tensor([batch.outputs.shape[1] for batch in batches], dtype=torch.float64)
         for name in batches[0].parts:
             values = torch.stack([batch.parts[name] for batch in batches]).double().cpu()
             totals[name] = totals.get(name, 0.0) + float(values @ sizes)
         if all(batch.drawn == batches[0].drawn for batch in batches):
-            batches = [_joined(batches)]
+            batches = [_joined(batches, axis=int(self.own))]
         for batch in batches:
             self._measure(batch)
 
     def _measure(self, batch: MeterBatch) -> None:
-        metrics = judge(batch.outputs, batch.targets, self.combine, batch.weights)
+        judged = _judge_own if self.own else judge
+        metrics = judged(batch.outputs, batch.targets, self.combine, batch.weights)
         metrics = {name: value.cpu() for name, value in metrics.items()}
         sums, drawn, weights = self.sums, batch.drawn, batch.weights
-        examples = len(batch.targets) if weights is None else float(weights.double().sum())
-        sums["examples"] += examples
-        sums["ensemble_error"] += float(metrics["ensemble_error"])
+        examples: int | Tensor = batch.outputs.shape[1]  # of all members, or of each
+        if weights is not None:
+            examples = weights.double().sum(-1).cpu()
+        sums["examples"] += float(examples.mean()) if isinstance(examples, Tensor) else examples
+        sums["ensemble_error"] += float(metrics.get("ensemble_error", 0.0))
         sums["member_error"] += float(metrics["member"].mean())
         sums["member"][drawn] += metrics["member"]
         sums["member_examples"][drawn] += examples
-        if "hits" in metrics:
-            sums["hits"] += float(metrics["hits"])
+        if "member_hits" in metrics:
+            sums["hits"] += float(metrics.get("hits", 0.0))
             sums["member_hits"][drawn] += metrics["member_hits"]
 
     def record(self) -> dict[str, Any]:
@@ -179,7 +194,10 @@ class Meter:
             pairs = zip(sums[total].tolist(), counts, strict=True)
             sums[name] = [value / count if count else None for value, count in pairs]
         if self.combine == "mean":
-            del sums["hits"]
+            del sums["hits"], sums["per_member_hits"]
+        if self.own:
+            del sums["ensemble_error"]
+            sums.pop("hits", None)
         return _record(sums)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -207,15 +225,24 @@ class Meter:
             self.batches.append(batch)
 
 
-def _joined(batches: list[MeterBatch]) -> MeterBatch:
+def _judge_own(
+    outputs: Tensor, targets: Tensor, combine: str, weights: Tensor | None = None
+) -> dict[str, Tensor]:
+    """As :func:`judge` for members with examples of their own: ensembles of one, side by side."""
+    others = [targets] if weights is None else [targets, weights]
+    sums = vmap(lambda o, *t: judge(o[None], t[0], combine, *t[1:]))(outputs, *others)
+    return {name: sums[name][:, 0] for name in ("member", "member_hits") if name in sums}
+
+
+def _joined(batches: list[MeterBatch], axis: int) -> MeterBatch:
     """Batches of the same members as one, without the parts."""
     weights = [batch.weights for batch in batches if batch.weights is not None]
     return MeterBatch(
         torch.cat([batch.outputs for batch in batches], 1),
-        torch.cat([batch.targets for batch in batches]),
+        torch.cat([batch.targets for batch in batches], axis),
         batches[0].drawn,
         {},
-        torch.cat(weights) if weights else None,
+        torch.cat(weights, axis) if weights else None,
     )
 
 

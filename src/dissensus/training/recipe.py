@@ -43,8 +43,10 @@ class Recipe:
     kept, and training stops once it has not improved for ``patience`` epochs. A member whose own
     validation error has not improved for ``freeze_patience`` epochs is frozen while the others go
     on (adp, Algorithm 1). ``clip`` limits the norm of each member's gradient. ``exact_train`` adds
-    an evaluation of the training data after each epoch. ``amp`` (True or ``"bf16"``) trains in
-    bfloat16. A run folder
+    an evaluation of the training data after each epoch. All members see the same batches;
+    ``shuffle="members"`` gives each one its own order, and ``bootstrap`` its own rows, as many as
+    there are, drawn once with replacement. Both need an objective that is a mean over members
+    (``independent``). ``amp`` (True or ``"bf16"``) trains in bfloat16. A run folder
     gets a checkpoint after each epoch and, within one, after every ``checkpoint_every`` batches, or
     minutes or seconds (``"5min"``, ``"30s"``); where nothing is said, every ten minutes.
 
@@ -63,6 +65,8 @@ class Recipe:
     clip: float | None = number(None, above=0.0)
     seed: int = number(0, low=0)
     exact_train: bool = False
+    shuffle: str = "shared"
+    bootstrap: bool = False
     amp: bool | str = False
     compile: bool = False
     checkpoint_every: int | str | None = None
@@ -81,9 +85,15 @@ class Recipe:
             )
         check_numbers(self)
         check_choice("Recipe", "select_by", self.select_by, list(SELECTIONS))
+        check_choice("Recipe", "shuffle", self.shuffle, ["shared", "members"])
         if self.patience is not None and self.select_by == "last":
             raise ValueError("patience waits for a better epoch; select_by='last' knows none")
         CheckpointInterval(self.checkpoint_every)  # raises where it is no interval
+
+    @property
+    def own_batches(self) -> bool:
+        """Whether each member is trained on batches of its own."""
+        return self.bootstrap or self.shuffle == "members"
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> Recipe:

@@ -20,12 +20,15 @@ from dissensus.ensemble import Ensemble
 from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.stack import tensors_of
 from dissensus.objectives import Objective, Terms
-from dissensus.objectives.fast import value_and_gradient
+from dissensus.objectives.fast import fleet_value_and_gradient, value_and_gradient
 from dissensus.training.optim import MemberOptimizer, Optimizer, clip_by_member
 from dissensus.training.recipe import Recipe
 from dissensus.training.stream import Batch
 
 __all__ = ["Members", "SeparateMembers", "StackedMembers", "Trainer", "single_precision"]
+
+#: Parts of an objective that need the outputs of several members on the same examples.
+_COMMON = ("ensemble_error", "diversity")
 
 #: From the gradients at outputs to those of parameters.
 Backward = Callable[[Sequence[Tensor]], Sequence[Tensor]]
@@ -58,7 +61,7 @@ class Trainer:
     ) -> tuple[Tensor, Terms]:
         """As :meth:`step`, with the members to update known."""
         inputs = [batch.x] if batch.extra is None else [batch.x, batch.extra]
-        outputs, backward = self.members.forward(inputs, batch.drawn, trained)
+        outputs, backward = self.members.forward(inputs, batch.drawn, trained, own=batch.own)
         seen, terms, gradients = self.evaluate(outputs, batch, check=check)
         # Where the loss is not finite, the weights of before are worth keeping.
         if trained and math.isfinite(terms.loss):
@@ -75,6 +78,8 @@ class Trainer:
         gradient is scaled so that each member takes the step of its own loss.
         """
         logits, *unlabelled = map(single_precision, outputs)
+        if batch.own:
+            return outputs[0].detach(), *self._evaluate_own(logits, batch, check=check)
         extra = unlabelled[0] if unlabelled else None
         if check:
             self.objective.check_inputs(logits, batch.y, extra, None, batch.weights)
@@ -83,6 +88,20 @@ class Trainer:
         )
         scale = self.objective.step_scale(len(logits))
         return outputs[0].detach(), terms, [gradient * scale for gradient in gradients]
+
+    def _evaluate_own(
+        self, logits: Tensor, batch: Batch, *, check: bool
+    ) -> tuple[Terms, list[Tensor]]:
+        """The same where each member has its own examples: a fleet of ensembles of one member."""
+        weights = [] if batch.weights is None else [batch.weights]
+        for own, *others in zip(logits, batch.y, *weights, strict=True) if check else ():
+            self.objective.check_inputs(own[None], others[0], None, None, *others[1:])
+        terms, gradient = fleet_value_and_gradient(
+            self.objective, {}, logits[:, None], batch.y, *weights
+        )
+        parts = {name: part.mean() for name, part in terms.parts.items() if name not in _COMMON}
+        scale = self.objective.step_scale(1)
+        return Terms(terms.loss.mean(), parts), [gradient[:, 0] * scale]
 
     def reduce(self, gradients: Sequence[Tensor]) -> Sequence[Tensor]:
         """The gradients of the whole batch; one process has them already."""
@@ -105,10 +124,11 @@ class Members(Protocol):
     """The parameters of members, and the optimiser that updates them."""
 
     def forward(
-        self, inputs: Sequence[Tensor], drawn: list[int] | None, trained: set[int]
+        self, inputs: Sequence[Tensor], drawn: list[int] | None, trained: set[int], *, own: bool
     ) -> tuple[list[Tensor], Backward]:
         """Outputs of the drawn members (None: all) for each of the inputs, and the way back.
 
+        With ``own``, inputs are ``[members, batch, …]``, a batch for each of the drawn members.
         Running statistics change for trained members only.
         """
 
@@ -149,16 +169,23 @@ class StackedMembers:
         self.run_drawn = torch.compile(ens.run_drawn) if recipe.compile else ens.run_drawn
 
     def forward(
-        self, inputs: Sequence[Tensor], drawn: list[int] | None, trained: set[int]
+        self, inputs: Sequence[Tensor], drawn: list[int] | None, trained: set[int], *, own: bool
     ) -> tuple[list[Tensor], Backward]:
         index = None if drawn is None else torch.tensor(drawn, device=self.ens.device)
         leaves = self.parameters if index is None else _rows(self.parameters, index)
         if self.ens.backbone is not None:
             with autocast(inputs[0], self.recipe):
-                inputs = [self.ens.features(x) for x in inputs]
-        if self.engine is not None and inputs[0].ndim >= 2:
-            return self.engine.vjp(leaves, [x[None] for x in inputs])
-        return self._differentiated(inputs, leaves, index, trained)
+                inputs = [self._features(x, own=own) for x in inputs]
+        if self.engine is not None and inputs[0].ndim >= 2 + own:
+            return self.engine.vjp(leaves, [x if own else x[None] for x in inputs])
+        return self._differentiated(inputs, leaves, index, trained, own=own)
+
+    def _features(self, x: Tensor, *, own: bool) -> Tensor:
+        """What the backbone makes of a batch, or of each member's batch."""
+        if not own:
+            return self.ens.features(x)
+        features: Tensor = self.ens.features(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        return features
 
     def _differentiated(
         self,
@@ -166,6 +193,8 @@ class StackedMembers:
         leaves: dict[str, Tensor],
         index: Tensor | None,
         trained: set[int],
+        *,
+        own: bool,
     ) -> tuple[list[Tensor], Backward]:
         """The same by automatic differentiation."""
         drawn = range(self.ens.members) if index is None else index.tolist()
@@ -174,11 +203,11 @@ class StackedMembers:
         with autocast(inputs[0], self.recipe):
             if index is None:
                 tensors = {**leaves, **self.fixed}
-                outputs = [self.run(tensors, self.buffers, x) for x in inputs]
+                outputs = [self.run(tensors, self.buffers, x, own=own) for x in inputs]
             else:
                 leaves = {name: leaf.requires_grad_() for name, leaf in leaves.items()}
                 tensors = {**leaves, **_rows(self.fixed, index)}
-                outputs = [self.run_drawn(tensors, self.buffers, x, index) for x in inputs]
+                outputs = [self.run_drawn(tensors, self.buffers, x, index, own=own) for x in inputs]
         for name, values in before.items():
             self.buffers[name].data[idle] = values  # .data: the way back does not use them
         return outputs, _autograd(outputs, list(leaves.values()))
@@ -229,18 +258,23 @@ class SeparateMembers:
         return parameter
 
     def forward(
-        self, inputs: Sequence[Tensor], drawn: list[int] | None, trained: set[int]
+        self, inputs: Sequence[Tensor], drawn: list[int] | None, trained: set[int], *, own: bool
     ) -> tuple[list[Tensor], Backward]:
         rows = range(self.ens.members) if drawn is None else drawn
         updated = self._updated(drawn, trained)
         idle = [b for m in rows if m not in updated for b in self.modules[m].buffers()]
         before = [buffer.clone() for buffer in idle]
         with autocast(inputs[0], self.recipe):
-            outputs = [self.ens(x, list(rows)) for x in inputs]
+            outputs = [self._outputs(x, list(rows), own=own) for x in inputs]
         for buffer, values in zip(idle, before, strict=True):
             buffer.copy_(values)
         leaves = [parameter for member in updated for parameter in self.parameters[member]]
         return outputs, self._backward(outputs, leaves)
+
+    def _outputs(self, x: Tensor, rows: list[int], *, own: bool) -> Tensor:
+        if not own:
+            return self.ens(x, rows)  # type: ignore[no-any-return]
+        return torch.cat([self.ens(batch, [j]) for batch, j in zip(x, rows, strict=True)])
 
     def _backward(self, outputs: list[Tensor], leaves: list[nn.Parameter]) -> Backward:
         return _autograd(outputs, leaves)

@@ -18,10 +18,11 @@ from dissensus.objectives import Objective
 from dissensus.training.batches import (
     Augmentation,
     Batches,
+    MemberBatches,
     TensorBatches,
     as_batches,
+    bootstrap_rows,
     derived_seed,
-    shuffled,
     split_weights,
 )
 from dissensus.training.recipe import Recipe
@@ -29,7 +30,7 @@ from dissensus.training.recipe import Recipe
 __all__ = ["ORDER", "Batch", "LabelledAugmentation", "Stream", "make_stream"]
 
 # What random numbers are drawn for, each with a stream of its own.
-ORDER, _DRAWS, _LAYERS, _AUGMENT, _EXTRA, _STRANGERS = range(6)
+ORDER, _DRAWS, _LAYERS, _AUGMENT, _EXTRA, _STRANGERS, _BOOTSTRAP = range(7)
 
 _Pair = tuple[Tensor, Tensor | None]
 
@@ -46,7 +47,8 @@ class LabelledAugmentation(Protocol):
 class Batch(NamedTuple):
     """One training batch: inputs, targets, unlabelled inputs if any, members (None: all).
 
-    ``weights`` say how much each example counts; None: all the same.
+    ``weights`` say how much each example counts; None: all the same. With ``own``, inputs, targets
+    and weights are ``[members, batch, …]``: each member has examples of its own.
     """
 
     x: Tensor
@@ -54,6 +56,7 @@ class Batch(NamedTuple):
     extra: Tensor | None
     drawn: list[int] | None
     weights: Tensor | None = None
+    own: bool = False
 
 
 class Stream:
@@ -76,6 +79,7 @@ class Stream:
         self.strangers = extra if callable(extra) else None
         self.extra = None if callable(extra) else extra
         self.members, self.device, self.augment, self.seed = members, device, augment, seed
+        self.own_batches = isinstance(train, MemberBatches)
         self.rank = rank  # of several processes; layers of each draw for themselves
         self.draws, self.changes, self.strange = (torch.Generator() for _ in range(3))
 
@@ -83,9 +87,9 @@ class Stream:
         return len(self.train)
 
     def first_inputs(self) -> Tensor:
-        """The inputs of the very first batch."""
+        """The inputs of the very first batch; where each member has its own, the first one's."""
         x, _ = next(self.train.epoch(derived_seed(self.seed, 0, ORDER)))
-        return x.to(self.device)
+        return (x[0] if self.own_batches else x).to(self.device)
 
     def epoch(
         self, epoch: int, start: int = 0, saved: dict[str, Tensor] | None = None
@@ -110,7 +114,9 @@ class Stream:
             if self.strangers is not None:
                 extra = self.strangers(x, self.strange)
             drawn = self.objective.sample_members(self.members, self.draws)
-            yield Batch(x, y, extra, None if drawn is None else list(drawn), next(weights))
+            members, own = None if drawn is None else list(drawn), self.own_batches
+            batch = Batch(x, y, extra, members, next(weights), own)
+            yield batch if members is None or not own else _draw(batch, members)
             pair = next(source, None)
 
     def _weights(self, seed: int, start: int) -> Iterator[Tensor | None]:
@@ -118,8 +124,8 @@ class Stream:
         if self.weights is None:
             return repeat(None)
         assert isinstance(self.train, TensorBatches)  # fit has looked
-        order = shuffled(len(self.weights), seed).to(self.weights.device)
-        return iter(self.weights[order].split(self.train.sizes)[start:])
+        weights = self.weights[self.train.order(seed)]
+        return iter(weights.split(self.train.sizes, -1)[start:])
 
     def _seed_of_layers(self, epoch: int, start: int) -> int:
         if self.rank == 0:
@@ -132,7 +138,10 @@ class Stream:
             return x, y
         if getattr(augment, "labelled", False):
             return cast(LabelledAugmentation, augment)(x, y, self.changes)
-        return cast(Augmentation, augment)(x, self.changes), y
+        plain = cast(Augmentation, augment)
+        if not self.own_batches:
+            return plain(x, self.changes), y
+        return plain(x.flatten(0, 1), self.changes).unflatten(0, x.shape[:2]), y
 
     def randomness(self) -> dict[str, Tensor]:
         """The state of all random numbers, between two batches."""
@@ -170,6 +179,12 @@ class Stream:
         return forever()
 
 
+def _draw(batch: Batch, members: list[int]) -> Batch:
+    """A batch in which each member has its own examples, with those of some members."""
+    weights = None if batch.weights is None else batch.weights[members]
+    return batch._replace(x=batch.x[members], y=batch.y[members], weights=weights)
+
+
 def _seed_layers(seed: int, device: torch.device) -> None:
     """Seed the random numbers of layers; ``torch.manual_seed`` asks every device, slowly."""
     if device.type == "cpu":
@@ -202,6 +217,8 @@ def make_stream(
     if weights is not None and augment is not None:
         raise ValueError("augment may change which examples there are; train without weights")
     batches = as_batches(train, size, shuffle=True, device=device)
+    if recipe.own_batches:
+        batches = _own_batches(batches, objective, augment, recipe, members)
     extra: Batches | Augmentation | None = None
     if isinstance(disagreement, str):
         extra = Strangers.parse(disagreement)
@@ -214,3 +231,36 @@ def make_stream(
             raise ValueError(f"the {what} data are empty, got 0 batches")
     weights = None if weights is None else weights.to(device)
     return Stream(batches, extra, objective, members, device, augment, recipe.seed, weights, rank)
+
+
+def _own_batches(
+    batches: Batches,
+    objective: Objective,
+    augment: Augmentation | LabelledAugmentation | None,
+    recipe: Recipe,
+    members: int,
+) -> MemberBatches:
+    """Batches of each member's own, or an error that says why there are none."""
+    asked = "bootstrap=True" if recipe.bootstrap else "shuffle='members'"
+    if objective.coupled:
+        raise ValueError(
+            f"{asked} gives each member examples of its own, and {type(objective).__name__} "
+            "compares members on the same ones; train with 'independent', or with "
+            "shuffle='shared' and bootstrap=False"
+        )
+    if getattr(augment, "labelled", False):
+        raise ValueError(
+            f"{asked} gives each member examples of its own, and adversarial examples are made for "
+            "all members at once; leave out one of the two"
+        )
+    if objective.needs_disagreement or not isinstance(batches, TensorBatches):
+        what = (
+            "unlabelled data" if objective.needs_disagreement else "a DataLoader or streamed data"
+        )
+        raise ValueError(f"{asked} needs (x, y) tensors in memory alone, and got {what}")
+    examples = len(batches.x)
+    rows = torch.arange(examples).expand(members, -1)
+    if recipe.bootstrap:
+        rows = bootstrap_rows(examples, members, derived_seed(recipe.seed, _BOOTSTRAP))
+    own_order = recipe.shuffle == "members"
+    return MemberBatches(batches, recipe.batch_size, rows, own_order=own_order)
