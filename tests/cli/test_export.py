@@ -30,7 +30,7 @@ def test_an_onnx_of_a_table_takes_raw_rows(
     answer = dissensus("export", flats_run, "--out", tmp_path / "flats.onnx")
     assert answer.status == 0, answer.err
     assert (
-        "in   x  [batch, 4] float64, those of the source; the file standardises, and NaN"
+        "in   x  [batch, 4] float64, those of the source; the file fills NaN and standard"
         in answer.out
     )
     assert (
@@ -44,6 +44,9 @@ def test_an_onnx_of_a_table_takes_raw_rows(
     assert json.loads(told["features"]) == ["rooms", "town=Bonn", "town=Trier", "town=Ulm"]
     assert told["run"] == "run"
     rows = np.array([[2.0, 0, 0, 1], [5, 1, 0, 0], [3, 0, 1, 0]])
+    preparation = ds.data.Preparation.from_dict(json.loads(told["preparation"]))
+    columns = {"rooms": [2, 5, 3], "town": ["Ulm", "Bonn", "Trier"]}
+    np.testing.assert_array_equal(preparation.encode(columns), rows)
     names = [output.name for output in session.get_outputs()]
     got = dict(zip(names, session.run(names, {"x": rows}), strict=True))
     expected = load_npz(tmp_path / "p.npz")
@@ -108,7 +111,8 @@ def test_a_folder_predicts_as_its_run(
     assert str(flats_run.parent) not in text, "paths of a machine are nobody's business"
     record = read_record(flats_run / "record.json")
     assert f"{record['test']['rmse']:.4g} [" in text
-    assert "`x` is standardised by the statistics in `config.json`" in text
+    assert "`x` is filled, encoded and standardised as `config.json` says" in text
+    assert "- preprocessing: target price; dropped id; missing=fill; 2 columns: 1 number" in text
 
 
 OOD = {

@@ -32,7 +32,7 @@ def table() -> dict[str, list[Any]]:
 
 
 def test_every_kind_is_found_and_said() -> None:
-    preparation = Preparation.fit(raw_columns(table()))
+    preparation = Preparation.fit(table())
     kinds = {column.name: column.kind for column in preparation.columns}
     dropped = dict.fromkeys(["name", "unit", "gone"], "dropped")
     wanted = {"size": "number", "town": "category", "open": "boolean", "sold": "date"}
@@ -76,17 +76,17 @@ def test_dates_are_days_and_places_on_circles() -> None:
     assert x[:2, 5:7] == pytest.approx(np.array([[0, -1], [0, -1]]))  # noon, on the clock
     assert np.isnan(x[2, :7]).all()
     assert x[:, 7].tolist() == [0, 0, 1]
-    days = Preparation.fit(raw_columns({"t": [date(2024, 2, 29), date(2024, 3, 1)]}))
+    days = Preparation.fit({"t": [date(2024, 2, 29), date(2024, 3, 1)]})
     assert len(days.features) == 5  # without times of day
 
 
 def test_rare_levels_and_those_beyond_the_limit_are_pooled() -> None:
     values = ["a"] * 500 + ["b"] * 490 + ["c"] * 6 + ["d"] * 3 + ["e"]
-    (column,) = Preparation.fit(raw_columns({"n": values})).columns
+    (column,) = Preparation.fit({"n": values}).columns
     assert column.levels == ("a", "b", "c", "other")  # fewer than 5 of 1,000 rows
     (column,) = Preparation.fit(raw_columns({"n": values}), max_levels=2).columns
     assert column.levels == ("a", "other")
-    (column,) = Preparation.fit(raw_columns({"n": ["a"] * 599 + ["b"]})).columns
+    (column,) = Preparation.fit({"n": ["a"] * 599 + ["b"]}).columns
     assert column.levels == ("a", "b")  # alone it keeps its name
     rows = np.array([1, 1, 1, 1, 1])
     (column,) = Preparation.fit(raw_columns({"n": list("aabcd")}), weights=rows * 400.0).columns
@@ -133,7 +133,7 @@ def test_other_tables_are_refused(new: dict[str, Any], message: str) -> None:
 
 
 def test_constants_alone_stay_and_names_alone_are_refused() -> None:
-    assert Preparation.fit(raw_columns({"a": [1, 1], "b": ["x", "x"]})).features == ("a", "b=x")
+    assert Preparation.fit({"a": [1, 1], "b": ["x", "x"]}).features == ("a", "b=x")
     with pytest.raises(ValueError, match="no column is left to learn from: a: dropped, id-like"):
         Preparation.fit(raw_columns({"a": [f"row {i}" for i in range(21)]}))
 

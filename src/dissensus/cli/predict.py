@@ -62,8 +62,8 @@ def export(run: RunFolder, options: Export) -> None:
     (what training standardised is standardised inside) and gives what `predict` writes: probs, or
     mean for a regression, members [members, batch, outputs], a score_NAME for each --score, and
     is_ood with a --detector. The batch may have any size. The file also holds its classes, columns,
-    scores and versions. To load a pt2 is to load a program: take it from people whose programs you
-    would run.
+    their preparation, scores and versions. To load a pt2 is to load a program: take it from people
+    whose programs you would run.
 
     hub is a folder with model.safetensors, config.json and README.md, a model card made from the
     run's records; ds.load brings it back, and no file in it can run code. Choose a license and add

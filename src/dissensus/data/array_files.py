@@ -32,14 +32,15 @@ def load_npz(
     request: Request,
     *,
     task: str | None = None,
-    standardize: bool = False,
+    standardize: bool | None = None,
     val_as: str = "val",
 ) -> Data:
     """Arrays of an ``.npz`` as a :class:`~dissensus.data.dataset.Data`.
 
     Unsigned bytes of three axes or more are images: divided by 255, channels moved to the second
     axis. Whole-number, text or yes/no targets are classes, others regression, unless ``task`` says
-    otherwise. ``standardize`` scales flat features by the statistics of train. A file with
+    otherwise. Flat inputs ``[rows, features]``, and then regression targets, are standardised by
+    the statistics of train, as those of a table are; ``standardize=False`` leaves them. A file with
     ``val_x`` and no ``test_x`` leaves open what results are reported on: ``val_as="val"`` takes it
     for validation and cuts test from train, ``val_as="test"`` keeps it as the test set and cuts
     validation from train.
@@ -79,7 +80,7 @@ def _from_arrays(
     arrays: dict[str, Array],
     request: Request,
     task: str | None,
-    standardize: bool,
+    standardize: bool | None,
     val_as: str,
     source: str,
 ) -> Data:
@@ -130,7 +131,8 @@ def _from_arrays(
         },
         source=source,
     )
-    return _standardize(data) if standardize else data
+    flat = len(data.input_shape) == 1
+    return _standardize(data) if standardize or (standardize is None and flat) else data
 
 
 def _inputs(array: Array, key: str) -> Tensor:
@@ -196,7 +198,7 @@ def _standardize(data: Data) -> Data:
             "images put an InputNormalize into the model"
         )
     scaler = Scaler.fit(train.double().numpy(), np.ones(train.shape[1], dtype=bool))
-    notes = {"feature_mean": scaler.mean.tolist(), "feature_std": scaler.scale.tolist()}
+    notes = scaler.to_dict(data.features)
     mean, std = torch.tensor(0.0), torch.tensor(1.0)
     if data.task == "regression":
         mean, std = targets.mean(0), targets.std(0, correction=0)

@@ -121,12 +121,19 @@ def raw_columns(X: Any) -> dict[str, Array]:
     if hasattr(X, "to_pandas"):
         X = X.to_pandas()
     if isinstance(X, Mapping):
-        return {str(name): _from_values(list(values)) for name, values in X.items()}
+        return {
+            str(name): values if _is_typed(values) else _from_values(list(values))
+            for name, values in X.items()
+        }
     names = [str(name) for name in X.columns]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"two columns are called {twice!r}; rename one")
     return {name: _from_series(X.iloc[:, place]) for place, name in enumerate(names)}
+
+
+def _is_typed(values: Any) -> bool:
+    return isinstance(values, np.ndarray) and values.dtype.kind in "fiubM"
 
 
 def _from_series(column: Any) -> Array:

@@ -33,15 +33,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.data.column_values import READERS, find_gaps, find_kind
+from dissensus.data.column_values import READERS, find_gaps, find_kind, raw_columns
 from dissensus.data.formats import list_names
 
 __all__ = ["MAX_LEVELS", "Column", "Preparation", "sort_levels"]
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
-#: Columns by name: arrays of numbers (NaN for gaps), booleans, dates, or text (None for gaps).
-Raw = Mapping[str, Array]
 
 #: The most levels of a category; the rarest of more share ``other``.
 MAX_LEVELS = 100
@@ -117,14 +115,13 @@ class Column:
 class Preparation:
     """The columns of a table, and what happens to ``missing`` values: ``"fill"`` or ``"error"``.
 
-    >>> from dissensus.data.column_values import raw_columns
-    >>> raw = raw_columns({"size": [3, None, 4], "town": ["Bonn", "Ulm", "Bonn"], "of": [1, 1, 1]})
-    >>> preparation = Preparation.fit(raw)
+    >>> table = {"size": [3, None, 4], "town": ["Bonn", "Ulm", "Bonn"], "of": [1, 1, 1]}
+    >>> preparation = Preparation.fit(table)
     >>> print(preparation)
     size: number as 2 inputs; missing values are filled with the mean and marked
     town: category as 2 inputs (Bonn, Ulm)
     of: dropped, it has one value only
-    >>> preparation.encode(raw_columns({"size": [5], "town": ["Rome"]}))
+    >>> preparation.encode({"size": [5], "town": ["Rome"]})
     array([[5., 0., 0., 0.]])
     """
 
@@ -134,7 +131,7 @@ class Preparation:
     @classmethod
     def fit(
         cls,
-        raw: Raw,
+        table: Any,
         *,
         categorical: Collection[str] = (),
         weights: Floats | None = None,
@@ -142,11 +139,12 @@ class Preparation:
         max_levels: int = MAX_LEVELS,
         missing: str = "fill",
     ) -> Preparation:
-        """Learn it from all rows of ``raw``; ``weights`` ``[rows]`` count the rows.
+        """Learn it from a DataFrame or a dict of columns; ``weights`` ``[rows]`` count the rows.
 
         ``categorical`` names columns whose numbers are labels; with ``parse`` text that is all
         numbers is numbers, as in a file.
         """
+        raw = raw_columns(table)
         settings: dict[str, Any] = {"weights": weights, "parse": parse, "max_levels": max_levels}
         learnt = [_learn(n, values, n in categorical, **settings) for n, values in raw.items()]
         # A table of constants predicts a constant; of names alone there is nothing to learn.
@@ -182,11 +180,13 @@ class Preparation:
         """The columns that are not dropped."""
         return tuple(column for column in self.columns if column.kind != "dropped")
 
-    def encode(self, raw: Raw, where: object = "the table") -> Floats:
+    def encode(self, table: Any, where: object = "the table") -> Floats:
         """Inputs ``[rows, features]`` in raw units, NaN where a value is to be filled.
 
-        Raise for a column that is not there or holds other things than in training.
+        ``table`` is a DataFrame, or a dict of columns. Raise for a column that is not there or
+        holds other things than in training.
         """
+        raw = raw_columns(table)
         for column in self.used:
             if column.name not in raw:
                 raise ValueError(
@@ -203,9 +203,9 @@ class Preparation:
                     )
         return np.concatenate([column.encode(values) for column, values in read.items()], 1)
 
-    def remarks(self, raw: Raw) -> tuple[str, ...]:
+    def remarks(self, table: Any) -> tuple[str, ...]:
         """One sentence for each column with levels or gaps that the training table did not have."""
-        remarks = []
+        raw, remarks = raw_columns(table), []
         for column in self.used:
             values = column.read(raw[column.name])
             if column.kind == "category":

@@ -157,8 +157,8 @@ def _use(config: Config, summary: DataSummary | None, detector: Detector | None)
         notes.append("`make_member` is the function that makes one member; it is not included.")
     if summary is not None and "feature_mean" in summary.preprocessing:
         notes.append(
-            "`x` is standardised by the statistics in `config.json`. `dissensus predict FOLDER "
-            "--input new.csv --output predictions.csv` standardises rows in their own units."
+            "`x` is filled, encoded and standardised as `config.json` says. `dissensus predict "
+            "FOLDER --input new.csv --output predictions.csv` does that to rows in their own units."
         )
     if detector is not None:
         file = "path/to/this/folder/detector.json"
@@ -187,8 +187,8 @@ def _data(summary: DataSummary | None) -> list[str]:
     if backbone is not None:
         lines.append(f"- inputs are features of the backbone `{backbone}`, which is not included")
     steps = [str(note) for note in summary.preprocessing.get("notes", ())]
-    if "feature_mean" in summary.preprocessing:
-        steps.append("columns standardised by the training rows")
+    if summary.prepared:
+        steps += [summary.prepared, "statistics of the training rows"]
     if summary.channels:
         steps.append("channels normalised inside the members")
     return lines + ([f"- preprocessing: {'; '.join(steps)}"] if steps else [])

@@ -38,10 +38,11 @@ FORMAT = "dissensus.export/1"
 class Preprocessing(nn.Module):
     """Raw inputs to the inputs of the members, as ``data.read_inputs`` does it.
 
-    A table's columns are filled, logged and standardised in float64 by the statistics of the
-    training rows; bytes of an image are divided by 255; members then get float32. Missing values of
-    a table that had none in training are not filled: they make the outputs NaN. Without a
-    ``summary`` of the data, inputs are left as they are.
+    The inputs of a table are what ``data.Preparation.encode`` makes of its columns. They are
+    filled, logged and standardised in float64 by the statistics of the training rows; bytes of an
+    image are divided by 255; members then get float32. With ``missing="error"`` or ``"drop"``
+    nothing is filled: missing values make the outputs NaN. Without a ``summary`` of the data,
+    inputs are left as they are.
     """
 
     fill: Tensor | None
@@ -268,6 +269,8 @@ def metadata(
         "outputs": _outputs(module),
         "versions": versions(),
     }
+    if summary is not None and "preparation" in summary.preprocessing:
+        description["preparation"] = summary.preprocessing["preparation"]
     if detector is not None:
         description["detector"] = {
             "score": detector.score_name,

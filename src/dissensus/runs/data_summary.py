@@ -93,11 +93,14 @@ class DataSummary:
 
     @property
     def prepared(self) -> str:
-        """How the columns of a table became inputs, in a sentence; empty for other data."""
+        """How a table, or flat arrays, became inputs, in a sentence; empty for other data."""
         from dissensus.data import Preparation
 
-        stored = self.preprocessing.get("preparation")
-        return "" if stored is None else Preparation.from_dict(stored).summary()
+        if "preparation" in self.preprocessing:
+            return Preparation.from_dict(self.preprocessing["preparation"]).summary()
+        if "feature_mean" in self.preprocessing:
+            return "inputs standardised by the training rows (standardize=false leaves them)"
+        return ""
 
     def original(self, y: Tensor) -> Tensor:
         """Regression outputs in the units of the source, as ``Data.original``."""
