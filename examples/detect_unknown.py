@@ -19,7 +19,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--members", type=int, default=5)
-    parser.add_argument("--score", default="pds", help="see `dissensus scores`")
+    parser.add_argument("--score", default=None, help="see `dissensus scores`")
     parser.add_argument("--out", type=Path, default=None, help="where to save the detector")
     options = parser.parse_args()
     out = options.out or Path(tempfile.mkdtemp())
@@ -45,7 +45,9 @@ def main() -> None:
     for name, x in unknown.items():
         found = ds.detection.evaluate(familiar, detector.score(x))
         share = detector.is_ood(x).float().mean()
-        print(f"{name.capitalize()} flagged: {share:.0%}; AUROC of {options.score} {found.auroc}.")
+        print(
+            f"{name.capitalize()} flagged: {share:.0%}; AUROC of {detector.score_name} {found.auroc}."
+        )
     print(f"Saved {out / 'detector.json'}: a score, a threshold, and quantiles to monitor.")
 
 

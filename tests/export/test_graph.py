@@ -54,7 +54,7 @@ class Case:
 
 def case(ens: ds.Ensemble, inputs: list[Tensor], raw: Any = None, **options: Any) -> Case:
     """With what the public functions give for ``inputs``; ``raw`` are the same in other units."""
-    scores = options.get("score", ["variance" if ens.combine == "mean" else "pds"])
+    scores = options.get("score", [ds.detection.default_score(ens)])
     detector = options.get("detector")
     expected = []
     for x in inputs:

@@ -29,7 +29,9 @@ CsvFile = Annotated[
 DetectorFile = Annotated[
     Path | None,
     typer.Option(
-        help="Write the first score with its threshold, for ds.Detector.load.", show_default=False
+        help="Write the first score with its threshold, for ds.Detector.load. Without --scores it "
+        "is the best one for the run's objective.",
+        show_default=False,
     ),
 ]
 
@@ -89,4 +91,4 @@ def ood(
                 module = "" if options.features is None else f', "{options.features}"'
                 features = f", features=ds.detection.MemberFeatures(ens{module})"
             load = f'ds.Detector.load("{save_detector}", ens{features})'
-            say(f"Detector: {save_detector}; load it with {load}")
+            say(f"Detector: {save_detector}, by {detector.score_name}; load it with {load}")

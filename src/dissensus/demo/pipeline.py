@@ -29,7 +29,7 @@ from dissensus.demo.plan import (
     SWEEP,
 )
 from dissensus.demo.summary import Outcome, sentences, table
-from dissensus.detection import MARKED, Estimate
+from dissensus.detection import MARKED, Estimate, default_score
 from dissensus.files import write_text
 from dissensus.progress import ProgressBar
 from dissensus.records import read_record
@@ -76,7 +76,7 @@ def run(
                 diagnose(folder, device="cpu").save()
             for key, folder in runs.items():
                 bar.begin(f"detect with {CONTENDERS[key].name}")
-                _detect(folder, seed)
+                _detect(folder, CONTENDERS[key].objective, seed)
             for key, folder in runs.items():
                 bar.begin(f"attack {CONTENDERS[key].name}")
                 _attack(folder, limit, attacks, seed)
@@ -123,8 +123,8 @@ def _sweep(out: Path, epochs: int, seed: int, tick: Tick) -> None:
     sweep(**asked, grid=grid, repeats=REPEATS, out=out, watcher=_SweepTicks(tick))
 
 
-def _detect(folder: Path, seed: int) -> None:
-    scores = ["pds", "bma", "energy"]
+def _detect(folder: Path, objective: str, seed: int) -> None:
+    scores = list(dict.fromkeys([default_score(objective), "mutual_information", "pds", "energy"]))
     detect(folder, unknown=[HELD_OUT, CORRUPTED], scores=scores, seed=seed, device="cpu").save()
 
 
@@ -168,7 +168,7 @@ def _outcome(key: str, folder: Path, correct: NDArray[np.float64] | None) -> Out
     aurocs = {
         row["set"]: Estimate(row["auroc"], row["auroc_low"], row["auroc_high"])
         for row in ood["detection"]
-        if row["score"] == "pds"
+        if row["score"] == ood["detection"][0]["score"]  # the default of the method leads
     }
     shares = ood["accuracy"][key]["test"]["overall"]
     return Outcome(

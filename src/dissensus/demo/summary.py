@@ -26,7 +26,7 @@ class Outcome:
     error: float
     diversity: float
     verdict: str
-    held_out: Estimate  # AUROC of PDS on digits that were never trained on
+    held_out: Estimate  # AUROC of the default score on digits that were never trained on
     corrupted: Estimate  # and on corrupted digits
     paper: Estimate  # accuracy under the paper's attack
     strong: Estimate  # and in the worst case over all attacks
@@ -56,7 +56,7 @@ def table(outcomes: Mapping[str, Outcome]) -> Table:
     of an ensemble that colludes.
     """
     rows = Table(
-        title="Test digits, 95% intervals; AUROC is that of PDS",
+        title="Test digits, 95% intervals; AUROC of the default score of each",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=0,

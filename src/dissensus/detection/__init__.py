@@ -7,7 +7,8 @@ scores into a threshold, and :class:`Detector` puts score and threshold on top o
 :class:`Mahalanobis` and :class:`NearestNeighbours` are scores of features, fitted on those of the
 training data; :class:`MemberFeatures` takes features from the members of an ensemble.
 :func:`compare` measures many scores on many sets at once, and :func:`among_best` says which results
-cannot be told apart from the best.
+cannot be told apart from the best. :func:`default_score` says which score detects best, by how an
+ensemble was trained.
 
 A threshold is a score value, so examples with equal scores are always on the same side of it.
 """
@@ -15,6 +16,7 @@ A threshold is a score value, so examples with equal scores are always on the sa
 from __future__ import annotations
 
 from dissensus.detection.comparison import MARKED, among_best
+from dissensus.detection.default_scores import default_score
 from dissensus.detection.detector import Detector
 from dissensus.detection.distances import DISTANCES, Mahalanobis, NearestNeighbours
 from dissensus.detection.measures import (
@@ -64,6 +66,7 @@ __all__ = [
     "among_best",
     "compare",
     "curve_rows",
+    "default_score",
     "detection_rows",
     "evaluate",
     "group_means",

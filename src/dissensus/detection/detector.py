@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from dissensus.detection.default_scores import default_score
 from dissensus.detection.distances import DISTANCES, Distance
 from dissensus.detection.measures import threshold_at
 from dissensus.files import read_json, write_text
@@ -30,6 +31,7 @@ _FIELDS: dict[str, Any] = {
     "count": int,
     "quantiles": dict,
 }
+_SCORES_OF_DISAGREEMENT = ("mutual_information", "pds", "pds_sum", "unique", "disagreement")
 _QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 
 
@@ -39,7 +41,8 @@ class Detector:
     ``ens`` is any callable from inputs ``[batch, …]`` to logits ``[members, batch, classes]``. A
     module runs in eval mode and without gradients, and gets its training mode back. ``score`` is a
     name in ``SCORES``, with a temperature if it is to have one (``"bma:temperature=2"``), or a
-    function from logits to ``[batch]`` that rises with "more out of distribution".
+    function from logits to ``[batch]`` that rises with "more out of distribution"; by default what
+    :func:`default_score` chooses for the ensemble.
     ``temperature`` divides the logits by what ``calibration.fit_temperature`` found. At most
     ``batch_size`` examples run at once.
 
@@ -60,7 +63,7 @@ class Detector:
     def __init__(
         self,
         ens: Callable[[Tensor], Tensor],
-        score: str | Callable[[Tensor], Tensor] = "pds",
+        score: str | Callable[[Tensor], Tensor] | None = None,
         *,
         features: Callable[[Tensor], Tensor] | None = None,
         temperature: Tensor | float | None = None,
@@ -68,6 +71,7 @@ class Detector:
     ) -> None:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"batch_size must be a whole number above 0, got {batch_size!r}")
+        score = default_score(ens) if score is None else score
         self.distance = score if isinstance(score, Distance) else None
         if features is not None and self.distance is None:
             raise ValueError("features= is for a score of features; leave it out")
@@ -182,6 +186,11 @@ class Detector:
             raise ValueError(
                 f"ens must return [members, batch, outputs] with a batch of {len(x)}, got "
                 f"{tuple(outputs.shape)}; members come first"
+            )
+        if len(outputs) == 1 and getattr(self._score, "name", None) in _SCORES_OF_DISAGREEMENT:
+            raise ValueError(
+                f"{self.score_name} is 0 or constant for one member, so it detects nothing; pass a "
+                "score of one network, such as 'energy' or 'entropy'"
             )
         scores = self._score(outputs)
         if not isinstance(scores, Tensor) or tuple(scores.shape) != (len(x),):

@@ -38,12 +38,12 @@ MEASURES = {"auroc": True, "aupr_in": True, "aupr_out": True, "fpr95": False}
 
 #: The scores that are compared unless others are asked for.
 DEFAULT_SCORES = (
+    "mutual_information",
     "pds",
     "bma",
     "max_softmax",
     "entropy",
     "mean_entropy",
-    "mutual_information",
     "energy",
     "max_logit",
     "confidence",

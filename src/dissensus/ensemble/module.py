@@ -106,6 +106,8 @@ class Ensemble(nn.Module):
         check_choice("Ensemble", "execution", execution, EXECUTIONS)
         self.combine, self.execution = combine, execution
         self.members = len(modules)
+        #: The text that names the objective it was last trained by; None where that is not known.
+        self.objective: str | None = None
         self.backbone: nn.Module | None = None
         self.made_by: MemberFactory | None = None  # known where it is plain data
         self.register_buffer("weights", None)

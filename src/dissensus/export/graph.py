@@ -46,7 +46,7 @@ def to_pt2(
 
     ``torch.export.load(path).module()(x)`` is a dict: ``probs`` ``[batch, classes]`` (``mean`` for
     a regression), ``members`` ``[members, batch, outputs]``, ``score_NAME`` ``[batch]`` for every
-    ``score`` (by default pds, or variance for a regression), and ``is_ood`` where a fitted
+    ``score`` (by default ``detection.default_score``), and ``is_ood`` where a fitted
     ``detector`` is given. The batch may have any size from 1. Weights of members count in the
     prediction and not in scores, as in ``dissensus predict`` and ``Detector``.
 

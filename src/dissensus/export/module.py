@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dissensus._version import __version__
-from dissensus.detection import DISTANCE_SCORES, DISTANCES, Detector
+from dissensus.detection import DISTANCE_SCORES, DISTANCES, Detector, default_score
 from dissensus.ensemble import Ensemble
 from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.execution import stacked_outputs
@@ -180,7 +180,7 @@ class _Members(nn.Module):
 def choose_scores(
     ens: Ensemble, names: str | Sequence[str] | None, detector: Detector | None
 ) -> list[NamedScore]:
-    """The scores to export: ``names``, else the detector's, else pds or variance.
+    """The scores to export: ``names``, else the detector's, else :func:`default_score`.
 
     Raises for a score that is not a function of the members' outputs alone.
     """
@@ -189,7 +189,7 @@ def choose_scores(
         check_detector(detector)
     detector_score = None if detector is None else str(detector.score_name)
     if names is None:
-        names = detector_score or ("variance" if regression else "pds")
+        names = detector_score or default_score(ens)
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
         if name in (*DISTANCE_SCORES, *DISTANCES):

@@ -30,7 +30,7 @@ class Export:
     score: tuple[str, ...] = option(
         (),
         "A score of `dissensus scores` to add; may be repeated.",
-        default_text="the detector's, pds, or variance for a regression",
+        default_text="the detector's, or the best for the run's objective",
     )
     detector: Path | None = option(
         None, "A detector of `dissensus ood --save-detector`, for is_ood."

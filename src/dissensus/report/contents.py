@@ -302,9 +302,9 @@ class Contents:
 
     @property
     def score(self) -> str:
-        """The score of tables and sentences: PDS, or the first of the records without it."""
+        """The score of tables and sentences: the first one of the records."""
         detections = (d for _, _, d in self.with_detection())
         scores = [
             row.text("score") for detection in detections for row in detection.rows("detection")
         ]
-        return "pds" if "pds" in scores else next(iter(scores), "")
+        return next(iter(scores), "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def roc(contents: Contents) -> Figure | None:
     if not panels:
         return None
     by_score: dict[str, list[Panel]] = {}
-    for score, name in _pds_first(panels):
+    for score, name in dict.fromkeys(panels):
         by_score.setdefault(score, []).append(roc_panel(panels[score, name], name))
     measured = [(m, row) for _, m, detection in methods for row in detection.rows("detection")]
     sets, verdicts = [row.text("set") for _, row in measured], [m.verdict for m, _ in measured]
@@ -117,7 +117,7 @@ def score_histograms(contents: Contents) -> Figure | None:
     if not panels:
         return None
     views = []
-    for score, name in _pds_first(panels):
+    for score, name in dict.fromkeys(panels):
         alt = compare(
             f"With {score}, the scores of known inputs and of {name} overlap most for {{high}} and "
             "least for {low}.",
@@ -137,11 +137,6 @@ def score_histograms(contents: Contents) -> Figure | None:
         [detection.record.reference("histograms") for _, _, detection in contents.with_detection()],
         ("score", "unknown set"),
     )
-
-
-def _pds_first(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Each pair of a score and a set once, those of PDS first."""
-    return sorted(dict.fromkeys(pairs), key=lambda pair: pair[0] != "pds")
 
 
 # ---- attacks ------------------------------------------------------------------------------------

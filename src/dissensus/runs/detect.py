@@ -42,7 +42,7 @@ class Detect:
         "Scores with commas between them, or all; `dissensus scores` lists them. Beside them "
         "mahalanobis, relative_mahalanobis and knn on features, and NAME:temperature=fit with the "
         "temperature that suits the validation split.",
-        default_text="a dozen",
+        default_text="a dozen, first the best for the run's objective",
     )
     features: str | None = option(
         None,
@@ -241,7 +241,7 @@ def detect(
         detections = ds.runs.detect("runs/ldr", unknown=["held_out", "corrupt:5"])
         detections.show()
         detections.to_frame().sort_values("auroc")
-        detections.detector("pds").is_ood(x)
+        detections.detector().is_ood(x)
     """
     options = collect(Detect, options, settings)
     if not options.sets:

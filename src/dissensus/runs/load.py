@@ -62,6 +62,7 @@ def load(
         weights, execution = _best_weights(run)
         into.execution = execution or into.execution
     put_weights(into, weights, run)
+    into.objective = config.get("training", {}).get("objective")
     return into.to(device_named(device)).eval()
 
 

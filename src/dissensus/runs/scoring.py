@@ -25,6 +25,7 @@ from dissensus.detection import (
     NearestNeighbours,
     Study,
     compare,
+    default_score,
 )
 from dissensus.detection.distances import Distance
 from dissensus.detection.member_features import PENULTIMATE
@@ -307,7 +308,7 @@ def set_up(run: str | Path, options: Detect) -> Setup:
         candidates = Candidates.of(ens, labelled, _soup_batches(ens, data.train, options))
     scorer = Scorer(
         ens,
-        _score_names(options.score_names, data.task, ens.members, data.outputs),
+        _score_names(ens, options.score_names, data.task, data.outputs),
         train=data.train,
         val=data.val,
         features=options.features,
@@ -320,13 +321,16 @@ def set_up(run: str | Path, options: Detect) -> Setup:
     return Setup(scorer, data, inliers, outliers, val, options)
 
 
-def _score_names(names: Sequence[str], task: str, members: int, classes: int) -> list[str]:
+def _score_names(ens: Ensemble, names: Sequence[str], task: str, classes: int) -> list[str]:
+    """The scores asked for, or the usual ones; the default of the ensemble leads."""
+    lead, members = default_score(ens), ens.members
     if task == "regression":
         return list(_REGRESSION_SCORES if names in ([], ["all"]) else names)
     if names == ["all"]:
         orthogonal = members <= classes - 1
-        return [name for name in ALL_SCORES if orthogonal or name != "ensemble_diversity"]
-    return list(names or DEFAULT_SCORES)
+        every = dict.fromkeys([lead, *ALL_SCORES])
+        return [name for name in every if orthogonal or name != "ensemble_diversity"]
+    return list(names or dict.fromkeys([lead, *DEFAULT_SCORES]))
 
 
 def _soup_batches(ens: Ensemble, train: tuple[Any, Tensor], options: Detect) -> list[Tensor] | None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dissensus.data.column_values import is_frame, raw_columns
 from dissensus.data.preparation import Preparation
 from dissensus.decomposition import Decomposition, decompose
+from dissensus.detection import default_score
 from dissensus.diagnostics import Diagnosis, diagnose
 from dissensus.objectives import Objective
 from dissensus.scores import parse as parse_score
@@ -32,6 +33,7 @@ from dissensus.sklearn.trainings import (
     with_beta,
 )
 from dissensus.training import Training, fit_fleet, predict
+from dissensus.training.fit import name_objective
 
 __all__ = ["BETAS", "DiverseEstimator"]
 
@@ -55,7 +57,6 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     """
 
     _loss: str
-    _score: str  # for ood_score
     _stops_early: bool  # unless early_stopping says otherwise
 
     def __init__(
@@ -223,6 +224,7 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.standard_ = job.standard
         self.objective_ = job.objective
         self.ensemble_ = training.ens.cpu().double().eval().requires_grad_(False)
+        self.ensemble_.objective = name_objective(job.objective)
         self.n_iter_ = len(self.history_.epochs)
         # Members with batches of their own have no common error while they train.
         error = "member_error" if training.recipe.own_batches else "ensemble_error"
@@ -269,9 +271,12 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def ood_score(self, X: Any, score: str | None = None) -> Floats:
         """Out-of-distribution score of each row, ``[rows]``: higher is less like the training data.
 
-        ``score`` is a name of ``dissensus.scores.SCORES``.
+        ``score`` is a name of ``dissensus.scores.SCORES``; None is
+        ``dissensus.detection.default_score`` of the ensemble: mutual information for independent
+        members, energy for LDR, variance in a regression.
         """
-        named = parse_score(self._score if score is None else score)
+        check_is_fitted(self, "ensemble_")
+        named = parse_score(default_score(self.ensemble_) if score is None else score)
         scores: Floats = named(self._scored_outputs(self.member_outputs(X))).numpy()
         return scores
 

@@ -39,7 +39,6 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
     """
 
     _loss = "cross_entropy"
-    _score = "pds"
     _stops_early = False
 
     classes_: NDArray[Any]
@@ -108,7 +107,6 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
     """
 
     _loss = "mse"
-    _score = "variance"
     _stops_early = True
 
     def __sklearn_tags__(self) -> Any:

@@ -105,7 +105,16 @@ def fit(
             with ProgressBar(title, total, show=progress and process.first) as bar:
                 run = _Run(process, stream, trainer, checkpoints, interruption, bar)
                 _train(run, train, val, callbacks)
+        ens.objective = name_objective(parsed)
         return checkpoints.finish()
+
+
+def name_objective(objective: Objective) -> str:
+    """The text that names an objective; for one that is in no registry, the name of its class."""
+    try:
+        return objective.spec()
+    except ValueError:
+        return type(objective).__name__
 
 
 def _start_process(ens: Ensemble, distributed: bool | Distributed) -> SingleProcess:

@@ -1,0 +1,52 @@
+"""The default score: the one that detects unknown inputs best, by how an ensemble was trained.
+
+Mean AUROC over data sets and unknown sets, in the record ``results/ldr/contenders.json`` (five
+members; every strength above 0; ``tests/detection/test_default_score.py`` recomputes it):
+
+==================  ==================  ======  =======  =====
+trained by          mutual_information  energy  entropy  pds
+==================  ==================  ======  =======  =====
+independent         **0.791**           0.762   0.752    0.781
+a2d                 **0.870**           0.518   0.746    0.864
+ldr, divdis term    **0.786**           0.686   0.736    0.780
+ldr, a2d term       0.683               **0.775**  0.763  0.689
+divdis              0.730               **0.833**  0.829  0.739
+one network         –                   **0.747**  0.713  –
+==================  ==================  ======  =======  =====
+
+Other objectives have no such record and take the score of independent members.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["default_score"]
+
+#: Objectives whose members, on unknown inputs, are less diverse than independent ones.
+_BY_OBJECTIVE = {"ldr": "energy", "divdis": "energy"}
+
+
+def default_score(trained: Any = None) -> str:
+    """The score to detect unknown inputs with: a name of ``SCORES``.
+
+    ``trained`` is an ensemble, which knows its objective if :func:`dissensus.fit` trained it or
+    :func:`dissensus.load` read it from a run; or an objective; or the text that names one. Where
+    nothing is known, the ensemble counts as one of independent members.
+
+    >>> default_score(), default_score("ldr:strength=2"), default_score("ldr:regularizer=divdis")
+    ('mutual_information', 'energy', 'mutual_information')
+    """
+    if getattr(trained, "combine", None) == "mean":
+        return "variance"
+    if getattr(trained, "members", None) == 1:
+        return "energy"
+    objective = getattr(trained, "objective", trained)  # that of an ensemble, or of a wrapper
+    if isinstance(objective, str):
+        name, _, settings = objective.lower().rpartition("/")[2].partition(":")
+        term = dict(pair.partition("=")[::2] for pair in settings.split(",")).get("regularizer")
+    else:
+        name, term = type(objective).__name__.lower(), getattr(objective, "regularizer", None)
+    if term not in (None, "a2d"):
+        return "mutual_information"
+    return _BY_OBJECTIVE.get(name, "mutual_information")
