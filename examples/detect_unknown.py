@@ -39,15 +39,14 @@ def main() -> None:
         "noisy digits": ds.data.corrupt(known, "gaussian_noise", 5),
     }
     familiar = detector.score(known)
+    print(f"Score: {detector.score_name}.")
     accuracy = (ens.predict(known).argmax(1) == labels).float().mean()
     print(f"Accuracy on known digits: {accuracy:.1%}.")
     print(f"Known digits flagged: {detector.is_ood(known).float().mean():.0%} (target: 5%).")
     for name, x in unknown.items():
         found = ds.detection.evaluate(familiar, detector.score(x))
         share = detector.is_ood(x).float().mean()
-        print(
-            f"{name.capitalize()} flagged: {share:.0%}; AUROC of {detector.score_name} {found.auroc}."
-        )
+        print(f"{name.capitalize()} flagged: {share:.0%}; AUROC {found.auroc}.")
     print(f"Saved {out / 'detector.json'}: a score, a threshold, and quantiles to monitor.")
 
 

@@ -76,7 +76,8 @@ def test_table_beta_sweep_without_a_file(run: Run) -> None:
 def test_detect_unknown(run: Run, tmp_path: Path) -> None:
     said = run("detect_unknown", "--out", str(tmp_path), "--score", "entropy")
     assert '"entropy"' in (tmp_path / "detector.json").read_text()
-    assert len(re.findall(r"AUROC of entropy 0\.\d+ \[", said)) == 2
+    assert len(re.findall(r"AUROC 0\.\d+ \[", said)) == 2
+    assert "Score: entropy." in said
 
 
 @pytest.mark.slow
