@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "dissensus"
 
 TENSOR = ("outputs", "losses", "diversity", "decomposition")
 PURE = ("objectives", "scores", "calibration", "detection", "diagnostics")
-TOOLS = ("_version", "lazy", "specs", "progress", "files", "records", "verbs")
+TOOLS = ("_version", "lazy", "specs", "import_paths", "progress", "files", "records", "verbs")
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     (*TOOLS, *TENSOR, *PURE),
@@ -34,7 +34,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "losses": ("outputs",),
     "diversity": ("outputs", "losses"),
     "decomposition": ("outputs", "losses", "diversity"),
-    "objectives": (*TENSOR, "specs"),
+    "import_paths": ("specs",),
+    "objectives": (*TENSOR, "specs", "import_paths"),
     "scores": (*TENSOR, "specs"),
     "calibration": TENSOR,
     "diagnostics": TENSOR,

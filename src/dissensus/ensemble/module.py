@@ -56,6 +56,7 @@ class Ensemble(nn.Module):
     """
 
     weights: Tensor | None
+    made_by: MemberFactory | None  # what made the members, where it is plain data
 
     def __init__(
         self,
@@ -69,8 +70,7 @@ class Ensemble(nn.Module):
         if not isinstance(members, int) or members < 1:
             raise ValueError(f"members must be an integer of at least 1, got {members!r}")
         self._settle(_make_members(make_member, members, seed), combine, execution)
-        if isinstance(make_member, MemberFactory):
-            self.made_by = make_member
+        self.made_by = make_member if isinstance(make_member, MemberFactory) else None
 
     @classmethod
     def from_members(
@@ -109,7 +109,7 @@ class Ensemble(nn.Module):
         #: The text that names the objective it was last trained by; None where that is not known.
         self.objective: str | None = None
         self.backbone: nn.Module | None = None
-        self.made_by: MemberFactory | None = None  # known where it is plain data
+        self.made_by = None
         self.register_buffer("weights", None)
         self.stack: nn.Module | None = None
         self.unlike: nn.ModuleList | None = None

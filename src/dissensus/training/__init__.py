@@ -10,6 +10,7 @@ from dissensus.training.optim import MemberOptimizer, Optimizer, Schedule, parse
 from dissensus.training.predict import predict
 from dissensus.training.recipe import Recipe
 from dissensus.training.single_process import Stopped
+from dissensus.training.torch_optim import TorchSchedule
 
 __all__ = [
     "Distributed",
@@ -21,6 +22,7 @@ __all__ = [
     "Schedule",
     "Stopped",
     "TensorBoard",
+    "TorchSchedule",
     "Training",
     "fit",
     "fit_fleet",

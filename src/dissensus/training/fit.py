@@ -168,6 +168,7 @@ def _train(run: _Run, train: Any, val: Any, callbacks: Sequence[Callback]) -> No
         if select(state, record, recipe):
             run.checkpoints.keep_best()
         state.epochs.append(record)
+        run.trainer.members.advance("epoch", _scheduled_metric(record, recipe))
         metrics = _describe(record)
         bar.update(note=metrics)
         bar.log(f"{bar.title}: epoch {state.epoch}/{recipe.epochs}, {metrics}")
@@ -207,11 +208,11 @@ def _train_epoch(run: _Run) -> Meter:
 def _step(run: _Run, batch: Batch) -> tuple[Tensor, Terms]:
     """Outputs, objective, gradients and update; in the first epoch with all checks."""
     trainer, state = run.trainer, run.state
-    recipe, now = trainer.recipe, state.epoch + state.batch / run.batches
-    scale = recipe.schedule(now, recipe.epochs)  # type: ignore[operator]
+    scale = trainer.recipe.scale(state.epoch + state.batch / run.batches)
     outputs, terms = trainer.step(batch, set(state.frozen), scale, check=state.epoch == 0)
     if not math.isfinite(terms.loss):
         raise _non_finite(trainer, outputs, terms, state)
+    trainer.members.advance("batch")
     return outputs, terms
 
 
@@ -241,6 +242,12 @@ def _stopped(run: _Run) -> Stopped:
         text += f"; saved, go on with resume=True (--resume) and out={folder.path}"
     run.bar.say(text[0].upper() + text[1:])
     return Stopped(text)
+
+
+def _scheduled_metric(record: dict[str, Any], recipe: Recipe) -> float:
+    """What a scheduler that watches a metric gets: that of validation data, or training error."""
+    name = "ensemble_error" if recipe.select_by == "last" else recipe.select_by
+    return float(record["val"][name] if "val" in record else record["train"]["ensemble_error"])
 
 
 # ---- checks and messages ------------------------------------------------------------------------

@@ -193,7 +193,8 @@ def _fleets(trainings: Sequence[Training]) -> list[list[int]]:
 
 def _rates(training: Training) -> tuple[Any, ...]:
     optimizer = training.recipe.optimizer
-    assert isinstance(optimizer, Optimizer)
+    if not isinstance(optimizer, Optimizer):
+        return ()
     return optimizer.lr, optimizer.weight_decay, training.recipe.epochs
 
 
@@ -202,13 +203,15 @@ def kind(training: Training) -> Hashable | None:
 
     Alone are: members that cannot be stacked or would be slower stacked (convolutions on a CPU), or
     that have buffers or dropout, or a backbone, or frozen parts; objectives that draw members or
-    need unlabelled data; a learning rate of each member's own, ``freeze_patience``, ``amp``,
-    ``compile``, and batches of each member's own (``shuffle="members"``, ``bootstrap``).
+    need unlabelled data; a learning rate of each member's own, optimisers and schedulers of torch,
+    ``freeze_patience``, ``amp``, ``compile``, and batches of each member's own
+    (``shuffle="members"``, ``bootstrap``).
     """
     ens, objective, recipe = training.ens, training.objective, training.recipe
     assert isinstance(objective, Objective)
     optimizer = recipe.optimizer
-    assert isinstance(optimizer, Optimizer)
+    if not isinstance(optimizer, Optimizer) or not recipe.named:
+        return None
     if not _batchable(ens, training.train[0]) or not _plain(objective, ens.members):
         return None
     if recipe.freeze_patience or recipe.amp or recipe.compile or recipe.own_batches:

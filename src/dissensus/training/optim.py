@@ -161,6 +161,9 @@ class MemberOptimizer:
         for member in chosen:
             self.counts[member] += 1
 
+    def advance(self, every: str, metric: float = math.nan) -> None:
+        """Nothing is left to do after an epoch or a batch: schedules come as ``scale``."""
+
     def _groups(self, rows: list[int]) -> list[list[tuple[int, int]]]:
         """(position, member) pairs of ``rows``, together where learning rate and decay agree."""
         groups: dict[tuple[float, float], list[tuple[int, int]]] = {}

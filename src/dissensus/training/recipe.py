@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from dissensus.specs import check_choice, check_name, check_numbers, number
 from dissensus.training.optim import Optimizer, Schedule, parse_schedule
+from dissensus.training.torch_optim import OptimizerFactory, TorchSchedule, describe
 
 __all__ = ["SELECTIONS", "CheckpointInterval", "Recipe"]
 
@@ -39,15 +41,19 @@ class Recipe:
     """The settings of a training run.
 
     ``optimizer`` and ``schedule`` are objects or strings (``"adam:lr=1e-3"``,
-    ``"multistep:at=30/50,factor=0.2"``). With validation data the best epoch by ``select_by`` is
-    kept, and training stops once it has not improved for ``patience`` epochs. A member whose own
-    validation error has not improved for ``freeze_patience`` epochs is frozen while the others go
-    on (adp, Algorithm 1). ``clip`` limits the norm of each member's gradient. ``exact_train`` adds
-    an evaluation of the training data after each epoch. All members see the same batches;
-    ``shuffle="members"`` gives each one its own order, and ``bootstrap`` its own rows, as many as
-    there are, drawn once with replacement. Both need an objective that is a mean over members
-    (``independent``). ``amp`` (True or ``"bf16"``) trains in bfloat16. A run folder
-    gets a checkpoint after each epoch and, within one, after every ``checkpoint_every`` batches, or
+    ``"multistep:at=30/50,factor=0.2"``), or those of torch: ``torch.optim.RMSprop``,
+    ``lambda p: torch.optim.AdamW(p, lr=1e-3)``; ``lambda o: CosineAnnealingLR(o, 20)``, stepped
+    after each epoch, or as :class:`TorchSchedule` says. Each member has one of its own.
+
+    With validation data the best epoch by ``select_by`` is kept, and training stops once it has not
+    improved for ``patience`` epochs. A member whose own validation error has not improved for
+    ``freeze_patience`` epochs is frozen while the others go on (adp, Algorithm 1). ``clip`` limits
+    the norm of each member's gradient. ``exact_train`` adds an evaluation of the training data
+    after each epoch. ``amp`` (True or ``"bf16"``) trains in bfloat16. All members see the same
+    batches; ``shuffle="members"`` gives each one its own order, and ``bootstrap`` its own rows, as
+    many as there are, drawn once with replacement. Both need an objective that is a mean over
+    members (``independent``). A run folder gets a checkpoint after each epoch and, within one,
+    after every ``checkpoint_every`` batches, or
     minutes or seconds (``"5min"``, ``"30s"``); where nothing is said, every ten minutes.
 
     Learning rate, weight decay and ``clip`` mean what they mean for one network, whatever the
@@ -57,8 +63,8 @@ class Recipe:
 
     epochs: int = number(20, low=1)
     batch_size: int = number(128, low=1)
-    optimizer: Optimizer | str = "adam"
-    schedule: Schedule | str = "constant"
+    optimizer: Optimizer | OptimizerFactory | str = "adam"
+    schedule: Schedule | TorchSchedule | Callable[..., Any] | str = "constant"
     patience: int | None = number(None, low=1)
     select_by: str = "ensemble_error"
     freeze_patience: int | None = number(None, low=1)
@@ -76,6 +82,14 @@ class Recipe:
             object.__setattr__(self, "optimizer", Optimizer.parse(self.optimizer))
         if isinstance(self.schedule, str):
             object.__setattr__(self, "schedule", parse_schedule(self.schedule))
+        elif not isinstance(self.schedule, Schedule | TorchSchedule):
+            object.__setattr__(self, "schedule", TorchSchedule(self.schedule))
+        if not isinstance(self.optimizer, Optimizer) and not callable(self.optimizer):
+            raise ValueError(
+                "optimizer must be a name, a class, or a function that makes one for each member's "
+                "parameters (lambda p: torch.optim.AdamW(p, lr=1e-3)), got "
+                f"{type(self.optimizer).__name__}"
+            )
         if self.amp in ("bf16", "bfloat16"):
             object.__setattr__(self, "amp", True)
         if not isinstance(self.amp, bool):
@@ -110,12 +124,31 @@ class Recipe:
             check_name(name, [item.name for item in fields(cls)], "training setting")
         return cls(**settings)
 
+    @property
+    def named(self) -> bool:
+        """Whether optimiser and schedule are named ones, not classes or functions of torch."""
+        return isinstance(self.optimizer, Optimizer) and isinstance(self.schedule, Schedule)
+
+    def for_member(self, member: int, members: int) -> Recipe:
+        """The recipe with the learning rate and weight decay of one member."""
+        if not isinstance(self.optimizer, Optimizer):
+            return self
+        lr, decay = (values[member] for values in self.optimizer.for_members(members))
+        return replace(self, optimizer=replace(self.optimizer, lr=lr, weight_decay=decay))
+
+    def scale(self, time: float) -> float:
+        """The factor on the learning rate at ``time``, in epochs; schedulers of torch set it."""
+        return self.schedule(time, self.epochs) if isinstance(self.schedule, Schedule) else 1.0
+
     def plain(self) -> dict[str, Any]:
         """The settings as values that fit into TOML and JSON; those that are None are left out."""
-        assert isinstance(self.optimizer, Optimizer)
-        assert isinstance(self.schedule, Schedule)
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        values |= {"optimizer": self.optimizer.spec(), "schedule": self.schedule.spec()}
+        values["optimizer"] = (
+            self.optimizer.spec()
+            if isinstance(self.optimizer, Optimizer)
+            else describe(self.optimizer)
+        )
+        values["schedule"] = self.schedule.spec()  # type: ignore[union-attr]
         return {name: value for name, value in values.items() if value is not None}
 
 

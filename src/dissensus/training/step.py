@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -21,9 +20,10 @@ from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.stack import tensors_of
 from dissensus.objectives import Objective, Terms
 from dissensus.objectives.fast import fleet_value_and_gradient, value_and_gradient
-from dissensus.training.optim import MemberOptimizer, Optimizer, clip_by_member
+from dissensus.training.optim import MemberOptimizer, Optimizer, Schedule, clip_by_member
 from dissensus.training.recipe import Recipe
 from dissensus.training.stream import Batch
+from dissensus.training.torch_optim import TorchOptimizer, TorchSchedule
 
 __all__ = ["Members", "SeparateMembers", "StackedMembers", "Trainer", "single_precision"]
 
@@ -137,6 +137,9 @@ class Members(Protocol):
     ) -> None:
         """Step the ``trained`` ones of the drawn members, from what the way back returned."""
 
+    def advance(self, every: str, metric: float = math.nan) -> None:
+        """Step schedulers of torch after an epoch or a batch; ``metric`` is the epoch's."""
+
     def state(self) -> dict[str, Tensor]:
         """The optimiser's tensors."""
 
@@ -159,9 +162,7 @@ class StackedMembers:
         self.fixed = {name: p for name, p in parameters.items() if not p.requires_grad}
         if not self.parameters:
             raise ValueError("no parameter requires a gradient: there is nothing to train")
-        assert isinstance(recipe.optimizer, Optimizer)
-        values = list(self.parameters.values())
-        self.optimizer = MemberOptimizer(recipe.optimizer, values, ens.members)
+        self.optimizer = make_optimizer(recipe, list(self.parameters.values()), ens.members)
         plain = not (self.fixed or self.buffers or recipe.amp or recipe.compile)
         stacked = ens.resolved_execution() == "stacked"
         self.engine = engine_of(ens.stack) if plain and stacked else None
@@ -232,6 +233,9 @@ class StackedMembers:
     def load(self, tensors: dict[str, Tensor]) -> None:
         self.optimizer.load(tensors)
 
+    def advance(self, every: str, metric: float = math.nan) -> None:
+        self.optimizer.advance(every, metric)
+
 
 class SeparateMembers:
     """Members held as modules of their own: one optimiser each, on stacks of one."""
@@ -242,13 +246,11 @@ class SeparateMembers:
         self.parameters = [self._parameters(module) for module in self.modules]
         if not any(self.parameters):
             raise ValueError("no parameter requires a gradient: there is nothing to train")
-        settings = recipe.optimizer
-        assert isinstance(settings, Optimizer)
         self.optimizers = []
-        for lr, decay, own in zip(*settings.for_members(ens.members), self.parameters, strict=True):
-            alone = dataclasses.replace(settings, lr=lr, weight_decay=decay)
+        for member, own in enumerate(self.parameters):
             stacks = [self._local(p).detach()[None] for p in own]  # views: they share memory
-            self.optimizers.append(MemberOptimizer(alone, stacks, 1))
+            alone = recipe.for_member(member, ens.members)
+            self.optimizers.append(make_optimizer(alone, stacks, 1))
 
     def _parameters(self, module: nn.Module) -> list[nn.Parameter]:
         return [p for p in module.parameters() if p.requires_grad]
@@ -305,7 +307,25 @@ class SeparateMembers:
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         for member, optimizer in enumerate(self.optimizers):
-            optimizer.load({name: tensors[f"{member}.{name}"] for name in optimizer.state()})
+            start = f"{member}."
+            own = {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+            optimizer.load(own)
+
+    def advance(self, every: str, metric: float = math.nan) -> None:
+        for optimizer in self.optimizers:
+            optimizer.advance(every, metric)
+
+
+def make_optimizer(
+    recipe: Recipe, parameters: list[Tensor], members: int
+) -> MemberOptimizer | TorchOptimizer:
+    """What steps stacked ``parameters``: the kernels of a named optimiser, or torch's own class."""
+    optimizer, schedule = recipe.optimizer, recipe.schedule
+    assert not isinstance(optimizer, str)
+    assert isinstance(schedule, Schedule | TorchSchedule)
+    if isinstance(optimizer, Optimizer) and isinstance(schedule, Schedule):
+        return MemberOptimizer(optimizer, parameters, members)
+    return TorchOptimizer(optimizer, schedule, parameters, members)
 
 
 def _rows(tensors: dict[str, Tensor], index: Tensor) -> dict[str, Tensor]:

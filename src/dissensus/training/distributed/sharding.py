@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dissensus.ensemble import Ensemble
 from dissensus.ensemble.stack import unstack
 from dissensus.training.distributed.communicator import Communicator
+from dissensus.training.optim import MemberOptimizer
 from dissensus.training.recipe import Recipe
 from dissensus.training.step import Backward, SeparateMembers
 
@@ -135,6 +136,7 @@ class ShardedMembers(SeparateMembers):
         """The optimisers' tensors, whole; all ranks along data ask."""
         members: list[Tensors] = []
         for own, optimizer in zip(self.parameters, self.optimizers, strict=True):
+            assert isinstance(optimizer, MemberOptimizer)  # the trainer has looked
             state = optimizer.state()
             whole = {"counts": state["counts"]}
             for slot in range(len(optimizer.moments)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -131,10 +131,16 @@ class DistributedTrainer(Trainer):
         return f"rank {_join(ranks)} gave outputs that are not finite (members {_join(bad)}); "
 
 
-def _own_settings(recipe: Recipe, process: ProcessGroup) -> Optimizer:
+def _own_settings(recipe: Recipe, process: ProcessGroup) -> Any:
     """The optimiser with the learning rates and weight decays of this rank's members."""
     settings = recipe.optimizer
-    assert isinstance(settings, Optimizer)
+    if process.shards is not None and not recipe.named:
+        raise ValueError(
+            "shard=True splits the parameters of a member, which an optimizer or a scheduler of "
+            "torch cannot follow; name them: optimizer='adamw:lr=1e-3', schedule='cosine'"
+        )
+    if not isinstance(settings, Optimizer):
+        return settings
     rates, decays = settings.for_members(process.members)
     lr, decay = (tuple(values[member] for member in process.own) for values in (rates, decays))
     return dataclasses.replace(settings, lr=lr, weight_decay=decay)

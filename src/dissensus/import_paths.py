@@ -1,4 +1,4 @@
-"""Import paths of architectures: ``torchvision.models:resnet18``, ``my_file.py:make``."""
+"""Import paths of code from elsewhere: ``torchvision.models:resnet18``, ``my_file.py:Spread``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from typing import Any
 
 from dissensus.specs import close_names, nearest
 
-__all__ = ["resolve"]
+__all__ = ["path_of", "resolve"]
+
+#: How the names of modules begin that are files named by their paths.
+_PREFIX = "_dissensus_"
 
 
 def resolve(path: str) -> Callable[..., Any]:
@@ -30,7 +33,7 @@ def resolve(path: str) -> Callable[..., Any]:
     place, colon, name = path.rpartition(":")
     if not colon or not place or not name:
         raise ValueError(
-            f"a model path is module:name or file.py:name, got {path!r}; "
+            f"an import path is module:name or file.py:name, got {path!r}; "
             "for example torchvision.models:resnet18 or my_file.py:make_member"
         )
     module = _from_file(place) if place.endswith(".py") else _from_name(place)
@@ -42,10 +45,26 @@ def resolve(path: str) -> Callable[..., Any]:
         value = getattr(value, part)
     if not callable(value):
         raise ValueError(
-            f"{path} must be a function or class that makes a model, got "
-            f"{type(value).__name__}: it cannot be called"
+            f"{path} must be a function or a class, got {type(value).__name__}: it cannot be called"
         )
     return value  # type: ignore[no-any-return]
+
+
+def path_of(value: Any) -> str:
+    """The path that :func:`resolve` turns back into ``value``, a class or a function.
+
+    For one made inside a function, or typed into a session, it is a description alone.
+
+    >>> path_of(Path)
+    'pathlib:Path'
+    """
+    named = value if hasattr(value, "__qualname__") else type(value)
+    module = sys.modules.get(named.__module__)
+    place = named.__module__
+    if place == "__main__" or place.startswith(_PREFIX):
+        place = str(Path(getattr(module, "__file__", None) or place).absolute())
+        place = place if place.endswith(".py") else named.__module__
+    return f"{place}:{named.__qualname__}"
 
 
 def _from_name(name: str) -> ModuleType:
@@ -86,7 +105,7 @@ def _from_file(place: str) -> ModuleType:
 @functools.lru_cache(maxsize=32)
 def _run_file(file: Path, modified: int) -> ModuleType:
     """Run the file once for each version of it, with its own folder importable meanwhile."""
-    name = f"_dissensus_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    name = f"{_PREFIX}{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ValueError(f"{file} cannot be read as Python source")
