@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
+from dissensus.diagnostics import THRESHOLDS
 from dissensus.plots import Panel, Plot, Rule, Series
 from dissensus.report.contents import (
     Contents,
@@ -44,6 +46,7 @@ _NAMES = {
 }
 #: The numbers that have a better end.
 _BETTER = {"err": "low", "member_err": "low", "accuracy": "high"}
+_OWN_SPACE = "where members are averaged"
 _SPACES = {"score": "scores", "probability": "probabilities", "outputs": "outputs"}
 
 
@@ -219,40 +222,94 @@ def codependence(contents: Contents) -> Figure | None:
     )
 
 
+class _Offsets(NamedTuple):
+    """The offsets of a method in one space; ``size`` is share · DIV / ERR, in its own space."""
+
+    number: int
+    method: Method
+    space: str
+    share: Number
+    size: float | None = None
+
+
 def debiased_share(contents: Contents) -> Figure | None:
     """How much of the members' spread is a constant offset (collusion, Section 6.1, Figure 3)."""
-    spaces: dict[str, list[tuple[int, Method, Number]]] = {}
-    for number, method in enumerate(contents.methods):
-        record = method.diagnosis
-        if record is None:
-            continue
-        key = f"debiased_share.{record.text('judged_on') or 'test'}"
-        for space in record.at(key) if isinstance(record.at(key), dict) else {}:
-            share = record.number(f"{key}.{space}.share")
-            if share is not None:
-                spaces.setdefault(str(space), []).append((number, method, share))
-    if not spaces:
+    found = [o for item in enumerate(contents.methods) for o in _offsets(*item)]
+    if not found:
         return None
-    views = []
-    for space, shares in spaces.items():
-        bars = [Series(m.name, [m.name], [s.value], n, "bars", legend=False) for n, m, s in shares]
-        panel = Panel("", "share of the spread", bars, y_percent=True, y_range=(0.0, 1.0))
-        alt = compare(
-            f"In the space of {_SPACES.get(space, space)} constant offsets explain most for "
-            "{high} and least for {low}.",
-            {method.name: share.value for _, method, share in shares},
-            percent,
-        )
-        views.append(View(Plot([panel], alt), (space,)))
-    measured = [(space, *item) for space, shares in spaces.items() for item in shares]
+    own = [offsets for offsets in found if offsets.size is not None]
+    views = [View(_own_offsets_plot(own), (_OWN_SPACE,))] if own else []
+    for space in dict.fromkeys(offsets.space for offsets in found):
+        shares = [offsets for offsets in found if offsets.space == space]
+        where = f"In the space of {_SPACES.get(space, space)} constant offsets explain"
+        views.append(View(Plot([_share_panel(shares)], _share_alt(where, shares)), (space,)))
+    rows: list[list[Cell]] = [
+        [
+            offsets.method.name,
+            offsets.space,
+            (offsets.share, "percent"),
+            "–" if offsets.size is None else short(offsets.size),
+            offsets.method.verdict or "–",
+        ]
+        for offsets in found
+    ]
     return Figure(
         "debiased-share",
         "Debiased share",
         "The part of the members' spread around the ensemble that goes away when each member is "
-        "shifted by a constant. Such diversity does nothing for any single input.",
+        "shifted by a constant. Such diversity does nothing for any single input. A large part of "
+        "a small spread is harmless: shifts are a sign of collusion if they cancel and are large "
+        "beside the ensemble's error.",
         views,
-        ("method", "space", "share"),
-        [[method.name, space, (share, "percent")] for space, _, method, share in measured],
-        [share.source for _, _, _, share in measured],
+        ("method", "space", "share", "share · DIV / ERR", "verdict"),
+        rows,
+        [offsets.share.source for offsets in found],
         ("space",),
     )
+
+
+def _offsets(number: int, method: Method) -> list[_Offsets]:
+    record = method.diagnosis
+    if record is None:
+        return []
+    part = record.text("judged_on") or "test"
+    spaces = record.at(f"debiased_share.{part}")
+    combine, ratio = record.text("combine"), record.number(f"explosion.{part}.ratio")
+    own = {"mean": "outputs", "score": "score"}.get(combine, "probability")
+    found = []
+    for space in spaces if isinstance(spaces, dict) else {}:
+        share = record.number(f"debiased_share.{part}.{space}.share")
+        if share is not None:
+            size = share.value * ratio.value if ratio and space == own else None
+            found.append(_Offsets(number, method, str(space), share, size))
+    return found
+
+
+def _share_panel(shares: Sequence[_Offsets]) -> Panel:
+    bars = [
+        Series(o.method.name, [o.method.name], [o.share.value], o.number, "bars", legend=False)
+        for o in shares
+    ]
+    return Panel("", "share of the spread", bars, y_percent=True, y_range=(0.0, 1.0))
+
+
+def _share_alt(where: str, shares: Sequence[_Offsets]) -> str:
+    values = {offsets.method.name: offsets.share.value for offsets in shares}
+    return compare(f"{where} most for {{high}} and least for {{low}}.", values, percent)
+
+
+def _own_offsets_plot(own: Sequence[_Offsets]) -> Plot:
+    """Shares where each ensemble averages, and their size beside its error."""
+    sizes = {o.method.name: o.size for o in own if o.size is not None}
+    points = [
+        Series(o.method.name, [o.method.name], [o.size], o.number, "points", legend=False)
+        for o in own
+        if o.size  # a logarithm has no place for 0
+    ]
+    panels = [_share_panel(own)]
+    if points:
+        rules = (Rule("y", THRESHOLDS.offset_size_suspicious, "counts as a sign"),)
+        panels.append(Panel("", "share · DIV / ERR", points, y_log=True, rules=rules))
+    alt = _share_alt("Where the ensemble averages, constant offsets explain", own)
+    beside = "Beside the ensemble's error they are largest for {high} and smallest for {low}."
+    return Plot(panels, f"{alt} {compare(beside, sizes)}")

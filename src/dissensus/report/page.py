@@ -165,7 +165,9 @@ def _sections(
         )
 
     collusion = join_html(
-        explorer_section(sets, make), show("beta-sweep", "codependence", "debiased-share")
+        _verdicts(contents),
+        explorer_section(sets, make),
+        show("beta-sweep", "codependence", "debiased-share"),
     )
     unknown = join_html(show("roc", "score-histograms"), divergent_gallery(contents, make))
     attacks = element("p", "Attacks need classes; these runs predict values.", class_="missing")
@@ -185,6 +187,17 @@ def _sections(
     if contents.experiments:
         sections.append(_Section("experiments", "Experiments", _experiments(contents, make)))
     return [*sections, _Section("sources", "Sources", _sources(contents, make))]
+
+
+def _verdicts(contents: Contents) -> Html | None:
+    """The verdict on each run, in the words of its diagnosis."""
+    items = []
+    for method in contents.methods:
+        reasons = method.diagnosis.at("reasons") if method.diagnosis else None
+        words = " ".join(map(str, reasons)) if isinstance(reasons, list) else ""
+        if method.verdict:
+            items.append(element("li", element("b", method.name), f": {method.verdict}. {words}"))
+    return element("ul", *items, class_="short") if items else None
 
 
 def _flags(contents: Contents) -> Html:
