@@ -74,6 +74,114 @@ def test_weights_move_a_constant_prediction_to_the_weighted_mean() -> None:
     assert model.predict([[0.0]]) == pytest.approx(0.8, abs=1e-3)
 
 
+def test_class_weights_multiply_those_of_rows() -> None:
+    X, y = IRIS
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([np.arange(100), rng.choice(np.arange(100, 150), 10)])
+    own = rng.integers(1, 4, len(rows))
+    asked = {"setosa": 2, "virginica": 5}  # 1 for the rest
+    factor = np.array([2, 1, 5])[y[rows]]
+    weighed = classifier(class_weight=asked, max_iter=4).fit(X[rows], names[rows], own)
+    same = classifier(max_iter=4).fit(X[rows], names[rows], own * factor)
+    np.testing.assert_array_equal(weighed.predict_proba(X), same.predict_proba(X))
+    # Balanced: what is weighed and what is repeated are one, and each class has the same in total.
+    totals = np.array([own[y[rows] == label].sum() for label in range(3)])
+    balanced = classifier(class_weight="balanced", max_iter=4).fit(X[rows], names[rows], own)
+    by_hand = classifier(max_iter=4).fit(
+        X[rows], names[rows], own * (own.sum() / 3 / totals)[y[rows]]
+    )
+    repeated = classifier(class_weight="balanced", max_iter=4).fit(
+        X[rows].repeat(own, 0), names[rows].repeat(own)
+    )
+    np.testing.assert_allclose(balanced.predict_proba(X), by_hand.predict_proba(X), rtol=1e-5)
+    np.testing.assert_allclose(balanced.predict_proba(X), repeated.predict_proba(X), rtol=1e-5)
+    assert "class_weight" not in regressor().get_params()
+
+
+# ---- training further ---------------------------------------------------------------------------
+
+
+def test_a_warm_start_goes_on_from_the_weights() -> None:
+    X, y = IRIS
+    cold = classifier(max_iter=10, schedule="constant").fit(X, y)
+    warm = classifier(max_iter=10, schedule="constant", warm_start=True).fit(X, y)
+    np.testing.assert_array_equal(warm.predict_proba(X), cold.predict_proba(X))
+    first = warm.loss_
+    warm.set_params(max_iter=5).fit(X + 100.0, y)  # standardised as the first rows were
+    assert warm.n_iter_ == len(warm.loss_curve_) == 15
+    np.testing.assert_array_equal(warm.standard_.x.mean, cold.standard_.x.mean)
+    warm = classifier(max_iter=10, schedule="constant", warm_start=True).fit(X, y).fit(X, y)
+    assert warm.loss_curve_[10] < 1.5 * first < 0.5 * warm.loss_curve_[0]
+    assert warm.loss_ < first
+    assert cold.fit(X, y).n_iter_ == 10  # a cold one begins anew
+    with pytest.raises(ValueError, match="n_estimators and hidden_layer_sizes must stay as they"):
+        warm.set_params(n_estimators=4).fit(X, y)
+    with pytest.raises(ValueError, match="y holds 7, which was not among the classes"):
+        warm.set_params(n_estimators=3).fit(X, np.where(y == 2, 7, y))
+    other = warm.set_params(warm_start=False).fit(X, np.where(y == 2, 7, y))
+    assert list(other.classes_) == [0, 1, 7]
+
+
+def test_partial_fit_learns_from_pieces() -> None:
+    X, y = IRIS
+    rng = np.random.default_rng(0)
+    model = classifier(n_estimators=2, batch_size=32)
+    with pytest.raises(ValueError, match="classes must be passed on the first call"):
+        model.partial_fit(X, y)
+    for _ in range(10):
+        for piece in np.array_split(rng.permutation(len(X)), 3):
+            model.partial_fit(X[piece], y[piece], classes=[0, 1, 2])
+    assert model.score(X, y) > 0.93
+    assert model.n_iter_ == len(model.loss_curve_) == 30
+    back, bare = (pickle.loads(pickle.dumps(model)) for _ in range(2))
+    del bare._moments  # the optimiser's: a pass goes on with those of the last one
+    probs = [m.partial_fit(X, y).predict_proba(X) for m in (model, back, bare)]
+    np.testing.assert_array_equal(probs[0], probs[1])
+    assert np.abs(probs[0] - probs[2]).max() > 1e-3
+    with pytest.raises(ValueError, match="y holds 9, which was not among the classes"):
+        model.partial_fit(X, np.full(150, 9))
+    with pytest.raises(ValueError, match="X has 2 features, but DiverseClassifier is expecting 4"):
+        model.partial_fit(X[:, :2], y)
+    # One pass is one epoch of fit at a constant rate; a class may be missing from a piece.
+    once = classifier(max_iter=1, schedule="constant").fit(X, y)
+    same = classifier().partial_fit(X, y, classes=[0, 1, 2])
+    np.testing.assert_array_equal(once.predict_proba(X), same.predict_proba(X))
+    same.partial_fit(X[:50], y[:50], sample_weight=np.ones(50))
+    same.set_params(shuffle="members", bootstrap=True).partial_fit(X, y)
+    assert np.isfinite(same.loss_curve_).all()
+    assert clone(same).partial_fit(X[:50], y[:50], classes=[0, 1, 2]).n_iter_ == 1
+
+
+def test_partial_fit_of_a_regression() -> None:
+    X, y = FRIEDMAN
+    model = regressor(beta=0.5)
+    for _ in range(30):
+        model.partial_fit(X, y)
+    assert (model.beta_, model.n_iter_, model.validation_loss_curve_) == (0.5, 30, None)
+    assert model.score(X, y) > 0.7
+    with pytest.raises(ValueError, match="y must have 1 columns as before, got 2"):
+        model.partial_fit(X, np.column_stack([y, y]))
+    X, y = frame()
+    model = regressor().partial_fit(X.head(80), y[:80]).partial_fit(X.tail(40), y[80:])
+    assert np.isfinite(model.predict(X)).all()
+
+
+@pytest.mark.parametrize("early_stopping", [True, False])
+def test_verbose_prints_the_loss_of_each_epoch(
+    early_stopping: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = classifier(max_iter=3, verbose=True, early_stopping=early_stopping, warm_start=True)
+    model.fit(*IRIS).fit(*IRIS).partial_fit(*IRIS)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 7
+    for number, (line, loss) in enumerate(zip(lines, model.loss_curve_, strict=True), 1):
+        assert line.startswith(f"Iteration {number}, loss = {loss:.8f}")
+        assert ("validation loss" in line) == (early_stopping and number < 7)
+    classifier(beta="auto", betas=(0.0,), cv=2, max_iter=1, verbose=True).fit(*IRIS)
+    assert "beta = 0: the lowest error\nIteration 1, loss = " in capsys.readouterr().out
+
+
 # ---- beta ---------------------------------------------------------------------------------------
 
 
@@ -277,6 +385,29 @@ def test_the_same_seed_gives_the_same_bits_and_nothing_global_moves() -> None:
     assert torch.get_num_threads() == before[2]
 
 
+def test_members_predictions_are_columns_with_names() -> None:
+    X, y = load_iris(return_X_y=True, as_frame=True)
+    model = classifier(n_estimators=2).set_output(transform="pandas").fit(X, y)
+    columns = model.transform(X)
+    assert list(columns.columns)[:4] == [
+        *(f"diverseclassifier_member0_{label}" for label in range(3)),
+        "diverseclassifier_member1_0",
+    ]
+    assert list(columns.index) == list(X.index)
+    probs = model.member_outputs(X).softmax(-1).numpy()
+    np.testing.assert_allclose(columns.to_numpy().reshape(150, 2, 3), probs.transpose(1, 0, 2))
+    np.testing.assert_allclose(
+        columns.to_numpy().reshape(150, 2, 3).mean(1), model.predict_proba(X)
+    )
+    stacked = make_pipeline(classifier(max_iter=5), classifier(max_iter=5)).fit(X, y)
+    assert stacked[-1].n_features_in_ == 9
+    one = regressor(n_estimators=2, max_iter=2).fit(X, y)
+    two = regressor(n_estimators=2, max_iter=2).fit(X, np.column_stack([y, y]))
+    assert list(one.get_feature_names_out()) == [f"diverseregressor_member{m}" for m in (0, 1)]
+    assert list(two.get_feature_names_out())[-1] == "diverseregressor_member1_target1"
+    np.testing.assert_allclose(one.transform(X).mean(1), one.predict(X))
+
+
 # ---- what an ensemble is for --------------------------------------------------------------------
 
 
@@ -392,6 +523,8 @@ def test_members_may_have_an_order_and_rows_of_their_own(make: Any) -> None:
         ({"learning_rate_init": 1e30}, "Lower the learning rate"),
         ({"bootstrap": True, "beta": 0.5}, "Augmented compares members on the same ones"),
         ({"shuffle": True}, "shuffle must be one of shared, members, got True"),
+        ({"class_weight": "even"}, "class_weight must be a dict, 'balanced' or None, got 'even'"),
+        ({"class_weight": {0: -1}}, "class_weight must be finite, at least 0"),
     ],
 )
 def test_parameters_that_do_not_work_are_explained(settings: dict[str, Any], text: str) -> None:
@@ -409,6 +542,10 @@ def test_data_that_do_not_work_are_explained() -> None:
         classifier().fit(np.where(X > 7, np.inf, X), y)
     with pytest.raises(ValueError, match=r"column 'x0' holds 1e\+39, which is beyond float32"):
         classifier().fit(np.where(X > 7, 1e39, X), y)
+    with pytest.raises(ValueError, match="partial_fit sees some of them; pass the weights as a di"):
+        classifier(class_weight="balanced").partial_fit(X, y, classes=[0, 1, 2])
+    with pytest.raises(ValueError, match="partial_fit cannot search for beta, got 'auto'"):
+        regressor(beta="auto").partial_fit(X, y)
     model = classifier().fit(X, y)
     of_sparse = classifier().fit(sparse.csr_array(X), y)
     np.testing.assert_array_equal(of_sparse.predict(sparse.csr_array(X)), model.predict(X))

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from dissensus.data.preparation import Preparation
 from dissensus.decomposition import Decomposition, decompose
 from dissensus.detection import default_score
 from dissensus.diagnostics import Diagnosis, diagnose
+from dissensus.ensemble import Ensemble
 from dissensus.objectives import Objective
 from dissensus.scores import parse as parse_score
 from dissensus.sklearn.rows import Floats, Rows, array_columns, check_weights, frame_columns
@@ -30,9 +31,11 @@ from dissensus.sklearn.trainings import (
     judge_folds,
     make_trainings,
     objective_of,
+    train_once,
     with_beta,
 )
-from dissensus.training import Training, fit_fleet, predict
+from dissensus.training import Training, predict
+from dissensus.training import fit as train
 from dissensus.training.fit import name_objective
 
 __all__ = ["BETAS", "DiverseEstimator"]
@@ -44,14 +47,15 @@ BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _NUMBERS = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "accept_sparse": "csr"}
 
 
-class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
+class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """An ensemble of perceptrons, trained by an objective, as a scikit-learn estimator.
 
     After ``fit`` there are ``ensemble_`` (a ``dissensus.Ensemble`` in float64), ``estimators_``,
     ``n_features_in_``, ``feature_names_in_``, ``n_outputs_``, ``n_iter_``, ``history_``,
-    ``objective_``, ``loss_curve_`` and ``validation_loss_curve_`` (the ensemble's error on training
-    and held-out rows after each epoch; the latter None without early stopping), ``columns_`` (how
-    columns become inputs; ``print`` it for a line about each) and ``standard_`` (their scale); with
+    ``objective_``, ``loss_``, ``loss_curve_`` and ``validation_loss_curve_`` (the ensemble's error
+    on training and held-out rows after each epoch; the latter None without early stopping; of all
+    calls where training went on), ``columns_`` (how columns become inputs; ``print`` it for a line
+    about each) and ``standard_`` (their scale); with
     ``beta`` also ``beta_``, and with ``"auto"`` ``cv_results_`` in the form that ``GridSearchCV``
     gives it, with standard errors, verdicts and the ``status`` of each β beside the scores.
     """
@@ -78,6 +82,7 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         early_stopping: bool | None = None,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
+        warm_start: bool = False,
         random_state: Any = None,
         device: str = "cpu",
         verbose: bool = False,
@@ -106,8 +111,12 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             Whether to hold out a share of the rows, keep the epoch that is best on them and stop
             once there was no better one for so many epochs. None: for regression, where networks
             learn noise by heart, and not for classification.
+        ``warm_start``
+            Whether ``fit`` goes on from the weights of the last ``fit``; columns are then prepared
+            and classes numbered as they were then.
         ``random_state``, ``device``, ``verbose``
-            A seed, where to train (``"cpu"``, ``"cuda"``), whether to show progress.
+            A seed, where to train (``"cpu"``, ``"cuda"``), whether to print the loss after each
+            epoch.
         """
         self.n_estimators = n_estimators
         self.hidden_layer_sizes = hidden_layer_sizes
@@ -125,6 +134,7 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
@@ -144,7 +154,7 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     def _learn_targets(self, y: NDArray[Any], kept: NDArray[np.bool_]) -> tuple[NDArray[Any], int]:
         """Labels ``[rows]`` or targets ``[rows, outputs]``, and how many outputs they need.
 
-        Classes are learnt from the rows that are ``kept``.
+        Classes are learnt from the rows that are ``kept``, unless they are known already.
         """
 
     @abstractmethod
@@ -158,25 +168,79 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         dates and missing values; see :mod:`dissensus.data.preparation`. A row of weight w counts as
         if it were there w times; see :mod:`dissensus.sklearn.rows`.
         """
-        for earlier in ("beta_", "cv_results_"):  # of a fit with other parameters
+        if not self.warm_start or not hasattr(self, "ensemble_"):
+            self._forget()
+        for earlier in ("beta_", "cv_results_", "_moments"):
             self.__dict__.pop(earlier, None)
-        x, y, weights = self._checked(X, y, sample_weight)
-        targets, self.n_outputs_ = self._learn_targets(y, weights > 0)
-        original, rows = Rows(x, targets, weights), Rows.of(x, targets, weights)
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        rows, original = self._rows(X, y, sample_weight)
+        seed = self._seed()
         objective = objective_of(self.objective, self._loss)
         if self.beta is not None:
             self.beta_ = self._choose_beta(objective, rows, original, seed)
             objective = with_beta(objective, self.beta_)
-        job = Job(rows, self.columns_.scaled, objective)
-        (training,) = self._trainings([job], seed)
-        (self.history_,) = fit_fleet([training], progress=bool(self.verbose))
-        self._keep(job, training)
-        return self
+        training = self._training(rows, objective, seed)
+        self.history_ = train(
+            training.ens,
+            training.train,
+            training.objective,
+            val=training.val,
+            recipe=training.recipe,
+            callbacks=[lambda record, _: self._print_loss(record)] if self.verbose else (),
+            progress=False,
+        )
+        return self._keep(training, self.history_.epochs)
+
+    def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        """One pass over the rows, from the weights and the optimiser's moments of the last one."""
+        if isinstance(self.beta, str):
+            raise ValueError(
+                f"partial_fit cannot search for beta, got {self.beta!r}; give a number"
+            )
+        rows, _ = self._rows(X, y, sample_weight)
+        objective = objective_of(self.objective, self._loss)
+        if self.beta is not None:
+            objective = with_beta(objective, self.beta)  # type: ignore[arg-type]
+            self.beta_ = objective.beta
+        once = {"early_stopping": False, "max_iter": 1, "schedule": "constant"}
+        training = self._training(rows, objective, self._seed(), **once)
+        passes = getattr(self, "n_iter_", 0)
+        record, self._moments = train_once(training, passes, getattr(self, "_moments", None))
+        if self.verbose:
+            self._print_loss(record)
+        return self._keep(training, [record])
+
+    def _forget(self) -> None:
+        """Drop what earlier calls have learnt."""
+        for name in [name for name in vars(self) if name.endswith("_") and name[0] != "_"]:
+            delattr(self, name)
+
+    def _rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Rows, Rows]:
+        """The rows to train on, merged and sorted, and the original ones."""
+        x, y, weights = self._checked(X, y, sample_weight)
+        targets, self.n_outputs_ = self._learn_targets(y, weights > 0)
+        weights = weights * self._class_weights(targets, weights)
+        return Rows.of(x, targets, weights), Rows(x, targets, weights)
+
+    def _class_weights(self, labels: NDArray[Any], weights: Floats) -> Floats | float:
+        return 1.0
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _print_loss(self, record: dict[str, Any]) -> None:
+        """A line as ``MLPClassifier`` prints it."""
+        epoch = getattr(self, "n_iter_", 0) + record["epoch"]
+        text = f"Iteration {epoch}, loss = {_loss(record):.8f}"
+        if "val" in record:
+            text += f", validation loss = {record['val']['ensemble_error']:.8f}"
+        print(text)
 
     def _checked(self, X: Any, y: Any, sample_weight: Any) -> tuple[Floats, NDArray[Any], Floats]:
-        """Inputs as floats, ``y`` as an array, weights; the kinds of columns are learnt."""
+        """Inputs as floats, ``y`` as an array, weights; learns columns that are not known yet."""
         checks = self._checks_of_targets()
+        if hasattr(self, "ensemble_"):
+            x, y = check_X_y(self._checked_inputs(X), y, **_NUMBERS, estimator=self, **checks)
+            return x, y, check_weights(sample_weight, len(x))
         raw = frame_columns(X)
         self._takes_frames = raw is not None
         if raw is None:
@@ -191,12 +255,23 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         x, y = check_X_y(self.columns_.encode(raw, "X"), y, **_NUMBERS, estimator=self, **checks)
         return x, y, weights
 
-    def _trainings(self, jobs: Sequence[Job], seed: int) -> list[Training]:
+    def _training(self, rows: Rows, objective: Objective, seed: int, **changes: Any) -> Training:
+        """The training of the estimator's own ensemble; of the one there is, if there is one."""
+        start: Ensemble | None = getattr(self, "ensemble_", None)
+        standard = None if start is None else self.standard_
+        job = Job(rows, self.columns_.scaled, objective, standard)
+        self.standard_ = job.standard
+        (training,) = self._trainings([job], seed, start, **changes)
+        return training
+
+    def _trainings(
+        self, jobs: Sequence[Job], seed: int, start: Ensemble | None = None, **changes: Any
+    ) -> list[Training]:
         combine = combination(jobs[0].objective, self._loss)
         params = self.get_params(deep=False)
         if self.early_stopping is None:
             params["early_stopping"] = self._stops_early
-        return make_trainings(jobs, self.n_outputs_, combine, seed, params)
+        return make_trainings(jobs, self.n_outputs_, combine, seed, params | changes, start)
 
     def _choose_beta(self, objective: Objective, rows: Rows, original: Rows, seed: int) -> float:
         if not isinstance(self.beta, str):
@@ -217,21 +292,25 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         overlap = float(np.mean([len(test) / len(train) for train, test in splits]))
         errors = errors.reshape(len(self.betas), -1)
         self.cv_results_, found = cv_results(self.betas, errors, verdicts, overlap)
-        return float(self.betas[found.chosen])
+        beta = float(self.betas[found.chosen])
+        if self.verbose:
+            print(f"beta = {beta:g}: {found.reason}")
+        return beta
 
-    def _keep(self, job: Job, training: Training) -> None:
-        """Keep the ensemble, in float64 and on the CPU, and its history."""
-        self.standard_ = job.standard
-        self.objective_ = job.objective
+    def _keep(self, training: Training, records: Sequence[dict[str, Any]]) -> Self:
+        """Keep the ensemble, in float64 and on the CPU, and the losses after all earlier ones."""
+        assert isinstance(training.objective, Objective)
+        self.objective_ = training.objective
         self.ensemble_ = training.ens.cpu().double().eval().requires_grad_(False)
-        self.ensemble_.objective = name_objective(job.objective)
-        self.n_iter_ = len(self.history_.epochs)
-        # Members with batches of their own have no common error while they train.
-        error = "member_error" if training.recipe.own_batches else "ensemble_error"
-        self.loss_curve_ = self.history_.column(f"train/{error}")
-        self.validation_loss_curve_ = (
-            self.history_.column("val/ensemble_error") if training.val is not None else None
-        )
+        self.ensemble_.objective = name_objective(training.objective)
+        losses = [_loss(record) for record in records]
+        self.loss_curve_ = [*getattr(self, "loss_curve_", ()), *losses]
+        self.loss_, self.n_iter_ = self.loss_curve_[-1], len(self.loss_curve_)
+        curve: list[float] | None = getattr(self, "validation_loss_curve_", None)
+        if training.val is not None:
+            curve = [*(curve or ()), *(record["val"]["ensemble_error"] for record in records)]
+        self.validation_loss_curve_ = curve
+        return self
 
     # ---- member outputs -------------------------------------------------------------------------
 
@@ -261,6 +340,32 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             x = validate_data(self, X, reset=False, **_NUMBERS)
             raw = array_columns(x, getattr(self, "feature_names_in_", None))
         return self.columns_.encode(raw, "X")
+
+    def transform(self, X: Any) -> Floats:
+        """What each member predicts, ``[rows, members · outputs]``: probabilities, or targets.
+
+        As ``VotingClassifier`` has it, to stack another model upon the members; see
+        ``get_feature_names_out`` for the columns. ``set_output(transform="pandas")`` makes it a
+        DataFrame.
+        """
+        outputs = self._member_predictions(self.member_outputs(X))
+        columns: Floats = outputs.transpose(0, 1).flatten(1).numpy()
+        return columns
+
+    def _member_predictions(self, outputs: Tensor) -> Tensor:
+        return outputs
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """The names of the columns of ``transform``, such as ``diverseregressor_member0``."""
+        check_is_fitted(self, "ensemble_")
+        prefix, members = type(self).__name__.lower(), range(self.ensemble_.members)
+        outputs = self._output_names()
+        names = [f"{prefix}_member{member}{output}" for member in members for output in outputs]
+        return np.array(names, dtype=object)
+
+    @abstractmethod
+    def _output_names(self) -> list[str]:
+        """The end of the name of each output in ``get_feature_names_out``."""
 
     @property
     def estimators_(self) -> list[nn.Module]:
@@ -303,3 +408,9 @@ class DiverseEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if X_train is not None:
             train = self.member_outputs(X_train), self._known_targets(y_train)
         return diagnose(train, test, loss=self._loss, combine=self.ensemble_.combine)
+
+
+def _loss(record: dict[str, Any]) -> float:
+    """The ensemble's error while it trained; members with batches of their own have none."""
+    metrics: dict[str, float] = record["train"]
+    return metrics.get("ensemble_error", metrics["member_error"])

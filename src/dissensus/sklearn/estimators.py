@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
+from dissensus.objectives import Objective
 from dissensus.outputs import combined_log_probs
-from dissensus.sklearn.base import DiverseEstimator
+from dissensus.sklearn.base import BETAS, DiverseEstimator
 from dissensus.sklearn.rows import Floats
 
 __all__ = ["DiverseClassifier", "DiverseRegressor"]
@@ -43,12 +46,70 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
 
     classes_: NDArray[Any]
 
+    def __init__(
+        self,
+        n_estimators: int = 10,
+        *,
+        hidden_layer_sizes: int | Sequence[int] = (100,),
+        objective: str | Objective = "independent",
+        beta: float | str | None = None,
+        betas: Sequence[float] = BETAS,
+        cv: Any = 5,
+        learning_rate_init: float = 1e-2,
+        schedule: str = "cosine",
+        max_iter: int = 50,
+        batch_size: int | str = "auto",
+        alpha: float = 0.1,
+        shuffle: str = "shared",
+        bootstrap: bool = False,
+        early_stopping: bool | None = None,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        class_weight: Mapping[Any, float] | str | None = None,
+        warm_start: bool = False,
+        random_state: Any = None,
+        device: str = "cpu",
+        verbose: bool = False,
+    ) -> None:
+        """As :class:`DiverseEstimator`, and ``class_weight``.
+
+        It multiplies ``sample_weight`` by a number for each class: a dict such as
+        ``{"rare": 10, "common": 1}``, or ``"balanced"``, which gives every class the same weight in
+        total, n_rows / (n_classes · rows of the class).
+        """
+        super().__init__(
+            n_estimators,
+            hidden_layer_sizes=hidden_layer_sizes,
+            objective=objective,
+            beta=beta,
+            betas=betas,
+            cv=cv,
+            learning_rate_init=learning_rate_init,
+            schedule=schedule,
+            max_iter=max_iter,
+            batch_size=batch_size,
+            alpha=alpha,
+            shuffle=shuffle,
+            bootstrap=bootstrap,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            n_iter_no_change=n_iter_no_change,
+            warm_start=warm_start,
+            random_state=random_state,
+            device=device,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
     def _checks_of_targets(self) -> dict[str, Any]:
         return {}
 
     def _learn_targets(self, y: NDArray[Any], kept: NDArray[np.bool_]) -> tuple[NDArray[Any], int]:
         check_classification_targets(y)
-        self.classes_ = np.unique(y[kept])
+        if hasattr(self, "classes_"):
+            self._known_targets(y[kept])  # raises for another class
+        else:
+            self.classes_ = np.unique(y[kept])
         if len(self.classes_) < 2:
             raise ValueError(
                 f"y has one class only, {self.classes_[0]}; a classifier needs rows of at least "
@@ -67,6 +128,48 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
                 f"{', '.join(map(str, self.classes_))}"
             )
         return torch.from_numpy(np.searchsorted(self.classes_, labels))
+
+    def _class_weights(self, labels: NDArray[Any], weights: Floats) -> Floats | float:
+        asked = self.class_weight
+        if asked is None:
+            return 1.0
+        if isinstance(asked, str) and asked == "balanced":
+            totals = np.bincount(labels, weights, len(self.classes_))
+            share = weights.sum() / np.count_nonzero(totals)
+            each = np.divide(share, totals, out=np.zeros_like(totals), where=totals > 0)
+        elif isinstance(asked, Mapping):
+            present = self.classes_[labels[weights > 0]]
+            each = compute_class_weight(dict(asked), classes=self.classes_, y=present)
+        else:
+            raise ValueError(f"class_weight must be a dict, 'balanced' or None, got {asked!r}")
+        if not np.isfinite(each).all() or (each < 0).any() or not each[labels].any():
+            raise ValueError(
+                f"class_weight must be finite, at least 0 and above 0 for some class, got {asked!r}"
+            )
+        chosen: Floats = each[labels]
+        return chosen
+
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
+    ) -> DiverseClassifier:
+        """Train one pass over ``(X, y)``, from where the last call ended.
+
+        The first call must name all ``classes``. Its rows also say how columns are standardised, so
+        they should be typical. The learning rate is constant, and nothing is held out.
+        """
+        if self.class_weight == "balanced":
+            raise ValueError(
+                "class_weight='balanced' needs all rows, and partial_fit sees some of them; pass "
+                "the weights as a dict"
+            )
+        _check_partial_fit_first_call(self, classes)
+        return self._partial_fit(X, y, sample_weight)
+
+    def _member_predictions(self, outputs: Tensor) -> Tensor:
+        return outputs.softmax(-1)
+
+    def _output_names(self) -> list[str]:
+        return [f"_{label}" for label in self.classes_]
 
     def predict_log_proba(self, X: Any) -> Floats:
         """Logarithms of the class probabilities, ``[rows, classes]``, exact where they are tiny."""
@@ -119,10 +222,28 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
 
     def _learn_targets(self, y: NDArray[Any], kept: NDArray[np.bool_]) -> tuple[NDArray[Any], int]:
         targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-        return targets, targets.shape[1]
+        known = self.n_outputs_ if hasattr(self, "ensemble_") else targets.shape[1]
+        if targets.shape[1] != known:
+            raise ValueError(
+                f"y must have {known} columns as before, got {targets.shape[1]}; train anew with "
+                "fit and warm_start=False"
+            )
+        return targets, known
 
     def _known_targets(self, y: Any) -> Tensor:
         return torch.from_numpy(np.array(y, dtype=np.float64).reshape(len(y), -1))
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> DiverseRegressor:
+        """Train one pass over ``(X, y)``, from where the last call ended.
+
+        The rows of the first call say how columns and targets are standardised, so they should be
+        typical. The learning rate is constant, and nothing is held out.
+        """
+        return self._partial_fit(X, y, sample_weight)
+
+    def _output_names(self) -> list[str]:
+        several = range(self.n_outputs_) if self.n_outputs_ > 1 else ()
+        return [f"_target{number}" for number in several] or [""]
 
     def _scored_outputs(self, outputs: Tensor) -> Tensor:
         """In standardised units, in which targets of unlike size count the same."""

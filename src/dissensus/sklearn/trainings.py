@@ -28,6 +28,8 @@ from dissensus.sklearn.rows import Floats, Rows, Standard, pad
 from dissensus.sweeps.selection import Selection, overall_verdict, select_setting
 from dissensus.training import Optimizer, Recipe, Training, fit_fleet
 from dissensus.training.meters import judge
+from dissensus.training.single_process import SingleProcess
+from dissensus.training.stream import make_stream
 
 __all__ = [
     "Job",
@@ -38,6 +40,7 @@ __all__ = [
     "judge_folds",
     "make_trainings",
     "objective_of",
+    "train_once",
     "with_beta",
 ]
 
@@ -116,19 +119,34 @@ def batch_size(asked: int | str, rows: int) -> int:
 
 
 class Job:
-    """One ensemble to train on ``rows``, standardised by their own mean and deviation."""
+    """One ensemble to train on ``rows``, standardised by their own mean and deviation.
 
-    def __init__(self, rows: Rows, scaled: NDArray[np.bool_], objective: Objective) -> None:
+    ``standard`` is given where an ensemble trains further: as its first rows were standardised.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        scaled: NDArray[np.bool_],
+        objective: Objective,
+        standard: Standard | None = None,
+    ) -> None:
         self.rows, self.objective = rows, objective
-        self.standard = Standard.fit(rows, scaled)
+        self.standard = Standard.fit(rows, scaled) if standard is None else standard
 
 
 def make_trainings(
-    jobs: Sequence[Job], outputs: int, combine: str, seed: int, params: dict[str, Any]
+    jobs: Sequence[Job],
+    outputs: int,
+    combine: str,
+    seed: int,
+    params: dict[str, Any],
+    start: Ensemble | None = None,
 ) -> list[Training]:
     """Trainings that go side by side: their data sets are made of one length.
 
-    All start from the same weights and see rows in an order of the same seed.
+    All start from the same weights, those of ``start`` if it is given, and see rows in an order of
+    the same seed.
     """
     members = _integer("n_estimators", params["n_estimators"])
     hidden = params["hidden_layer_sizes"]
@@ -142,7 +160,11 @@ def make_trainings(
     recipe = _recipe(len(train[0][0]), seed, params)
     columns, device = train[0][0].shape[1], params["device"]
 
-    ens = Ensemble(lambda: mlp((columns,), outputs, hidden=widths), members, seed, combine)
+    if start is None:
+        ens = Ensemble(lambda: mlp((columns,), outputs, hidden=widths), members, seed, combine)
+    else:
+        ens = _copy_to_train(start, members, [*widths, outputs])
+        ens.combine = combine
     ens = ens.to(device)
 
     def there(part: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -153,6 +175,47 @@ def make_trainings(
         Training(deepcopy(ens), there(part), job.objective, held, recipe)
         for job, part, held in zip(jobs, train, held_out, strict=True)
     ]
+
+
+def _copy_to_train(ens: Ensemble, members: int, widths: list[int]) -> Ensemble:
+    """A copy that can be trained further; raises if it has other members than are asked for."""
+    layers = [weight.shape[1] for weight in ens.parameters() if weight.ndim == 3]
+    if (ens.members, layers) != (members, widths):
+        raise ValueError(
+            "to train further, n_estimators and hidden_layer_sizes must stay as they were, "
+            f"{ens.members} and {layers[:-1]}, got {members} and {widths[:-1]}; set them back, or "
+            "train anew with fit and warm_start=False"
+        )
+    return deepcopy(ens).float().requires_grad_(True)
+
+
+def train_once(
+    training: Training, number: int, moments: dict[str, Tensor] | None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """One pass over the rows, the ``number``-th; its record, and the optimiser's moments after it.
+
+    ``moments`` are those of the pass before: with new ones for each pass, Adam would step by the
+    sign of the gradient alone.
+    """
+    ens, objective, recipe = training.ens, training.objective, training.recipe
+    assert isinstance(objective, Objective)
+    process = SingleProcess(ens)
+    trainer, meter = process.make_trainer(objective, recipe), process.make_meter(objective)
+    if moments is not None:
+        trainer.load(moments)
+    stream = make_stream(training.train, objective, None, None, recipe, ens.members, ens.device)
+    meter.own = stream.own_batches
+    with torch.random.fork_rng():
+        ens.train()
+        for batch in stream.epoch(number):
+            outputs, terms = trainer.step(batch, set(), 1.0, check=True)
+            loss = float(terms.loss)
+            if not np.isfinite(loss):
+                raise ValueError(
+                    f"the loss is {loss} in pass {number + 1}; lower the learning rate"
+                )
+            meter.add(outputs, batch.y, terms.parts, batch.drawn, batch.weights)
+    return {"epoch": 1, "train": meter.record()}, trainer.state()
 
 
 def _parts(job: Job, seed: int, params: dict[str, Any]) -> tuple[Any, Any]:
