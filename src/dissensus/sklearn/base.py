@@ -22,7 +22,14 @@ from dissensus.diagnostics import Diagnosis, diagnose
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Objective
 from dissensus.scores import parse as parse_score
-from dissensus.sklearn.rows import Floats, Rows, array_columns, check_weights, frame_columns
+from dissensus.sklearn.rows import (
+    Floats,
+    Rows,
+    Standard,
+    array_columns,
+    check_weights,
+    frame_columns,
+)
 from dissensus.sklearn.trainings import (
     Job,
     combination,
@@ -62,6 +69,8 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
 
     _loss: str
     _stops_early: bool  # unless early_stopping says otherwise
+
+    standard_: Standard
 
     def __init__(
         self,
@@ -199,8 +208,8 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         rows, _ = self._rows(X, y, sample_weight)
         objective = objective_of(self.objective, self._loss)
         if self.beta is not None:
-            objective = with_beta(objective, self.beta)  # type: ignore[arg-type]
-            self.beta_ = objective.beta
+            self.beta_ = float(self.beta)
+            objective = with_beta(objective, self.beta_)
         once = {"early_stopping": False, "max_iter": 1, "schedule": "constant"}
         training = self._training(rows, objective, self._seed(), **once)
         passes = getattr(self, "n_iter_", 0)

@@ -329,11 +329,10 @@ def judge_folds(
         metrics = judge(outputs, y, ens.combine, *weights)
         count = float(weights[0].sum()) if weights else len(x)
         errors[place] = float(metrics["ensemble_error"]) / count
-        pairs = (outputs, y), (train, training.train[1])
         if np.isfinite(errors[place]):
-            verdicts[place] = verdict_of(
-                *(Split.of(pair, combine=ens.combine) for pair in pairs)
-            ).word
+            test = Split.of((outputs, y), combine=ens.combine)
+            seen = Split.of((train, training.train[1]), combine=ens.combine)
+            verdicts[place] = verdict_of(test, seen).word
     return errors, verdicts
 
 
