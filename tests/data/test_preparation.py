@@ -104,8 +104,8 @@ def test_what_training_did_not_know_has_a_stated_meaning() -> None:
     assert np.isnan(x[0, 0])
     assert not x[:, 1:].any()
     assert preparation.remarks(new) == (
-        "size: 1 of 2 values are missing, as none was in training; they are filled with the "
-        "training mean",
+        "size: 1 of 2 values are missing, unlike in training; they are filled with the training "
+        "mean",
         "town: 2 of 2 rows hold none of its levels, such as Rome; their inputs are all 0",
     )
     assert preparation.remarks(raw) == ()

@@ -64,8 +64,8 @@ def test_a_table_with_gaps_dates_and_names_trains_predicts_and_is_evaluated(
     file.write_text("rooms,kind,name,sold,price\n" + "\n".join(rows) + "\n")
     run = ds.runs.train(data=str(file), target="price", out=tmp_path / "run", **SMALL)
     assert run.prepared == (
-        "4 columns: 1 number, 1 category, 1 date; filled 2 (rooms, kind); dropped 1: name "
-        "(id-like: 60 different values in 60 rows)"
+        "4 columns: 1 number, 1 category, 1 date; filled 1 (rooms); missing is a level of 1 "
+        "(kind); dropped 1: name (id-like: 60 different values in 60 rows)"
     )
     assert "Prepared: 4 columns" in " ".join(str(run).split())
     data = ds.data.load(file, target="price")

@@ -160,6 +160,8 @@ def _from_series(column: Any) -> Array:
 
 def _from_values(values: list[Any]) -> Array:
     """Python values as an array of numbers, of dates, or of text."""
+    if _is_text(values):
+        return text_column(values)
     known = [value for value in values if not _is_gap(value)]
     if known and all(isinstance(v, Real) and not isinstance(v, bool | np.bool_) for v in known):
         return np.array([np.nan if _is_gap(v) else float(v) for v in values])
@@ -171,7 +173,17 @@ def _from_values(values: list[Any]) -> Array:
 
 def text_column(values: Iterable[Any]) -> Array:
     """Values as text, None where one is missing."""
-    return np.array([None if _is_gap(value) else _level(value) for value in values], dtype=object)
+    values = list(values)
+    if _is_text(values):
+        gaps = {value for value in set(values) if _is_gap(value)}
+        texts = [None if value in gaps else value for value in values]
+    else:
+        texts = [None if _is_gap(value) else _level(value) for value in values]
+    return np.array(texts, dtype=object)
+
+
+def _is_text(values: list[Any]) -> bool:
+    return set(map(type, values)) <= {str, type(None)}
 
 
 def _is_gap(value: Any) -> bool:

@@ -218,7 +218,7 @@ class Preparation:
                     )
             elif not column.gaps and (gaps := int(find_gaps(values).sum())):
                 remarks.append(
-                    f"{column.name}: {gaps} of {len(values)} values are missing, as none was in "
+                    f"{column.name}: {gaps} of {len(values)} values are missing, unlike in "
                     "training; they are filled with the training mean"
                 )
         return tuple(remarks)
@@ -231,12 +231,15 @@ class Preparation:
         """
         kinds = Counter(column.kind for column in self.used)
         words = [f"{n} {_plural(kind, n)}" for kind, n in kinds.items()]
-        filled = [c.name for c in self.used if c.gaps or _MISSING in c.levels]
+        filled = [c.name for c in self.used if c.gaps]
+        levels = [c.name for c in self.used if _MISSING in c.levels]
         dropped = [c for c in self.columns if c.kind == "dropped"]
         total = len(self.columns)
         text = f"{total} {_plural('column', total)}: {', '.join(words)}"
         if filled:
             text += f"; filled {len(filled)} ({list_names(filled)})"
+        if levels:
+            text += f"; missing is a level of {len(levels)} ({list_names(levels)})"
         if dropped:
             reasons = ", ".join(f"{c.name} ({c.reason})" for c in dropped[:5])
             more = f" and {len(dropped) - 5} more" if len(dropped) > 5 else ""
