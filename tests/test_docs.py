@@ -80,7 +80,7 @@ def check_command(arguments: list[str]) -> None:
     given, left, _ = parser.parse_args([word for word in arguments if word != "…"])
     if left:
         raise ValueError(f"{command.name} takes no {left}")
-    if given.get("objective"):
+    if given.get("objective") and ".py:" not in given["objective"]:
         parse_objective(given["objective"])
     for attack in given.get("attacks") or ():
         parse_attack(attack)

@@ -12,9 +12,10 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields
 from decimal import Decimal, InvalidOperation
+from importlib.util import find_spec
 from typing import Any
 
 __all__ = [
@@ -33,6 +34,8 @@ __all__ = [
     "split_spec",
 ]
 
+
+_MISSING = object()
 
 # ---- names --------------------------------------------------------------------------------------
 
@@ -141,12 +144,25 @@ def _describe(limits: Mapping[str, Any], options: Sequence[Any]) -> str:
 # ---- specs --------------------------------------------------------------------------------------
 
 
-def parse_spec(text: str, registry: Mapping[str, type[Any]], what: str) -> Any:
+#: Code of one's own by its import path, with settings: ``my_file.py:Spread:strength=2``.
+_OWN = re.compile(r"([^:=]+\.py|[A-Za-z_][\w.]*):([A-Za-z_][\w.]*)(?::(.*))?")
+
+
+def parse_spec(
+    text: str,
+    registry: Mapping[str, type[Any]],
+    what: str,
+    own: Callable[[str, str], Any] | None = None,
+) -> Any:
     """The object that ``text`` asks for: a dataclass of ``registry`` with the settings given.
 
     ``what`` names the kind in errors. A dataclass with a field of this name wraps another object
-    of the registry, which stands after a slash.
+    of the registry, which stands after a slash. ``own(path, settings)`` makes what an import path
+    names.
     """
+    path = None if own is None else _OWN.fullmatch(text.strip())
+    if own is not None and path and path[1] not in registry and _is_module(path[1]):
+        return own(f"{path[1]}:{path[2]}", path[3] or "")
     outer, slash, inner = text.strip().partition("/")
     name, settings = split_spec(outer)
     check_name(name, registry, what)
@@ -158,8 +174,13 @@ def parse_spec(text: str, registry: Mapping[str, type[Any]], what: str) -> Any:
     if slash:
         if what not in known:
             raise ValueError(f"{name!r} wraps no other {what}; drop '/{inner}'")
-        values[what] = parse_spec(inner, registry, what)
+        values[what] = parse_spec(inner, registry, what, own)
     return kind(**values)
+
+
+def _is_module(place: str) -> bool:
+    """Whether a place could be a module or a file, and is no misspelt name of a registry."""
+    return "." in place or find_spec(place) is not None
 
 
 def spec_of(instance: Any, registry: Mapping[str, type[Any]], what: str) -> str:
@@ -170,17 +191,23 @@ def spec_of(instance: Any, registry: Mapping[str, type[Any]], what: str) -> str:
             f"{type(instance).__name__} is not in the registry, whose names are "
             f"{', '.join(registry)}"
         )
-    default = registry[name]()
+    try:
+        default = registry[name]()
+    except TypeError:  # it has fields without a default
+        default = None
     values = {
         item.name: getattr(instance, item.name)
         for item in fields(instance)
         if item.metadata.get("always")
-        or getattr(instance, item.name) != getattr(default, item.name)
+        or getattr(instance, item.name) != getattr(default, item.name, _MISSING)
     }
     values.pop(what, None)
     inner = getattr(instance, what, None)
     text = join_spec(name, values, separator=":")
-    return text if inner is None else f"{text}/{spec_of(inner, registry, what)}"
+    if inner is None:
+        return text
+    own = inner.spec() if hasattr(inner, "spec") else spec_of(inner, registry, what)
+    return f"{text}/{own}"
 
 
 def split_spec(text: str) -> tuple[str, dict[str, str]]:

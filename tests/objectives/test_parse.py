@@ -176,11 +176,3 @@ def test_non_finite_numbers_and_booleans_are_refused(name: str, key: str) -> Non
                 ValueError, match=rf"{key} must be a finite number.*, got -?{text[-3:]}"
             ):
                 parse(f"{name}:{key}={text}")
-
-
-def test_an_objective_outside_the_dict_has_no_string() -> None:
-    class Own(Independent):
-        pass
-
-    with pytest.raises(ValueError, match=r"Own is not in the registry"):
-        spec(Own())

@@ -9,9 +9,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from dissensus.import_paths import path_of, resolve
 from dissensus.objectives.adp import ADP, JSD, alpha_for, target_probability
 from dissensus.objectives.base import Objective, Terms
 from dissensus.objectives.disagreement import A2D, DivDis
+from dissensus.objectives.functions import FunctionObjective
 from dissensus.objectives.interpolation import (
     GNCL,
     NCL,
@@ -24,7 +30,7 @@ from dissensus.objectives.interpolation import (
 )
 from dissensus.objectives.ldr import LDR, hardness_weights
 from dissensus.objectives.wrappers import LearnerDropout, Sequential
-from dissensus.specs import parse_spec, spec_of
+from dissensus.specs import parse_spec, read_settings, spec_of, split_spec
 
 __all__ = [
     "A2D",
@@ -36,6 +42,7 @@ __all__ = [
     "OBJECTIVES",
     "Augmented",
     "DivDis",
+    "FunctionObjective",
     "GradientAdjustedTargets",
     "Independent",
     "Joint",
@@ -44,6 +51,7 @@ __all__ = [
     "Sequential",
     "Terms",
     "alpha_for",
+    "as_objective",
     "equivalent_alpha",
     "equivalent_beta",
     "hardness_weights",
@@ -70,8 +78,11 @@ OBJECTIVES: dict[str, type[Objective]] = {
 }
 
 
-def parse(text: str) -> Objective:
+def parse(text: str, *, trust: bool = False) -> Objective:
     """Build an objective from ``name:key=value,key=value``; a wrapper stands before a slash.
+
+    With ``trust``, the name may be an import path, ``my_file.py:Spread:strength=2``, of an
+    objective or of a function ``(logits, targets) -> loss``; its code is run.
 
     >>> parse("ldr:strength=2,active=3")
     LDR(strength=2.0, active=3, regularizer='a2d', label_smoothing=0.0)
@@ -82,14 +93,59 @@ def parse(text: str) -> Objective:
     ...
     ValueError: there is no objective 'agmented'; did you mean 'augmented'?
     """
-    objective: Objective = parse_spec(text, OBJECTIVES, "objective")
+
+    def own(path: str, settings: str) -> Objective:
+        if not trust:
+            raise ValueError(
+                f"the objective is {path}, code from outside of Dissensus; if you trust it, and "
+                "whoever named it, pass --trust (trust=True in Python), or name it yourself"
+            )
+        return _find_own(path, settings)
+
+    objective: Objective = parse_spec(text, OBJECTIVES, "objective", own)
     return objective
+
+
+def _find_own(path: str, settings: str) -> Objective:
+    """The objective at an import path: a class with its settings, an object, or a function."""
+    value: Any = resolve(path)
+    if isinstance(value, type) and issubclass(value, Objective):
+        given = split_spec(f"{path.rpartition(':')[2]}:{settings}")[1]
+        known = [item.name for item in fields(value)]
+        return value(**read_settings(path, given, value, known, separator=":"))
+    if settings:
+        raise ValueError(f"{path} has no settings, got {settings!r}; a subclass of Objective may")
+    return as_objective(value)
+
+
+def as_objective(objective: Objective | Callable[..., Any] | str | None) -> Objective:
+    """The objective that ``fit`` was given: an object, its name, a function, or None.
+
+    >>> as_objective("adp") == ADP()
+    True
+    """
+    if objective is None or isinstance(objective, Objective):
+        return objective or Independent()
+    if isinstance(objective, str):
+        return parse(objective, trust=True)
+    if not callable(objective) or isinstance(objective, type):
+        raise ValueError(
+            "an objective is a name, an object such as ADP(alpha=2), or a function (logits, "
+            f"targets) -> loss, got {objective!r}"
+        )
+    return FunctionObjective(objective)
 
 
 def spec(objective: Objective) -> str:
     """The string that :func:`parse` turns back into ``objective``; defaults are left out.
 
+    One of your own has its import path as its name.
+
     >>> spec(ADP(alpha=1.0))
     'adp:alpha=1'
     """
-    return spec_of(objective, OBJECTIVES, "objective")
+    if isinstance(objective, FunctionObjective):
+        return path_of(objective.function)
+    kind = type(objective)
+    known = OBJECTIVES if kind in OBJECTIVES.values() else {path_of(kind): kind}
+    return spec_of(objective, known, "objective")

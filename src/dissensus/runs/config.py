@@ -34,13 +34,18 @@ __all__ = [
 ]
 
 
-def complete_config(sections: Sections, task: str) -> tuple[Sections, Objective]:
-    """The config that a run keeps, and its objective; ``task`` is that of the data."""
+def complete_config(
+    sections: Sections, task: str, *, trust: bool = False
+) -> tuple[Sections, Objective]:
+    """The config that a run keeps, and its objective; ``task`` is that of the data.
+
+    ``trust`` runs an objective that is named by its import path.
+    """
     config = {name: dict(values) for name, values in sections.items() if name != "run" and values}
     training, ensemble = config["training"], config["ensemble"]
     ensemble.setdefault("seed", training["seed"])
     text, combine = training["objective"], ensemble.get("combine")
-    objective, ensemble["combine"] = _fit_objective(text, task, combine)
+    objective, ensemble["combine"] = _fit_objective(text, task, combine, trust=trust)
     training["objective"] = objective.spec()
     for key in ("name", "data_dir", "disagreement"):
         if key in config["data"]:
@@ -52,7 +57,9 @@ def complete_config(sections: Sections, task: str) -> tuple[Sections, Objective]
     return config, objective
 
 
-def _fit_objective(text: str, task: str, combine: str | None) -> tuple[Objective, str]:
+def _fit_objective(
+    text: str, task: str, combine: str | None, *, trust: bool = False
+) -> tuple[Objective, str]:
     """The objective and the combination, made to fit the task and each other where nothing is said.
 
     A regression trains with squared error; an objective that averages does it as the ensemble does.
@@ -62,7 +69,7 @@ def _fit_objective(text: str, task: str, combine: str | None) -> tuple[Objective
     """
     from dissensus.objectives import parse
 
-    objective = parse(text)
+    objective = parse(text, trust=trust)
     if task == "regression":
         if "loss=" not in text and _inner_setting(objective, "loss") == "cross_entropy":
             objective = _replace(objective, loss="mse", combine=None)

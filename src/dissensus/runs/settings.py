@@ -128,7 +128,8 @@ class Settings:
     objective: str | None = _setting(
         "training.objective",
         "independent",
-        "What to train with, as name:key=value,…; `dissensus objectives` lists them.",
+        "What to train with, as name:key=value,…; `dissensus objectives` lists them. Or your own "
+        "code: file.py:Name or file.py:Name:key=value.",
     )
     epochs: int | None = _setting("training.epochs", 20, "How many epochs.")
     batch_size: int | None = _setting("training.batch_size", 128, "Examples in a step.")
@@ -208,7 +209,9 @@ class Settings:
     )
     config: Path | None = option(None, "A TOML file with settings.", panel="Run")
     trust: bool = option(
-        False, "Run the code that a file or a stored run names as its model.", panel="Run"
+        False,
+        "Run the code that a file or a stored run names as its model or objective.",
+        panel="Run",
     )
 
 

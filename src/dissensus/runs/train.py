@@ -135,8 +135,8 @@ def train(
     """Train an ensemble in a run folder; ``settings`` are the fields of :class:`Train`.
 
     ``callbacks`` are those of ``ds.fit``, which also shows the progress unless ``quiet`` is set. A
-    model that ``settings`` name by its import path is run; one that a file names, or the run that
-    is resumed, only with ``trust``.
+    model or objective that ``settings`` name by its import path is run; one that a file names, or
+    the run that is resumed, only with ``trust``.
 
     ::
 
@@ -153,7 +153,8 @@ def train(
         resume = processes.resumes(asked["run"]["resume"], exists)
         stored = read_config(out) if resume and exists() else None
         sections = resolve(options, stored)
-        trust = options.trust or options.model is not None
+        said = {name: getattr(options, name) is not None for name in ("model", "objective")}
+        trust = {name: options.trust or said[name] for name in said}
         replaced = options.overwrite and stored is None
         return _train(sections, out, stored, processes, trust, callbacks, replaced=replaced)
 
@@ -163,7 +164,7 @@ def _train(
     out: Path,
     stored: Sections | None,
     processes: Processes,
-    trust: bool,
+    trust: dict[str, bool],
     callbacks: Sequence[Callback],
     *,
     replaced: bool,
@@ -183,7 +184,9 @@ def _train(
         use_threads(machine["threads"])
     if "name" not in sections["data"]:
         raise ValueError("say what to train on, such as --data digits or --data table.csv")
-    parse(training["objective"])  # a mistake is reported before anything is loaded
+    parse(
+        training["objective"], trust=trust["objective"]
+    )  # a mistake is reported before anything is loaded
     recipe = Recipe.of({key: value for key, value in training.items() if key != "objective"})
     check_augmentation(sections["data"])
     data = processes.first_then_others(lambda: load_data(sections))
@@ -192,10 +195,10 @@ def _train(
             bar.say(data.preprocessing["guess"])
     check_augmentation(sections["data"], data.train[0])
     summary = DataSummary.of(data, channels=bool(sections["model"].get("normalize")))
-    config, objective = complete_config(sections, data.task)
+    config, objective = complete_config(sections, data.task, trust=trust["objective"])
     if stored is not None:
         _keep_local_settings(config, stored)
-    ens = make_ensemble(config, summary, trust=trust).to(device_named(machine["device"]))
+    ens = make_ensemble(config, summary, trust=trust["model"]).to(device_named(machine["device"]))
     unlabelled = disagreement_inputs(config["data"], data)
     if replaced:
         processes.on_first(lambda: remove_run(out))
@@ -232,7 +235,9 @@ def resume_command(options: Train) -> str | None:
     out = _run_folder(resolve(options))
     if not (out / CONFIG).exists():
         return None
-    return shlex.join(["dissensus", "train", "--resume", "--out", str(out), *_trust_flag(out)])
+    return shlex.join(
+        ["dissensus", "train", "--resume", "--out", str(out), *_trust_flag(out, "objective")]
+    )
 
 
 def use_threads(threads: int) -> None:
@@ -250,17 +255,26 @@ def _run_folder(sections: Sections) -> Path:
         return Path(sections["run"]["out"])
     path = Path(str(sections["data"].get("name", "run")))
     name = re.split(r"[*?{[]", path.stem)[0].strip("-_.") or path.parent.name  # of a pattern
-    objective = str(sections["training"]["objective"]).partition(":")[0].replace("/", "-")
+    objective = str(sections["training"]["objective"]).partition(":")[0]
+    objective = Path(objective).stem if objective.endswith(".py") else objective.replace("/", "-")
     return Path("runs") / f"{name}-{objective}-{sections['training']['seed']}"
 
 
-def _trust_flag(run: Path) -> list[str]:
-    """The flag that a command on ``run`` needs, if its model is code from elsewhere."""
+def _trust_flag(run: Path, also: str = "model") -> list[str]:
+    """The flag that a command on ``run`` needs, if its model is code from elsewhere.
+
+    To go on training, the ``"objective"`` matters as well.
+    """
+    from dissensus.objectives import parse
+
     try:
-        name = str(read_config(run).get("model", {}).get("name", ""))
-    except ValueError:
-        return []
-    return ["--trust"] if ":" in name else []
+        config = read_config(run)
+        foreign = ":" in str(config.get("model", {}).get("name", ""))
+        if also == "objective":
+            parse(str(config["training"].get("objective", "independent")))
+    except ValueError as error:
+        return ["--trust"] if "pass --trust" in str(error) else []
+    return ["--trust"] if foreign else []
 
 
 def _keep_local_settings(config: Sections, stored: Sections) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.objectives import Independent, Objective, Terms, parse
+from dissensus.objectives import Objective, Terms, as_objective
 from dissensus.progress import ProgressBar
 from dissensus.training.batches import Augmentation, as_batches, as_tensors, split_weights
 from dissensus.training.checkpoints import Checkpoints
@@ -36,7 +36,7 @@ class NonFiniteLoss(ValueError):
 def fit(
     ens: Ensemble,
     train: Any,
-    objective: Objective | str | None = None,
+    objective: Objective | Callable[..., Any] | str | None = None,
     *,
     val: Any = None,
     disagreement: Any = None,
@@ -55,7 +55,9 @@ def fit(
     ``x`` and ``y`` are tensors or NumPy arrays; ``x`` may be a feature store's rows or
     ``data.Examples``, which are streamed from disk. In ``(x, y, weights)``, to train or validate
     on, each example has a weight: with weights whose mean is 1, a weight of 2 is the example twice
-    and one of 0 leaves it out.
+    and one of 0 leaves it out. ``objective`` is one of ``dissensus.objectives`` or its name, an
+    objective of your own or its import path (``"my_file.py:Spread"``), or a function ``(logits,
+    targets) -> loss`` of all members' outputs ``[members, batch, outputs]``.
     ``val`` chooses the best epoch, whose weights the ensemble has at the end. ``disagreement`` are
     unlabelled data for objectives that need them (A2D, DivDis), or ``"strangers"``: inputs made
     from each training batch (:class:`dissensus.strangers.Strangers`, or a function
@@ -81,7 +83,7 @@ def fit(
     if recipe is not None and settings:
         raise ValueError(f"give recipe= or settings, not both; got {sorted(settings)}")
     chosen = Recipe.of(settings) if recipe is None else recipe
-    parsed = parse(objective) if isinstance(objective, str) else objective or Independent()
+    parsed = as_objective(objective)
     folder = None if out is None else RunFolder(out)
     train, val, disagreement = map(as_tensors, (train, val, disagreement))
     if distributed and chosen.own_batches:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.ensemble.stack import tensors_of
-from dissensus.objectives import Independent, Objective, parse
+from dissensus.objectives import FunctionObjective, Independent, Objective, as_objective
 from dissensus.progress import ProgressBar
 from dissensus.training.batches import as_tensors, split_weights
 from dissensus.training.fit import NonFiniteLoss, fit
@@ -40,13 +40,12 @@ class Training:
 
     ens: Ensemble
     train: tuple[Tensor, ...]
-    objective: Objective | str = field(default_factory=Independent)
+    objective: Objective | Callable[..., Any] | str = field(default_factory=Independent)
     val: tuple[Tensor, ...] | None = None
     recipe: Recipe = field(default_factory=Recipe)
 
     def __post_init__(self) -> None:
-        if isinstance(self.objective, str):
-            object.__setattr__(self, "objective", parse(self.objective))
+        object.__setattr__(self, "objective", as_objective(self.objective))
         for name in ("train", "val"):
             object.__setattr__(self, name, as_tensors(getattr(self, name)))
         if not _pair(self.train) or not (self.val is None or _pair(self.val)):
@@ -250,4 +249,6 @@ _RANDOM = ("Dropout", "AlphaDropout", "FeatureAlphaDropout", "RReLU")
 
 
 def _plain(objective: Objective, members: int) -> bool:
+    if isinstance(objective, FunctionObjective):  # vmap may not run through it
+        return False
     return not objective.needs_disagreement and objective.sample_members(members) is None
