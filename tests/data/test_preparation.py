@@ -138,6 +138,15 @@ def test_constants_alone_stay_and_names_alone_are_refused() -> None:
         Preparation.fit(raw_columns({"a": [f"row {i}" for i in range(21)]}))
 
 
+def test_names_are_told_from_categories_by_weighted_rows() -> None:
+    names = {"name": [f"{i}" + "!" for i in range(30)], "x": list(range(30))}
+    for weight, kind in ((1.0, "dropped"), (1 / 30, "dropped"), (2.0, "category")):
+        column = Preparation.fit(names, weights=np.full(30, weight)).columns[0]
+        assert column.kind == kind
+    repeated = {name: values * 2 for name, values in names.items()}
+    assert Preparation.fit(repeated) == Preparation.fit(names, weights=np.full(30, 2.0))
+
+
 def test_frames_of_pandas_and_arrow_give_the_same() -> None:
     pd = pytest.importorskip("pandas")
     values = table()

@@ -209,7 +209,7 @@ class Preparation:
         for column in self.used:
             values = column.read(raw[column.name])
             if column.kind == "category":
-                known = {None if level == _MISSING else level for level in column.levels}
+                known = {*column.levels, *([None] if _MISSING in column.levels else [])}
                 new = [] if _OTHER in known else [v for v in values.tolist() if v not in known]
                 if new:
                     remarks.append(
@@ -299,8 +299,10 @@ def _learn(
     if column.kind == "category":
         column = replace(column, levels=_levels(read, weights, max_levels))
         different = len(set(known))
-        if not labels and different > max(_MANY_NAMES, len(known) / 2):
-            return column, f"id-like: {different} different values in {len(known)} rows"
+        # A weight counts as repetitions; weights below 1, such as shares, leave the rows.
+        rows = max(len(known), 0.0 if weights is None else float(weights[~gaps].sum()))
+        if not labels and different > max(_MANY_NAMES, rows / 2):
+            return column, f"id-like: {different} different values in {rows:.0f} rows"
         return column, "" if different + bool(gaps.any()) > 1 else _CONSTANT
     if column.kind == "date":
         timed = bool((known != np.floor(known)).any())
