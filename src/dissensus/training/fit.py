@@ -249,7 +249,7 @@ def _stopped(run: _Run) -> Stopped:
 def _scheduled_metric(record: dict[str, Any], recipe: Recipe) -> float:
     """What a scheduler that watches a metric gets: that of validation data, or training error."""
     name = "ensemble_error" if recipe.select_by == "last" else recipe.select_by
-    return float(record["val"][name] if "val" in record else record["train"]["ensemble_error"])
+    return float(record["val"][name] if "val" in record else _error(record["train"]))
 
 
 # ---- checks and messages ------------------------------------------------------------------------
@@ -311,6 +311,12 @@ def _non_finite(trainer: Trainer, outputs: Tensor, terms: Terms, state: RunState
     )
 
 
+def _error(metrics: dict[str, Any]) -> float:
+    """ERR; or mean ERR, where members were trained on examples of their own."""
+    error: float = metrics.get("ensemble_error", metrics["member_error"])
+    return error
+
+
 def _describe(record: dict[str, Any]) -> str:
     """The key metrics of an epoch in one line."""
     parts = []
@@ -318,9 +324,7 @@ def _describe(record: dict[str, Any]) -> str:
         metrics = record.get(name)
         if metrics is None:
             continue
-        whose = "ensemble" if "ensemble_error" in metrics else "member"
-        error = metrics[f"{whose}_error"]
-        text = f"{name} error {error:.4f}"
+        text = f"{name} error {_error(metrics):.4f}"
         if "accuracy" in metrics:
             text += f", accuracy {metrics['accuracy']:.1%}"
         parts.append(text)
