@@ -16,12 +16,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dissensus.losses import check_loss, check_loss_inputs, errors, zero_one
 from dissensus.outputs import check_finite, check_targets, check_weights, combined_log_probs
+from dissensus.tabular import Tabular
 
 __all__ = [
     "BINNINGS",
@@ -75,8 +77,8 @@ def brier_score(
     return errors(logits, targets, "brier", combine, weights).ensemble.mean()
 
 
-@dataclass(frozen=True)
-class Reliability:
+@dataclass(frozen=True, repr=False)
+class Reliability(Tabular):
     """Confidence and accuracy by bin: what a reliability diagram shows.
 
     Bin k holds the examples with a confidence in ``(edges[k], edges[k + 1]]``; ``count``,
@@ -94,6 +96,17 @@ class Reliability:
         """``Σ_k (count_k / batch) |accuracy_k − confidence_k|``."""
         gaps = (self.accuracy - self.confidence).abs().nan_to_num(0.0)
         return (gaps * self.count).sum() / self.count.sum()
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each bin."""
+        columns = {"above": self.edges[:-1], "up_to": self.edges[1:], "count": self.count}
+        columns |= {"confidence": self.confidence, "accuracy": self.accuracy}
+        values = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in values]
+
+    def headline(self) -> str:
+        """ECE, and over how many bins and examples."""
+        return f"ECE {self.ece:.4f}, {len(self.count)} bins, {int(self.count.sum())} examples"
 
 
 def reliability(
@@ -141,8 +154,8 @@ def ece(probs: Tensor, targets: Tensor, bins: int = 15, scheme: str = "width") -
     return reliability(probs, targets, bins, scheme).ece
 
 
-@dataclass(frozen=True)
-class Calibration:
+@dataclass(frozen=True, repr=False)
+class Calibration(Tabular):
     """What :func:`calibration` measured: five numbers, and the tables behind the two ECEs."""
 
     accuracy: float
@@ -152,6 +165,15 @@ class Calibration:
     ece_mass: float
     width: Reliability
     mass: Reliability
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each measure."""
+        names = ("accuracy", "nll", "brier", "ece_width", "ece_mass")
+        return [{"measure": name, "value": getattr(self, name)} for name in names]
+
+    def headline(self) -> str:
+        """The :meth:`summary`."""
+        return self.summary()
 
     def summary(self) -> str:
         """One line to read."""

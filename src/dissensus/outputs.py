@@ -288,7 +288,7 @@ def majority_vote(logits: Tensor, weights: Tensor | None = None) -> Tensor:
 _FORMAT = "dissensus.predictions/1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Predictions:
     """Member outputs, their targets, and what is known about them; saved as safetensors.
 
@@ -319,6 +319,10 @@ class Predictions:
 
     def __len__(self) -> int:
         return self.outputs.shape[1]
+
+    def __repr__(self) -> str:
+        targets = "None" if self.targets is None else str(list(self.targets.shape))
+        return f"Predictions(outputs={list(self.outputs.shape)}, targets={targets})"
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, replacing ``path`` atomically."""

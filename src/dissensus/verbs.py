@@ -8,7 +8,7 @@ its flags from the same fields (``dissensus.cli.options``). Its result is a :cla
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, field, fields, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dissensus.records import write_record
 from dissensus.specs import nearest
+from dissensus.tabular import Tabular
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -124,20 +125,21 @@ def _as_tuple(value: Any) -> tuple[Any, ...] | Mapping[str, Any]:
     return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
 
 
-class Result(ABC):
-    """The result of a verb: it can be shown, saved as JSON and turned into a DataFrame."""
+class Result(Tabular):
+    """The result of a verb: it can be shown, saved as JSON, turned into a DataFrame and plotted."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Everything in it as plain JSON values."""
 
     @abstractmethod
-    def to_rows(self) -> list[dict[str, Any]]:
-        """Its main table: for each row, values by the name of their column."""
-
-    @abstractmethod
     def display(self) -> Iterable[RenderableType]:
         """Lines of text (``str``, shown as they are) and rich tables, in the order shown."""
+
+    def headline(self) -> str:
+        """The first line of text that it shows."""
+        texts = (item for item in self.display() if isinstance(item, str))
+        return next((text.strip() for text in texts if text.strip()), f"{len(self.to_rows())} rows")
 
     def show(self) -> None:
         """Print it as the command line does."""
@@ -165,16 +167,6 @@ class Result(ABC):
     def save(self, path: str | Path) -> None:
         """Write :meth:`to_dict` to a JSON file."""
         write_record(path, self.to_dict())
-
-    def to_frame(self) -> Any:
-        """:meth:`to_rows` as a ``pandas.DataFrame``."""
-        try:
-            from pandas import DataFrame
-        except ImportError as error:
-            raise ImportError(
-                "to_frame needs pandas, which is not installed: pip install 'dissensus[tables]'"
-            ) from error
-        return DataFrame(self.to_rows())
 
     def _print_to(self, console: Any) -> None:
         from rich.text import Text

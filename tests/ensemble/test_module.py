@@ -179,5 +179,12 @@ def test_inputs_that_ask_for_a_gradient_get_it_through_the_backbone() -> None:
 
 
 def test_the_output_shows_what_it_is() -> None:
-    text = repr(Ensemble(NETWORKS["mlp"].make, members=2, combine="score", execution="looped"))
-    assert "members=2, combine='score', execution='looped'" in text
+    ens = Ensemble(NETWORKS["mlp"].make, members=2, combine="score", execution="looped")
+    count = sum(parameter.numel() for parameter in ens.parameters())
+    kind = type(ens[0]).__name__
+    assert repr(ens) == (
+        f"Ensemble(2 × {kind}, {count:,} parameters, combine='score', execution='looped')"
+    )
+    assert all(f"<td>{name}</td>" in ens._repr_html_() for name, _ in ens[0].named_children())
+    unlike = Ensemble.from_members([nn.Linear(3, 2), nn.Sequential(nn.Linear(3, 2))])
+    assert repr(unlike).startswith("Ensemble(2 × Linear or Sequential, 16 parameters")

@@ -1,6 +1,7 @@
 """Verbs in Python: train, predict and sweep as their commands do, with results as objects."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,14 @@ def test_sweep_returns_its_summary(tmp_path: Path) -> None:
     assert [row["beta"] for row in summary.to_rows()] == [0.0, 1.0]
     assert summary.to_dict() == json.loads((tmp_path / "summary.json").read_text())
     assert "Best by validation (*)" in str(summary)
+    loaded = ds.sweeps.load(tmp_path)
+    assert loaded.to_dict() == summary.to_dict()
+    assert str(loaded) == str(summary)
+    assert repr(loaded).startswith("<Summary: 4 of 4 cells done, best by validation: beta=")
+    next((tmp_path / "cells").glob("*.json")).unlink()
+    assert (ds.sweeps.load(tmp_path).done, ds.sweeps.load(tmp_path).total) == (3, 4)
+    with pytest.raises(ValueError, match=r"no sweep at .*name the folder that `dissensus sweep`"):
+        ds.sweeps.load(tmp_path / "cells")
     with pytest.raises(ValueError, match="sweep has no option 'repeat'; did you mean 'repeats'"):
         ds.sweeps.sweep(**asked, repeat=2)
 
@@ -84,3 +93,35 @@ def test_a_table_with_gaps_dates_and_names_trains_predicts_and_is_evaluated(
     assert remark.startswith("kind: 1 of 2 rows hold none of its levels, such as c")
     with pytest.raises(ValueError, match="the dict lacks the column 'kind'"):
         ds.runs.predict(tmp_path / "run", {"rooms": [1], "sold": ["2024-01-05"]})
+
+
+def test_results_of_verbs_have_plots(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run = tmp_path / "run"
+    trained = ds.runs.train(data="digits", hold_out="8,9", out=run, **SMALL)
+    assert trained.plot().axes[0].get_ylabel() == "ERR"
+    evaluation = ds.runs.evaluate(run)
+    heights = [bar.get_height() for bar in evaluation.plot().axes[0].patches]
+    assert heights == pytest.approx(evaluation.metrics["per_member_error"])
+    assert repr(evaluation).startswith(f"<Evaluation: {run}: ")
+    assert len(ds.runs.diagnose(run).plot().axes) == 2
+    options = {"unknown": ["held_out"], "scores": ["pds", "entropy"], "bootstrap": 0}
+    shutil.copytree(run, tmp_path / "other")
+    detections = ds.runs.detect([run, tmp_path / "other"], **options)
+    titles = [axes.get_title(loc="left") for axes in detections.plot().axes]
+    assert titles == ["run: held_out", "other: held_out"]
+    assert "<td>entropy</td>" in detections._repr_html_()
+
+
+def test_the_plot_of_a_sweep_has_a_line_for_each_of_the_other_settings() -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        ds.sweeps.Row({"beta": beta, "model.hidden": [width]}, 2, 2)
+        for beta in (0.0, 0.5)
+        for width in (8, 16)
+    ]
+    for place, row in enumerate(rows):
+        row.val["ensemble_error"] = ds.sweeps.Spread(place / 10, 0.01)
+    (axes,) = ds.sweeps.Summary(rows).plot().axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("beta", "val ERR")
+    assert [list(line.get_ydata()) for line in axes.get_lines()] == [[0.0, 0.2], [0.1, 0.3]]

@@ -6,12 +6,13 @@ Debiasing takes the constant offsets of the members out of it (Section 6.1 and A
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from dissensus.losses import LossLike, check_loss, check_loss_inputs, errors, natural_combination
 from dissensus.outputs import check_outputs, check_weights, weighted_mean
+from dissensus.tabular import Tabular
 
 __all__ = [
     "Decomposition",
@@ -32,8 +33,8 @@ class DecompositionTerms(NamedTuple):
     per_member: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class Decomposition:
+@dataclass(frozen=True, eq=False, repr=False)
+class Decomposition(Tabular):
     """What :func:`decompose` returns: averages over the batch, as scalar tensors.
 
     ``diversity = member_error − ensemble_error``, exactly. ``per_member`` ``[members]`` holds each
@@ -47,6 +48,19 @@ class Decomposition:
     examples: DecompositionTerms
     loss: str
     combine: str
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each term, then one for the error of each member."""
+        terms = {key: getattr(self, key) for key in ("ensemble_error", "member_error", "diversity")}
+        terms |= {f"error of member {member}": own for member, own in enumerate(self.per_member)}
+        return [{"term": term, "value": float(value)} for term, value in terms.items()]
+
+    def headline(self) -> str:
+        """ERR = mean ERR − DIV, in numbers."""
+        return (
+            f"{self.loss} {self.ensemble_error.item():.4g} = {self.member_error.item():.4g} "
+            f"(mean of {len(self.per_member)} members) − {self.diversity.item():.4g} (diversity)"
+        )
 
     def summary(self) -> str:
         """Say the decomposition in one plain sentence."""

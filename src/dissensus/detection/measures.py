@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dissensus.tabular import Tabular
+
 __all__ = [
     "Detection",
     "Estimate",
@@ -77,8 +79,8 @@ def proportion(count: int, total: int) -> Estimate:
     return Estimate(p, low=low, high=high)
 
 
-@dataclass(frozen=True)
-class Detection:
+@dataclass(frozen=True, repr=False)
+class Detection(Tabular):
     """What :func:`evaluate` measured; OOD is the positive class.
 
     ``aupr_in`` and ``aupr_out`` depend on how many examples there are of each kind (a score that
@@ -94,20 +96,51 @@ class Detection:
     ood_count: int
     confidence: float
 
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each measure, with its interval."""
+        return [
+            {"measure": name, "value": value.value, "low": value.low, "high": value.high}
+            for name, value in self._measures().items()
+        ]
+
+    def headline(self) -> str:
+        """AUROC with its interval, and the counts."""
+        return f"AUROC {self.auroc}, {self._counts()}"
+
     def summary(self) -> str:
         """Five lines to read: the counts, then each measure with its interval."""
-        head = f"{self.id_count} ID and {self.ood_count} OOD examples (OOD is positive)"
+        lines = (f"{name:<9}{value!s}" for name, value in self._measures().items())
+        return "\n".join([f"{self._counts()} (OOD is positive)", *lines])
+
+    def _counts(self) -> str:
+        return f"{self.id_count} ID and {self.ood_count} OOD examples"
+
+    def _measures(self) -> dict[str, Estimate]:
         names = {"AUROC": self.auroc, "AUPR in": self.aupr_in, "AUPR out": self.aupr_out}
-        names["FPR95"] = self.fpr95
-        return "\n".join([head, *(f"{name:<9}{value!s}" for name, value in names.items())])
+        return names | {"FPR95": self.fpr95}
 
 
-class RocCurve(NamedTuple):
-    """Points of a ROC curve, from (0, 0) at an infinite threshold to (1, 1); float64 tensors."""
-
+class _RocPoints(NamedTuple):
     false_positive_rate: Tensor
     true_positive_rate: Tensor
     thresholds: Tensor
+
+
+class RocCurve(_RocPoints, Tabular):
+    """Points of a ROC curve, from (0, 0) at an infinite threshold to (1, 1); float64 tensors."""
+
+    __slots__ = ()
+    __repr__ = Tabular.__repr__  # not that of a tuple
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each point."""
+        columns = {name: values.tolist() for name, values in self._asdict().items()}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def headline(self) -> str:
+        """The area under it, and how many points it has."""
+        area = float(torch.trapezoid(self.true_positive_rate, self.false_positive_rate))
+        return f"AUROC {area:.3f}, {len(self.thresholds)} points"
 
 
 def evaluate(

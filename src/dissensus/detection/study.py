@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dissensus.detection.measures import Detection, Estimate, evaluate, roc_curve, threshold_at
+from dissensus.tabular import Tabular
 
 __all__ = [
     "ALL_SCORES",
@@ -72,8 +73,8 @@ _POINTS, _BINS, _DIGITS = 100, 40, 5
 Scores = Mapping[str, Mapping[str, Tensor]]
 
 
-@dataclass(frozen=True, eq=False)
-class Study:
+@dataclass(frozen=True, eq=False, repr=False)
+class Study(Tabular):
     """Scores of known and unknown inputs, and how well each score separates them.
 
     ``known`` is the name of the known set, ``scores[set][score]`` are ``[rows]`` and
@@ -87,6 +88,15 @@ class Study:
     detection: Mapping[str, Mapping[str, Detection]]
     thresholds: Mapping[str, float] = field(default_factory=dict)
     flagged: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each score and unknown set."""
+        return detection_rows(self)
+
+    def headline(self) -> str:
+        """How many scores, and which sets."""
+        sets = ", ".join(name for name in self.scores if name != self.known)
+        return f"{len(self.detection)} scores of {self.known} against {sets}"
 
 
 def compare(

@@ -29,12 +29,13 @@ from dissensus.diagnostics.members import (
 from dissensus.diagnostics.split import PredictionsLike, Split, looks_like_probs, plain
 from dissensus.diagnostics.verdict import Verdict, judge
 from dissensus.losses import LossLike
+from dissensus.tabular import Tabular
 
 __all__ = ["Diagnosis", "diagnose"]
 
 
-@dataclass(frozen=True, eq=False)
-class Diagnosis:
+@dataclass(frozen=True, eq=False, repr=False)
+class Diagnosis(Tabular):
     """The result of :func:`diagnose`. Dicts have the keys ``"train"`` and ``"test"`` as given.
 
     ``shares`` are by split, then by space. ``codependence``, ``dominance`` and ``pairwise`` are of
@@ -60,11 +61,25 @@ class Diagnosis:
     def __str__(self) -> str:
         return self.report()
 
-    def report(self) -> str:
-        """A short table and one sentence for each finding, to be printed."""
+    def headline(self) -> str:
+        """The verdict, and what it is about."""
         sizes = ", ".join(f"{count} {name}" for name, count in self.examples.items())
         head = f"{self.members} members, {self.loss} of their {self.combine}, examples: {sizes}"
-        lines = [f"{self.verdict.word.upper()}  ({head})", "", *self._table(), ""]
+        return f"{self.verdict.word.upper()}  ({head})"
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each split: ERR, mean ERR, DIV and the shares that offsets explain."""
+        rows = []
+        for split, terms in plain(self.explosion).items():
+            shares = self.shares[split].items()
+            explained = {f"offsets_explain_{space}": share.share for space, share in shares}
+            keys = ("ensemble_error", "member_error", "diversity", "ratio")
+            rows.append({"split": split, **{key: terms[key] for key in keys}, **explained})
+        return rows
+
+    def report(self) -> str:
+        """A short table and one sentence for each finding, to be printed."""
+        lines = [self.headline(), "", *self._table(), ""]
         return "\n".join([*lines, *self._sentences()])
 
     def to_dict(self) -> dict[str, Any]:

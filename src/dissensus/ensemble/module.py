@@ -26,6 +26,7 @@ from dissensus.ensemble.stack import alike, like, put_tensors, stack_modules, te
 from dissensus.models import MemberFactory
 from dissensus.outputs import check_combination, check_weights, combine, majority_vote
 from dissensus.specs import check_choice
+from dissensus.tabular import html_table
 
 __all__ = ["Ensemble", "SharedInstanceWarning", "member_seed"]
 
@@ -348,8 +349,26 @@ class Ensemble(nn.Module):
         self.weights = None if saved is None else saved.detach().clone().to(self.device)
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
-    def extra_repr(self) -> str:
-        return f"members={self.members}, combine={self.combine!r}, execution={self.execution!r}"
+    def __repr__(self) -> str:
+        networks = [self.holder] if self.stack is not None else self.holder.children()
+        kinds = dict.fromkeys(type(network).__name__ for network in networks)
+        return (
+            f"Ensemble({self.members} × {' or '.join(kinds)}, {_count_parameters(self.holder):,} "
+            f"parameters, combine={self.combine!r}, execution={self.execution!r})"
+        )
+
+    def _repr_html_(self) -> str:
+        """The layers of the members, or the members where they are unlike."""
+        kind = "member" if self.stack is None else "layer"
+        rows = [
+            {kind: name, "module": type(module).__name__, "parameters": _count_parameters(module)}
+            for name, module in self.holder.named_children()
+        ]
+        return html_table(rows, repr(self))
+
+
+def _count_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _make_members(

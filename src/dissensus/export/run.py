@@ -61,7 +61,7 @@ class Export:
         return self.format or _SUFFIXES.get(Path(self.out).suffix.lower())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExportedRun(Result):
     """The files that were written; ``metadata`` are those in an onnx or pt2 file.
 

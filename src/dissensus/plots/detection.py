@@ -28,8 +28,11 @@ _CURVES, _POINTS = 8, 200
 _HISTOGRAMS = 4
 
 
-def roc_plot(study: Study) -> Plot:
-    """One panel for each unknown set: the ROC curves of the best scores, with their AUROC."""
+def roc_plot(study: Study, method: str = "") -> Plot:
+    """One panel for each unknown set: the ROC curves of the best scores, with their AUROC.
+
+    ``method`` stands in the titles, before the name of the set.
+    """
     known, panels = study.scores[study.known], []
     best = _best_scores(study)
     for name in study.detection[best[0]]:
@@ -38,7 +41,8 @@ def roc_plot(study: Study) -> Plot:
             fpr, tpr, _ = roc_curve(known[score], study.scores[name][score])
             label = f"{score} {study.detection[score][name].auroc:.3f}"
             lines.append(roc_line(label, fpr.numpy(), tpr.numpy(), number))
-        panels.append(roc_panel(lines, name, legend="lower right"))
+        title = f"{method}: {name}" if method else name
+        panels.append(roc_panel(lines, title, legend="lower right"))
     return Plot(panels, columns=len(panels), size=(3.2, 3.0), share_y="all")
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import textwrap
 import warnings
-from functools import partial
+from functools import cache, partial
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,15 +82,13 @@ def save(plot: Plot | Figure, path: str | Path) -> Path:
 
 
 def draw(plot: Plot) -> Figure:
-    """Draw ``plot``; the figure can be changed before it is saved."""
+    """Draw ``plot``; the figure can be changed before it is saved, and notebooks show it."""
     matplotlib = _import_matplotlib()
-    from matplotlib.figure import Figure
-
     rows, columns = plot.grid
     width, height = plot.size or _SIZES[_shape(plot)]
     shared: Any = False if plot.share_y == "none" else plot.share_y
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        figure = _figure_class()(figsize=(width * columns, height * rows), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False, sharey=shared)
         for place, panel_axes in enumerate(axes.flat):
             panel = plot.panels[place] if place < len(plot.panels) else Text()
@@ -98,6 +97,20 @@ def draw(plot: Plot) -> Figure:
                 panel_axes.set_ylabel("")
         _add_legend(figure, axes)
     return figure
+
+
+@cache
+def _figure_class() -> type[Figure]:
+    """matplotlib's figure with an image of its own: notebooks show others only if pyplot did."""
+    from matplotlib.figure import Figure
+
+    class NotebookFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            image = BytesIO()
+            self.savefig(image, format="png", dpi=80, metadata={"Software": None})
+            return image.getvalue()
+
+    return NotebookFigure
 
 
 def _import_matplotlib() -> Any:

@@ -17,12 +17,13 @@ from dissensus.robustness.attacks import parse
 from dissensus.robustness.base import Attack, all_steps
 from dissensus.robustness.outcome import Outcome, member_logits, run
 from dissensus.scores import score_all
+from dissensus.tabular import Tabular
 
 __all__ = ["AdversarialDetection", "detect"]
 
 
-@dataclass(frozen=True)
-class AdversarialDetection:
+@dataclass(frozen=True, repr=False)
+class AdversarialDetection(Tabular):
     """How well each score separates adversarial inputs from clean ones; adversarial is positive.
 
     ``plain`` has each score's figures under the attack that does not know of a detector,
@@ -38,6 +39,23 @@ class AdversarialDetection:
     clean: int
     adversarial: int
     adaptive_adversarial: Mapping[str, int]
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each score: AUROC with its interval, under the plain attack and adaptive."""
+        rows = []
+        for name, plain in self.plain.items():
+            row: dict[str, Any] = {"score": name}
+            for kind, found in (("plain", plain), ("adaptive", self.adaptive.get(name))):
+                for end in ("value", "low", "high"):
+                    column = f"{kind}_auroc" if end == "value" else f"{kind}_auroc_{end}"
+                    row[column] = None if found is None else getattr(found.auroc, end)
+            rows.append(row)
+        return rows
+
+    def headline(self) -> str:
+        """The attack, and how many inputs there are of each kind."""
+        kinds = f"{self.adversarial} adversarial and {self.clean} clean inputs"
+        return f"{len(self.plain)} scores, {kinds}, {self.attack}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a JSON record: AUROC with its interval, counts."""

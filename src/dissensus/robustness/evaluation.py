@@ -22,12 +22,13 @@ from dissensus.robustness.checks import Flag, Row, order_flags, probe_flags, str
 from dissensus.robustness.gradient import GradientAttack
 from dissensus.robustness.outcome import run
 from dissensus.robustness.transfer import attack_by_transfer
+from dissensus.tabular import Tabular
 
 __all__ = ["Curve", "Robustness", "Worst", "curve_over_eps", "evaluate"]
 
 
-@dataclass(frozen=True)
-class Curve:
+@dataclass(frozen=True, repr=False)
+class Curve(Tabular):
     """Accuracy against ``over`` (eps, steps or restarts) for one attack, whose norm is ``norm``."""
 
     attack: str
@@ -35,6 +36,16 @@ class Curve:
     over: str
     values: tuple[float, ...]
     accuracy: tuple[float, ...]
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each point."""
+        points = zip(self.values, self.accuracy, strict=True)
+        return [{self.over: value, "accuracy": accuracy} for value, accuracy in points]
+
+    def headline(self) -> str:
+        """The attack, and the ends of the curve."""
+        first, *_, last = [*self.accuracy, *self.accuracy]
+        return f"{self.attack}, accuracy {first:.3f} to {last:.3f} over {self.over}"
 
 
 @dataclass(frozen=True)
@@ -47,8 +58,8 @@ class Worst:
     broken: Tensor
 
 
-@dataclass(frozen=True)
-class Robustness:
+@dataclass(frozen=True, repr=False)
+class Robustness(Tabular):
     """The result of :func:`evaluate`.
 
     ``accuracy`` is the headline: the share of examples that no attack broke. ``worst`` has it for
@@ -135,6 +146,33 @@ class Robustness:
             write_npz(path, {**arrays, "attacks": np.array(names)})
         else:
             write_safetensors(path, tensors, {"attacks": json.dumps(names)})
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each attack: accuracy, its interval, and success rate."""
+        rows = []
+        for line in self.rows:
+            outcome, accuracy = line.outcome, line.outcome.accuracy
+            rows.append(
+                {
+                    "attack": outcome.attack.spec(),
+                    "source": line.source,
+                    "accuracy": accuracy.value,
+                    "success_rate": outcome.success_rate.value,
+                    "examples": len(outcome),
+                    "seconds": round(outcome.seconds, 3),
+                    "accuracy_low": accuracy.low,
+                    "accuracy_high": accuracy.high,
+                }
+            )
+        return rows
+
+    def headline(self) -> str:
+        """The worst case beside accuracy without an attack, and how many doubts there are."""
+        doubts = f"; {len(self.flags)} signs not to trust it" if self.flags else ""
+        return (
+            f"worst case {self.accuracy} of {len(self.rows)} attacks, {self.clean_accuracy} "
+            f"without, {self.examples} examples{doubts}"
+        )
 
     def report(self) -> str:
         """The table, the headline, and what to doubt, to read."""

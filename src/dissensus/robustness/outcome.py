@@ -17,6 +17,7 @@ from dissensus.progress import ProgressBar
 from dissensus.robustness.attacks import parse
 from dissensus.robustness.base import Attack, Case, Journal, Victim, distances, frozen, uniform
 from dissensus.robustness.losses import Goal
+from dissensus.tabular import Tabular
 
 __all__ = [
     "AttackError",
@@ -29,8 +30,8 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Outcome:
+@dataclass(frozen=True, repr=False)
+class Outcome(Tabular):
     """The result of one attack, evaluated anew: nothing is taken from the attack's own word.
 
     ``success`` ``[batch]`` says whether the attack got what it wants (a wrong class, or the
@@ -99,6 +100,25 @@ class Outcome:
     def within(self, norm: str, eps: float) -> Tensor:
         """Broken examples whose change is at most ``eps`` in ``norm``, bool ``[batch]``."""
         return self.broken & (self.distances[norm] <= eps * (1 + 1e-5) + 1e-6)
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each example: predictions before and after, and how far it was moved."""
+        columns = {
+            "label": self.labels,
+            "clean_prediction": self.clean_predictions,
+            "prediction": self.predictions,
+            "success": self.success,
+            **self.distances,
+        }
+        values = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in values]
+
+    def headline(self) -> str:
+        """Accuracy under the attack and without it."""
+        return (
+            f"accuracy {self.accuracy} under {self.attack.spec()}, {self.clean_accuracy} without, "
+            f"{len(self)} examples"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a record; the inputs themselves are left out."""

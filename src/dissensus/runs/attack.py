@@ -16,6 +16,7 @@ from dissensus.specs import parse_values
 from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -86,7 +87,7 @@ class Attack:
         return [value for value in values if value != 0]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RunRobustness(Result):
     """Robustness of a run: accuracy under every attack, transfer among members, and examples.
 
@@ -124,13 +125,7 @@ class RunRobustness(Result):
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One row for each attack: accuracy, its interval, and success rate."""
-        keys = ("attack", "source", "accuracy", "success_rate", "examples", "seconds")
-        rows = []
-        for attack in self.record["attacks"]:
-            low, high = attack["interval"]
-            row = {key: attack[key] for key in keys if key in attack}
-            rows.append({**row, "accuracy_low": low, "accuracy_high": high})
-        return rows
+        return self.robustness.to_rows()
 
     def display(self) -> Iterator[str]:
         """The inputs, a table of the attacks, the worst case, and signs of masked gradients."""
@@ -143,6 +138,10 @@ class RunRobustness(Result):
         write_record(folder / "record.json", self.record)
         if self.examples:
             write_npz(folder / "examples.npz", self.examples)
+
+    def plot(self) -> Figure:
+        """Accuracy against ε, steps and restarts, or under each attack."""
+        return self.robustness.plot()
 
     def draw(self, path: str | Path | None = None) -> list[Path]:
         """Draw accuracy and, of images, examples, as SVG and PNG; needs matplotlib."""

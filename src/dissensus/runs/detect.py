@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from dissensus.runs.prediction_files import array_keys, keys_option
 from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
     from rich.console import RenderableType
 
@@ -93,7 +94,7 @@ class MethodDetection:
     setup: Setup | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Detections(Result):
     """How well the scores of each method recognise unknown inputs; ``methods`` by name."""
 
@@ -164,6 +165,12 @@ class Detections(Result):
         rows: list[dict[str, Any]] = self.record["detection"]
         return rows
 
+    def headline(self) -> str:
+        """The methods, and how many rows there are."""
+        return (
+            f"{', '.join(self.methods)}: {len(self.to_rows())} pairs of a score and an unknown set"
+        )
+
     def display(self) -> Iterable[RenderableType]:
         """AUROC by the leading score; with the option ``every`` all measures and accuracy."""
         from dissensus.runs.detect_tables import leading_table, record_tables
@@ -200,6 +207,15 @@ class Detections(Result):
             for part, divergent in method.divergent.items():
                 plots[f"examples-{stem}-{_file_name(part)}"] = examples_plot(divergent, part)
         return [save(plot, folder / f"{name}.png") for name, plot in plots.items()]
+
+    def plot(self) -> Figure:
+        """ROC curves of the best scores: one row for each method, one panel for each set."""
+        from dissensus.plots import draw
+        from dissensus.plots.detection import roc_plot
+
+        several = len(self.methods) > 1
+        rows = [roc_plot(m.study, name if several else "") for name, m in self.methods.items()]
+        return draw(replace(rows[0], panels=[panel for row in rows for panel in row.panels]))
 
     def detector(self, score: str | None = None, method: str | None = None) -> Detector:
         """A detector by ``score``, fitted to the validation split; by default the first ones."""

@@ -14,6 +14,7 @@ from dissensus.runs.prediction_files import PANEL, PredictionOptions, read_predi
 from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from torch import Tensor
 
     from dissensus.diagnostics import Diagnosis
@@ -47,7 +48,7 @@ class Diagnose(PredictionOptions):
         return "mse" if self.regression else self.loss
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RunDiagnosis(Result):
     """A :class:`~dissensus.diagnostics.Diagnosis` and the run, or the files, that it is of."""
 
@@ -60,17 +61,15 @@ class RunDiagnosis(Result):
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One row for each split: ERR, mean ERR, DIV and the shares that offsets explain."""
-        rows = []
-        for split, terms in self.to_dict()["explosion"].items():
-            shares = self.diagnosis.shares[split].items()
-            explained = {f"offsets_explain_{space}": share.share for space, share in shares}
-            keys = ("ensemble_error", "member_error", "diversity", "ratio")
-            rows.append({"split": split, **{key: terms[key] for key in keys}, **explained})
-        return rows
+        return self.diagnosis.to_rows()
 
     def display(self) -> Iterator[str]:
         """The verdict, a table, and a sentence for each diagnostic."""
         yield from self.diagnosis.report().splitlines()
+
+    def plot(self) -> Figure:
+        """ERR, mean ERR and DIV of each split, and how ERR rises as members are left out."""
+        return self.diagnosis.plot()
 
     def save(self, path: str | Path | None = None) -> None:
         """Write ``diagnosis.json`` to the run, or another file."""

@@ -15,6 +15,7 @@ from dissensus.runs.prediction_files import PredictionOptions, read_predictions
 from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import RenderableType
     from rich.table import Table
     from torch import Tensor
@@ -38,7 +39,7 @@ class Evaluate(PredictionOptions):
     device: str = device_option()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation(Result):
     """Metrics of a run on some data, as :func:`compute_metrics` names them.
 
@@ -73,6 +74,16 @@ class Evaluation(Result):
         if "accuracy" in values:
             columns["accuracy"] = [values["accuracy"], *values["per_member_accuracy"]]
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def plot(self) -> Figure:
+        """The error of each member, and of the ensemble as a line."""
+        from dissensus.plots import Panel, Plot, Rule, Series, draw
+
+        ensemble, *members = self.to_rows()
+        names = [str(row["member"]) for row in members]
+        bars = Series("", names, [row["error"] for row in members], 0, "bars")
+        line = Rule("y", ensemble["error"], "ensemble")
+        return draw(Plot([Panel("member", "error", [bars], self.evaluated_on, rules=[line])]))
 
     def display(self) -> Iterator[RenderableType]:
         """The run, the data, and a table of the ensemble and one of its members."""

@@ -40,7 +40,7 @@ class Predict:
     device: str = device_option()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PredictedInputs(Result):
     """Predictions of new inputs, as arrays by name.
 

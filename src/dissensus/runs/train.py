@@ -32,6 +32,7 @@ from dissensus.runs.settings import Sections, Settings, is_local, resolve, setti
 from dissensus.verbs import Result, collect, option
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import RenderableType
 
     from dissensus.data import Data
@@ -74,7 +75,7 @@ class Train(Settings):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainedRun(Result):
     """A run that has been trained: its folder, config and history, and metrics by split.
 
@@ -100,6 +101,10 @@ class TrainedRun(Result):
             {"split": split} | {k: v for k, v in values.items() if isinstance(v, int | float)}
             for split, values in self.metrics.items()
         ]
+
+    def plot(self) -> Figure:
+        """The metrics after each epoch."""
+        return self.history.plot()
 
     def display(self) -> Iterator[RenderableType]:
         """One line about the training, the metrics, and commands to go on with."""

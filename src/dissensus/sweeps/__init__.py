@@ -1,6 +1,7 @@
 """Sweeps: grids of settings and searches among them, trained as fleets, kept as records.
 
-:func:`sweep` is what ``dissensus sweep`` does; ``Plan`` and ``run_sweep`` are its parts.
+:func:`sweep` is what ``dissensus sweep`` does, :func:`load` reads what it wrote; ``Plan`` and
+``run_sweep`` are its parts.
 
 >>> points(parse_grid(["beta=0:0.2:0.1"]))
 [{'beta': 0.0}, {'beta': 0.1}, {'beta': 0.2}]
@@ -18,7 +19,7 @@ from dissensus.sweeps.sweep import Sweep, resume_command, sweep
 
 if TYPE_CHECKING:
     from dissensus.sweeps.plan import Plan
-    from dissensus.sweeps.run import Watcher, run_sweep
+    from dissensus.sweeps.run import Watcher, load, run_sweep
 
 __all__ = [
     "Plan",
@@ -30,6 +31,7 @@ __all__ = [
     "Trial",
     "Watcher",
     "best_trial",
+    "load",
     "parse_grid",
     "points",
     "propose",
@@ -42,5 +44,11 @@ __all__ = [
 
 #: These need torch.
 __getattr__ = lazy_attributes(
-    __name__, {"Plan": "plan:Plan", "Watcher": "run:Watcher", "run_sweep": "run:run_sweep"}
+    __name__,
+    {
+        "Plan": "plan:Plan",
+        "Watcher": "run:Watcher",
+        "load": "run:load",
+        "run_sweep": "run:run_sweep",
+    },
 )

@@ -17,7 +17,7 @@ from dissensus.sweeps.search import search_repeats
 from dissensus.sweeps.summary import Summary, summarize
 from dissensus.sweeps.trainer import CellTrainer, nbytes
 
-__all__ = ["SweepProgress", "Watcher", "run_sweep"]
+__all__ = ["SweepProgress", "Watcher", "load", "run_sweep"]
 
 OnRecord = Callable[[Record], object]
 
@@ -88,6 +88,24 @@ def run_sweep(
             summary = summarize(cells, folder.records().values())
             summary.path, summary.searched = place, bool(plan.space)
             summary.save(place / SUMMARY)
+    return summary
+
+
+def load(folder: str | Path) -> Summary:
+    """The table of the sweep in ``folder``, as far as it has come; nothing is trained.
+
+    ::
+
+        ds.sweeps.load("sweeps/beta").to_frame()
+    """
+    place = Path(folder)
+    plan, data = Plan.read(place), DataSummary.read(place)
+    if plan is None or data is None:
+        raise ValueError(
+            f"no sweep at {place}: name the folder that `dissensus sweep` or ds.sweeps.sweep wrote"
+        )
+    summary = summarize(plan.cells(data.task), CellFolder(place / CELLS).records().values())
+    summary.path, summary.searched = place, bool(plan.space)
     return summary
 
 

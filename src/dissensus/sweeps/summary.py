@@ -15,8 +15,11 @@ from dissensus.sweeps.selection import select_among_records
 from dissensus.verbs import Result
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import RenderableType
     from rich.table import Table
+
+    from dissensus.plots import Series
 
 __all__ = ["Row", "Spread", "Summary", "summarize"]
 
@@ -80,7 +83,7 @@ class Row:
         return {**values, "verdicts": self.verdicts}
 
 
-@dataclass
+@dataclass(repr=False)
 class Summary(Result):
     """All rows; one is chosen by validation ERR, never by test data: see ``sweeps/selection.py``.
 
@@ -111,6 +114,11 @@ class Summary(Result):
         """How many cells there are."""
         return sum(row.repeats for row in self.rows)
 
+    def headline(self) -> str:
+        """How many cells are done, and the best point."""
+        best = "" if self.best is None else f", best by validation: {self.best.label}"
+        return f"{self.done} of {self.total} cells done{best}"
+
     def to_dict(self) -> dict[str, Any]:
         """The content of ``summary.json``."""
         best = self.best
@@ -136,6 +144,23 @@ class Summary(Result):
             }
             for row in self.rows
         ]
+
+    def plot(self) -> Figure:
+        """Validation and test ERR, DIV and accuracy along the first numeric axis of the grid.
+
+        Other settings have a line each; bands are ± one standard deviation over repeats.
+        """
+        from dissensus.plots import Panel, Plot, draw
+
+        keys = list(self.rows[0].point) if self.rows else []
+        numeric = [k for k in keys if all(_is_number(row.point[k]) for row in self.rows)]
+        axis = next(iter([*numeric, *keys]), "settings")
+        panels = []
+        for heading, part, name, _ in _COLUMNS:
+            there = [row for row in self.rows if name in getattr(row, part)]
+            if there:
+                panels.append(Panel(axis, heading, _lines(there, axis, part, name)))
+        return draw(Plot(panels))
 
     def display(self) -> Iterator[RenderableType]:
         """The table, the best point, and what was written."""
@@ -200,6 +225,32 @@ _COLUMNS = (
     ("test DIV", "test", "diversity", "{:.4f}"),
     ("test accuracy", "test", "accuracy", "{:.2%}"),
 )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _lines(rows: Sequence[Row], axis: str, part: str, name: str) -> list[Series]:
+    """A metric along ``axis``: for each choice of the other settings a line, points over names."""
+    from dissensus.plots import Series
+
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        rest = {key: value for key, value in row.point.items() if key != axis}
+        groups.setdefault(label(rest) if rest else "", []).append(row)
+    lines = []
+    for style, (others, group) in enumerate(groups.items()):
+        values = [row.point.get(axis, row.label) for row in group]
+        numeric = all(_is_number(value) for value in values)
+        x = values if numeric else [format_value(value) for value in values]
+        spreads = [getattr(row, part)[name] for row in group]
+        means, sds = [spread.mean for spread in spreads], [spread.sd or 0.0 for spread in spreads]
+        low = [mean - sd for mean, sd in zip(means, sds, strict=True)]
+        high = [mean + sd for mean, sd in zip(means, sds, strict=True)]
+        band: dict[str, Any] = {"low": low, "high": high} if any(sds) else {}
+        lines.append(Series(others, x, means, style, "line" if numeric else "points", **band))
+    return lines
 
 
 def _format(spread: Spread | None, form: str) -> str:

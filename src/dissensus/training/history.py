@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from dissensus.ensemble import Ensemble
+from dissensus.tabular import Tabular
 from dissensus.training.recipe import SELECTIONS, Recipe
 
 __all__ = ["History", "RunState", "TensorBoard", "select"]
 
 
-@dataclass
-class History:
+@dataclass(repr=False)
+class History(Tabular):
     """A finished run: one record for each epoch, the best epoch, and how training ended."""
 
     epochs: list[dict[str, Any]] = field(default_factory=list)
@@ -27,6 +28,29 @@ class History:
         """One metric over all epochs, such as ``"val/accuracy"`` or ``"train/diversity"``."""
         part, _, key = name.partition("/")
         return [record[part][key] for record in self.epochs]
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each epoch; columns such as ``val/accuracy``, those of members last."""
+        return [_flat(record) for record in self.epochs]
+
+    def headline(self) -> str:
+        """How many epochs, which one is the best, and how it ended."""
+        ended = "" if self.ended == "epochs" else f", ended by {self.ended}"
+        return f"{len(self.epochs)} epochs, best epoch: {self.best_epoch}{ended}"
+
+
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    """An epoch's values by name: ``val/accuracy``, of a member ``val/per_member_error/0``."""
+    values: dict[str, Any] = {}
+    members: dict[str, Any] = {}
+    for part, metrics in record.items():
+        for key, value in metrics.items() if isinstance(metrics, dict) else [("", metrics)]:
+            name = f"{part}/{key}" if key else part
+            if isinstance(value, list):
+                members |= {f"{name}/{member}": own for member, own in enumerate(value)}
+            else:
+                values[name] = value
+    return values | members
 
 
 @dataclass
@@ -125,14 +149,8 @@ class TensorBoard:
         if self._writer is None:
             # An epoch that a kill made run twice is drawn once.
             self._writer = self._writer_class(str(self.folder), purge_step=epoch)
-        curves: dict[str, Any] = {}
-        for part, metrics in record.items():
-            for name, value in metrics.items() if isinstance(metrics, dict) else ():
-                if isinstance(value, list):
-                    curves |= {f"{part}/{name}/{member}": own for member, own in enumerate(value)}
-                else:
-                    curves[f"{part}/{name}"] = value
-        for name, value in curves.items():
-            if value is not None:  # None: a member that no batch of the epoch used
+        for name, value in _flat(record).items():
+            # Of metrics alone; None is a member that no batch of the epoch used.
+            if "/" in name and value is not None:
                 self._writer.add_scalar(name, float(value), epoch)
         self._writer.flush()

@@ -1,0 +1,176 @@
+"""Plots of results: what ``result.plot()`` draws, by the type of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dissensus.calibration import Calibration, Reliability
+from dissensus.decomposition import Decomposition
+from dissensus.detection import Detection, RocCurve, Study
+from dissensus.diagnostics import Diagnosis
+from dissensus.plots.attacks import accuracy_plot
+from dissensus.plots.detection import roc_line, roc_panel, roc_plot
+from dissensus.plots.plot import Panel, Plot, Rule, Series
+from dissensus.plots.render_matplotlib import draw
+from dissensus.robustness import Curve, Outcome, Robustness
+from dissensus.robustness.detection import AdversarialDetection
+from dissensus.training import History
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["PLOTS", "plot_result"]
+
+_TERMS = {"ensemble_error": "ERR", "member_error": "mean ERR", "diversity": "DIV"}
+
+
+def plot_result(result: object) -> Figure:
+    """Draw ``result`` as :data:`PLOTS` says."""
+    if type(result) not in PLOTS:
+        known = ", ".join(kind.__name__ for kind in PLOTS)
+        raise TypeError(
+            f"{type(result).__name__} has no plot, but its to_frame(); {known} have one"
+        )
+    return draw(PLOTS[type(result)](result))
+
+
+def _history(history: History) -> Plot:
+    """Each metric after each epoch, on training and validation data; a line at the best epoch."""
+    panels = []
+    epochs = [record["epoch"] for record in history.epochs]
+    best = [Rule("x", history.best_epoch)] if history.best_epoch else []
+    for key, name in {**_TERMS, "accuracy": "accuracy"}.items():
+        lines = [
+            Series(part, epochs, history.column(f"{part}/{key}"), style)
+            for style, part in enumerate(("train", "val"))
+            if all(key in record.get(part, {}) for record in history.epochs)
+        ]
+        if lines:
+            panels.append(Panel("epoch", name, lines, rules=best))
+    return Plot(panels, "Metrics after each epoch")
+
+
+def _decomposition(found: Decomposition) -> Plot:
+    """ERR, mean ERR and DIV beside the error of each member."""
+    terms = Series(
+        "", list(_TERMS.values()), [float(getattr(found, key)) for key in _TERMS], 0, "bars"
+    )
+    names = [str(member) for member in range(len(found.per_member))]
+    members = Series("", names, found.per_member.tolist(), 1, "bars")
+    return Plot([Panel("", found.loss, [terms]), Panel("member", found.loss, [members])])
+
+
+def _diagnosis(diagnosis: Diagnosis) -> Plot:
+    """ERR, mean ERR and DIV of each split, and how ERR rises as members are left out."""
+    bars = [
+        Series(split, list(_TERMS.values()), [getattr(terms, key) for key in _TERMS], style, "bars")
+        for style, (split, terms) in enumerate(diagnosis.explosion.items())
+    ]
+    panels = [Panel("", diagnosis.loss, bars, diagnosis.verdict.word)]
+    drops = [drop for drop in diagnosis.codependence.drops if np.isfinite(drop.relative)]
+    if drops:
+        dropped = [float(drop.dropped) for drop in drops]
+        rises = Series(diagnosis.judged_on, dropped, [drop.relative for drop in drops], "ink")
+        panels.append(Panel("members left out", "rise of ERR", [rises], y_percent=True))
+    return Plot(panels)
+
+
+def _detection(found: Detection) -> Plot:
+    """Each measure with its interval."""
+    rows = found.to_rows()
+    names, values = [row["measure"] for row in rows], [row["value"] for row in rows]
+    intervals = _intervals([row["low"] for row in rows], [row["high"] for row in rows])
+    points = Series("", names, values, 0, "points", **intervals)
+    title = f"{found.id_count} ID, {found.ood_count} OOD"
+    return Plot([Panel("", "", [points], title, horizontal=True)])
+
+
+def _intervals(low: Sequence[float], high: Sequence[float]) -> dict[str, Any]:
+    return {"low": low, "high": high} if np.isfinite([*low, *high]).all() else {}
+
+
+def _roc(curves: Mapping[str, RocCurve], title: str = "") -> Panel:
+    lines = [
+        roc_line(name, curve.false_positive_rate.numpy(), curve.true_positive_rate.numpy(), style)
+        for style, (name, curve) in enumerate(curves.items())
+    ]
+    return roc_panel(lines, title, legend="lower right")
+
+
+def _adversarial(found: AdversarialDetection) -> Plot:
+    """ROC curves of the best scores, and of those whose attack hides from them."""
+    best = sorted(found.curves, key=lambda name: -found.plain[name].auroc)[:6]
+    parts = {"plain attack": (best, found.plain, found.curves)}
+    parts["attack that hides"] = (list(found.adaptive), found.adaptive, found.adaptive_curves)
+    panels = [
+        _roc({f"{name} {measures[name].auroc:.3f}": curves[name] for name in names}, title)
+        for title, (names, measures, curves) in parts.items()
+        if names
+    ]
+    return Plot(panels, columns=len(panels), size=(3.2, 3.0), share_y="all")
+
+
+def _reliability(tables: Mapping[str, Reliability]) -> Plot:
+    """Accuracy against confidence, bin by bin; on the diagonal they are equal."""
+    lines = []
+    for style, (name, table) in enumerate(tables.items()):
+        filled = table.count > 0
+        points = (table.confidence[filled].tolist(), table.accuracy[filled].tolist())
+        lines.append(Series(f"{name}, ECE {table.ece:.3f}", *points, style))
+    even = Series("calibrated", [0.0, 1.0], [0.0, 1.0], "muted", dash="dashed", markers=False)
+    ends = (0.0, 1.02)
+    labels = ("confidence", "accuracy", [*lines, even])
+    return Plot([Panel(*labels, square=True, y_range=ends, legend="upper left")], size=(3.2, 3.0))
+
+
+def _robustness(robustness: Robustness) -> Plot:
+    """Accuracy under each attack; against ε, steps and restarts where that was measured."""
+    curves = accuracy_plot(robustness)
+    panels = [_attacks(robustness), *(curves.panels if curves is not None else ())]
+    return Plot(panels, columns=len(panels), size=(4.2, 3.4))
+
+
+def _attacks(robustness: Robustness) -> Panel:
+    accuracies = {"none": robustness.clean_accuracy}
+    accuracies |= {row.label: row.outcome.accuracy for row in robustness.rows}
+    accuracies["worst case"] = robustness.accuracy
+    values = list(accuracies.values())
+    ends = _intervals([value.low for value in values], [value.high for value in values])
+    points = Series("", list(accuracies), [float(value) for value in values], 0, "points", **ends)
+    return Panel("", "accuracy", [points], horizontal=True, y_range=(0.0, 1.02))
+
+
+def _curve(curve: Curve) -> Plot:
+    line = Series(curve.attack, curve.values, curve.accuracy)
+    return Plot([Panel(curve.over, "accuracy", [line], curve.attack, y_range=(0.0, 1.02))])
+
+
+def _outcome(outcome: Outcome) -> Plot:
+    """The share of examples that no change of at most this size broke."""
+    norm = (outcome.attack.budget() or ("l2", 0.0))[0]
+    sizes = outcome.distances[norm][outcome.broken].sort().values.tolist()
+    x = [0.0, *sizes]
+    y = [1.0, *(1 - (place + 1) / len(outcome) for place in range(len(sizes)))]
+    line = Series(outcome.attack.spec(), x, y, markers=False)
+    labels = (f"size of the change ({norm})", "accuracy", [line], outcome.attack.spec())
+    return Plot([Panel(*labels, y_range=(0.0, 1.02))])
+
+
+#: What is drawn of each type of result.
+PLOTS: dict[type, Callable[[Any], Plot]] = {
+    History: _history,
+    Decomposition: _decomposition,
+    Diagnosis: _diagnosis,
+    Detection: _detection,
+    RocCurve: lambda curve: Plot([_roc({curve.headline(): curve})], size=(3.2, 3.0)),
+    Study: roc_plot,
+    Calibration: lambda found: _reliability({"width": found.width, "mass": found.mass}),
+    Reliability: lambda table: _reliability({"bins": table}),
+    Robustness: _robustness,
+    Curve: _curve,
+    Outcome: _outcome,
+    AdversarialDetection: _adversarial,
+}
