@@ -74,6 +74,8 @@ def test_the_sweep_shows_means_with_bands(contents: Contents, folders: Path) -> 
     share = panel_of(plot, place=3).series[0]
     shares = [row["diagnosis"]["debiased_share"]["mean"] for row in summary["rows"]]
     assert list(share.y) == pytest.approx(shares)
+    chosen = f"{summary['best']['label']}, {summary['chosen_by']}"
+    assert f"In beta, validation data choose {chosen}." in plot.lead
 
 
 def test_runs_with_three_beta_are_a_sweep_too(contents: Contents) -> None:

@@ -71,11 +71,18 @@ def beta_sweep(contents: Contents) -> Figure | None:
         "is shaded with all that are not distinguishable from it, repeat by repeat."
     )
     bands = bands if repeated else ""
+    choices = "".join(
+        f" In {sweep.name}, validation data choose {sweep.choice}."
+        for sweep in dict.fromkeys(sweep for sweep, _ in chosen)
+        if sweep.choice
+    )
     return Figure(
         "beta-sweep",
         "From independent to joint training",
         "With β = 0 each member is trained on its own, with β = 1 only the ensemble is trained. "
-        "ERR is the ensemble's error, mean ERR that of its members, DIV the difference." + bands,
+        "ERR is the ensemble's error, mean ERR that of its members, DIV the difference."
+        + bands
+        + choices,
         views,
         ("sweep", "at", *_NAMES.values(), "verdicts"),
         [row for sweep, line in chosen for row in _sweep_rows(sweep, line)],

@@ -260,7 +260,10 @@ class SweepLine:
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """A grid along ``axis``; ``held_out`` has outputs for the same rows at each point."""
+    """A grid along ``axis``; ``held_out`` has outputs for the same rows at each point.
+
+    ``choice`` is the point that validation data choose, and why; empty if there is none.
+    """
 
     name: str
     file: Path
@@ -269,6 +272,7 @@ class Sweep:
     repeats: int
     lines: tuple[SweepLine, ...]
     held_out: Mapping[float, HeldOut] = field(default_factory=dict)
+    choice: str = ""
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,7 @@ def read_sweep(path: Path, log: Log) -> Sweep:
         int(config.get("sweep", {}).get("repeats", 1)),
         tuple(lines),
         _held_out(path, cells, axis, lines[0].label if lines else ""),
+        ", ".join(text for key in ("best.label", "chosen_by") if (text := summary.text(key))),
     )
 
 
