@@ -45,7 +45,7 @@ from dissensus.training import Training, predict
 from dissensus.training import fit as train
 from dissensus.training.fit import name_objective
 
-__all__ = ["BETAS", "DiverseEstimator"]
+__all__ = ["BETAS", "DiverseEstimator", "takes_pieces"]
 
 #: The β that ``beta="auto"`` tries where no others are given.
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -201,14 +201,10 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """One pass over the rows, from the weights and the optimiser's moments of the last one."""
-        if isinstance(self.beta, str):
-            raise ValueError(
-                f"partial_fit cannot search for beta, got {self.beta!r}; give a number"
-            )
         rows, _ = self._rows(X, y, sample_weight)
         objective = objective_of(self.objective, self._loss)
         if self.beta is not None:
-            self.beta_ = float(self.beta)
+            self.beta_ = float(self.beta)  # a number: see takes_pieces
             objective = with_beta(objective, self.beta_)
         once = {"early_stopping": False, "max_iter": 1, "schedule": "constant"}
         training = self._training(rows, objective, self._seed(), **once)
@@ -417,6 +413,15 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         if X_train is not None:
             train = self.member_outputs(X_train), self._known_targets(y_train)
         return diagnose(train, test, loss=self._loss, combine=self.ensemble_.combine)
+
+
+def takes_pieces(estimator: DiverseEstimator) -> bool:
+    """Whether there is a ``partial_fit``; raises if not, as ``available_if`` wants it."""
+    if isinstance(estimator.beta, str):
+        raise AttributeError(
+            f"partial_fit cannot search for beta, got {estimator.beta!r}; give beta a number"
+        )
+    return True
 
 
 def _loss(record: dict[str, Any]) -> float:

@@ -10,13 +10,14 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.class_weight import compute_class_weight
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from dissensus.objectives import Objective
 from dissensus.outputs import combined_log_probs
-from dissensus.sklearn.base import BETAS, DiverseEstimator
+from dissensus.sklearn.base import BETAS, DiverseEstimator, takes_pieces
 from dissensus.sklearn.rows import Floats
 
 __all__ = ["DiverseClassifier", "DiverseRegressor"]
@@ -149,6 +150,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         chosen: Floats = each[labels]
         return chosen
 
+    @available_if(takes_pieces)  # type: ignore[untyped-decorator]
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> DiverseClassifier:
@@ -233,6 +235,7 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
     def _known_targets(self, y: Any) -> Tensor:
         return torch.from_numpy(np.array(y, dtype=np.float64).reshape(len(y), -1))
 
+    @available_if(takes_pieces)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> DiverseRegressor:
         """Train one pass over ``(X, y)``, from where the last call ended.
 
