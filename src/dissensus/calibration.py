@@ -3,7 +3,8 @@
 :func:`nll` and :func:`brier_score` are functions of the members' logits; :func:`reliability` and
 :func:`ece` of the combined probabilities ``[batch, classes]``, as ``dissensus.combine`` gives them;
 :func:`calibration` is all of them at once. :func:`fit_temperature` and
-:func:`fit_member_temperatures` find temperatures, :func:`apply_temperature` applies them.
+:func:`fit_member_temperatures` find temperatures, :func:`apply_temperature` applies them. Members'
+probabilities in place of logits are refused unless ``space="probs"`` says that they are such.
 
 Fit a temperature on **validation** data, which did not train the members, and report calibration
 on **test** data, which did neither: an ECE on the data a temperature was fitted on is too good.
@@ -22,7 +23,13 @@ import torch
 from torch import Tensor
 
 from dissensus.losses import check_loss, check_loss_inputs, errors, zero_one
-from dissensus.outputs import check_finite, check_targets, check_weights, combined_log_probs
+from dissensus.outputs import (
+    check_finite,
+    check_targets,
+    check_weights,
+    combined_log_probs,
+    to_logits,
+)
 from dissensus.tabular import Tabular
 
 __all__ = [
@@ -46,6 +53,7 @@ def nll(
     targets: Tensor,
     combine: str = "probability",
     weights: Tensor | None = None,
+    space: str = "logits",
 ) -> Tensor:
     """The ensemble's mean negative log-likelihood ``−mean_n log p̄(y_n | x_n)``, a scalar.
 
@@ -55,7 +63,7 @@ def nll(
     >>> nll(torch.zeros(3, 4, 10), torch.arange(4)).exp()
     tensor(10.)
     """
-    _check_inputs(logits, targets, combine, weights)
+    logits = _check_inputs(logits, targets, combine, weights, space)
     return errors(logits, targets, "cross_entropy", combine, weights).ensemble.mean()
 
 
@@ -64,6 +72,7 @@ def brier_score(
     targets: Tensor,
     combine: str = "probability",
     weights: Tensor | None = None,
+    space: str = "logits",
 ) -> Tensor:
     """The ensemble's mean Brier score ``mean_n ‖p̄(x_n) − y_n‖²``, a scalar in [0, 2].
 
@@ -73,7 +82,7 @@ def brier_score(
     >>> brier_score(torch.zeros(3, 4, 2), torch.zeros(4, dtype=torch.long))
     tensor(0.5000)
     """
-    _check_inputs(logits, targets, combine, weights)
+    logits = _check_inputs(logits, targets, combine, weights, space)
     return errors(logits, targets, "brier", combine, weights).ensemble.mean()
 
 
@@ -189,13 +198,14 @@ def calibration(
     combine: str = "probability",
     weights: Tensor | None = None,
     bins: int = 15,
+    space: str = "logits",
 ) -> Calibration:
     """Accuracy, NLL, Brier score and both ECEs of the ensemble, with their reliability tables.
 
     >>> print(calibration(torch.zeros(2, 4, 2), torch.tensor([0, 0, 0, 1])).summary())
     accuracy 0.7500, NLL 0.6931, Brier 0.5000, ECE 0.2500 (equal width) and 0.2500 (equal mass)
     """
-    _check_inputs(logits, targets, combine, weights)
+    logits = _check_inputs(logits, targets, combine, weights, space)
     logits = logits.detach()
     probs = combined_log_probs(logits, combine, weights).exp()
     width, mass = (reliability(probs, targets, bins, scheme) for scheme in ("width", "mass"))
@@ -227,11 +237,15 @@ BINNINGS: dict[str, Callable[[Tensor, int, torch.dtype], Tensor]] = {
 }
 
 
-def _check_inputs(logits: Tensor, targets: Tensor, combine: str, weights: Tensor | None) -> None:
-    """Raise unless logits, targets and weights fit together."""
+def _check_inputs(
+    logits: Tensor, targets: Tensor, combine: str, weights: Tensor | None, space: str
+) -> Tensor:
+    """The logits of outputs in ``space``; raises unless they, targets and weights fit together."""
     check_loss("cross_entropy", combine)
+    logits = to_logits(logits, space)
     check_loss_inputs(logits, targets, "cross_entropy")
     check_weights(weights, logits.shape[0])
+    return logits
 
 
 def _check_probs(probs: Tensor) -> None:
@@ -260,7 +274,7 @@ class TemperatureAtBound(UserWarning):
     """No finite temperature is best on these data; the bound was returned."""
 
 
-def apply_temperature(logits: Tensor, temperature: Tensor | float) -> Tensor:
+def apply_temperature(logits: Tensor, temperature: Tensor | float, space: str = "logits") -> Tensor:
     """``logits_j / T_j``: one temperature for all members, or one each ``[members]``.
 
     Each member's own prediction stays what it was. So does the ensemble's for one shared T and
@@ -270,6 +284,7 @@ def apply_temperature(logits: Tensor, temperature: Tensor | float) -> Tensor:
     tensor([[[1., 2.]],
             [[1., 2.]]])
     """
+    logits = to_logits(logits, space)
     kind = torch.promote_types(logits.dtype, torch.float32)  # a half cannot hold every temperature
     temperature = torch.as_tensor(temperature, dtype=kind, device=logits.device)
     if tuple(temperature.shape) not in ((), (logits.shape[0],)):
@@ -291,6 +306,7 @@ def fit_temperature(
     weights: Tensor | None = None,
     *,
     bounds: tuple[float, float] = (1e-2, 1e6),
+    space: str = "logits",
 ) -> Tensor:
     """The temperature that minimises the *ensemble's* NLL on validation data, in float64.
 
@@ -311,7 +327,7 @@ def fit_temperature(
     >>> torch.sigmoid(8.0 / T).round(decimals=4)
     tensor(0.7500, dtype=torch.float64)
     """
-    _check_inputs(logits, targets, combine, weights)
+    logits = _check_inputs(logits, targets, combine, weights, space)
     _check_bounds(bounds)
     loss = partial(_scaled_nll, logits.detach(), targets, combine, weights)
     best, value = _best_shared(loss, bounds)
@@ -323,7 +339,11 @@ def fit_temperature(
 
 
 def fit_member_temperatures(
-    logits: Tensor, targets: Tensor, *, bounds: tuple[float, float] = (1e-2, 1e6)
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    bounds: tuple[float, float] = (1e-2, 1e6),
+    space: str = "logits",
 ) -> Tensor:
     """Temperatures ``[members]`` in float64, each minimising that member's *own* NLL.
 
@@ -335,7 +355,7 @@ def fit_member_temperatures(
     >>> (T[0] / T[1]).round(decimals=4)
     tensor(2., dtype=torch.float64)
     """
-    _check_inputs(logits, targets, "probability", None)
+    logits = _check_inputs(logits, targets, "probability", None, space)
     _check_bounds(bounds)
     best = [
         _best_shared(partial(_scaled_nll, member[None], targets, "probability", None), bounds)[0][0]

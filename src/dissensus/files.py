@@ -258,13 +258,16 @@ def write_npz(
 # ---- tensors ------------------------------------------------------------------------------------
 
 
-def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors by name, and the metadata of the header."""
+def read_safetensors(
+    path: str | Path, names: Iterable[str] | None = None
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors by name, all or those of ``names``, and the metadata of the header."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            wanted = file.keys() if names is None else names
+            tensors = {name: file.get_tensor(name) for name in wanted}
             return tensors, dict(file.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise _unreadable(path, "safetensors", error) from error

@@ -27,6 +27,7 @@ from dissensus.files import read_npz, read_safetensors, write_safetensors
 __all__ = [
     "COMBINATIONS",
     "KEY_HINT",
+    "SPACES",
     "Predictions",
     "array_names",
     "check_combination",
@@ -41,7 +42,10 @@ __all__ = [
     "combine",
     "combined_log_probs",
     "log_mean_exp",
+    "looks_like_probs",
     "majority_vote",
+    "stored_space",
+    "to_logits",
     "weighted_mean",
 ]
 
@@ -51,6 +55,16 @@ COMBINATIONS: dict[str, str] = {
     "score": "softmax of the members' mean logits",
     "mean": "mean of the members' outputs (regression)",
 }
+
+#: What a classifier's outputs may be; all but logits are converted by :func:`to_logits`.
+SPACES: dict[str, str] = {
+    "logits": "scores whose softmax are probabilities",
+    "log_probs": "logarithms of probabilities",
+    "probs": "probabilities",
+}
+
+#: Probabilities below the smallest normal float32 number, zero among them, count as that.
+_SMALLEST_PROB = 2.0**-126
 
 
 # ---- checks -------------------------------------------------------------------------------------
@@ -87,6 +101,32 @@ def check_logits(logits: Tensor, *, finite: bool = True) -> None:
         raise ValueError(
             f"logits must have at least two classes, got {tuple(logits.shape)}; a single-logit "
             "binary classifier is stacked as torch.cat([torch.zeros_like(z), z], -1)"
+        )
+    if finite:
+        _refuse_probs(logits)
+
+
+def looks_like_probs(outputs: Tensor) -> bool:
+    """Whether every row is non-negative and sums to 1: probabilities, passed for logits.
+
+    >>> looks_like_probs(torch.tensor([[[0.2, 0.8]]])), looks_like_probs(torch.zeros(1, 1, 2))
+    (True, False)
+    """
+    if outputs.shape[-1] < 2 or _unreadable(outputs):
+        return False
+    first = outputs[(0,) * (outputs.ndim - 1)]  # of logits, one row shows it
+    return all(
+        bool((rows >= 0).all()) and bool(((rows.double().sum(-1) - 1).abs() < 1e-3).all())
+        for rows in (first, outputs)
+    )
+
+
+def _refuse_probs(logits: Tensor) -> None:
+    if looks_like_probs(logits.detach()):
+        raise ValueError(
+            "the outputs look like probabilities, as every row is non-negative and sums to 1, but "
+            'logits are expected; pass space="probs" (--probs on the command line), or convert '
+            'them with dissensus.outputs.to_logits(probs, "probs")'
         )
 
 
@@ -212,6 +252,40 @@ def _unreadable(values: Tensor) -> bool:
     )
 
 
+# ---- probabilities into logits ------------------------------------------------------------------
+
+
+def to_logits(values: Tensor, space: str = "logits") -> Tensor:
+    """Logits from outputs ``[members, batch, classes]`` that are what ``space`` says.
+
+    ``"logits"`` come back as they are, unless they look like probabilities: then this raises. Of
+    ``"probs"`` it takes the logarithm, which is a logit up to a constant for each row; that is what
+    ``"log_probs"`` are already. A probability of 0 has no finite logarithm, so whatever is below
+    the smallest normal float32 number, 1.2e-38, counts as that: its cross-entropy is 87. Half
+    precision becomes float32.
+
+    >>> to_logits(torch.tensor([[[0.0, 1.0]]]), "probs").round(decimals=2)
+    tensor([[[-87.3400,   0.0000]]])
+    """
+    if space not in SPACES:
+        raise ValueError(f"space must be one of {', '.join(map(repr, SPACES))}, got {space!r}")
+    check_outputs(values, name=space, finite=False)
+    if space == "logits":
+        _refuse_probs(values)
+        return values
+    values = values.float() if values.element_size() < 4 else values
+    probs = values if space == "probs" else values.exp()
+    if not _unreadable(values) and not looks_like_probs(probs):
+        raise ValueError(
+            f"space={space!r} (--probs for probabilities) needs rows that are non-negative and sum "
+            f"to 1{'' if space == 'probs' else ' after exp'}, got values from "
+            f"{float(values.min()):.4g} to {float(values.max()):.4g}"
+        )
+    if space == "probs":
+        return probs.clamp_min(_SMALLEST_PROB).log()
+    return values.clamp_min(math.log(_SMALLEST_PROB))
+
+
 # ---- members into one prediction ----------------------------------------------------------------
 
 
@@ -247,11 +321,17 @@ def log_mean_exp(log_values: Tensor, weights: Tensor | None = None) -> Tensor:
     return (log_values + log_weights.reshape(-1, *[1] * (log_values.ndim - 1))).logsumexp(0)
 
 
-def combine(outputs: Tensor, how: str = "probability", weights: Tensor | None = None) -> Tensor:
+def combine(
+    outputs: Tensor,
+    how: str = "probability",
+    weights: Tensor | None = None,
+    space: str = "logits",
+) -> Tensor:
     """One prediction from all members: ``[members, batch, outputs]`` to ``[batch, outputs]``.
 
     ``how`` is ``"probability"`` or ``"score"`` (both return probabilities) or ``"mean"`` (returns
     the mean output, for regression). ``weights`` ``[members]`` are not negative and sum to 1.
+    ``space="probs"`` takes probabilities in place of logits.
 
     >>> logits = torch.tensor([[[0.0, 0.0]], [[0.0, math.log(3.0)]]])
     >>> combine(logits)                                   # mean of (½, ½) and (¼, ¾)
@@ -264,6 +344,7 @@ def combine(outputs: Tensor, how: str = "probability", weights: Tensor | None = 
         check_outputs(outputs)
         check_weights(weights, outputs.shape[0])
         return weighted_mean(outputs, weights)
+    outputs = to_logits(outputs, space)
     check_logits(outputs)
     check_weights(weights, outputs.shape[0])
     return combined_log_probs(outputs, how, weights).exp()
@@ -294,6 +375,8 @@ class Predictions:
 
     ``outputs`` is ``[members, batch, outputs]``; ``targets`` is ``[batch]`` integer labels,
     ``[batch, outputs]`` floats, or None where the truth is not known; ``meta`` is a JSON mapping.
+    ``meta={"space": "probs"}`` says that the outputs are probabilities; an ``.npz`` says it with an
+    array called ``space``.
     A file never holds code: safetensors, or an ``.npz`` read with ``allow_pickle=False``.
     """
 
@@ -316,6 +399,11 @@ class Predictions:
     def members(self) -> int:
         """How many members there are."""
         return self.outputs.shape[0]
+
+    @property
+    def space(self) -> str:
+        """What the outputs of a classifier are, a key of :data:`SPACES`."""
+        return str(self.meta.get("space", "logits"))
 
     def __len__(self) -> int:
         return self.outputs.shape[1]
@@ -375,17 +463,32 @@ def array_names(keys: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors, header = read_safetensors(path)
+    return tensors, _read_meta(path, header)
+
+
+def _read_meta(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
     try:
         meta = json.loads(header.get("meta", "{}"))
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}: its metadata is not JSON ({error})") from error
-    return tensors, meta if isinstance(meta, dict) else {"meta": meta}
+    return meta if isinstance(meta, dict) else {"meta": meta}
 
 
 def _read_npz(path: Path, wanted: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arrays of a file, those that are ``wanted`` as tensors."""
     arrays: dict[str, Any] = dict(read_npz(path))
     try:
-        return arrays | {n: torch.as_tensor(arrays[n]) for n in wanted if n in arrays}, {}
+        tensors = {name: torch.as_tensor(arrays[name]) for name in wanted if name in arrays}
     except TypeError as error:
         raise ValueError(f"{path} must hold numbers: {error}") from error
+    return arrays | tensors, {"space": str(arrays["space"])} if "space" in arrays else {}
+
+
+def stored_space(path: str | Path) -> str:
+    """What a file of predictions says that its outputs are; ``"logits"`` where it says nothing."""
+    path, meta = Path(path), {}
+    if path.is_file() and path.suffix == ".npz":
+        _, meta = _read_npz(path, ())
+    elif path.is_file():
+        meta = _read_meta(path, read_safetensors(path, ())[1])
+    return str(meta.get("space", "logits"))

@@ -120,8 +120,8 @@ def test_mistakes(
     np.savez(tmp_path / "nan.npz", outputs=broken, targets=targets)
     for words, sentence in [
         (["probs.npz"], "look like probabilities"),
-        (["probs.npz"], "pass --probs"),
-        (["logits.npz", "--probs"], "--probs needs rows"),
+        (["probs.npz"], "--probs on the command line"),
+        (["logits.npz", "--probs"], "needs rows that are non-negative and sum to 1"),
         (["bare.npz"], "got no targets"),
         (["o.npy"], "needs the targets beside it"),
         (["o.npy", "objects.npy"], "holds Python objects, which are never loaded"),

@@ -275,3 +275,27 @@ def test_mistakes_are_one_sentence(
         "ood", digits_run, *words, "--key", "outputs=x"
     )
     assert "have no module 'x'" in mistake("ood", digits_run, *words, "--features", "x")
+
+
+def test_files_of_probabilities(
+    dissensus: Callable[..., Any], mistake: Callable[..., str], digits_run: Path, tmp_path: Path
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for name, shift in (("known", 4.0), ("strange", 0.0)):
+        logits = torch.randn(3, 40, 6, generator=generator) + shift * torch.eye(6)[0]
+        np.savez(tmp_path / f"{name}.npz", outputs=logits.numpy())
+        probs = logits.softmax(-1).numpy()
+        (tmp_path / "probs").mkdir(exist_ok=True)
+        np.savez(tmp_path / "probs" / f"{name}.npz", outputs=probs)
+    words = ["--ood", "strange.npz", "--out", tmp_path / "out", "--json", *FEW]
+    words[1] = tmp_path / "strange.npz"
+    expected = json.loads(dissensus("ood", tmp_path / "known.npz", *words).out)["detection"]
+    words[1] = tmp_path / "probs" / "strange.npz"
+    known = tmp_path / "probs" / "known.npz"
+    assert "look like probabilities" in mistake("ood", known, *words)
+    found = json.loads(dissensus("ood", known, *words, "--probs").out)["detection"]
+    aurocs = {row["score"]: row["auroc"] for row in expected}
+    assert {"energy", "max_logit"} == aurocs.keys() - {row["score"] for row in found}
+    for row in found:
+        assert row["auroc"] == pytest.approx(aurocs[row["score"]], abs=1e-3)
+    assert "--probs is for files" in mistake("ood", digits_run, "--ood", "corrupt:5", "--probs")

@@ -115,7 +115,7 @@ def test_majority_vote_by_hand() -> None:
     # Votes 0, 1, 1, 2: class 1 wins. Truth 1: ERR = 0, mean ERR = ½: good diversity ½, the two who
     # disagree. Truth 0: ERR = 1, mean ERR = ¾: bad diversity −¼, the one who is right; member 3
     # disagrees with the wrong vote too, but is wrong itself and does not count.
-    logits = tensor(np.eye(3)[[0, 1, 1, 2]])[:, None]
+    logits = tensor(2 * np.eye(3)[[0, 1, 1, 2]])[:, None]
     for truth, wanted in [(1, 0.5), (0, -0.25), (2, -0.25)]:
         targets = torch.tensor([truth])
         assert dc.vote_diversity(logits, targets).item() == wanted
@@ -211,7 +211,7 @@ def test_vmap_equals_the_loop(loss: str, way: str, soft: bool) -> None:
 
 
 def test_the_summary_says_who_gains() -> None:
-    logits, targets = tensor(np.eye(3)[[0, 1, 1, 2]])[:, None], torch.tensor([1])
+    logits, targets = tensor(2 * np.eye(3)[[0, 1, 1, 2]])[:, None], torch.tensor([1])
     gain = dc.decompose(logits.requires_grad_(), targets, "zero_one", "vote")
     assert gain.summary() == (
         "Combining 4 members by vote takes 0.5 off their mean zero_one of 0.5, "

@@ -272,7 +272,7 @@ def test_q_statistic_by_hand() -> None:
     found = q_statistic(wrong)
     assert found[0, 1:4].tolist() == [0.8, -1, 0]
     assert found[4].isnan().all()
-    logits = torch.stack([~wrong, wrong], -1).double()  # wrong: says class 1
+    logits = 2 * torch.stack([~wrong, wrong], -1).double()  # wrong: says class 1
     split = dg.Split.of((logits, torch.zeros(8, dtype=torch.long)))
     pairs = dg.pairwise(split)
     torch.testing.assert_close(pairs.q_statistic, found, equal_nan=True)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from dissensus.losses import LossLike, check_loss, check_loss_inputs, errors, natural_combination
-from dissensus.outputs import check_outputs, check_weights, weighted_mean
+from dissensus.outputs import check_outputs, check_weights, to_logits, weighted_mean
 from dissensus.tabular import Tabular
 
 __all__ = [
@@ -79,6 +79,7 @@ def decompose(
     loss: LossLike = "cross_entropy",
     combine: str | None = None,
     weights: Tensor | None = None,
+    space: str = "logits",
 ) -> Decomposition:
     """Split the members' mean error into the ensemble's error and diversity.
 
@@ -91,7 +92,8 @@ def decompose(
     ``(prediction, target) -> [batch]``, which receives logits with ``combine="score"``,
     probabilities with ``"probability"`` and the outputs as they are with ``"mean"``. ``combine`` is
     ``"probability"``, ``"score"``, ``"mean"``, for the 0-1 loss also ``"vote"``; None takes the
-    loss's own: the mean for mse and callables, else ``"probability"``.
+    loss's own: the mean for mse and callables, else ``"probability"``. Probabilities in place of
+    logits are refused unless ``space="probs"`` (or ``"log_probs"``) says that they are such.
 
     DIV is never negative where the loss is convex in what is averaged: mse, cross-entropy in both
     ways, Brier with ``"probability"``. Elsewhere (Brier with ``"score"``, the 0-1 loss) Definition
@@ -106,6 +108,10 @@ def decompose(
     "Combining 2 members by mean takes 1 off their mean mse of 5, so the ensemble's is 4."
     """
     chosen = check_loss(loss, combine)
+    if chosen != "mean":
+        outputs = to_logits(outputs, space)
+    elif space != "logits":
+        raise ValueError(f"space={space!r} is for class probabilities, and outputs are averaged")
     check_loss_inputs(outputs, targets, loss)
     check_weights(weights, outputs.shape[0])
     terms = decomposition_terms(outputs, targets, loss, chosen, weights)

@@ -24,29 +24,30 @@ from typing import Any
 __all__ = ["default_score"]
 
 #: Objectives whose members, on unknown inputs, are less diverse than independent ones.
-_BY_OBJECTIVE = {"ldr": "energy", "divdis": "energy"}
+_AGREEING = ("ldr", "divdis")
 
 
-def default_score(trained: Any = None) -> str:
+def default_score(trained: Any = None, space: str = "logits") -> str:
     """The score to detect unknown inputs with: a name of ``SCORES``.
 
     ``trained`` is an ensemble, which knows its objective if :func:`dissensus.fit` trained it or
     :func:`dissensus.load` read it from a run; or an objective; or the text that names one. Where
-    nothing is known, the ensemble counts as one of independent members.
+    nothing is known, the ensemble counts as one of independent members. Probabilities have no
+    energy: where ``space`` is not ``"logits"``, entropy takes its place.
 
     >>> default_score(), default_score("ldr:strength=2"), default_score("ldr:regularizer=divdis")
     ('mutual_information', 'energy', 'mutual_information')
     """
     if getattr(trained, "combine", None) == "mean":
         return "variance"
+    best_of_one = "energy" if space == "logits" else "entropy"
     if getattr(trained, "members", None) == 1:
-        return "energy"
+        return best_of_one
     objective = getattr(trained, "objective", trained)  # that of an ensemble, or of a wrapper
     if isinstance(objective, str):
         name, _, settings = objective.lower().rpartition("/")[2].partition(":")
         term = dict(pair.partition("=")[::2] for pair in settings.split(",")).get("regularizer")
     else:
         name, term = type(objective).__name__.lower(), getattr(objective, "regularizer", None)
-    if term not in (None, "a2d"):
-        return "mutual_information"
-    return _BY_OBJECTIVE.get(name, "mutual_information")
+    agreeing = name in _AGREEING and term in (None, "a2d")
+    return best_of_one if agreeing else "mutual_information"

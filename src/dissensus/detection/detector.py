@@ -18,8 +18,9 @@ from dissensus.detection.default_scores import default_score
 from dissensus.detection.distances import DISTANCES, Distance
 from dissensus.detection.measures import threshold_at
 from dissensus.files import read_json, write_text
-from dissensus.outputs import check_outputs
+from dissensus.outputs import check_outputs, to_logits
 from dissensus.scores import NamedScore, at_temperature, parse
+from dissensus.scores.functions import check_scale
 
 __all__ = ["Detector"]
 
@@ -30,6 +31,7 @@ _FIELDS: dict[str, Any] = {
     "accept": float,
     "count": int,
     "quantiles": dict,
+    "space": str,
 }
 _SCORES_OF_DISAGREEMENT = ("mutual_information", "pds", "pds_sum", "unique", "disagreement")
 _QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
@@ -44,7 +46,8 @@ class Detector:
     function from logits to ``[batch]`` that rises with "more out of distribution"; by default what
     :func:`default_score` chooses for the ensemble.
     ``temperature`` divides the logits by what ``calibration.fit_temperature`` found. At most
-    ``batch_size`` examples run at once.
+    ``batch_size`` examples run at once. ``space="probs"`` is for an ensemble that returns
+    probabilities; without it such are refused.
 
     ``score`` may also be a fitted :class:`Mahalanobis` or :class:`NearestNeighbours`. It is given
     ``features(x)`` ``[batch, features]``, the inputs themselves where there is no ``features``;
@@ -68,10 +71,11 @@ class Detector:
         features: Callable[[Tensor], Tensor] | None = None,
         temperature: Tensor | float | None = None,
         batch_size: int = 1024,
+        space: str = "logits",
     ) -> None:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"batch_size must be a whole number above 0, got {batch_size!r}")
-        score = default_score(ens) if score is None else score
+        score = default_score(ens, space) if score is None else score
         self.distance = score if isinstance(score, Distance) else None
         if features is not None and self.distance is None:
             raise ValueError("features= is for a score of features; leave it out")
@@ -80,7 +84,7 @@ class Detector:
                 raise ValueError("a score of features has no temperature; leave it out")
             score = at_temperature(score, temperature)
         self.ens, self.features = ens, features
-        self.batch_size = batch_size
+        self.batch_size, self.space = batch_size, space
         self._score: Callable[[Tensor], Tensor] = parse(score) if isinstance(score, str) else score
         self.score_name = _name_of(self._score)
         self.threshold: float | None = None
@@ -137,6 +141,7 @@ class Detector:
             "accept": self.accept,
             "count": self.count,
             "quantiles": self.quantiles,
+            "space": self.space,
         }
         if self.distance is not None:
             self.distance.save(_distance_path(path))
@@ -164,7 +169,8 @@ class Detector:
         scorer = score or record["score"]
         if record["score"] in DISTANCES:
             scorer = DISTANCES[record["score"]].load(_distance_path(path))
-        detector = cls(ens, scorer, features=features, batch_size=batch_size)
+        how: dict[str, Any] = {"features": features, "batch_size": batch_size}
+        detector = cls(ens, scorer, space=record["space"], **how)
         detector.threshold, detector.accept = float(record["threshold"]), float(record["accept"])
         detector.count, detector.quantiles = record["count"], record["quantiles"]
         return detector
@@ -181,7 +187,7 @@ class Detector:
             )
             return scored
         outputs = self.ens(x)
-        check_outputs(outputs)
+        check_outputs(outputs, finite=self.space != "log_probs")
         if outputs.shape[1] != len(x):
             raise ValueError(
                 f"ens must return [members, batch, outputs] with a batch of {len(x)}, got "
@@ -192,6 +198,9 @@ class Detector:
                 f"{self.score_name} is 0 or constant for one member, so it detects nothing; pass a "
                 "score of one network, such as 'energy' or 'entropy'"
             )
+        if self.space != "logits":
+            check_scale(getattr(self._score, "name", ""), self.space)
+            outputs = to_logits(outputs, self.space)
         scores = self._score(outputs)
         if not isinstance(scores, Tensor) or tuple(scores.shape) != (len(x),):
             got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__

@@ -144,6 +144,7 @@ def diagnose(
     combine: str | None = None,
     weights: Tensor | None = None,
     seed: int = 0,
+    space: str | None = None,
 ) -> Diagnosis:
     """Say whether an ensemble's diversity is real or its members collude.
 
@@ -154,7 +155,7 @@ def diagnose(
     judged. Where no ``loss`` is given, integer targets mean cross-entropy, floating ones squared
     error (soft labels: ``loss="cross_entropy"``). ``combine`` is how the members are averaged,
     ``weights`` ``[members]`` with what weight. The draws of :func:`codependence` come from
-    ``seed``.
+    ``seed``. ``space="probs"`` says that outputs are probabilities; without it such are refused.
 
     >>> import torch
     >>> truth = torch.linspace(-1, 1, 40)[:, None]
@@ -169,7 +170,7 @@ def diagnose(
             f"pass diagnose(pred_test) or diagnose(pred_train, pred_test), got {got} predictions"
         )
     splits = {
-        name: Split.of(part, loss=loss, combine=combine, weights=weights)
+        name: Split.of(part, loss=loss, combine=combine, weights=weights, space=space)
         for name, part in zip(names, predictions, strict=True)
         if part is not None
     }
@@ -224,8 +225,6 @@ def _notes(splits: dict[str, Split], weights: Tensor | None) -> list[str]:
     first = next(iter(splits.values()))
     if weights is not None and len(weights) > first.members:
         notes.append(f"Members of weight 0 are left out: {len(weights) - first.members}.")
-    if not first.regression and all(looks_like_probs(s.outputs) for s in splits.values()):
-        notes.append("The outputs look like probabilities; logits are expected, so pass their log.")
     if first.regression and all(looks_like_probs(s.targets) for s in splits.values()):
         notes.append("The targets look like soft labels; pass loss='cross_entropy' if they are.")
     if any(math.isinf(explosion(split).ratio) for split in splits.values()):

@@ -286,7 +286,7 @@ def pairwise(split: Split) -> Pairwise:
     - ``q_statistic`` (Yule's Q): :func:`q_statistic`, for classes only;
     - ``unique_predictions``: the mean number of different predictions an example gets.
 
-    >>> logits = torch.eye(2)[torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])]   # predicted classes
+    >>> logits = 2 * torch.eye(2)[torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])]   # predicted classes
     >>> pairs = pairwise(Split.of((logits, torch.tensor([0, 0, 0, 1]))))
     >>> float(pairs.disagreement[0, 1]), pairs.unique_predictions
     (0.25, 1.25)

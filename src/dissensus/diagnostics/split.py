@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -16,11 +16,14 @@ from dissensus.losses import LossLike, check_loss
 from dissensus.outputs import (
     COMBINATIONS,
     Predictions,
+    check_finite,
     check_outputs,
     check_regression_targets,
     check_targets,
     check_weights,
     combine,
+    looks_like_probs,
+    to_logits,
 )
 
 __all__ = ["PredictionsLike", "Split", "looks_like_probs", "plain", "ratio"]
@@ -51,18 +54,26 @@ class Split:
         loss: LossLike | None = None,
         combine: str | None = None,
         weights: Tensor | None = None,
+        space: str | None = None,
     ) -> Split:
         """Check ``predictions``; where no ``loss`` is given, the targets say what is meant.
 
         Integer targets are labels (cross-entropy), floating ones a regression (mse), unless the
-        predictions say that they are combined as probabilities or scores: then soft labels.
+        predictions say that they are combined as probabilities or scores, or are such: then soft
+        labels. ``space`` says what the outputs are; None means what ``predictions`` say.
         """
-        outputs, targets, stored = _unpack(predictions)
-        check_outputs(outputs)
+        outputs, targets, meta = _unpack(predictions)
+        check_outputs(outputs, finite=False)
         check_weights(weights, outputs.shape[0])
-        combine = combine or stored
-        loss = loss or _natural_loss(targets, combine)
+        stored, space = meta.get("combine"), space or meta.get("space") or "logits"
+        combine = combine or (stored if stored in COMBINATIONS else None)
+        loss = loss or _natural_loss(targets, combine, space)
         combine = check_loss(loss, combine)
+        if combine != "mean":
+            outputs = to_logits(outputs, space)
+        elif space != "logits":
+            raise ValueError(f"space={space!r} (--probs) is for classes, and this is a regression")
+        check_finite(outputs, name="outputs")
         targets = _convert_targets(outputs, targets, loss, combine)
         count = len(outputs)
         members = torch.arange(count) if weights is None else torch.nonzero(weights).squeeze(1)
@@ -112,17 +123,6 @@ class Split:
         return self.outputs.softmax(-1) - truth, prediction - truth
 
 
-def looks_like_probs(outputs: Tensor) -> bool:
-    """Whether every row is non-negative and sums to 1: probabilities, passed for logits.
-
-    >>> looks_like_probs(torch.tensor([[[0.2, 0.8]]])), looks_like_probs(torch.zeros(1, 1, 2))
-    (True, False)
-    """
-    if outputs.shape[-1] < 2 or bool((outputs < 0).any()):
-        return False
-    return bool(((outputs.double().sum(-1) - 1).abs() < 1e-3).all())
-
-
 def ratio(part: float, whole: float) -> float:
     """``part / whole``; 0 where both are 0, infinite where only ``whole`` is.
 
@@ -149,12 +149,10 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _unpack(predictions: PredictionsLike) -> tuple[Tensor, Tensor, str | None]:
-    stored = None
+def _unpack(predictions: PredictionsLike) -> tuple[Tensor, Tensor, Mapping[str, Any]]:
+    meta: Mapping[str, Any] = {}
     if isinstance(predictions, Predictions):
-        outputs, targets = predictions.outputs, predictions.targets
-        way = predictions.meta.get("combine")
-        stored = way if way in COMBINATIONS else None
+        outputs, targets, meta = predictions.outputs, predictions.targets, predictions.meta
     elif isinstance(predictions, tuple) and len(predictions) == 2:
         outputs, targets = predictions
     else:
@@ -165,13 +163,13 @@ def _unpack(predictions: PredictionsLike) -> tuple[Tensor, Tensor, str | None]:
     if not isinstance(targets, Tensor):
         got = "none" if targets is None else type(targets).__name__
         raise ValueError(f"a diagnosis needs the targets as a tensor, got {got}")
-    return outputs, targets, stored
+    return outputs, targets, meta
 
 
-def _natural_loss(targets: Tensor, combine: str | None) -> str:
+def _natural_loss(targets: Tensor, combine: str | None, space: str) -> str:
     if combine is not None:
         return "mse" if combine == "mean" else "zero_one" if combine == "vote" else "cross_entropy"
-    return "mse" if targets.is_floating_point() else "cross_entropy"
+    return "mse" if targets.is_floating_point() and space == "logits" else "cross_entropy"
 
 
 def _convert_targets(outputs: Tensor, targets: Tensor, loss: LossLike, combine: str) -> Tensor:

@@ -207,7 +207,9 @@ def choose_scores(
 
 
 def check_detector(detector: Detector) -> None:
-    """Raise unless its score is a function of the members' outputs and its threshold is set."""
+    """Raise unless its score is a function of the members' logits and its threshold is set."""
+    if detector.space != "logits":
+        raise ValueError(f"the detector is of {detector.space}; export takes members with logits")
     if detector.score_name is None or detector.distance is not None:
         score = detector.score_name or "a function of your own"
         raise ValueError(

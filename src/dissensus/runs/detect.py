@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dissensus.files import write_csv, write_npz
 from dissensus.progress import ProgressBar
 from dissensus.records import environment, write_record
-from dissensus.runs.prediction_files import array_keys, keys_option
+from dissensus.runs.prediction_files import array_keys, keys_option, probs_option
 from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Detect:
     seed: int = option(0, "Seed of the bootstrap, of corruptions and of limits.")
     batch_size: int = option(512, "Rows at once.")
     keys: tuple[str, ...] | dict[str, Any] = keys_option()
+    probs: bool = probs_option()
     data_dir: Path | None = data_dir_option()
     trust: bool = trust_option()
     device: str = device_option()
@@ -277,8 +278,9 @@ def detect(
 def _detect_in_run(run: Path, options: Detect, bar: ProgressBar) -> MethodDetection:
     from dissensus.runs.scoring import set_up
 
-    if options.keys:
-        raise ValueError(f"--key is for files of predictions, and {run} is not one")
+    if options.keys or options.probs:
+        flag = "--key" if options.keys else "--probs"
+        raise ValueError(f"{flag} is for files of predictions, and {run} is not one")
     bar.update(note="loading")
     setup = set_up(run, options)
     study, accuracy = setup.measure(bar)
@@ -288,13 +290,17 @@ def _detect_in_run(run: Path, options: Detect, bar: ProgressBar) -> MethodDetect
 def _detect_in_files(known: Path, options: Detect, bar: ProgressBar) -> MethodDetection:
     """Scores of files of predictions, read in pieces; only those that outputs alone give."""
     from dissensus.detection import DEFAULT_SCORES, DISTANCE_SCORES, compare
+    from dissensus.outputs import stored_space
     from dissensus.scores import score_file
+    from dissensus.scores.functions import SCORES_OF_LOGITS
 
     names = options.score_names
     impossible = [n for n in names if n in DISTANCE_SCORES or n.endswith(":temperature=fit")]
     if impossible:
         raise ValueError(f"{', '.join(impossible)} cannot be computed from predictions alone")
-    names = names or [n for n in DEFAULT_SCORES if n not in DISTANCE_SCORES]
+    space = "probs" if options.probs else stored_space(known)
+    lost = DISTANCE_SCORES if space == "logits" else (*DISTANCE_SCORES, *SCORES_OF_LOGITS)
+    names = names or [n for n in DEFAULT_SCORES if n not in lost]
     files = [known, *map(Path, options.sets)]
     if len({file.stem for file in files}) < len(files):
         raise ValueError("two files have the same name; rename one of them")
@@ -302,7 +308,11 @@ def _detect_in_files(known: Path, options: Detect, bar: ProgressBar) -> MethodDe
     for file in files:
         bar.update(note=f"scoring {file.name}")
         by_name = score_file(
-            file, names, keys=keys, progress=lambda row, rows: bar.update(row, total=rows)
+            file,
+            names,
+            keys=keys,
+            space="probs" if options.probs else None,
+            progress=lambda row, rows: bar.update(row, total=rows),
         )
         scores[file.stem] = {score: values.double() for score, values in by_name.items()}
     study = compare(scores, known.stem, bootstrap=options.bootstrap, seed=options.seed)

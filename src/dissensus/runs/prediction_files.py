@@ -13,7 +13,14 @@ from dissensus.verbs import option
 if TYPE_CHECKING:
     from dissensus.outputs import Predictions
 
-__all__ = ["PANEL", "PredictionOptions", "array_keys", "keys_option", "read_predictions"]
+__all__ = [
+    "PANEL",
+    "PredictionOptions",
+    "array_keys",
+    "keys_option",
+    "probs_option",
+    "read_predictions",
+]
 
 PANEL = "Files of predictions"
 
@@ -27,6 +34,11 @@ def keys_option() -> Any:
         metavar="ARRAY=NAME",
         panel=PANEL,
     )
+
+
+def probs_option() -> Any:
+    """The option ``probs`` of verbs that read files of predictions."""
+    return option(False, "Outputs are probabilities: take their log.", panel=PANEL)
 
 
 def array_keys(keys: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
@@ -54,7 +66,7 @@ class PredictionOptions:
 
     keys: tuple[str, ...] | dict[str, Any] = keys_option()
     regression: bool = option(False, "Outputs are values; the loss is mse.", panel=PANEL)
-    probs: bool = option(False, "Outputs are probabilities: take their log.", panel=PANEL)
+    probs: bool = probs_option()
     combine: str | None = option(
         None, "How members are averaged: probability, score, mean.", panel=PANEL
     )
@@ -66,8 +78,12 @@ class PredictionOptions:
 
 
 def read_predictions(paths: Sequence[Path], options: PredictionOptions) -> Predictions:
-    """Logits, or values, with targets from one file, or from two ``.npy`` files."""
-    return _to_logits(_read(paths, array_keys(options.keys)), options)
+    """Predictions with targets from one file, or from two ``.npy`` files; they know their space."""
+    from dissensus.outputs import Predictions
+
+    found = _read(paths, array_keys(options.keys))
+    meta = {**found.meta, "space": "probs"} if options.probs else found.meta
+    return Predictions(found.outputs, found.targets, meta)
 
 
 def _read(paths: Sequence[Path], keys: dict[str, str]) -> Predictions:
@@ -99,30 +115,3 @@ def _read(paths: Sequence[Path], keys: dict[str, str]) -> Predictions:
     if predictions.targets is None:
         raise ValueError(f"{paths[0]} must hold outputs and targets, got no targets; {KEY_HINT}")
     return predictions
-
-
-def _to_logits(predictions: Predictions, options: PredictionOptions) -> Predictions:
-    """Log-probabilities if the option ``probs`` is set; an error where it should have been."""
-    from dissensus.diagnostics import looks_like_probs
-    from dissensus.outputs import Predictions
-
-    outputs, targets = predictions.outputs, predictions.targets
-    assert targets is not None
-    loss, combine = options.loss_name, options.combine
-    if not options.probs:
-        values = targets.is_floating_point() and predictions.meta.get("combine", "mean") == "mean"
-        regression = loss == "mse" or combine == "mean" or (loss is combine is None and values)
-        if not regression and looks_like_probs(outputs):
-            raise ValueError(
-                "the outputs look like probabilities, as every row is non-negative and sums to 1, "
-                "but logits are expected; pass --probs to take their log"
-            )
-        return predictions
-    if not looks_like_probs(outputs):
-        raise ValueError(
-            "--probs needs rows that are non-negative and sum to 1, got values from "
-            f"{float(outputs.min()):.4g} to {float(outputs.max()):.4g}"
-        )
-    # A probability of 0 has no log; this floor keeps its loss large and finite.
-    logs = outputs.double().clamp_min(1e-12).log()
-    return Predictions(logs, targets, predictions.meta)

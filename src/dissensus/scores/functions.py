@@ -13,7 +13,13 @@ from torch import Tensor
 
 from dissensus.decomposition import ambiguity
 from dissensus.diversity import log_determinant, log_ensemble_diversity
-from dissensus.outputs import check_logits, check_outputs, check_weights, weighted_mean
+from dissensus.outputs import (
+    check_logits,
+    check_outputs,
+    check_weights,
+    to_logits,
+    weighted_mean,
+)
 
 __all__ = [
     "SCORES",
@@ -38,15 +44,18 @@ __all__ = [
 class View:
     """Quantities of one batch that scores share, each computed once and only if it is needed."""
 
-    def __init__(self, logits: Tensor, weights: Tensor | None = None) -> None:
+    def __init__(
+        self, logits: Tensor, weights: Tensor | None = None, space: str = "logits"
+    ) -> None:
+        logits = to_logits(logits, space)
         check_logits(logits)
         check_weights(weights, logits.shape[0])
-        self.logits, self.weights = logits, weights
+        self.logits, self.weights, self.space = logits, weights, space
 
     @classmethod
-    def of(cls, logits: Tensor | View, weights: Tensor | None) -> View:
+    def of(cls, logits: Tensor | View, weights: Tensor | None, space: str) -> View:
         """A view of ``logits``, which may be one already."""
-        return logits if isinstance(logits, View) else cls(logits, weights)
+        return logits if isinstance(logits, View) else cls(logits, weights, space)
 
     @cached_property
     def top(self) -> Tensor:
@@ -90,7 +99,7 @@ class View:
         return -(self.mean_probs * self.mean_probs.clamp_min(tiny).log()).sum(-1)
 
 
-def pds(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+def pds(logits: Tensor | View, weights: Tensor | None = None, space: str = "logits") -> Tensor:
     """Predictive diversity score ``(1/C) Σ_c max_m p_c^m``, ``[batch]`` (ldr, Eq. 10).
 
     A smooth count of the classes that members predict. Lies in [1/C, min(M, C)/C]; with two members
@@ -100,92 +109,109 @@ def pds(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
     >>> 3 * pds(one_hot)                                   # two classes are predicted
     tensor([2.])
     """
-    view = View.of(logits, weights)
+    view = View.of(logits, weights, space)
     return pds_sum(view) / view.logits.shape[-1]
 
 
-def pds_sum(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+def pds_sum(logits: Tensor | View, weights: Tensor | None = None, space: str = "logits") -> Tensor:
     """``Σ_c max_m p_c^m = C · PDS``, in [1, min(M, C)]: PDS without its 1/C (ldr, Section 3.4)."""
-    view = View.of(logits, weights)
+    view = View.of(logits, weights, space)
     probs = view.probs
     if view.weights is not None:
         probs = probs * (view.weights > 0).to(probs.dtype)[:, None, None]
     return probs.amax(0).sum(-1)
 
 
-def bma(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+def bma(logits: Tensor | View, weights: Tensor | None = None, space: str = "logits") -> Tensor:
     """Minus the largest mean probability, ``−max_c Σ_m w_m p_c^m`` (ldr, Eq. 9).
 
     Differs from the paper: negated, as its η_BMA is a confidence; and probabilities are averaged as
     Equation 9 says, where the published code averages logits.
     """
-    return -View.of(logits, weights).mean_probs.amax(-1)
+    return -View.of(logits, weights, space).mean_probs.amax(-1)
 
 
-def max_softmax(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+def max_softmax(
+    logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
+) -> Tensor:
     """Minus the largest probability of the averaged logits, ``−max_c softmax(Σ_m w_m f^m)_c``.
 
     What the code published with ldr calls BMA; of a single member it equals :func:`bma`, and both
     are the maximum softmax probability of Hendrycks and Gimpel (2017).
     """
-    view = View.of(logits, weights)
+    view = View.of(logits, weights, space)
     return -weighted_mean(view.logits, view.weights).softmax(-1).amax(-1)
 
 
-def entropy(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+def entropy(logits: Tensor | View, weights: Tensor | None = None, space: str = "logits") -> Tensor:
     """Shannon entropy of the mean prediction, in nats (ldr, Eq. 15 without its constant 1/C)."""
-    return View.of(logits, weights).ensemble_entropy
+    return View.of(logits, weights, space).ensemble_entropy
 
 
-def mean_entropy(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+def mean_entropy(
+    logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
+) -> Tensor:
     """Mean of the members' Shannon entropies, in nats (ldr, Eq. 14 without its constant 1/C)."""
-    view = View.of(logits, weights)
+    view = View.of(logits, weights, space)
     return weighted_mean(view.member_entropy, view.weights)
 
 
-def mutual_information(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+def mutual_information(
+    logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
+) -> Tensor:
     """Entropy of the mean minus mean of the entropies: what members know apart (adp, Eq. 9)."""
-    view = View.of(logits, weights)
+    view = View.of(logits, weights, space)
     # Not negative by Jensen's inequality; the difference of two roundings may be.
     return (entropy(view) - mean_entropy(view)).clamp_min(0)
 
 
 def energy(
-    logits: Tensor | View, weights: Tensor | None = None, temperature: float = 1.0
+    logits: Tensor | View,
+    weights: Tensor | None = None,
+    temperature: float = 1.0,
+    space: str = "logits",
 ) -> Tensor:
     """Mean energy ``−Σ_m w_m T log Σ_c exp(f_c^m / T)`` (ldr, Eq. 13, with a temperature T)."""
     if not temperature > 0:
         raise ValueError(f"temperature must be greater than 0, got {temperature!r}")
-    view = View.of(logits, weights)
+    view = View.of(logits, weights, space)
+    check_scale("energy", view.space)
     if temperature != 1:
         return temperature * energy(view.logits / temperature, view.weights)
     log_sum_exp = view.top.squeeze(-1) - view.top_prob.log()
     return -weighted_mean(log_sum_exp, view.weights)
 
 
-def confidence(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+def confidence(
+    logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
+) -> Tensor:
     """Minus the mean of the members' largest probabilities, −p̄ (ldr, Eq. 16)."""
-    view = View.of(logits, weights)
+    view = View.of(logits, weights, space)
     return -weighted_mean(view.top_prob, view.weights)
 
 
-def max_logit(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+def max_logit(
+    logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
+) -> Tensor:
     """Minus the mean of the members' largest logits."""
-    view = View.of(logits, weights)
+    view = View.of(logits, weights, space)
+    check_scale("max_logit", view.space)
     return -weighted_mean(view.top.squeeze(-1), view.weights)
 
 
-def unique(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+def unique(logits: Tensor | View, weights: Tensor | None = None, space: str = "logits") -> Tensor:
     """How many different classes the members predict, 1 to min(M, C) (#unique; ldr, Table 1)."""
-    view = View.of(logits, weights)
+    view = View.of(logits, weights, space)
     ordered = view.labels.sort(0).values
     changes = (ordered[1:] != ordered[:-1]).sum(0)
     return (1 + changes).to(view.logits.dtype)
 
 
-def disagreement(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+def disagreement(
+    logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
+) -> Tensor:
     """Share of pairs of members that predict different classes, 0 to 1; 0 for one member."""
-    view = View.of(logits, weights)
+    view = View.of(logits, weights, space)
     members = view.logits.shape[0]
     if members == 1:
         return view.logits.new_zeros(view.logits.shape[1])
@@ -199,7 +225,9 @@ def disagreement(logits: Tensor | View, weights: Tensor | None = None) -> Tensor
     return weighted / torch.where(total > 0, total, 1.0)
 
 
-def ensemble_diversity(logits: Tensor | View, weights: Tensor | None = None) -> Tensor:
+def ensemble_diversity(
+    logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
+) -> Tensor:
     """Minus the log ensemble diversity with the *predicted* label (adp, Eq. 3 and Section 4.5).
 
     Members trained with ADP have orthogonal wrong-class predictions on data they know; where the
@@ -207,7 +235,7 @@ def ensemble_diversity(logits: Tensor | View, weights: Tensor | None = None) -> 
 
     Differs from the paper: the true label is not known at test time, so the predicted one is used.
     """
-    view = View.of(logits, weights)
+    view = View.of(logits, weights, space)
     check_room_for_orthogonality(*view.logits.shape[::2])
     if view is logits:  # other scores need the probabilities too
         return _ensemble_diversity_from_probs(view)
@@ -233,6 +261,16 @@ def _ensemble_diversity_from_probs(view: View) -> Tensor:
             view.logits[:, small], predicted[small], view.weights
         )
     return scored
+
+
+#: Scores of the size of logits, which probabilities do not show.
+SCORES_OF_LOGITS = ("energy", "max_logit")
+
+
+def check_scale(name: str, space: str) -> None:
+    """Raise if a score needs logits and ``space`` is another one."""
+    if name in SCORES_OF_LOGITS and space != "logits":
+        raise ValueError(f"{name} needs logits, and the outputs are {space}; use entropy instead")
 
 
 def check_room_for_orthogonality(members: int, classes: int) -> None:

@@ -16,8 +16,16 @@ from dissensus.outputs import (
     array_names,
     check_outputs,
     check_weights,
+    stored_space,
+    to_logits,
 )
-from dissensus.scores.functions import SCORES, View, check_room_for_orthogonality
+from dissensus.scores.functions import (
+    SCORES,
+    SCORES_OF_LOGITS,
+    View,
+    check_room_for_orthogonality,
+    check_scale,
+)
 from dissensus.specs import check_name, join_spec, read_settings, split_spec
 
 __all__ = ["NamedScore", "at_temperature", "parse", "score_all", "score_file"]
@@ -52,8 +60,14 @@ class NamedScore:
         if self.temperature != 1 and self.name in _WITHOUT_TEMPERATURE:
             raise ValueError(f"a temperature changes nothing about {self.name}; leave it out")
 
-    def __call__(self, logits: Tensor, weights: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, logits: Tensor, weights: Tensor | None = None, space: str = "logits"
+    ) -> Tensor:
         """The score of each example, ``[batch]``."""
+        if self.name == "variance":
+            return SCORES[self.name](logits, weights)
+        check_scale(self.name, space)
+        logits = to_logits(logits, space)
         if self.temperature == 1:
             return SCORES[self.name](logits, weights)
         return self.factor * SCORES[self.name](logits / self.temperature, weights)
@@ -111,6 +125,7 @@ def at_temperature(
                 f"there are {len(temperature)} temperatures, and the logits are of "
                 f"{logits.shape[0]} members"
             )
+        logits = to_logits(logits)
         scale = temperature.to(logits).reshape(-1, 1, 1)
         return (
             function(logits / scale, weights) if weights is not None else function(logits / scale)
@@ -123,13 +138,17 @@ def at_temperature(
 
 
 def score_all(
-    logits: Tensor, names: Iterable[str] | None = None, weights: Tensor | None = None
+    logits: Tensor,
+    names: Iterable[str] | None = None,
+    weights: Tensor | None = None,
+    space: str = "logits",
 ) -> dict[str, Tensor]:
     """Many scores at once, ``{name: [batch]}``: all that suit a classifier unless ``names`` says.
 
     Names may hold a temperature, as in ``"bma:temperature=2"``. Works through the batch in pieces
     that fit a processor's cache and shares the softmax among all scores of one temperature, so that
-    it needs little time and next to no memory beyond the logits.
+    it needs little time and next to no memory beyond the logits. ``space="probs"`` takes
+    probabilities, which have no energy and no largest logit.
 
     >>> sorted(score_all(torch.zeros(2, 4, 3), ["pds", "entropy"]))
     ['entropy', 'pds']
@@ -137,12 +156,13 @@ def score_all(
     check_outputs(logits, name="logits", finite=False)
     members, batch, classes = logits.shape
     check_weights(weights, members)
-    chosen = _select(names, members, classes)
+    chosen = _select(names, members, classes, space)
     step = max(1, _CHUNK // (members * classes))
     # Filled in place: small results kept among large pieces that are freed would hold their memory.
-    scores = {name: logits.new_empty(batch) for name in chosen}
+    kind = torch.promote_types(logits.dtype, torch.float32) if space != "logits" else logits.dtype
+    scores = {name: logits.new_empty(batch, dtype=kind) for name in chosen}
     for start in range(0, batch, step):
-        part = logits[:, start : start + step]
+        part = to_logits(logits[:, start : start + step], space)
         for temperature in sorted({score.temperature for score in chosen.values()}):
             view = View(part if temperature == 1 else part / temperature, weights)
             for name, score in chosen.items():
@@ -158,14 +178,15 @@ def score_file(
     weights: Tensor | None = None,
     *,
     keys: Mapping[str, str] | None = None,
+    space: str | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> dict[str, Tensor]:
     """:func:`score_all` of a file of :class:`~dissensus.outputs.Predictions`, in one pass over it.
 
     A safetensors file is read some examples at a time, so that memory does not grow with it; an
     ``.npz`` is read whole. Half precision is scored in float32. ``keys={"outputs": "logits"}`` is
-    for a file that calls its outputs otherwise. ``progress`` is called with the number of examples
-    done and their total.
+    for a file that calls its outputs otherwise; ``space="probs"`` for one that holds probabilities
+    and does not say so. ``progress`` is called with the number of examples done and their total.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "test.safetensors"
@@ -174,11 +195,12 @@ def score_file(
     torch.Size([7])
     """
     chosen = None if names is None else list(names)
+    space = stored_space(path) if space is None else space
     pieces: dict[str, list[Tensor]] = {}
     done = 0
     for part, total in _read_parts(Path(path), keys):
         part = part.float() if part.element_size() < 4 else part
-        for name, values in score_all(part, chosen, weights).items():
+        for name, values in score_all(part, chosen, weights, space).items():
             pieces.setdefault(name, []).append(values)
         done += part.shape[1]
         if progress is not None:
@@ -214,18 +236,22 @@ def _read_parts(path: Path, keys: Mapping[str, str] | None = None) -> Iterator[t
         start += step
 
 
-def _select(names: Iterable[str] | None, members: int, classes: int) -> dict[str, NamedScore]:
+def _select(
+    names: Iterable[str] | None, members: int, classes: int, space: str
+) -> dict[str, NamedScore]:
     if names is None:
         few = members <= classes - 1
         return {
             name: NamedScore(name)
             for name in _CLASSIFIER_SCORES
-            if few or name != "ensemble_diversity"
+            if (few or name != "ensemble_diversity")
+            and (space == "logits" or name not in SCORES_OF_LOGITS)
         }
     chosen: dict[str, NamedScore] = {}
     for name in names:
         check_name(split_spec(name)[0], _CLASSIFIER_SCORES, "score for classifiers")
         chosen[name] = parse(name)
+        check_scale(chosen[name].name, space)
     if any(score.name == "ensemble_diversity" for score in chosen.values()):
         check_room_for_orthogonality(members, classes)
     return chosen
