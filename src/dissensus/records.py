@@ -27,6 +27,7 @@ __all__ = [
     "METRICS",
     "RECORD",
     "STATE",
+    "TRACKING",
     "environment",
     "read_metrics",
     "read_record",
@@ -37,6 +38,7 @@ __all__ = [
 # The files of a run folder; ``training.run_folder`` writes them.
 CONFIG, METRICS, RECORD = "config.toml", "metrics.jsonl", "record.json"
 CHECKPOINT, STATE = "checkpoint.safetensors", "state.json"
+TRACKING = "tracking.json"  # what trackers call the run
 
 # The files of a hub folder, and the format that its config names.
 HUB_CONFIG, HUB_WEIGHTS, HUB_FORMAT = "config.json", "model.safetensors", "dissensus.model/1"

@@ -110,6 +110,9 @@ class Writer:
     def flush(self) -> None:
         self.flushed += 1
 
+    def close(self) -> None:
+        pass
+
 
 @pytest.fixture
 def writers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

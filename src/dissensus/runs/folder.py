@@ -24,6 +24,7 @@ from dissensus.records import (
     METRICS,
     RECORD,
     STATE,
+    TRACKING,
     read_metrics,
     read_record,
 )
@@ -40,7 +41,7 @@ __all__ = [
 
 #: The files that train, diagnose, ood and attack write into a run.
 _RUN_FILES = (
-    *(METRICS, RECORD, CHECKPOINT, STATE, "data.json", "diagnosis.json"),
+    *(METRICS, RECORD, CHECKPOINT, STATE, "data.json", "diagnosis.json", TRACKING),
     "predictions/*.safetensors",
     *("ood/ood.json", "ood/roc-*.png", "ood/histograms-*.png", "ood/examples-*.???"),
     *("robustness/record.json", "robustness/accuracy.???", "robustness/examples.???"),

@@ -53,6 +53,12 @@ class Train(Settings):
     overwrite: bool = option(
         False, "Replace the run in --out; files that are not a run's stay.", panel="Run"
     )
+    track: tuple[str, ...] = option(
+        (),
+        "Send the metrics of each epoch to tensorboard, mlflow or wandb; may be repeated.",
+        metavar="NAME",
+        panel="Run",
+    )
     distributed: bool | None = option(
         None,
         "Spread members over the processes that torchrun has started; by default if it has.",
@@ -161,6 +167,7 @@ def train(
         said = {name: getattr(options, name) is not None for name in ("model", "objective")}
         trust = {name: options.trust or said[name] for name in said}
         replaced = options.overwrite and stored is None
+        callbacks = [*callbacks, *_trackers(options.track, out)]
         return _train(sections, out, stored, processes, trust, callbacks, replaced=replaced)
 
 
@@ -280,6 +287,17 @@ def _trust_flag(run: Path, also: str = "model") -> list[str]:
     except ValueError as error:
         return ["--trust"] if "pass --trust" in str(error) else []
     return ["--trust"] if foreign else []
+
+
+def _trackers(names: Sequence[str], out: Path) -> list[Callback]:
+    if not names:
+        return []
+    from dissensus.training.trackers import make_trackers
+
+    try:
+        return make_trackers(names, out)
+    except ImportError as error:
+        raise ValueError(str(error)) from error
 
 
 def _keep_local_settings(config: Sections, stored: Sections) -> None:

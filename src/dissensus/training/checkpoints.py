@@ -51,7 +51,7 @@ class Checkpoints:
                 raise ValueError("resume=True needs out=, the folder of the run to go on with")
             return
         folder, process = self.folder, self.process
-        settings, needed = self._config(config), self._bytes_needed()
+        settings, needed = self.config(config), self._bytes_needed()
         process.on_first(lambda: folder.start(settings, needed, resume=resume))
         checkpoint = process.load_checkpoint(folder) if resume else None
         if checkpoint is None:
@@ -153,7 +153,7 @@ class Checkpoints:
 
     # ---- the folder -----------------------------------------------------------------------------
 
-    def _config(self, extra: dict[str, Any]) -> dict[str, Any]:
+    def config(self, extra: dict[str, Any]) -> dict[str, Any]:
         """What was asked, for ``config.toml``."""
         ensemble = {
             **extra.get("ensemble", {}),

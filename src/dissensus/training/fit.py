@@ -16,6 +16,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.objectives import Objective, Terms, as_objective
 from dissensus.progress import ProgressBar
 from dissensus.training.batches import Augmentation, as_batches, as_tensors, split_weights
+from dissensus.training.callbacks import Hooks
 from dissensus.training.checkpoints import Checkpoints
 from dissensus.training.history import History, RunState, select
 from dissensus.training.layout import Distributed
@@ -25,6 +26,7 @@ from dissensus.training.run_folder import RunFolder
 from dissensus.training.single_process import Callback, Interruption, SingleProcess, Stopped
 from dissensus.training.step import Trainer
 from dissensus.training.stream import Batch, LabelledAugmentation, Stream, make_stream
+from dissensus.training.trackers import make_trackers
 
 __all__ = ["NonFiniteLoss", "fit"]
 
@@ -42,6 +44,7 @@ def fit(
     disagreement: Any = None,
     augment: Augmentation | LabelledAugmentation | None = None,
     callbacks: Sequence[Callback] = (),
+    track: str | Sequence[str] = (),
     out: str | Path | None = None,
     resume: bool = False,
     config: dict[str, Any] | None = None,
@@ -64,9 +67,11 @@ def fit(
     ``(x, generator) -> x`` of your own). ``augment(x, generator)`` changes
     each batch; one with ``labelled = True`` is called with ``(x, y, generator)`` and returns both
     (``robustness.AdversarialBatches``). A callback gets each epoch's record and the ensemble, and
-    ends training by returning True. With ``out`` the run is kept in a folder (``config`` is added
-    to its config.toml) and can go on from there after any interruption, with ``resume=True``, to
-    the same bits as if nothing had happened.
+    ends training by returning True; it may also have methods ``on_start(config)``,
+    ``on_step(step, terms)`` and ``on_end(history)``. ``track`` names trackers of the metrics,
+    ``"tensorboard"``, ``"mlflow"`` or ``"wandb"``. With ``out`` the run is kept in a
+    folder (``config`` is added to its config.toml) and can go on from there after any interruption,
+    with ``resume=True``, to the same bits as if nothing had happened.
 
     With ``distributed``, in each of the processes that ``torchrun`` has started, members (and, on a
     second axis, rows of each batch) are spread over these processes; see
@@ -91,12 +96,14 @@ def fit(
             "shuffle='members' and bootstrap=True do not work across processes, which share the "
             "rows of each batch; leave out distributed"
         )
+    callbacks = [*callbacks, *make_trackers(track, out)]
     with _start_process(ens, distributed) as process:
         holder = process.members, process.ens.device, process.rank
         stream = make_stream(train, parsed, disagreement, augment, chosen, *holder)
         _check_selection(ens, val, chosen)
         checkpoints = Checkpoints(process, parsed, chosen, folder, stream)
-        with torch.random.fork_rng(), Interruption() as interruption:
+        hooks = Hooks(callbacks, first=process.first)
+        with hooks, torch.random.fork_rng(), Interruption() as interruption:
             resume = process.should_resume(resume, folder)
             checkpoints.start(config or {}, resume=resume)
             if (not resume or checkpoints.fresh) and ens.execution == "tune":
@@ -105,10 +112,13 @@ def fit(
             checkpoints.restore_trainer(trainer)
             title, total = type(parsed).__name__, chosen.epochs * len(stream)
             with ProgressBar(title, total, show=progress and process.first) as bar:
-                run = _Run(process, stream, trainer, checkpoints, interruption, bar)
+                run = _Run(process, stream, trainer, checkpoints, interruption, bar, hooks)
+                hooks.start(checkpoints.config(config or {}))
                 _train(run, train, val, callbacks)
         ens.objective = name_objective(parsed)
-        return checkpoints.finish()
+        history = checkpoints.finish()
+        hooks.end(history)
+        return history
 
 
 def name_objective(objective: Objective) -> str:
@@ -140,6 +150,7 @@ class _Run:
     checkpoints: Checkpoints
     interruption: Interruption
     bar: ProgressBar
+    hooks: Hooks
     interval: CheckpointInterval | None = None  # None: there is no folder to save to
     clock: float = 0.0
 
@@ -215,6 +226,7 @@ def _step(run: _Run, batch: Batch) -> tuple[Tensor, Terms]:
     if not math.isfinite(terms.loss):
         raise _non_finite(trainer, outputs, terms, state)
     trainer.members.advance("batch")
+    run.hooks.step(state.epoch * run.batches + state.batch + 1, terms)
     return outputs, terms
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from dissensus.ensemble import Ensemble
 from dissensus.tabular import Tabular
 from dissensus.training.recipe import SELECTIONS, Recipe
 
-__all__ = ["History", "RunState", "TensorBoard", "select"]
+__all__ = ["History", "RunState", "flatten", "select"]
 
 
 @dataclass(repr=False)
@@ -31,7 +29,7 @@ class History(Tabular):
 
     def to_rows(self) -> list[dict[str, Any]]:
         """One row for each epoch; columns such as ``val/accuracy``, those of members last."""
-        return [_flat(record) for record in self.epochs]
+        return [flatten(record) for record in self.epochs]
 
     def headline(self) -> str:
         """How many epochs, which one is the best, and how it ended."""
@@ -39,7 +37,7 @@ class History(Tabular):
         return f"{len(self.epochs)} epochs, best epoch: {self.best_epoch}{ended}"
 
 
-def _flat(record: dict[str, Any]) -> dict[str, Any]:
+def flatten(record: dict[str, Any]) -> dict[str, Any]:
     """An epoch's values by name: ``val/accuracy``, of a member ``val/per_member_error/0``."""
     values: dict[str, Any] = {}
     members: dict[str, Any] = {}
@@ -125,32 +123,3 @@ def _freeze(state: RunState, errors: list[float], recipe: Recipe) -> None:
             state.frozen.append(member)
     if len(state.frozen) == len(errors):
         state.ended = "patience"
-
-
-class TensorBoard:
-    """A callback of ``fit`` that writes every epoch: ``callbacks=[TensorBoard("runs/a")]``.
-
-    Each metric becomes a curve such as ``val/accuracy``, each member's ``val/per_member_error/0``.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise ImportError(
-                "the TensorBoard callback needs tensorboard; pip install tensorboard"
-            ) from error
-        self.folder, self._writer_class = Path(folder), SummaryWriter
-        self._writer: Any = None
-
-    def __call__(self, record: dict[str, Any], ens: Ensemble) -> None:
-        """Add one epoch."""
-        epoch = record["epoch"]
-        if self._writer is None:
-            # An epoch that a kill made run twice is drawn once.
-            self._writer = self._writer_class(str(self.folder), purge_step=epoch)
-        for name, value in _flat(record).items():
-            # Of metrics alone; None is a member that no batch of the epoch used.
-            if "/" in name and value is not None:
-                self._writer.add_scalar(name, float(value), epoch)
-        self._writer.flush()

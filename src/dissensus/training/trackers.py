@@ -1,0 +1,157 @@
+"""Trackers: callbacks that send the metrics of each epoch to TensorBoard, MLflow or W&B.
+
+``fit(..., track="tensorboard")`` and ``--track tensorboard`` name them. Each uses its package's own
+settings (``MLFLOW_TRACKING_URI``, ``WANDB_MODE``, …). A resumed run goes on with the same curves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from dissensus.ensemble import Ensemble
+from dissensus.files import read_json, write_text
+from dissensus.records import TRACKING
+from dissensus.specs import check_name
+from dissensus.training.history import History, flatten
+
+__all__ = ["TRACKERS", "MLflow", "TensorBoard", "WandB", "make_trackers"]
+
+
+class Tracker:
+    """What trackers share; ``folder`` is where they keep files, None for the package's default."""
+
+    module, package = "", ""
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        try:
+            self.library: Any = import_module(self.module)
+        except ImportError as error:
+            raise ImportError(
+                f"tracking with {type(self).__name__} needs {self.package}; pip install "
+                f"{self.package}, or 'dissensus[trackers]' for all trackers"
+            ) from error
+        self.folder = None if folder is None else Path(folder)
+
+    def _stored_id(self) -> str | None:
+        """The tracker's own name of the run in the folder, to go on with."""
+        file = None if self.folder is None else self.folder / TRACKING
+        return read_json(file).get(self.module) if file is not None and file.is_file() else None
+
+    def _store_id(self, name: str) -> None:
+        if self.folder is not None:
+            file = self.folder / TRACKING
+            known = read_json(file) if file.is_file() else {}
+            write_text(file, json.dumps({**known, self.module: name}) + "\n")
+
+
+class TensorBoard(Tracker):
+    """Event files of TensorBoard in ``folder``, by default where torch writes them.
+
+    Each metric becomes a curve such as ``val/accuracy``, each member's ``val/per_member_error/0``.
+    """
+
+    module, package = "torch.utils.tensorboard", "tensorboard"
+    _writer: Any = None
+
+    def __call__(self, record: dict[str, Any], ens: Ensemble) -> None:
+        """Add one epoch."""
+        epoch = record["epoch"]
+        if self._writer is None:
+            folder = None if self.folder is None else str(self.folder)
+            # An epoch that a kill made run twice is drawn once.
+            self._writer = self.library.SummaryWriter(folder, purge_step=epoch)
+        for name, value in _curves(record):
+            self._writer.add_scalar(name, value, epoch)
+        self._writer.flush()
+
+    def on_end(self, history: History | None) -> None:
+        """Close the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class MLflow(Tracker):
+    """A run of MLflow, at its tracking URI and in its experiment of the moment."""
+
+    module, package = "mlflow", "mlflow"
+
+    def on_start(self, config: dict[str, Any]) -> None:
+        """Open the run and log the settings."""
+        known, name = self._stored_id(), self.folder and self.folder.name
+        self.run = self.library.start_run(run_id=known, run_name=None if known else name)
+        self._store_id(self.run.info.run_id)
+        if known is None:
+            self.library.log_params(dict(_settings(config)))
+
+    def __call__(self, record: dict[str, Any], ens: Ensemble) -> None:
+        """Add one epoch."""
+        self.library.log_metrics(dict(_curves(record)), step=record["epoch"])
+
+    def on_end(self, history: History | None) -> None:
+        """Close the run, as failed where training was."""
+        self.library.end_run("FAILED" if history is None else "FINISHED")
+
+
+class WandB(Tracker):
+    """A run of Weights & Biases, in the project of ``WANDB_PROJECT`` or ``dissensus``."""
+
+    module, package = "wandb", "wandb"
+
+    def on_start(self, config: dict[str, Any]) -> None:
+        """Open the run with the settings as its config."""
+        import os
+
+        self.run = self.library.init(
+            project=os.environ.get("WANDB_PROJECT", "dissensus"),
+            name=None if self.folder is None else self.folder.name,
+            dir=None if self.folder is None else str(self.folder),
+            config=dict(_settings(config)),
+            id=self._stored_id(),
+            resume="allow",
+        )
+        self._store_id(self.run.id)
+
+    def __call__(self, record: dict[str, Any], ens: Ensemble) -> None:
+        """Add one epoch."""
+        self.run.log(dict(_curves(record)), step=record["epoch"])
+
+    def on_end(self, history: History | None) -> None:
+        """Close the run, as failed where training was."""
+        self.run.finish(exit_code=1 if history is None else 0)
+
+
+#: Trackers by name.
+TRACKERS: dict[str, type[Tracker]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WandB,
+}
+
+
+def make_trackers(names: str | Sequence[str], out: str | Path | None) -> list[Any]:
+    """The trackers of these names for a run in ``out``."""
+    trackers = []
+    for name in [names] if isinstance(names, str) else names:
+        check_name(name, TRACKERS, "tracker")
+        own = Path(out) / name if out is not None and name == "tensorboard" else out
+        trackers.append(TRACKERS[name](own))
+    return trackers
+
+
+def _curves(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Every metric of an epoch by name; those of members with their numbers."""
+    for name, value in flatten(record).items():
+        if "/" in name and value is not None:  # None: a member that no batch of the epoch used
+            yield name, float(value)
+
+
+def _settings(config: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from _settings(value, f"{above}{name}.")
+        else:
+            yield above + name, value
