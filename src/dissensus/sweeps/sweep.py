@@ -32,7 +32,10 @@ class Sweep(EngineOptions, Settings):
         panel="Sweep",
     )
     repeats: int | None = option(
-        None, "How often each point is trained.", panel="Sweep", default_text="1"
+        None,
+        "How often each point is trained; several tell a better point from a lucky one.",
+        panel="Sweep",
+        default_text="1",
     )
     search: tuple[str, ...] | dict[str, Any] = option(
         (),
