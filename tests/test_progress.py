@@ -117,6 +117,38 @@ def test_log_files_get_lines_seldom_and_always_the_last(
     assert capsys.readouterr() == ("", "epoch 1\nepoch 2\ndone\n")
 
 
+def test_a_notebook_shows_bars_in_one_output_that_ends_empty(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its kernel is no terminal, and its output is HTML."""
+    ipython = pytest.importorskip("IPython.display")
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, bundle: dict[str, str], *, raw: bool) -> None:
+            assert raw
+            shown.append(bundle["text/html"])
+
+    def show(bundle: dict[str, str], **options: object) -> Handle:
+        assert options == {"raw": True, "display_id": True}
+        return Handle()
+
+    monkeypatch.setattr(ipython, "display", show)
+    monkeypatch.setattr(progress, "make_console", lambda: Console(force_jupyter=True))
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_DRAWINGS", 0.0)
+    with ProgressBar("training <a>", total=4) as bar, ProgressBar("inner", total=2) as inner:
+        inner.advance()
+        bar.show_below("a table")
+        bar.update(2, note="ERR 0.1")
+        bar.log("epoch 2")
+        assert bar.visible
+    assert all(text in shown[-2] for text in ("training &lt;a&gt;", "2/4", "ERR 0.1", "a table"))
+    assert "inner" in shown[-2]
+    assert shown[-1] == ""
+    assert progress._DISPLAY.progress is None
+    assert capsys.readouterr() == ("", "")
+
+
 def test_silence_on_request(capfd: pytest.CaptureFixture[str]) -> None:
     with ProgressBar("training", total=1, show=False) as bar:
         bar.advance()

@@ -1,4 +1,4 @@
-"""Progress bars: a bar on a terminal, plain lines elsewhere, nothing where nobody asked.
+"""Progress bars: on a terminal and in notebooks, plain lines elsewhere, nothing on request.
 
 >>> with ProgressBar("scoring", total=3, show=False) as bar:
 ...     for _ in range(3):
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from io import StringIO
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ProgressBar", "make_console"]
 
-SECONDS_BETWEEN_LINES = 5.0
+SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_DRAWINGS = 5.0, 0.2
 
 
 def make_console() -> Console:
@@ -30,9 +31,9 @@ def make_console() -> Console:
 class ProgressBar:
     """A bar over counted work, with elapsed and remaining time; open it with ``with``.
 
-    On a terminal it vanishes when it closes. A bar that opens inside another one is drawn below
-    it. Elsewhere, such as in a log file, only :meth:`log` and :meth:`say` write anything. With
-    ``show=False`` there is no output at all.
+    On a terminal and in a Jupyter notebook it vanishes when it closes. A bar that opens inside
+    another one is drawn below it. Elsewhere, such as in a log file, only :meth:`log` and
+    :meth:`say` write anything. With ``show=False`` there is no output at all.
 
     ``total`` is None where the amount of work is not known yet, ``completed`` is what was done
     before, ``unit="bytes"`` counts in megabytes, and ``delay`` seconds pass before the bar appears.
@@ -56,7 +57,7 @@ class ProgressBar:
 
     def __enter__(self) -> Self:
         self._console = make_console() if self.show else None
-        self._waits = self._console is not None and self._console.is_terminal
+        self._waits = self._live
         self._opened = time.monotonic()
         self._draw()
         return self
@@ -89,12 +90,17 @@ class ProgressBar:
         self._draw()
 
     @property
+    def _live(self) -> bool:
+        """Whether bars can be drawn: on a terminal, or in a notebook."""
+        return self._console is not None and (self._console.is_terminal or self._console.is_jupyter)
+
+    @property
     def visible(self) -> bool:
-        """Whether the bar is on a terminal now."""
+        """Whether the bar is on a terminal or in a notebook now."""
         return self._task is not None
 
     def show_below(self, content: RenderableType) -> None:
-        """Show ``content``, such as a table, below the bars of a terminal until they close."""
+        """Show ``content``, such as a table, below the bars until they close."""
         _DISPLAY.below = [content]
 
     def begin(self, title: str) -> Callable[[float], None]:
@@ -108,8 +114,8 @@ class ProgressBar:
         return tick
 
     def log(self, text: str) -> None:
-        """Where there is no terminal, a line every few seconds; the last one is always written."""
-        if self._console is None or self._console.is_terminal:
+        """Where there are no bars, a line every few seconds; the last one is always written."""
+        if self._console is None or self._live:
             return
         self._unwritten = text
         if time.monotonic() - self._line_time >= SECONDS_BETWEEN_LINES:
@@ -147,11 +153,44 @@ class ProgressBar:
         }
 
 
+class _NotebookCell:
+    """The bars as HTML in the output of a notebook's cell; needs IPython alone, no widgets."""
+
+    def __init__(self, progress: Progress) -> None:
+        from IPython.display import display
+
+        self.progress, self.shown = progress, 0.0
+        self.handle = display(_bundle(""), raw=True, display_id=True)
+
+    def refresh(self) -> None:
+        """Draw the bars anew, a few times a second at most."""
+        from rich.console import Console
+
+        if time.monotonic() - self.shown < SECONDS_BETWEEN_DRAWINGS:
+            return
+        self.shown = time.monotonic()
+        page = Console(
+            file=StringIO(), record=True, width=100, force_jupyter=False, color_system="truecolor"
+        )
+        page.print(self.progress.get_renderable())
+        html = page.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+        self.handle.update(_bundle(html), raw=True)
+
+    def clear(self) -> None:
+        """Leave an empty output."""
+        self.handle.update(_bundle(""), raw=True)
+
+
+def _bundle(html: str) -> dict[str, str]:
+    return {"text/html": html, "text/plain": ""}
+
+
 class _Display:
-    """All bars that are open: a terminal has room for one live display, which they share."""
+    """All bars that are open: a screen has room for one live display, which they share."""
 
     def __init__(self) -> None:
         self.progress: Progress | None = None
+        self.cell: _NotebookCell | None = None
         self.below: list[RenderableType] = []
 
     @property
@@ -189,20 +228,28 @@ class _Display:
                 # Steps may take minutes: the pace is that of the last half hour.
                 speed_estimate_period=1800.0,
             )
-            self.progress.start()
+            if console.is_jupyter:
+                self.cell = _NotebookCell(self.progress)
+            else:
+                self.progress.start()
         return self.progress.add_task(**state)
 
     def update(self, task: TaskID, state: dict[str, Any]) -> None:
         """Redraw a bar."""
         assert self.progress is not None
         self.progress.update(task, **state)
+        if self.cell is not None:
+            self.cell.refresh()
 
     def remove(self, task: TaskID) -> None:
         """Take a bar away, and the display with the last one."""
         assert self.progress is not None
         if len(self.progress.tasks) == 1:
-            self.progress.stop()
-            self.progress, self.below = None, []
+            if self.cell is None:
+                self.progress.stop()
+            else:
+                self.cell.clear()
+            self.progress, self.cell, self.below = None, None, []
         else:
             self.progress.remove_task(task)
 
