@@ -134,6 +134,8 @@ def test_other_tables_are_refused(new: dict[str, Any], message: str) -> None:
 
 def test_constants_alone_stay_and_names_alone_are_refused() -> None:
     assert Preparation.fit({"a": [1, 1], "b": ["x", "x"]}).features == ("a", "b=x")
+    with pytest.raises(ValueError, match="the table has no rows to learn from"):
+        Preparation.fit({"a": [], "b": []})
     with pytest.raises(ValueError, match="no column is left to learn from: a: dropped, id-like"):
         Preparation.fit(raw_columns({"a": [f"row {i}" for i in range(21)]}))
 

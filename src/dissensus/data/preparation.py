@@ -145,6 +145,8 @@ class Preparation:
         numbers is numbers, as in a file.
         """
         raw = raw_columns(table)
+        if not any(len(values) for values in raw.values()):
+            raise ValueError("the table has no rows to learn from")
         settings: dict[str, Any] = {"weights": weights, "parse": parse, "max_levels": max_levels}
         learnt = [_learn(n, values, n in categorical, **settings) for n, values in raw.items()]
         # A table of constants predicts a constant; of names alone there is nothing to learn.
@@ -307,7 +309,7 @@ def _learn(
     if column.kind == "date":
         timed = bool((known != np.floor(known)).any())
         column = replace(column, levels=("year", "week", "day") if timed else ("year", "week"))
-    constant = known.size == len(read) > 0 and bool((known == known[0]).all())
+    constant = known.size == len(read) and bool((known == known[0]).all())
     column = replace(column, gaps=bool(gaps.any()))
     return column, "it is empty" if not known.size else _CONSTANT if constant else ""
 
