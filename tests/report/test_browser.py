@@ -1,11 +1,13 @@
 """The page in a real browser: it draws, moves, sorts, fits a phone, and talks to nobody."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dissensus.report import build
@@ -218,7 +220,38 @@ def test_figures_are_saved(opened: Opened, kind: str, tmp_path: Path) -> None:
     assert opened.complaints == []
 
 
-def test_a_phone_scrolls_only_down(browser: Any, file: Path) -> None:
+#: Boxes of the legend, and of everything that belongs to axes, of each plot.
+BOXES = """[...document.querySelectorAll(".canvas")].map((div) => {
+    const box = (one) => { const { left, top, right, bottom } = one.getBoundingClientRect(); return [left, top, right, bottom]; };
+    const all = (names) => [...div.querySelectorAll(names)].map(box).filter(([l, t, r, b]) => r > l && b > t);
+    return [div.id, all(".legend .bg"), all("[class*=title], [class*=tick] text, .annotation-text"), all("[class^=x][class$=title]"), all("[class^=x][class$=tick] text"), box(div)];
+})"""  # noqa: E501
+
+
+def overlap(one: list[float], other: list[float], room: float = 1.0) -> bool:
+    across = min(one[2], other[2]) - max(one[0], other[0])
+    return across > room and min(one[3], other[3]) - max(one[1], other[1]) > room
+
+
+def check_boxes(found: Opened) -> None:
+    for name, legends, texts, titles, ticks, frame in found.do(BOXES):
+        assert len(legends) <= 1, name
+        for legend in legends:
+            assert not [text for text in texts if overlap(legend, text)], name
+            assert legend[0] >= frame[0], name
+            assert legend[2] <= frame[2] + 1, name
+        assert not [t for t in titles if any(overlap(t, tick) for tick in ticks)], name
+
+
+def test_nothing_overlaps_on_a_wide_screen(browser: Any, file: Path) -> None:
+    wide = Opened(browser, file, viewport={"width": 1280, "height": 900})
+    check_boxes(wide)
+    box = "document.getElementById('runs').parentElement"
+    assert wide.do(f"{box}.scrollWidth <= {box}.clientWidth")  # the whole overview is seen
+    wide.context.close()
+
+
+def test_a_phone_scrolls_only_down_and_nothing_overlaps(browser: Any, file: Path) -> None:
     small = {"width": 390, "height": 844}
     phone = Opened(browser, file, viewport=small, is_mobile=True, has_touch=True)
     assert phone.do("document.documentElement.scrollWidth") == 390
@@ -226,11 +259,66 @@ def test_a_phone_scrolls_only_down(browser: Any, file: Path) -> None:
         "[...document.querySelectorAll('.canvas svg.main-svg')].map((one) => one.clientWidth)"
     )
     assert max(widths) <= 390
+    check_boxes(phone)
+    box = "document.getElementById('runs').parentElement"
+    assert phone.do(f"{box}.scrollWidth <= {box}.clientWidth")
+    cell = phone.page.locator("#runs tbody tr").first.locator("td").first
+    assert cell.evaluate("(one) => getComputedStyle(one, '::before').content") == '"accuracy"'
     for summary in phone.page.locator("summary").all():
         summary.evaluate("(one) => { one.parentElement.open = true; }")
     assert phone.do("document.documentElement.scrollWidth") == 390
     assert phone.complaints == []
     phone.context.close()
+
+
+def oklab(color: str) -> Any:
+    """A colour ``rgb(…)`` in a space where distances are those that the eye sees (Ottosson)."""
+    channels = np.array([float(part) for part in re.findall(r"[\d.]+", color)[:3]]) / 255
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    cones = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
+    axes = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+    return np.array(axes) @ np.cbrt(np.array(cones) @ linear)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_of_members_and_methods_do_not_collide(
+    browser: Any, file: Path, scheme: str
+) -> None:
+    found = Opened(browser, file, color_scheme=scheme, viewport={"width": 900, "height": 800})
+    names = [f"{letter}{number}" for letter in "mk" for number in range(8)] + ["accent"]
+    colors = found.do(
+        f"""{json.dumps(names)}.map((name) => {{
+            const probe = document.createElement("span");
+            document.body.append(probe);
+            probe.style.color = `var(--${{name}})`;
+            return getComputedStyle(probe).color;
+        }})"""
+    )
+    places = np.array([oklab(color) for color in colors])
+    apart = np.linalg.norm(places[:, None] - places, axis=-1) + np.eye(len(names))
+    assert apart.min() > 0.08
+    used = {
+        name: found.do(f"document.getElementById('plot-{name}').data.map((one) => one.line?.color)")
+        for name in ("explorer", "training")
+    }
+    assert not {*used["explorer"]} & {*used["training"]} - {None}
+    found.context.close()
+
+
+def test_equal_curves_are_told_apart(opened: Opened) -> None:
+    """Lines of methods differ in their dashes, and markers that lie on others are smaller."""
+    lines = opened.do(
+        "document.getElementById('plot-training').data.filter((one) => one.xaxis === 'x')"
+        ".map((one) => one.line.dash)"
+    )
+    assert len(set(lines)) == len(lines) == 4
+    assert lines[0] == "solid"
+    marked = opened.do(
+        "document.getElementById('plot-accuracy-epsilon').data.filter((one) => one.showlegend)"
+        ".map((one) => [one.marker.symbol, one.marker.size])"
+    )
+    assert [size for _, size in marked] == sorted({size for _, size in marked}, reverse=True)
+    assert len({symbol for symbol, _ in marked}) == len(marked)
 
 
 def test_the_system_s_dark_is_heeded_and_focus_is_seen(browser: Any, file: Path) -> None:

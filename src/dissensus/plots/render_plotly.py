@@ -21,6 +21,13 @@ _DIGITS = 5
 _MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 _DASHES = {"solid": "solid", "dashed": "dash", "dotted": "dot"}
 
+#: Dashes by style. Later lines lie on earlier ones and cover less of them, so that five equal
+#: curves are all seen; from the sixth on patterns repeat in kind.
+_LINES = (
+    *("solid", "14px,7px", "9px,9px", "5px,10px", "2px,7px"),
+    *("14px,4px,3px,4px", "7px,4px,3px,4px,3px,4px", "20px,6px"),
+)
+
 
 def plot_json(plot: Plot) -> dict[str, Any]:
     """What the page needs to draw ``plot``: traces, panels, and the sentence on what is seen."""
@@ -78,10 +85,10 @@ def _trace(series: Series, panel: Panel, first: bool) -> dict[str, Any]:
         if panel.stacked:
             trace |= {"offsetgroup": "0", "base": _values(panel.bases(series))}
         return trace | {"type": "bar", "marker": {"color": color}} | _intervals(series, "@ink")
-    marker = {"color": color, "size": 7, "symbol": _symbol(series)}
+    marker = {"color": color, "size": _marker_size(series), "symbol": _symbol(series)}
     line = {"color": color, "width": 2, "dash": _dash(series)}
     if series.kind == "points":
-        trace |= {"type": "scatter", "mode": "markers", "marker": marker | {"size": 9}}
+        trace |= {"type": "scatter", "mode": "markers", "marker": marker}
         return trace | _intervals(series, color)
     trace |= {"type": "scatter", "mode": "lines", "line": line}
     if series.kind == "steps":
@@ -129,9 +136,15 @@ def _band(series: Series) -> list[dict[str, Any]]:
 
 
 def _dash(series: Series) -> str:
-    """The dash that was asked for, or dots where colours begin again."""
-    again = isinstance(series.style, int) and series.style >= len(_MARKERS)
-    return "dot" if again and series.dash == "solid" else _DASHES[series.dash]
+    """The dash that was asked for, else that of the style."""
+    if series.dash == "solid" and isinstance(series.style, int):
+        return _LINES[series.style % len(_LINES)]
+    return _DASHES[series.dash]
+
+
+def _marker_size(series: Series) -> int:
+    """Later markers are smaller, so that those below them are seen."""
+    return 11 - series.style % 5 if isinstance(series.style, int) else 7
 
 
 def _symbol(series: Series) -> str:

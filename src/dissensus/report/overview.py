@@ -270,21 +270,22 @@ def _row(number: int, method: Method, table: Sequence[Column], make: Elements) -
         scope="row",
         data_value=method.name,
     )
-    cells = [_cell(column.name, column.entries[number], make) for column in table]
+    cells = [_cell(column, column.entries[number], make) for column in table]
     return element("tr", name, *cells, data_method=number)
 
 
-def _cell(name: str, entry: Entry | None, make: Elements) -> Html:
+def _cell(column: Column, entry: Entry | None, make: Elements) -> Html:
+    """A cell; on a phone, where there is no room for headings, it shows its label."""
     if entry is None:
-        return element("td", "–", class_="value", data_value="")
+        return element("td", "–", class_="value", data_value="", data_label=column.heading)
     value, source = entry.number.value, entry.number.source
-    if name == "verdict":
+    known = {"data_value": value, "data_label": column.heading}
+    if column.name == "verdict":
         word = entry.text if entry.text in ("healthy", "suspicious", "colluding") else ""
         link = make.traced(entry.text, source, entry.text)
         content = element("span", link, class_=f"verdict {word}".rstrip())
-        return element("td", content, class_="value", data_value=value)
+        return element("td", content, class_="value", **known)
     link = make.traced(entry.text, source, f"{value:.10g}")
     interval = element("span", entry.interval, class_="interval") if entry.interval else None
     kind = "value best" if entry.best else "value"
-    parts = (link, best_mark(entry.number), interval)
-    return element("td", *parts, class_=kind, data_value=value)
+    return element("td", link, best_mark(entry.number), interval, class_=kind, **known)

@@ -8,7 +8,7 @@
 
   // ---- colours: tokens of the figures, resolved by the style sheet ----------------------------
 
-  const SCALES = { sequential: ["paper", "m5", "m0"], diverging: ["m1", "paper", "m0"] };
+  const SCALES = { sequential: ["paper", "accent"], diverging: ["link", "paper", "accent"] };
 
   function palette(light) {
     const probe = document.createElement("span");
@@ -18,9 +18,12 @@
       probe.style.color = `var(--${name})`;
       return getComputedStyle(probe).color;
     };
-    const names = ["paper", "ink", "muted", "rule", "grid", "accent"];
+    const names = ["paper", "ink", "muted", "rule", "grid", "accent", "link"];
     const found = Object.fromEntries(names.map((name) => [name, read(name)]));
-    for (let number = 0; number < 8; number += 1) found[number] = read(`m${number}`);
+    for (let number = 0; number < 8; number += 1) {
+      found[number] = read(`m${number}`);            // methods
+      found[`k${number}`] = read(`k${number}`);      // members
+    }
     probe.remove();
     return found;
   }
@@ -48,20 +51,21 @@
 
   function scale(token, colors) {
     const stops = SCALES[token.slice(1)];
-    return stops.map((name, place) => [place / (stops.length - 1), colors[name.replace(/^m(?=\d)/, "")]]);
+    return stops.map((name, place) => [place / (stops.length - 1), colors[name]]);
   }
 
   // ---- where panels stand -----------------------------------------------------------------------
 
 
-  function compose(view, width, colors) {
+  // legend is the height that the legend was measured to need; without it, it is estimated
+  function compose(view, width, colors, legend) {
     const own = view.panels.map((panel, place) => ({ ...panel, place }));
     const panels = own.filter((panel) => panel.style == null || !hidden.has(panel.style));
     const traces = view.traces.filter((trace) => panels.some((panel) => axis("x", panel.place) === trace.xaxis));
     const square = panels.some((panel) => panel.square), narrow = width < 500;
-    const GAP = { x: square && narrow ? 40 : 62, y: 78 };
     const least = square ? (narrow && panels.length > 2 ? 112 : 165) : panels.length > 2 ? 230 : 300;
     const named = traces.some((trace) => trace.x.some((one) => String(one).length > 3 && typeof one === "string") && !square);
+    const GAP = { x: square && narrow ? 40 : 62, y: named && narrow ? 112 : 78 };   // names are tilted there
     const margin = { l: narrow ? 44 : 54, r: 14, t: 34, b: named && narrow ? 84 : 50 };
     const inner = Math.max(120, width - margin.l - margin.r);
     const most = Math.max(1, Math.min(panels.length, Math.floor((inner + GAP.x) / (least + GAP.x)), square ? 5 : 4));
@@ -71,8 +75,8 @@
     const wide = square ? Math.min(each, panels.length > 2 ? 260 : 360) : each;
     const tall = square ? wide : columns === 1 && panels.length === 1 ? Math.min(360, Math.max(240, inner * 0.5)) : 230;
     const height = rows * tall + (rows - 1) * GAP.y;
-    const lines = view.legend ? legendLines(traces, inner) : 0;
-    margin.b += lines * 21 + (lines ? 8 : 0);
+    const reserved = view.legend ? legend || legendLines(traces, inner) * 21 + 8 : 0;
+    margin.b += reserved;
     const layout = {
       width, height: height + margin.t + margin.b, margin,
       paper_bgcolor: colors.paper, plot_bgcolor: colors.paper,
@@ -80,7 +84,7 @@
       hoverlabel: { bgcolor: colors.paper, bordercolor: colors.muted, font: { color: colors.ink, size: 13 }, align: "left" },
       hovermode: "closest", dragmode: coarse ? false : "zoom", bargap: 0.45,
       showlegend: Boolean(view.legend),
-      legend: { orientation: "h", xref: "container", yref: "container", x: 0.005, y: 0, xanchor: "left", yanchor: "bottom", font: { size: 13 } },
+      legend: { orientation: "h", xref: "container", yref: "container", x: 0.005, y: 0, xanchor: "left", yanchor: "bottom", font: { size: 13 }, tracegroupgap: 0 },
       annotations: [], shapes: [],
     };
     panels.forEach((panel, index) => {
@@ -90,7 +94,7 @@
       place(layout, panel, domains, colors, wide, named);
     });
     const cells = (trace) => (trace.texttemplate && wide / trace.x.length < 30 ? { ...trace, texttemplate: "" } : trace);
-    return { traces: paint(traces, colors).map(visibility).map(cells), layout };
+    return { traces: paint(traces, colors).map(visibility).map(cells), layout, reserved };
   }
 
   function place(layout, panel, domains, colors, wide, named) {
@@ -114,7 +118,7 @@
       shape[`${other}0`] = 0;
       shape[`${other}1`] = 1;
       layout.shapes.push(shape);
-      if (rule.text) layout.annotations.push({ text: rule.text, xref: `x${number} domain`, yref: `y${number}`, x: 1, y: rule.at, xanchor: "right", yanchor: "bottom", showarrow: false, font: { size: 11.5, color: colors.muted } });
+      if (rule.text) layout.annotations.push({ text: rule.text, xref: `x${number} domain`, yref: `y${number}`, x: 1, y: panel.y.type === "log" ? Math.log10(rule.at) : rule.at, xanchor: "right", yanchor: "bottom", showarrow: false, font: { size: 11.5, color: colors.muted } });
     }
   }
 
@@ -137,11 +141,18 @@
   const canvas = (name) => document.getElementById(`plot-${name}`);
   const drawn = new Map();             // what gives a plot's view, by its name
 
-  function draw(name) {
+  async function draw(name) {
     const div = canvas(name);
-    const { traces, layout } = compose(drawn.get(name)(), div.clientWidth, palette(false));
+    const show = async (legend) => {
+      const { traces, layout, reserved } = compose(drawn.get(name)(), div.clientWidth, palette(false), legend);
+      await Plotly.react(div, traces, layout, CONFIG);
+      return reserved;
+    };
     div.style.minHeight = "0";
-    return Plotly.react(div, traces, layout, CONFIG);
+    const reserved = await show();
+    const legend = div.querySelector(".legend .bg");
+    const needed = legend ? Math.ceil(legend.getBoundingClientRect().height) + 6 : 0;
+    if (Math.abs(needed - reserved) > 6) await show(needed);
   }
 
   const drawAll = () => Promise.all([...drawn.keys()].map(draw));
@@ -174,6 +185,7 @@
     const part = (name) => document.getElementById(`explorer-${name}`);
     const slider = part("beta"), sources = part("source"), outputs = part("output"), mode = part("mode");
     const current = () => data.explorers[sources ? Number(sources.value) : 0];
+    const SYMBOLS = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x"];
     const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
     function refill() {
@@ -208,7 +220,7 @@
       const x = middle.map((_, point) => point + 1);
       const traces = shown({ members, middle }).map((y, member) => ({
         type: "scatter", mode: "lines+markers", name: `member ${member}`, legendgroup: `member ${member}`, x, y, xaxis: "x", yaxis: "y", showlegend: true,
-        line: { color: `@${member % 8}`, width: 1.3 }, marker: { color: `@${member % 8}`, size: 5 }, hovertemplate: "%{fullData.name}, point %{x}: %{y:.3g}<extra></extra>",
+        line: { color: `@k${member % 8}`, width: 1.3, dash: ["solid", "dash", "dot"][Math.floor(member / 8) % 3] }, marker: { color: `@k${member % 8}`, size: 5, symbol: SYMBOLS[member % SYMBOLS.length] }, hovertemplate: "%{fullData.name}, point %{x}: %{y:.3g}<extra></extra>",
       }));
       const flat = middle.map((value) => (around ? 0 : value));
       traces.push({ type: "scatter", mode: "lines", name: "ensemble", legendgroup: "ensemble", x, y: flat, xaxis: "x", yaxis: "y", showlegend: true, line: { color: "@ink", width: 3.2 }, hovertemplate: "ensemble, point %{x}: %{y:.3g}<extra></extra>" });
@@ -217,7 +229,7 @@
         const truth = order.map((point, place) => set.targets[point][output] - (around ? middle[place] : 0));
         traces.push({ type: "scatter", mode: "markers", name: "truth", legendgroup: "truth", x, y: truth, xaxis: "x", yaxis: "y", showlegend: true, marker: { color: "@muted", symbol: "x-thin-open", size: 8 }, hovertemplate: "truth, point %{x}: %{y:.3g}<extra></extra>" });
       }
-      traces.push({ type: "bar", name: "offset", x: members.map((_, member) => String(member)), y: offsets({ members, middle }), xaxis: "x2", yaxis: "y2", showlegend: false, marker: { color: members.map((_, member) => `@${member % 8}`) }, hovertemplate: "member %{x}: %{y:+.3g}<extra></extra>" });
+      traces.push({ type: "bar", name: "offset", x: members.map((_, member) => String(member)), y: offsets({ members, middle }), xaxis: "x2", yaxis: "y2", showlegend: false, marker: { color: members.map((_, member) => `@k${member % 8}`) }, hovertemplate: "member %{x}: %{y:+.3g}<extra></extra>" });
       const panels = [
         { title: `β = ${set.stops[Number(slider.value)].beta}`, label: set.outputs[Number(outputs.value)] + (around ? ", minus the ensemble’s" : ""), x: { title: { text: "held-out points" }, range: [0, x.length + 1] }, y: { range: wide[0] }, rules: [] },
         { title: "Constant offsets", label: "mean over points", x: { title: { text: "member" }, type: "category" }, y: { range: wide[1] }, rules: [] },
