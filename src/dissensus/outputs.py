@@ -486,7 +486,8 @@ def _read_npz(path: Path, wanted: Iterable[str]) -> tuple[dict[str, Any], dict[s
 
 def stored_space(path: str | Path) -> str:
     """What a file of predictions says that its outputs are; ``"logits"`` where it says nothing."""
-    path, meta = Path(path), {}
+    path = Path(path)
+    meta: dict[str, Any] = {}
     if path.is_file() and path.suffix == ".npz":
         _, meta = _read_npz(path, ())
     elif path.is_file():
