@@ -136,6 +136,7 @@ def test_numbers_of_other_kinds_are_written_as_numbers() -> None:
             "adam has no setting 'rate'; known are lr, weight_decay, beta1",
         ),
         ("adam:momentum=0.9", "adam has no setting 'momentum'"),
+        ("torch.optim:AdamW", "torch.optim:AdamW is code, which only Python can pass"),
         ("sgd:eps=1", "sgd has no setting 'eps'; known are lr, weight_decay, momentum, nesterov"),
         ("adam:lr", "expected key=value"),
         ("adam:lr=fast", "lr must be a number, got 'fast'"),

@@ -80,6 +80,11 @@ def sweep(
     from dissensus.sweeps.run import SweepProgress, run_sweep
 
     options = collect(Sweep, options, settings)
+    if options.objective is not None and ".py:" in options.objective:
+        raise ValueError(
+            f"a sweep knows objectives by name, got {options.objective}; train your own with "
+            "`dissensus train`, or many at once with ds.fit_fleet"
+        )
     out, plan = _plan(options)
     quiet = bool(plan.sections.get("run", {}).get("quiet"))
     engine = options.make_engine()

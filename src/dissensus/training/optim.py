@@ -88,6 +88,11 @@ class Optimizer:
     @classmethod
     def parse(cls, text: str) -> Optimizer:
         """Build one from ``name:key=value,…``; slashes separate the values of members."""
+        if "." in text.partition(":")[0]:
+            raise ValueError(
+                f"{text} is code, which only Python can pass: ds.fit(..., optimizer="
+                f"torch.optim.AdamW); by name there are {', '.join(OPTIMIZERS)}"
+            )
         name, settings = split_spec(text)
         check_name(name, OPTIMIZERS, "optimizer")
         return cls(name, **read_settings(name, settings, cls, _keys(name)))
