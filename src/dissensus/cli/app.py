@@ -41,27 +41,25 @@ Examples
 
   dissensus demo   the whole idea, from end to end, on a small data set
 
-  dissensus train --data digits --objective ldr:strength=2 --out runs/ldr
+  dissensus train --data digits --objective adp --out runs/adp
 
-  dissensus evaluate runs/ldr   accuracy, calibration, diversity, each member
+  dissensus evaluate runs/adp   accuracy, calibration, diversity, each member
 
-  dissensus diagnose runs/ldr   is its diversity real, or do members collude?
+  dissensus diagnose runs/adp   is its diversity real, or do members collude?
 
-  dissensus ood runs/ldr --ood corrupt:5 --ood my_folder/   detect unknown inputs
+  dissensus ood runs/adp --ood corrupt:5   detect unknown inputs
 
-  dissensus sweep --data digits --objective augmented --grid beta=0:1:0.1
+  dissensus attack runs/adp --attacks pgd:eps=0.1 --limit 100 --save npz   under attack
 
-  dissensus attack runs/adp --standard --eps 0.1   accuracy under attack
+  dissensus predict runs/adp --input runs/adp/robustness/adversarial.npz --output p.csv
 
-  dissensus predict runs/ldr --input x.npz --output p.npz
+  dissensus export runs/adp --out adp.pt2   for other programs, or to share
 
-  dissensus export runs/ldr --out ldr.onnx   for other programs, or to share
-
-  dissensus features --backbone timm:NAME --data photos/ --out features/
+  dissensus sweep --data wine --objective augmented --grid beta=0:1:0.25
 
   dissensus runs   list the runs in a folder
 
-  dissensus report runs --out report   one web page of everything
+  dissensus report runs sweeps --out report   one web page of everything
 
   dissensus reproduce --list   the papers' tables, figures and claims
 
@@ -86,8 +84,8 @@ def _help_text(text: str) -> str:
     paragraphs = []
     for paragraph in inspect.cleandoc(text).replace("[", "\\[").split("\n\n"):
         flowing = re.sub(r"\n\s*", " ", paragraph)
-        if flowing == "Examples":
-            flowing = "[bold]Examples[/bold]"
+        if flowing.startswith("Examples"):
+            flowing = f"[bold]{flowing}[/bold]"
         elif flowing.startswith("  "):
             command, gap, remark = flowing[2:].partition("   ")
             flowing = f"  [cyan]{command}[/cyan]{gap}{remark}"

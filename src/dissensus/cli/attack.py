@@ -48,13 +48,15 @@ def attack(
 
     Examples
 
-      dissensus attack runs/adp --attacks fgsm:eps=0.1 --attacks pgd:eps=0.1,steps=100
+      dissensus attack runs/adp --attacks fgsm:eps=0.1 --attacks pgd:eps=0.1,steps=50
+      --limit 100
 
-      dissensus attack runs/adp --standard --eps 0.1 --limit 200   the honest number
+      dissensus attack runs/adp --standard --eps 0.1 --limit 100   the honest number: minutes
 
-      dissensus attack runs/adp --paper --limit 100   the adp paper's attacks
+      dissensus attack runs/adp --paper --limit 20   the adp paper's attacks
 
-      dissensus attack runs/adp --attacks pgd:eps=0.1 --curve 0.02:0.2:0.02 --save npz
+      dissensus attack runs/adp --attacks pgd:eps=0.1 --limit 100 --curve 0.05:0.2:0.05
+      --save npz
     """
     if save not in (None, "npz", "safetensors"):
         raise ValueError(f"--save must be npz or safetensors, got {save!r}")

@@ -37,9 +37,13 @@ def evaluate(source: Source, options: Evaluate, as_json: AsJson = False) -> None
 
       dissensus evaluate runs/ldr --split val
 
-      dissensus evaluate runs/flats --data new_flats.csv   all rows of a file
-
       dissensus evaluate runs/ldr --json   numbers for a script
+
+      dissensus evaluate runs/ldr/predictions/test.safetensors   saved predictions
+
+    Examples that need other data or packages
+
+      dissensus evaluate runs/flats --data new_flats.csv   all rows of a file
 
       dissensus evaluate predictions.npz --key outputs=logits --key targets=y
     """
@@ -62,11 +66,15 @@ def diagnose(source: Source, options: Diagnose, as_json: AsJson = False) -> None
 
       dissensus diagnose runs/joint   its training and test data, with the best weights
 
+      dissensus diagnose runs/ldr/predictions/test.safetensors
+
+    Examples that need other data or packages
+
       dissensus diagnose test.npz --train train.npz
 
       dissensus diagnose outputs.npy targets.npy --regression
 
-      dissensus diagnose probabilities.npz --probs --json
+      dissensus diagnose probabilities.npz --probs --key outputs=probs --json
     """
     diagnosis = runs.diagnose(source, options, progress=not as_json)
     if source[0].is_dir():

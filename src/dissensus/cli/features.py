@@ -72,7 +72,7 @@ def features(
     package.module:function, which is run as it is. With --split a network is cut before the module
     of that name: dissensus.models.split(network, name) makes the head to train on these features.
 
-    Examples
+    Examples that need other data or packages
 
       dissensus features --backbone effnetlite0 --data cifar10 --ood svhn --ood corrupt:5
       --out features/

@@ -63,13 +63,22 @@ def ood(
 
     Examples
 
-      dissensus ood runs/ldr --ood corrupt:5 --ood my_folder/
+      dissensus ood runs/ldr --ood corrupt:5
 
-      dissensus ood runs/independent runs/ldr --near corrupt:3 --far mnist --far kmnist
+      dissensus ood runs/independent runs/ldr --near corrupt:1 --far corrupt:5 --out ood
 
-      dissensus ood runs/ldr --ood x.npz --scores pds,bma,knn --save-detector d.json
+      dissensus ood runs/ldr --ood runs/adp/robustness/adversarial.npz --scores pds,bma,knn
 
-      dissensus ood id.safetensors --ood other.safetensors --csv table.csv
+      dissensus ood runs/ldr --ood corrupt:contrast:3 --save-detector detector.json --all
+
+      dissensus ood runs/ldr/predictions/test.safetensors
+      --ood runs/ldr/predictions/val.safetensors --csv table.csv
+
+    Examples that need other data or packages
+
+      dissensus ood runs/ldr --ood my_folder/ --far mnist --far kmnist
+
+      dissensus ood id.npz --ood other.npz --key outputs=logits
     """
     if save_detector is not None and len(runs) > 1:
         raise ValueError("--save-detector is for one run; name the one that you deploy")

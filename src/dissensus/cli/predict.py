@@ -36,13 +36,16 @@ def predict(
 
     Examples
 
+      dissensus predict runs/ldr --input runs/adp/robustness/adversarial.npz --output p.csv
+
+      dissensus predict runs/ldr --input runs/adp/robustness/adversarial.npz --output p.npz
+      --members --score pds --score entropy
+
+    Examples that need other data or packages
+
       dissensus predict runs/ldr --input x.npz --output p.npz
 
-      dissensus predict runs/ldr --input x.npz --output p.npz --score pds --score entropy
-
       dissensus predict runs/flats --input new_flats.csv --output prices.csv
-
-      dissensus predict runs/ldr --input x.npy --output p.npz --members
     """
     predictions = runs.predict(run, input, output, options, progress=True)
     if predictions.ignored_columns:
@@ -71,13 +74,15 @@ def export(run: RunFolder, options: Export) -> None:
 
     Examples
 
-      dissensus export runs/ldr --out ldr.onnx
-
       dissensus export runs/ldr --out ldr.pt2 --score pds --detector detector.json
 
-      dissensus export runs/photos --out photos.onnx --bytes   pixels from 0 to 255
-
       dissensus export runs/ldr --format hub --out ldr-ensemble/ --license apache-2.0
+
+    Examples that need other data or packages
+
+      dissensus export runs/ldr --out ldr.onnx   needs pip install 'dissensus[export]'
+
+      dissensus export runs/photos --out photos.onnx --bytes   pixels from 0 to 255
     """
     exported = export_run(run, options, progress=True)
     for text in exported.notes:

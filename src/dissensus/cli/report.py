@@ -36,7 +36,7 @@ def report(
 
       dissensus report runs/independent runs/joint runs/adp --out report
 
-      dissensus report runs sweeps/beta --title "Digits"   all runs below a folder
+      dissensus report runs sweeps --title "Digits"   all runs and sweeps below a folder
 
       dissensus report results --out report   the records of experiments
     """

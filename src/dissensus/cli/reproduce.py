@@ -78,15 +78,17 @@ def reproduce(
 
       dissensus reproduce collusion/gat collusion/gradients
 
-      dissensus reproduce collusion --scale smoke   all of a paper, to see that it works
-
       dissensus reproduce collusion/gat --set draws=50 --out mine
-
-      dissensus reproduce collusion --engine ray --ray-address auto --gpus-per-run 1
 
       dissensus reproduce --report --out results   pages and figures again, from records
 
-      dissensus reproduce adp/transfer --figure transfer.svg   one figure, from its record
+      dissensus reproduce collusion/gat --figure gat.svg   one figure, from its record
+
+    Examples that need other data or packages
+
+      dissensus reproduce collusion --scale smoke   all of a paper, to see that it works
+
+      dissensus reproduce collusion --engine ray --ray-address auto --gpus-per-run 1
 
     With --engine ray every unit of work is a task of Ray, on this machine or on the cluster at
     --ray-address. Records come back through Ray; data sets are loaded where the task runs.

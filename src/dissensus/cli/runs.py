@@ -33,7 +33,7 @@ def runs(
 
       dissensus runs   those in ./runs
 
-      dissensus runs results/digits
+      dissensus runs runs/ldr   one run
     """
     listed = find_runs(folder)
     if listed:

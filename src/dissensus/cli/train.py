@@ -28,21 +28,31 @@ def train(options: Train) -> None:
 
     Examples
 
+      dissensus train --data digits --out runs/independent   five members, each on its own
+
       dissensus train --data digits --objective ldr:strength=2 --epochs 20 --out runs/ldr
 
-      dissensus train --resume --out runs/ldr --epochs 40
+      dissensus train --resume --out runs/ldr --epochs 40   longer; or after Ctrl-C
+
+      dissensus train --data diabetes --objective augmented:beta=0.5 --out runs/diabetes
+
+      dissensus train --data digits --objective joint --combine score --out runs/joint
+
+      dissensus train --data digits --objective adp --epochs 30 --out runs/adp --overwrite
+
+      dissensus train --data digits --objective adp --adversarial fgsm   more robust
+
+      dissensus train --config runs/ldr/config.toml --seed 1   as before, with another seed
+
+    Examples that need other data or packages
 
       dissensus train --data flats.csv --target price --objective augmented:beta=0.5
 
       dissensus train --data cifar10 --model resnet20 --optimizer sgd:lr=0.1 --augment adp
 
-      dissensus train --data digits --objective adp --adversarial fgsm   more robust
-
       dissensus train --data x.npz --model my_file.py:make_member --model-option width=64
 
       dissensus train --data imagenet/ --data-option stream=true --data-option workers=8
-
-      dissensus train --config ldr.toml --seed 1
 
       torchrun --nproc-per-node 4 -m dissensus train --data cifar10 --model resnet20
 
@@ -69,16 +79,18 @@ def sweep(options: Sweep) -> None:
 
     Examples
 
-      dissensus sweep --data abalone --objective augmented --grid beta=0:1:0.1 --repeats 10
+      dissensus sweep --data diabetes --objective augmented --grid beta=0:1:0.1 --repeats 3
 
       dissensus sweep --data digits --grid objective=independent,joint --grid lr=0.001,0.01
 
       dissensus sweep --data wine --grid model.hidden=30/30,20 --grid members=5,20 --jobs 2
 
+      dissensus sweep --resume --out sweeps/diabetes-augmented --repeats 4   more repeats
+
+    Examples that need other data or packages
+
       dissensus sweep --data abalone --objective augmented:beta=0.5 --grid beta=0:1:0.1
       --search lr=0.001,0.005,0.01 --search batch_size=16,32,64 --trials 20 --batch 5
-
-      dissensus sweep --resume --out sweeps/abalone-augmented
 
       dissensus sweep --data cifar10 --model resnet20 --objective adp --grid alpha=0,1,2
       --repeats 5 --engine ray --gpus-per-run 1
