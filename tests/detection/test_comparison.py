@@ -46,6 +46,12 @@ def test_what_has_no_interval_cannot_be_told_apart() -> None:
     assert among_best([*rest, bare]) == [True, False, True]
 
 
+def test_a_pair_of_many_needs_a_larger_difference() -> None:
+    pair = [Estimate(10.0, 7.0, 13.0), Estimate(4.9, 0.9, 8.9)]  # 5.1 apart, the interval is ± 5
+    assert among_best(pair) == [True, False]
+    assert among_best(pair, pairs=10) == [False, False]
+
+
 def test_equal_methods_are_rarely_told_apart() -> None:
     """The best of eight is chosen from the data: the error counts for the whole column."""
     rng, marked = np.random.default_rng(1), 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -90,16 +91,17 @@ def _column(name: str, outcomes: Sequence[Outcome]) -> list[str]:
     return cells
 
 
-def _among_best(name: str, outcomes: Sequence[Outcome]) -> list[bool]:
+def _among_best(name: str, outcomes: Sequence[Outcome], pairs: int | None = None) -> list[bool]:
     """What is not distinguishable from the best; accuracies are compared digit by digit."""
     parts = [outcome.correct if name == "accuracy" else None for outcome in outcomes]
-    return among_best([getattr(outcome, name) for outcome in outcomes], parts)
+    return among_best([getattr(outcome, name) for outcome in outcomes], parts, pairs=pairs)
 
 
 def sentences(outcomes: Mapping[str, Outcome]) -> list[str]:
     """For each method: what it does, and how it compares with independent members.
 
-    A method is better or worse than independent members only where the two are distinguishable.
+    A method is better or worse than independent members only where the two are distinguishable,
+    by the rule of the table.
     """
     plain = outcomes[PLAIN]
     lines = []
@@ -112,7 +114,7 @@ def sentences(outcomes: Mapping[str, Outcome]) -> list[str]:
                 f"8 and 9, {plain.strong:.0%} accuracy under strong attacks"
             )
         else:
-            parts.append(_comparison(outcome, plain))
+            parts.append(_comparison(outcome, plain, math.comb(len(outcomes), 2)))
         if outcome.verdict != "healthy":
             ratio = outcome.diversity / plain.diversity
             parts.append(
@@ -124,13 +126,13 @@ def sentences(outcomes: Mapping[str, Outcome]) -> list[str]:
     return lines
 
 
-def _comparison(outcome: Outcome, plain: Outcome) -> str:
+def _comparison(outcome: Outcome, plain: Outcome, pairs: int) -> str:
     better, worse = [], []
     for name, (_, what) in MEASURES.items():
         value, baseline = getattr(outcome, name), getattr(plain, name)
         form = "{:.2f}" if name in AUROCS else "{:.0%}"
         numbers = f"{what} ({form.format(value.value)} against {form.format(baseline.value)})"
-        first, second = _among_best(name, (outcome, plain))
+        first, second = _among_best(name, (outcome, plain), pairs)
         better += [numbers] if first else []
         worse += [numbers] if second else []
     good = "Not distinguishably better than independent members at anything measured here"

@@ -28,12 +28,14 @@ def among_best(
     parts: Sequence[Floats | None] | None = None,
     *,
     highest: bool = True,
+    pairs: int | None = None,
 ) -> list[bool]:
     """Which estimates are the best or not distinguishable from it; none if all are.
 
     Estimate i is marked unless the interval of its difference from the best, b, excludes 0:
     ``|b − i| > c · s``. The best is itself chosen from the k estimates, so c is for all pairs at
-    once: the quantile of ``1 − 0.05 / (k (k − 1))`` (Bonferroni).
+    once: the quantile of ``1 − 0.025 / pairs`` (Bonferroni), with ``k (k − 1) / 2`` pairs unless
+    more are compared in all.
 
     - ``parts`` are the values of single examples, or of repeats, whose mean the estimate is. Then
       ``s = sd(parts_b − parts_i) / √n``, with the t distribution: a paired comparison, as the n
@@ -50,7 +52,7 @@ def among_best(
     """
     if len(estimates) < 2:
         return [False] * len(estimates)
-    tail = 0.05 / (len(estimates) * (len(estimates) - 1))
+    tail = 0.025 / (pairs or len(estimates) * (len(estimates) - 1) // 2)
     values = [estimate.value for estimate in estimates]
     best = values.index(max(values) if highest else min(values))
     given = parts or [None] * len(estimates)
