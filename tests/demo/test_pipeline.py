@@ -1,13 +1,17 @@
 """The demo runs from end to end, writes its page, and shows what it promises."""
 
+import io
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from dissensus.demo import run
-from dissensus.demo.pipeline import MARK, _page
+from dissensus.demo.pipeline import MARK, _page, _print_summary
 from dissensus.demo.plan import CONTENDERS
+from dissensus.demo.summary import Outcome
+from dissensus.detection import Estimate
 from dissensus.runs import describe
 
 
@@ -50,3 +54,11 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
 def test_without_plotly_there_is_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly", None)
     assert _page(tmp_path, {}) is None
+
+
+def test_without_plotly_the_extra_is_named() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    some = Estimate(0.9, low=0.8, high=1.0)
+    plain = Outcome(some, some, 0.1, 0.01, "healthy", some, some, some, some)
+    _print_summary(console, {"independent": plain}, None, 1)
+    assert "pip install 'dissensus[report]'" in console.export_text()

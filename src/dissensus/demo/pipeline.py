@@ -199,7 +199,7 @@ def _print_summary(
         highlight=False,
     )
     if page is None:
-        console.print("The page needs plotly: pip install 'dissensus[report]'", highlight=False)
+        console.print("The page needs plotly: pip install 'dissensus[report]'", markup=False)
     else:
         console.print(f"Open the page in a browser: [bold]{page}[/]", highlight=False)
 
