@@ -1,11 +1,13 @@
-"""The scripts of ``examples/`` run as they are, at a small size, and say what they promise."""
+"""Scripts and notebooks of ``examples/`` run as they are and say what they promise."""
 
 import ast
+import json
 import re
 import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,3 +97,49 @@ def test_own_objective(run: Run) -> None:
     """The diagnosis tells the two rewards apart, which is the point of the script."""
     said = run("own_objective")
     assert re.findall(r"Verdict: ([a-z]+)", said) == ["healthy", "healthy", "colluding"]
+
+
+# ---- notebooks ----------------------------------------------------------------------------------
+
+NOTEBOOKS = ("detect", "diagnose", "robustness")
+
+
+def test_every_notebook_is_run_here() -> None:
+    assert sorted(path.stem for path in EXAMPLES.glob("*.ipynb")) == list(NOTEBOOKS)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_outputs_of_notebooks_are_kept_small_and_know_no_machine(name: str) -> None:
+    text = (EXAMPLES / f"{name}.ipynb").read_text()
+    assert len(text) < 300_000
+    assert not re.search(r"/(home|root|tmp|usr|Users|work|opt)/", text)
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    assert all(cell["outputs"] for cell in cells)
+    kinds = {kind for cell in cells for kind in _kinds(cell)}
+    assert kinds >= {"image/png", "text/html"}
+    assert kinds <= {"image/png", "text/html", "text/plain", "stdout"}
+
+
+def _kinds(cell: dict[str, Any]) -> set[str]:
+    """The forms of what a cell shows: ``stdout``, ``text/html``, ``image/png``, …"""
+    outputs = [o for o in cell["outputs"] if o.get("data", {}).get("text/html") != ""]  # old bars
+    return {
+        kind for output in outputs for kind in output.get("data", [output.get("name", "error")])
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.filterwarnings("default")  # those of the machinery of notebooks
+def test_notebooks_run(name: str, tmp_path: Path) -> None:
+    """They show what they show on a code host, and nothing on standard error."""
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    kept = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
+    fresh = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
+    folder = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(fresh, timeout=600, resources=folder).execute()
+    for before, after in zip(kept.cells, fresh.cells, strict=True):
+        if before.cell_type == "code":
+            assert _kinds(after) == _kinds(before), before.source
