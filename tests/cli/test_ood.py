@@ -165,9 +165,7 @@ def test_every_default_score_and_figure(
     lines = [line.split() for line in answer.out.split("FPR95")[0].splitlines()]
     table = {line[-3]: line[-2] for line in lines if len(line) >= 3 and line[-1][-1].isdigit()}
     assert set(ds.detection.DEFAULT_SCORES) <= set(table)
-    values = {name: float(value.strip("*")) for name, value in table.items()}
-    marked = {name for name, value in table.items() if value.startswith("*")}
-    assert marked == {name for name, v in values.items() if v == max(values.values())}
+    assert not any(value.startswith("*") for value in table.values())  # without an interval
     names = {path.name for path in tmp_path.iterdir()}
     run = digits_run.name
     assert names == {

@@ -12,6 +12,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dissensus.detection import Estimate, among_best
+
 __all__ = ["leading_table", "record_tables"]
 
 Record = Mapping[str, Any]
@@ -34,9 +36,6 @@ _WAYS = {
     "oracle": "oracle member (upper bound)",
 }
 
-#: Digits of a measure; values that look equal are marked alike.
-_DIGITS = 3
-
 
 def leading_table(record: Record) -> Iterator[RenderableType]:
     """AUROC of each method by its first score, or by those that were asked for."""
@@ -45,7 +44,10 @@ def leading_table(record: Record) -> Iterator[RenderableType]:
         first = dict(reversed(keys))
         keys = [key for key in keys if first[key[0]] == key[1]]
     yield DetectionTable(record, "auroc", tuple(keys))
-    yield "0.5 is chance, 1 is perfect. Other scores, FPR95, AUPR and accuracy: --all"
+    yield (
+        "0.5 is chance, 1 is perfect; * is not distinguishable from the best of its column. Other "
+        "scores, FPR95, AUPR and accuracy: --all"
+    )
 
 
 def record_tables(record: Record) -> Iterator[RenderableType]:
@@ -66,7 +68,8 @@ def record_tables(record: Record) -> Iterator[RenderableType]:
 class DetectionTable:
     """One measure by method, score and set, with the means of groups at the right.
 
-    The best value of each column is marked; intervals are shown where the terminal is wide enough.
+    What is not distinguishable from the best of its column is marked (``among_best``); intervals
+    are shown where the terminal is wide enough.
     ``keys`` are the methods and scores to show, all of them if there are none.
     """
 
@@ -86,21 +89,24 @@ class DetectionTable:
         table = _new_table(title + note, "score", [*sets, *(f"mean {group}" for group in groups)])
         columns = [[cells[*key, name] for key in keys] for name in sets]
         columns += [[means[*key, group] for key in keys] for group in groups]
-        choose = max if more else min
-        best = [choose(round(row[measure], _DIGITS) for row in column) for column in columns]
-        if len(keys) == 1:  # nothing to be better than
-            best = [math.nan] * len(columns)
-        lines = [
-            [_cell(row, measure, top, intervals) for row, top in zip(line, best, strict=True)]
-            for line in zip(*columns, strict=True)
-        ]
+        marked_columns = []
+        for column in columns:
+            marks = among_best([_estimate(row, measure) for row in column], highest=more)
+            marked = zip(column, marks, strict=True)
+            marked_columns.append([_cell(row, measure, mark, intervals) for row, mark in marked])
+        lines = [list(line) for line in zip(*marked_columns, strict=True)]
         _add_lines(table, keys, lines)
         yield table
 
 
-def _cell(row: Record, measure: str, best: float, intervals: bool) -> Text:
+def _estimate(row: Record, measure: str) -> Estimate:
+    """A measure with its interval, unknown where none was computed."""
+    low, high = (row.get(f"{measure}_{end}") for end in ("low", "high"))
+    return Estimate(row[measure], *(math.nan if end is None else end for end in (low, high)))
+
+
+def _cell(row: Record, measure: str, marked: bool, intervals: bool) -> Text:
     value = row[measure]
-    marked = round(value, _DIGITS) == best
     text = Text(f"*{value:.3f}" if marked else f"{value:.3f}", "bold green" if marked else "")
     if intervals and row.get(f"{measure}_low") is not None:
         text.append(f" [{row[f'{measure}_low']:.3f}, {row[f'{measure}_high']:.3f}]", style="dim")
