@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # The tests run in two processes; a second thread in each would only get in the way. With worksteal
-# a process runs neighbouring tests, so that the fixtures of a file are made once.
+# a process runs neighbouring tests, so that the fixtures of a file are made once. Slow tests wait
+# for processes of their own much of the time, so there are three, and each file stays in one.
 export OMP_NUM_THREADS ?= 1
 # Keep compiled files whatever the environment says: without them each process compiles tests and
 # sources again, which takes a worker of the tests 8 seconds.
@@ -26,7 +27,7 @@ test: $(STAMP)  ## run the tests, with doctests and README blocks
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
 
 slow: $(STAMP)  ## run the slow tests: ranks, Ray, kills, a browser, the docs site
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m slow
 
 check: lint types test slow  ## all that CI runs: lint, types, test, slow
 
