@@ -62,6 +62,7 @@ class Objective(ABC):
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        check_choice(type(self).__name__, "reduction", self.reduction, ["mean", "sum"])
 
     def __call__(
         self,
@@ -172,7 +173,6 @@ class Objective(ABC):
         Each member then takes the step of its own loss: learning rate, weight decay and clipping
         mean what they mean for one network.
         """
-        check_choice(type(self).__name__, "reduction", self.reduction, ["mean", "sum"])
         return members if self.reduction == "mean" else 1
 
     def spec(self) -> str:

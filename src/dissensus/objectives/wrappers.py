@@ -34,8 +34,8 @@ class LearnerDropout(Objective):
     objective: Objective = field(default_factory=Joint)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         _check_inner("LearnerDropout", self.objective)
+        super().__post_init__()
         if isinstance(self.objective, Sequential):
             raise ValueError(
                 "LearnerDropout: objective must train all members at once, got Sequential, which "

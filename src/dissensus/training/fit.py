@@ -226,7 +226,8 @@ def _step(run: _Run, batch: Batch) -> tuple[Tensor, Terms]:
     if not math.isfinite(terms.loss):
         raise _non_finite(trainer, outputs, terms, state)
     trainer.members.advance("batch")
-    run.hooks.step(state.epoch * run.batches + state.batch + 1, terms)
+    if run.hooks.steppers:
+        run.hooks.step(state.epoch * run.batches + state.batch + 1, terms)
     return outputs, terms
 
 
