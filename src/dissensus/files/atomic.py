@@ -1,0 +1,59 @@
+"""Atomic writing: a file is there as a whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["replace_atomically", "write_bytes", "write_text"]
+
+
+def replace_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` fill a temporary neighbour of ``path``, then rename it over ``path``.
+
+    >>> import tempfile, pathlib
+    >>> target = pathlib.Path(tempfile.mkdtemp()) / "note.txt"
+    >>> replace_atomically(target, lambda file: file.write_text("whole"))
+    >>> target.read_text(), len(list(target.parent.iterdir()))
+    ('whole', 1)
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    # Made here, not by ``write``, so that two writers can never share it; mode as the umask says.
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    mode = part.stat().st_mode
+    try:
+        write(part)
+        # Some writers put a file of their own, and of their own mode, in its place.
+        part.chmod(mode)
+        with part.open("rb+") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
+        _sync_folder(path.parent)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write ``text`` to ``path``, whole or not at all."""
+    replace_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write ``content`` to ``path``, whole or not at all."""
+    replace_atomically(path, lambda part: part.write_bytes(content))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut, where the system allows it."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
