@@ -10,6 +10,7 @@ Leading axes of the prediction (members) pass through: ``[…, batch, outputs]``
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -42,6 +43,7 @@ __all__ = [
     "check_loss_inputs",
     "cross_entropy",
     "errors",
+    "gaussian_nll",
     "mean_cross_entropy",
     "mse",
     "natural_combination",
@@ -55,6 +57,16 @@ LossLike = str | Callable[[Tensor, Tensor], Tensor]
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
     """Squared Euclidean distance ``‖f − y‖²``, summed over outputs (not torch's mean)."""
     return (outputs - targets).square().sum(-1)
+
+
+def gaussian_nll(means: Tensor, log_variances: Tensor, targets: Tensor) -> Tensor:
+    """``−log N(y; μ, σ²) = ½ (log 2π + log σ² + (y − μ)² / σ²)`` of each entry, from log σ².
+
+    >>> gaussian_nll(torch.zeros(1), torch.zeros(1), torch.ones(1))        # ½ (log 2π + 1)
+    tensor([1.4189])
+    """
+    squares = (targets - means).square() * (-log_variances).exp()
+    return 0.5 * (math.log(2 * math.pi) + log_variances + squares)
 
 
 def cross_entropy(log_probs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:

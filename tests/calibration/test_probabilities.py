@@ -16,7 +16,6 @@ from torch.nn.functional import one_hot
 import dissensus as ds
 from dissensus.calibration import (
     TemperatureAtBound,
-    _scaled_nll,
     apply_temperature,
     brier_score,
     calibration,
@@ -26,6 +25,7 @@ from dissensus.calibration import (
     nll,
     reliability,
 )
+from dissensus.calibration.temperature import _scaled_nll
 
 
 def draw(members: int = 3, batch: int = 50, classes: int = 4, scale: float = 2.0) -> Tensor:
