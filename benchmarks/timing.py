@@ -280,7 +280,7 @@ def machine_facts() -> dict[str, Any]:
     import torch
 
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -291,7 +291,7 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
+def processor() -> str:
     """Return the processor's name; Linux keeps it where ``platform`` does not look."""
     info = Path("/proc/cpuinfo")
     if info.exists():

@@ -1,0 +1,58 @@
+"""Run cells of the comparison on tables: ``python -m benchmarks.tables --help``."""
+
+import argparse
+import sys
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from benchmarks.tables.cells import LIMIT, run_cells
+from benchmarks.tables.contenders import CONTENDERS
+from benchmarks.tables.sources import PARTS, TABLES
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
+    add = parser.add_argument
+    add("--tables", type=_list_of(TABLES), default=list(TABLES), metavar="NAMES")
+    add("--part", choices=PARTS, help="only the tables of this part")
+    add("--contenders", type=_list_of(CONTENDERS), default=list(CONTENDERS), metavar="NAMES")
+    add("--splits", type=lambda text: [int(n) for n in text.split(",")], default=[0, 1, 2, 3, 4])
+    add("--again", action="store_true", help="run cells that have a record, too")
+    add("--limit", type=float, default=LIMIT, help="CPU seconds of a fit (default: %(default)g)")
+    add("--out", type=Path, default=RESULTS / "tables", help="folder of the records")
+    return parser.parse_args(arguments)
+
+
+def _list_of(known: Collection[str]) -> Callable[[str], list[str]]:
+    """A reader of names with commas, each of which must be known."""
+
+    def names(text: str) -> list[str]:
+        found = text.split(",")
+        if unknown := [name for name in found if name not in known]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not one of {', '.join(known)}")
+        return found
+
+    return names
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what has no record yet."""
+    options = parse_arguments(arguments)
+    tables = [n for n in options.tables if options.part in (None, TABLES[n].part)]
+    run_cells(
+        options.out,
+        tables,
+        options.contenders,
+        options.splits,
+        again=options.again,
+        limit=options.limit,
+        report=lambda line: print(line, flush=True),
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
