@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from dissensus.ensemble.adapters import AdaptedLinear
 from dissensus.ensemble.operations import (
     ELEMENTWISE,
     OPERATIONS,
@@ -36,6 +37,7 @@ Backward = Callable[[Sequence[Tensor]], list[Tensor]]
 # Modules by the kind of their operation.
 _MODULES: dict[type[nn.Module], str] = {
     nn.Linear: "linear",
+    AdaptedLinear: "adapted",
     nn.LayerNorm: "norm",
     nn.Dropout: "dropout",
     nn.Flatten: "flatten",
@@ -73,7 +75,8 @@ class Engine:
         """Outputs ``[rows, batch, outputs]`` for inputs ``[ensembles, batch, …]``.
 
         The rows of the stacked ``tensors`` are the members of these ensembles in turn, equally many
-        of each; for one ensemble pass ``x[None]``. Differentiable by torch.
+        of each, and of a shared weight the ensembles; for one ensemble pass ``x[None]``.
+        Differentiable by torch.
         """
         return self._run(tensors, x)[0].contiguous()
 
@@ -163,12 +166,17 @@ def _graph(stack: nn.Module, *, training: bool) -> fx.Graph | None:
     try:
         for module, _ in modes:
             module.training = training
-        return fx.Tracer().trace(stack)
+        return _Tracer().trace(stack)
     except Exception:  # its forward does what cannot be traced
         return None
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, AdaptedLinear) or super().is_leaf_module(m, module_qualified_name)
 
 
 class _Reader:
@@ -262,7 +270,7 @@ class _Reader:
     ) -> None:
         """Add a step; ``shared`` says whether the members of an ensemble share its output."""
         # A linear layer does not need its output again, if nobody else does.
-        linear = any(step.output == inputs[0] and step.kind == "linear" for step in self.steps)
+        linear = any(s.output == inputs[0] and s.kind in ("linear", "adapted") for s in self.steps)
         users = [len(n.users) for n in node.all_input_nodes if n.name == inputs[0]]
         in_place = linear and users == [1]
         before = inputs[0] in self.shared

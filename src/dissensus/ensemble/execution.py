@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from dissensus.ensemble.adapters import kinds_of
 from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.stack import call, places_of
 
@@ -104,9 +105,11 @@ def stacked_outputs(
     def member(tensors: dict[str, Tensor], state: dict[str, Tensor], inputs: Tensor) -> Tensor:
         return call(stack, places, {**tensors, **state}, inputs)
 
-    axes = (0, 0, 0 if own else None)
+    shared = [name for name, kind in kinds_of(stack).items() if kind == "shared"]
+    tensors = {**parameters, **{name: parameters[name][0] for name in shared}}
+    axes = ({name: None if name in shared else 0 for name in tensors}, 0, 0 if own else None)
     try:
-        outputs: Tensor = vmap(member, axes, randomness="different")(parameters, buffers, x)
+        outputs: Tensor = vmap(member, axes, randomness="different")(tensors, buffers, x)
     except RuntimeError as error:
         if "vmap" not in str(error) and "Batching rule" not in str(error):
             raise
@@ -130,7 +133,10 @@ def looped_outputs(
     every index would make a gradient of the whole stack.
     """
     tensors = {name: tensor.unbind(0) for name, tensor in (*parameters.items(), *buffers.items())}
-    members = next(iter(parameters.values())).shape[0]
+    members = max(map(len, parameters.values()))
+    for name, kind in kinds_of(stack).items():
+        if kind == "shared":
+            tensors[name] = tensors[name] * members
     places = places_of(stack)
     inputs = x.unbind(0) if own else [x] * members
     each = ({name: rows[j] for name, rows in tensors.items()} for j in range(members))

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dissensus.ensemble.adapters import SHARINGS, kinds_of, rows_of, separate, share
 from dissensus.ensemble.execution import (
     EXECUTIONS,
     choose,
@@ -47,6 +48,10 @@ class Ensemble(nn.Module):
     them: ``combine`` is ``"probability"``, ``"score"`` or ``"mean"`` (regression). ``execution`` is
     ``"auto"``, ``"stacked"``, ``"looped"`` or ``"tune"`` (see ``ensemble.execution``).
 
+    With ``sharing="adapters"`` members share the weights of their linear layers, as in TabM and
+    BatchEnsemble: a member's own are a scale for every input and output of a layer, biases, and
+    the last layer (see ``ensemble.adapters``). Many members have hardly more parameters than one.
+
     >>> ens = Ensemble(lambda: nn.Linear(4, 3), members=5, seed=0)
     >>> ens(torch.zeros(2, 4)).shape, ens(torch.zeros(2, 4), members=[0, 3]).shape
     (torch.Size([5, 2, 3]), torch.Size([2, 2, 3]))
@@ -66,11 +71,17 @@ class Ensemble(nn.Module):
         seed: int = 0,
         combine: str = "probability",
         execution: str = "auto",
+        sharing: str | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(members, int) or members < 1:
             raise ValueError(f"members must be an integer of at least 1, got {members!r}")
-        self._settle(_make_members(make_member, members, seed), combine, execution)
+        if sharing is not None:
+            check_choice("Ensemble", "sharing", sharing, SHARINGS)
+        modules = _make_members(make_member, members, seed)
+        # Signs have a seed apart from that of the weights, which drew from the same numbers.
+        signs = [member_seed(member_seed(seed, j), 0) for j in range(members)]
+        self._settle(modules, combine, execution, signs if sharing else None)
         self.made_by = make_member if isinstance(make_member, MemberFactory) else None
 
     @classmethod
@@ -96,13 +107,21 @@ class Ensemble(nn.Module):
         seed: int = 0,
         combine: str = "probability",
         execution: str = "auto",
+        sharing: str | None = None,
     ) -> Self:
         """Member heads on a shared, frozen ``backbone``, which runs once for each batch."""
-        ens = cls(make_head, members, seed, combine, execution)
+        ens = cls(make_head, members, seed, combine, execution, sharing)
         ens.backbone = backbone.requires_grad_(False).eval()
         return ens
 
-    def _settle(self, modules: list[nn.Module], combine: str, execution: str) -> None:
+    def _settle(
+        self,
+        modules: list[nn.Module],
+        combine: str,
+        execution: str,
+        signs: Sequence[int] | None = None,
+    ) -> None:
+        """Hold ``modules``; with ``signs``, seeds of their adapters, they share weights."""
         check_combination(combine)
         check_choice("Ensemble", "execution", execution, EXECUTIONS)
         self.combine, self.execution = combine, execution
@@ -114,11 +133,18 @@ class Ensemble(nn.Module):
         self.register_buffer("weights", None)
         self.stack: nn.Module | None = None
         self.unlike: nn.ModuleList | None = None
+        self.sharing = None if signs is None else "adapters"
+        #: Names in the stack of the parameters that all members share.
+        self.shared: frozenset[str] = frozenset()
         if alike(modules):
-            self.stack = stack_modules(modules)
+            self.stack = stack_modules(modules) if signs is None else share(modules, signs)
+            kinds = kinds_of(self.stack)
+            self.shared = frozenset(name for name in kinds if kinds[name] == "shared")
             # Found once, as they are looked up at every step.
             self._convolutional = convolutional(self.stack)
             self._stackable = stackable(self.stack)
+        elif signs is not None:
+            raise ValueError("members of unlike structure cannot share weights; use sharing=None")
         elif execution == "stacked":
             raise ValueError(
                 "members of unlike structure cannot be stacked; use execution='looped' or 'auto'"
@@ -141,7 +167,7 @@ class Ensemble(nn.Module):
         if members is None:
             return self.run(parameters, buffers, x)
         index = torch.tensor(self._indices(members), device=self.device)
-        drawn = {name: tensor.index_select(0, index) for name, tensor in parameters.items()}
+        drawn = rows_of(parameters, self.shared, lambda tensor: tensor.index_select(0, index))
         return self.run_drawn(drawn, buffers, x, index)
 
     def run(
@@ -245,6 +271,8 @@ class Ensemble(nn.Module):
         if self.stack is None:
             assert self.unlike is not None
             module: nn.Module = copy.deepcopy(self.unlike[chosen])
+        elif self.sharing:
+            module = unstack(separate(self.stack, [chosen]), lambda tensor: tensor[0])
         else:
             module = unstack(self.stack, lambda tensor: tensor[chosen])
         return self._with_backbone(module)
@@ -258,7 +286,11 @@ class Ensemble(nn.Module):
             assert ens.unlike is not None
             ens.unlike = nn.ModuleList(ens.unlike[j] for j in chosen)
         else:
-            put_tensors(ens.stack, lambda name, tensor: like(tensor, tensor.detach()[chosen]))
+
+            def pick(name: str, tensor: Tensor) -> Tensor:
+                return like(tensor, tensor.detach()[[0] if name in self.shared else chosen])
+
+            put_tensors(ens.stack, pick)
         if self.weights is not None:
             kept = self.weights[chosen]
             ens.set_weights(kept / kept.sum() if kept.sum() > 0 else None)
@@ -350,11 +382,12 @@ class Ensemble(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def __repr__(self) -> str:
+        sharing = f", sharing={self.sharing!r}" if self.sharing else ""
         networks = [self.holder] if self.stack is not None else self.holder.children()
         kinds = dict.fromkeys(type(network).__name__ for network in networks)
         return (
             f"Ensemble({self.members} × {' or '.join(kinds)}, {_count_parameters(self.holder):,} "
-            f"parameters, combine={self.combine!r}, execution={self.execution!r})"
+            f"parameters, combine={self.combine!r}, execution={self.execution!r}{sharing})"
         )
 
     def _repr_html_(self) -> str:

@@ -181,6 +181,39 @@ def _scale_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers
     return (_narrowed(grad * _along(scale, grad), saved[0].shape[-1]),)
 
 
+# ---- linear layers with adapters ----------------------------------------------------------------
+# The rows of the shared weight count ensembles: all members of an ensemble are one product.
+
+
+def _adapted(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
+    shared, r, s = (tensors[step.name + key] for key in ("shared", "r", "s"))
+    bias, x = tensors.get(step.name + "bias"), _own(values[step.inputs[0]], len(r))
+    z = x * _along(r, x)
+    u = torch.bmm(_joined(z, len(shared)), shared.mT).view(*z.shape[:-1], -1)
+    scale = _along(s, u)
+    out = u * scale if bias is None else torch.addcmul(_along(bias, u), u, scale)
+    return out, (x, z, u)
+
+
+def _adapted_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers) -> Back:
+    shared, r, s = (buffers.tensors[step.name + key] for key in ("shared", "r", "s"))
+    x, z, u = saved
+    if step.name + "bias" in buffers.tensors:
+        buffers.add(step.name + "bias", _total(grad, s))
+    buffers.add(step.name + "s", _total(grad * u, s))
+    at_u = _joined(grad * _along(s, grad), len(shared))
+    # The sum over the members; a trainer makes it their mean.
+    buffers.add_product(step.name + "shared", at_u.mT, _joined(z, len(shared)))
+    at_z = torch.bmm(at_u, shared).view(z.shape)
+    buffers.add(step.name + "r", _total(at_z * x, r))
+    return (None if step.shared else at_z * _along(r, at_z),)
+
+
+def _joined(values: Tensor, ensembles: int) -> Tensor:
+    """The values of all members of an ensemble one below the other."""
+    return values.reshape(ensembles, -1, values.shape[-1])
+
+
 # ---- layers without parameters ------------------------------------------------------------------
 
 
@@ -189,7 +222,7 @@ def _dropout(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Save
     x = values[step.inputs[0]]
     if not step.module.training or step.module.p == 0:
         return x, ()
-    own = _own(x, len(next(iter(tensors.values()))))
+    own = _own(x, max(map(len, tensors.values())))  # a shared weight has fewer rows
     out, mask = torch.native_dropout(own.contiguous(), step.module.p, True)
     return out, (mask, 1 / (1 - step.module.p) if step.module.p < 1 else 0.0)
 
@@ -286,6 +319,7 @@ ELEMENTWISE: tuple[type[nn.Module], ...] = (
 #: Operations by kind. To add one: a pair of functions, a line here and in ``engine.py``, a test.
 OPERATIONS: dict[str, Operation] = {
     "linear": Operation(_linear, _linear_back),
+    "adapted": Operation(_adapted, _adapted_back),
     "norm": Operation(_norm, _norm_back),
     "scale": Operation(_scale, _scale_back),
     "dropout": Operation(_dropout, _dropout_back),

@@ -42,6 +42,7 @@ def describe(ens: Ensemble) -> dict[str, Any]:
             "members": ens.members,
             "combine": ens.combine,
             "execution": ens.execution,
+            **({"sharing": ens.sharing} if ens.sharing else {}),
             "dtype": str(*kinds).removeprefix("torch."),
         },
         "model": None if ens.made_by is None else ens.made_by.describe(),

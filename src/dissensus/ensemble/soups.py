@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dissensus.ensemble.adapters import separate
 from dissensus.ensemble.execution import BATCH_NORMS
 from dissensus.ensemble.module import Ensemble
 from dissensus.ensemble.stack import unstack
@@ -38,7 +39,9 @@ def soup(
             return tensor[chosen[0]]
         return tensor[chosen].mean(0)
 
-    mixed = unstack(ens.stack, mean)
+    # The mean of effective weights, as r and s are factors of them.
+    stack = separate(ens.stack, range(ens.members)) if ens.sharing else ens.stack
+    mixed = unstack(stack, mean)
     module = ens._with_backbone(mixed)
     if loader is not None:
         _estimate_statistics(module, mixed, loader, ens.device)

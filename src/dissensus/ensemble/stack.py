@@ -22,6 +22,7 @@ __all__ = [
     "like",
     "places_of",
     "put_tensors",
+    "rebuild",
     "stack_modules",
     "tensors_of",
     "unstack",
@@ -85,12 +86,12 @@ def stack_modules(modules: Sequence[nn.Module]) -> nn.Module:
         group = parameters if isinstance(tensor, nn.Parameter) else buffers
         return like(tensor, torch.stack([member[name].detach() for member in group]))
 
-    return _rebuilt(modules[0], stacked)
+    return rebuild(modules[0], stacked)
 
 
 def unstack(stack: nn.Module, pick: Callable[[Tensor], Tensor]) -> nn.Module:
     """An ordinary module with ``pick(stacked tensor)`` in place of every parameter and buffer."""
-    return _rebuilt(stack, lambda name, tensor: like(tensor, pick(tensor.detach()).clone()))
+    return rebuild(stack, lambda name, tensor: like(tensor, pick(tensor.detach()).clone()))
 
 
 def like(tensor: Tensor, values: Tensor) -> Tensor:
@@ -149,7 +150,8 @@ def put_tensors(stack: nn.Module, change: Callable[[str, Tensor], Tensor]) -> No
                 registry[key] = done[id(tensor)]
 
 
-def _rebuilt(module: nn.Module, change: Callable[[str, Tensor], Tensor]) -> nn.Module:
+def rebuild(module: nn.Module, change: Callable[[str, Tensor], Tensor]) -> nn.Module:
+    """A copy of ``module`` with every tensor replaced by ``change(name, tensor)``."""
     # Copied without its tensors: the copy would hold as much memory again for a moment.
     memo = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     rebuilt = copy.deepcopy(module, memo)

@@ -81,7 +81,8 @@ def make_ensemble(config: Config, model: Model | DataSummary, *, trust: bool = T
         model = member_factory(config, model, trust=trust)
     how = {"combine": asked["combine"], "execution": asked["execution"]}
     if callable(model):
-        ens = Ensemble(model, members=asked["members"], seed=asked.get("seed", 0), **how)
+        members, seed, sharing = asked["members"], asked.get("seed", 0), asked.get("sharing")
+        ens = Ensemble(model, members, seed, **how, sharing=sharing)
     else:
         ens = Ensemble.from_members([make_member() for make_member in model], **how)
     if "dtype" not in asked:

@@ -125,6 +125,11 @@ class Settings:
         "probability, score or mean; else what the objective and the task ask for.",
     )
     execution: str | None = _setting("ensemble.execution", "auto", "auto, stacked, looped or tune.")
+    sharing: str | None = _setting(
+        "ensemble.sharing",
+        None,
+        "adapters: members share the weights of linear layers, as in TabM; else each has its own.",
+    )
     objective: str | None = _setting(
         "training.objective",
         "independent",

@@ -160,6 +160,7 @@ class Checkpoints:
             "members": self.process.members,
             "combine": self.process.ens.combine,
             "execution": self.process.execution,
+            **({"sharing": self.process.ens.sharing} if self.process.ens.sharing else {}),
         }
         training = {"objective": self.objective.spec(), **self.recipe.plain()}
         return {**extra, "ensemble": ensemble, "training": training}

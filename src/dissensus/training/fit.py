@@ -132,6 +132,11 @@ def name_objective(objective: Objective) -> str:
 def _start_process(ens: Ensemble, distributed: bool | Distributed) -> SingleProcess:
     if not distributed:
         return SingleProcess(ens)
+    if ens.sharing:
+        raise ValueError(
+            "members with sharing='adapters' cannot be spread over processes, as they share "
+            "weights; leave out distributed, or use sharing=None"
+        )
     from dissensus.training.distributed import ProcessGroup
 
     return ProcessGroup(ens, Distributed() if distributed is True else distributed)

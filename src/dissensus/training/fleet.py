@@ -17,6 +17,7 @@ from dissensus.objectives.fast import fleet_value_and_gradient
 from dissensus.training.batches import batch_sizes, batches_together, derived_seed, shuffled
 from dissensus.training.meters import FleetMeter, check_task
 from dissensus.training.optim import MemberOptimizer, Optimizer, Schedule, clip_by_member
+from dissensus.training.shared_weights import SharingOptimizer
 from dissensus.training.stream import ORDER
 
 if TYPE_CHECKING:
@@ -35,15 +36,13 @@ class Fleet:
         first = self.trainings[0]
         assert first.ens.stack is not None
         self.members, self.combine = first.ens.members, first.ens.combine
+        self.shared = first.ens.shared
         self.stack, self.engine = first.ens.stack, engine_of(first.ens.stack)
         own = [tensors_of(t.ens.stack)[0] for t in self.trainings if t.ens.stack is not None]
         self.tensors = {n: torch.cat([p[n].detach() for p in own]) for n in own[0]}
         self.best: dict[str, Tensor] = {}
         self.sizes = batch_sizes(len(first.train[0]), first.recipe.batch_size, shuffle=True)
-        self.optimizers = [
-            (rows, MemberOptimizer(self._settings(rows), self._rows(rows), rows.stop - rows.start))
-            for rows in self._equal_rates()
-        ]
+        self.optimizers = [(rows, self._make_optimizer(rows)) for rows in self._equal_rates()]
         self._collect_hyperparameters()
         for training in self.trainings:
             self._check(training)
@@ -56,6 +55,16 @@ class Fleet:
             name: torch.tensor([getattr(o, name) for o in objectives], device=device)
             for name in objectives[0].hyperparameters
         }
+
+    def _make_optimizer(self, rows: slice) -> MemberOptimizer | SharingOptimizer:
+        def make(parameters: list[Tensor], settings: Any) -> MemberOptimizer:
+            return MemberOptimizer(settings, parameters, len(parameters[0]))
+
+        settings, parameters = self._settings(rows), self._rows(rows)
+        if not self.shared:
+            return make(parameters, settings)
+        named = dict(zip(self.tensors, parameters, strict=True))
+        return SharingOptimizer(make, settings, named, self.stack)
 
     def _check(self, training: Training) -> None:
         """Say before any work what is wrong with targets."""
@@ -93,7 +102,7 @@ class Fleet:
             recipe = self.trainings[rows.start // self.members].recipe
             assert isinstance(recipe.schedule, Schedule)
             scale = recipe.schedule(time, recipe.epochs)
-            optimizer.step([gradient[rows] for gradient in gradients], None, scale)
+            optimizer.step(self._part(gradients, rows), None, scale)
 
     def _gradients(
         self, x: Tensor, y: Tensor, *weights: Tensor
@@ -103,6 +112,9 @@ class Fleet:
         objective = _objective(self.trainings[0])
         terms, gradient = fleet_value_and_gradient(objective, self.values, outputs, y, *weights)
         gradients = backward(gradient * objective.step_scale(self.members))
+        for place, name in enumerate(self.tensors if self.shared else ()):
+            if name in self.shared:  # ∂W = (1/M) Σ_j ∂L_j/∂W, as in mean_gradients
+                gradients[place] = gradients[place] / self.members
         return outputs.detach(), terms.loss, terms.parts, gradients
 
     def _forward(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
@@ -124,7 +136,7 @@ class Fleet:
         return outputs
 
     def _vmapped(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-        stacks = {name: p.unflatten(0, (-1, self.members)) for name, p in tensors.items()}
+        stacks = {name: p.unflatten(0, (len(x), -1)) for name, p in tensors.items()}
 
         def one(own: dict[str, Tensor], inputs: Tensor) -> Tensor:
             return stacked_outputs(self.stack, own, {}, inputs)
@@ -173,8 +185,9 @@ class Fleet:
     def _failures(self, losses: Tensor) -> list[str | None]:
         """What is not finite about each ensemble, from its losses ``[batches, ensembles]``."""
         finite = losses.isfinite()
-        rows = torch.stack([p.flatten(1).sum(1) for p in self.tensors.values()]).sum(0)
-        weights = rows.unflatten(0, (-1, self.members)).isfinite().all(1).tolist()
+        ensembles = losses.shape[1]
+        sums = [p.reshape(ensembles, -1).sum(1) for p in self.tensors.values()]
+        weights = torch.stack(sums).isfinite().all(0).tolist()
         failures: list[str | None] = []
         for place, good in enumerate(finite.all(0).tolist()):
             if not good:
@@ -192,8 +205,8 @@ class Fleet:
             return
         if not self.best:
             self.best = {name: torch.zeros_like(p) for name, p in self.tensors.items()}
-        rows = self._member_rows(places)
         for name, parameter in self.tensors.items():
+            rows = self._tensor_rows(name, places)
             self.best[name].index_copy_(0, rows, parameter.index_select(0, rows))
 
     def unload(self, place: int, *, best: bool) -> None:
@@ -201,18 +214,19 @@ class Fleet:
         stack = self.trainings[place].ens.stack
         assert stack is not None
         source = self.best if best else self.tensors
-        rows = slice(place * self.members, (place + 1) * self.members)
         with torch.no_grad():
             for name, parameter in tensors_of(stack)[0].items():
-                parameter.copy_(source[name][rows])
+                begin = place * len(parameter)
+                parameter.copy_(source[name][begin : begin + len(parameter)])
 
     def compact(self, places: list[int]) -> None:
         """Go on with these ensembles alone."""
-        rows = self._member_rows(places)
-        old = self.optimizers
+        rows, old = self._member_rows(places), self.optimizers
         self.trainings = [self.trainings[place] for place in places]
-        self.tensors = {name: p.index_select(0, rows) for name, p in self.tensors.items()}
-        self.best = {name: p.index_select(0, rows) for name, p in self.best.items()}
+        self.tensors, self.best = (
+            {name: p.index_select(0, self._tensor_rows(name, places)) for name, p in own.items()}
+            for own in (self.tensors, self.best)
+        )
         self.optimizers = []
         begin = 0
         for before, optimizer in old:
@@ -227,6 +241,11 @@ class Fleet:
         device = next(iter(self.tensors.values())).device
         firsts = torch.tensor(places, device=device)[:, None] * self.members
         return (firsts + torch.arange(self.members, device=device)).flatten()
+
+    def _tensor_rows(self, name: str, places: list[int]) -> Tensor:
+        """The rows of a tensor that belong to these ensembles; of a shared one, one for each."""
+        rows = self._member_rows(places)
+        return rows[:: self.members] // self.members if name in self.shared else rows
 
     # ---- learning rates -------------------------------------------------------------------------
 
@@ -250,7 +269,15 @@ class Fleet:
         return optimizer
 
     def _rows(self, rows: slice) -> list[Tensor]:
-        return [parameter[rows] for parameter in self.tensors.values()]
+        return self._part(list(self.tensors.values()), rows)
+
+    def _part(self, tensors: Sequence[Tensor], rows: slice) -> list[Tensor]:
+        """What belongs to these members of ``tensors``, in the order of the parameters."""
+        ensembles = slice(rows.start // self.members, rows.stop // self.members)
+        return [
+            tensor[ensembles if name in self.shared else rows]
+            for name, tensor in zip(self.tensors, tensors, strict=True)
+        ]
 
 
 def _objective(training: Training) -> Objective:

@@ -256,11 +256,16 @@ def clip_by_member(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
     """Scale each member's gradient to a norm of at most ``limit``; members do not share a norm.
 
     So a member that trains with others takes the steps it would take alone. As torch's
-    ``clip_grad_norm_``, with its 1e-6 beside the norm.
+    ``clip_grad_norm_``, with its 1e-6 beside the norm. The gradient of weights that members share
+    has a row for several of them: it is part of each one's norm and takes the mean of their scales.
     """
-    squares = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in gradients]).sum(0)
-    factor = (limit / (squares.sqrt() + 1e-6)).clamp_max(1.0)
-    return [g * factor.reshape(-1, *[1] * (g.ndim - 1)) for g in gradients]
+    rows = max(map(len, gradients))
+    squares = [g.reshape(len(g), -1).square().sum(1) for g in gradients]
+    norms = torch.stack([s.repeat_interleave(rows // len(s)) for s in squares]).sum(0).sqrt()
+    factor = (limit / (norms + 1e-6)).clamp_max(1.0)
+    return [
+        g * factor.reshape(len(g), -1).mean(1).reshape(-1, *[1] * (g.ndim - 1)) for g in gradients
+    ]
 
 
 # ---- learning-rate schedules ---------------------------------------------------------------------

@@ -10,20 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
+from dissensus.ensemble.adapters import rows_of
 from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.stack import tensors_of
 from dissensus.objectives import Objective, Terms
 from dissensus.objectives.fast import fleet_value_and_gradient, value_and_gradient
 from dissensus.training.optim import MemberOptimizer, Optimizer, Schedule, clip_by_member
 from dissensus.training.recipe import Recipe
+from dissensus.training.shared_weights import SharingOptimizer, check_recipe, mean_gradients
 from dissensus.training.stream import Batch
-from dissensus.training.torch_optim import TorchOptimizer, TorchSchedule
+from dissensus.training.torch_optim import OptimizerFactory, TorchOptimizer, TorchSchedule
 
 __all__ = ["Members", "SeparateMembers", "StackedMembers", "Trainer", "single_precision"]
 
@@ -162,18 +165,45 @@ class StackedMembers:
         self.fixed = {name: p for name, p in parameters.items() if not p.requires_grad}
         if not self.parameters:
             raise ValueError("no parameter requires a gradient: there is nothing to train")
-        self.optimizer = make_optimizer(recipe, list(self.parameters.values()), ens.members)
+        self.optimizer = self._make_optimizer()
         plain = not (self.fixed or self.buffers or recipe.amp or recipe.compile)
         stacked = ens.resolved_execution() == "stacked"
         self.engine = engine_of(ens.stack) if plain and stacked else None
         self.run = torch.compile(ens.run) if recipe.compile else ens.run
         self.run_drawn = torch.compile(ens.run_drawn) if recipe.compile else ens.run_drawn
 
+    def _make_optimizer(self) -> MemberOptimizer | TorchOptimizer | SharingOptimizer:
+        ens, recipe = self.ens, self.recipe
+        if not ens.sharing:
+            return make_optimizer(recipe, list(self.parameters.values()), ens.members)
+        assert ens.stack is not None
+        check_recipe(recipe)
+        assert not isinstance(recipe.optimizer, str)
+
+        def make(
+            parameters: list[Tensor], settings: Optimizer | OptimizerFactory
+        ) -> MemberOptimizer | TorchOptimizer:
+            rows = len(parameters[0])
+            return make_optimizer(replace(recipe, optimizer=settings), parameters, rows)
+
+        return SharingOptimizer(make, recipe.optimizer, self.parameters, ens.stack)
+
     def forward(
         self, inputs: Sequence[Tensor], drawn: list[int] | None, trained: set[int], *, own: bool
     ) -> tuple[list[Tensor], Backward]:
+        outputs, backward = self._forward(inputs, drawn, trained, own=own)
+        if not self.ens.sharing:
+            return outputs, backward
+        rows = range(self.ens.members) if drawn is None else drawn
+        taking_part = [member in trained for member in rows]
+        shared = [name in self.ens.shared for name in self.parameters]
+        return outputs, mean_gradients(backward, shared, taking_part)
+
+    def _forward(
+        self, inputs: Sequence[Tensor], drawn: list[int] | None, trained: set[int], *, own: bool
+    ) -> tuple[list[Tensor], Backward]:
         index = None if drawn is None else torch.tensor(drawn, device=self.ens.device)
-        leaves = self.parameters if index is None else _rows(self.parameters, index)
+        leaves = self.parameters if index is None else self._rows(self.parameters, index)
         if self.ens.backbone is not None:
             with autocast(inputs[0], self.recipe):
                 inputs = [self._features(x, own=own) for x in inputs]
@@ -207,7 +237,7 @@ class StackedMembers:
                 outputs = [self.run(tensors, self.buffers, x, own=own) for x in inputs]
             else:
                 leaves = {name: leaf.requires_grad_() for name, leaf in leaves.items()}
-                tensors = {**leaves, **_rows(self.fixed, index)}
+                tensors = {**leaves, **self._rows(self.fixed, index)}
                 outputs = [self.run_drawn(tensors, self.buffers, x, index, own=own) for x in inputs]
         for name, values in before.items():
             self.buffers[name].data[idle] = values  # .data: the way back does not use them
@@ -220,12 +250,19 @@ class StackedMembers:
         positions = [position for position, member in enumerate(rows) if member in trained]
         if not positions:
             return
+        if len(positions) < len(rows):
+            named = dict(zip(self.parameters, gradients, strict=True))
+            picked = rows_of(named, self.ens.shared, lambda gradient: gradient[positions])
+            gradients = list(picked.values())
+            drawn = [rows[position] for position in positions]
         if self.recipe.clip is not None:
             gradients = clip_by_member(gradients, self.recipe.clip)
-        if len(positions) < len(rows):
-            gradients = [gradient[positions] for gradient in gradients]
-            drawn = [rows[position] for position in positions]
         self.optimizer.step(gradients, drawn, scale)
+
+    def _rows(self, tensors: dict[str, Tensor], index: Tensor) -> dict[str, Tensor]:
+        """Copies of the rows of some members; what they share is not copied."""
+        apart = {name: tensor.detach() for name, tensor in tensors.items()}
+        return rows_of(apart, self.ens.shared, lambda tensor: tensor.index_select(0, index))
 
     def state(self) -> dict[str, Tensor]:
         return self.optimizer.state()
@@ -326,11 +363,6 @@ def make_optimizer(
     if isinstance(optimizer, Optimizer) and isinstance(schedule, Schedule):
         return MemberOptimizer(optimizer, parameters, members)
     return TorchOptimizer(optimizer, schedule, parameters, members)
-
-
-def _rows(tensors: dict[str, Tensor], index: Tensor) -> dict[str, Tensor]:
-    """Copies of the rows of some members."""
-    return {name: tensor.detach().index_select(0, index) for name, tensor in tensors.items()}
 
 
 def _autograd(outputs: list[Tensor], leaves: Sequence[Tensor]) -> Backward:

@@ -1,0 +1,265 @@
+"""Members that share weights: each is the network whose weight is W ∘ s rᵀ, however it runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import gradgradcheck
+
+import dissensus as ds
+from dissensus.ensemble.adapters import kinds_of
+from dissensus.ensemble.engine import engine_of
+from dissensus.ensemble.stack import tensors_of
+from dissensus.models import make_factory
+from tests.ensemble import networks
+from tests.ensemble.test_engine import NETWORKS, inputs
+
+SHARED = [name for name in NETWORKS if name not in ("begins", "ldr_linear_head")]
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def made(make: Callable[[], nn.Module], members: int = 3, execution: str = "auto") -> ds.Ensemble:
+    """In double precision, away from initial zeros and ones, where mistakes can hide."""
+    ens = ds.Ensemble(make, members, seed=2, execution=execution, sharing="adapters").double()
+    with torch.no_grad():
+        for parameter in ens.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return ens.eval()
+
+
+def apart(ens: ds.Ensemble) -> ds.Ensemble:
+    """The same members, each with weights of its own."""
+    return ds.Ensemble.from_members(list(ens), ens.combine, ens.execution)
+
+
+# ---- how members start ---------------------------------------------------------------------------
+
+
+def test_members_start_as_in_tabm() -> None:
+    """Its package as the reference: kinds and start of layers, and outputs of the same weights."""
+    tabm = pytest.importorskip("tabm")
+    reference = tabm.TabM.make(n_num_features=4, d_out=3, n_blocks=2, d_block=6, k=5, dropout=0.0)
+    ens = ds.Ensemble(make_factory("mlp", (4,), 3, hidden=(6, 6)), 5, sharing="adapters")
+    state, theirs = ens.stack.state_dict(), reference.state_dict()  # type: ignore[union-attr]
+    order = {"weight": "shared", "r": "r", "s": "s", "bias": "bias"}
+    blocks = sorted({name.rpartition(".")[0] for name in state})
+    assert len(blocks) == 3
+    for number, block in enumerate(blocks[:2]):
+        for name, ours in order.items():
+            start, wanted = state[f"{block}.{ours}"], theirs[f"backbone.blocks.{number}.0.{name}"]
+            if name == "weight":
+                assert start.shape == (1, *wanted.shape)
+            else:
+                assert start.shape == wanted.shape
+                assert (start == start[0]).all() == (wanted == wanted[0]).all(), (number, name)
+                assert torch.equal(start.abs() == 1, wanted.abs() == 1), (number, name)
+            start.copy_(wanted.view_as(start))
+    last, output = state[f"{blocks[2]}.weight"], theirs["output.weight"]
+    assert last.shape == output.mT.shape
+    assert last.unique(dim=0).shape == last.shape
+    last.copy_(output.mT)
+    state[f"{blocks[2]}.bias"].copy_(theirs["output.bias"])
+    x = torch.randn(7, 4)
+    torch.testing.assert_close(ens(x), reference.eval()(x).transpose(0, 1))
+
+
+def test_a_member_starts_the_same_whatever_their_number() -> None:
+    few, many = (ds.Ensemble(networks.mlp, m, seed=3, sharing="adapters") for m in (2, 6))
+    x = torch.randn(5, 4)
+    assert torch.equal(few(x), many(x, members=[0, 1]))
+    other = ds.Ensemble(networks.mlp, 2, seed=4, sharing="adapters")
+    assert not torch.equal(few.stack[0].r, other.stack[0].r)  # type: ignore[index,union-attr]
+
+
+# ---- outputs and gradients -----------------------------------------------------------------------
+
+
+def test_outputs_and_gradients_are_those_of_a_slow_loop() -> None:
+    """y_j = ((x ∘ r_j) Wᵀ) ∘ s_j + b_j, and its gradients, number by number in NumPy."""
+    ens = made(lambda: nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)), members=2)
+    assert ens.stack is not None
+    tensors = tensors_of(ens.stack)[0]
+    shared, r, s, bias, last, end = (tensor.detach().numpy() for tensor in tensors.values())
+    x, g = np.random.default_rng(0).normal(size=(4, 3)), np.array([[1.0, -2, 0.5, 3], [2, 1, 0, 1]])
+    outputs = np.zeros((2, 4, 1))
+    wanted = {name: np.zeros(tensor.shape) for name, tensor in tensors.items()}
+    for j in range(2):
+        for n in range(4):
+            outputs[j, n, 0] = end[j, 0]
+            for o in range(2):
+                u = sum(x[n, i] * r[j, i] * shared[0, o, i] for i in range(3))
+                hidden = u * s[j, o] + bias[j, o]
+                outputs[j, n, 0] += hidden * last[j, 0, o]
+                wanted["1.weight"][j, 0, o] += g[j, n] * hidden
+                at_hidden = g[j, n] * last[j, 0, o]
+                wanted["0.bias"][j, o] += at_hidden
+                wanted["0.s"][j, o] += at_hidden * u
+                for i in range(3):
+                    wanted["0.shared"][0, o, i] += at_hidden * s[j, o] * x[n, i] * r[j, i]
+                    wanted["0.r"][j, i] += at_hidden * s[j, o] * shared[0, o, i] * x[n, i]
+            wanted["1.bias"][j, 0] += g[j, n]
+    engine = engine_of(ens.stack)
+    assert engine is not None
+    (got,), backward = engine.vjp(tensors, [torch.tensor(x)[None]])
+    np.testing.assert_allclose(got.numpy(), outputs)
+    np.testing.assert_allclose(ens(torch.tensor(x)).detach().numpy(), outputs)
+    for name, gradient in zip(tensors, backward([torch.tensor(g)[..., None]]), strict=True):
+        np.testing.assert_allclose(gradient.numpy(), wanted[name], err_msg=name)
+
+
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("members", [1, 3])
+def test_the_engine_gives_the_automatic_gradients(name: str, members: int) -> None:
+    """Of one ensemble and of two at once, with inputs of their own, as in a fleet."""
+    several = [made(NETWORKS[name], members) for _ in range(2)]
+    own = [tensors_of(ens.stack)[0] for ens in several]  # type: ignore[arg-type]
+    engine = engine_of(several[0].stack)  # type: ignore[arg-type]
+    assert engine is not None
+    assert any(step.kind == "adapted" for step in engine.steps)
+    x, gradient = inputs(name, 2, 7), torch.randn(2, members, 7, 4, dtype=torch.float64)
+    automatic = []
+    for ens, tensors, inner, at in zip(several, own, x, gradient, strict=True):
+        outputs = ens(inner)
+        torch.testing.assert_close(outputs, apart(ens)(inner))
+        looped = made(NETWORKS[name], members, "looped")
+        looped.load_state_dict(ens.state_dict())
+        torch.testing.assert_close(outputs, looped(inner))
+        looped(inner).backward(at)
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in looped.parameters()]
+        torch.testing.assert_close(engine.vjp(tensors, [inner[None]])[1]([at]), grads)
+        automatic.append(grads)
+    rows = {key: torch.cat([tensors[key].detach() for tensors in own]) for key in own[0]}
+    (outputs,), backward = engine.vjp(rows, [x])
+    wanted = torch.cat([ens(inner) for ens, inner in zip(several, x, strict=True)])
+    torch.testing.assert_close(outputs, wanted)
+    for got, *both in zip(backward([gradient.flatten(0, 1)]), *automatic, strict=True):
+        torch.testing.assert_close(got, torch.cat(both))
+
+
+def test_forward_has_second_derivatives() -> None:
+    ens = made(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), members=2)
+    parameters, buffers = tensors_of(ens.stack)  # type: ignore[arg-type]
+    x = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+
+    def outputs(inner: Tensor, *tensors: Tensor) -> Tensor:
+        return ens.run(dict(zip(parameters, tensors, strict=True)), buffers, inner)
+
+    assert gradgradcheck(outputs, (x, *parameters.values()))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        networks.mlp,
+        networks.layer_norm_mlp,
+        networks.batch_norm_mlp,
+        lambda: networks.Wrapped(networks.mlp()),
+    ],
+    ids=["engine", "norm", "batch norm", "vmap"],
+)
+def test_executions_members_and_parts_agree(make: Callable[[], nn.Module]) -> None:
+    ens, looped = made(make, 4, "stacked"), made(make, 4, "looped")
+    looped.load_state_dict(ens.state_dict())
+    x = torch.randn(6, 4, dtype=torch.float64)
+    outputs = ens(x)
+    torch.testing.assert_close(looped(x), outputs)
+    for each in (ens, looped):
+        torch.testing.assert_close(each(x, members=[3, 1]), outputs[[3, 1]])
+    torch.testing.assert_close(torch.stack([member(x) for member in ens]), outputs)
+    torch.testing.assert_close(ens[1:3](x), outputs[1:3])
+    own = torch.randn(4, 6, 4, dtype=torch.float64)
+    tensors = tensors_of(ens.stack)  # type: ignore[arg-type]
+    together = ens.run(*tensors, own, own=True)
+    torch.testing.assert_close(together, torch.stack([m(z) for m, z in zip(ens, own, strict=True)]))
+
+
+# ---- what is done with members -------------------------------------------------------------------
+
+
+def test_a_member_is_an_ordinary_network() -> None:
+    ens = made(networks.mlp)
+    layer = ens.stack[0]  # type: ignore[index]
+    member = ens.member(2)
+    assert repr(member) == repr(networks.mlp())
+    wanted = layer.shared[0] * layer.s[2][:, None] * layer.r[2]  # type: ignore[index,operator]
+    torch.testing.assert_close(member[0].weight, wanted)  # type: ignore[index]
+    assert all(type(p) is nn.Parameter and p.requires_grad for p in member.parameters())
+
+
+def test_soups_average_effective_weights() -> None:
+    ens = made(networks.mlp)
+    for members in (None, [0, 2]):
+        soup, wanted = ens.soup(members=members), apart(ens).soup(members=members)
+        for (name, a), b in zip(soup.named_parameters(), wanted.parameters(), strict=True):
+            torch.testing.assert_close(a, b, msg=name)
+
+
+def test_attacks_and_votes_see_the_same_members() -> None:
+    ens = made(networks.mlp).float()
+    x, y = torch.rand(12, 4), torch.randint(3, (12,))
+    weights = torch.tensor([0.5, 0.3, 0.2])
+    both = ens.set_weights(weights), apart(ens).set_weights(weights)
+    torch.testing.assert_close(both[0].predict(x), both[1].predict(x))
+    assert torch.equal(both[0].vote(x), both[1].vote(x))
+    attacks = ["fgsm:eps=0.1", "pgd:eps=0.1,steps=2"]
+    results = [str(ds.robustness.evaluate(each, x, y, attacks=attacks)) for each in both]
+    assert results[0] == results[1]
+
+
+def test_saved_members_share_again(tmp_path: Path) -> None:
+    ens = ds.Ensemble(make_factory("mlp", (4,), 3, hidden=(5, 6)), 4, sharing="adapters")
+    ens.save(tmp_path / "ens")
+    loaded, x = ds.load(tmp_path / "ens"), torch.randn(6, 4)
+    assert loaded.sharing == "adapters"
+    assert "sharing='adapters'" in repr(loaded)
+    assert torch.equal(loaded(x), ens(x))
+    assert set(kinds_of(loaded.stack).values()) == {"shared", "adapters", "own"}  # type: ignore[arg-type]
+    assert sum(p.numel() for p in loaded.parameters()) < 4 * sum(
+        p.numel() for p in loaded.member(0).parameters()
+    )
+
+
+# ---- what is not shared --------------------------------------------------------------------------
+
+
+def test_other_layers_stay_each_members_own() -> None:
+    def tied() -> nn.Module:
+        net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+        net[1].weight = net[2].weight
+        net[0].weight.requires_grad_(False)
+        return nn.Sequential(nn.BatchNorm1d(4), net, nn.Linear(2, 3), nn.Linear(3, 2))
+
+    ens = made(tied)
+    assert sorted(name for name in ens.shared) == ["1.3.shared", "2.shared"]
+    x = torch.randn(5, 4, dtype=torch.float64)
+    torch.testing.assert_close(torch.stack([member(x) for member in ens]), ens(x))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nn.Linear(4, 3), "Linear has none to share"),
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.Linear(4, 3)), "has none to share"),
+        (
+            lambda: nn.Sequential(nn.Linear(4, int(torch.randint(2, 99, ()))), nn.LazyLinear(2)),
+            "unlike structure cannot share",
+        ),
+    ],
+)
+def test_networks_with_nothing_to_share_are_refused(
+    make: Callable[[], nn.Module], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        ds.Ensemble(make, members=3, sharing="adapters")
+
+
+def test_other_sharings_are_refused() -> None:
+    with pytest.raises(ValueError, match="sharing must be one of adapters, got 'all'"):
+        ds.Ensemble(networks.mlp, sharing="all")

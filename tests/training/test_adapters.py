@@ -1,0 +1,179 @@
+"""Training of members that share weights: whose gradient a weight follows, and who stays still."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dissensus.ensemble import Ensemble
+from dissensus.objectives import OBJECTIVES, Independent, Objective
+from dissensus.training import Recipe, Training, fit, fit_fleet
+from dissensus.training.step import Trainer
+from dissensus.training.stream import Batch
+from tests.training.problems import blobs, dropout_mlp, norm_mlp, same_bits, state
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def made(
+    make: Callable[[], nn.Module] = perceptron, members: int = 3, seed: int = 0, **options: Any
+) -> Ensemble:
+    return Ensemble(make, members, seed, sharing="adapters", **options)
+
+
+def stepped(
+    ens: Ensemble, objective: Objective, batch: Batch, steps: int = 1, **settings: Any
+) -> None:
+    trainer = Trainer(ens, objective, Recipe.of(settings))
+    for _ in range(steps):
+        trainer.step(batch, set(), 1.0, check=True)
+
+
+def test_a_step_follows_own_losses_and_the_mean_of_them() -> None:
+    """SGD: θ_j − η (∂L_j/∂θ_j + λθ_j), W − η (mean_j ∂L_j/∂W + λW); r and s do not decay."""
+    ens = made().double()
+    before, (x, y) = state(ens), blobs(20, dtype=torch.float64)
+    gradients = {name: torch.zeros_like(tensor) for name, tensor in before.items()}
+    for j in range(3):
+        loss = nn.functional.cross_entropy(ens(x, members=[j])[0], y)
+        found = torch.autograd.grad(loss, list(ens.parameters()))
+        for (name, _), gradient in zip(ens.named_parameters(), found, strict=True):
+            gradients[name] += gradient / 3 if name.endswith("shared") else gradient
+    stepped(
+        ens,
+        Independent(),
+        Batch(x, y, None, None),
+        optimizer="sgd:lr=0.1,weight_decay=0.5,momentum=0",
+    )
+    for name, parameter in ens.named_parameters():
+        decay = 0.0 if name.endswith((".r", ".s")) else 0.5
+        wanted = before[name] - 0.1 * (gradients[name] + decay * before[name])
+        torch.testing.assert_close(parameter.detach(), wanted, msg=lambda m, name=name: name + m)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw:weight_decay=0.1", torch.optim.RMSprop])
+def test_members_that_are_not_drawn_keep_their_adapters(optimizer: Any) -> None:
+    """The shared weights move, and by the mean of those that were drawn."""
+    whole, (x, y) = made(members=4).double(), blobs(20, dtype=torch.float64)
+    part = whole.select([1, 3])
+    before = state(whole)
+    stepped(whole, Independent(), Batch(x, y, None, [1, 3]), 3, optimizer=optimizer, clip=0.1)
+    stepped(part, Independent(), Batch(x, y, None, None), 3, optimizer=optimizer, clip=0.1)
+    after, alone = state(whole), state(part)
+    for name in after:
+        if name.endswith("shared"):
+            torch.testing.assert_close(after[name], alone[name])
+            assert not torch.equal(after[name], before[name])
+        else:
+            torch.testing.assert_close(after[name][[1, 3]], alone[name])
+            assert torch.equal(after[name][[0, 2]], before[name][[0, 2]])
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_takes_the_same_steps_in_both_executions(name: str) -> None:
+    objective, (x, y) = OBJECTIVES[name](), blobs(20, dtype=torch.float64)
+    extra = torch.randn(5, 4, dtype=torch.float64) if objective.needs_disagreement else None
+    sampled = objective.sample_members(3, torch.Generator().manual_seed(0))
+    if name == "adp":  # takes fewer members than classes
+        sampled = [0, 2]
+    targets = nn.functional.one_hot(y).double() if name in ("ncl", "gncl", "gat") else y
+    ends = []
+    for execution in ("stacked", "looped"):
+        ens = made(execution=execution).double()
+        batch = Batch(x, targets, extra, None if sampled is None else list(sampled))
+        settings = {"optimizer": "sgd:lr=0.1,weight_decay=0.1", "clip": 0.5}
+        stepped(ens, objective, batch, 3, **settings)
+        ends.append(state(ens))
+    assert not same_bits(ends[0], state(made().double()))
+    torch.testing.assert_close(ends[0], ends[1])
+
+
+def test_one_member_clips_as_the_network_that_it_is() -> None:
+    ens, (x, y) = made(members=1).double(), blobs(20, dtype=torch.float64)
+    before = state(ens)
+    nn.functional.cross_entropy(ens(x)[0], y).backward()
+    nn.utils.clip_grad_norm_(ens.parameters(), 0.01)
+    wanted = {name: before[name] - p.grad for name, p in ens.named_parameters()}  # type: ignore[operator]
+    ens.zero_grad()
+    stepped(ens, Independent(), Batch(x, y, None, None), optimizer="sgd:lr=1,momentum=0", clip=0.01)
+    torch.testing.assert_close(dict(ens.named_parameters()), wanted)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (dropout_mlp, {"objective": "ldr:strength=0.5,active=2"}),
+        (norm_mlp, {"optimizer": torch.optim.AdamW}),
+        (perceptron, {"shuffle": "members", "clip": 1.0}),
+    ],
+    ids=["drawn", "torch", "own batches"],
+)
+def test_a_resumed_run_ends_with_the_same_bits(
+    make: Callable[[], nn.Module], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = {"train": blobs(60), "val": blobs(30, seed=1), "batch_size": 16, **settings}
+    ends = []
+    for name, parts in (("whole", [4]), ("parts", [2, 4])):
+        for number, epochs in enumerate(parts):
+            ens = made(make)
+            options = {"out": tmp_path / name, "epochs": epochs, "resume": number > 0}
+            history = fit(ens, **settings, **options, progress=False)
+        ends.append((state(ens), history.column("val/ensemble_error")))
+    assert same_bits(ends[0][0], ends[1][0])
+    assert ends[0][1] == ends[1][1]
+    assert 'sharing = "adapters"' in (tmp_path / "whole" / "config.toml").read_text()
+
+
+class Residual(nn.Module):
+    """A network that only vmap can batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        result: Tensor = self.last(hidden + self.norm(hidden) / 2)
+        return result
+
+
+@pytest.mark.parametrize("make", [perceptron, Residual])
+def test_a_fleet_trains_each_ensemble_as_if_alone(make: Callable[[], nn.Module]) -> None:
+    """Unlike learning rates, decay and ends, so that optimisers are split and rows leave."""
+    optimizers = ["adamw:lr=0.01,weight_decay=0.5", "adamw:lr=0.03", "adamw:lr=0.03", "adamw:lr=1"]
+    sweep = []
+    for number, optimizer in enumerate(optimizers):
+        recipe = Recipe(
+            optimizer=optimizer, epochs=7, batch_size=16, patience=2, clip=0.5, seed=number
+        )
+        data = blobs(48, seed=number), f"augmented:beta={number / 4}", blobs(30, seed=9)
+        sweep.append(Training(made(make, seed=number), *data, recipe=recipe))
+    alone = [replace(training, ens=made(make, seed=n)) for n, training in enumerate(sweep)]
+    histories = fit_fleet(sweep, progress=False)
+    lengths = set()
+    for one, other, history in zip(sweep, alone, histories, strict=True):
+        wanted = fit_fleet([other], progress=False)[0]
+        lengths.add(len(history.epochs))
+        assert history.best_epoch == wanted.best_epoch
+        torch.testing.assert_close(state(one.ens), state(other.ens), rtol=1e-3, atol=1e-4)
+    assert len(lengths) > 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"freeze_patience": 1}, "freeze_patience keeps a member as it is"),
+        ({"optimizer": "adam:lr=1e-3/1e-2/1e-2"}, "share weights and so one lr"),
+        ({"distributed": True}, "cannot be spread over processes"),
+    ],
+)
+def test_what_treats_members_apart_is_refused(settings: dict[str, Any], message: str) -> None:
+    data = blobs(20)
+    with pytest.raises(ValueError, match=message):
+        fit(made(), data, val=data, epochs=1, progress=False, **settings)
