@@ -22,6 +22,7 @@ BENCHMARKS = {
     "streaming": "benchmarks.streaming",
     "distributed": "benchmarks.distributed",
     "estimators": "benchmarks.estimators",
+    "tables": "benchmarks.tables",
     "shards": "benchmarks.shards",
     "ray": "benchmarks.ray_engine",
 }

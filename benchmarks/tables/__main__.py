@@ -5,11 +5,11 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from benchmarks.tables import RESULTS
 from benchmarks.tables.cells import LIMIT, run_cells
 from benchmarks.tables.contenders import CONTENDERS
+from benchmarks.tables.page import write_page
 from benchmarks.tables.sources import PARTS, TABLES
-
-RESULTS = Path(__file__).parents[2] / "results"
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -23,6 +23,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add("--again", action="store_true", help="run cells that have a record, too")
     add("--limit", type=float, default=LIMIT, help="CPU seconds of a fit (default: %(default)g)")
     add("--out", type=Path, default=RESULTS / "tables", help="folder of the records")
+    add("--page", action="store_true", help="run nothing, only write the page")
     return parser.parse_args(arguments)
 
 
@@ -39,18 +40,21 @@ def _list_of(known: Collection[str]) -> Callable[[str], list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what has no record yet."""
+    """Run what has no record yet, and write the page."""
     options = parse_arguments(arguments)
     tables = [n for n in options.tables if options.part in (None, TABLES[n].part)]
-    run_cells(
-        options.out,
-        tables,
-        options.contenders,
-        options.splits,
-        again=options.again,
-        limit=options.limit,
-        report=lambda line: print(line, flush=True),
-    )
+    if not options.page:
+        run_cells(
+            options.out,
+            tables,
+            options.contenders,
+            options.splits,
+            again=options.again,
+            limit=options.limit,
+            report=lambda line: print(line, flush=True),
+        )
+    if options.out == RESULTS / "tables":
+        print(write_page(RESULTS))
     return 0
 
 

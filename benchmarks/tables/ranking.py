@@ -24,8 +24,8 @@ Measure = Literal["error", "score"]
 class Comparison:
     """A measure of some contenders on some tables: ``values`` ``[tables, contenders]``.
 
-    ``splits`` are those that the mean was taken over, for each table; ``test_rows`` their number
-    of test rows. Infinite is what a contender did not finish.
+    ``splits`` are those that the mean was taken over, for each table. Infinite is what a contender
+    did not finish.
     """
 
     tables: tuple[str, ...]
@@ -63,7 +63,8 @@ class Comparison:
 
     def select(self, tables: Iterable[str]) -> "Comparison":
         """The same for some of the tables."""
-        chosen = [place for place, name in enumerate(self.tables) if name in set(tables)]
+        wanted = set(tables)
+        chosen = [place for place, name in enumerate(self.tables) if name in wanted]
         return Comparison(
             tuple(self.tables[place] for place in chosen),
             self.contenders,
@@ -99,7 +100,7 @@ def compare(
         rows.append(values)
         kept.append(table)
         shared.append(tuple(sorted(common)))
-    array = np.array(rows, np.float64).reshape(-1, len(contenders))
+    array = np.array(rows, np.float64).reshape(len(rows), len(contenders))
     return Comparison(tuple(kept), tuple(contenders), array, tuple(shared))
 
 

@@ -12,6 +12,8 @@ import pytest
 from benchmarks.tables import cells, measures, sources
 from benchmarks.tables.cells import Cell, read_records, run_cell, run_cells
 from benchmarks.tables.contenders import CONTENDERS, Contender, out_of_bag, spread_dates
+from benchmarks.tables.goals import check_goals
+from benchmarks.tables.page import page_text, write_page
 from benchmarks.tables.ranking import compare, complete_contenders
 
 
@@ -198,9 +200,12 @@ def record(table: str, contender: str, split: int, error: float, **more: Any) ->
         "task": sources.TABLES[table].task,
         "rows": 500,
         "columns": 5,
+        "table_mb": 2.0,
         "status": "done",
         "test_rows": 100,
         "error": error,
+        "version": "1",
+        "processor": "abacus",
         **more,
     }
 
@@ -238,3 +243,67 @@ def test_records_are_json_lines(tmp_path: Path) -> None:
     cells.add_record(tmp_path, record("ames", "a", 0, 1.0))  # once more
     lines = (tmp_path / "a.jsonl").read_text().splitlines()
     assert [json.loads(line)["error"] for line in lines] == [3.0, 1.0]
+
+
+# ---- the page -----------------------------------------------------------------------------------
+
+
+def results(table: str, contender: str, split: int, error: float, cpu: float) -> dict[str, Any]:
+    more: dict[str, Any] = {"fit_cpu": cpu, "fit_wall": cpu, "predict_cpu": cpu, "peak_mb": 8.0}
+    if sources.TABLES[table].task == "regression":
+        more |= {"crps": error / 2, "coverage": 0.95, "width": 3.0, "distribution": "its own"}
+    else:
+        more |= {"nll": 2 * error}
+    return record(table, contender, split, error, **more)
+
+
+@pytest.fixture
+def made_up() -> list[dict[str, Any]]:
+    """Ours is second on ames by 50% and best on wine; tabm has one table."""
+    errors = {"ames": {"forest": 2.0, "hgb": 4.0, "dissensus": 3.0, "tabm": 1.0}}
+    errors["wine"] = {"forest": 0.2, "hgb": 0.2, "dissensus": 0.1}
+    cpu = {"forest": 1.0, "hgb": 0.5, "dissensus": 4.0, "tabm": 50.0}
+    return [
+        results(table, name, split, error, cpu[name])
+        for table, own in errors.items()
+        for name, error in own.items()
+        for split in ([0] if name == "tabm" else [0, 1])
+    ]
+
+
+def test_goals_are_checked_on_the_records(made_up: list[dict[str, Any]]) -> None:
+    checks = {check.name: check for check in check_goals(made_up)}
+    assert checks["mean rank in error minus the best of the others"].value == 1.5 - 1.75
+    assert checks["tables lost by more than 5% in NLL or CRPS"].value == 1
+    assert not checks["distance of the mean coverage of 90% intervals"].met
+    assert checks["largest peak memory of a fit / table, tables of 1 MB or more"].value == 4.0
+    others = [one for one in made_up if one["contender"] != "dissensus"]
+    assert check_goals(others) == ()
+
+
+def test_the_page_says_what_the_records_say(made_up: list[dict[str, Any]]) -> None:
+    page = page_text(made_up)
+    assert "| dissensus | 1 | 1.50 [1.00, 2.00] | 2.00 | 1.00 |" in page  # settling, scikit-learn
+    assert "more than 5% behind the best of the others on 1: ames (+50%)." in page
+    assert "| ames | settling | random forest | **+50.0%** | 0 of 2 |" in page
+    assert "| median fit time / that of a random forest of 200 trees | 4 | 3 | **no** |" in page
+    assert "## TabM, on a part of the tables" in page
+    assert "| ames | random forest | -50.0% | random forest | -50.0% |" in page
+
+
+def test_the_page_names_what_was_not_finished(made_up: list[dict[str, Any]]) -> None:
+    limit = {"status": "limit", "message": "no fit within 180 s"}
+    bare = {key: value for key, value in record("ames", "mlp", 0, 0.0).items() if key != "error"}
+    page = page_text([*made_up, bare | limit, results("wine", "mlp", 0, 0.3, 1.0)])
+    assert "- one MLP on ames, split 0: no fit within 180 s." in page
+    assert "| ames | settling | 2 | **1** | 2.000 | 1.500 | not finished |" in page
+
+
+def test_the_committed_page_is_that_of_the_committed_records() -> None:
+    folder = Path(__file__).parents[2] / "results"
+    assert page_text(read_records(folder / "tables")) == (folder / "tables.md").read_text()
+
+
+def test_a_page_needs_records(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there are no records in"):
+        write_page(tmp_path)
