@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from dissensus.files import (
+    LOCK,
+    lock,
+    lock_folder,
     read_json,
     read_npy,
     read_npz,
@@ -155,3 +158,48 @@ def test_python_objects_are_never_loaded(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.array([{}], dtype=object))
     with pytest.raises(ValueError, match="holds Python objects, which are never loaded"):
         read_npz(tmp_path / "a.npz")
+
+
+# ---- one writer ---------------------------------------------------------------------------------
+
+
+def test_a_lock_is_for_one_thread_at_a_time_which_may_enter_again(tmp_path: Path) -> None:
+    place, errors = tmp_path / "new" / "run", []
+
+    def enter() -> None:
+        try:
+            with lock_folder(place, wait=0.0):
+                pass
+        except ValueError as error:
+            errors.append(str(error))
+
+    with lock_folder(place), lock_folder(tmp_path / "new" / ".." / "new" / "run"):
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+        assert errors[0].startswith(f"process {os.getpid()} on ")
+        assert errors[0].endswith("new/run; wait until it ends, or choose another folder")
+    assert list(tmp_path.iterdir()) == []  # folders that stayed empty are removed again
+    enter()
+    assert len(errors) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_has_no_part_in_the_lock(tmp_path: Path) -> None:
+    """Workers that load data may outlive a process that was killed; the lock must not."""
+    with lock_folder(tmp_path):
+        child = os.fork()
+        if child == 0:
+            os._exit(len(lock._held))
+        assert os.waitpid(child, 0)[1] == 0
+        with pytest.raises(ValueError, match="is writing to"):
+            lock._acquire(tmp_path / LOCK, "", 0.0)
+
+
+def test_a_lock_writes_through_no_link(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / LOCK).symlink_to(tmp_path / "precious")
+    with pytest.raises(ValueError, match="cannot write to"), lock_folder(tmp_path / "run"):
+        pass
+    assert (tmp_path / "precious").read_text() == "kept"

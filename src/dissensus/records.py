@@ -76,7 +76,19 @@ def read_metrics(run: str | Path) -> list[dict[str, Any]]:
             break
         if isinstance(record, dict) and isinstance(record.get("epoch"), int):
             epochs.append(record)
+    _check_numbers([record["epoch"] for record in epochs], file)
     return epochs
+
+
+def _check_numbers(epochs: list[int], file: Path) -> None:
+    """Raise unless the epochs are 1, 2, 3 and so on, each once."""
+    for line, epoch in enumerate(epochs, start=1):
+        if epoch != line:
+            what = f"epoch {epoch} twice" if epoch in epochs[: line - 1] else f"no epoch {line}"
+            raise ValueError(
+                f"{file} is damaged: it has {what}; put a copy of the file in its place, or train "
+                "the run anew (--overwrite)"
+            )
 
 
 def environment() -> dict[str, Any]:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
+from dissensus.files import LOCK
 from dissensus.training import fit
 from dissensus.training.run_folder import RunFolder, read_checkpoint
 from tests.training.problems import blobs
@@ -142,7 +143,7 @@ def look(folder: Path) -> dict[str, int]:
                 lines += 1
                 assert json.loads(line)["epoch"] == lines
     hidden = folder.glob(".*") if folder.exists() else ()
-    parts = sum(path.name != ".writable" for path in hidden)
+    parts = sum(path.name not in (".writable", LOCK) for path in hidden)
     epoch = 0 if found is None else found[1]["epoch"]
     assert epoch <= lines <= epoch + 1
     return {"epoch": epoch, "parts": parts}

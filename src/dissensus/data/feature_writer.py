@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +24,7 @@ from dissensus.data.feature_store import (
     map_array,
     shard_file,
 )
-from dissensus.files import read_json, replace_atomically, write_text
+from dissensus.files import LOCK, lock_folder, read_json, replace_atomically, write_text
 
 __all__ = ["FeatureWriter"]
 
@@ -65,7 +66,13 @@ class FeatureWriter:
         )
         self.stored = np.dtype(DTYPES[dtype])
         self.parts: dict[str, StorePart] = {}
-        self._begin()
+        self._lock = ExitStack()
+        self._lock.enter_context(lock_folder(self.folder))
+        try:
+            self._begin()
+        except BaseException:
+            self._lock.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -76,8 +83,9 @@ class FeatureWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self.finish()
+        with self._lock:
+            if kind is None:
+                self.finish()
 
     def add(self, name: str, x: ArrayLike, y: ArrayLike | None = None) -> None:
         """Add a part of features that are in memory: ``x`` ``[rows, *shape]``, labels ``y``."""
@@ -126,6 +134,7 @@ class FeatureWriter:
             raise ValueError("a feature store must have at least one part, add one first")
         Manifest(**{**vars(self.manifest), "parts": self.parts}).write(self.folder)
         (self.folder / UNFINISHED).unlink(missing_ok=True)
+        self._lock.close()
 
     def _begin(self) -> None:
         """Record the settings, or check that they are those of the store begun here."""
@@ -137,7 +146,7 @@ class FeatureWriter:
         if file.is_file():
             _check_same(file, asked)
             return
-        if self.folder.exists() and any(self.folder.iterdir()):
+        if any(file.name != LOCK for file in self.folder.iterdir()):
             raise ValueError(f"{self.folder} is not empty and holds no features; choose another")
         write_text(file, json.dumps(asked, indent=1) + "\n")
 

@@ -8,11 +8,14 @@ names it. Nothing reads or writes pickle.
 
 from dissensus.files.arrays import read_npy, read_npz, write_npz
 from dissensus.files.atomic import replace_atomically, write_bytes, write_text
+from dissensus.files.lock import LOCK, lock_folder
 from dissensus.files.tensors import read_safetensors, write_safetensors
 from dissensus.files.text import format_toml, read_json, read_toml, write_csv
 
 __all__ = [
+    "LOCK",
     "format_toml",
+    "lock_folder",
     "read_json",
     "read_npy",
     "read_npz",

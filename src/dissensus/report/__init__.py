@@ -58,7 +58,7 @@ def build(paths: Sequence[str | Path], options: Report | None = None, **settings
 
     The settings are those of :class:`Report`: ``build(["runs/adp"], out="report", title="ADP")``.
     """
-    from dissensus.files import write_text
+    from dissensus.files import lock_folder, write_text
     from dissensus.report import page
     from dissensus.report.reader import read
 
@@ -66,7 +66,8 @@ def build(paths: Sequence[str | Path], options: Report | None = None, **settings
     script = page.plotly_script()
     out = Path(options.out)
     file = out if out.suffix == ".html" else out / "index.html"
-    write_text(file, page.page_text(read(paths), file.parent, script, options.title))
+    with lock_folder(file.parent, name=f".{file.name}.lock"):
+        write_text(file, page.page_text(read(paths), file.parent, script, options.title))
     return file
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dissensus.files import lock_folder
 from dissensus.progress import ProgressBar
 from dissensus.records import CONFIG, METRICS, RECORD, read_record, write_record
 from dissensus.runs.config import (
@@ -159,7 +160,11 @@ def train(
     out = _run_folder(asked)
     if options.overwrite and asked["run"]["resume"]:
         raise ValueError("--resume continues a run and --overwrite replaces it; leave one out")
-    with Processes(distributed_settings(options), asked["machine"]["device"]) as processes:
+    settled = distributed_settings(options)
+    with (
+        Processes(settled, asked["machine"]["device"]) as processes,
+        lock_folder(out, processes.on_first),
+    ):
         exists = (out / CONFIG).exists
         resume = processes.resumes(asked["run"]["resume"], exists)
         stored = read_config(out) if resume and exists() else None
@@ -194,6 +199,11 @@ def _train(
     machine, training = sections["machine"], sections["training"]
     if "threads" in machine:
         use_threads(machine["threads"])
+    if "name" not in sections["data"] and sections["run"]["resume"] and stored is None:
+        raise ValueError(
+            f"there is no run in {out} to resume, as it has no {CONFIG}: a run that was stopped "
+            "before its first step starts anew with all its settings, such as --data digits"
+        )
     if "name" not in sections["data"]:
         raise ValueError("say what to train on, such as --data digits or --data table.csv")
     parse(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from dissensus.files import lock_folder
 from dissensus.progress import ProgressBar
 from dissensus.runs import DataSummary, check_same_data
 from dissensus.sweeps.engines import Cell, CellFolder, Crew, Engine, LocalEngine, RayEngine, Record
@@ -37,9 +38,6 @@ class Watcher:
     def record(self, record: Record) -> None:
         """A cell has ended."""
 
-    def waiting(self, count: int) -> None:
-        """So many cells are left, and another program is at all of them."""
-
 
 def run_sweep(
     plan: Plan,
@@ -61,7 +59,13 @@ def run_sweep(
     other programs can follow the search (:class:`SharedStudy`).
     """
     engine = LocalEngine(jobs) if engine is None else engine
-    place, seen = Path(out), watcher or Watcher()
+    with lock_folder(out):
+        return _run(plan, Path(out), engine, watcher or Watcher(), storage, trust=trust)
+
+
+def _run(
+    plan: Plan, place: Path, engine: Engine, seen: Watcher, storage: str | None, *, trust: bool
+) -> Summary:
     here, there = _trainers(plan, engine, trust=trust)
     data = _check_plan(plan, place, here)
     task, there.sha256 = data.task, data.sha256
@@ -71,7 +75,7 @@ def run_sweep(
             """Train ``cells``; their records come in no fixed order."""
             if cells:
                 folder.folder.mkdir(parents=True, exist_ok=True)
-                crew.run(_batches(cells, here, crew), folder, on_record, seen.waiting)
+                crew.run(_batches(cells, here, crew), folder, on_record)
 
         chosen = {}
         if plan.space:
@@ -187,9 +191,6 @@ class SweepProgress(Watcher):
         metrics = record["result"].get("val", record["result"].get("test"))
         text = name if metrics is None else f"{name}, ERR {metrics['ensemble_error']:.4f}"
         self.bar.log(f"sweep: {len(self.records)}/{len(self.cells)} cells, {text}")
-
-    def waiting(self, count: int) -> None:
-        self.bar.say(f"sweep: {count} cells are run by another program; waiting for them")
 
     def _update(self) -> None:
         self.bar.update(len(self.records), title="sweep", total=len(self.cells))

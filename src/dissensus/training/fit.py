@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
+from dissensus.files import lock_folder
 from dissensus.objectives import Objective, Terms, as_objective
 from dissensus.progress import ProgressBar
 from dissensus.training.batches import Augmentation, as_batches, as_tensors, split_weights
@@ -97,7 +99,7 @@ def fit(
             "rows of each batch; leave out distributed"
         )
     callbacks = [*callbacks, *make_trackers(track, out)]
-    with _start_process(ens, distributed) as process:
+    with _start_process(ens, distributed) as process, _lock(folder, process):
         holder = process.members, process.ens.device, process.rank
         stream = make_stream(train, parsed, disagreement, augment, chosen, *holder)
         _check_selection(ens, val, chosen)
@@ -140,6 +142,11 @@ def _start_process(ens: Ensemble, distributed: bool | Distributed) -> SingleProc
     from dissensus.training.distributed import ProcessGroup
 
     return ProcessGroup(ens, Distributed() if distributed is True else distributed)
+
+
+def _lock(folder: RunFolder | None, process: SingleProcess) -> AbstractContextManager[None]:
+    """No other process may write to the folder of the run."""
+    return nullcontext() if folder is None else lock_folder(folder.path, process.on_first)
 
 
 # ---- the loop -----------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Cells on Ray: a real cluster of this machine, workers killed, programs stopped and killed."""
 
-import json
 import os
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from dissensus.sweeps.engines import CellFolder, RayEngine, Record, engine_named
 from tests.sweeps.engines.cell_runs import deadly, slow_cells, sometimes, square
 from tests.sweeps.engines.ray_runs import deadly_once, surroundings
 from tests.sweeps.engines.test_cells import alive, cells, quietly, wait_until
-from tests.sweeps.sweep_runs import BETAS, long_plan, sections
+from tests.sweeps.sweep_runs import BETAS, sections
 
 ROOT = Path(__file__).parents[3]
 RAY = RayEngine()
@@ -140,19 +139,6 @@ def test_another_file_of_that_name_is_noticed_by_the_worker(tmp_path: Path) -> N
     errors = list(summary.failures.values())
     assert len(errors) == 2
     assert all("is not the file that the sweep began with" in error for error in errors)
-
-
-@needs_ray
-def test_a_sweep_on_each_engine_in_one_folder(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "tests.sweeps.sweep_runs", str(tmp_path), "1"]
-    program = subprocess.Popen(words, cwd=ROOT)
-    summary = run_sweep(long_plan(), tmp_path, engine=RAY)
-    assert program.wait(timeout=120) == 0
-    assert (summary.done, summary.total, summary.failures) == (18, 18, {})
-    assert json.loads((tmp_path / "summary.json").read_text()) == summary.to_dict()
-    records = CellFolder(tmp_path / "cells").done()
-    assert len(records) == 18
-    assert not debris(tmp_path)
 
 
 # ---- workers that die ---------------------------------------------------------------------------

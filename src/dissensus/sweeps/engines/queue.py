@@ -9,6 +9,7 @@ Where files cannot be locked (Windows, some network file systems), every program
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import time
@@ -21,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
+from dissensus.files import lock_folder
 from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, plain
 
 fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows has none
@@ -235,35 +237,11 @@ def _locked(path: Path) -> bool:
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, one program at a time; for moments, not for work.
-
-    The lock is a file that is gone afterwards. Whoever waited for a file that has been removed
-    since holds the lock of nothing, notices, and tries again.
-    """
-    if fcntl is None:
-        yield
-        return
-    path = folder / _FOLDER / _LOCK
-    while True:
-        path.parent.mkdir(exist_ok=True)
-        try:
-            file = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
-        except FileNotFoundError:  # the hidden folder was removed just now
-            continue
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            with suppress(FileNotFoundError):
-                if os.fstat(file).st_ino == path.stat().st_ino:
-                    break
-        except BaseException:
-            os.close(file)
-            raise
-        os.close(file)
+    """Hold the lock of a folder of cells, one program at a time; for moments, not for work."""
     try:
-        yield
+        with lock_folder(folder / _FOLDER, name=_LOCK, wait=math.inf):
+            yield
     finally:
-        path.unlink(missing_ok=True)
-        os.close(file)
         _remove_empty(folder)
 
 
