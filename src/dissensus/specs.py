@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields
 from decimal import Decimal, InvalidOperation
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -259,6 +260,7 @@ def read_settings(
     }
 
 
+@cache
 def _field_options(kind: type[Any]) -> dict[str, Sequence[Any]]:
     """The types that each field of a dataclass may have."""
     hints = typing.get_type_hints(kind)
