@@ -38,7 +38,7 @@ def run(quick: bool) -> list[Result]:
         _convolutional("small_cnn", (1, 28, 28), 64, repeats),
         _convolutional("resnet20", (3, 32, 32), 32, max(3, repeats // 2)),
         _drawn(repeats),
-        _loop(repeats),
+        _loop(3 * repeats),  # it runs close to its limit
         _epoch(repeats),
         _adp(3, max(5, repeats // 2)),
         _adp(5, max(5, repeats // 2)),
