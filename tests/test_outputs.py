@@ -368,7 +368,7 @@ def test_files_that_hold_something_else_are_refused(tmp_path: Path) -> None:
         Predictions.load(tmp_path / "single.npz")
     header = {"format": "dissensus.predictions/1", "meta": "{"}
     save_file({"outputs": GOOD}, tmp_path / "meta.safetensors", metadata=header)
-    with pytest.raises(ValueError, match=r"meta\.safetensors: its metadata is not JSON"):
+    with pytest.raises(ValueError, match=r"meta\.safetensors: its metadata cannot be read as JSON"):
         Predictions.load(tmp_path / "meta.safetensors")
     for missing in (tmp_path / "missing.safetensors", tmp_path):
         with pytest.raises(ValueError, match="there is no such file"):

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.files import read_npz, read_safetensors, write_safetensors
+from dissensus.files import parse_json, read_npz, read_safetensors, write_safetensors
 
 __all__ = [
     "COMBINATIONS",
@@ -467,10 +467,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _read_meta(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        meta = json.loads(header.get("meta", "{}"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: its metadata is not JSON ({error})") from error
+    meta = parse_json(header.get("meta", "{}"), f"{path}: its metadata")
     return meta if isinstance(meta, dict) else {"meta": meta}
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dissensus._version import __version__
-from dissensus.files import read_json, write_text
+from dissensus.files import parse_json, read_json, read_text, write_text
 
 __all__ = [
     "CHECKPOINT",
@@ -67,14 +67,13 @@ def read_record(path: str | Path) -> dict[str, Any]:
 def read_metrics(run: str | Path) -> list[dict[str, Any]]:
     """The lines of ``metrics.jsonl``, one for each epoch, up to one that a kill cut short."""
     file = Path(run) / METRICS
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
     epochs = []
-    for line in lines:
+    for line in read_text(file).splitlines() if os.path.lexists(file) else ():
         try:
-            record = json.loads(line)
+            record = parse_json(line, file)
         except ValueError:
             break
-        if isinstance(record, dict) and isinstance(record.get("epoch"), int):
+        if isinstance(record, dict) and type(record.get("epoch")) is int:
             epochs.append(record)
     _check_numbers([record["epoch"] for record in epochs], file)
     return epochs

@@ -120,7 +120,7 @@ class Bomb:
             {"format": "other/1"},
             "is not of an ensemble: expected 'dissensus.model/1', got 'other/1'",
         ),
-        ({"ensemble": {"members": 2}}, "lacks members, combine or execution"),
+        ({"ensemble": {"members": 2}}, "ensemble: combine must be text, got nothing"),
         ({"training": [1]}, "training must be a mapping"),
         ({"model": {"name": "mlp"}}, "its model cannot be read: KeyError"),
         ({"model": {"name": "mpl", "input_shape": [4], "outputs": 3}}, "did you mean 'mlp"),

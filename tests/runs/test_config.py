@@ -21,7 +21,7 @@ def test_a_summary_survives_the_disk_and_names_its_damage(tmp_path: Path) -> Non
     summary.write(tmp_path)
     assert DataSummary.read(tmp_path) == summary
     (tmp_path / "data.json").write_text('{"name": "diabetes"}')
-    with pytest.raises(ValueError, match=r"data.json cannot be read: KeyError"):
+    with pytest.raises(ValueError, match=r"data.json is not the summary of data: it"):
         DataSummary.read(tmp_path)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -18,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.data.dataset import missing_extra
+from dissensus.files import check_regular, check_size, open_regular
 
 __all__ = [
     "IMAGE_SUFFIXES",
+    "MAX_PIXELS",
     "TABLE_SUFFIXES",
     "complete_rows",
     "decode_image",
@@ -102,6 +104,11 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 _SEPARATORS = ",;\t|"
 
+#: What a cell takes in memory as text, and how much more memory than its size a CSV file needs.
+_CELL_BYTES, _CSV_EXPANSION = 64, 8
+#: Parquet is read in pieces of so many rows, as a few long texts can stand in many of them.
+_BATCH_ROWS = 4096
+
 
 def is_missing(value: str) -> bool:
     """Whether a cell says that there is no value."""
@@ -133,20 +140,42 @@ def list_names(names: Iterable[str]) -> str:
 
 def read_columns(path: Path, *, header: bool = True) -> dict[str, list[str]]:
     """The columns of a .csv, .tsv or .parquet file by name, as text; gaps are empty."""
-    if not path.is_file():
+    if not path.exists():
         raise ValueError(f"there is no table {path}")
+    check_regular(path)
     if path.suffix == ".parquet":
-        table = open_parquet(path).read()
-        columns = {str(name): table.column(name).to_pylist() for name in table.column_names}
-        return {
-            name: ["" if value is None else str(value) for value in values]
-            for name, values in columns.items()
-        }
+        return _parquet_columns(path)
+    check_size(path.stat().st_size * _CSV_EXPANSION, str(path))
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
     return parse_separated(text, str(path), header=header)
+
+
+def _parquet_columns(path: Path) -> dict[str, list[str]]:
+    """All columns as text; what the footer says about their number is checked first."""
+    file = open_parquet(path)
+    rows, columns = file.metadata.num_rows, file.metadata.num_columns
+    check_size(
+        rows * columns * _CELL_BYTES, f"{path}, a table of {rows} rows and {columns} columns"
+    )
+    texts: dict[str, list[str]] = {str(name): [] for name in file.schema_arrow.names}
+    needed = 0
+    for batch in _batches(file, path):
+        needed += batch.nbytes
+        check_size(needed, str(path))
+        for name, column in zip(texts, batch.columns, strict=True):
+            values = column.to_pylist()
+            texts[name] += ["" if value is None else str(value) for value in values]
+    return texts
+
+
+def _batches(file: Any, path: Path) -> Iterator[Any]:
+    try:
+        yield from file.iter_batches(batch_size=_BATCH_ROWS)
+    except Exception as error:  # Arrow raises all kinds for damaged files
+        raise ValueError(f"{path} cannot be read as Parquet ({error})") from error
 
 
 def parse_separated(
@@ -163,7 +192,13 @@ def parse_separated(
     text = text.removeprefix("\ufeff")
     first = text.partition("\n")[0]
     separator = max(_SEPARATORS, key=first.count)
-    rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if row]
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    try:
+        rows = [row for row in lines if row]
+    except csv.Error as error:
+        raise ValueError(
+            f"{where} cannot be read as a table: line {lines.line_num}: {error}"
+        ) from error
     if not rows:
         raise ValueError(f"{where} is empty")
     if header is True:
@@ -189,13 +224,13 @@ def parse_separated(
 def open_parquet(path: Path | str) -> Any:
     """A Parquet file (``pyarrow.parquet.ParquetFile``), of which nothing has been read."""
     try:
-        import pyarrow
         import pyarrow.parquet
     except ImportError as error:
         raise missing_extra("a .parquet file", "pyarrow", '"dissensus[tables]"') from error
+    check_regular(path)
     try:
         return pyarrow.parquet.ParquetFile(path)
-    except (OSError, pyarrow.ArrowException) as error:
+    except Exception as error:  # Arrow raises all kinds for damaged files
         raise ValueError(f"{path} cannot be read as Parquet ({error})") from error
 
 
@@ -204,18 +239,34 @@ def open_parquet(path: Path | str) -> Any:
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 
 
-def open_image(source: Path | IO[bytes], where: str) -> Any:
-    """An image in RGB, as Pillow has it; ``where`` names it in errors."""
+#: The most pixels of an image, before and after it is scaled, where ``max_pixels`` says nothing.
+MAX_PIXELS = 64_000_000
+
+
+def open_image(source: Path | IO[bytes], where: str, max_pixels: int = MAX_PIXELS) -> Any:
+    """An image in RGB, as Pillow has it; ``where`` names it in errors.
+
+    Its header is read first: an image of more than ``max_pixels`` is not decoded.
+    """
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
         raise missing_extra("reading images", "Pillow", "pillow") from error
-    bad = (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError)
-    try:
-        with Image.open(source, formats=_image_formats()) as opened:
-            return opened.convert("RGB")
-    except bad as error:
-        raise ValueError(f"{where} cannot be read as an image ({error})") from error
+    with open_regular(source, where) if isinstance(source, Path) else source as file:
+        try:
+            with Image.open(file, formats=_image_formats()) as opened:  # its header alone
+                size = opened.size
+                if size[0] * size[1] <= max_pixels:
+                    return opened.convert("RGB")
+        except Exception as error:  # decoders raise all kinds for damaged images
+            raise ValueError(f"{where} cannot be read as an image ({error})") from error
+    raise _too_large(where, size, max_pixels)
+
+
+def _too_large(where: str, size: tuple[int, int], max_pixels: int) -> ValueError:
+    return ValueError(
+        f"{where} has {size[0]} × {size[1]} pixels, more than max_pixels={max_pixels}"
+    )
 
 
 @cache
@@ -228,14 +279,20 @@ def _image_formats() -> tuple[str, ...]:
     return tuple(name for name in known if name in Image.OPEN)
 
 
-def decode_image(source: Path | IO[bytes], size: int, where: str = "") -> Bytes:
+def decode_image(
+    source: Path | IO[bytes], size: int, where: str = "", max_pixels: int = MAX_PIXELS
+) -> Bytes:
     """The middle of an image, uint8 ``[3, size, size]``.
 
-    Its shorter side is scaled to ``size · 256/224`` first: ImageNet's evaluation protocol.
+    Its shorter side is scaled to ``size · 256/224`` first: ImageNet's evaluation protocol. An image
+    that has more than ``max_pixels``, or would have when it is scaled, is an error.
     """
-    image = open_image(source, where or str(source))
+    where = where or str(source)
+    image = open_image(source, where, max_pixels)
     scale = size * 256 / 224 / min(image.size)
     width, height = (max(size, round(side * scale)) for side in image.size)
+    if width * height > max_pixels:
+        raise _too_large(f"{where}, scaled for size={size},", (width, height), max_pixels)
     image = image.resize((width, height), 2)  # bilinear
     left, top = (width - size) // 2, (height - size) // 2
     pixels = np.asarray(image.crop((left, top, left + size, top + size)), dtype=np.uint8)

@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from dissensus.files import read_safetensors, write_safetensors
+from dissensus.files import parse_json, read_safetensors, write_safetensors
 from dissensus.outputs import check_finite
 
 __all__ = ["DISTANCES", "Distance", "Mahalanobis", "NearestNeighbours"]
@@ -367,7 +367,7 @@ def _read_distance(
     if not whole or not all(bool(torch.isfinite(t).all()) for t in tensors.values()):
         raise ValueError(f"{path} is not a whole {kind}: bad, missing or infinite tensors")
     try:
-        settings = json.loads(header["settings"])
+        settings = parse_json(header["settings"], path)
     except (KeyError, ValueError) as error:
         raise ValueError(f"{path} is not a whole {kind}: its settings cannot be read") from error
     return tensors, settings if isinstance(settings, dict) else {}

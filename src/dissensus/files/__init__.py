@@ -3,23 +3,41 @@
 Every file that Dissensus writes goes through :func:`replace_atomically`: the content is written to
 a neighbour, flushed to the disk, and renamed over the target. A kill at any moment leaves the old
 file or the new one, never half of one. A file that cannot be read raises a ``ValueError`` that
-names it. Nothing reads or writes pickle.
+names it, and what is too large for memory is refused before it is read. Nothing reads or writes
+pickle.
 """
 
-from dissensus.files.arrays import read_npy, read_npz, write_npz
+from dissensus.files.arrays import ArrayHeader, read_npy, read_npz, write_npz
 from dissensus.files.atomic import replace_atomically, write_bytes, write_text
 from dissensus.files.lock import LOCK, lock_folder
+from dissensus.files.opening import check_regular, check_size, max_bytes, open_regular
 from dissensus.files.tensors import read_safetensors, write_safetensors
-from dissensus.files.text import format_toml, read_json, read_toml, write_csv
+from dissensus.files.text import (
+    check_types,
+    format_toml,
+    parse_json,
+    read_json,
+    read_text,
+    read_toml,
+    write_csv,
+)
 
 __all__ = [
     "LOCK",
+    "ArrayHeader",
+    "check_regular",
+    "check_size",
+    "check_types",
     "format_toml",
     "lock_folder",
+    "max_bytes",
+    "open_regular",
+    "parse_json",
     "read_json",
     "read_npy",
     "read_npz",
     "read_safetensors",
+    "read_text",
     "read_toml",
     "replace_atomically",
     "write_bytes",

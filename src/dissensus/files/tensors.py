@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dissensus.files.atomic import replace_atomically
-from dissensus.files.opening import unreadable
+from dissensus.files.opening import check_regular, damaged
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,13 +21,14 @@ def read_safetensors(
     """Tensors by name, all or those of ``names``, and the metadata of the header."""
     from safetensors import SafetensorError, safe_open
 
+    check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
             wanted = file.keys() if names is None else names
             tensors = {name: file.get_tensor(name) for name in wanted}
             return tensors, dict(file.metadata() or {})
     except (SafetensorError, OSError) as error:
-        raise unreadable(path, "safetensors", error) from error
+        raise damaged(path, "safetensors", error) from error
 
 
 def write_safetensors(

@@ -5,31 +5,138 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from dissensus.files.atomic import replace_atomically
-from dissensus.files.opening import unreadable
+from dissensus.files.opening import damaged, read_regular
 
-__all__ = ["format_toml", "read_json", "read_toml", "write_csv"]
+__all__ = [
+    "check_types",
+    "format_toml",
+    "parse_json",
+    "read_json",
+    "read_text",
+    "read_toml",
+    "write_csv",
+]
 
 
-def read_json(path: str | Path) -> Any:
-    """The value of a JSON file."""
+#: The most bytes of a JSON or a TOML file, how deep values may be nested, and the largest number.
+MAX_JSON_BYTES, MAX_TOML_BYTES, MAX_DEPTH, MAX_INTEGER = 1 << 28, 1 << 20, 100, (1 << 64) - 1
+
+#: A key of many parts; tomllib takes a time for it that grows with the square of their number.
+_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_DEPTH}}}")
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a file; what is not UTF-8 in it is replaced."""
+    return read_regular(path, MAX_JSON_BYTES).decode("utf-8", errors="replace")
+
+
+def read_json(path: str | Path, schema: Any = None) -> Any:
+    """The value of a JSON file; with a ``schema``, of the types that it says."""
+    return parse_json(read_regular(path, MAX_JSON_BYTES), path, schema)
+
+
+def parse_json(
+    text: str | bytes, where: str | Path, schema: Any = None, *, finite: bool = True
+) -> Any:
+    """The value of JSON text that a file holds; errors call it ``where``.
+
+    Values that are nested deeper than :data:`MAX_DEPTH` are refused, and so are whole numbers of
+    more than 64 bits and, if ``finite``, NaN and infinities.
+    """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise unreadable(path, "JSON", error) from error
+        value = json.loads(text)
+        _check_values(value, finite=finite)
+    except (ValueError, RecursionError) as error:
+        raise damaged(where, "JSON", error) from error
+    if schema is not None:
+        check_types(value, schema, where)
+    return value
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """The values of a TOML file."""
+def read_toml(path: str | Path, schema: Any = None) -> dict[str, Any]:
+    """The values of a TOML file; with a ``schema``, of the types that it says."""
+    raw = read_regular(path, MAX_TOML_BYTES)
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise unreadable(path, "TOML", error) from error
+        text = raw.decode("utf-8")
+        if _LONG_KEY.search(text):
+            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+        values = tomllib.loads(text)
+        _check_values(values)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, "TOML", error) from error
+    if schema is not None:
+        check_types(values, schema, path)
+    return values
+
+
+def _check_values(value: Any, *, finite: bool = True) -> None:
+    """Raise for nesting that is too deep, and for numbers that arithmetic cannot take."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        for item in level:
+            if isinstance(item, float) and finite and not math.isfinite(item):
+                raise ValueError(f"it holds the number {item}")
+            if isinstance(item, int) and abs(item) > MAX_INTEGER:
+                raise ValueError("it holds a whole number of more than 64 bits")
+        level = [
+            inner
+            for item in level
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+
+
+def check_types(value: Any, schema: Any, where: str | Path) -> None:
+    """Raise unless ``value`` is as ``schema`` says; errors call it ``where``.
+
+    A schema is a type or a union of types; ``[schema]`` for a list; ``{key: schema}`` for a mapping
+    with these keys and any others, which may lack a key that can be None; ``{str: schema}`` for a
+    mapping of any keys. A whole number will do for a ``float``; true and false are no numbers.
+
+    >>> check_types({"members": 5, "names": ["a"]}, {"members": int, "names": [str]}, "a.json")
+    >>> check_types({"members": [5]}, {"members": int}, "a.json")
+    Traceback (most recent call last):
+    ...
+    ValueError: a.json: members must be a whole number, got a list
+    """
+    kind = type(schema)
+    if kind in (dict, list) and not isinstance(value, kind):
+        raise ValueError(f"{where} must be {_kind_name(kind)}, got {_kind_name(type(value))}")
+    if isinstance(schema, list):
+        for item in value:
+            check_types(item, schema[0], f"{where}: an item")
+    elif isinstance(schema, dict) and str in schema:
+        for key, item in value.items():
+            check_types(item, schema[str], f"{where}: {key}")
+    elif isinstance(schema, dict):
+        for key, inner in schema.items():
+            check_types(value.get(key), inner, f"{where}: {key}")
+    elif not _is_of(value, schema):
+        names = " or ".join(_kind_name(each) for each in get_args(schema) or (schema,))
+        raise ValueError(f"{where} must be {names}, got {_kind_name(type(value))}")
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    kinds = get_args(kind) or (kind,)
+    return type(value) in kinds or (type(value) is int and float in kinds)
+
+
+def _kind_name(kind: type) -> str:
+    names = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    names |= {list: "a list", dict: "a mapping", NoneType: "nothing"}
+    return names.get(kind, kind.__name__)
 
 
 def format_toml(values: dict[str, Any]) -> str:

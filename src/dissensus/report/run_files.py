@@ -73,7 +73,7 @@ class Log:
         """The result of ``read(*args)``; None if ``file`` is damaged, with a note that says how."""
         try:
             return read(*args, **settings)
-        except (ValueError, OSError, KeyError, TypeError, IndexError, AttributeError) as error:
+        except Exception as error:  # one damaged file must not take the others with it
             reason = " ".join(str(error).split()) or type(error).__name__
             self.notes.append(f"{file} is left out: {reason}")
             return None

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.files import read_json, write_text
+from dissensus.files import check_types, read_json, write_text
 from dissensus.runs.folder import is_hub_folder, read_hub_config
 
 if TYPE_CHECKING:
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 __all__ = ["SUMMARY", "DataSummary", "check_same_data"]
 
 SUMMARY = "data.json"
+
+_SCHEMA = {
+    **dict.fromkeys(("name", "task", "sha256"), str),
+    "classes": [str],
+    "features": [str],
+    "input_shape": [int],
+    "outputs": int,
+    "rows": {str: int},
+    "preprocessing": dict,
+    "channels": {str: [float]},
+}
 
 #: How many examples on disk are read for the statistics of channels.
 _SAMPLED = 10_000
@@ -72,9 +83,10 @@ class DataSummary:
                 values = read_json(file)
             if values is None:
                 return None
-            return cls(**{item.name: values[item.name] for item in fields(cls)})
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
+            check_types(values, _SCHEMA, "it")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{file} is not the summary of data: {error}") from error
+        return cls(**{item.name: values[item.name] for item in fields(cls)})
 
     @classmethod
     def require(cls, run: str | Path, instead: str) -> DataSummary:

@@ -7,7 +7,6 @@ No file in it can run code when it is loaded.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dissensus.files import read_json, read_toml
+from dissensus.files import check_types, parse_json, read_json, read_toml
 from dissensus.records import (
     CHECKPOINT,
     CONFIG,
@@ -28,6 +27,7 @@ from dissensus.records import (
     read_metrics,
     read_record,
 )
+from dissensus.runs.settings import check_settings
 
 __all__ = [
     "Run",
@@ -48,6 +48,17 @@ _RUN_FILES = (
     *("robustness/adversarial.npz", "robustness/adversarial.safetensors"),
     CONFIG,
 )
+
+_HUB_SCHEMA = {
+    "name": str | None,
+    "task": str | None,
+    "ensemble": {"members": int, "combine": str, "execution": str, "dtype": str | None},
+    "model": dict | list | None,
+    **dict.fromkeys(("training", "data", "data_options", "versions", "facts"), dict | None),
+}
+
+#: The longest header of a checkpoint, as the format has it.
+_MAX_HEADER = 100_000_000
 
 #: How many levels below a folder are searched for runs.
 _DEPTH = 4
@@ -106,6 +117,7 @@ def read_config(run: str | Path) -> dict[str, dict[str, Any]]:
     config = _sections(read_toml(file))
     if "training" not in config or "ensemble" not in config:
         raise ValueError(f"{file} is not the config of a run: it lacks [ensemble] or [training]")
+    check_settings(config, file)
     return config
 
 
@@ -135,16 +147,16 @@ def is_hub_folder(folder: str | Path) -> bool:
 def read_hub_config(folder: str | Path) -> dict[str, Any]:
     """``config.json``, checked; an error says what is wrong with it."""
     file = Path(folder) / HUB_CONFIG
-    config = read_json(file)
-    if not isinstance(config, dict) or config.get("format") != HUB_FORMAT:
-        got = config.get("format") if isinstance(config, dict) else type(config).__name__
+    config: dict[str, Any] = read_json(file, {})
+    if config.get("format") != HUB_FORMAT:
+        got = config.get("format")
         raise ValueError(f"{file} is not of an ensemble: expected {HUB_FORMAT!r}, got {got!r}")
-    asked = config.get("ensemble")
-    if not isinstance(asked, dict) or not {"members", "combine", "execution"} <= set(asked):
-        raise ValueError(f"{file} lacks members, combine or execution of the ensemble")
+    check_types(config, _HUB_SCHEMA, file)
     for key in ("training", "data", "data_options"):
-        if not isinstance(config.setdefault(key, {}), dict):
-            raise ValueError(f"{file}: {key} must be a mapping")
+        config[key] = config.get(key) or {}
+    # Its model has a form of its own, which ``runs.load`` checks.
+    settings = {section: config[section] for section in ("ensemble", "training", "data")}
+    check_settings(settings, file)
     return config
 
 
@@ -197,8 +209,12 @@ def find_runs(folder: str | Path = "runs") -> list[Run]:
 def _try_describe(path: Path) -> Run:
     try:
         return describe(path)
-    except (ValueError, OSError) as error:
-        problem = str(error).replace(f"{path}{os.sep}", "").replace(f"{path} is ", "")
+    except Exception as error:  # one damaged folder must not hide the others
+        problem = (
+            (str(error) or type(error).__name__)
+            .replace(f"{path}{os.sep}", "")
+            .replace(f"{path} is ", "")
+        )
         return Run(path, "unreadable", " ".join(problem.split()), written=_modified(path))
 
 
@@ -238,13 +254,14 @@ def _checkpoint_state(file: Path) -> dict[str, Any] | None:
     try:
         with file.open("rb") as raw:
             length = int.from_bytes(raw.read(8), "little")
-            if not 0 < length <= file.stat().st_size:
+            if not 0 < length <= min(file.stat().st_size, _MAX_HEADER):
                 raise ValueError("it is cut short or of another kind")
-            header = json.loads(raw.read(length))
-        state = json.loads(header["__metadata__"]["values"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+            header = parse_json(raw.read(length), "its header", {"__metadata__": {"values": str}})
+        values = header["__metadata__"]["values"]
+        state: dict[str, Any] = parse_json(values, "its state", {}, finite=False)
+    except (OSError, ValueError) as error:
         raise ValueError(f"{file} is not a checkpoint that can be read: {error}") from error
-    return _mapping(state)
+    return state
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -253,7 +270,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 def _whole(values: dict[str, Any], key: str) -> int:
     value = values.get(key)
-    return value if isinstance(value, int) else 0
+    return value if type(value) is int else 0
 
 
 def _modified(path: Path) -> float:

@@ -17,7 +17,15 @@ from dissensus.files import read_toml
 from dissensus.specs import nearest, read_number
 from dissensus.verbs import option
 
-__all__ = ["OPTION_SECTIONS", "Sections", "Settings", "is_local", "resolve", "setting_fields"]
+__all__ = [
+    "OPTION_SECTIONS",
+    "Sections",
+    "Settings",
+    "check_settings",
+    "is_local",
+    "resolve",
+    "setting_fields",
+]
 
 Sections = dict[str, dict[str, Any]]
 
@@ -304,6 +312,18 @@ def _section_entries(
             hint = nearest(key, [name for place, name in _BY_PLACE if place == section])
             raise ValueError(f"{where}: there is no setting {raw!r} in [{section}]; {hint}")
         yield section, key, _checked(value, item, f"{where}: [{section}] {raw}")
+
+
+def check_settings(config: Mapping[str, Any], where: str | Path) -> None:
+    """Raise if a setting in the config of a run has another type than it must have.
+
+    Sections and keys that are no settings are left alone: ``fit`` takes any in ``config=``.
+    """
+    for (section, key), item in _BY_PLACE.items():
+        values = config.get(section)
+        value = values.get(key) if isinstance(values, Mapping) else None
+        if value is not None:
+            _checked(value, item, f"{where}: [{section}] {key}")
 
 
 #: For each annotation of a setting the types that a value may have, and their name in an error.

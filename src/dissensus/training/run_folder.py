@@ -17,7 +17,14 @@ from typing import Any
 
 from torch import Tensor
 
-from dissensus.files import format_toml, read_safetensors, read_toml, write_safetensors, write_text
+from dissensus.files import (
+    format_toml,
+    parse_json,
+    read_safetensors,
+    read_toml,
+    write_safetensors,
+    write_text,
+)
 from dissensus.records import (
     CHECKPOINT,
     CONFIG,
@@ -134,7 +141,7 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | 
         tensors, header = read_safetensors(path)
         if header.get("format") != _FORMAT:
             raise ValueError(f"its format is {header.get('format')!r}, not {_FORMAT!r}")
-        return tensors, json.loads(header["values"])
+        return tensors, parse_json(header["values"], "its state", {}, finite=False)
     except (ValueError, KeyError) as error:
         raise ValueError(f"{path} is not a checkpoint that can be read: {error}") from error
 

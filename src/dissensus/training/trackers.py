@@ -39,12 +39,15 @@ class Tracker:
     def _stored_id(self) -> str | None:
         """The tracker's own name of the run in the folder, to go on with."""
         file = None if self.folder is None else self.folder / TRACKING
-        return read_json(file).get(self.module) if file is not None and file.is_file() else None
+        if file is None or not file.is_file():
+            return None
+        name: str | None = read_json(file, {self.module: str | None}).get(self.module)
+        return name
 
     def _store_id(self, name: str) -> None:
         if self.folder is not None:
             file = self.folder / TRACKING
-            known = read_json(file) if file.is_file() else {}
+            known = read_json(file, {}) if file.is_file() else {}
             write_text(file, json.dumps({**known, self.module: name}) + "\n")
 
 

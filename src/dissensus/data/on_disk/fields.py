@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from dissensus.data.dataset import check_classes
 from dissensus.data.formats import IMAGE_SUFFIXES, decode_image
-from dissensus.files import read_npy
+from dissensus.files import parse_json, read_npy
 
 __all__ = [
     "LabelScan",
@@ -63,7 +62,7 @@ def decode_input(data: bytes, kind: str, size: int, where: str) -> NDArray[Any]:
     if kind == "npy":
         return finite(read_npy(data, where), where)
     if kind == "json":
-        return finite(_numbers(_json(data, where), where), where)
+        return finite(_numbers(parse_json(data, where), where), where)
     raise ValueError(f"{where} is text, which is no input; name another field with input=")
 
 
@@ -72,7 +71,7 @@ def decode_target(data: bytes, kind: str, key: str, where: str) -> Target:
     if kind == "npy":
         return _of_array(read_npy(data, where), where)
     if kind == "json":
-        value = _json(data, where)
+        value = parse_json(data, where)
         if key:
             if not isinstance(value, dict) or key not in value:
                 raise ValueError(f"{where} is JSON without the key {key!r}")
@@ -116,13 +115,6 @@ def _of_text(data: bytes, where: str) -> int | str:
         return int(text)
     except ValueError:
         return text
-
-
-def _json(data: bytes, where: str) -> Any:
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} cannot be read as JSON ({error})") from error
 
 
 def _numbers(values: Any, where: str) -> NDArray[Any]:
