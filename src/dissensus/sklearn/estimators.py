@@ -12,12 +12,16 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
-from sklearn.utils.validation import column_or_1d
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
+from dissensus.calibration import conformal_quantile
 from dissensus.objectives import Objective
 from dissensus.outputs import combined_log_probs
+from dissensus.sklearn import uncertainty
 from dissensus.sklearn.base import BETAS, DiverseEstimator, takes_pieces
+from dissensus.sklearn.evaluation import Evaluation, evaluate_classes, evaluate_numbers
+from dissensus.sklearn.held_out import find_held_out, need_held_out
 from dissensus.sklearn.rows import Floats
 
 __all__ = ["DiverseClassifier", "DiverseRegressor"]
@@ -173,9 +177,19 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
     def _output_names(self) -> list[str]:
         return [f"_{label}" for label in self.classes_]
 
+    @property
+    def temperature_(self) -> float:
+        """The temperature that calibrates probabilities on held-out rows; 1 where there are none.
+
+        See :func:`dissensus.sklearn.held_out.held_out_temperature`.
+        """
+        check_is_fitted(self, "ensemble_")
+        held_out = find_held_out(self)
+        return 1.0 if held_out is None else held_out.temperature(self.ensemble_.combine)
+
     def predict_log_proba(self, X: Any) -> Floats:
         """Logarithms of the class probabilities, ``[rows, classes]``, exact where they are tiny."""
-        outputs = self.member_outputs(X)
+        outputs = self.member_outputs(X) / self.temperature_
         log_probs: Floats = combined_log_probs(outputs, self.ensemble_.combine).numpy()
         return log_probs
 
@@ -188,6 +202,25 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         best = self.predict_log_proba(X).argmax(1)
         labels: NDArray[Any] = self.classes_[best]
         return labels
+
+    def predict_set(self, X: Any, coverage: float = 0.9) -> NDArray[np.bool_]:
+        """For each row the classes among which the true one is with a probability of ``coverage``.
+
+        ``[rows, classes]`` of bool, in the order of ``classes_``: those whose −log p is at most the
+        conformal quantile of that of the true classes of held-out rows, and the most probable one.
+        """
+        held_out, combine = need_held_out(self, "predict_set"), self.ensemble_.combine
+        known = held_out.log_probs(combine).gather(1, held_out.targets[:, None]).squeeze(1)
+        least = -conformal_quantile(-known, coverage, held_out.weights)
+        log_probs = self.predict_log_proba(X)
+        chosen: NDArray[np.bool_] = log_probs >= np.minimum(float(least), log_probs.max(1))[:, None]
+        return chosen
+
+    def evaluate(self, X: Any, y: Any) -> Evaluation:
+        """Error, NLL, Brier score and ECE on ``(X, y)``, and what the held-out rows say."""
+        outputs, combine = self.member_outputs(X), self.ensemble_.combine
+        labels = self._known_targets(y)
+        return evaluate_classes(find_held_out(self), outputs, labels, combine, self.temperature_)
 
 
 class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
@@ -257,14 +290,59 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
         """The members' mean: ``[rows]``, or ``[rows, outputs]`` for several targets."""
         return self._plain(self.member_outputs(X).mean(0))
 
-    def predict_std(self, X: Any) -> Floats:
-        """How far the members disagree about each row: their standard deviation, shaped alike.
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> Floats:
+        """Lower and upper bounds, ``[rows, 2]``, that hold a new target with ``coverage``.
 
-        It grows away from the training data. It is not the noise of the target: add that of the
-        residuals for an interval around a new observation.
+        For several targets ``[rows, 2, outputs]``, each covered by itself. Conformal, from the
+        rows that members held out: wider where held-out errors were larger, by the prediction and
+        the members' disagreement; see :mod:`dissensus.sklearn.uncertainty`.
         """
-        return self._plain(self.member_outputs(X).std(0, correction=0))
+        held_out = need_held_out(self, "predict_interval")
+        outputs, noise = self._outputs_and_noise(X)
+        return self._plain(uncertainty.intervals(held_out, outputs, coverage, noise))
+
+    def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> Floats:
+        """Quantiles of the target, ``[rows, quantiles]``, for several ``[…, outputs]``.
+
+        From the errors of held-out rows, as intervals are. Levels that these rows do not reach
+        follow an exponential tail; see :func:`dissensus.calibration.sample_quantiles`.
+        """
+        held_out = need_held_out(self, "predict_quantiles")
+        outputs, noise = self._outputs_and_noise(X)
+        return self._plain(uncertainty.quantiles(held_out, outputs, quantiles, noise))
+
+    def predict_std(self, X: Any, kind: str = "members") -> Floats:
+        """A standard deviation for each row, shaped as predictions are.
+
+        ``"members"``
+            How far the members disagree. It grows away from the training data, and is not the
+            error to expect.
+        ``"total"``
+            The error to expect of ``predict``, as held-out rows tell it.
+        ``"noise"``
+            What would be left of it with any number of members: total² less V(x) / M, V being the
+            variance between the M members. Gaussian members predict it themselves.
+        """
+        outputs, noise = self._outputs_and_noise(X)
+        if kind == "members":
+            return self._plain(uncertainty.member_std(outputs))
+        if kind == "noise" and noise is not None:
+            return self._plain(uncertainty.noise_std(None, outputs, noise))
+        if kind not in ("noise", "total"):
+            raise ValueError(f"kind must be 'members', 'noise' or 'total', got {kind!r}")
+        held_out = need_held_out(self, f"predict_std(kind={kind!r})")
+        find = uncertainty.noise_std if kind == "noise" else uncertainty.total_std
+        return self._plain(find(held_out, outputs, noise))
+
+    def evaluate(self, X: Any, y: Any) -> Evaluation:
+        """Error, CRPS, NLL and coverage of 90% intervals on ``(X, y)``; what held-out rows say."""
+        outputs, noise = self._outputs_and_noise(X)
+        return evaluate_numbers(find_held_out(self), outputs, self._known_targets(y), noise)
+
+    def _outputs_and_noise(self, X: Any) -> tuple[Tensor, Tensor | None]:
+        """The members' predictions and, of Gaussian members, their variances."""
+        return self.member_outputs(X), None
 
     def _plain(self, values: Tensor) -> Floats:
         array: Floats = values.numpy()
-        return array.ravel() if self.n_outputs_ == 1 else array
+        return array[..., 0] if self.n_outputs_ == 1 else array

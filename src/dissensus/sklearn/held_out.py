@@ -10,20 +10,22 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from dissensus.calibration import TemperatureAtBound, fit_temperature
 from dissensus.decomposition import decomposition_terms
 from dissensus.diagnostics import Split, judge
 from dissensus.outputs import check_finite, check_outputs, combined_log_probs
+from dissensus.sklearn.error_model import ErrorModel
 from dissensus.sweeps.selection import overall_verdict
 
-__all__ = ["HeldOut", "held_out_temperature"]
+__all__ = ["HeldOut", "find_held_out", "held_out_temperature", "need_held_out"]
 
 #: Draws the temperature of few rows towards 1: as a prior on log T of standard deviation ½ does.
 _SHRINKAGE = 2.0
@@ -53,6 +55,7 @@ class HeldOut:
     members: Tensor
     total: int
     noise: Tensor | None = None
+    _temperatures: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         check_outputs(self.outputs, name="held-out outputs")
@@ -128,6 +131,26 @@ class HeldOut:
         own, whole = self.errors
         return (whole / torch.where(own > 0, own, 1.0)).sqrt()
 
+    @cached_property
+    def error_models(self) -> list[ErrorModel]:
+        """For each target, how large errors are where."""
+        noise = None if self.noise is None else self.noise.mean(0)
+        return [
+            ErrorModel(
+                self.residuals[:, place],
+                self.weights,
+                self.prediction[:, place],
+                None if self.variance is None else self.variance[:, place],
+                None if noise is None else noise[:, place],
+            )
+            for place in range(self.outputs.shape[2])
+        ]
+
+    @property
+    def effective_rows(self) -> float:
+        """Kish's effective number of rows, ``(Σ w)² / Σ w²``."""
+        return float(self.weights.sum().square() / self.weights.square().sum())
+
     # ---- both -----------------------------------------------------------------------------------
 
     def decompose(self, combine: str) -> tuple[float, float, float]:
@@ -161,9 +184,38 @@ class HeldOut:
         for number in range(int(fold.max()) + 1):
             yield torch.nonzero(fold == number).squeeze(1)
 
-    def log_probs(self, combine: str, temperature: float = 1.0) -> Tensor:
-        """Of classes, by each row's own members, ``[rows, classes]``."""
-        return combined_log_probs(self.outputs / temperature, combine)
+    # ---- classification -------------------------------------------------------------------------
+
+    def temperature(self, combine: str) -> float:
+        """The best temperature for the whole ensemble; see :func:`held_out_temperature`."""
+        return self._fitted_temperatures(combine)[1]
+
+    def log_probs(self, combine: str) -> Tensor:
+        """Calibrated, by each row's own members, ``[rows, classes]``."""
+        return combined_log_probs(self.outputs / self._fitted_temperatures(combine)[0], combine)
+
+    def _fitted_temperatures(self, combine: str) -> tuple[float, float]:
+        if combine not in self._temperatures:
+            self._temperatures[combine] = held_out_temperature(self, combine)
+        return self._temperatures[combine]
+
+
+def find_held_out(estimator: Any) -> HeldOut | None:
+    """What a fitted estimator has held out."""
+    check_is_fitted(estimator, "ensemble_")
+    found: HeldOut | None = getattr(estimator, "held_out_", None)
+    return found
+
+
+def need_held_out(estimator: Any, what: str) -> HeldOut:
+    """The same; raises if there is nothing."""
+    found = find_held_out(estimator)
+    if found is None:
+        raise ValueError(
+            f"{what} learns from rows that members held out, and this "
+            f"{type(estimator).__name__} held out none; fit it with validation='members'"
+        )
+    return found
 
 
 def held_out_temperature(held_out: HeldOut, combine: str) -> tuple[float, float]:

@@ -1,0 +1,102 @@
+"""Evaluation of an estimator: error, calibration, and what held-out rows say, in one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dissensus.calibration import (
+    apply_temperature,
+    calibration,
+    crps_quantiles,
+    gaussian_nll,
+    interval_coverage,
+)
+from dissensus.sklearn import uncertainty
+from dissensus.sklearn.held_out import HeldOut
+from dissensus.tabular import Tabular
+
+__all__ = ["Evaluation", "evaluate_classes", "evaluate_numbers"]
+
+#: The levels at which CRPS is measured, each for a fortieth of all.
+_LEVELS = [(2 * place + 1) / 80 for place in range(40)]
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation(Tabular):
+    """Measures on the data that were given, and those on held-out rows of the training data.
+
+    ``measures`` of numbers are ``rmse``, ``r2``, and, where rows were held out, ``crps``, ``nll``
+    (of a normal law around the prediction), ``coverage`` and ``width`` of 90% intervals; of classes
+    ``error``, ``nll``, ``brier`` and ``ece``. ``held_out`` has ``rows``, ``error`` (out of fold:
+    the squared error of the whole ensemble, or the cross-entropy of each row's own members),
+    ``member_error``, ``diversity``, their difference, and the ``verdict`` on collusion; it is empty
+    where nothing was held out.
+    """
+
+    rows: int
+    measures: dict[str, float]
+    held_out: dict[str, Any]
+
+    def __getitem__(self, measure: str) -> float:
+        return self.measures[measure]
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One row for each measure."""
+        parts = {"given": self.measures, "held out": self.held_out}
+        return [
+            {"data": part, "measure": name, "value": value}
+            for part, values in parts.items()
+            for name, value in values.items()
+        ]
+
+    def headline(self) -> str:
+        """The measures on the given data."""
+        values = ", ".join(f"{name} {value:.4g}" for name, value in self.measures.items())
+        return f"{values} on {self.rows} rows"
+
+
+def evaluate_numbers(
+    held_out: HeldOut | None, outputs: Tensor, targets: Tensor, noise: Tensor | None = None
+) -> Evaluation:
+    """Of a regression: outputs ``[members, rows, outputs]``, targets ``[rows, outputs]``."""
+    prediction = outputs.mean(0)
+    squares = (prediction - targets).square()
+    spread = (targets - targets.mean(0)).square().mean(0)
+    explained = 1 - squares.mean(0) / torch.where(spread > 0, spread, 1.0)
+    measures = {"rmse": float(squares.mean().sqrt()), "r2": float(explained.mean())}
+    if held_out is not None:
+        predicted = uncertainty.quantiles(held_out, outputs, _LEVELS, noise)
+        crps = [
+            crps_quantiles(predicted[..., place], _LEVELS, targets[:, place]).mean()
+            for place in range(targets.shape[1])
+        ]
+        std = uncertainty.total_std(held_out, outputs, noise).clamp(min=1e-12)
+        measures["crps"] = float(torch.stack(crps).mean())
+        measures["nll"] = float(gaussian_nll(prediction, 2 * std.log(), targets).mean())
+        if held_out.effective_rows >= 19:  # what intervals of 90% need
+            found = uncertainty.intervals(held_out, outputs, 0.9, noise)
+            measures["coverage"] = float(interval_coverage(found, targets))
+            measures["width"] = float((found[:, 1] - found[:, 0]).mean())
+    return Evaluation(len(targets), measures, _held_out_measures(held_out, "mean"))
+
+
+def evaluate_classes(
+    held_out: HeldOut | None, logits: Tensor, labels: Tensor, combine: str, temperature: float
+) -> Evaluation:
+    """Of a classification: logits ``[members, rows, classes]``, labels ``[rows]``."""
+    found = calibration(apply_temperature(logits, temperature), labels, combine)
+    measures = {"error": 1 - found.accuracy, "nll": found.nll, "brier": found.brier}
+    measures["ece"] = found.ece_width
+    return Evaluation(len(labels), measures, _held_out_measures(held_out, combine))
+
+
+def _held_out_measures(held_out: HeldOut | None, combine: str) -> dict[str, Any]:
+    if held_out is None:
+        return {}
+    error, member, diversity = held_out.decompose(combine)
+    found = {"rows": len(held_out), "error": error, "member_error": member, "diversity": diversity}
+    return {**found, "verdict": held_out.verdict(combine)}
