@@ -472,8 +472,15 @@ def _read_meta(path: Path, header: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _read_npz(path: Path, wanted: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays of a file, those that are ``wanted`` as tensors."""
-    arrays: dict[str, Any] = dict(read_npz(path))
+    """The arrays of a file, those that are ``wanted`` as tensors; others are not read."""
+    names: list[str] = []
+
+    def choose(headers: Iterable[str]) -> list[str]:
+        names.extend(headers)
+        return [name for name in names if name in {*wanted, "space"}]
+
+    read = read_npz(path, choose=choose)
+    arrays: dict[str, Any] = {name: read.get(name) for name in names}
     try:
         tensors = {name: torch.as_tensor(arrays[name]) for name in wanted if name in arrays}
     except TypeError as error:

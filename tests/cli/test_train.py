@@ -340,7 +340,7 @@ def wait_for_epochs(process: "subprocess.Popen[str]", metrics: Path) -> None:
         (["--data", "wine", "--data-option", "missing=drop"], "no option 'missing'"),
         (["--data", "wine", "--val", "half"], "--val must be a share below 1 or a whole number"),
         (["--data", "wine", "--epochs", "0"], "epochs must be an integer of at least 1"),
-        (["--data", "wine", "--threads", "0"], "threads must be at least 1"),
+        (["--data", "wine", "--threads", "0"], "threads must be from 1 to 1024"),
         (["--data", "wine", "--device", "tpu9"], "there is no device 'tpu9'"),
         (["--data", "wine", "--augment", "adp"], "images must be"),
         (["--data", "wine", "--combine", "vote"], "combine"),

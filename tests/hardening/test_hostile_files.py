@@ -6,21 +6,25 @@ is slow, adds damaged versions of good files and counts tries and failures.
 
 import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from dissensus import data
 from dissensus.data.formats import decode_image, read_columns
 from dissensus.data.input_files import read_arrays
 from dissensus.detection import Detector
 from dissensus.files import read_json, read_npy, read_npz, read_safetensors, read_toml
 from dissensus.outputs import Predictions
 from dissensus.records import read_metrics, read_record
-from dissensus.runs import DataSummary, Settings, find_runs
+from dissensus.runs import DataSummary, Settings, find_runs, train
 from dissensus.runs.folder import read_hub_config
 from dissensus.runs.settings import resolve
 from tests.hardening import hostile
@@ -111,6 +115,114 @@ def test_a_fifo_or_a_folder_is_refused_at_once(kind: str, tmp_path: Path) -> Non
                     read(path)
     with pytest.raises(ValueError, match=r"not a file to read, but a device|there is no"):
         READERS[kind][0](Path("/dev/zero"))
+
+
+# ---- appetites ----------------------------------------------------------------------------------
+
+
+def test_an_array_is_refused_by_its_header(tmp_path: Path) -> None:
+    file = tmp_path / "bomb.npz"
+    file.write_bytes(hostile.bomb())
+    with pytest.raises(ValueError, match=r"bomb\.npz would take 8\.0 GiB.* DISSENSUS_MAX_BYTES"):
+        read_npz(file)
+    digits = DataSummary("digits", "classification", [1, 8, 8], 10, {})
+    with pytest.raises(ValueError, match=r"bomb\.npz must be \[rows, 1, 8, 8\], .* got \(2147"):
+        data.read_inputs(file, digits)
+
+
+def test_the_limit_is_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros(100, np.float32))
+    monkeypatch.setenv("DISSENSUS_MAX_BYTES", "399")
+    with pytest.raises(ValueError, match="set DISSENSUS_MAX_BYTES to more bytes"):
+        read_npz(tmp_path / "a.npz")
+    monkeypatch.setenv("DISSENSUS_MAX_BYTES", "4e2")
+    assert read_npz(tmp_path / "a.npz")["x"].shape == (100,)
+    monkeypatch.setenv("DISSENSUS_MAX_BYTES", "much")
+    with pytest.raises(ValueError, match="must be a number of bytes, got 'much'"):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_a_table_is_refused_by_its_footer_or_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    hostile.many_rows(tmp_path / "rows.parquet", 4 << 20)
+    (tmp_path / "rows.csv").write_text("a,b\n" + "1,2\n" * 10_000)
+    monkeypatch.setenv("DISSENSUS_MAX_BYTES", "100000")
+    for name in ("rows.parquet", "rows.csv"):
+        with pytest.raises(ValueError, match=rf"{name}.* more than the limit"):
+            read_columns(tmp_path / name)
+    with pytest.raises(
+        ValueError, match=r"a row group of 1048576 rows and 2 .* smaller row groups"
+    ):
+        data.load(str(tmp_path / "r*.parquet"), target="y")
+
+
+def test_images_that_grow_are_skipped(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(8):
+            picture = hostile.png(9, 9, bytes([0] + [30 * number] * 9) * 9)
+            (tmp_path / name / f"{number}.png").write_bytes(picture)
+    (tmp_path / "a" / "wide.png").write_bytes(hostile.png(60_000, 1, bytes(60_001)))
+    with pytest.raises(
+        ValueError, match=r"wide.png, scaled .* 4388571 × 73 .* max_pixels=64000000"
+    ):
+        data.load(tmp_path, size=64)[0]
+    skipping = {"stream": True, "on_error": "skip", "size": 64}
+    for options in ({}, {"max_pixels": 80}):
+        rows = data.load(tmp_path, test=0, val=0, **skipping, **options).train[0]
+        read = rows.read(0, len(rows))
+        assert len(read.problems) == (1 if not options else 17)
+        assert len(read.x) + len(read.problems) == 17
+
+
+def test_numbers_of_a_config_have_limits(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    limits = {
+        "members = 10000000": "members must be at most 10000, got 10000000",
+        "threads = 1000000": "threads must be from 1 to 1024",
+        "model_options = {hidden = 1000000000000}": "cannot be built|parameters for",
+        "model_options = {hidden = [100000, 100000]}": "would have 100",
+    }
+    for text, sentence in limits.items():
+        config.write_text(f'data = "digits"\n{text}\n')
+        with pytest.raises(ValueError, match=sentence):
+            train(config=config, out=str(tmp_path / "run"), quiet=True)
+
+
+@pytest.mark.slow
+def test_memory_stays_within_the_limit(tmp_path: Path) -> None:
+    """In a process of its own that may take 1.5 GB more than it has."""
+    pytest.importorskip("resource")
+    (tmp_path / "bomb.npz").write_bytes(hostile.bomb())
+    (tmp_path / "wide.png").write_bytes(hostile.png(60_000, 1, bytes(60_001)))
+    hostile.many_rows(tmp_path / "rows.parquet")
+    script = """
+import pathlib, resource, sys
+from dissensus.data.formats import decode_image, read_columns
+from dissensus.files import read_npz
+used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 1_500_000_000,) * 2)
+folder = pathlib.Path(sys.argv[1])
+for read, name in ((read_npz, "bomb.npz"), (read_columns, "rows.parquet")):
+    try:
+        read(folder / name)
+    except ValueError as error:
+        print(error)
+try:
+    decode_image(folder / "wide.png", 224)
+except ValueError as error:
+    print(error)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.count("\n") == 3, answer.stdout
+
+
+# ---- many of them -------------------------------------------------------------------------------
 
 
 def damaged_files(folder: Path, each: int) -> Iterator[tuple[str, Path]]:

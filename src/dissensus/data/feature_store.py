@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dissensus.data.dataset import PARTS, Data, OnDisk, Request
-from dissensus.files import read_json, write_text
+from dissensus.files import check_regular, read_json, write_text
 
 __all__ = [
     "DTYPES",
@@ -192,10 +192,11 @@ def inside(folder: Path, file: Path) -> Path:
 
 def map_array(file: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.memmap[Any, Any]:
     """A ``.npy`` file mapped into memory; raise unless it is whole and of this shape and type."""
+    if not file.exists():
+        raise ValueError(f"{file} is missing from the features")
+    check_regular(file)
     try:
         mapped = np.lib.format.open_memmap(file, mode="r")  # never of Python objects
-    except FileNotFoundError as error:
-        raise ValueError(f"{file} is missing from the features") from error
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"{file} is damaged or cut short ({error})") from error
     if mapped.shape != shape or mapped.dtype != dtype or not mapped.flags.c_contiguous:

@@ -265,7 +265,7 @@ def open_image(source: Path | IO[bytes], where: str, max_pixels: int = MAX_PIXEL
 
 def _too_large(where: str, size: tuple[int, int], max_pixels: int) -> ValueError:
     return ValueError(
-        f"{where} has {size[0]} × {size[1]} pixels, more than max_pixels={max_pixels}"
+        f"{where} has {size[0]} × {size[1]} pixels, more than max_pixels={max_pixels} allows"
     )
 
 

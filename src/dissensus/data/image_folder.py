@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dissensus.data.dataset import Data, Request, Split, check_classes, divide, split_rows
-from dissensus.data.formats import IMAGE_SUFFIXES, decode_image
+from dissensus.data.formats import IMAGE_SUFFIXES, MAX_PIXELS, decode_image
 from dissensus.data.images import draw_rows, fit_images, to_unit
 from dissensus.data.on_disk.examples import Batch, Reading, Source, read_each
 from dissensus.data.on_disk.index import Index, OpenFiles, TableFile, indexed
@@ -41,11 +41,16 @@ class ImageFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
 
     Each is scaled so that its shorter side is ``size · 256/224``, cut to its central ``size`` ×
     ``size`` pixels (ImageNet's evaluation protocol), and given as float32 ``[3, size, size]`` in
-    [0, 1]. Classes are the names of the folders in alphabetical order, or those of ``classes``.
+    [0, 1]. Classes are the names of the folders in alphabetical order, or those of ``classes``. An
+    image of more than ``max_pixels`` is not decoded.
     """
 
     def __init__(
-        self, root: str | Path, size: int = 224, classes: Sequence[str] | None = None
+        self,
+        root: str | Path,
+        size: int = 224,
+        classes: Sequence[str] | None = None,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         root = Path(root)
         if not root.is_dir():
@@ -55,7 +60,7 @@ class ImageFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
         names = sorted(folder.name for folder in root.iterdir() if folder.is_dir())
         self.classes = tuple(names if classes is None else classes)
         check_classes(names, self.classes, root)
-        self.root, self.size = root, size
+        self.root, self.size, self.max_pixels = root, size, max_pixels
         self.files: list[tuple[Path, int]] = [
             (file, label)
             for label, name in enumerate(self.classes)
@@ -68,11 +73,12 @@ class ImageFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         file, label = self.files[index]
-        return to_unit(decode_image(file, self.size)), label
+        return to_unit(decode_image(file, self.size, max_pixels=self.max_pixels)), label
 
     def part(self, rows: NDArray[np.int64], in_memory: bool) -> Split:
         """Some of the images with their labels; on disk they stand in for a tensor."""
-        x = ImageRows(self.root, [self.files[row][0] for row in rows], self.size)
+        files = [self.files[row][0] for row in rows]
+        x = ImageRows(self.root, files, self.size, max_pixels=self.max_pixels)
         y = torch.tensor([self.files[row][1] for row in rows], dtype=torch.int64)
         return x[:] if in_memory else cast(Tensor, x), y
 
@@ -89,7 +95,9 @@ class ImageRows:
         files: Sequence[Path],
         size: int,
         shape: tuple[int, ...] | None = None,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
+        self.max_pixels = max_pixels
         self.root, self.files, self.size, self.fit = root, list(files), size, shape
         self.shape = torch.Size((len(self.files), *(shape or (3, size, size))))
 
@@ -108,7 +116,7 @@ class ImageRows:
         files = self.files[index] if isinstance(index, slice) else [self.files[i] for i in index]
         pixels = np.empty((len(files), 3, self.size, self.size), np.uint8)
         for row, file in enumerate(files):
-            pixels[row] = decode_image(file, self.size)
+            pixels[row] = decode_image(file, self.size, max_pixels=self.max_pixels)
         x = to_unit(pixels)
         return x if self.fit is None else fit_images(x, self.fit)
 
@@ -129,23 +137,27 @@ def load_folder(
     stream: bool | None = None,
     workers: int = 0,
     on_error: str = "raise",
+    max_pixels: int = MAX_PIXELS,
 ) -> Data:
     """A folder of images as ``[rows, 3, size, size]`` in [0, 1].
 
     They are in memory, or with ``stream=True`` read as they are used by ``workers`` processes;
     ``on_error="skip"`` then leaves out those that cannot be read. By default, a set that needs more
-    than 4 GiB of memory stays on disk.
+    than 4 GiB of memory stays on disk. An image of more than ``max_pixels``, before or after it is
+    scaled, is not decoded; that counts as one that cannot be read.
     """
+    reading = Reading(size, None, workers, on_error, max_pixels)
     if stream is None:
         limited = limit is not None or test_limit is not None
         stream = not limited and _too_many(path, size)
     if stream:
         if limit is not None or test_limit is not None:
             raise ValueError("limit and test_limit are for images in memory; leave stream out")
-        return _stream_folder(path, request, Reading(size, None, workers, on_error))
+        return _stream_folder(path, request, reading)
     if workers or on_error != "raise":
         raise ValueError("workers and on_error are for images on disk; set stream=True")
-    return divide_folder(path, request, size, limit=limit, test_limit=test_limit)
+    limits = {"limit": limit, "test_limit": test_limit}
+    return divide_folder(path, request, size, **limits, max_pixels=max_pixels)
 
 
 def divide_folder(
@@ -156,12 +168,14 @@ def divide_folder(
     limit: int | None = None,
     test_limit: int | None = None,
     in_memory: bool = True,
+    max_pixels: int = MAX_PIXELS,
 ) -> Data:
     """The same in memory, or read as they are used; divided alike."""
     folders = _find_parts(path)
-    train = ImageFolder(folders.pop("train"), size)
+    train = ImageFolder(folders.pop("train"), size, max_pixels=max_pixels)
     images = {"train": train}
-    images |= {part: ImageFolder(root, size, train.classes) for part, root in folders.items()}
+    for part, root in folders.items():
+        images[part] = ImageFolder(root, size, train.classes, max_pixels)
     rows = {part: np.arange(len(folder)) for part, folder in images.items()}
     # Images in folders of their own are numbered after those of train.
     first = dict(zip(images, np.cumsum([0, *map(len, rows.values())]).tolist(), strict=False))
@@ -241,7 +255,7 @@ def _stream_folder(path: Path, request: Request, reading: Reading) -> Data:
     indexes = {part: _index_images(folder) for part, folder in folders.items()}
     classes = tuple(indexes["train"].facts["classes"])
     sources: dict[str, Source] = {
-        part: ImageSource(folder, indexes[part], classes, reading.size)
+        part: ImageSource(folder, indexes[part], classes, reading)
         for part, folder in folders.items()
     }
     notes = {"notes": ["pixels divided by 255"], "split_seed": request.seed}
@@ -278,8 +292,9 @@ class ImageSource:
 
     ends: Numbers | None = None  # each is a file of its own
 
-    def __init__(self, root: Path, index: Index, classes: Sequence[str], size: int) -> None:
-        self.root, self.size = root.resolve(), size
+    def __init__(self, root: Path, index: Index, classes: Sequence[str], reading: Reading) -> None:
+        size = reading.size
+        self.root, self.size, self.max_pixels = root.resolve(), size, reading.max_pixels
         self.shape: tuple[int, ...] = (3, size, size)
         names = index.facts["classes"]
         check_classes(names, classes, root)
@@ -296,7 +311,7 @@ class ImageSource:
 
         def load(place: int) -> NDArray[np.uint8]:
             name = os.fsdecode(self.files.read(self.names, *names[place]))
-            return decode_image(self.root / name, self.size)
+            return decode_image(self.root / name, self.size, max_pixels=self.max_pixels)
 
         return read_each(
             len(numbers), self.shape, load, lambda kept: self.targets(numbers[kept]), pixels=True

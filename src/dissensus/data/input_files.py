@@ -17,7 +17,7 @@ from dissensus.data.formats import TABLE_SUFFIXES, list_names, read_columns
 from dissensus.data.on_disk import Examples, is_shards, open_shards
 from dissensus.data.preparation import Preparation
 from dissensus.data.table import Scaler
-from dissensus.files import read_npy, read_npz
+from dissensus.files import ArrayHeader, read_npy, read_npz
 
 __all__ = ["InputSpec", "Inputs", "read_arrays", "read_inputs"]
 
@@ -128,7 +128,7 @@ def read_inputs(
         table, layout = path if is_path else source, {"header": header, "labelled": labelled}
         rows, targets, unknown = _read_table(table, like, target, **layout)
     else:
-        rows, targets = read_arrays(path, labelled=labelled)
+        rows, targets = read_arrays(path, like, labelled=labelled)
     rows = _standardize(_check(rows, like, path), like)
     x = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float32))
     y = None if targets is None else _encode_targets(targets, like, path)
@@ -158,40 +158,60 @@ def _open_shards(path: str | Path, like: InputSpec, *, labelled: bool) -> Exampl
 # ---- arrays -------------------------------------------------------------------------------------
 
 
-def read_arrays(path: Path, *, labelled: bool) -> tuple[Array, Array | None]:
-    """``x`` (or the only array) of an .npz or .npy, and ``y`` if it is asked for."""
+def read_arrays(
+    path: Path, like: InputSpec | None = None, *, labelled: bool
+) -> tuple[Array, Array | None]:
+    """``x`` (or the only array) of an .npz or .npy, and ``y`` if it is asked for.
+
+    Of an .npz, names and shapes are checked before the numbers are read, and no other array is.
+    """
     suffix = path.suffix.lower()
     if suffix not in (".npz", ".npy"):
         raise ValueError(f"inputs must be .npz, .npy, .csv, .tsv or .parquet, got {path.name}")
-    arrays = read_npz(path) if suffix == ".npz" else {"x": read_npy(path)}
-    names = ", ".join(arrays) or "nothing"
-    y = arrays.get("y") if labelled else None
-    if labelled and y is None:
-        raise ValueError(f"{path} must hold x and y, got {names}")
-    if "x" not in arrays and len(arrays) != 1:
-        raise ValueError(f"{path} must hold the inputs as x, or one array alone, got {names}")
-    return arrays.get("x", next(iter(arrays.values()))), y
+
+    def choose(headers: Mapping[str, Any]) -> list[str]:
+        names = ", ".join(headers) or "nothing"
+        if labelled and "y" not in headers:
+            raise ValueError(f"{path} must hold x and y, got {names}")
+        if "x" not in headers and len(headers) != 1:
+            raise ValueError(f"{path} must hold the inputs as x, or one array alone, got {names}")
+        x = "x" if "x" in headers else next(iter(headers))
+        if like is not None:
+            _check_form(headers[x], like, path)
+        return [x, "y"] if labelled else [x]
+
+    if suffix == ".npz":
+        x, *y = read_npz(path, choose=choose).values()
+        return x, y[0] if y else None
+    array = read_npy(path)
+    choose({"x": array})
+    return array, None
 
 
-def _check(x: Array, like: InputSpec, path: Path) -> Array:
-    """``x`` as floating point; raise unless it is ``[rows, *input_shape]``."""
+def _check_form(x: Array | ArrayHeader, like: InputSpec, path: Path) -> None:
+    """Raise unless ``x`` is ``[rows, *input_shape]``; its header is enough."""
     wanted = tuple(like.input_shape)
     if x.dtype.kind not in "fiub":
         raise ValueError(f"the inputs in {path} must be numbers, got {x.dtype}")
-    if tuple(x.shape[1:]) != wanted or len(x) == 0:
+    if tuple(x.shape[1:]) != wanted or 0 in x.shape[:1]:
         sizes = ", ".join(str(size) for size in wanted)
         hint = ""
         if tuple(x.shape) == wanted:
             hint = "; for one example pass x[None]"
         elif tuple(x.shape[1:]) == wanted[1:] and wanted[0] == 1:
             hint = "; add the channel axis with x[:, None]"
-        elif x.ndim == 4 and (x.shape[3], *x.shape[1:3]) == wanted:
+        elif len(x.shape) == 4 and (x.shape[3], *x.shape[1:3]) == wanted:
             hint = "; move the channels to the front with x.transpose(0, 3, 1, 2)"
         raise ValueError(
             f"the inputs in {path} must be [rows, {sizes}], as {like.name} has them, got "
             f"{tuple(x.shape)}{hint}"
         )
-    if x.dtype == np.uint8 and len(wanted) >= 2:
+
+
+def _check(x: Array, like: InputSpec, path: Path) -> Array:
+    """``x`` as floating point, once its form is checked."""
+    _check_form(x, like, path)
+    if x.dtype == np.uint8 and len(like.input_shape) >= 2:
         return x.astype(np.float32) / 255
     return x.astype(np.float64)
 

@@ -226,8 +226,8 @@ def _groups(path: Path, name: str | None, rows: int) -> Tensor | None:
     """The array ``name`` of an ``.npz``, its values numbered; None where there is none."""
     if name is None or path.suffix.lower() != ".npz":
         return None
-    arrays = read_npz(path)
-    if name not in arrays:
+    arrays = read_npz(path, choose=lambda headers: [key for key in headers if key == name])
+    if not arrays:
         return None
     values = arrays[name]
     if values.shape != (rows,):

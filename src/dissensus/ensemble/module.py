@@ -29,7 +29,10 @@ from dissensus.outputs import check_combination, check_weights, combine, majorit
 from dissensus.specs import check_choice
 from dissensus.tabular import html_table
 
-__all__ = ["Ensemble", "SharedInstanceWarning", "member_seed"]
+__all__ = ["MAX_MEMBERS", "Ensemble", "SharedInstanceWarning", "member_seed"]
+
+#: The most members of an ensemble: more is a slip of the pen, and would run until memory ends.
+MAX_MEMBERS = 10_000
 
 
 class SharedInstanceWarning(UserWarning):
@@ -76,6 +79,8 @@ class Ensemble(nn.Module):
         super().__init__()
         if not isinstance(members, int) or members < 1:
             raise ValueError(f"members must be an integer of at least 1, got {members!r}")
+        if members > MAX_MEMBERS:
+            raise ValueError(f"members must be at most {MAX_MEMBERS}, got {members}")
         if sharing is not None:
             check_choice("Ensemble", "sharing", sharing, SHARINGS)
         modules = _make_members(make_member, members, seed)

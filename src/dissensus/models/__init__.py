@@ -57,6 +57,9 @@ __all__ = [
     "vgg",
 ]
 
+#: The most parameters of a member that is built by name; more would run until memory ends.
+MAX_PARAMETERS = 2**31
+
 #: Every architecture by name: ``builder(input_shape, outputs, **options) -> nn.Module``.
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "linear": linear,
@@ -163,9 +166,25 @@ def make_factory(
         layer = InputNormalize(*normalize)
         stats = (tuple(layer.mean.tolist()), tuple(layer.std.tolist()))
     if model in MODELS:
-        with torch.device("meta"):  # wrong settings are reported now, at no cost
-            MODELS[model](shape, outputs, **options)
+        _check_size(model, shape, outputs, options)
     return MemberFactory(model, shape, outputs, stats, options)
+
+
+def _check_size(
+    model: str, shape: tuple[int, ...], outputs: int, options: Mapping[str, Any]
+) -> None:
+    """Build a member without memory, so that wrong settings and sizes are reported at no cost."""
+    try:
+        with torch.device("meta"):
+            member = MODELS[model](shape, outputs, **options)
+    except RuntimeError as error:
+        raise ValueError(f"{model} cannot be built with these options: {error}") from error
+    size = sum(parameter.numel() for parameter in member.parameters())
+    if size > MAX_PARAMETERS:
+        raise ValueError(
+            f"{model} with these options would have {size} parameters for {shape} inputs and "
+            f"{outputs} outputs; a member may have {MAX_PARAMETERS}"
+        )
 
 
 def _parameters(build: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:

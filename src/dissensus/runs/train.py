@@ -44,6 +44,9 @@ __all__ = ["Train", "TrainedRun", "resume_command", "train", "use_threads"]
 
 Callback = Callable[[dict[str, Any], "Ensemble"], bool | None]
 
+#: The most threads that torch may be asked to use.
+MAX_THREADS = 1024
+
 _PROCESSES = "Several processes (torchrun)"
 
 
@@ -266,8 +269,8 @@ def use_threads(threads: int) -> None:
     """Let torch use this many threads."""
     import torch
 
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
+    if not 1 <= threads <= MAX_THREADS:
+        raise ValueError(f"threads must be from 1 to {MAX_THREADS}, got {threads}")
     torch.set_num_threads(threads)
 
 

@@ -13,10 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dissensus.data.dataset import OnDisk
+from dissensus.data.formats import MAX_PIXELS
 from dissensus.data.images import to_unit
 from dissensus.data.on_disk.order import Blocks, Numbers, Order, Part, Scattered, Windowed
 
 __all__ = ["Batch", "Examples", "Reading", "Source", "Targets", "as_float", "read_each"]
+
+#: The most processes that read.
+MAX_WORKERS = 256
 
 # A window has this many examples, or fewer if they would take more than this many bytes.
 _WINDOW, _WINDOW_BYTES = 1 << 16, 1 << 27
@@ -87,14 +91,17 @@ class Reading:
     window: int | None = None
     workers: int = 0
     on_error: str = "raise"
+    max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
-        for name, least in (("size", 1), ("window", 1), ("workers", 0)):
+        for name, least in (("size", 1), ("window", 1), ("workers", 0), ("max_pixels", 1)):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < least):
                 raise ValueError(
                     f"{name} must be a whole number of at least {least}, got {value!r}"
                 )
+        if self.workers > MAX_WORKERS:
+            raise ValueError(f"workers must be at most {MAX_WORKERS}, got {self.workers}")
         if self.on_error not in ("raise", "skip"):
             raise ValueError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.data.dataset import check_classes
-from dissensus.data.formats import IMAGE_SUFFIXES, decode_image
+from dissensus.data.formats import IMAGE_SUFFIXES, MAX_PIXELS, decode_image
 from dissensus.files import parse_json, read_npy
 
 __all__ = [
@@ -55,10 +55,12 @@ def kind_of(field: str, where: str) -> str:
     )
 
 
-def decode_input(data: bytes, kind: str, size: int, where: str) -> NDArray[Any]:
+def decode_input(
+    data: bytes, kind: str, size: int, where: str, max_pixels: int = MAX_PIXELS
+) -> NDArray[Any]:
     """Pixels uint8 ``[3, size, size]``, or numbers as float32."""
     if kind == "image":
-        return decode_image(io.BytesIO(data), size, where)
+        return decode_image(io.BytesIO(data), size, where, max_pixels)
     if kind == "npy":
         return finite(read_npy(data, where), where)
     if kind == "json":

@@ -13,15 +13,14 @@ import secrets
 import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.data.dataset import cache_folder
-from dissensus.files import read_json, write_text
+from dissensus.files import open_regular, read_json, write_text
 
 __all__ = ["Index", "OpenFiles", "TableFile", "indexed"]
 
@@ -95,7 +94,7 @@ class OpenFiles:
 
     def __init__(self, limit: int = 64) -> None:
         self.limit = limit
-        self.files: OrderedDict[str, FileIO] = OrderedDict()
+        self.files: OrderedDict[str, IO[bytes]] = OrderedDict()
 
     def read(self, path: str, offset: int, size: int) -> bytes:
         """``size`` bytes from ``offset`` on."""
@@ -112,13 +111,13 @@ class OpenFiles:
             raise ValueError(f"{path} was cut short since it was indexed")
         return data
 
-    def _file(self, path: str) -> FileIO:
+    def _file(self, path: str) -> IO[bytes]:
         if path in self.files:
             self.files.move_to_end(path)
             return self.files[path]
         while len(self.files) >= self.limit:
             self.files.popitem(last=False)[1].close()
-        self.files[path] = FileIO(path)
+        self.files[path] = open_regular(path, buffering=0)
         return self.files[path]
 
     def __del__(self) -> None:

@@ -18,15 +18,17 @@ import torch
 from numpy.typing import NDArray
 
 from dissensus.data.formats import decode_image, list_names, open_parquet
-from dissensus.data.on_disk.examples import Batch, read_each
+from dissensus.data.on_disk.examples import Batch, Reading, read_each
 from dissensus.data.on_disk.fields import Labels, LabelScan, finite
 from dissensus.data.on_disk.index import Index, indexed
 from dissensus.data.on_disk.order import Numbers
+from dissensus.files import check_size
 from dissensus.progress import ProgressBar
 
 __all__ = ["ParquetSource", "index_parquet"]
 
 _LABELS = ("label", "labels", "target", "targets", "class", "cls", "y")
+_NUMBER_BYTES = 16  # of a number while a row group is read: as stored, and in an array
 _IMAGES = ("image", "img", "jpg", "png", "picture")
 
 
@@ -63,6 +65,7 @@ def _build(
                 raise ValueError(f"{shard} has columns of other kinds than {shards[0]}")
             metadata = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
             groups.append([group.num_rows for group in metadata])
+            _check_groups(groups[-1], len(types[-1]), shard)
             size += sum(group.total_byte_size for group in metadata)
             if target is not None:
                 for number in range(len(metadata)):
@@ -73,6 +76,13 @@ def _build(
         raise ValueError(f"{shards[0]} and the other shards hold no rows")
     facts = {"input": columns, "target": target, "groups": groups, "bytes": size // rows}
     return {**facts, "labels": None if target is None else labels.facts()}, shards
+
+
+def _check_groups(groups: Sequence[int], columns: int, shard: Path) -> None:
+    """Raise if a row group, which is read as a whole, has too many numbers to read at once."""
+    largest = max(groups, default=0)
+    what = f"{shard}: a row group of {largest} rows and {columns} columns"
+    check_size(largest * columns * _NUMBER_BYTES, what, "write smaller row groups")
 
 
 # ---- columns ------------------------------------------------------------------------------------
@@ -182,10 +192,11 @@ class ParquetSource:
     """The rows of shards by number; the row groups that were used last stay in memory."""
 
     def __init__(
-        self, shards: Sequence[Path], index: Index, labels: Labels | None, size: int, window: int
+        self, shards: Sequence[Path], index: Index, labels: Labels | None, reading: Reading
     ) -> None:
         facts = index.facts
-        self.shards, self.labels, self.size = [str(path) for path in shards], labels, size
+        self.shards, self.labels = [str(path) for path in shards], labels
+        self.size, self.max_pixels = reading.size, reading.max_pixels
         self.digest, self.row_bytes = index.digest, max(1, int(facts["bytes"]))
         self.columns, self.target = list(facts["input"]), facts["target"]
         sizes = {
@@ -198,11 +209,12 @@ class ParquetSource:
         self.group_ends: Numbers = np.cumsum(list(sizes.values()), dtype=np.int64)
         self.ends: Numbers | None = self.group_ends
         self.count = int(self.group_ends[-1])
+        window = reading.window_of(self.row_bytes)
         self.most = window + max(sizes.values())  # of rows in memory: as many as a window may have
         self.held: OrderedDict[int, _Group] = OrderedDict()
         first = self._group(0).x
         self.images = not isinstance(first, np.ndarray)
-        self.shape: tuple[int, ...] = (3, size, size) if self.images else first.shape[1:]
+        self.shape: tuple[int, ...] = (3, self.size, self.size) if self.images else first.shape[1:]
 
     def read(self, numbers: Numbers) -> Batch:
         """The examples of these numbers, in their order."""
@@ -245,7 +257,7 @@ class ParquetSource:
             raw = held[int(groups[place])].x[int(places[place])].as_py()
             if raw is None:
                 raise ValueError(f"{where} has no image")
-            return decode_image(io.BytesIO(raw), self.size, where)
+            return decode_image(io.BytesIO(raw), self.size, where, self.max_pixels)
 
         def targets(kept: list[int]) -> NDArray[Any]:
             return self._y(groups[kept], places[kept], held)

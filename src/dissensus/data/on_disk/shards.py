@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dissensus.data.dataset import Data, Request, Split, check_task, part_sizes
+from dissensus.data.formats import MAX_PIXELS
 from dissensus.data.on_disk.examples import Examples, Reading, Source
 from dissensus.data.on_disk.fields import Labels, class_names
 from dissensus.data.on_disk.index import Index
@@ -45,6 +46,7 @@ def load_shards(
     window: int | None = None,
     workers: int = 0,
     on_error: str = "raise",
+    max_pixels: int = MAX_PIXELS,
 ) -> Data:
     """Shards in webdataset's tar form, or of Parquet; the examples are read as they are used.
 
@@ -53,9 +55,10 @@ def load_shards(
     pattern such as ``train-{000..146}.tar`` for train, beside which ``val_shards`` and
     ``test_shards`` may stand. What is missing is cut from train by ``request``. ``input`` and
     ``target`` are the fields of a sample (``jpg``, ``json:label``) or the columns of a table, found
-    by their names and kinds if they are not given. Images are brought to ``size`` × ``size``.
+    by their names and kinds if they are not given. Images are brought to ``size`` × ``size``;
+    one of more than ``max_pixels`` is not decoded.
     """
-    reading = Reading(size, window, workers, on_error)
+    reading = Reading(size, window, workers, on_error, max_pixels)
     if task is not None:
         check_task(task)
     parts = with_test(find_parts(path))
@@ -129,9 +132,8 @@ def _source(
             raise ValueError(f"{where} have no targets")
         labels = Labels(index.facts["labels"], task, classes, where)
     if shards[0].suffix == ".tar":
-        return TarSource(shards, index, labels, reading.size)
-    rows = reading.window_of(max(1, int(index.facts["bytes"])))
-    return ParquetSource(shards, index, labels, reading.size, rows)
+        return TarSource(shards, index, labels, reading)
+    return ParquetSource(shards, index, labels, reading)
 
 
 # ---- parts --------------------------------------------------------------------------------------

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.data.on_disk.examples import Batch, read_each
+from dissensus.data.on_disk.examples import Batch, Reading, read_each
 from dissensus.data.on_disk.fields import Labels, LabelScan, decode_input, decode_target, kind_of
 from dissensus.data.on_disk.index import Index, OpenFiles, TableFile, indexed
 from dissensus.data.on_disk.order import Numbers
+from dissensus.files import check_regular
 from dissensus.progress import ProgressBar
 
 __all__ = ["TarSource", "index_tar", "samples"]
@@ -82,6 +83,7 @@ def _build(
 
 
 def _opened(shard: Path) -> tarfile.TarFile:
+    check_regular(shard)
     try:
         return tarfile.open(shard, "r:")
     except (tarfile.TarError, OSError) as error:
@@ -121,7 +123,7 @@ def _members(tar: tarfile.TarFile, shard: Path) -> Iterator[tarfile.TarInfo]:
         assert tar.fileobj is not None
         tar.fileobj.seek(tar.offset)
         rest = tar.fileobj.read(512)
-    except (tarfile.TarError, OSError) as error:
+    except Exception as error:  # tarfile raises all kinds for damaged headers
         raise ValueError(f"{shard} is damaged or cut short ({error})") from error
     # tarfile has read a block of zeros, which ends an archive, or has met something else.
     if rest.strip(b"\0"):
@@ -175,9 +177,10 @@ class TarSource:
     """The samples of shards by number."""
 
     def __init__(
-        self, shards: Sequence[Path], index: Index, labels: Labels | None, size: int
+        self, shards: Sequence[Path], index: Index, labels: Labels | None, reading: Reading
     ) -> None:
-        self.shards, self.labels, self.size = [str(path) for path in shards], labels, size
+        self.shards, self.labels = [str(path) for path in shards], labels
+        self.size, self.max_pixels = reading.size, reading.max_pixels
         self.digest = index.digest
         facts = index.facts
         self.field, self.kind = facts["input"], kind_of(facts["input"], self.shards[0])
@@ -191,7 +194,7 @@ class TarSource:
         block = max(1, _BLOCK // self.row_bytes, -(-self.count // _MOST_BLOCKS))
         ends = np.arange(block, self.count + block, block, dtype=np.int64)
         self.ends: Numbers | None = ends.clip(max=self.count)
-        self.shape = (3, size, size) if self.kind == "image" else self._first_shape()
+        self.shape = (3, self.size, self.size) if self.kind == "image" else self._first_shape()
 
     def read(self, numbers: Numbers) -> Batch:
         """The examples of these numbers, in their order."""
@@ -220,7 +223,7 @@ class TarSource:
     def _load(self, place: _Place) -> NDArray[Any]:
         data = self.files.read(*place)
         try:
-            return decode_input(data, self.kind, self.size, "it")
+            return decode_input(data, self.kind, self.size, "it", self.max_pixels)
         except ValueError as error:
             raise ValueError(f"{self._where(place)} {str(error).removeprefix('it ')}") from error
 
