@@ -39,7 +39,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "decomposition": ("outputs", "losses", "diversity", "tabular"),
     "import_paths": ("specs",),
     "objectives": (*TENSOR, "specs", "import_paths"),
-    "scores": (*TENSOR, "specs"),
+    "scores": (*TENSOR, "specs", "files"),
     "calibration": (*TENSOR, "tabular"),
     "diagnostics": (*TENSOR, "tabular"),
     # a Detector finds its score by name

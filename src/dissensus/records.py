@@ -25,6 +25,7 @@ __all__ = [
     "HUB_FORMAT",
     "HUB_WEIGHTS",
     "METRICS",
+    "PREVIOUS",
     "RECORD",
     "STATE",
     "TRACKING",
@@ -38,6 +39,7 @@ __all__ = [
 # The files of a run folder; ``training.run_folder`` writes them.
 CONFIG, METRICS, RECORD = "config.toml", "metrics.jsonl", "record.json"
 CHECKPOINT, STATE = "checkpoint.safetensors", "state.json"
+PREVIOUS = "checkpoint.previous.safetensors"
 TRACKING = "tracking.json"  # what trackers call the run
 
 # The files of a hub folder, and the format that its config names.

@@ -155,6 +155,9 @@ def test_a_shard_cut_while_it_is_read_is_an_error(tmp_path: Path) -> None:
     folder = written(tmp_path / "store")
     x, _ = FeatureStore(folder).parts["train"]
     cut(folder / "train" / "pass0-00002.npy")
+    with pytest.raises(ValueError, match=r"pass0-00002\.npy is damaged: its sha256"):
+        x[:]
+    cut(folder / "train" / "pass0-00000.npy")  # which was whole when it was first read
     with pytest.raises(ValueError, match="cut short since it was opened"):
         x[:]
 

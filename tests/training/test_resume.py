@@ -322,6 +322,7 @@ def test_the_folder_holds_what_the_design_says(tmp_path: Path) -> None:
     config = {"data": {"name": "blobs"}, "ensemble": {"model": "mlp"}, "note": "x"}
     _, history = run(out, config=config)
     assert sorted(path.name for path in out.iterdir()) == [
+        "checkpoint.previous.safetensors",
         "checkpoint.safetensors",
         "config.toml",
         "metrics.jsonl",

@@ -103,6 +103,7 @@ def broken_values(path: Path) -> None:
 )
 def test_a_damaged_checkpoint_is_named(damage: Any, tmp_path: Path) -> None:
     train(tmp_path)
+    (tmp_path / "checkpoint.previous.safetensors").unlink()
     damage(tmp_path / "checkpoint.safetensors")
     text = "checkpoint.safetensors is not a checkpoint that can be read: "
     with pytest.raises(ValueError, match=text):

@@ -170,6 +170,19 @@ def digest(file: Path) -> str:
         return hashlib.file_digest(raw, "sha256").hexdigest()
 
 
+def verify_file(file: Path, checksum: str) -> None:
+    """Raise unless the file has that sha256."""
+    try:
+        found = digest(file)
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error}") from error
+    if found != checksum:
+        raise ValueError(
+            f"{file} is damaged: its sha256 is not the manifest's; delete the folder "
+            f"{file.parents[1]} and make the features again"
+        )
+
+
 # ---- rows on disk -------------------------------------------------------------------------------
 
 
@@ -212,13 +225,15 @@ class StoredRows(OnDisk):
     It has ``len``, ``shape`` and ``dtype``, and an index gives a tensor: ``x[5]``, ``x[10:20]``,
     ``x[torch.tensor([3, 1])]``. ``passes`` counts the augmented copies; an index reads the first.
     Training, prediction and evaluation take it wherever they take inputs, and read it in pieces.
+    The checksum of a shard is verified before the first of its rows is read.
     """
 
     dtype = torch.float32  # of what is read, however it is stored
 
     def __init__(self, folder: Path, part: str, manifest: Manifest) -> None:
         self.folder, self.part, self.shard_rows = folder, part, manifest.shard_rows
-        self.passes = manifest.parts[part].passes
+        self.passes, self.checksums = manifest.parts[part].passes, manifest.parts[part].shards
+        self.verified: set[tuple[int, int]] = set()
         self.shape = torch.Size((manifest.parts[part].rows, *manifest.shape))
         self.stored = np.dtype(DTYPES[manifest.dtype])
         self.offsets = self._check()
@@ -264,6 +279,9 @@ class StoredRows(OnDisk):
 
     def _fill(self, array: NDArray[Any], number: int, shard: int, first: int) -> None:
         file = shard_file(self.folder, self.part, number, shard)
+        if (number, shard) not in self.verified:
+            verify_file(file, self.checksums[number][shard])
+            self.verified.add((number, shard))
         wanted = memoryview(array.data).cast("B")
         try:
             with file.open("rb", buffering=0) as raw:
@@ -297,8 +315,8 @@ def is_store(folder: Path) -> bool:
 class FeatureStore:
     """Features on disk: ``parts`` by name, each rows and labels (None where there are none).
 
-    Opening checks the form of every file. ``verify=True`` reads all of them and compares their
-    checksums.
+    Opening checks the form of every file and the checksums of labels; that of a shard is checked
+    when it is first read. ``verify=True`` checks all of them at once.
 
     >>> import tempfile
     >>> from dissensus.data import FeatureWriter
@@ -360,6 +378,8 @@ class FeatureStore:
         low, high, classes = int(labels.min()), int(labels.max()), len(self.manifest.classes)
         if low < 0 or high >= classes:
             raise ValueError(f"{file} holds labels from {low} to {high}, of {classes} classes")
+        if part.labels is not None:
+            verify_file(file, part.labels)
         return torch.from_numpy(labels)
 
     def _verify(self) -> None:
@@ -374,11 +394,7 @@ class FeatureStore:
         if missing:
             raise ValueError(f"{missing[0]} is missing from the features")
         for file, checksum in wanted.items():
-            if digest(inside(self.folder, file)) != checksum:
-                raise ValueError(
-                    f"{file} is damaged: its sha256 is not the manifest's; delete the folder "
-                    f"{self.folder} and make the features again"
-                )
+            verify_file(inside(self.folder, file), checksum)
 
 
 def load_store(

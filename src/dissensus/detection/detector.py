@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -145,6 +146,7 @@ class Detector:
         }
         if self.distance is not None:
             self.distance.save(_distance_path(path))
+        record["checksum"] = _checksum(record)
         write_text(path, json.dumps(record, indent=2, allow_nan=False) + "\n")
 
     @classmethod
@@ -261,6 +263,12 @@ def _eval_mode(ens: object) -> Iterator[None]:
             module.training = training
 
 
+def _checksum(record: dict[str, Any]) -> str:
+    """The sha256 of all other fields."""
+    fields = {key: value for key, value in record.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
 def _read_record(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"no detector at {path}: there is no such file")
@@ -276,4 +284,6 @@ def _read_record(path: Path) -> dict[str, Any]:
         wrong = ["threshold"]
     if wrong:
         raise ValueError(f"{path} is not a whole detector: bad or missing {', '.join(wrong)}")
+    if fields.get("checksum", checksum := _checksum(fields)) != checksum:
+        raise ValueError(f"{path} is damaged: its content does not match its checksum")
     return fields

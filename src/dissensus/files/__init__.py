@@ -8,10 +8,10 @@ pickle.
 """
 
 from dissensus.files.arrays import ArrayHeader, read_npy, read_npz, write_npz
-from dissensus.files.atomic import replace_atomically, write_bytes, write_text
+from dissensus.files.atomic import keep_copy, replace_atomically, write_bytes, write_text
 from dissensus.files.lock import LOCK, lock_folder
 from dissensus.files.opening import check_regular, check_size, max_bytes, open_regular
-from dissensus.files.tensors import read_safetensors, write_safetensors
+from dissensus.files.tensors import read_safetensors, verify_safetensors, write_safetensors
 from dissensus.files.text import (
     check_types,
     format_toml,
@@ -29,6 +29,7 @@ __all__ = [
     "check_size",
     "check_types",
     "format_toml",
+    "keep_copy",
     "lock_folder",
     "max_bytes",
     "open_regular",
@@ -40,6 +41,7 @@ __all__ = [
     "read_text",
     "read_toml",
     "replace_atomically",
+    "verify_safetensors",
     "write_bytes",
     "write_csv",
     "write_npz",

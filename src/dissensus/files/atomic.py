@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["replace_atomically", "write_bytes", "write_text"]
+__all__ = ["keep_copy", "replace_atomically", "write_bytes", "write_text"]
 
 
 def replace_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
@@ -21,7 +22,7 @@ def replace_atomically(path: str | Path, write: Callable[[Path], object]) -> Non
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    part = _part(path)
     # Made here, not by ``write``, so that two writers can never share it; mode as the umask says.
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     mode = part.stat().st_mode
@@ -38,6 +39,23 @@ def replace_atomically(path: str | Path, write: Callable[[Path], object]) -> Non
         raise
 
 
+def keep_copy(path: Path, copy: Path) -> None:
+    """Let ``copy`` be what ``path`` is now; at every moment both are whole.
+
+    It is a second link to the same file where the file system has links. What replaces ``path``
+    later leaves ``copy`` as it is.
+    """
+    part = _part(copy)
+    try:
+        try:
+            os.link(path, part)
+        except OSError:
+            shutil.copyfile(path, part)
+        part.replace(copy)
+    finally:
+        part.unlink(missing_ok=True)  # it stays if both were links to one file before
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write ``text`` to ``path``, whole or not at all."""
     replace_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
@@ -46,6 +64,11 @@ def write_text(path: str | Path, text: str) -> None:
 def write_bytes(path: str | Path, content: bytes) -> None:
     """Write ``content`` to ``path``, whole or not at all."""
     replace_atomically(path, lambda part: part.write_bytes(content))
+
+
+def _part(path: Path) -> Path:
+    """A new name for a half-written neighbour of ``path``."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,24 +1,39 @@
-"""Tensors in ``.safetensors`` files."""
+"""Tensors in ``.safetensors`` files, with a checksum that is verified when they are read.
+
+The checksum is the sha256 of names, types, shapes, metadata and the bytes of all tensors. It stands
+in the metadata, so that the files stay what other programs expect; files without one are read as
+they are. The same content gives the same bytes.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from dissensus.files.atomic import replace_atomically
-from dissensus.files.opening import check_regular, damaged
+from dissensus.files.opening import check_regular, damaged, open_regular
+from dissensus.files.text import parse_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["read_safetensors", "write_safetensors"]
+__all__ = ["read_safetensors", "verify_safetensors", "write_safetensors"]
+
+_CHECKSUM, _METADATA = "checksum", "__metadata__"
+_PIECE = 1 << 20
+_MAX_HEADER = 100_000_000  # bytes, as safetensors has it
 
 
 def read_safetensors(
     path: str | Path, names: Iterable[str] | None = None
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors by name, all or those of ``names``, and the metadata of the header."""
+    """Tensors by name and the metadata of the header, all of it verified.
+
+    With ``names``, only these tensors are read, and nothing is verified.
+    """
     from safetensors import SafetensorError, safe_open
 
     check_regular(path)
@@ -26,15 +41,28 @@ def read_safetensors(
         with safe_open(path, framework="pt") as file:
             wanted = file.keys() if names is None else names
             tensors = {name: file.get_tensor(name) for name in wanted}
-            return tensors, dict(file.metadata() or {})
+            metadata = dict(file.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise damaged(path, "safetensors", error) from error
+    if names is None and _CHECKSUM in metadata:
+        verify_safetensors(path)
+    return tensors, {key: value for key, value in metadata.items() if key != _CHECKSUM}
+
+
+def verify_safetensors(path: str | Path) -> None:
+    """Raise if the file holds a checksum, and another content; it is read in pieces."""
+    with open_regular(path) as raw:
+        header = _read_header(raw, path)
+        metadata = header.get(_METADATA)
+        wanted = metadata.get(_CHECKSUM) if isinstance(metadata, dict) else None
+        if wanted is not None and wanted != _digest(raw, header):
+            raise ValueError(f"{path} is damaged: its content does not match its checksum")
 
 
 def write_safetensors(
     path: str | Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
 ) -> None:
-    """Write ``tensors`` and the header's ``metadata``, whole or not at all."""
+    """Write ``tensors``, the header's ``metadata`` and a checksum, whole or not at all."""
     from safetensors.torch import save_file
 
     flat: dict[str, Tensor] = {}
@@ -45,4 +73,40 @@ def write_safetensors(
             tensor = tensor.clone()
         memory.add(tensor.untyped_storage().data_ptr())
         flat[name] = tensor
-    replace_atomically(path, lambda part: save_file(flat, part, metadata=metadata))
+
+    def write(part: Path) -> None:
+        save_file(flat, part, metadata={**(metadata or {}), _CHECKSUM: "0" * 64})
+        _stamp(part)
+
+    replace_atomically(path, write)
+
+
+def _stamp(path: Path) -> None:
+    """Put the checksum into the header, and the metadata in order: safetensors keeps none."""
+    with path.open("rb+") as raw:
+        header = _read_header(raw, path)
+        length = raw.tell() - 8
+        header[_METADATA][_CHECKSUM] = _digest(raw, header)
+        header[_METADATA] = dict(sorted(header[_METADATA].items()))
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+        if len(text) > length:
+            raise ValueError(f"the header of {path} has {len(text)} bytes, not {length}")
+        raw.seek(8)
+        raw.write(text.ljust(length))
+
+
+def _read_header(raw: IO[bytes], path: str | Path) -> dict[str, Any]:
+    """The header; the file is left where the bytes of tensors begin."""
+    length = min(int.from_bytes(raw.read(8), "little"), _MAX_HEADER)
+    header: dict[str, Any] = parse_json(raw.read(length), path, {})
+    return header
+
+
+def _digest(raw: IO[bytes], header: dict[str, Any]) -> str:
+    """The checksum of a header, but for the checksum in it, and of the rest of the file."""
+    metadata = {key: value for key, value in header[_METADATA].items() if key != _CHECKSUM}
+    described = json.dumps({**header, _METADATA: metadata}, sort_keys=True)
+    sha = hashlib.sha256(described.encode())
+    while piece := raw.read(_PIECE):
+        sha.update(piece)
+    return sha.hexdigest()

@@ -21,6 +21,7 @@ from dissensus.records import (
     HUB_CONFIG,
     HUB_FORMAT,
     METRICS,
+    PREVIOUS,
     RECORD,
     STATE,
     TRACKING,
@@ -41,7 +42,7 @@ __all__ = [
 
 #: The files that train, diagnose, ood and attack write into a run.
 _RUN_FILES = (
-    *(METRICS, RECORD, CHECKPOINT, STATE, "data.json", "diagnosis.json", TRACKING),
+    *(METRICS, RECORD, CHECKPOINT, PREVIOUS, STATE, "data.json", "diagnosis.json", TRACKING),
     "predictions/*.safetensors",
     *("ood/ood.json", "ood/roc-*.png", "ood/histograms-*.png", "ood/examples-*.???"),
     *("robustness/record.json", "robustness/accuracy.???", "robustness/examples.???"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dissensus.files import verify_safetensors
 from dissensus.outputs import (
     KEY_HINT,
     Predictions,
@@ -232,6 +233,8 @@ def _read_parts(path: Path, keys: Mapping[str, str] | None = None) -> Iterator[t
                 f"{path} is not a predictions file that can be read: it must hold {name!r} "
                 f"[members, batch, outputs] ({error}); {KEY_HINT}"
             ) from error
+        if start == 0:
+            verify_safetensors(path)
         yield part, total
         start += step
 

@@ -5,6 +5,7 @@ They are kept in memory and, where there is a run folder, on disk, from which a 
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from torch import Tensor
@@ -53,6 +54,9 @@ class Checkpoints:
         folder, process = self.folder, self.process
         settings, needed = self.config(config), self._bytes_needed()
         process.on_first(lambda: folder.start(settings, needed, resume=resume))
+        damage = process.on_first(folder.mend_checkpoint) if resume else ""
+        if damage and process.first:
+            warnings.warn(damage, stacklevel=3)
         checkpoint = process.load_checkpoint(folder) if resume else None
         if checkpoint is None:
             process.on_first(lambda: folder.keep_epochs(0))
@@ -75,7 +79,10 @@ class Checkpoints:
     def restore_trainer(self, trainer: Trainer) -> None:
         """Bring back moments and step counts."""
         if self.restored:
-            trainer.load(_with_prefix(self.restored, "optimizer."))
+            try:
+                trainer.load(_with_prefix(self.restored, "optimizer."))
+            except KeyError as error:
+                raise ValueError(f"the checkpoint lacks the tensor {error}") from error
 
     def restore_meter(self) -> Meter:
         """The meter of the epoch that begins, or of the one that was interrupted."""
@@ -166,11 +173,11 @@ class Checkpoints:
         return {**extra, "ensemble": ensemble, "training": training}
 
     def _bytes_needed(self) -> int:
-        """About what two checkpoints take: weights, best weights and two moments, twice."""
+        """About what three checkpoints take: weights, best weights and two moments, each time."""
         sizes = [
             int(t.numel()) * int(t.element_size()) for t in self.process.ens.state_dict().values()
         ]
-        return 8 * sum(sizes) + 2**20
+        return 12 * sum(sizes) + 2**20
 
 
 def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

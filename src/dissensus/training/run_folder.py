@@ -4,7 +4,8 @@
 ``record.json`` is what came out. ``checkpoint.safetensors`` holds tensors (weights, moments, the
 best weights so far, the state of random numbers) and plain values (as JSON in its header) in
 **one** file that is replaced atomically, so that a kill at any moment leaves a consistent
-checkpoint. ``state.json`` is a copy of the plain values for people to read.
+checkpoint. ``checkpoint.previous.safetensors`` is the one before it, in case that one is damaged.
+``state.json`` is a copy of the plain values for people to read.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from dissensus.files import (
     format_toml,
+    keep_copy,
     parse_json,
     read_safetensors,
     read_toml,
@@ -29,6 +31,7 @@ from dissensus.records import (
     CHECKPOINT,
     CONFIG,
     METRICS,
+    PREVIOUS,
     RECORD,
     STATE,
     environment,
@@ -110,8 +113,28 @@ class RunFolder:
     def save(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Replace the checkpoint."""
         header = {"format": _FORMAT, "values": json.dumps(values)}
+        if (self.path / CHECKPOINT).is_file():
+            keep_copy(self.path / CHECKPOINT, self.path / PREVIOUS)
         write_safetensors(self.path / CHECKPOINT, tensors, header)
         write_text(self.path / STATE, json.dumps(values, indent=1) + "\n")
+
+    def mend_checkpoint(self) -> str:
+        """Put the previous checkpoint in the place of a damaged one, and say so; "" if all is well.
+
+        Where that is damaged too, nothing is changed, and reading the checkpoint will fail.
+        """
+        newest, previous = self.path / CHECKPOINT, self.path / PREVIOUS
+        try:
+            read_safetensors(newest)
+            return ""
+        except ValueError as damage:
+            sentence = f"{damage}; going on from the checkpoint before it"
+        try:
+            read_safetensors(previous)
+        except ValueError:
+            return ""
+        keep_copy(previous, newest)
+        return sentence
 
     def finish(self, record: dict[str, Any]) -> None:
         """Write what came out."""
@@ -143,7 +166,9 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | 
             raise ValueError(f"its format is {header.get('format')!r}, not {_FORMAT!r}")
         return tensors, parse_json(header["values"], "its state", {}, finite=False)
     except (ValueError, KeyError) as error:
-        raise ValueError(f"{path} is not a checkpoint that can be read: {error}") from error
+        hint = "; resume the run, to go back to the checkpoint before it"
+        hint = hint if (folder / PREVIOUS).is_file() else ""
+        raise ValueError(f"{path} is not a checkpoint that can be read: {error}{hint}") from error
 
 
 def check_writable(folder: Path, needed: int) -> None:
