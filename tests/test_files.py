@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 
 from dissensus.files import (
     LOCK,
+    keep_copy,
     lock,
     lock_folder,
     read_json,
@@ -126,6 +128,36 @@ def test_tensors_come_back_even_where_they_share_memory(tmp_path: Path) -> None:
     assert metadata == {"format": "test"}
     assert back.keys() == tensors.keys()
     assert all(torch.equal(back[name], tensors[name]) for name in tensors)
+
+
+def test_the_same_tensors_give_the_same_bytes_that_others_can_read(tmp_path: Path) -> None:
+    metadata = {"format": "pt", "ö": "\x1f", **{f"key{n}": str(n) for n in range(9)}}
+    tensors = {"b": torch.ones(2).half(), "a": torch.ones(3)}
+    files = [tmp_path / f"{number}.safetensors" for number in range(3)]
+    for file in files:
+        write_safetensors(file, tensors, metadata)
+    assert len({file.read_bytes() for file in files}) == 1
+    with safe_open(files[0], framework="pt") as file:
+        assert metadata.items() <= file.metadata().items()
+        assert torch.equal(file.get_tensor("b"), tensors["b"])
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_copy_stays_when_the_file_is_replaced(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*names: object) -> None:
+        raise OSError("Operation not supported")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    path, copy = tmp_path / "a", tmp_path / "b"
+    write_text(path, "old")
+    for _ in range(2):  # the second time both are one file already
+        keep_copy(path, copy)
+    write_text(path, "new")
+    assert (path.read_text(), copy.read_text()) == ("new", "old")
+    assert sorted(tmp_path.iterdir()) == [path, copy]
 
 
 def test_text_comes_back(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_a_score_of_features_is_saved_beside_the_threshold(kind: type, tmp_path:
         (lambda text: "[1, 2]", "not a detector of a known format.* got None"),
         (lambda text: text.replace('"accept"', '"share"'), "bad or missing accept"),
         (lambda text: text.replace('"threshold": ', '"threshold": NaN, "was": '), "the number nan"),
-        (lambda text: text.replace("mutual_inf", "mutal_inf"), "no score 'mutal_information'"),
+        (lambda text: text.replace("mutual_inf", "mutal_inf"), "does not match its checksum"),
     ],
 )
 def test_a_spoiled_file_is_refused(

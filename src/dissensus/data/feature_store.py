@@ -210,7 +210,7 @@ def map_array(file: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.me
     check_regular(file)
     try:
         mapped = np.lib.format.open_memmap(file, mode="r")  # never of Python objects
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # a damaged header, which NumPy parses as Python, raises all kinds
         raise ValueError(f"{file} is damaged or cut short ({error})") from error
     if mapped.shape != shape or mapped.dtype != dtype or not mapped.flags.c_contiguous:
         raise ValueError(f"{file} must hold {dtype} {shape}, got {mapped.dtype} {mapped.shape}")
