@@ -143,6 +143,32 @@ def test_the_engine_gives_the_automatic_gradients(name: str, members: int) -> No
         torch.testing.assert_close(got, torch.cat(both))
 
 
+class Reversed(nn.Module):
+    """Its last layer is registered first, and so is shared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.first = nn.Linear(5, 3), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.last(self.first(x))
+        return found
+
+
+def test_memory_of_one_pass_is_not_seen_in_the_next() -> None:
+    """Outputs stay, and two inputs of one pass, the second smaller, do not mix."""
+    ens = made(Reversed)
+    engine, tensors = engine_of(ens.stack), tensors_of(ens.stack)[0]  # type: ignore[arg-type]
+    assert engine is not None
+    xs = [torch.randn(n, 4, dtype=torch.float64) for n in (6, 4)]
+    gradients = [torch.randn(3, n, 3, dtype=torch.float64) for n in (6, 4)]
+    outputs, backward = engine.vjp(tensors, [x[None] for x in xs])
+    wanted = torch.autograd.grad([ens(x) for x in xs], list(tensors.values()), gradients)
+    torch.testing.assert_close(backward(gradients), list(wanted))
+    engine.vjp(tensors, [torch.randn(1, 6, 4, dtype=torch.float64)])
+    torch.testing.assert_close(outputs, [ens(x) for x in xs])
+
+
 def test_forward_has_second_derivatives() -> None:
     ens = made(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), members=2)
     parameters, buffers = tensors_of(ens.stack)  # type: ignore[arg-type]

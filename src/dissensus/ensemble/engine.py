@@ -24,8 +24,10 @@ from dissensus.ensemble.operations import (
     ELEMENTWISE,
     OPERATIONS,
     GradientBuffers,
+    Memory,
     Step,
     Tensors,
+    Values,
 )
 from dissensus.ensemble.stack import hooked, places_of
 
@@ -84,10 +86,14 @@ class Engine:
         """Outputs as of :meth:`forward` for each of ``inputs``, and their vector-Jacobian product.
 
         The second is a function from the gradients at all these outputs to the gradients of
-        ``tensors``. The memory of these is reused by the next pass. Nothing is recorded by torch.
+        ``tensors``. The memory of these, and of all between, is reused by the next call. Nothing is
+        recorded by torch.
         """
+        scratch = self.buffers.scratch
+        scratch.taken = 0
         with torch.no_grad():
-            runs = [self._run(tensors, x) for x in inputs]
+            runs = [self._run(tensors, x, scratch) for x in inputs]
+            found = [outputs.clone() if scratch.taken else outputs for outputs, _ in runs]
 
         def backward(gradients: Sequence[Tensor]) -> list[Tensor]:
             self.buffers.tensors, self.buffers.gradients = tensors, {}
@@ -102,10 +108,13 @@ class Engine:
                 for name, tensor in tensors.items()
             ]
 
-        return [outputs for outputs, _ in runs], backward
+        return found, backward
 
-    def _run(self, tensors: Tensors, x: Tensor) -> tuple[Tensor, list[Any]]:
-        values, kept = {self.input: x}, []
+    def _run(
+        self, tensors: Tensors, x: Tensor, memory: Memory | None = None
+    ) -> tuple[Tensor, list[Any]]:
+        values, kept = Values({self.input: x}), []
+        values.memory = memory
         for step, operation in zip(self.steps, self.operations, strict=True):
             values[step.output], saved = operation.forward(step, tensors, values)
             kept.append(saved)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 __all__ = ["ELEMENTWISE", "OPERATIONS", "GradientBuffers", "Operation", "Step", "Tensors"]
 
 Tensors = Mapping[str, Tensor]
-Values = Mapping[str, Tensor]
 Saved = tuple[Any, ...]
 Back = tuple[Tensor | None, ...]
 aten = torch.ops.aten
@@ -34,6 +33,35 @@ class Step(NamedTuple):
     in_place: bool = False  # whether the first input may be overwritten
 
 
+class Memory:
+    """Memory that every pass takes in the same order; fresh memory would be cleared each time."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Tensor] = []
+        self.taken = 0
+
+    def take(self, like: Tensor, *shape: int) -> Tensor:
+        """The next piece, in this shape and of the type of ``like``; what it holds is not known."""
+        number, size = self.taken, torch.Size(shape).numel()
+        self.taken += 1
+        if number == len(self.pieces):
+            self.pieces.append(like.new_empty(0))
+        piece = self.pieces[number]
+        if piece.numel() < size or piece.dtype != like.dtype or piece.device != like.device:
+            piece = self.pieces[number] = like.new_empty(size)
+        return piece[:size].view(shape)
+
+
+class Values(dict[str, Tensor]):
+    """The values of one pass by name; ``memory`` for them where torch does not record the pass."""
+
+    memory: Memory | None = None
+
+    def take(self, like: Tensor, *shape: int) -> Tensor | None:
+        """Where to write a value, ``out=`` of an operation; None for memory of torch's own."""
+        return None if self.memory is None else self.memory.take(like, *shape)
+
+
 class GradientBuffers:
     """Gradients of ``tensors`` by name, in memory that is reused from step to step.
 
@@ -44,6 +72,7 @@ class GradientBuffers:
         self.tensors: Tensors = {}
         self.memory: dict[str, Tensor] = {}
         self.gradients: dict[str, Tensor] = {}
+        self.scratch = Memory()  # for values
 
     def add_product(self, name: str, a: Tensor, b: Tensor) -> None:
         """Add the batched matrix product ``a b`` to the gradient of ``name``, in any shape."""
@@ -105,7 +134,8 @@ def _linear_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffer
     buffers.add_product(name, grad, x)
     if step.shared:
         return (None,)
-    back = torch.bmm(weight.mT, grad).mT
+    # In the layout of x, as what stands before it would be slow on two at once.
+    back = torch.bmm(grad.mT, weight) if x.is_contiguous() else torch.bmm(weight.mT, grad).mT
     return (back if len(between) == 1 else back.unflatten(1, between),)
 
 
@@ -188,11 +218,14 @@ def _scale_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers
 def _adapted(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
     shared, r, s = (tensors[step.name + key] for key in ("shared", "r", "s"))
     bias, x = tensors.get(step.name + "bias"), _own(values[step.inputs[0]], len(r))
-    z = x * _along(r, x)
-    u = torch.bmm(_joined(z, len(shared)), shared.mT).view(*z.shape[:-1], -1)
-    scale = _along(s, u)
-    out = u * scale if bias is None else torch.addcmul(_along(bias, u), u, scale)
-    return out, (x, z, u)
+    z = torch.mul(x, _along(r, x), out=values.take(x, *x.shape))
+    joined, width = _joined(z, len(shared)), shared.shape[1]
+    place = values.take(x, *joined.shape[:2], width)
+    u = torch.bmm(joined, shared.mT, out=place).view(*z.shape[:-1], width)
+    scale, place = _along(s, u), values.take(u, *u.shape)
+    if bias is None:
+        return torch.mul(u, scale, out=place), (x, z, u)
+    return torch.addcmul(_along(bias, u), u, scale, out=place), (x, z, u)
 
 
 def _adapted_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers) -> Back:
@@ -200,13 +233,16 @@ def _adapted_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffe
     x, z, u = saved
     if step.name + "bias" in buffers.tensors:
         buffers.add(step.name + "bias", _total(grad, s))
-    buffers.add(step.name + "s", _total(grad * u, s))
-    at_u = _joined(grad * _along(s, grad), len(shared))
+    product = torch.mul(grad, u, out=buffers.scratch.take(u, *u.shape))
+    buffers.add(step.name + "s", _total(product, s))
+    at_u = _joined(torch.mul(grad, _along(s, grad), out=product), len(shared))
     # The sum over the members; a trainer makes it their mean.
-    buffers.add_product(step.name + "shared", at_u.mT, _joined(z, len(shared)))
-    at_z = torch.bmm(at_u, shared).view(z.shape)
-    buffers.add(step.name + "r", _total(at_z * x, r))
-    return (None if step.shared else at_z * _along(r, at_z),)
+    joined = _joined(z, len(shared))
+    buffers.add_product(step.name + "shared", at_u.mT, joined)
+    at_z = torch.bmm(at_u, shared, out=buffers.scratch.take(z, *joined.shape)).view(z.shape)
+    product = torch.mul(at_z, x, out=buffers.scratch.take(x, *x.shape))
+    buffers.add(step.name + "r", _total(product, r))
+    return (None if step.shared else at_z.mul_(_along(r, at_z)),)
 
 
 def _joined(values: Tensor, ensembles: int) -> Tensor:
