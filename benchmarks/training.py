@@ -35,6 +35,7 @@ def run(quick: bool) -> list[Result]:
         small((16, 30, 30, 1), batch=32, members=20, limit=1 / 10),
         small((64, 128, 128, 10), batch=128, members=5, limit=1 / 1.6),
         small((64, 128, 128, 10), batch=128, members=20, limit=1 / 1.6),
+        _sharing((20, 256, 256, 1), batch=128, members=32, repeats=repeats),
         _convolutional("small_cnn", (1, 28, 28), 64, repeats),
         _convolutional("resnet20", (3, 32, 32), 32, max(3, repeats // 2)),
         _drawn(repeats),
@@ -72,10 +73,11 @@ def ours(
     y: Tensor,
     objective: Objective | None = None,
     execution: str = "auto",
+    sharing: str | None = None,
 ) -> Callable[[], object]:
     """A step of the library."""
     combine = "mean" if y.is_floating_point() else "probability"
-    ens = Ensemble(make, members, combine=combine, execution=execution).train()
+    ens = Ensemble(make, members, combine=combine, execution=execution, sharing=sharing).train()
     chosen = objective or parse("independent:loss=mse" if combine == "mean" else "independent")
     trainer = Trainer(ens, chosen, Recipe())
     return partial(trainer.step, Batch(x, y, None, None), set(), 1.0, check=False)
@@ -113,7 +115,10 @@ def _tabm(sizes: tuple[int, ...], members: int, x: Tensor, y: Tensor) -> list[Co
     layers: list[nn.Module] = [EnsembleView(k=members)]
     for a, b in pairwise(sizes):
         layers += [LinearEnsemble(a, b, k=members), nn.ReLU()]
-    net = nn.Sequential(*layers[:-1])
+    return [Contender("TabM layers", _tabm_step(nn.Sequential(*layers[:-1]), members, x, y))]
+
+
+def _tabm_step(net: nn.Module, members: int, x: Tensor, y: Tensor) -> Callable[[], None]:
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
     loss_of = nn.functional.mse_loss if y.is_floating_point() else nn.functional.cross_entropy
     targets = y.repeat_interleave(members, 0)
@@ -123,7 +128,31 @@ def _tabm(sizes: tuple[int, ...], members: int, x: Tensor, y: Tensor) -> list[Co
         loss_of(net(x).flatten(0, 1), targets).backward()
         optimizer.step()
 
-    return [Contender("TabM layers", step)]
+    return step
+
+
+def _sharing(sizes: tuple[int, int, int, int], *, batch: int, members: int, repeats: int) -> Result:
+    """Members that share weights: as many products as separate ones, and hardly more weights."""
+    columns, *hidden, outputs = sizes
+    make = make_factory("mlp", (columns,), outputs, hidden=tuple(hidden))
+    x, y = torch.randn(batch, columns), torch.randn(batch, outputs)
+    contenders = [
+        Contender("dissensus, adapters", ours(make, members, x, y, sharing="adapters")),
+        Contender("dissensus, separate members", ours(make, members, x, y)),
+    ]
+    if find_spec("tabm") is not None:
+        from tabm import TabM
+
+        shape = {"n_num_features": columns, "n_blocks": 2, "d_block": hidden[0], "d_out": outputs}
+        net = TabM.make(**shape, k=members, dropout=0.0)
+        contenders.append(Contender("TabM", _tabm_step(net, members, x, y)))
+    name = "-".join(map(str, sizes))
+    return compare(
+        f"MLP {name}, {members} members that share weights, batch {batch}: one step, ratio to one",
+        Contender("dissensus, one member", ours(make, 1, x, y)),
+        contenders,
+        repeats=repeats,
+    )
 
 
 def _convolutional(name: str, shape: tuple[int, ...], batch: int, repeats: int) -> Result:
