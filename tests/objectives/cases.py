@@ -22,6 +22,7 @@ from dissensus.objectives import (
     NCL,
     Augmented,
     DivDis,
+    Gaussian,
     GradientAdjustedTargets,
     Independent,
     Joint,
@@ -67,6 +68,8 @@ class Case:
     #: Settings that the reference needs beyond the hyperparameters.
     settings: Mapping[str, Any] = field(default_factory=dict)
     regression: bool = False
+    #: How many outputs there are for each target.
+    outputs_each: int = 1
     soft_labels: bool = True
     #: Something is a constant for the gradient: plain gradcheck cannot hold.
     held: bool = False
@@ -102,7 +105,7 @@ class Case:
         def normal(*shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-        outputs = scale * normal(members, batch, classes)
+        outputs = scale * normal(members, batch, classes * self.outputs_each)
         if self.regression:
             targets = normal(batch, classes)
         elif soft:
@@ -299,6 +302,17 @@ CASES: list[Case] = [
         )
         for loss, combine in (("mse", "mean"), (CE, SCORE), (CE, PROB))
     ],
+    Case(
+        "gaussian",
+        Gaussian(),
+        reference.gaussian,
+        lambda parts, values, members: parts["weighted_error"],
+        lambda parts, inputs: parts["diversity"],
+        grid={"weighting": [0.0, 0.4, 1.0]},
+        regression=True,
+        held=True,
+        outputs_each=2,
+    ),
     *[
         Case(
             name,

@@ -109,6 +109,39 @@ def augmented(
     return member - beta * (member - ensemble), parts
 
 
+def gaussian(outputs, targets, weights, *, weighting, disagreement=None, held=None) -> Result:
+    """Densities of members, each with a mean and a variance, and of their mixture."""
+    members, batch, size = outputs.shape
+    held = outputs if held is None else held
+
+    def log_variance(values: Array, j: int, n: int, k: int) -> float:
+        return min(log_sum_exp([values[j, n, size // 2 + k], math.log(1e-6)]), 1e5)
+
+    def log_density(j: int, n: int, power: float = 0.0) -> float:
+        total = 0.0
+        for k in range(size // 2):
+            own, constant = log_variance(outputs, j, n, k), log_variance(held, j, n, k)
+            away = (targets[n][k] - outputs[j, n, k]) ** 2 / math.exp(min(own, 700))
+            share = 1 / (1 + math.exp(-max(constant, -700)))
+            total -= share**power * 0.5 * (math.log(2 * math.pi) + own + away)
+        return total
+
+    def mixture(n: int) -> float:
+        known = [j for j in range(members) if weights[j] > 0]
+        return -log_sum_exp([math.log(weights[j]) + log_density(j, n) for j in known])
+
+    member = sum(
+        weights[j] * over_batch(lambda n, j=j: -log_density(j, n), batch) for j in range(members)
+    )
+    loss = sum(
+        weights[j] * over_batch(lambda n, j=j: -log_density(j, n, weighting), batch)
+        for j in range(members)
+    )
+    ensemble = over_batch(mixture, batch)
+    parts = {"member_error": member, "ensemble_error": ensemble, "diversity": member - ensemble}
+    return loss, {**parts, "weighted_error": loss}
+
+
 def gradient_adjusted(
     outputs, targets, weights, *, alpha, others_only, detach, disagreement=None, held=None
 ) -> Result:

@@ -245,9 +245,9 @@ def test_a_member_of_weight_zero_counts_for_nothing(case: Case) -> None:
     if not case.sums_members:
         close(terms.loss, wanted.loss)
     # However far out it is, and where only one member is left.
-    far = full.outputs.clone()
-    far[3] = 1e4 * torch.eye(5, dtype=torch.float64)[:4]
     if not case.regression:
+        far = full.outputs.clone()
+        far[3] = 1e4 * torch.eye(5, dtype=torch.float64)[:4]
         close(call(case.build(4), full._replace(outputs=far)).loss, terms.loss.detach())
     alone = full._replace(weights=torch.tensor([0.0, 1.0, 0.0, 0.0], dtype=torch.float64))
     single = Inputs(
@@ -319,7 +319,7 @@ def extreme(case: Case, dtype: torch.dtype) -> Inputs:
     outputs = torch.stack(rows, 1).to(dtype)
     targets: Tensor = torch.zeros(6, dtype=torch.long)
     if case.regression:
-        targets = torch.zeros(6, 4, dtype=dtype)
+        targets = torch.zeros(6, 4 // case.outputs_each, dtype=dtype)
     disagreement = outputs.flip(1).contiguous() if case.objective.needs_disagreement else None
     return Inputs(outputs, targets, disagreement)
 
@@ -451,8 +451,8 @@ def refused(case: Case, text: str, **changes: Tensor | None) -> None:
 def test_bad_outputs_targets_and_weights_are_refused(case: Case) -> None:
     good = case.inputs().outputs
     name = "outputs" if case.regression else "logits"
-    refused(case, rf"{name} must be \[members, batch, .*\], got \(4, 5\); for one model pass",
-            outputs=good[0])  # fmt: skip
+    got = rf"got \(4, {good.shape[2]}\); for one model pass"
+    refused(case, rf"{name} must be \[members, batch, .*\], {got}", outputs=good[0])
     refused(case, f"{name} must hold at least one member, one example", outputs=good[:, :0])
     refused(case, f"{name} must be floating point, got torch.int64", outputs=good.long())
     refused(case, f"{name} must be a torch.Tensor .*, got ndarray", outputs=good.numpy())

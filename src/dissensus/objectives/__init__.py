@@ -18,6 +18,7 @@ from dissensus.objectives.adp import ADP, JSD, alpha_for, target_probability
 from dissensus.objectives.base import Objective, Terms
 from dissensus.objectives.disagreement import A2D, DivDis
 from dissensus.objectives.functions import FunctionObjective
+from dissensus.objectives.gaussian import Gaussian, gaussian_moments
 from dissensus.objectives.interpolation import (
     GNCL,
     NCL,
@@ -43,6 +44,7 @@ __all__ = [
     "Augmented",
     "DivDis",
     "FunctionObjective",
+    "Gaussian",
     "GradientAdjustedTargets",
     "Independent",
     "Joint",
@@ -54,6 +56,7 @@ __all__ = [
     "as_objective",
     "equivalent_alpha",
     "equivalent_beta",
+    "gaussian_moments",
     "hardness_weights",
     "parse",
     "spec",
@@ -68,6 +71,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "gat": GradientAdjustedTargets,
     "ncl": NCL,
     "gncl": GNCL,
+    "gaussian": Gaussian,
     "adp": ADP,
     "jsd": JSD,
     "a2d": A2D,

@@ -16,6 +16,7 @@ from torch.func import vmap
 from torch.nn.functional import log_softmax
 
 from dissensus.losses import check_loss_inputs, cross_entropy, errors
+from dissensus.objectives.gaussian import gaussian_errors
 from dissensus.outputs import combined_log_probs, log_mean_exp
 
 __all__ = ["FleetMeter", "Meter", "MeterBatch", "check_task", "judge"]
@@ -26,6 +27,8 @@ _BY_MEMBER = ("member", "member_hits", "member_examples")  # sums of each member
 
 def check_task(outputs: Tensor, targets: Tensor, combine: str) -> None:
     """Raise unless the targets are of the kind that ``combine`` makes the ensemble predict."""
+    if _is_gaussian(outputs, targets, combine):
+        return
     loss = "mse" if combine == "mean" else "cross_entropy"
     try:
         check_loss_inputs(outputs, targets, loss, finite=False)
@@ -51,6 +54,9 @@ def judge(
         return values.sum(-1) if weights is None else values @ weights.double()
 
     outputs = outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
+    if _is_gaussian(outputs, targets, combine):
+        member, ensemble = gaussian_errors(outputs, targets)
+        return {"ensemble_error": total(ensemble), "member": total(member)}
     if combine == "mean":
         error = errors(outputs, targets, "mse", combine)
         return {"ensemble_error": total(error.ensemble), "member": total(error.member)}
@@ -68,6 +74,11 @@ def judge(
         "hits": total(predicted == labels),
         "member_hits": total(outputs.argmax(-1) == labels),
     }
+
+
+def _is_gaussian(outputs: Tensor, targets: Tensor, combine: str) -> bool:
+    """Whether members predict a mean and a variance: two outputs for each target."""
+    return combine == "mean" and targets.ndim == 2 and outputs.shape[-1] == 2 * targets.shape[-1]
 
 
 def _record(sums: Mapping[str, Any]) -> dict[str, Any]:
