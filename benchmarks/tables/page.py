@@ -124,11 +124,20 @@ def _ranks(records: list[Record]) -> list[str]:
         "1 is best. Brackets are 95% bootstrap intervals over the tables. *First* counts the",
         "tables on which a contender is the best or equals it. Defaults of ours are settled on",
         "the *settling* tables alone; the others confirm them.",
+        *_unranked(records),
     ]
     for measure, words in MEASURES.items():
         found = compare_all(records, measure)
         lines += ["", f"**{words}**", "", *_rank_table(found)]
     return [*lines, ""]
+
+
+def _unranked(records: list[Record]) -> list[str]:
+    """The tables that are not in the ranks, because some ranked contender lacks them."""
+    missing = [n for n in run_tables(records) if n not in compare_all(records, "error").tables]
+    if not missing:
+        return []
+    return ["", f"Not ranked, because not every contender has them yet: {', '.join(missing)}."]
 
 
 def _rank_table(found: Comparison) -> list[str]:
@@ -171,7 +180,7 @@ def _ratio(ratio: float) -> str:
 def _ours(records: list[Record]) -> list[str]:
     lines = ["## Wins and losses, table by table", ""]
     if OUR_NAME not in ranked_contenders(records):
-        return [*lines, f"`{OUR_NAME}` does not have records on all tables yet.", ""]
+        return [*lines, f"`{OUR_NAME}` has too few records yet.", ""]
     columns, counts = [], []
     for measure, words in MEASURES.items():
         found = compare_all(records, measure)
@@ -223,19 +232,19 @@ def _wins_by_split(
 
 
 def _pairwise(records: list[Record]) -> list[str]:
-    """Ours against each contender alone."""
+    """Ours against each other alone, variants of ours included, on the tables that both have."""
     rows = []
-    for name in ranked_contenders(records):
+    for name in dict.fromkeys(record["contender"] for record in records):
         if name == OUR_NAME:
             continue
-        row = [_label(name)]
-        for measure in MEASURES:
-            pair = compare(records, measure, [OUR_NAME, name], run_tables(records))
+        pairs = [compare(records, m, [OUR_NAME, name], run_tables(records)) for m in MEASURES]
+        row = [_label(name), str(len(pairs[0].tables))]
+        for pair in pairs:
             ratios = pair.values[:, 0] / pair.values[:, 1]
             won, lost = (ratios < 1).sum(), (ratios > 1).sum()
             row += [f"{won} / {lost}", f"{(ratios < 1 / LOSS).sum()} / {(ratios > LOSS).sum()}"]
         rows.append(row)
-    header = ["against", "error: won / lost", "by more than 5%"]
+    header = ["against", "tables", "error: won / lost", "by more than 5%"]
     header += ["NLL or CRPS: won / lost", "by more than 5%"]
     return [*markdown_table(header, rows), ""]
 

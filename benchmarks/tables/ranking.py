@@ -126,14 +126,6 @@ def value_of(record: Record, measure: Measure) -> float:
     return float(record["error"] + half_a_row)
 
 
-def complete_contenders(records: Iterable[Record], tables: Sequence[str]) -> list[str]:
-    """The contenders that have a record on each of the tables, in the order of the records."""
-    own: dict[str, set[str]] = {}
-    for record in records:
-        own.setdefault(record["contender"], set()).add(record["table"])
-    return [name for name, there in own.items() if there >= set(tables)]
-
-
 def per_table(records: Iterable[Record], key: str) -> dict[tuple[str, str], Any]:
     """The mean of a value over the splits of each (contender, table) that has it."""
     values: dict[tuple[str, str], list[float]] = {}

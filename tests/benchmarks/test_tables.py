@@ -12,9 +12,9 @@ import pytest
 from benchmarks.tables import cells, measures, sources
 from benchmarks.tables.cells import Cell, read_records, run_cell, run_cells
 from benchmarks.tables.contenders import CONTENDERS, Contender, out_of_bag, spread_dates
-from benchmarks.tables.goals import check_goals
+from benchmarks.tables.goals import check_goals, ranked_contenders
 from benchmarks.tables.page import page_text, write_page
-from benchmarks.tables.ranking import compare, complete_contenders
+from benchmarks.tables.ranking import compare
 
 
 @pytest.fixture
@@ -227,7 +227,6 @@ def test_ranks_use_common_splits_and_put_the_unfinished_last() -> None:
     assert found.mean_rank("a").mean == 1.75
     # Half a row of 100 is added to rates: 0.025 / 0.005.
     assert found.against_others("a") == [("ames", "b", 0.5), ("wine", "b", pytest.approx(5.0))]
-    assert complete_contenders(records, ["ames", "wine", "pima"]) == ["a"]
 
 
 def test_the_parts_are_every_second_table() -> None:
@@ -271,6 +270,14 @@ def made_up() -> list[dict[str, Any]]:
     ]
 
 
+def test_ranked_is_who_has_half_of_the_tables(made_up: list[dict[str, Any]]) -> None:
+    more = [results(table, "forest", 0, 1.0, 1.0) for table in ("pima", "servo", "votes")]
+    assert ranked_contenders(made_up) == ["forest", "hgb", "dissensus"]
+    assert ranked_contenders(made_up + more) == ["forest"]
+    found = page_text(made_up + more[:1])
+    assert "Not ranked, because not every contender has them yet: pima." in found
+
+
 def test_goals_are_checked_on_the_records(made_up: list[dict[str, Any]]) -> None:
     checks = {check.name: check for check in check_goals(made_up)}
     assert checks["mean rank in error minus the best of the others"].value == 1.5 - 1.75
@@ -287,6 +294,8 @@ def test_the_page_says_what_the_records_say(made_up: list[dict[str, Any]]) -> No
     assert "more than 5% behind the best of the others on 1: ames (+50%)." in page
     assert "| ames | settling | random forest | **+50.0%** | 0 of 2 |" in page
     assert "| median fit time / that of a random forest of 200 trees | 4 | 3 | **no** |" in page
+    assert "| random forest | 2 | 1 / 1 | 1 / 1 | 1 / 1 | 1 / 1 |" in page
+    assert "| TabM | 1 | 0 / 1 | 0 / 1 | 0 / 1 | 0 / 1 |" in page
     assert "## TabM, on a part of the tables" in page
     assert "| ames | random forest | -50.0% | random forest | -50.0% |" in page
 
