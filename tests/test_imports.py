@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "dissensus"
 TENSOR = ("outputs", "losses", "diversity", "decomposition")
 PURE = ("objectives", "scores", "calibration", "detection", "diagnostics")
 TOOLS = (
-    *("_version", "lazy", "specs", "import_paths", "progress", "files", "records"),
+    *("_version", "lazy", "specs", "import_paths", "console", "progress", "files", "records"),
     *("tabular", "verbs"),
 )
 
@@ -30,9 +30,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 
 ARROWS: dict[str, tuple[str, ...]] = {
     # the tensor and its tools: all that a room may import
-    "progress": (),
+    "progress": ("console",),
     "records": ("files",),
-    "verbs": ("records", "specs", "tabular"),
+    "verbs": ("records", "specs", "tabular", "console"),
     "outputs": ("files",),
     "losses": ("outputs",),
     "diversity": ("outputs", "losses"),

@@ -23,9 +23,9 @@ SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_DRAWINGS = 5.0, 0.2
 
 def make_console() -> Console:
     """The console that bars and lines are written to: standard error."""
-    from rich.console import Console
+    from dissensus.console import InertConsole
 
-    return Console(stderr=True)
+    return InertConsole(stderr=True)
 
 
 class ProgressBar:
@@ -164,12 +164,12 @@ class _NotebookCell:
 
     def refresh(self) -> None:
         """Draw the bars anew, a few times a second at most."""
-        from rich.console import Console
+        from dissensus.console import InertConsole
 
         if time.monotonic() - self.shown < SECONDS_BETWEEN_DRAWINGS:
             return
         self.shown = time.monotonic()
-        page = Console(
+        page = InertConsole(
             file=StringIO(), record=True, width=100, force_jupyter=False, color_system="truecolor"
         )
         page.print(self.progress.get_renderable())

@@ -143,9 +143,9 @@ class Result(Tabular):
 
     def show(self) -> None:
         """Print it as the command line does."""
-        from rich.console import Console
+        from dissensus.console import InertConsole
 
-        console = Console()
+        console = InertConsole()
         if not console.is_terminal:
             console.width = max(console.width, 140)  # a file has no edge to break lines at
         self._print_to(console)
@@ -154,10 +154,10 @@ class Result(Tabular):
         """The text that :meth:`show` prints."""
         from io import StringIO
 
-        from rich.console import Console
+        from dissensus.console import InertConsole
 
         text = StringIO()
-        self._print_to(Console(file=text, width=120))
+        self._print_to(InertConsole(file=text, width=120))
         return text.getvalue().rstrip("\n")
 
     def to_json(self) -> str:

@@ -169,11 +169,19 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         main()
 
 
-@pytest.mark.parametrize("kind", [TypeError, RuntimeError])
-def test_a_bug_is_not_disguised_as_a_mistake_of_the_user(
-    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [TypeError, RuntimeError, KeyError, RecursionError])
+def test_what_nobody_has_foreseen_is_a_sentence_with_a_hint(
+    kind: type[Exception],
+    monkeypatch: pytest.MonkeyPatch,
+    command_line: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    plant(monkeypatch, "demo", run=failing_demo(kind("a bug")))
-    monkeypatch.setattr(sys, "argv", ["dissensus", "demo"])
-    with pytest.raises(kind, match="a bug"):
+    plant(monkeypatch, "demo", run=failing_demo(kind("a\x1b[31m bug")))
+    assert command_line("demo") == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"dissensus: {kind.__name__}: ")
+    assert "\x1b" not in error
+    assert "`dissensus --debug …` shows where" in error
+    monkeypatch.setattr(sys, "argv", ["dissensus", "--debug", "demo"])
+    with pytest.raises(kind, match="bug"):
         main()

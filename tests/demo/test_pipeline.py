@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from dissensus.console import InertConsole
 from dissensus.demo import run
 from dissensus.demo.pipeline import MARK, _page, _print_summary
 from dissensus.demo.plan import CONTENDERS
@@ -57,7 +57,7 @@ def test_without_plotly_there_is_no_page(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_without_plotly_the_extra_is_named() -> None:
-    console = Console(width=80, record=True, file=io.StringIO())
+    console = InertConsole(width=80, record=True, file=io.StringIO())
     some = Estimate(0.9, low=0.8, high=1.0)
     plain = Outcome(some, some, 0.1, 0.01, "healthy", some, some, some, some)
     _print_summary(console, {"independent": plain}, None, 1)

@@ -8,27 +8,28 @@ import dataclasses
 import inspect
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
 from dissensus._version import __version__
 from dissensus.cli.attack import attack
 from dissensus.cli.evaluate import diagnose, evaluate
 from dissensus.cli.features import features
 from dissensus.cli.ood import ood
+from dissensus.cli.options import note
 from dissensus.cli.predict import export, predict
 from dissensus.cli.report import figure, report
 from dissensus.cli.reproduce import reproduce
 from dissensus.cli.runs import runs
 from dissensus.cli.train import sweep, train
+from dissensus.console import InertConsole
 
 DEBUG_VARIABLE = "DISSENSUS_DEBUG"
 
@@ -69,7 +70,7 @@ Examples
 
   dissensus scores   what detects an out-of-distribution input
 
-Errors are one sentence; with DISSENSUS_DEBUG=1 they come with a traceback.
+Errors are one sentence; `dissensus --debug …`, or DISSENSUS_DEBUG=1, adds a traceback.
 """
 
 
@@ -93,8 +94,29 @@ def _help_text(text: str) -> str:
     return "\n\n".join(paragraphs)
 
 
+#: What torch says when memory runs out.
+_NO_MEMORY = ("out of memory", "can't allocate memory")
+
+
+class _Commands(TyperGroup):
+    """The commands; a mistake of the user, or of a file, ends in one sentence and status 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that ``ctx`` names."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            own = isinstance(error, typer.Abort) or hasattr(error, "exit_code")  # click's own
+            debug = ctx.params.get("debug") or os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")
+            if own or debug:
+                raise
+            note(f"dissensus: {_sentence(error)}")
+            ctx.exit(2)
+
+
 app = typer.Typer(
     name="dissensus",
+    cls=_Commands,
     help=_help_text(HELP),
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -117,6 +139,7 @@ def options(
             "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Take the options that belong to no command; the help text is ``HELP``."""
 
@@ -173,29 +196,25 @@ def scores() -> None:
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user ends in one sentence and exit status 2."""
-    try:
-        app()
-    except (ValueError, OSError, MemoryError, RuntimeError) as error:
-        if not _expected(error) or os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0"):
-            raise
-        print(f"dissensus: {_sentence(error)}", file=sys.stderr)
-        sys.exit(2)
-
-
-def _expected(error: Exception) -> bool:
-    """Whether the user can mend it; torch raises RuntimeError when memory runs out."""
-    memory = any(text in str(error) for text in ("out of memory", "can't allocate memory"))
-    return memory or not isinstance(error, RuntimeError)
+    """Run the command line."""
+    app()
 
 
 def _sentence(error: Exception) -> str:
     """Return the error's message on one line, a file error without its ``[Errno n]``."""
-    if isinstance(error, MemoryError | RuntimeError):
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY):
         return "there is not enough memory; lower --batch-size or --members"
-    if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        return f"{error.strerror}: {error.filename}"
-    return " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        name = "" if error.filename is None else f": {error.filename}"
+        return f"{error.strerror}{name}"
+    if isinstance(error, ValueError | OSError | ImportError):
+        return text or type(error).__name__
+    # The last resort: what no check has foreseen, most likely because of a file.
+    return (
+        f"{type(error).__name__}: {text[:300]}; a file may be damaged or of another kind, or this "
+        "is a bug: `dissensus --debug …` shows where it happened"
+    )
 
 
 def _print_registry(title: str, registry: Mapping[str, Callable[..., Any]]) -> None:
@@ -209,7 +228,7 @@ def _print_registry(title: str, registry: Mapping[str, Callable[..., Any]]) -> N
         summary = (inspect.getdoc(function) or "").partition("\n")[0]
         # Text, not str: a shape such as [members, batch] would be taken for markup and vanish.
         table.add_row(name, Text("\n".join(_settings(entry))), Text(summary))
-    Console().print(table)
+    InertConsole().print(table)
 
 
 def _settings(entry: Callable[..., Any]) -> Iterator[str]:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
 from dissensus.cli.options import note, say, with_options
+from dissensus.console import InertConsole
 from dissensus.verbs import REQUIRED, data_dir_option, device_option, option
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def features(
         raise typer.Exit(130) from stop
     if not quiet:
         head = "ldr_head" if len(store.manifest.shape) == 1 else "my_file.py:make_head"
-        Console().print(_table(store))
+        InertConsole().print(_table(store))
         say("Next step:")
         say("  " + shlex.join(["dissensus", "train", "--data", str(options.out), "--model", head]))
 

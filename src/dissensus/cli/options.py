@@ -27,9 +27,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
+from dissensus.console import InertConsole
 from dissensus.verbs import REQUIRED, Result, collect
 
 __all__ = ["AsJson", "RunFolder", "draw", "note", "print_result", "say", "with_options"]
@@ -40,12 +39,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 def say(text: str) -> None:
     """Print one line as it is: no markup, no wrapping, so that it can be copied."""
-    Console().print(Text(text), soft_wrap=True)
+    InertConsole().say(text)
 
 
 def note(text: str) -> None:
     """Print one line to standard error."""
-    Console(stderr=True).print(Text(text), soft_wrap=True)
+    InertConsole(stderr=True).say(text)
 
 
 def draw(result: Any, folder: Path) -> list[Path]:

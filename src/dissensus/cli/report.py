@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from dissensus.cli.options import say, with_options
+from dissensus.console import InertConsole
 from dissensus.report import DrawFigure, Report, build, draw_figure
 
 __all__ = ["figure", "report"]
@@ -80,7 +80,7 @@ def figure(
         table.add_column("what it shows")
         for known, entry in FIGURES.items():
             table.add_row(known, entry.what)
-        Console().print(table)
+        InertConsole().print(table)
         say("Figures of the papers: `dissensus reproduce --list` names the experiments,")
         say("`dissensus reproduce NAME --figure FILE` draws one.")
         return

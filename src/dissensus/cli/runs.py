@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from dissensus.cli.options import say
+from dissensus.console import InertConsole, printable
 from dissensus.runs import Run, find_runs
 
 __all__ = ["runs"]
@@ -37,7 +37,7 @@ def runs(
     """
     listed = find_runs(folder)
     if listed:
-        Console().print(runs_table(listed, folder))
+        InertConsole().print(runs_table(listed, folder))
     else:
         say(f"There are no runs in {folder}; `dissensus train --help` says how to make one.")
 
@@ -51,14 +51,16 @@ def runs_table(runs: Iterable[Run], top: Path) -> Table:
     for heading in ("members", "epochs", "state", "val", "test", "age"):
         table.add_column(heading, justify="right", no_wrap=True)
     for run in runs:
-        name = Text(_name(run.path, top))
+        name = _name(run.path, top)
         if run.state == "unreadable":
-            table.add_row(name, Text(run.problem, style="yellow"), *[""] * 6, age(run.written))
+            table.add_row(
+                name, Text(printable(run.problem), style="yellow"), *[""] * 6, age(run.written)
+            )
             continue
         table.add_row(
             name,
-            Text(str(run.asked("training", "objective") or "")),
-            Text(Path(str(run.asked("data", "name") or "–")).name),
+            str(run.asked("training", "objective") or ""),
+            Path(str(run.asked("data", "name") or "–")).name,
             str(run.asked("ensemble", "members") or ""),
             f"{run.epochs}/{run.asked('training', 'epochs') or '?'}",
             run.state,

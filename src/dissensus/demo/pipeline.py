@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
 
+from dissensus.console import InertConsole
 from dissensus.data import HELD_OUT
 from dissensus.demo.plan import (
     ATTACKED,
@@ -61,11 +61,11 @@ def run(
     The folder then holds a run folder for each method and a sweep over β, as the commands of
     ``dissensus`` write them, and the page made of them.
     """
-    place, console = Path(out), Console()
+    place, console = Path(out), InertConsole()
     _clear(place)
     with _threads(threads):
         console.print(
-            f"[bold]Dissensus[/]: {len(CONTENDERS)} ways to train {SETTINGS['members']} small "
+            f"Dissensus: {len(CONTENDERS)} ways to train {SETTINGS['members']} small "
             "networks on the digits 0 to 7; 8 and 9 are held out"
         )
         with ProgressBar("demo", total=4 * len(CONTENDERS) + 2) as bar:
@@ -186,22 +186,21 @@ def _outcome(key: str, folder: Path, correct: NDArray[np.float64] | None) -> Out
 
 
 def _print_summary(
-    console: Console, outcomes: dict[str, Outcome], page: Path | None, attacks: int
+    console: InertConsole, outcomes: dict[str, Outcome], page: Path | None, attacks: int
 ) -> None:
     console.print(table(outcomes))
-    console.print(f"*: {MARKED} (*): the same, of a colluding ensemble.\n", highlight=False)
+    console.print(f"*: {MARKED} (*): the same, of a colluding ensemble.\n")
     for sentence in sentences(outcomes):
-        console.print(f"- {sentence}", highlight=False)
+        console.print(f"- {sentence}")
     console.print(
         "\nVerdicts come from `dissensus diagnose`. The column of strong attacks is the worst case "
         f"of {attacks} attacks with ε = 0.1. All runs, the sweep and their records are kept in the "
-        "folder for other commands.",
-        highlight=False,
+        "folder for other commands."
     )
     if page is None:
-        console.print("The page needs plotly: pip install 'dissensus[report]'", markup=False)
+        console.print("The page needs plotly: pip install 'dissensus[report]'")
     else:
-        console.print(f"Open the page in a browser: [bold]{page}[/]", highlight=False)
+        console.say(f"Open the page in a browser: {page}")
 
 
 # ---- setup --------------------------------------------------------------------------------------

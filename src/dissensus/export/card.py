@@ -12,6 +12,7 @@ from typing import Any
 
 from dissensus.detection import Detector
 from dissensus.export.card_tables import adversarial_inputs, diagnosis, results, unknown_inputs
+from dissensus.export.markdown import code, prose, table_row
 from dissensus.export.module import backbone_name
 from dissensus.export.results import RunResults
 from dissensus.models import MODELS
@@ -115,14 +116,14 @@ def _pipeline(task: str, summary: DataSummary | None) -> str | None:
 
 def _title(config: Config, summary: DataSummary | None) -> list[str]:
     members = config["ensemble"]["members"]
-    networks = ", ".join(f"`{name}`" for name in dict.fromkeys(_model_names(config)))
+    networks = ", ".join(code(name) for name in dict.fromkeys(_model_names(config)))
     of = f" of {networks}" if networks else ""
-    on = f" on {summary.name}" if summary is not None and summary.name else ""
+    on = f" on {prose(summary.name)}" if summary is not None and summary.name else ""
     objective = config.get("training", {}).get("objective")
-    trained = f", trained with the objective `{objective}`" if objective else ""
+    trained = f", trained with the objective {code(objective)}" if objective else ""
     count = "1 member" if members == 1 else f"{members} members"
     return [
-        f"# {config['name'] or 'An ensemble'}",
+        f"# {prose(config['name'] or 'An ensemble')}",
         "",
         f"A deep ensemble of {count}{of} for {config['task']}{on}{trained}. Its prediction is "
         f"{_COMBINE[config['ensemble']['combine']]}. Made with Dissensus "
@@ -143,7 +144,7 @@ def _use(config: Config, summary: DataSummary | None, detector: Detector | None)
     shape = "…" if summary is None else ", ".join(str(size) for size in summary.input_shape)
     regression = config["task"] == "regression"
     prediction = "the mean, [batch, outputs]" if regression else "probabilities, [batch, classes]"
-    code = [
+    lines = [
         "import dissensus as ds",
         "",
         f'ens = ds.load("path/to/this/folder"{argument})',
@@ -152,7 +153,7 @@ def _use(config: Config, summary: DataSummary | None, detector: Detector | None)
     ]
     notes = []
     if foreign:
-        notes.append(f"`{foreign[0]}` is code: read it before you run it with `trust=True`.")
+        notes.append(f"{code(foreign[0])} is code: read it before you run it with `trust=True`.")
     if not names:
         notes.append("`make_member` is the function that makes one member; it is not included.")
     if summary is not None and "feature_mean" in summary.preprocessing:
@@ -162,22 +163,22 @@ def _use(config: Config, summary: DataSummary | None, detector: Detector | None)
         )
     if detector is not None:
         file = "path/to/this/folder/detector.json"
-        code.append(f'ds.Detector.load("{file}", ens).is_ood(x)    # [batch]')
+        lines.append(f'ds.Detector.load("{file}", ens).is_ood(x)    # [batch]')
         notes.append(
-            f"`detector.json` flags inputs whose score `{detector.score_name}` is above "
+            f"`detector.json` flags inputs whose score {code(detector.score_name)} is above "
             f"{detector.threshold:.6g}, which accepts {detector.accept:.0%} of {detector.count} "
             "validation examples."
         )
-    lines = ["## How to load it", "", "```python", *code, "```"]
-    return lines + [line for note in notes for line in ("", note)]
+    section = ["## How to load it", "", "```python", *lines, "```"]
+    return section + [line for note in notes for line in ("", note)]
 
 
 def _data(summary: DataSummary | None) -> list[str]:
     if summary is None:
         return []
-    counts = ", ".join(f"{count} {part}" for part, count in summary.rows.items() if count)
+    counts = ", ".join(f"{count} {prose(part)}" for part, count in summary.rows.items() if count)
     rows = f"; rows: {counts}" if counts else ""
-    lines = ["## Data", "", f"- {summary.name}: {summary.task}{rows}"]
+    lines = ["## Data", "", f"- {prose(summary.name)}: {prose(summary.task)}{rows}"]
     lines.append(f"- one input: {tuple(summary.input_shape)}; outputs: {summary.outputs}")
     if summary.classes:
         lines.append(f"- classes: {_first(summary.classes)}")
@@ -185,10 +186,12 @@ def _data(summary: DataSummary | None) -> list[str]:
         lines.append(f"- columns: {_first(summary.features)}")
     backbone = backbone_name(summary)
     if backbone is not None:
-        lines.append(f"- inputs are features of the backbone `{backbone}`, which is not included")
-    steps = [str(note) for note in summary.preprocessing.get("notes", ())]
+        lines.append(
+            f"- inputs are features of the backbone {code(backbone)}, which is not included"
+        )
+    steps = [prose(note) for note in summary.preprocessing.get("notes", ())]
     if summary.prepared:
-        steps += [summary.prepared, "statistics of the training rows"]
+        steps += [prose(summary.prepared), "statistics of the training rows"]
     if summary.channels:
         steps.append("channels normalised inside the members")
     return lines + ([f"- preprocessing: {'; '.join(steps)}"] if steps else [])
@@ -196,13 +199,14 @@ def _data(summary: DataSummary | None) -> list[str]:
 
 def _first(names: Sequence[str], limit: int = 20) -> str:
     more = f", and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(str(name) for name in names[:limit]) + more
+    return ", ".join(prose(name) for name in names[:limit]) + more
 
 
 def _training(config: Config, training: Mapping[str, Any]) -> list[str]:
     settings = {key: config.get("training", {}).get(key) for key in _TRAINING}
     settings |= {key: config.get("data", {}).get(key) for key in ("augment", "adversarial")}
-    rows = [f"| {key} | `{value}` |" for key, value in settings.items() if value is not None]
+    given = {key: value for key, value in settings.items() if value is not None}
+    rows = [table_row([key, code(value)]) for key, value in given.items()]
     if not rows and not training:
         return []
     lines = ["## Training"]
@@ -213,7 +217,7 @@ def _training(config: Config, training: Mapping[str, Any]) -> list[str]:
         seconds = training.get("seconds")
         text = f"{training['epochs']} epochs; these weights are of epoch {training['best_epoch']}"
         text += f"; {seconds:.0f} s" if isinstance(seconds, int | float) else ""
-        text += f"; torch {torch}" if torch else ""
+        text += f"; torch {prose(torch)}" if torch else ""
         lines += ["", f"{text}."]
     return lines
 
@@ -223,7 +227,7 @@ def _limits(
 ) -> list[str]:
     limits = []
     if run_results.metrics:
-        of = f" of {summary.name}" if summary is not None else ""
+        of = f" of {prose(summary.name)}" if summary is not None else ""
         limits.append(f"The results are of one run on one split{of}; other data may differ.")
     else:
         limits.append("How well it predicts is unknown: no results were recorded.")

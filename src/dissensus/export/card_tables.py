@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dissensus.detection import Estimate
+from dissensus.export.markdown import code, prose, table_row
 
 __all__ = ["adversarial_inputs", "diagnosis", "results", "unknown_inputs"]
 
@@ -31,12 +32,17 @@ def results(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
     columns = {splits[key]: values for key, values in metrics.items() if key in splits}
     if not columns:
         return []
-    lines = ["## Results", "", _row(["", *columns]), _row(["---"] + ["---:"] * len(columns))]
+    lines = [
+        "## Results",
+        "",
+        table_row(["", *columns]),
+        table_row(["---"] + ["---:"] * len(columns)),
+    ]
     for key, (name, form) in _RESULTS.items():
         if any(isinstance(values.get(key), int | float) for values in columns.values()):
-            lines.append(_row([name, *(_number(v.get(key), form) for v in columns.values())]))
+            lines.append(table_row([name, *(_number(v.get(key), form) for v in columns.values())]))
     notes = []
-    counts = [f"{v['examples']} {name}" for name, v in columns.items() if "examples" in v]
+    counts = [f"{prose(v['examples'])} {name}" for name, v in columns.items() if "examples" in v]
     if counts:
         notes.append(f"Examples: {', '.join(counts)}.")
     if any(isinstance(value, Estimate) for values in columns.values() for value in values.values()):
@@ -50,13 +56,16 @@ def diagnosis(record: Mapping[str, Any]) -> list[str]:
     """The verdict of ``diagnose`` in words."""
     if not record:
         return []
-    sizes = " and ".join(f"{count} {split}" for split, count in record["examples"].items())
+    sizes = " and ".join(
+        f"{prose(count)} {prose(split)}" for split, count in record["examples"].items()
+    )
     return [
         "## Is its diversity real?",
         "",
-        f"**{record['verdict']}**, judged on {sizes} examples. {' '.join(record['reasons'])}",
+        f"**{prose(record['verdict'])}**, judged on {sizes} examples. "
+        + " ".join(prose(reason) for reason in record["reasons"]),
         "",
-        str(record["advice"]),
+        prose(record["advice"]),
     ]
 
 
@@ -67,20 +76,20 @@ def unknown_inputs(record: Mapping[str, Any], name: str) -> list[str]:
         rows = [row for row in rows if row["method"] == name]
     if not rows:
         return []
-    known = ", ".join(sorted(set(record.get("id", {}).values())))
+    known = prose(", ".join(sorted(set(record.get("id", {}).values()))))
     lines = [
         "## Unknown inputs",
         "",
         f"How well each score separates inputs of other sets from known ones ({known}). OOD is the "
         "positive class; *flagged* is the share above a threshold set on the validation split.",
         "",
-        _row(["set", "score", "AUROC", "FPR95", "flagged"]),
-        _row(["---", "---", "---:", "---:", "---:"]),
+        table_row(["set", "score", "AUROC", "FPR95", "flagged"]),
+        table_row(["---", "---", "---:", "---:", "---:"]),
     ]
     for row in rows[:_LINES]:
         flagged = "" if row.get("flagged") is None else f"{row['flagged']:.1%}"
         measures = [_measure(row, "auroc"), _measure(row, "fpr95"), flagged]
-        lines.append(_row([str(row["set"]), str(row["score"]), *measures]))
+        lines.append(table_row([prose(row["set"]), prose(row["score"]), *measures]))
     if len(rows) > _LINES:
         lines += ["", f"{len(rows) - _LINES} more lines are in the run's `ood.json`."]
     return lines
@@ -93,20 +102,20 @@ def adversarial_inputs(record: Mapping[str, Any]) -> list[str]:
     lines = [
         "## Adversarial inputs",
         "",
-        f"White-box attacks on {record['evaluated_on']}, {record['examples']} examples.",
+        f"White-box attacks on {prose(record['evaluated_on'])}, {record['examples']} examples.",
         "",
-        _row(["attack", "accuracy"]),
-        _row(["---", "---:"]),
-        _row(["none", _accuracy(**record["clean_accuracy"])]),
+        table_row(["attack", "accuracy"]),
+        table_row(["---", "---:"]),
+        table_row(["none", _accuracy(**record["clean_accuracy"])]),
     ]
     for row in record["attacks"]:
-        source = f" (made on {row['source']})" if row.get("source") else ""
+        source = f" (made on {prose(row['source'])})" if row.get("source") else ""
         accuracy = _accuracy(row["accuracy"], *row["interval"])
-        lines.append(_row([f"`{row['attack']}`{source}", accuracy]))
-    lines.append(_row(["**worst case for each example**", _accuracy(**record["worst_case"])]))
+        lines.append(table_row([f"{code(row['attack'])}{source}", accuracy]))
+    lines.append(table_row(["**worst case for each example**", _accuracy(**record["worst_case"])]))
     if record.get("flags"):
         lines += ["", "Do not trust these numbers yet:", ""]
-        lines += [f"- {flag['name']}: {flag['text']}" for flag in record["flags"]]
+        lines += [f"- {prose(flag['name'])}: {prose(flag['text'])}" for flag in record["flags"]]
     return lines
 
 
@@ -128,7 +137,3 @@ def _number(value: Any, form: str) -> str:
     if not isinstance(value, Estimate) or value.low != value.low:
         return bare
     return f"{bare} [{form.format(value.low)}, {form.format(value.high)}]"
-
-
-def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"

@@ -11,12 +11,26 @@ from typing import Any
 from torch import Tensor
 
 from dissensus.detection import Estimate, proportion
+from dissensus.files import check_types
 from dissensus.losses import errors
 from dissensus.outputs import Predictions, combine
 from dissensus.records import read_record
 from dissensus.runs import DataSummary, describe
 
 __all__ = ["RunResults", "read_results"]
+
+_ACCURACY = {"accuracy": float, "low": float, "high": float}
+_OOD: dict[str, Any] = {
+    "detection": [{"method": str, "set": str, "score": str, "auroc": float, "fpr95": float}],
+    "id": {str: str},
+}
+_ATTACK: dict[str, Any] = {
+    "evaluated_on": str,
+    "examples": int,
+    "clean_accuracy": _ACCURACY,
+    "worst_case": _ACCURACY,
+    "attacks": [{"attack": str, "accuracy": float, "interval": [float]}],
+}
 
 #: The 97.5% quantile of the normal distribution.
 _Z = 1.959963984540054
@@ -61,21 +75,28 @@ def read_results(run: str | Path, *, diagnosis: Mapping[str, Any] | None = None)
             "epochs": description.epochs,
             "best_epoch": best_epoch,
             "seconds": record.get("seconds"),
-            "environment": record.get("environment", {}),
+            "environment": _environment(record),
         },
         metrics=metrics,
         diagnosis=dict(diagnosis or {}),
-        ood=_read_newer(path / "ood" / "ood.json", record, notes),
-        attacks=_read_newer(path / "robustness" / "record.json", record, notes),
+        ood=_read_newer(path / "ood" / "ood.json", record, notes, _OOD),
+        attacks=_read_newer(path / "robustness" / "record.json", record, notes, _ATTACK),
         notes=tuple(notes),
     )
 
 
-def _read_newer(file: Path, record: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
+def _read_newer(
+    file: Path, record: Mapping[str, Any], notes: list[str], schema: dict[str, Any]
+) -> dict[str, Any]:
     """A record that was written after the run's own; empty for an older one, with a note."""
     if not file.is_file():
         return {}
-    newer = read_record(file)
+    try:
+        newer = read_record(file)
+        check_types(newer, schema, file)
+    except ValueError as error:
+        notes.append(f"{file.parent.name}/{file.name} is left out: {error}")
+        return {}
     written, trained = _time_written(newer), _time_written(record)
     if written is None or trained is None or written < trained:
         notes.append(
@@ -84,6 +105,15 @@ def _read_newer(file: Path, record: Mapping[str, Any], notes: list[str]) -> dict
         )
         return {}
     return newer
+
+
+def _environment(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record says about versions; empty if it is not of the form that it should have."""
+    try:
+        check_types(record, {"environment": {"packages": {str: str}}}, "record")
+    except ValueError:
+        return {}
+    return dict(record["environment"])
 
 
 def _time_written(record: Mapping[str, Any]) -> datetime | None:

@@ -1,0 +1,182 @@
+"""Command lines on hostile files and folders: an answer or one sentence, never a traceback."""
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from dissensus.cli.app import app
+from dissensus.runs import train
+from tests.hardening import hostile
+
+TINY = {"members": 2, "epochs": 1, "threads": 1, "quiet": True, "model_options": {"hidden": 8}}
+
+
+@pytest.fixture(scope="module")
+def good_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small finished run, to be copied and spoilt."""
+    folder = tmp_path_factory.mktemp("good")
+    (folder / "table.csv").write_text("a,b,y\n" + "1,2,x\n2,1,z\n3,5,x\n4,4,z\n" * 15)
+    train(data=str(folder / "table.csv"), target="y", out=str(folder / "run"), **TINY)
+    return folder / "run"
+
+
+def problem(*words: object) -> str:
+    """How a command line failed to answer as it must; empty if it did."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    line = " ".join(map(str, words))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        return f"{line}: {result.exception!r}"
+    if (
+        result.exit_code == 2
+        and "Usage:" not in result.output
+        and "dissensus: " not in result.output
+    ):
+        return f"{line}: no sentence: {result.output}"
+    if result.exit_code not in (0, 2):
+        return f"{line}: exit status {result.exit_code}"
+    for words_of_a_bug in ("or this is a bug", "Traceback"):
+        if words_of_a_bug in result.output:
+            return f"{line}: {result.output}"
+    return ""
+
+
+def commands(run: Path) -> list[list[object]]:
+    """Every command that reads a run folder."""
+    table = run.parent / "table.csv"
+    return [
+        ["runs", run.parent],
+        ["report", run, "--out", run.parent / "page"],
+        ["evaluate", run],
+        ["diagnose", run],
+        ["ood", run, "--ood", table],
+        ["predict", run, "--input", table, "--output", run.parent / "p.csv"],
+        ["export", run, "--format", "hub", "--out", run.parent / "hub"],
+        ["train", "--resume", "--quiet", "--out", run],
+        ["train", "--quiet", "--config", run / "config.toml", "--out", run.parent / "again"],
+    ]
+
+
+def spoilt_runs(good: Path, folder: Path, seed: int = 0) -> Iterator[tuple[str, Path]]:
+    """Endlessly many copies of a run in which one file is damaged or replaced by a hostile one."""
+    rng = random.Random(seed)
+    files = sorted(path.relative_to(good) for path in good.rglob("*") if path.is_file())
+    texts = [*hostile.json_files(), *hostile.toml_files()]
+    for number in range(10**6):
+        place = folder / str(number)
+        shutil.copytree(good, place / "run")
+        shutil.copy(good.parent / "table.csv", place)
+        file = rng.choice(files)
+        content = (good / file).read_bytes()
+        kind = rng.choice(["damage", "replace", "type", "fifo"])
+        if kind == "damage" and content:
+            _, spoilt = next(islice(hostile.damage("a", content, rng), rng.randrange(1, 4), None))
+            (place / "run" / file).write_bytes(spoilt)
+        elif kind == "type" and file.suffix in (".json", ".toml", ".jsonl"):
+            (place / "run" / file).write_bytes(_other_type(file, content, rng))
+        elif kind == "fifo":
+            (place / "run" / file).unlink()
+            (place / "run" / file).mkdir()
+        else:
+            (place / "run" / file).write_bytes(rng.choice(texts)[1])
+        yield f"{kind} of {file}", place / "run"
+        shutil.rmtree(place)
+
+
+def _other_type(file: Path, content: bytes, rng: random.Random) -> bytes:
+    """The file with one value of another type."""
+    other = rng.choice(["5", '"[/b]"', "[]", "[1, [2]]", "-1", "1e300", "true", '"\\u001b[2J"'])
+    lines = content.decode().splitlines()
+    if file.suffix == ".toml":
+        places = [number for number, line in enumerate(lines) if " = " in line]
+        place = rng.choice(places)
+        lines[place] = f"{lines[place].partition(' = ')[0]} = {other}"
+        return "\n".join(lines).encode()
+    value = json.loads(lines[0] if file.suffix == ".jsonl" else content)
+    inner, key = value, rng.choice(list(value))
+    while isinstance(inner[key], dict) and inner[key] and rng.random() < 0.7:
+        inner = inner[key]
+        key = rng.choice(list(inner))
+    inner[key] = json.loads(other)
+    return json.dumps(value).encode()
+
+
+def test_a_spoilt_run_hides_no_other(good_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(good_run, tmp_path / "runs" / "good")
+    files = {
+        "config.toml": b"a = " + b"[" * 9999,
+        "record.json": b"[" * 200_000,
+        "metrics.jsonl": b"[]\n5\nNaN\n",
+        "checkpoint.safetensors": b"hello",
+    }
+    for number, (name, content) in enumerate(files.items()):
+        shutil.copytree(good_run, tmp_path / "runs" / str(number))
+        (tmp_path / "runs" / str(number) / name).write_bytes(content)
+    text = (good_run / "config.toml").read_text().replace("members = 2", 'members = "[/b]"')
+    (tmp_path / "runs" / "0" / "config.toml").write_text(text)
+    listed = CliRunner().invoke(app, ["runs", str(tmp_path / "runs")], env={"COLUMNS": "200"})
+    assert listed.exit_code == 0, listed.output
+    rows = {line.split()[0]: line for line in listed.output.splitlines() if line.strip()}
+    assert "finished" in rows["good"]
+    assert "must be a whole number, got '[/b]'" in rows["0"]
+    page = CliRunner().invoke(app, ["report", str(tmp_path / "runs"), "--out", str(tmp_path / "p")])
+    assert page.exit_code == 0, page.output
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("data.name", "5", "name must be text, got 5"),
+        ("ensemble.combine", "[1]", "combine must be text"),
+        ("ensemble.members", '"[/b]"', "members must be a whole number, got '[/b]'"),
+        ("ensemble.members", "10000000", "members must be at most 10000, got 10000000"),
+    ],
+)
+def test_a_setting_of_another_type(
+    key: str, value: str, sentence: str, good_run: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(good_run, tmp_path / "run")
+    file = tmp_path / "run" / "config.toml"
+    name = key.partition(".")[2]
+    lines = [
+        f"{name} = {value}" if line.startswith(f"{name} = ") else line
+        for line in file.read_text().splitlines()
+    ]
+    file.write_text("\n".join(lines))
+    result = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run")])
+    assert result.exit_code == 2
+    assert sentence in result.output
+    assert result.output.count("\n") == 1
+
+
+def test_a_hub_folder_of_a_stranger(tmp_path: Path) -> None:
+    config = {
+        "format": "dissensus.model/1",
+        "task": "classification",
+        "ensemble": {"members": 2, "combine": ["probability"], "execution": "auto"},
+        "model": {"name": "mlp", "input_shape": [4], "outputs": 2},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"x": torch.zeros(2)}, tmp_path / "model.safetensors")
+    assert not problem("evaluate", tmp_path)
+    assert not problem("predict", tmp_path, "--input", tmp_path / "x.csv", "--output", "p.csv")
+
+
+@pytest.mark.slow
+def test_a_hundred_command_lines(good_run: Path, tmp_path: Path) -> None:
+    tries, failures = 0, []
+    rng = random.Random(1)
+    for what, run in islice(spoilt_runs(good_run, tmp_path), 60):
+        for words in rng.sample(commands(run), 2):
+            tries += 1
+            if failed := problem(*words):
+                failures.append(f"{what}: {failed}")
+    assert tries >= 100
+    assert not failures, f"{len(failures)} of {tries}: " + "\n".join(failures)
