@@ -33,6 +33,8 @@ from tests.objectives.test_contract import extreme, over, variants
 COVERED: list[Objective] = [
     Independent(),
     Independent(combine="score"),
+    Independent(label_smoothing=0.2),
+    Independent(label_smoothing=0.2, combine="score"),
     Joint(),
     Joint(combine="score"),
     Augmented(0.4),

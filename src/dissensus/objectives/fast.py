@@ -170,6 +170,8 @@ def _interpolation(objective: Independent | Joint | Augmented, *inputs: Any) -> 
         member, ensemble, slope = _squared_error(beta, *inputs)
     elif objective.loss == "cross_entropy" and not objective.label_smoothing:
         member, ensemble, slope = _cross_entropy(beta, objective.combine, _Batch(*inputs))
+    elif objective.loss == "cross_entropy" and isinstance(objective, Independent):
+        member, ensemble, slope = _smoothed(objective, _Batch(*inputs))
     else:
         return None
     return error_terms((1 - beta) * member + beta * ensemble, member, ensemble), slope
@@ -193,6 +195,21 @@ def _cross_entropy(
         share = ((1 - beta) * batch.member + beta * scores.softmax(0)) * batch.example
         slope = batch.minus_labels(batch.probs) * share
     return batch.cross_entropy(), batch.mean(error), slope
+
+
+def _smoothed(objective: Independent, batch: _Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for β = 0 with labels ``(1 − s) y + s / classes``."""
+    s, classes = objective.label_smoothing, batch.logits.shape[-1]
+    if objective.combine == "score":
+        log_mean = log_softmax(weighted_mean(batch.logits, batch.weights), -1)
+    else:
+        log_mean = log_mean_exp(batch.log_probs, batch.weights)
+    true, mean_true = batch.log_true, log_mean.gather(-1, batch.index[0])
+    member = (1 - s) * true + s * batch.log_probs.mean(-1, keepdim=True)
+    error = (1 - s) * mean_true + s * log_mean.mean(-1, keepdim=True)
+    slope = batch.probs - s / classes
+    slope = slope.scatter_add(-1, batch.index, slope.new_full(batch.index.shape, s - 1))
+    return -(member * batch.share).sum(), -batch.mean(error), slope * batch.share
 
 
 def _squared_error(
