@@ -122,7 +122,10 @@ def image_case() -> Case:
 
 
 def table_case() -> Case:
-    """A regression on raw rows with a gap, a skewed column and large offsets, in its own units."""
+    """A regression on raw rows with a gap, a skewed column and large offsets, in its own units.
+
+    Its members share weights.
+    """
     rng = np.random.default_rng(0)
     rows = np.stack([rng.normal(1.7e9, 50.0, 60), rng.exponential(40.0, 60), rng.random(60)], 1)
     rows[4, 0] = np.nan
@@ -144,8 +147,11 @@ def table_case() -> Case:
             "target_std": [40.0, 0.5],
         },
     )
-    ens = ds.Ensemble(lambda: nn.Sequential(nn.Linear(3, 9), nn.GELU(), nn.Linear(9, 2)), 3)
-    ens.combine = "mean"
+
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 9), nn.GELU(), nn.Linear(9, 2))
+
+    ens = ds.Ensemble(make, members=3, combine="mean", sharing="adapters")
     raw = [rows[:1], rows[2:9]]
     found = case(ens, [torch.from_numpy(scaler(x)).float() for x in raw], raw, summary=summary)
     for arrays in found.expected:

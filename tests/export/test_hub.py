@@ -31,7 +31,8 @@ def resnets() -> tuple[ds.Ensemble, Any]:
 
 def weighted_doubles() -> tuple[ds.Ensemble, Any]:
     make = make_factory("mlp", IMAGES, 4, hidden=(8, 6))
-    ens = ds.Ensemble(make, members=3, combine="score", execution="looped").double()
+    how = {"combine": "score", "execution": "looped", "sharing": "adapters"}
+    ens = ds.Ensemble(make, members=3, **how).double()  # type: ignore[arg-type]
     return ens.set_weights(torch.tensor([0.5, 0.3, 0.2])), make
 
 
@@ -51,6 +52,7 @@ def test_back_to_the_same_bits(
     assert torch.equal(outputs(back, x), outputs(ens, x))
     assert torch.equal(back.predict(x), ens.predict(x))
     assert (back.combine, back.execution, back.training) == (ens.combine, ens.execution, False)
+    assert back.sharing == ens.sharing
     with pytest.raises(ValueError, match="is not a run but a hub folder"):
         ds.runs.describe(tmp_path / "a")
     files = sorted(path.name for path in (tmp_path / "a").iterdir())

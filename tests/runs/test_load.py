@@ -55,6 +55,14 @@ def test_unlike_members_are_loaded_into_their_like(tmp_path: Path) -> None:
     assert torch.equal(ds.load(tmp_path, into=build())(x), ens(x))
 
 
+def test_members_that_share_weights_come_back(tmp_path: Path) -> None:
+    ens, x = ds.Ensemble(make_member, members=3, sharing="adapters"), toy(2)[0]
+    ds.fit(ens, toy(), epochs=1, out=tmp_path, progress=False)
+    loaded = ds.load(tmp_path, make_member=make_member)
+    assert loaded.sharing == "adapters"
+    assert torch.equal(loaded(x), ens(x))
+
+
 def test_member_weights_come_back(tmp_path: Path) -> None:
     ens, x = ds.Ensemble(make_member, members=3), toy(2)[0]
     ens.set_weights(torch.tensor([0.5, 0.25, 0.25]))

@@ -7,6 +7,7 @@ ensemble differ, they share a value, and its first axis counts ensembles.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -33,6 +34,9 @@ class Step(NamedTuple):
     in_place: bool = False  # whether the first input may be overwritten
 
 
+_SMALL = 1 << 15  # numbers; the C library asks the system for pieces of 128 KB and more
+
+
 class Memory:
     """Memory that every pass takes in the same order; fresh memory would be cleared each time."""
 
@@ -40,11 +44,16 @@ class Memory:
         self.pieces: list[Tensor] = []
         self.taken = 0
 
-    def take(self, like: Tensor, *shape: int) -> Tensor:
-        """The next piece, in this shape and of the type of ``like``; what it holds is not known."""
-        number, size = self.taken, torch.Size(shape).numel()
+    def take(self, like: Tensor, *shape: int) -> Tensor | None:
+        """Where to write a value of this shape and the type of ``like``, ``out=`` of an operation.
+
+        None, for memory of torch's own, where it is so small that the system keeps it anyway.
+        """
+        number, size = self.taken, math.prod(shape)
         self.taken += 1
-        if number == len(self.pieces):
+        if size < _SMALL:
+            return None
+        while number >= len(self.pieces):
             self.pieces.append(like.new_empty(0))
         piece = self.pieces[number]
         if piece.numel() < size or piece.dtype != like.dtype or piece.device != like.device:
@@ -58,7 +67,7 @@ class Values(dict[str, Tensor]):
     memory: Memory | None = None
 
     def take(self, like: Tensor, *shape: int) -> Tensor | None:
-        """Where to write a value, ``out=`` of an operation; None for memory of torch's own."""
+        """As :meth:`Memory.take`, or None."""
         return None if self.memory is None else self.memory.take(like, *shape)
 
 
@@ -134,8 +143,9 @@ def _linear_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffer
     buffers.add_product(name, grad, x)
     if step.shared:
         return (None,)
-    # In the layout of x, as what stands before it would be slow on two at once.
-    back = torch.bmm(grad.mT, weight) if x.is_contiguous() else torch.bmm(weight.mT, grad).mT
+    # Layers with adapters are batch-major: what stands before is slow on two layouts at once.
+    batch_major = buffers.scratch.taken and x.is_contiguous()
+    back = torch.bmm(grad.mT, weight) if batch_major else torch.bmm(weight.mT, grad).mT
     return (back if len(between) == 1 else back.unflatten(1, between),)
 
 

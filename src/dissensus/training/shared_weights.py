@@ -81,8 +81,10 @@ class SharingOptimizer:
     ) -> None:
         kinds = kinds_of(stack)
         self.places: dict[str, list[int]] = {}  # of the parameters of each kind
+        decays = not isinstance(settings, Optimizer) or settings.weight_decay != 0
         for place, name in enumerate(tensors):
-            self.places.setdefault(kinds[name], []).append(place)
+            kind = "own" if kinds[name] == "adapters" and not decays else kinds[name]
+            self.places.setdefault(kind, []).append(place)
         parameters = list(tensors.values())
         self.parts: dict[str, MemberOptimizer | TorchOptimizer] = {
             kind: make(
