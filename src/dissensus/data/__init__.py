@@ -25,6 +25,7 @@ from dissensus.data.dataset import (
     hold_out_classes,
     split_rows,
 )
+from dissensus.data.encoder import Encoder
 from dissensus.data.feature_store import FeatureStore, StoredRows, is_store
 from dissensus.data.feature_writer import FeatureWriter
 from dissensus.data.image_folder import ImageFolder
@@ -47,6 +48,7 @@ __all__ = [
     "STRANGERS",
     "Augment",
     "Data",
+    "Encoder",
     "Examples",
     "FeatureStore",
     "FeatureWriter",

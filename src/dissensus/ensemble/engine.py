@@ -30,6 +30,7 @@ from dissensus.ensemble.operations import (
     Values,
 )
 from dissensus.ensemble.stack import hooked, places_of
+from dissensus.models.layers import ScaledLinear
 
 __all__ = ["Backward", "Engine", "engine_of"]
 
@@ -40,6 +41,7 @@ Backward = Callable[[Sequence[Tensor]], list[Tensor]]
 _MODULES: dict[type[nn.Module], str] = {
     nn.Linear: "linear",
     AdaptedLinear: "adapted",
+    ScaledLinear: "scaled",
     nn.LayerNorm: "norm",
     nn.Dropout: "dropout",
     nn.Flatten: "flatten",
@@ -185,7 +187,9 @@ def _graph(stack: nn.Module, *, training: bool) -> fx.Graph | None:
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, AdaptedLinear) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, AdaptedLinear | ScaledLinear) or super().is_leaf_module(
+            m, module_qualified_name
+        )
 
 
 class _Reader:

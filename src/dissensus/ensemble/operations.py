@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dissensus.models.layers import ScaledLinear
+
 __all__ = ["ELEMENTWISE", "OPERATIONS", "GradientBuffers", "Operation", "Step", "Tensors"]
 
 Tensors = Mapping[str, Tensor]
@@ -147,6 +149,30 @@ def _linear_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffer
     batch_major = buffers.scratch.taken and x.is_contiguous()
     back = torch.bmm(grad.mT, weight) if batch_major else torch.bmm(weight.mT, grad).mT
     return (back if len(between) == 1 else back.unflatten(1, between),)
+
+
+def _scaled(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
+    """``(c g ∘ x) Wᵀ + b = x Vᵀ + b`` with ``V = W ∘ c g``: members still share one product."""
+    assert isinstance(step.module, ScaledLinear)
+    gain = step.module.rate * tensors[step.name + "gain"][:, None]
+    inner = dict(tensors) | {step.name + "weight": tensors[step.name + "weight"] * gain}
+    out, saved = _linear(step, inner, values)
+    return out, (saved, inner, gain)
+
+
+def _scaled_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers) -> Back:
+    assert isinstance(step.module, ScaledLinear)
+    linear, inner, gain = saved
+    own = GradientBuffers()
+    own.tensors = inner
+    back = _linear_back(step, linear, grad, own)
+    weight = buffers.tensors[step.name + "weight"]
+    at_product = own.gradients.pop(step.name + "weight").view_as(weight)  # dL/dV
+    buffers.add(step.name + "weight", at_product * gain)
+    buffers.add(step.name + "gain", step.module.rate * (at_product * weight).sum(1))
+    for name, bias in own.gradients.items():
+        buffers.add(name, bias)
+    return back
 
 
 # ---- layers with a parameter for each feature ---------------------------------------------------
@@ -366,6 +392,7 @@ ELEMENTWISE: tuple[type[nn.Module], ...] = (
 OPERATIONS: dict[str, Operation] = {
     "linear": Operation(_linear, _linear_back),
     "adapted": Operation(_adapted, _adapted_back),
+    "scaled": Operation(_scaled, _scaled_back),
     "norm": Operation(_norm, _norm_back),
     "scale": Operation(_scale, _scale_back),
     "dropout": Operation(_dropout, _dropout_back),

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 from dissensus.import_paths import resolve
 from dissensus.models.convolutional import cnn, small_cnn, vgg
-from dissensus.models.dense import LDRHead, ldr_head, ldr_linear_head, linear, mlp
-from dissensus.models.layers import NORMS, InputNormalize
+from dissensus.models.dense import LDRHead, ldr_head, ldr_linear_head, linear, mlp, table_mlp
+from dissensus.models.layers import NORMS, InputNormalize, ScaledLinear
 from dissensus.models.network_split import split
 from dissensus.models.resnet import BasicBlock, ResNet, resnet18, resnet20, resnet34
 from dissensus.specs import nearest
@@ -42,6 +42,7 @@ __all__ = [
     "LDRHead",
     "MemberFactory",
     "ResNet",
+    "ScaledLinear",
     "cnn",
     "ldr_head",
     "ldr_linear_head",
@@ -54,6 +55,7 @@ __all__ = [
     "resolve",
     "small_cnn",
     "split",
+    "table_mlp",
     "vgg",
 ]
 
@@ -64,6 +66,7 @@ MAX_PARAMETERS = 2**31
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "linear": linear,
     "mlp": mlp,
+    "table_mlp": table_mlp,
     "small_cnn": small_cnn,
     "cnn": cnn,
     "vgg": vgg,

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from dissensus.models.layers import check_count, check_rate
+from dissensus.models.layers import ScaledLinear, check_count, check_rate
 
-__all__ = ["LDRHead", "ldr_head", "ldr_linear_head", "linear", "mlp"]
+__all__ = ["LDRHead", "ldr_head", "ldr_linear_head", "linear", "mlp", "table_mlp"]
 
 
 def linear(input_shape: Sequence[int], outputs: int) -> nn.Module:
@@ -54,6 +54,33 @@ def mlp(
             layers.append(nn.Dropout(dropout))
         size = width
     return nn.Sequential(*layers, nn.Linear(size, outputs))
+
+
+def table_mlp(
+    input_shape: Sequence[int],
+    outputs: int,
+    *,
+    hidden: Sequence[int] | int = (128, 128),
+    rate: float = 20.0,
+    dropout: float = 0.0,
+) -> nn.Module:
+    """A perceptron for tables: as :func:`mlp`, with a trained gain for each input.
+
+    For columns as :class:`dissensus.data.Encoder` writes them: numbers as piecewise-linear
+    features, categories one-hot. The first layer is then an embedding of each number and of each
+    category, learnt by each member. Gains learn ``rate`` times as fast as weights; see
+    :class:`~dissensus.models.layers.ScaledLinear`.
+
+    >>> [tuple(p.shape) for p in table_mlp((16,), 1, hidden=30).parameters()]
+    [(30, 16), (30,), (16,), (1, 30), (1,)]
+    """
+    if not rate > 0:
+        raise ValueError(f"rate must be above 0, got {rate!r}")
+    first, *rest = mlp(input_shape, outputs, hidden=hidden, dropout=dropout).children()
+    if isinstance(first, nn.Flatten):
+        raise ValueError(f"table_mlp takes rows of a table, got input_shape {tuple(input_shape)}")
+    assert isinstance(first, nn.Linear)
+    return nn.Sequential(ScaledLinear(first.in_features, first.out_features, rate), *rest)
 
 
 class LDRHead(nn.Module):

@@ -17,6 +17,7 @@ from dissensus.specs import check_choice
 __all__ = [
     "NORMS",
     "InputNormalize",
+    "ScaledLinear",
     "check_count",
     "check_image_shape",
     "check_rate",
@@ -72,6 +73,36 @@ class InputNormalize(nn.Module):
     def extra_repr(self) -> str:
         """Show the channels in ``print(model)``."""
         return f"channels={len(self.mean)}"
+
+
+class ScaledLinear(nn.Module):
+    """``(c g ∘ x) Wᵀ + b``: a linear layer with a gain ``c g`` for each input.
+
+    The gains start at 1, ``g = 1/c``. An adaptive optimiser moves every parameter by about its
+    learning rate, so a gain moves ``c = rate`` times as fast as a weight: inputs that matter grow
+    and, under weight decay, the others fade within a few epochs. Networks for tables need that most
+    (the diagonal layer of RealMLP, Holzmüller et al. 2024).
+
+    >>> layer = ScaledLinear(3, 2)
+    >>> x = torch.ones(1, 3)
+    >>> bool(torch.allclose(layer(x), x @ layer.weight.T + layer.bias))
+    True
+    """
+
+    def __init__(self, in_features: int, out_features: int, rate: float = 20.0) -> None:
+        super().__init__()
+        linear = nn.Linear(in_features, out_features)
+        self.weight, self.bias, self.rate = linear.weight, linear.bias, rate
+        self.gain = nn.Parameter(torch.full((in_features,), 1 / rate))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[batch, in_features]`` to ``[batch, out_features]``."""
+        return nn.functional.linear(self.rate * self.gain * x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """Show the sizes in ``print(model)``."""
+        outputs, inputs = self.weight.shape[-2:]
+        return f"in_features={inputs}, out_features={outputs}, rate={self.rate:g}"
 
 
 def norm_layer(norm: str, channels: int) -> nn.Module:

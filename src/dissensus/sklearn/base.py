@@ -20,8 +20,10 @@ from dissensus.decomposition import Decomposition, decompose
 from dissensus.detection import default_score
 from dissensus.diagnostics import Diagnosis, diagnose
 from dissensus.ensemble import Ensemble
-from dissensus.objectives import Objective
+from dissensus.objectives import Independent, Objective
 from dissensus.scores import parse as parse_score
+from dissensus.sklearn.fold_members import LEAST_ROWS, mean_history, train_folds
+from dissensus.sklearn.held_out import HeldOut
 from dissensus.sklearn.rows import (
     Floats,
     Rows,
@@ -41,6 +43,7 @@ from dissensus.sklearn.trainings import (
     train_once,
     with_beta,
 )
+from dissensus.specs import check_choice
 from dissensus.training import Training, predict
 from dissensus.training import fit as train
 from dissensus.training.fit import name_objective
@@ -49,6 +52,9 @@ __all__ = ["BETAS", "DiverseEstimator", "takes_pieces"]
 
 #: The β that ``beta="auto"`` tries where no others are given.
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+#: Which rows members hold out.
+VALIDATIONS = ("auto", "members", "common")
 
 #: scikit-learn's checks of a table of numbers.
 _NUMBERS = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "accept_sparse": "csr"}
@@ -62,35 +68,37 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
     ``objective_``, ``loss_``, ``loss_curve_`` and ``validation_loss_curve_`` (the ensemble's error
     on training and held-out rows after each epoch; the latter None without early stopping; of all
     calls where training went on), ``columns_`` (how columns become inputs; ``print`` it for a line
-    about each) and ``standard_`` (their scale); with
+    about each), ``standard_`` (how they are encoded and scaled) and ``held_out_`` (what members
+    predict for rows that they have not seen, None where none were held out); with
     ``beta`` also ``beta_``, and with ``"auto"`` ``cv_results_`` in the form that ``GridSearchCV``
     gives it, with standard errors, verdicts and the ``status`` of each β beside the scores.
     """
 
     _loss: str
-    _stops_early: bool  # unless early_stopping says otherwise
 
     standard_: Standard
 
     def __init__(
         self,
-        n_estimators: int = 10,
+        n_estimators: int = 16,
         *,
-        hidden_layer_sizes: int | Sequence[int] = (100,),
+        hidden_layer_sizes: int | Sequence[int] = (64, 64),
+        sharing: str | None = None,
         objective: str | Objective = "independent",
         beta: float | str | None = None,
         betas: Sequence[float] = BETAS,
         cv: Any = 5,
-        learning_rate_init: float = 1e-2,
-        schedule: str = "cosine",
-        max_iter: int = 50,
+        learning_rate_init: float = 5e-3,
+        schedule: str = "constant",
+        max_iter: int = 200,
         batch_size: int | str = "auto",
-        alpha: float = 0.1,
+        alpha: float = 1.0,
         shuffle: str = "shared",
         bootstrap: bool = False,
-        early_stopping: bool | None = None,
+        early_stopping: bool = True,
+        validation: str = "auto",
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
+        n_iter_no_change: int = 16,
         warm_start: bool = False,
         random_state: Any = None,
         device: str = "cpu",
@@ -98,8 +106,9 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
     ) -> None:
         """Keep the parameters; ``fit`` checks them.
 
-        ``n_estimators`` and ``hidden_layer_sizes``
-            How many members, and the sizes of their hidden layers.
+        ``n_estimators``, ``hidden_layer_sizes``, ``sharing``
+            How many members, the sizes of their hidden layers, and whether members share weights:
+            with ``sharing="adapters"`` those of hidden layers, as in TabM (:class:`.Ensemble`).
         ``objective``
             The training objective: a name such as ``"ldr:strength=2"``, or an object of
             ``dissensus.objectives``. ``"independent"`` is the plain deep ensemble.
@@ -116,10 +125,14 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
             Members see the same batches; ``shuffle="members"`` gives each one its own order, and
             ``bootstrap=True`` its own rows, drawn with replacement, as in bagging. Both go with
             ``objective="independent"`` and without ``beta``.
-        ``early_stopping``, ``validation_fraction``, ``n_iter_no_change``
-            Whether to hold out a share of the rows, keep the epoch that is best on them and stop
-            once there was no better one for so many epochs. None: for regression, where networks
-            learn noise by heart, and not for classification.
+        ``early_stopping``, ``validation``, ``validation_fraction``, ``n_iter_no_change``
+            Whether to hold out rows, keep the epoch that is best on them and stop once there was
+            no better one for so many epochs; False trains ``max_iter`` epochs on all rows.
+            ``validation="members"`` has each member hold out a fold of its own
+            (:mod:`dissensus.sklearn.fold_members`), so that no row is lost and ``held_out_`` tells
+            what the ensemble does with rows that it has not seen; ``"common"`` holds out
+            ``validation_fraction`` of the rows for all members. ``"auto"`` is ``"members"`` where
+            members learn independently of each other, from 20 rows on, and else ``"common"``.
         ``warm_start``
             Whether ``fit`` goes on from the weights of the last ``fit``; columns are then prepared
             and classes numbered as they were then.
@@ -129,6 +142,7 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         """
         self.n_estimators = n_estimators
         self.hidden_layer_sizes = hidden_layer_sizes
+        self.sharing = sharing
         self.objective = objective
         self.beta = beta
         self.betas = betas
@@ -141,6 +155,7 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         self.shuffle = shuffle
         self.bootstrap = bootstrap
         self.early_stopping = early_stopping
+        self.validation = validation
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
         self.warm_start = warm_start
@@ -187,6 +202,8 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         if self.beta is not None:
             self.beta_ = self._choose_beta(objective, rows, original, seed)
             objective = with_beta(objective, self.beta_)
+        if self._holds_out_folds(rows, objective):
+            return self._fit_folds(rows, objective, seed)
         training = self._training(rows, objective, seed)
         self.history_ = train(
             training.ens,
@@ -197,7 +214,52 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
             callbacks=[lambda record, _: self._print_loss(record)] if self.verbose else (),
             progress=False,
         )
-        return self._keep(training, self.history_.epochs)
+        self.held_out_ = self._held_out(training)
+        return self._keep(training.ens, objective, self.history_.epochs)
+
+    def _holds_out_folds(self, rows: Rows, objective: Objective) -> bool:
+        """Whether each member holds out a fold of its own."""
+        check_choice(type(self).__name__, "validation", self.validation, VALIDATIONS)
+        if not self.early_stopping or self.validation == "common":
+            return False
+        independent = isinstance(objective, Independent)
+        own_rows = self.shuffle != "shared" or self.bootstrap
+        obstacles = {
+            f"members learn together by {objective.spec()!r}": not independent,
+            "shuffle='members' and bootstrap=True give members batches of their own": own_rows,
+            "warm_start=True trains members further": self.warm_start,
+            f"n_estimators is {self.n_estimators}, and each fold needs one": self.n_estimators == 1,
+            f"there are {len(rows)} different rows, fewer than {LEAST_ROWS}": len(rows)
+            < LEAST_ROWS,
+        }
+        found = next((why for why, there in obstacles.items() if there), None)
+        if found is not None and self.validation == "members":
+            raise ValueError(f"validation='members' does not go here: {found}; use 'common'")
+        return found is None
+
+    def _fit_folds(self, rows: Rows, objective: Objective, seed: int) -> Self:
+        """Train members that each hold out a fold, and keep what they say of it."""
+        self.standard_ = Standard.fit(rows, self.columns_.scaled)
+        job = Job(rows, objective, self.standard_)
+        combine, params = combination(objective, self._loss), self.get_params(deep=False)
+        trained = train_folds(job, self.n_outputs_, combine, seed, params)
+        self.held_out_, self.histories_ = trained.held_out, trained.histories
+        self.history_ = mean_history(trained.histories)
+        for record in self.history_.epochs if self.verbose else ():
+            self._print_loss(record)
+        return self._keep(trained.ens, objective, self.history_.epochs)
+
+    def _held_out(self, training: Training) -> HeldOut | None:
+        """What all members say of the rows that they have held out together."""
+        if training.val is None or training.val is training.train:
+            return None
+        ens = training.ens.double().eval()
+        x, y, *weights = (tensor.double().cpu() for tensor in training.val)
+        outputs = self.standard_.in_units(predict(ens.cpu(), x).outputs)
+        members = torch.arange(ens.members)[:, None].expand(-1, len(x))
+        targets = y.long() if self.standard_.y is None else self.standard_.in_units(y)
+        weight = weights[0] if weights else torch.ones(len(x), dtype=torch.float64)
+        return HeldOut(outputs, targets, weight, members, ens.members)
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """One pass over the rows, from the weights and the optimiser's moments of the last one."""
@@ -212,7 +274,7 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         record, self._moments = train_once(training, passes, getattr(self, "_moments", None))
         if self.verbose:
             self._print_loss(record)
-        return self._keep(training, [record])
+        return self._keep(training.ens, objective, [record])
 
     def _forget(self) -> None:
         """Drop what earlier calls have learnt."""
@@ -263,9 +325,9 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
     def _training(self, rows: Rows, objective: Objective, seed: int, **changes: Any) -> Training:
         """The training of the estimator's own ensemble; of the one there is, if there is one."""
         start: Ensemble | None = getattr(self, "ensemble_", None)
-        standard = None if start is None else self.standard_
-        job = Job(rows, self.columns_.scaled, objective, standard)
-        self.standard_ = job.standard
+        if start is None:
+            self.standard_ = Standard.fit(rows, self.columns_.scaled)
+        job = Job(rows, objective, self.standard_)
         (training,) = self._trainings([job], seed, start, **changes)
         return training
 
@@ -274,8 +336,6 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
     ) -> list[Training]:
         combine = combination(jobs[0].objective, self._loss)
         params = self.get_params(deep=False)
-        if self.early_stopping is None:
-            params["early_stopping"] = self._stops_early
         return make_trainings(jobs, self.n_outputs_, combine, seed, params | changes, start)
 
     def _choose_beta(self, objective: Objective, rows: Rows, original: Rows, seed: int) -> float:
@@ -285,9 +345,10 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
             raise ValueError(f"beta must be None, a number in [0, 1] or 'auto', got {self.beta!r}")
         if not len(self.betas):
             raise ValueError("beta='auto' needs some betas to choose from, got none")
-        splits, scaled = folds(rows, original, self.cv, seed), self.columns_.scaled
+        splits = folds(rows, original, self.cv, seed)
+        standard = Standard.fit(rows, self.columns_.scaled)  # the same inputs for all
         jobs = [
-            (Job(train, scaled, with_beta(objective, beta)), test)
+            (Job(train, with_beta(objective, beta), standard), test)
             for beta in self.betas
             for train, test in splits
         ]
@@ -302,17 +363,16 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
             print(f"beta = {beta:g}: {found.reason}")
         return beta
 
-    def _keep(self, training: Training, records: Sequence[dict[str, Any]]) -> Self:
+    def _keep(self, ens: Ensemble, objective: Objective, records: Sequence[dict[str, Any]]) -> Self:
         """Keep the ensemble, in float64 and on the CPU, and the losses after all earlier ones."""
-        assert isinstance(training.objective, Objective)
-        self.objective_ = training.objective
-        self.ensemble_ = training.ens.cpu().double().eval().requires_grad_(False)
-        self.ensemble_.objective = name_objective(training.objective)
+        self.objective_ = objective
+        self.ensemble_ = ens.cpu().double().eval().requires_grad_(False)
+        self.ensemble_.objective = name_objective(objective)
         losses = [_loss(record) for record in records]
         self.loss_curve_ = [*getattr(self, "loss_curve_", ()), *losses]
         self.loss_, self.n_iter_ = self.loss_curve_[-1], len(self.loss_curve_)
         curve: list[float] | None = getattr(self, "validation_loss_curve_", None)
-        if training.val is not None:
+        if "val" in records[0]:
             curve = [*(curve or ()), *(record["val"]["ensemble_error"] for record in records)]
         self.validation_loss_curve_ = curve
         return self
@@ -326,11 +386,7 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         """
         check_is_fitted(self, "ensemble_")
         x = self.standard_.inputs(self._checked_inputs(X), torch.float64)
-        outputs = predict(self.ensemble_, x).outputs
-        scaler = self.standard_.y
-        if scaler is None:
-            return outputs
-        return outputs * torch.from_numpy(scaler.scale) + torch.from_numpy(scaler.mean)
+        return self.standard_.in_units(predict(self.ensemble_, x).outputs)
 
     def _checked_inputs(self, X: Any) -> Floats:
         if self._takes_frames and not is_frame(X):

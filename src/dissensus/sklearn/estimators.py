@@ -47,29 +47,30 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
     """
 
     _loss = "cross_entropy"
-    _stops_early = False
 
     classes_: NDArray[Any]
 
     def __init__(
         self,
-        n_estimators: int = 10,
+        n_estimators: int = 16,
         *,
-        hidden_layer_sizes: int | Sequence[int] = (100,),
-        objective: str | Objective = "independent",
+        hidden_layer_sizes: int | Sequence[int] = (64, 64),
+        sharing: str | None = None,
+        objective: str | Objective = "independent:label_smoothing=0.1",
         beta: float | str | None = None,
         betas: Sequence[float] = BETAS,
         cv: Any = 5,
-        learning_rate_init: float = 1e-2,
-        schedule: str = "cosine",
-        max_iter: int = 50,
+        learning_rate_init: float = 5e-3,
+        schedule: str = "constant",
+        max_iter: int = 200,
         batch_size: int | str = "auto",
-        alpha: float = 0.1,
+        alpha: float = 1.0,
         shuffle: str = "shared",
         bootstrap: bool = False,
-        early_stopping: bool | None = None,
+        early_stopping: bool = True,
+        validation: str = "auto",
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
+        n_iter_no_change: int = 16,
         class_weight: Mapping[Any, float] | str | None = None,
         warm_start: bool = False,
         random_state: Any = None,
@@ -85,6 +86,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         super().__init__(
             n_estimators,
             hidden_layer_sizes=hidden_layer_sizes,
+            sharing=sharing,
             objective=objective,
             beta=beta,
             betas=betas,
@@ -97,6 +99,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
             shuffle=shuffle,
             bootstrap=bootstrap,
             early_stopping=early_stopping,
+            validation=validation,
             validation_fraction=validation_fraction,
             n_iter_no_change=n_iter_no_change,
             warm_start=warm_start,
@@ -245,7 +248,6 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
     """
 
     _loss = "mse"
-    _stops_early = True
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

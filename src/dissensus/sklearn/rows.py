@@ -1,4 +1,4 @@
-"""Rows of a table as tensors: columns as numbers, a canonical order, standardised values.
+"""Rows of a table as tensors: a canonical order, columns encoded, targets standardised.
 
 A training set with weights is a measure: what a weight of 2 says, two equal rows say too, and the
 order of rows says nothing. :meth:`Rows.of` leaves out rows of weight 0, merges equal rows (inputs
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dissensus.data.column_values import is_frame, raw_columns
+from dissensus.data.encoder import Encoder
 from dissensus.data.table import Scaler
 
 __all__ = ["Floats", "Rows", "Standard", "array_columns", "check_weights", "frame_columns", "pad"]
@@ -88,9 +89,9 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Standard:
-    """How inputs and, in regression, targets are standardised: weighted mean 0, deviation 1."""
+    """How columns become inputs, and targets of a regression are standardised."""
 
-    x: Scaler
+    x: Encoder
     y: Scaler | None
 
     @classmethod
@@ -99,12 +100,23 @@ class Standard:
         targets = None
         if rows.y.ndim == 2:
             all_columns = np.ones(rows.y.shape[1], dtype=bool)
-            targets = Scaler.fit(rows.y, all_columns, weights=rows.weights)
-        return cls(Scaler.fit(rows.x, scaled, weights=rows.weights), targets)
+            with np.errstate(over="ignore", invalid="ignore"):
+                targets = Scaler.fit(rows.y, all_columns, weights=rows.weights)
+            if not np.isfinite(targets.scale).all():
+                raise ValueError(
+                    f"y holds {np.abs(rows.y).max():g}, too large to be squared; rescale y"
+                )
+        return cls(Encoder.fit(rows.x, scaled, rows.weights), targets)
 
     def inputs(self, x: Floats, dtype: torch.dtype = torch.float32) -> Tensor:
         """Inputs as a tensor."""
         return torch.from_numpy(self.x(x)).to(dtype)
+
+    def in_units(self, outputs: Tensor) -> Tensor:
+        """Outputs of networks in the units of the target; logits as they are."""
+        if self.y is None:
+            return outputs
+        return outputs * torch.from_numpy(self.y.scale) + torch.from_numpy(self.y.mean)
 
     def tensors(self, rows: Rows) -> tuple[Tensor, ...]:
         """``(x, y)``, or ``(x, y, weights)`` of mean 1 where the weights are not all equal."""

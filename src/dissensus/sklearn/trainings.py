@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.model_selection import KFold, StratifiedKFold, check_cv, train_test_split
-from torch import Tensor
+from torch import Tensor, nn
 
 from dissensus.diagnostics import Split
 from dissensus.diagnostics import judge as verdict_of
 from dissensus.ensemble import Ensemble
 from dissensus.losses import natural_combination
-from dissensus.models import mlp
+from dissensus.models import table_mlp
 from dissensus.objectives import Augmented, Independent, LearnerDropout, Objective, parse
 from dissensus.objectives.interpolation import Interpolation
 from dissensus.sklearn.rows import Floats, Rows, Standard, pad
@@ -34,10 +34,14 @@ from dissensus.training.stream import make_stream
 __all__ = [
     "Job",
     "batch_size",
+    "check_integer",
     "combination",
     "cv_results",
+    "equal_folds",
     "folds",
     "judge_folds",
+    "make_ensemble",
+    "make_recipe",
     "make_trainings",
     "objective_of",
     "train_once",
@@ -108,31 +112,23 @@ def with_beta(objective: Objective, beta: float) -> Augmented:
 
 
 def batch_size(asked: int | str, rows: int) -> int:
-    """The number of rows in a batch; ``"auto"``: 64, for many rows more, up to 512.
+    """The number of rows in a batch; ``"auto"``: a sixteenth of the rows, from 32 to 256.
 
-    >>> [batch_size("auto", rows) for rows in (40, 1000, 10_000, 100_000)]
-    [40, 64, 156, 512]
+    >>> [batch_size("auto", rows) for rows in (20, 1000, 2500, 100_000)]
+    [20, 62, 156, 256]
     """
     if asked == "auto":
-        return min(max(rows // 64, 64), 512, rows)
-    return min(_integer("batch_size", asked), rows)
+        return min(max(rows // 16, 32), 256, rows)
+    return min(check_integer("batch_size", asked), rows)
 
 
+@dataclass(frozen=True, eq=False)
 class Job:
-    """One ensemble to train on ``rows``, standardised by their own mean and deviation.
+    """One ensemble to train on ``rows``, which ``standard`` turns into tensors."""
 
-    ``standard`` is given where an ensemble trains further: as its first rows were standardised.
-    """
-
-    def __init__(
-        self,
-        rows: Rows,
-        scaled: NDArray[np.bool_],
-        objective: Objective,
-        standard: Standard | None = None,
-    ) -> None:
-        self.rows, self.objective = rows, objective
-        self.standard = Standard.fit(rows, scaled) if standard is None else standard
+    rows: Rows
+    objective: Objective
+    standard: Standard
 
 
 def make_trainings(
@@ -148,24 +144,18 @@ def make_trainings(
     All start from the same weights, those of ``start`` if it is given, and see rows in an order of
     the same seed.
     """
-    members = _integer("n_estimators", params["n_estimators"])
-    hidden = params["hidden_layer_sizes"]
-    widths = [
-        _integer("hidden_layer_sizes", width)
-        for width in ([hidden] if isinstance(hidden, Integral) else hidden)
-    ]
     parts = [_parts(job, seed, params) for job in jobs]
     train = pad([part for part, _ in parts])
     val = [part for _, part in parts if part is not None]
-    recipe = _recipe(len(train[0][0]), seed, params)
-    columns, device = train[0][0].shape[1], params["device"]
-
+    recipe = make_recipe(len(train[0][0]), seed, params)
+    members, device = check_integer("n_estimators", params["n_estimators"]), params["device"]
+    widths = hidden_sizes(params)
     if start is None:
-        ens = Ensemble(lambda: mlp((columns,), outputs, hidden=widths), members, seed, combine)
+        ens = make_ensemble(train[0][0].shape[1], outputs, members, combine, seed, params)
     else:
         ens = _copy_to_train(start, members, [*widths, outputs])
         ens.combine = combine
-    ens = ens.to(device)
+        ens = ens.to(device)
 
     def there(part: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(tensor.to(device) for tensor in part)
@@ -175,6 +165,25 @@ def make_trainings(
         Training(deepcopy(ens), there(part), job.objective, held, recipe)
         for job, part, held in zip(jobs, train, held_out, strict=True)
     ]
+
+
+def hidden_sizes(params: dict[str, Any]) -> list[int]:
+    """The sizes of the hidden layers; one number is one layer."""
+    hidden = params["hidden_layer_sizes"]
+    sizes = [hidden] if isinstance(hidden, Integral) else hidden
+    return [check_integer("hidden_layer_sizes", width) for width in sizes]
+
+
+def make_ensemble(
+    inputs: int, outputs: int, members: int, combine: str, seed: int, params: dict[str, Any]
+) -> Ensemble:
+    """New members, on the device that is asked for."""
+    widths, sharing = hidden_sizes(params), params["sharing"]
+
+    def member() -> nn.Module:
+        return table_mlp((inputs,), outputs, hidden=widths)
+
+    return Ensemble(member, members, seed, combine, sharing=sharing).to(params["device"])
 
 
 def _copy_to_train(ens: Ensemble, members: int, widths: list[int]) -> Ensemble:
@@ -227,7 +236,7 @@ def _parts(job: Job, seed: int, params: dict[str, Any]) -> tuple[Any, Any]:
     if not 0 < share < 1:
         raise ValueError(f"validation_fraction must lie between 0 and 1, got {share!r}")
     if len(rows) < 2:  # nothing can be held out, and one row is no risk to fit too well
-        return job.standard.tensors(rows), job.standard.tensors(rows)
+        return (only := job.standard.tensors(rows)), only
     held = min(max(round(share * len(rows)), 1), len(rows) - 1)
     train, val = train_test_split(
         np.arange(len(rows)), test_size=held, random_state=seed, stratify=_strata(rows, held)
@@ -245,10 +254,11 @@ def _strata(rows: Rows, held: int) -> NDArray[Any] | None:
     return rows.y if fits else None
 
 
-def _recipe(rows: int, seed: int, params: dict[str, Any]) -> Recipe:
+def make_recipe(rows: int, seed: int, params: dict[str, Any]) -> Recipe:
+    """How to train on so many rows."""
     patience = params["n_iter_no_change"]
     return Recipe(
-        epochs=_integer("max_iter", params["max_iter"]),
+        epochs=check_integer("max_iter", params["max_iter"]),
         batch_size=batch_size(params["batch_size"], rows),
         optimizer=Optimizer(
             "adamw",
@@ -256,14 +266,15 @@ def _recipe(rows: int, seed: int, params: dict[str, Any]) -> Recipe:
             weight_decay=_number("alpha", params["alpha"]),
         ),
         schedule=params["schedule"],
-        patience=_integer("n_iter_no_change", patience) if params["early_stopping"] else None,
+        patience=check_integer("n_iter_no_change", patience) if params["early_stopping"] else None,
         shuffle=params["shuffle"],
         bootstrap=bool(params["bootstrap"]),
         seed=seed,
     )
 
 
-def _integer(name: str, value: Any) -> int:
+def check_integer(name: str, value: Any) -> int:
+    """``value`` as an int; raises unless it is a whole number of at least 1."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
         raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
     return int(value)
@@ -285,7 +296,7 @@ def folds(rows: Rows, original: Rows, cv: Any, seed: int) -> list[tuple[Rows, Ro
     where they are large enough. A splitter, or pairs of indices, split the ``original`` rows.
     """
     if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
-        return [(rows.pick(a), rows.pick(b)) for a, b in _equal_folds(rows, int(cv), seed)]
+        return [(rows.pick(a), rows.pick(b)) for a, b in equal_folds(rows, int(cv), seed)]
     classifier = original.y.ndim == 1
     labels = original.y if classifier else original.y[:, 0]
     pairs: Iterable[tuple[Index, Index]] = check_cv(cv, labels, classifier=classifier).split(
@@ -300,17 +311,17 @@ def folds(rows: Rows, original: Rows, cv: Any, seed: int) -> list[tuple[Rows, Ro
     return splits  # type: ignore[return-value]
 
 
-def _equal_folds(rows: Rows, cv: int, seed: int) -> Iterable[tuple[Index, Index]]:
-    if not 2 <= cv <= len(rows):
+def equal_folds(rows: Rows, count: int, seed: int) -> list[tuple[Index, Index]]:
+    """Rows to train on and rows to hold out, shuffled, classes in proportion where they can be."""
+    if not 2 <= count <= len(rows):
         raise ValueError(
             f"beta='auto' needs cv of at least 2 and no more than there are different rows, got "
-            f"cv={cv} and n_samples = {len(rows)}; with few rows, give beta a number"
+            f"cv={count} and n_samples = {len(rows)}; with few rows, give beta a number"
         )
-    strata = rows.y.ndim == 1 and np.unique(rows.y, return_counts=True)[1].min() >= cv
+    strata = rows.y.ndim == 1 and np.unique(rows.y, return_counts=True)[1].min() >= count
     kind = StratifiedKFold if strata else KFold
-    splitter = kind(cv, shuffle=True, random_state=seed)
-    splits: Iterable[tuple[Index, Index]] = splitter.split(rows.x, rows.y if strata else None)
-    return splits
+    splitter = kind(count, shuffle=True, random_state=seed)
+    return list(splitter.split(rows.x, rows.y if strata else None))
 
 
 def judge_folds(

@@ -35,7 +35,9 @@ OnEnd = Callable[[int, History], None]
 class Training:
     """One ensemble to train, on what, and how: the arguments of ``fit`` for tensors in memory.
 
-    ``train`` and ``val`` are ``(x, y)`` or ``(x, y, weights)``.
+    ``train`` and ``val`` are ``(x, y)`` or ``(x, y, weights)``. ``rows`` are the numbers of the
+    rows of ``train`` to learn from, so that trainings on parts of one data set share its memory;
+    None: all.
     """
 
     ens: Ensemble
@@ -43,6 +45,14 @@ class Training:
     objective: Objective | Callable[..., Any] | str = field(default_factory=Independent)
     val: tuple[Tensor, ...] | None = None
     recipe: Recipe = field(default_factory=Recipe)
+    rows: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.train[0] if self.rows is None else self.rows)
+
+    def learnt(self) -> tuple[Tensor, ...]:
+        """The rows to learn from, by themselves."""
+        return self.train if self.rows is None else tuple(part[self.rows] for part in self.train)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "objective", as_objective(self.objective))
@@ -116,11 +126,9 @@ def fit_fleet(
 
 
 def _train_alone(training: Training) -> History:
-    ens, recipe = training.ens, training.recipe
+    train, val, recipe = training.learnt(), training.val, training.recipe
     try:
-        return fit(
-            ens, training.train, training.objective, val=training.val, recipe=recipe, progress=False
-        )
+        return fit(training.ens, train, training.objective, val=val, recipe=recipe, progress=False)
     except NonFiniteLoss as error:
         return History(ended=f"failed: {error}")
 
@@ -230,7 +238,7 @@ def kind(training: Training) -> Hashable | None:
     return (
         (repr(ens.stack), tensors, ens.device, ens.combine),
         (type(objective), tuple(fixed.items())),
-        tuple(shapes),
+        (len(training), tuple(shapes)),
         (recipe.batch_size, recipe.clip, recipe.exact_train, tuple(others.items())),
     )
 

@@ -41,7 +41,7 @@ class Fleet:
         own = [tensors_of(t.ens.stack)[0] for t in self.trainings if t.ens.stack is not None]
         self.tensors = {n: torch.cat([p[n].detach() for p in own]) for n in own[0]}
         self.best: dict[str, Tensor] = {}
-        self.sizes = batch_sizes(len(first.train[0]), first.recipe.batch_size, shuffle=True)
+        self.sizes = batch_sizes(len(first), first.recipe.batch_size, shuffle=True)
         self.optimizers = [(rows, self._make_optimizer(rows)) for rows in self._equal_rates()]
         self._collect_hyperparameters()
         for training in self.trainings:
@@ -152,7 +152,8 @@ class Fleet:
         orders = []
         for training in self.trainings:
             seed = derived_seed(training.recipe.seed, epoch, ORDER)
-            orders.append(shuffled(len(training.train[0]), seed).to(training.train[0].device))
+            order = shuffled(len(training), seed).to(training.train[0].device)
+            orders.append(order if training.rows is None else training.rows[order])
         row = self.trainings[0].train[0][0].numel() * len(orders)
         together = batches_together(self.sizes, row, _PICKED)
         begin = 0
@@ -168,9 +169,9 @@ class Fleet:
 
     def _evaluate(self, which: str) -> list[dict[str, Any]]:
         """The metrics of training or validation data, where there are any."""
-        data = [getattr(training, which) for training in self.trainings]
-        if data[0] is None:
+        if getattr(self.trainings[0], which) is None:
             return []
+        data = [t.learnt() if which == "train" else t.val for t in self.trainings]
         meter = FleetMeter(self.combine)
         for begin in range(0, len(data[0][0]), 1024):
             rows = slice(begin, begin + 1024)

@@ -1,0 +1,104 @@
+"""Members that hold out folds of their own: no row is lost to validation.
+
+The rows are cut into folds, and each fold is held out by some of the members: they learn from all
+other rows, keep the epoch that is best on their fold, and stop once it has not improved for a
+while. All folds train side by side as one fleet. So every row is learnt by most members, and there
+are members that never saw it, whose predictions tell what the ensemble does with new rows.
+
+Edges, means and deviations of columns and targets are those of all rows, for all members alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dissensus.ensemble import Ensemble
+from dissensus.sklearn.held_out import HeldOut
+from dissensus.sklearn.trainings import Job, check_integer, equal_folds, make_ensemble, make_recipe
+from dissensus.training import History, Training, fit_fleet, predict
+from dissensus.training.batches import derived_seed
+
+__all__ = ["FOLDS", "LEAST_ROWS", "TrainedFolds", "mean_history", "train_folds"]
+
+#: The most folds: each member learns from seven eighths of the rows, and as many see each row.
+FOLDS = 8
+#: With fewer rows, a fold would hold no row or one.
+LEAST_ROWS = 20
+
+
+class TrainedFolds(NamedTuple):
+    """All members as one ensemble, the history of each fold, and what was held out."""
+
+    ens: Ensemble
+    histories: list[History]
+    held_out: HeldOut
+
+
+def train_folds(
+    job: Job, outputs: int, combine: str, seed: int, params: dict[str, Any]
+) -> TrainedFolds:
+    """Train the members, at least two, each without its own fold of the job's rows."""
+    members = check_integer("n_estimators", params["n_estimators"])
+    folds = equal_folds(job.rows, min(FOLDS, members), seed)
+    sizes = [members // len(folds) + (fold < members % len(folds)) for fold in range(len(folds))]
+    # Of one length each, so that folds are of one kind for the fleet: the odd row is left out.
+    most, held = (min(len(pair[side]) for pair in folds) for side in (0, 1))
+    data = tuple(tensor.to(params["device"]) for tensor in job.standard.tensors(job.rows))
+    recipe = make_recipe(most, seed, params)
+    trainings = []
+    for number, ((rows, own), size) in enumerate(zip(folds, sizes, strict=True)):
+        start = derived_seed(seed, number)
+        ens = make_ensemble(data[0].shape[1], outputs, size, combine, start, params)
+        chance = np.random.default_rng(start)
+        index = torch.from_numpy(np.sort(chance.permutation(rows)[:most])).to(params["device"])
+        val = tuple(tensor[own[:held]] for tensor in data)
+        own_recipe = replace(recipe, seed=start)
+        trainings.append(Training(ens, data, job.objective, val, own_recipe, index))
+    histories = fit_fleet(trainings, progress=bool(params["verbose"]))
+    ensembles = [training.ens.cpu().double().eval() for training in trainings]
+    modules = [ens.member(member) for ens in ensembles for member in range(ens.members)]
+    whole = Ensemble.from_members(modules, combine)
+    return TrainedFolds(whole, histories, _held_out(job, folds, ensembles, data[0].cpu()))
+
+
+def _held_out(
+    job: Job, folds: Sequence[tuple[Any, Any]], ensembles: Sequence[Ensemble], x: Tensor
+) -> HeldOut:
+    """What the members of each fold predict for it; as many of each as the smallest fold has."""
+    fewest = min(ens.members for ens in ensembles)
+    rows, outputs = len(x), ensembles[0](x[:1].double()).shape[-1]
+    predictions = torch.empty(fewest, rows, outputs, dtype=torch.float64)
+    members = torch.empty(fewest, rows, dtype=torch.int64)
+    first = 0
+    for ens, (_, own) in zip(ensembles, folds, strict=True):
+        predictions[:, own] = predict(ens, x[own].double()).outputs[:fewest]
+        members[:, own] = torch.arange(first, first + fewest)[:, None]
+        first += ens.members
+    targets = torch.from_numpy(job.rows.y)
+    weights = torch.from_numpy(job.rows.weights)
+    return HeldOut(job.standard.in_units(predictions), targets, weights, members, first)
+
+
+def mean_history(histories: Sequence[History]) -> History:
+    """One history: the mean errors over the folds that still trained, in each epoch."""
+    epochs: list[dict[str, Any]] = []
+    for epoch in range(max(len(history.epochs) for history in histories)):
+        running = [h.epochs[epoch] for h in histories if epoch < len(h.epochs)]
+        means = {
+            part: {
+                name: float(np.mean([record[part][name] for record in running]))
+                for name in ("ensemble_error", "member_error")
+            }
+            for part in ("train", "val")
+        }
+        epochs.append({"epoch": epoch + 1, **means})
+    best = 1 + int(np.argmin([record["val"]["ensemble_error"] for record in epochs]))
+    seconds = max(history.seconds for history in histories)
+    ended = "patience" if all(h.ended == "patience" for h in histories) else "epochs"
+    return History(epochs, best, ended, seconds, histories[0].execution)
