@@ -12,7 +12,7 @@ from dissensus import Ensemble
 from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.operations import ELEMENTWISE, OPERATIONS
 from dissensus.ensemble.stack import tensors_of
-from dissensus.models import ldr_head, ldr_linear_head
+from dissensus.models import ldr_head, ldr_linear_head, table_mlp
 from dissensus.objectives import parse
 from dissensus.training import Recipe
 from dissensus.training.step import Trainer
@@ -76,6 +76,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "odd": Odd,
     "begins": Begins,
     "tokens": Tokens,
+    "table_mlp": partial(table_mlp, (6,), 4, hidden=(5, 5), rate=3.0),
     "norm mlp": lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 4)),
     "images": lambda: nn.Sequential(
         nn.Flatten(), nn.Linear(6, 5), nn.ReLU(inplace=True), nn.Linear(5, 4, bias=False), nn.Tanh()

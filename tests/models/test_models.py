@@ -22,6 +22,7 @@ from dissensus.models import (
 CASES: dict[str, tuple[tuple[int, ...], dict[str, object]]] = {
     "linear": ((5,), {}),
     "mlp": ((2, 3), {"hidden": (7, 6)}),
+    "table_mlp": ((5,), {"hidden": (7, 6), "rate": 3.0}),
     "small_cnn": ((1, 8, 8), {"width": 4, "hidden": 8}),
     "cnn": ((3, 32, 32), {"dropout": 0.0}),
     "vgg": ((3, 32, 32), {"width": 2, "dropout": False}),

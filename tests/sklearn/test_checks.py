@@ -7,14 +7,14 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dissensus.sklearn import DiverseClassifier, DiverseRegressor
 
-SMALL = {"n_estimators": 2, "hidden_layer_sizes": 8, "max_iter": 6, "batch_size": 128}
+SMALL = {"n_estimators": 2, "hidden_layer_sizes": 8, "max_iter": 10, "batch_size": 64}
 AUTO = SMALL | {"beta": "auto", "betas": (0.0, 0.5), "cv": 2, "max_iter": 5}
 
 
 @parametrize_with_checks(
     [
-        DiverseClassifier(**SMALL, learning_rate_init=0.1),
-        DiverseRegressor(**SMALL, learning_rate_init=0.1),
+        DiverseClassifier(**SMALL, learning_rate_init=0.03),
+        DiverseRegressor(**SMALL, learning_rate_init=0.03),
     ]
 )
 def test_scikit_learn_is_satisfied(estimator: Any, check: Any) -> None:

@@ -263,7 +263,15 @@ def test_the_regressor_predicts_intervals_quantiles_and_deviations() -> None:
 
 def test_the_classifier_is_calibrated_and_predicts_sets() -> None:
     model = with_held_out(
-        DiverseClassifier(**QUICK | {"max_iter": 200}, alpha=0, random_state=0), classes=3
+        # Sure of itself by far, as members that fit every row are.
+        DiverseClassifier(
+            **QUICK | {"max_iter": 100},
+            objective="independent",
+            alpha=0,
+            early_stopping=False,
+            random_state=0,
+        ),
+        classes=3,
     )
     rng = np.random.default_rng(1)
     X = rng.normal(size=(1500, 2))

@@ -8,10 +8,10 @@ Eq. 1): with the edges e_0 < … < e_T at quantiles of the training rows::
 
 0 before its bin, 1 behind it and linear inside. The first and the last go on beyond the edges, up
 to ``BEYOND`` widths of their bins: members that disagree on their slopes disagree on rows unlike
-all that they learnt from, and an outlier still cannot outweigh everything else. A linear layer on z is a piecewise-linear function
-of x with a slope of its own in every bin, which makes the first layer of a network an embedding of
-each number. One-hot columns of categories come as they are: a linear layer on them is an embedding
-of each category.
+all that they learnt from, and an outlier still cannot outweigh everything else. A linear layer on z
+is a piecewise-linear function of x with a slope of its own in every bin, which makes the first
+layer of a network an embedding of each number. One-hot columns of categories come as they are: a
+linear layer on them is an embedding of each category.
 
 All inputs are then centred and divided by their deviation, but never by less than ``floor``: a
 one-hot column that is nearly always 0 has a tiny deviation, and the first 1 would be an outlier
@@ -104,14 +104,15 @@ def _piecewise(column: Floats, edges: Floats) -> Floats:
     """z of each value, ``[rows, bins]``."""
     lowest, highest = np.zeros(len(edges) - 1), np.ones(len(edges) - 1)
     lowest[0], highest[-1] = -BEYOND, 1 + BEYOND
-    return np.clip((column[:, None] - edges[:-1]) / np.diff(edges), lowest, highest)
+    with np.errstate(over="ignore"):  # a bin may be tiny, and what is infinite is clipped
+        return np.clip((column[:, None] - edges[:-1]) / np.diff(edges), lowest, highest)
 
 
 def _edges(column: Floats, weights: Floats | None, bins: int) -> Floats | None:
     """Different quantiles of a column, values of it all; None where it has two values or fewer."""
     order = np.argsort(column)
     total = np.cumsum(np.ones(len(column)) if weights is None else weights[order])
-    levels = np.linspace(0.0, 1.0, bins + 1) * total[-1]
+    levels = np.linspace(0.0, 1.0, bins + 1) * (1 - 1e-9) * total[-1]  # ties despite rounding
     places = np.minimum(np.searchsorted(total, levels), len(column) - 1)
     edges: Floats = np.unique(column[order[places]])
     return edges if len(edges) > 2 else None

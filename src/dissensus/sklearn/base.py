@@ -214,7 +214,7 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
             callbacks=[lambda record, _: self._print_loss(record)] if self.verbose else (),
             progress=False,
         )
-        self.held_out_ = self._held_out(training)
+        self.held_out_ = self._held_out(training) if len(rows) > 1 else None
         return self._keep(training.ens, objective, self.history_.epochs)
 
     def _holds_out_folds(self, rows: Rows, objective: Objective) -> bool:
@@ -251,7 +251,7 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
 
     def _held_out(self, training: Training) -> HeldOut | None:
         """What all members say of the rows that they have held out together."""
-        if training.val is None or training.val is training.train:
+        if training.val is None:
             return None
         ens = training.ens.double().eval()
         x, y, *weights = (tensor.double().cpu() for tensor in training.val)
@@ -270,7 +270,7 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
             objective = with_beta(objective, self.beta_)
         once = {"early_stopping": False, "max_iter": 1, "schedule": "constant"}
         training = self._training(rows, objective, self._seed(), **once)
-        passes = getattr(self, "n_iter_", 0)
+        passes, self.held_out_ = getattr(self, "n_iter_", 0), None
         record, self._moments = train_once(training, passes, getattr(self, "_moments", None))
         if self.verbose:
             self._print_loss(record)

@@ -20,7 +20,14 @@ from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.sklearn.held_out import HeldOut
-from dissensus.sklearn.trainings import Job, check_integer, equal_folds, make_ensemble, make_recipe
+from dissensus.sklearn.trainings import (
+    Job,
+    check_integer,
+    equal_folds,
+    make_ensemble,
+    make_recipe,
+    validation_share,
+)
 from dissensus.training import History, Training, fit_fleet, predict
 from dissensus.training.batches import derived_seed
 
@@ -45,6 +52,7 @@ def train_folds(
 ) -> TrainedFolds:
     """Train the members, at least two, each without its own fold of the job's rows."""
     members = check_integer("n_estimators", params["n_estimators"])
+    validation_share(params)  # unused here, and still not to be nonsense
     folds = equal_folds(job.rows, min(FOLDS, members), seed)
     sizes = [members // len(folds) + (fold < members % len(folds)) for fold in range(len(folds))]
     # Of one length each, so that folds are of one kind for the fleet: the odd row is left out.

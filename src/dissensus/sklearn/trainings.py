@@ -45,6 +45,7 @@ __all__ = [
     "make_trainings",
     "objective_of",
     "train_once",
+    "validation_share",
     "with_beta",
 ]
 
@@ -229,12 +230,9 @@ def train_once(
 
 def _parts(job: Job, seed: int, params: dict[str, Any]) -> tuple[Any, Any]:
     """Tensors to train on and, for early stopping, to validate on."""
-    rows = job.rows
+    rows, share = job.rows, validation_share(params)
     if not params["early_stopping"]:
         return job.standard.tensors(rows), None
-    share = _number("validation_fraction", params["validation_fraction"])
-    if not 0 < share < 1:
-        raise ValueError(f"validation_fraction must lie between 0 and 1, got {share!r}")
     if len(rows) < 2:  # nothing can be held out, and one row is no risk to fit too well
         return (only := job.standard.tensors(rows)), only
     held = min(max(round(share * len(rows)), 1), len(rows) - 1)
@@ -243,6 +241,14 @@ def _parts(job: Job, seed: int, params: dict[str, Any]) -> tuple[Any, Any]:
     )
     # In the order of all rows, so that what is trained on is the same whatever the shuffle.
     return tuple(job.standard.tensors(rows.pick(np.sort(index))) for index in (train, val))  # type: ignore[return-value]
+
+
+def validation_share(params: dict[str, Any]) -> float:
+    """The share of rows that all members hold out together."""
+    share = _number("validation_fraction", params["validation_fraction"])
+    if not 0 < share < 1:
+        raise ValueError(f"validation_fraction must lie between 0 and 1, got {share!r}")
+    return share
 
 
 def _strata(rows: Rows, held: int) -> NDArray[Any] | None:

@@ -171,7 +171,7 @@ class Fleet:
         """The metrics of training or validation data, where there are any."""
         if getattr(self.trainings[0], which) is None:
             return []
-        data = [t.learnt() if which == "train" else t.val for t in self.trainings]
+        data = [t.learnt() if which == "train" else t.val or () for t in self.trainings]
         meter = FleetMeter(self.combine)
         for begin in range(0, len(data[0][0]), 1024):
             rows = slice(begin, begin + 1024)
