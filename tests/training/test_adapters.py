@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import OBJECTIVES, Independent, Objective
 from dissensus.training import Recipe, Training, fit, fit_fleet
+from dissensus.training.fit_fleet import kind
 from dissensus.training.step import Trainer
 from dissensus.training.stream import Batch
 from tests.training.problems import blobs, dropout_mlp, norm_mlp, same_bits, state
@@ -80,17 +81,20 @@ def test_every_objective_takes_the_same_steps_in_both_executions(name: str) -> N
     objective, (x, y) = OBJECTIVES[name](), blobs(20, dtype=torch.float64)
     extra = torch.randn(5, 4, dtype=torch.float64) if objective.needs_disagreement else None
     sampled = objective.sample_members(3, torch.Generator().manual_seed(0))
-    if name == "adp":  # takes fewer members than classes
-        sampled = [0, 2]
-    targets = nn.functional.one_hot(y).double() if name in ("ncl", "gncl", "gat") else y
+    width = {"ncl": 4, "gat": 4, "gaussian": 2}.get(name)  # of regression targets
+    targets = y if width is None else torch.randn(20, width, dtype=torch.float64)
+
+    def make() -> nn.Module:
+        return nn.Sequential(perceptron(), nn.Linear(3, 4))
+
     ends = []
     for execution in ("stacked", "looped"):
-        ens = made(execution=execution).double()
+        ens = made(make, execution=execution).double()
         batch = Batch(x, targets, extra, None if sampled is None else list(sampled))
         settings = {"optimizer": "sgd:lr=0.1,weight_decay=0.1", "clip": 0.5}
         stepped(ens, objective, batch, 3, **settings)
         ends.append(state(ens))
-    assert not same_bits(ends[0], state(made().double()))
+    assert not same_bits(ends[0], state(made(make).double()))
     torch.testing.assert_close(ends[0], ends[1])
 
 
@@ -155,6 +159,7 @@ def test_a_fleet_trains_each_ensemble_as_if_alone(make: Callable[[], nn.Module])
         data = blobs(48, seed=number), f"augmented:beta={number / 4}", blobs(30, seed=9)
         sweep.append(Training(made(make, seed=number), *data, recipe=recipe))
     alone = [replace(training, ens=made(make, seed=n)) for n, training in enumerate(sweep)]
+    assert len({kind(training) for training in sweep} - {None}) == 1  # together
     histories = fit_fleet(sweep, progress=False)
     lengths = set()
     for one, other, history in zip(sweep, alone, histories, strict=True):
