@@ -1,18 +1,24 @@
 """Command lines on hostile files and folders: an answer or one sentence, never a traceback."""
 
 import json
+import os
 import random
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from dissensus.cli.app import app
+from dissensus.report.reader import read
 from dissensus.runs import train
 from tests.hardening import hostile
 
@@ -167,6 +173,62 @@ def test_a_hub_folder_of_a_stranger(tmp_path: Path) -> None:
     save_file({"x": torch.zeros(2)}, tmp_path / "model.safetensors")
     assert not problem("evaluate", tmp_path)
     assert not problem("predict", tmp_path, "--input", tmp_path / "x.csv", "--output", "p.csv")
+
+
+def test_a_closed_folder_is_a_note_of_the_report(
+    good_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(good_run, tmp_path / "good")
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "closed")
+    contents = read([tmp_path])
+    assert [method.name for method in contents.methods] == ["good"]
+    assert contents.notes == (f"{tmp_path / 'closed'} is left out: it cannot be opened",)
+
+
+def test_a_backbone_with_other_channels(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\ndef make():\n    return nn.Conv2d(3, 4, 3)\n"
+    )
+    x, y = np.zeros((12, 8, 8), np.uint8), np.arange(12) % 2
+    np.savez(tmp_path / "images.npz", x=x, y=y)
+    data = str(tmp_path / "images.npz")
+    words = ["--data", data, "--backbone", f"{tmp_path / 'net.py'}:make"]
+    result = CliRunner().invoke(app, ["features", *words, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert "net.py:make cannot take inputs [batch, …] =" in result.output
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on(good_run: Path, tmp_path: Path) -> None:
+    """Files of at most so many bytes stand for a disk that is full at that moment."""
+    pytest.importorskip("resource")
+    script = """
+import resource, sys
+from dissensus.cli import main
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+for most in map(int, sys.argv.pop(1).split(",")):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        main()
+    except SystemExit as stop:
+        print(most, stop.code)
+"""
+    limits = [0, 100, 400, 700, 1000, 2000, 1 << 30]
+    config, out = good_run / "config.toml", tmp_path / "run"
+    settings = ["--config", str(config), "--out", str(out), "--overwrite", "--quiet"]
+    words = ["-c", script, ",".join(map(str, limits)), "train", *settings]
+    command = [sys.executable, *words]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    ends = [line.split() for line in answer.stdout.splitlines()]
+    assert [int(most) for most, _ in ends] == limits, answer.stderr
+    assert [code for _, code in ends] == ["2"] * (len(limits) - 1) + ["0"], answer.stderr
+    errors = answer.stderr.splitlines()
+    assert len(errors) == len(limits) - 1
+    assert all(re.match("dissensus: .*(too large|written|[Ff]ull)", line) for line in errors), (
+        errors
+    )
+    assert not list(out.rglob("*.part"))
 
 
 @pytest.mark.slow

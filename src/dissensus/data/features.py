@@ -184,8 +184,17 @@ class _Run:
 
     def features(self, x: Tensor) -> NDArray[Any]:
         """The features of a batch, in float32."""
-        with torch.inference_mode():
-            outputs = self.backbone.module(self.backbone.transform(x).to(self.device))
+        inputs = self.backbone.transform(x).to(self.device)
+        try:
+            with torch.inference_mode():
+                outputs = self.backbone.module(inputs)
+        except RuntimeError as error:
+            if "memory" in str(error):
+                raise
+            raise ValueError(
+                f"{self.backbone.name} cannot take inputs [batch, …] = {tuple(inputs.shape)} "
+                f"({error}); a transform can bring images to other sizes and channels"
+            ) from error
         if not isinstance(outputs, Tensor) or outputs.ndim < 2 or len(outputs) != len(x):
             got = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise ValueError(

@@ -34,8 +34,10 @@ def replace_atomically(path: str | Path, write: Callable[[Path], object]) -> Non
             os.fsync(file.fileno())
         part.replace(path)
         _sync_folder(path.parent)
-    except BaseException:
+    except BaseException as error:
         part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = str(path)  # a full disk names no file
         raise
 
 

@@ -63,6 +63,7 @@ def write_safetensors(
     path: str | Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
 ) -> None:
     """Write ``tensors``, the header's ``metadata`` and a checksum, whole or not at all."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     flat: dict[str, Tensor] = {}
@@ -75,7 +76,10 @@ def write_safetensors(
         flat[name] = tensor
 
     def write(part: Path) -> None:
-        save_file(flat, part, metadata={**(metadata or {}), _CHECKSUM: "0" * 64})
+        try:
+            save_file(flat, part, metadata={**(metadata or {}), _CHECKSUM: "0" * 64})
+        except SafetensorError as error:  # such as a full disk
+            raise OSError(f"{path} cannot be written: {error}") from error
         _stamp(part)
 
     replace_atomically(path, write)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -79,6 +80,8 @@ class _Reader:
             self.methods.append(read_method(path, self.log))
         elif kind == "sweep":
             self.sweeps.append(read_sweep(path, self.log))
+        elif kind == "closed":
+            raise ValueError("it cannot be opened")
         else:
             self._add_record(Record(path, read_record(path)))
 
@@ -147,12 +150,17 @@ class _Reader:
 
 
 def _kind(path: Path) -> str:
-    """``"run"``, ``"sweep"``, ``"record"``, or nothing for other files and folders."""
-    if path.is_dir():
-        if (path / "config.toml").is_file():
-            return "run"
-        return "sweep" if (path / "sweep.toml").is_file() else ""
-    return "record" if path.suffix == ".json" and path.is_file() else ""
+    """``"run"``, ``"sweep"``, ``"record"``, or nothing for other files and folders.
+
+    A folder without permission to open it is ``"closed"``.
+    """
+    if not path.is_dir():
+        return "record" if path.suffix == ".json" and path.is_file() else ""
+    if not os.access(path, os.R_OK | os.X_OK):
+        return "closed"
+    if (path / "config.toml").is_file():
+        return "run"
+    return "sweep" if (path / "sweep.toml").is_file() else ""
 
 
 def _items_below(folder: Path, depth: int) -> Iterator[tuple[str, Path]]:

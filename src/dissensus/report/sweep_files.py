@@ -74,6 +74,8 @@ def read_sweep(path: Path, log: Log) -> Sweep:
         SweepLine(label, tuple(sorted(points, key=lambda point: point.x)))
         for label, points in groups.items()
     ]
+    if not lines:
+        raise ValueError(f"{summary.file.name} has no rows")
     data = Path(str(config.get("data", {}).get("name", "data"))).stem
     objective = str(config.get("training", {}).get("objective", "")).partition(":")[0]
     members = config.get("ensemble", {}).get("members", "?")
@@ -84,7 +86,7 @@ def read_sweep(path: Path, log: Log) -> Sweep:
         f"{data}, {objective}, {members} members",
         int(config.get("sweep", {}).get("repeats", 1)),
         tuple(lines),
-        _held_out(path, cells, axis, lines[0].label if lines else ""),
+        _held_out(path, cells, axis, lines[0].label),
         ", ".join(text for key in ("best.label", "chosen_by") if (text := summary.text(key))),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.files import read_safetensors
+from dissensus.files import check_types, read_safetensors
 from dissensus.records import HUB_WEIGHTS
 from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import is_hub_folder, read_config, read_hub_config
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["device_named", "load", "make_ensemble", "member_factory", "put_weights"]
 
 Config = Mapping[str, Mapping[str, Any]]
+_ENSEMBLE = {"members": int, "combine": str, "execution": str, "seed": int | None}
 Model = Callable[[], "nn.Module"] | Sequence[Callable[[], "nn.Module"]]
 
 
@@ -55,6 +56,7 @@ def load(
     hub = is_hub_folder(run)
     config: Mapping[str, Any] = read_hub_config(run) if hub else read_config(run)
     if into is None:
+        check_types(config["ensemble"], _ENSEMBLE, f"{run}: its config: ensemble")
         into = make_ensemble(config, make_member or _stored_model(config, run, trust=trust))
     if hub:
         weights, _ = read_safetensors(Path(run) / HUB_WEIGHTS)
