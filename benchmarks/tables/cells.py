@@ -107,6 +107,8 @@ def run_cells(
                 if cell in done or (table, name) in ended or split not in contender.splits:
                     continue
                 X, y = load_table(table)
+                if TABLES[table].task not in contender.tasks:
+                    continue
                 if not _is_planned(contender, len(y), split):
                     continue
                 record = run_cell(cell, contender, X, y, limit)

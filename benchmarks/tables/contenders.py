@@ -42,6 +42,7 @@ from sklearn.preprocessing import (
 
 _TREES = 200
 _MEMBERS = 10
+_TASKS = ("regression", "classification")
 _SPLITS = range(5)
 _TEXT = make_column_selector(dtype_exclude=np.number)
 _NUMBERS = make_column_selector(dtype_include=np.number)
@@ -52,7 +53,8 @@ class Contender:
     """How to make a model for a task and a seed, and on what it is run.
 
     ``residuals(model, X, y)`` returns those of training rows that the model did not see; where it
-    is None, they come from a second fit. ``package`` is what it imports.
+    is None, they come from a second fit. ``package`` is what it imports, and ``tasks`` are those
+    that it is for.
     """
 
     make: Callable[[str, int], Any]
@@ -60,6 +62,7 @@ class Contender:
     residuals: Callable[[Any, Any, Any], NDArray[np.float64]] | None = None
     splits: range = _SPLITS
     max_rows: int | None = None
+    tasks: tuple[str, ...] = _TASKS
 
     @property
     def version(self) -> str | None:
@@ -269,7 +272,24 @@ def out_of_bag(model: Any, X: Any, y: NDArray[np.float64]) -> NDArray[np.float64
 # ---- everyone -----------------------------------------------------------------------------------
 
 #: Ours, by name and parameters; the first has its defaults.
-OURS: dict[str, dict[str, Any]] = {"dissensus": {}}
+OURS: dict[str, dict[str, Any]] = {
+    "dissensus": {},
+    "dissensus-adapters": {"n_estimators": 32, "sharing": "adapters"},
+    # One validation split for all members, which those that learn together need,
+    "dissensus-common": {"validation": "common"},
+    # and with it the objectives that make members differ, or learn together.
+    "dissensus-half": {"beta": 0.5},
+    "dissensus-joint": {"beta": 1.0},
+    "dissensus-ncl": {"objective": "ncl:strength=0.5"},
+    "dissensus-jsd": {"objective": "jsd:strength=0.5"},
+    "dissensus-ldr": {"objective": "ldr"},
+}
+#: Objectives that are for one task.
+ONE_TASK = {
+    "dissensus-ncl": ("regression",),
+    "dissensus-jsd": ("classification",),
+    "dissensus-ldr": ("classification",),
+}
 
 CONTENDERS = {
     "hgb": Contender(_hgb),
@@ -280,6 +300,9 @@ CONTENDERS = {
     "mlp": Contender(_perceptron),
     "bagged_mlps": Contender(_bagging, residuals=out_of_bag),
     "catboost": Contender(CatBoost, "catboost"),
-    **{name: Contender(_ours(p), "dissensus") for name, p in OURS.items()},
+    **{
+        name: Contender(_ours(parameters), "dissensus", tasks=ONE_TASK.get(name, _TASKS))
+        for name, parameters in OURS.items()
+    },
     "tabm": Contender(TabM, "tabm", splits=range(2), max_rows=6000),
 }

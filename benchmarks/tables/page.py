@@ -22,6 +22,7 @@ from benchmarks.tables.ranking import Comparison, Measure, compare, per_table, v
 from benchmarks.tables.sources import PARTS, TABLES
 from dissensus.files import write_text
 from dissensus.papers.page import markdown_table
+from dissensus.papers.statistics import bootstrap_interval
 from dissensus.plots import Panel, Plot, Series, save
 
 LABELS = {
@@ -54,7 +55,8 @@ def page_text(records: list[Record]) -> str:
     lines = [*_head(records), *_goals(records), *_ranks(records)]
     for measure in MEASURES:
         lines += _ratios(records, measure)
-    lines += [*_ours(records), *_partial(records), *_coverage(records), *_costs(records)]
+    lines += [*_ours(records), *_diversity(records), *_partial(records), *_coverage(records)]
+    lines += _costs(records)
     return "\n".join([*lines, *_unfinished(records), *_method(records)]) + "\n"
 
 
@@ -247,6 +249,42 @@ def _pairwise(records: list[Record]) -> list[str]:
     header = ["against", "tables", "error: won / lost", "by more than 5%"]
     header += ["NLL or CRPS: won / lost", "by more than 5%"]
     return [*markdown_table(header, rows), ""]
+
+
+#: Members that all hold out the same rows, as those that learn together must.
+_BASE = "dissensus-common"
+
+
+def _diversity(records: list[Record]) -> list[str]:
+    """Our variants against members that are like them but learn independently."""
+    rows = []
+    for name, parameters in OURS.items():
+        if name in (OUR_NAME, _BASE):
+            continue
+        row = [_label(name), ", ".join(f"`{key}={value!r}`" for key, value in parameters.items())]
+        pairs = [compare(records, m, [_BASE, name], run_tables(records)) for m in MEASURES]
+        if len(pairs[0].tables) < 5:
+            continue
+        row.append(str(len(pairs[0].tables)))
+        for pair in pairs:
+            logs = np.log(pair.values[:, 1] / pair.values[:, 0])
+            mean = bootstrap_interval(logs, lambda values: float(values.mean()))
+            low, middle, high = (100 * np.expm1(v) for v in (mean.low, mean.mean, mean.high))
+            row.append(f"{middle:+.1f}% [{low:+.1f}, {high:+.1f}]")
+        rows.append(row)
+    if not rows:
+        return []
+    header = ["variant", "parameters", "tables", "error", "NLL or CRPS"]
+    return [
+        "## Does diversity help here?",
+        "",
+        f"Each variant against `{_BASE}`, whose members learn independently and hold out the same "
+        "rows: the change of the geometric mean over tables, with its 95% interval; below 0 is "
+        "better.",
+        "",
+        *markdown_table(header, rows),
+        "",
+    ]
 
 
 def _partial(records: list[Record]) -> list[str]:

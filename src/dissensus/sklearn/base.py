@@ -98,7 +98,7 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         early_stopping: bool = True,
         validation: str = "auto",
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 16,
+        n_iter_no_change: int = 10,
         warm_start: bool = False,
         random_state: Any = None,
         device: str = "cpu",

@@ -70,7 +70,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         early_stopping: bool = True,
         validation: str = "auto",
         validation_fraction: float = 0.1,
-        n_iter_no_change: int = 16,
+        n_iter_no_change: int = 10,
         class_weight: Mapping[Any, float] | str | None = None,
         warm_start: bool = False,
         random_state: Any = None,
