@@ -11,10 +11,12 @@ from torch.func import functional_call, stack_module_state, vmap
 from dissensus.models import (
     MODELS,
     InputNormalize,
+    ScaledLinear,
     make_factory,
     resnet18,
     resnet20,
     resnet34,
+    table_mlp,
     vgg,
 )
 
@@ -255,3 +257,39 @@ def test_cnn_states_its_smallest_image_rightly(padding: int) -> None:
                 make_factory("cnn", (1, size, size), 2, padding=padding)
         else:
             assert make_factory("cnn", (1, size, size), 2, padding=padding)()(x).shape == (2, 2)
+
+
+def test_a_scaled_layer_has_gains_that_learn_faster() -> None:
+    """First and second derivatives; one AdamW step moves a gain ``rate`` times a weight's way."""
+    layer = ScaledLinear(3, 2, rate=4.0).double()
+    x = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    plain = nn.functional.linear(x, layer.weight, layer.bias)
+    torch.testing.assert_close(layer(x), plain)
+
+    def call(x: Tensor, *parameters: Tensor) -> Tensor:
+        names = [name for name, _ in layer.named_parameters()]
+        result: Tensor = functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
+        return result.square()
+
+    inputs = (x.requires_grad_(), *(p.detach().requires_grad_() for p in layer.parameters()))
+    assert torch.autograd.gradcheck(call, inputs)
+    assert torch.autograd.gradgradcheck(call, inputs)
+    layer(x).square().sum().backward()
+    torch.optim.AdamW(layer.parameters(), lr=0.01, weight_decay=0.0).step()
+    torch.testing.assert_close(
+        (layer.rate * layer.gain - 1).abs(), torch.full((3,), 0.04).double(), rtol=1e-4, atol=0.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings", "text"),
+    [
+        ((2, 3), {}, r"table_mlp takes rows of a table, got input_shape \(2, 3\)"),
+        ((3,), {"rate": 0.0}, "rate must be above 0, got 0.0"),
+    ],
+)
+def test_a_perceptron_for_tables_takes_tables(
+    shape: tuple[int, ...], settings: dict[str, float], text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        table_mlp(shape, 2, **settings)

@@ -135,6 +135,30 @@ def test_the_whole_recipe_counts(settings: dict[str, object]) -> None:
     assert_same(ours, fit_fleet(ours, progress=False), others)
 
 
+@pytest.mark.parametrize("exact_train", [False, True])
+def test_parts_of_one_data_set_are_picked_by_their_rows(exact_train: bool) -> None:
+    """As if each had been trained on its rows alone; they share the memory of all."""
+    x, y, weights = *data(0, 90, 4), torch.linspace(0.5, 2, 90)
+    parts = [torch.randperm(90, generator=torch.Generator().manual_seed(n))[:71] for n in range(3)]
+    ours, others = (
+        [
+            replace(training, train=(x, y, weights), rows=rows)
+            for training, rows in zip(
+                sweep("independent", 3, exact_train=exact_train, epochs=3), parts, strict=True
+            )
+        ]
+        for _ in range(2)
+    )
+    assert [len(training) for training in ours] == [71] * 3
+    assert len({kind(training) for training in ours}) == 1
+    others = [replace(training, train=training.learnt(), rows=None) for training in others]
+    assert_same(ours[:2], fit_fleet(ours[:2], progress=False), others[:2])
+    assert_same(ours[2:], fit_fleet(ours[2:], progress=False), others[2:])  # alone, by fit
+    for rows in (torch.arange(0), torch.tensor([90]), torch.tensor([-1]), torch.tensor([0.5])):
+        with pytest.raises(ValueError, match="rows must be numbers of rows of train, int64"):
+            replace(ours[0], rows=rows)
+
+
 def test_networks_without_an_engine_go_through_vmap() -> None:
     ours, others = (sweep("augmented:beta={}", 3, make=Residual) for _ in range(2))
     fleet = Fleet(ours)

@@ -113,6 +113,8 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         return {}
 
     def _learn_targets(self, y: NDArray[Any], kept: NDArray[np.bool_]) -> tuple[NDArray[Any], int]:
+        if y.dtype == object and np.equal(y, None).any():
+            raise ValueError("y holds None, a missing label; leave these rows out")
         check_classification_targets(y)
         if hasattr(self, "classes_"):
             self._known_targets(y[kept])  # raises for another class

@@ -26,6 +26,9 @@ __all__ = ["Floats", "Rows", "Standard", "array_columns", "check_weights", "fram
 
 Floats = NDArray[np.float64]
 
+#: The least standard deviation of a target whose squares are still exact.
+_LEAST = 1e-150
+
 
 def check_weights(sample_weight: Any, rows: int) -> Floats:
     """``sample_weight`` as floats ``[rows]``; ones where there are none."""
@@ -97,15 +100,7 @@ class Standard:
     @classmethod
     def fit(cls, rows: Rows, scaled: NDArray[np.bool_]) -> Standard:
         """Learn it from training rows; labels (integers) stay as they are."""
-        targets = None
-        if rows.y.ndim == 2:
-            all_columns = np.ones(rows.y.shape[1], dtype=bool)
-            with np.errstate(over="ignore", invalid="ignore"):
-                targets = Scaler.fit(rows.y, all_columns, weights=rows.weights)
-            if not np.isfinite(targets.scale).all():
-                raise ValueError(
-                    f"y holds {np.abs(rows.y).max():g}, too large to be squared; rescale y"
-                )
+        targets = _scaler_of(rows.y, rows.weights) if rows.y.ndim == 2 else None
         return cls(Encoder.fit(rows.x, scaled, rows.weights), targets)
 
     def inputs(self, x: Floats, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -126,6 +121,21 @@ class Standard:
         if (rows.weights == rows.weights[0]).all():
             return self.inputs(rows.x), y
         return self.inputs(rows.x), y, torch.from_numpy(rows.weights / rows.weights.mean()).float()
+
+
+def _scaler_of(y: Floats, weights: Floats) -> Scaler:
+    """Mean and deviation of targets, in whatever units; constant ones have a deviation of 1."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        mean = np.average(y, 0, weights)
+        deviation = np.sqrt(np.average((y - mean) ** 2, 0, weights))
+        rounding = 1e-12 * np.abs(y).max(0)
+        varied = y.max(0) - y.min(0) > rounding
+    scale = np.where(varied, deviation, np.maximum(1.0, rounding))
+    fits = np.isfinite(mean) & (scale > _LEAST) & (scale < 1 / _LEAST)
+    if not fits.all():
+        largest = np.abs(y[:, ~fits]).max()
+        raise ValueError(f"y holds {largest:g}, whose square is beyond float64; rescale y")
+    return Scaler(np.zeros(len(mean), dtype=bool), mean, mean, scale)
 
 
 def pad(parts: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:

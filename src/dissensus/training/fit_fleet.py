@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
@@ -63,6 +64,11 @@ class Training:
                 "train and val must be two tensors (x, y) of one length, at least 1; for a "
                 "DataLoader use fit"
             )
+        if self.rows is not None and not _rows_of(self.rows, len(self.train[0])):
+            raise ValueError(
+                f"rows must be numbers of rows of train, int64 [count] from 0 to "
+                f"{len(self.train[0]) - 1}, at least one, got {self.rows}"
+            )
         if len(self.train) == 3 and self.objective.needs_disagreement:  # type: ignore[union-attr]
             raise ValueError("objectives with unlabelled data take no example weights")
         if self.val is None and (self.recipe.patience or self.recipe.freeze_patience):
@@ -74,6 +80,12 @@ def _pair(data: Any) -> bool:
         return False
     pair, _ = split_weights(data)
     return len(pair) == 2 and len(pair[0]) == len(pair[1]) > 0
+
+
+def _rows_of(rows: Any, count: int) -> bool:
+    if not isinstance(rows, Tensor) or rows.dtype != torch.int64 or rows.ndim != 1:
+        return False
+    return len(rows) > 0 and int(rows.min()) >= 0 and int(rows.max()) < count
 
 
 def fit_fleet(
