@@ -13,7 +13,7 @@ import dissensus as ds
 from dissensus.ensemble.adapters import kinds_of
 from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.stack import tensors_of
-from dissensus.models import make_factory
+from dissensus.models import make_factory, table_mlp
 from tests.ensemble import networks
 from tests.ensemble.test_engine import NETWORKS, inputs
 
@@ -42,6 +42,7 @@ def apart(ens: ds.Ensemble) -> ds.Ensemble:
 # ---- how members start ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # its import is
 def test_members_start_as_in_tabm() -> None:
     """Its package as the reference: kinds and start of layers, and outputs of the same weights."""
     tabm = pytest.importorskip("tabm")
@@ -76,6 +77,23 @@ def test_a_member_starts_the_same_whatever_their_number() -> None:
     assert torch.equal(few(x), many(x, members=[0, 1]))
     other = ds.Ensemble(networks.mlp, 2, seed=4, sharing="adapters")
     assert not torch.equal(few.stack[0].r, other.stack[0].r)  # type: ignore[index,union-attr]
+
+
+@pytest.mark.parametrize("gains", [False, True])
+def test_members_differ_where_inputs_come_in_and_outputs_go_out(gains: bool) -> None:
+    """Signs, or gains c r with signs, at the first layer, an own last layer; the rest is alike."""
+    named = ("table_mlp", {"rate": 4.0}) if gains else ("mlp", {})
+    make = make_factory(named[0], (9,), 3, hidden=(6, 5), **named[1])
+    ens = ds.Ensemble(make, 4, sharing="adapters")
+    first, second, last = (m for m in ens.stack.modules() if hasattr(m, "bias"))  # type: ignore[union-attr]
+    assert set(first.r.flatten().tolist()) == ({-0.25, 0.25} if gains else {-1.0, 1.0})
+    for tensor in (first.s, second.r, second.s):
+        assert set(tensor.flatten().tolist()) == {1.0}
+    for layer in (first, second):
+        assert layer.shared.shape[0] == len(layer.bias.unique(dim=0)) == 1
+    assert len(last.weight.unique(dim=0)) == len(first.r.unique(dim=0)) == 4
+    kinds = [kind for name, kind in kinds_of(ens.stack).items() if name.endswith(".r")]  # type: ignore[arg-type]
+    assert kinds == ["own" if gains else "adapters", "adapters"]  # gains decay
 
 
 # ---- outputs and gradients -----------------------------------------------------------------------
@@ -184,11 +202,12 @@ def test_forward_has_second_derivatives() -> None:
     "make",
     [
         networks.mlp,
+        lambda: table_mlp((4,), 3, hidden=(6, 5)),
         networks.layer_norm_mlp,
         networks.batch_norm_mlp,
         lambda: networks.Wrapped(networks.mlp()),
     ],
-    ids=["engine", "norm", "batch norm", "vmap"],
+    ids=["engine", "gains", "norm", "batch norm", "vmap"],
 )
 def test_executions_members_and_parts_agree(make: Callable[[], nn.Module]) -> None:
     ens, looped = made(make, 4, "stacked"), made(make, 4, "looped")

@@ -12,6 +12,9 @@ last layer is not shared but each member's own, drawn with its seed. So members 
 their inputs come in and where their outputs go out, and begin with the same features in between.
 TabM found this start better than random signs everywhere, which BatchEnsemble has.
 
+A ``ScaledLinear``, which has a gain for each input, shares its weight in the same way: its gains
+are ``r``, times their rate ``c`` (1 elsewhere), and decay with the weights as they do there.
+
 Everything else with parameters (norms, convolutions, embeddings) is each member's own, as it is
 in an ensemble that shares nothing. In a stack of ``members``, a tensor of each member's own is
 ``[members, …]`` and a shared weight is ``[1, …]``, in a fleet ``[ensembles, …]``.
@@ -21,12 +24,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dissensus.ensemble.stack import hooked, like, places_of, rebuild, stack_modules
+from dissensus.models.layers import ScaledLinear
 
 __all__ = ["SHARINGS", "AdaptedLinear", "kinds_of", "rows_of", "separate", "share"]
 
@@ -39,33 +44,36 @@ class AdaptedLinear(nn.Module):
 
     bias: nn.Parameter | None
 
-    def __init__(self, shared: Tensor, r: Tensor, s: Tensor, bias: Tensor | None) -> None:
+    def __init__(
+        self, shared: Tensor, r: Tensor, s: Tensor, bias: Tensor | None, rate: float | None = None
+    ) -> None:
         super().__init__()
         self.shared, self.r, self.s = map(nn.Parameter, (shared, r, s))
+        self.gains, self.rate = rate is not None, 1.0 if rate is None else rate
         self.bias = None if bias is None else nn.Parameter(bias)
         self.out_features, self.in_features = shared.shape[-2:]
 
     @property
     def weight(self) -> Tensor:
-        """``W ∘ s rᵀ``, the weight of a member, or of each of some, for one of each ``r``."""
-        return self.shared * self.s[..., :, None] * self.r[..., None, :]
+        """``W ∘ s (c r)ᵀ``, the weight of a member, or of each of some, for one of each ``r``."""
+        return self.shared * self.s[..., :, None] * (self.rate * self.r[..., None, :])
 
     def forward(self, x: Tensor) -> Tensor:
-        """``((x ∘ r) Wᵀ) ∘ s + b`` of one member."""
-        scaled = functional.linear(x * self.r, self.shared) * self.s
+        """``((x ∘ c r) Wᵀ) ∘ s + b`` of one member."""
+        scaled = functional.linear(x * (self.rate * self.r), self.shared) * self.s
         return scaled if self.bias is None else scaled + self.bias
 
     def extra_repr(self) -> str:
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
-            f"bias={self.bias is not None}"
+            f"bias={self.bias is not None}" + (f", rate={self.rate:g}" if self.gains else "")
         )
 
 
 def share(modules: Sequence[nn.Module], seeds: Sequence[int]) -> nn.Module:
     """The stack of ``modules`` with shared linear layers; ``seeds`` draw the members' signs."""
     stack = stack_modules(modules)
-    layers = [layer for layer in stack.modules() if type(layer) is nn.Linear]
+    layers = [layer for layer in stack.modules() if _is_linear(layer)]
     tied = Counter(places_of(stack).values())
     names = {id(tensor): name for name, tensor in stack.named_parameters()}
     shared = [
@@ -78,10 +86,16 @@ def share(modules: Sequence[nn.Module], seeds: Sequence[int]) -> nn.Module:
             "sharing='adapters' shares the weights of every nn.Linear but the last, and "
             f"{type(stack).__name__} has none to share; use sharing=None"
         )
-    signs = torch.stack([_random_signs(shared[0].in_features, seed) for seed in seeds])
+    inputs = shared[0].weight.shape[-1]
+    signs = torch.stack([_random_signs(inputs, seed) for seed in seeds])
     for layer in shared:
         _replace(stack, layer, _adapt(layer, signs if layer is shared[0] else None))
     return stack
+
+
+def _is_linear(layer: nn.Module) -> TypeGuard[nn.Linear | ScaledLinear]:
+    """Whether it is such a layer itself; one derived from it may do anything."""
+    return type(layer) in (nn.Linear, ScaledLinear)
 
 
 def _random_signs(count: int, seed: int) -> Tensor:
@@ -89,12 +103,15 @@ def _random_signs(count: int, seed: int) -> Tensor:
     return torch.randint(2, (count,), generator=generator) * 2.0 - 1.0
 
 
-def _adapt(layer: nn.Linear, signs: Tensor | None) -> AdaptedLinear:
+def _adapt(layer: nn.Linear | ScaledLinear, signs: Tensor | None) -> AdaptedLinear:
     weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
     r, s = (weight.new_ones(len(weight), size) for size in (weight.shape[2], weight.shape[1]))
+    rate = None
+    if isinstance(layer, ScaledLinear):
+        r, rate = layer.gain.detach(), layer.rate
+    r = r.clone() if signs is None else r * signs.to(r)
     start = None if bias is None else bias[:1].expand_as(bias).clone()
-    adapted = AdaptedLinear(weight[:1].clone(), r if signs is None else signs.to(r), s, start)
-    return adapted.train(layer.training)
+    return AdaptedLinear(weight[:1].clone(), r, s, start, rate).train(layer.training)
 
 
 def _replace(stack: nn.Module, layer: nn.Module, other: nn.Module) -> None:
@@ -106,12 +123,16 @@ def _replace(stack: nn.Module, layer: nn.Module, other: nn.Module) -> None:
 
 
 def kinds_of(stack: nn.Module) -> dict[str, str]:
-    """The kind of every parameter: ``shared``, ``adapters`` (``r`` and ``s``) or ``own``."""
+    """The kind of every parameter: ``shared``, ``adapters`` (``r`` and ``s``) or ``own``.
+
+    ``adapters`` do not decay; gains do, as they do in members that share nothing.
+    """
     kinds = dict.fromkeys((name for name, _ in stack.named_parameters()), "own")
     for prefix, module in stack.named_modules():
         if isinstance(module, AdaptedLinear):
             kinds[f"{prefix}.shared"] = "shared"
-            kinds[f"{prefix}.r"] = kinds[f"{prefix}.s"] = "adapters"
+            kinds[f"{prefix}.s"] = "adapters"
+            kinds[f"{prefix}.r"] = "own" if module.gains else "adapters"
     return kinds
 
 
@@ -136,8 +157,14 @@ def separate(stack: nn.Module, members: Sequence[int]) -> nn.Module:
     return apart
 
 
-def _plain(layer: AdaptedLinear) -> nn.Linear:
-    linear = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, "meta")
-    linear.weight = nn.Parameter(layer.weight.detach())
+def _plain(layer: AdaptedLinear) -> nn.Linear | ScaledLinear:
+    linear: nn.Linear | ScaledLinear
+    if layer.gains:
+        linear = ScaledLinear(layer.in_features, layer.out_features, layer.rate)
+        linear.weight = nn.Parameter((layer.shared * layer.s[..., None]).detach())
+        linear.gain = layer.r
+    else:
+        linear = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, "meta")
+        linear.weight = nn.Parameter(layer.weight.detach())
     linear.bias = layer.bias  # type: ignore[assignment]
     return linear.train(layer.training)

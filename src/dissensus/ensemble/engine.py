@@ -20,15 +20,8 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from dissensus.ensemble.adapters import AdaptedLinear
-from dissensus.ensemble.operations import (
-    ELEMENTWISE,
-    OPERATIONS,
-    GradientBuffers,
-    Memory,
-    Step,
-    Tensors,
-    Values,
-)
+from dissensus.ensemble.buffers import GradientBuffers, Memory, Tensors, Values
+from dissensus.ensemble.operations import ELEMENTWISE, OPERATIONS, Step
 from dissensus.ensemble.stack import hooked, places_of
 from dissensus.models.layers import ScaledLinear
 

@@ -7,18 +7,18 @@ ensemble differ, they share a value, and its first axis counts ensembles.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from dissensus.ensemble.adapters import AdaptedLinear
+from dissensus.ensemble.buffers import GradientBuffers, Tensors, Values
 from dissensus.models.layers import ScaledLinear
 
-__all__ = ["ELEMENTWISE", "OPERATIONS", "GradientBuffers", "Operation", "Step", "Tensors"]
+__all__ = ["ELEMENTWISE", "OPERATIONS", "Operation", "Step"]
 
-Tensors = Mapping[str, Tensor]
 Saved = tuple[Any, ...]
 Back = tuple[Tensor | None, ...]
 aten = torch.ops.aten
@@ -34,72 +34,6 @@ class Step(NamedTuple):
     name: str = ""  # prefix of the module's parameters, name of a scale, index of a token
     shared: bool = False  # whether the members of an ensemble share the first input
     in_place: bool = False  # whether the first input may be overwritten
-
-
-_SMALL = 1 << 15  # numbers; the C library asks the system for pieces of 128 KB and more
-
-
-class Memory:
-    """Memory that every pass takes in the same order; fresh memory would be cleared each time."""
-
-    def __init__(self) -> None:
-        self.pieces: list[Tensor] = []
-        self.taken = 0
-
-    def take(self, like: Tensor, *shape: int) -> Tensor | None:
-        """Where to write a value of this shape and the type of ``like``, ``out=`` of an operation.
-
-        None, for memory of torch's own, where it is so small that the system keeps it anyway.
-        """
-        number, size = self.taken, math.prod(shape)
-        self.taken += 1
-        if size < _SMALL:
-            return None
-        while number >= len(self.pieces):
-            self.pieces.append(like.new_empty(0))
-        piece = self.pieces[number]
-        if piece.numel() < size or piece.dtype != like.dtype or piece.device != like.device:
-            piece = self.pieces[number] = like.new_empty(size)
-        return piece[:size].view(shape)
-
-
-class Values(dict[str, Tensor]):
-    """The values of one pass by name; ``memory`` for them where torch does not record the pass."""
-
-    memory: Memory | None = None
-
-    def take(self, like: Tensor, *shape: int) -> Tensor | None:
-        """As :meth:`Memory.take`, or None."""
-        return None if self.memory is None else self.memory.take(like, *shape)
-
-
-class GradientBuffers:
-    """Gradients of ``tensors`` by name, in memory that is reused from step to step.
-
-    Fresh memory for the gradients of all members would be cleared page by page at each step.
-    """
-
-    def __init__(self) -> None:
-        self.tensors: Tensors = {}
-        self.memory: dict[str, Tensor] = {}
-        self.gradients: dict[str, Tensor] = {}
-        self.scratch = Memory()  # for values
-
-    def add_product(self, name: str, a: Tensor, b: Tensor) -> None:
-        """Add the batched matrix product ``a b`` to the gradient of ``name``, in any shape."""
-        shape = torch.Size((a.shape[0], a.shape[1], b.shape[2]))
-        if name in self.gradients:  # the layer is used twice
-            self.gradients[name].view(shape).baddbmm_(a, b)
-            return
-        memory = self.memory.get(name)
-        if memory is None or memory.numel() != shape.numel() or memory.dtype != a.dtype:
-            memory = self.memory[name] = a.new_empty(shape)
-        self.gradients[name] = torch.bmm(a, b, out=memory.view(shape))
-
-    def add(self, name: str, value: Tensor) -> None:
-        """Add ``value`` to the gradient of ``name``."""
-        before = self.gradients.get(name)
-        self.gradients[name] = value if before is None else before + value
 
 
 class Operation(NamedTuple):
@@ -254,7 +188,7 @@ def _scale_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers
 def _adapted(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved]:
     shared, r, s = (tensors[step.name + key] for key in ("shared", "r", "s"))
     bias, x = tensors.get(step.name + "bias"), _own(values[step.inputs[0]], len(r))
-    z = torch.mul(x, _along(r, x), out=values.take(x, *x.shape))
+    z = torch.mul(x, _along(_gains(step, r), x), out=values.take(x, *x.shape))
     joined, width = _joined(z, len(shared)), shared.shape[1]
     place = values.take(x, *joined.shape[:2], width)
     u = torch.bmm(joined, shared.mT, out=place).view(*z.shape[:-1], width)
@@ -277,8 +211,15 @@ def _adapted_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffe
     buffers.add_product(step.name + "shared", at_u.mT, joined)
     at_z = torch.bmm(at_u, shared, out=buffers.scratch.take(z, *joined.shape)).view(z.shape)
     product = torch.mul(at_z, x, out=buffers.scratch.take(x, *x.shape))
-    buffers.add(step.name + "r", _total(product, r))
-    return (None if step.shared else at_z.mul_(_along(r, at_z)),)
+    buffers.add(step.name + "r", _gains(step, _total(product, r)))
+    return (None if step.shared else at_z.mul_(_along(_gains(step, r), at_z)),)
+
+
+def _gains(step: Step, r: Tensor) -> Tensor:
+    """``c r``: what multiplies the inputs, or from its gradient that of ``r``."""
+    assert isinstance(step.module, AdaptedLinear)
+    rate = step.module.rate
+    return r if rate == 1 else rate * r
 
 
 def _joined(values: Tensor, ensembles: int) -> Tensor:

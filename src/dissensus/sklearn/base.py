@@ -108,7 +108,7 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
 
         ``n_estimators``, ``hidden_layer_sizes``, ``sharing``
             How many members, the sizes of their hidden layers, and whether members share weights:
-            with ``sharing="adapters"`` those of hidden layers, as in TabM (:class:`.Ensemble`).
+            with ``sharing="adapters"`` all but the last layer's, as in TabM (:class:`.Ensemble`).
         ``objective``
             The training objective: a name such as ``"ldr:strength=2"``, or an object of
             ``dissensus.objectives``. ``"independent"`` is the plain deep ensemble.
