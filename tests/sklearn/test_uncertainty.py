@@ -310,3 +310,66 @@ def test_without_held_out_rows_intervals_say_what_to_do() -> None:
         with pytest.raises(ValueError, match="held out none; fit it with validation='members'"):
             call()
     assert set(model.evaluate(X, X[:, 0]).measures) == {"rmse", "r2"}
+
+
+# ---- fitted, with folds that members held out ---------------------------------------------------
+
+
+def heteroscedastic(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Noise that only the first column tells of."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-1, 1, (rows, 2))
+    return X, X[:, 1] + np.where(X[:, 0] > 0, 1.0, 0.1) * rng.normal(size=rows)
+
+
+SMALL: dict[str, Any] = {"n_estimators": 4, "hidden_layer_sizes": 16, "max_iter": 40}
+
+
+def test_gaussian_members_of_an_estimator_know_where_the_noise_is() -> None:
+    X, y = heteroscedastic(400)
+    new, truth = heteroscedastic(1000, seed=1)
+    loud = new[:, 0] > 0
+    widths = {}
+    for loss in ("mse", "gaussian"):
+        model = DiverseRegressor(**SMALL, loss=loss, random_state=0).fit(X, 10 * y)
+        found = model.predict_interval(new)
+        inside = (found[:, 0] <= 10 * truth) & (10 * truth <= found[:, 1])
+        assert inside.mean() == pytest.approx(0.9, abs=0.04)
+        widths[loss] = (found[:, 1] - found[:, 0]).mean()
+    assert widths["gaussian"] < 0.8 * widths["mse"]
+    assert model.member_outputs(new).shape == (4, 1000, 1)
+    noise = model.predict_std(new, "noise")
+    assert np.median(noise[loud]) == pytest.approx(10.0, rel=0.3)
+    assert np.median(noise[~loud]) < 4.0
+    assert np.sqrt(np.mean((model.predict(new) - 10 * new[:, 1]) ** 2)) < 2.5
+    assert model.held_out_.noise.shape == model.held_out_.outputs.shape
+    assert model.evaluate(new, 10 * truth)["r2"] == pytest.approx(model.score(new, 10 * truth))
+    back = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(back.predict_interval(new), found)
+
+
+@pytest.mark.parametrize("settings", [{"validation": "common"}, {"early_stopping": False}])
+def test_gaussian_members_go_with_every_way_to_validate(settings: dict[str, Any]) -> None:
+    X, y = heteroscedastic(200)
+    both = np.column_stack([y, -y])
+    model = DiverseRegressor(**SMALL | {"max_iter": 3}, objective="gaussian", **settings)
+    model.fit(X, both)
+    assert model.predict(X).shape == model.predict_std(X, "noise").shape == (200, 2)
+    if model.held_out_ is None:
+        assert not settings["early_stopping"]
+    else:
+        assert model.predict_interval(X).shape == (200, 2, 2)
+    model.partial_fit(X, both)
+    assert model.predict_std(X).shape == (200, 2)
+
+
+def test_gaussian_members_are_refused_where_they_make_no_sense() -> None:
+    X, y = heteroscedastic(40)
+    with pytest.raises(ValueError, match="loss='gaussian' trains members independently, by obj"):
+        DiverseRegressor(loss="gaussian", objective="ncl").fit(X, y)
+    with pytest.raises(ValueError, match="beta goes with objective='independent' or 'augmented'"):
+        DiverseRegressor(loss="gaussian", beta=0.5).fit(X, y)
+    with pytest.raises(ValueError, match="DiverseRegressor: loss must be"):
+        DiverseRegressor(loss="huber").fit(X, y)
+    with pytest.raises(ValueError, match="'gaussian' is an objective for regression, and this is"):
+        DiverseClassifier(objective="gaussian").fit(X, y > 0)

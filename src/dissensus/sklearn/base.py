@@ -20,7 +20,7 @@ from dissensus.decomposition import Decomposition, decompose
 from dissensus.detection import default_score
 from dissensus.diagnostics import Diagnosis, diagnose
 from dissensus.ensemble import Ensemble
-from dissensus.objectives import Independent, Objective
+from dissensus.objectives import Gaussian, Independent, Objective
 from dissensus.scores import parse as parse_score
 from dissensus.sklearn.fold_members import LEAST_ROWS, mean_history, train_folds
 from dissensus.sklearn.held_out import HeldOut
@@ -40,6 +40,7 @@ from dissensus.sklearn.trainings import (
     judge_folds,
     make_trainings,
     objective_of,
+    outputs_each,
     train_once,
     with_beta,
 )
@@ -85,6 +86,7 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         hidden_layer_sizes: int | Sequence[int] = (64, 64),
         sharing: str | None = None,
         objective: str | Objective = "independent",
+        loss: str = "mse",
         beta: float | str | None = None,
         betas: Sequence[float] = BETAS,
         cv: Any = 5,
@@ -112,6 +114,9 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         ``objective``
             The training objective: a name such as ``"ldr:strength=2"``, or an object of
             ``dissensus.objectives``. ``"independent"`` is the plain deep ensemble.
+        ``loss``
+            Of a regression: ``"mse"``, or ``"gaussian"`` for members that predict a variance of
+            their own beside each target (``dissensus.objectives.Gaussian``).
         ``beta``, ``betas``, ``cv``
             β of ``(1 − β) mean ERR + β ERR`` (``Augmented``): None leaves the objective as it is, a
             number in [0, 1] is taken, ``"auto"`` takes the smallest of ``betas`` whose error in
@@ -144,6 +149,7 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         self.hidden_layer_sizes = hidden_layer_sizes
         self.sharing = sharing
         self.objective = objective
+        self.loss = loss
         self.beta = beta
         self.betas = betas
         self.cv = cv
@@ -198,7 +204,7 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
             self.__dict__.pop(earlier, None)
         rows, original = self._rows(X, y, sample_weight)
         seed = self._seed()
-        objective = objective_of(self.objective, self._loss)
+        objective = self._make_objective()
         if self.beta is not None:
             self.beta_ = self._choose_beta(objective, rows, original, seed)
             objective = with_beta(objective, self.beta_)
@@ -222,7 +228,7 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         check_choice(type(self).__name__, "validation", self.validation, VALIDATIONS)
         if not self.early_stopping or self.validation == "common":
             return False
-        independent = isinstance(objective, Independent)
+        independent = isinstance(objective, Independent | Gaussian)
         own_rows = self.shuffle != "shared" or self.bootstrap
         obstacles = {
             f"members learn together by {objective.spec()!r}": not independent,
@@ -242,7 +248,7 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         self.standard_ = Standard.fit(rows, self.columns_.scaled)
         job = Job(rows, objective, self.standard_)
         combine, params = combination(objective, self._loss), self.get_params(deep=False)
-        trained = train_folds(job, self.n_outputs_, combine, seed, params)
+        trained = train_folds(job, self.n_outputs_ * outputs_each(objective), combine, seed, params)
         self.held_out_, self.histories_ = trained.held_out, trained.histories
         self.history_ = mean_history(trained.histories)
         for record in self.history_.epochs if self.verbose else ():
@@ -255,16 +261,24 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
             return None
         ens = training.ens.double().eval()
         x, y, *weights = (tensor.double().cpu() for tensor in training.val)
-        outputs = self.standard_.in_units(predict(ens.cpu(), x).outputs)
+        raw = predict(ens.cpu(), x).outputs
+        outputs, noise = self.standard_.in_units(raw), self.standard_.noise(raw)
         members = torch.arange(ens.members)[:, None].expand(-1, len(x))
         targets = y.long() if self.standard_.y is None else self.standard_.in_units(y)
         weight = weights[0] if weights else torch.ones(len(x), dtype=torch.float64)
-        return HeldOut(outputs, targets, weight, members, ens.members)
+        return HeldOut(outputs, targets, weight, members, ens.members, noise)
+
+    def _make_objective(self) -> Objective:
+        """The objective, for the loss of this kind of estimator."""
+        if self._loss != "mse":
+            return objective_of(self.objective, self._loss)
+        check_choice(type(self).__name__, "loss", self.loss, ("mse", "gaussian"))
+        return objective_of(self.objective, self.loss)
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """One pass over the rows, from the weights and the optimiser's moments of the last one."""
         rows, _ = self._rows(X, y, sample_weight)
-        objective = objective_of(self.objective, self._loss)
+        objective = self._make_objective()
         if self.beta is not None:
             self.beta_ = float(self.beta)  # a number: see takes_pieces
             objective = with_beta(objective, self.beta_)
@@ -336,7 +350,8 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
     ) -> list[Training]:
         combine = combination(jobs[0].objective, self._loss)
         params = self.get_params(deep=False)
-        return make_trainings(jobs, self.n_outputs_, combine, seed, params | changes, start)
+        outputs = self.n_outputs_ * outputs_each(jobs[0].objective)
+        return make_trainings(jobs, outputs, combine, seed, params | changes, start)
 
     def _choose_beta(self, objective: Objective, rows: Rows, original: Rows, seed: int) -> float:
         if not isinstance(self.beta, str):
@@ -384,9 +399,14 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
 
         Logits, or in regression predictions in the units of the target.
         """
+        return self._outputs_and_noise(X)[0]
+
+    def _outputs_and_noise(self, X: Any) -> tuple[Tensor, Tensor | None]:
+        """The members' outputs and, of Gaussian members, the variances that they predict."""
         check_is_fitted(self, "ensemble_")
         x = self.standard_.inputs(self._checked_inputs(X), torch.float64)
-        return self.standard_.in_units(predict(self.ensemble_, x).outputs)
+        outputs = predict(self.ensemble_, x).outputs
+        return self.standard_.in_units(outputs), self.standard_.noise(outputs)
 
     def _checked_inputs(self, X: Any) -> Floats:
         if self._takes_frames and not is_frame(X):

@@ -343,10 +343,6 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
         outputs, noise = self._outputs_and_noise(X)
         return evaluate_numbers(find_held_out(self), outputs, self._known_targets(y), noise)
 
-    def _outputs_and_noise(self, X: Any) -> tuple[Tensor, Tensor | None]:
-        """The members' predictions and, of Gaussian members, their variances."""
-        return self.member_outputs(X), None
-
     def _plain(self, values: Tensor) -> Floats:
         array: Floats = values.numpy()
         return array[..., 0] if self.n_outputs_ == 1 else array

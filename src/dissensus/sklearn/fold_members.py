@@ -90,7 +90,8 @@ def _held_out(
         first += ens.members
     targets = torch.from_numpy(job.rows.y)
     weights = torch.from_numpy(job.rows.weights)
-    return HeldOut(job.standard.in_units(predictions), targets, weights, members, first)
+    noise = job.standard.noise(predictions)
+    return HeldOut(job.standard.in_units(predictions), targets, weights, members, first, noise)
 
 
 def mean_history(histories: Sequence[History]) -> History:

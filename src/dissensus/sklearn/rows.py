@@ -21,6 +21,7 @@ from torch import Tensor
 from dissensus.data.column_values import is_frame, raw_columns
 from dissensus.data.encoder import Encoder
 from dissensus.data.table import Scaler
+from dissensus.objectives import gaussian_moments
 
 __all__ = ["Floats", "Rows", "Standard", "array_columns", "check_weights", "frame_columns", "pad"]
 
@@ -108,10 +109,21 @@ class Standard:
         return torch.from_numpy(self.x(x)).to(dtype)
 
     def in_units(self, outputs: Tensor) -> Tensor:
-        """Outputs of networks in the units of the target; logits as they are."""
+        """Outputs of networks in the units of the target; logits as they are.
+
+        Of Gaussian members, which have two outputs for each target, the means; see :meth:`noise`.
+        """
         if self.y is None:
             return outputs
-        return outputs * torch.from_numpy(self.y.scale) + torch.from_numpy(self.y.mean)
+        means = outputs[..., : len(self.y.scale)]
+        return means * torch.from_numpy(self.y.scale) + torch.from_numpy(self.y.mean)
+
+    def noise(self, outputs: Tensor) -> Tensor | None:
+        """The variances that Gaussian members predict, in units of the target, squared."""
+        if self.y is None or outputs.shape[-1] == len(self.y.scale):
+            return None
+        variances = gaussian_moments(outputs)[1].exp()
+        return variances * torch.from_numpy(self.y.scale).square()
 
     def tensors(self, rows: Rows) -> tuple[Tensor, ...]:
         """``(x, y)``, or ``(x, y, weights)`` of mean 1 where the weights are not all equal."""

@@ -22,7 +22,14 @@ from dissensus.diagnostics import judge as verdict_of
 from dissensus.ensemble import Ensemble
 from dissensus.losses import natural_combination
 from dissensus.models import table_mlp
-from dissensus.objectives import Augmented, Independent, LearnerDropout, Objective, parse
+from dissensus.objectives import (
+    Augmented,
+    Gaussian,
+    Independent,
+    LearnerDropout,
+    Objective,
+    parse,
+)
 from dissensus.objectives.interpolation import Interpolation
 from dissensus.sklearn.rows import Floats, Rows, Standard, pad
 from dissensus.sweeps.selection import Selection, overall_verdict, select_setting
@@ -44,6 +51,7 @@ __all__ = [
     "make_recipe",
     "make_trainings",
     "objective_of",
+    "outputs_each",
     "train_once",
     "validation_share",
     "with_beta",
@@ -65,11 +73,18 @@ def objective_of(asked: Any, loss: str) -> Objective:
             f"{type(objective).__name__} needs unlabelled data to disagree on, which fit(X, y) "
             "has not; objective='ldr' disagrees on the training data"
         )
+    if loss == "gaussian" and not isinstance(objective, Gaussian):
+        if type(objective) is not Independent:
+            raise ValueError(
+                "loss='gaussian' trains members independently, by objective='independent', got "
+                f"{objective.spec()!r}"
+            )
+        return Gaussian()
     if isinstance(objective, LearnerDropout):
         return replace(objective, objective=objective_of(objective.objective, loss))
     if isinstance(objective, Interpolation) and loss == "mse" and objective.loss != "mse":
         return replace(objective, loss="mse", combine=None, label_smoothing=0.0)
-    regression = loss == "mse"
+    regression = loss in ("mse", "gaussian")
     if not _fits(objective, regression) and _fits(objective, not regression):
         here, there = ("classification", "regression")[:: -1 if regression else 1]
         raise ValueError(f"{objective.spec()!r} is an objective for {there}, and this is {here}")
@@ -79,12 +94,19 @@ def objective_of(asked: Any, loss: str) -> Objective:
 def _fits(objective: Objective, regression: bool) -> bool:
     """Whether the objective takes targets of a regression, or labels of a classification."""
     outputs = torch.zeros(2, 1, 4)
-    targets = outputs[0] if regression else torch.zeros(1, dtype=torch.int64)
+    targets = torch.zeros(1, dtype=torch.int64)
+    if regression:
+        targets = outputs[0, :, : 4 // outputs_each(objective)]
     try:
         objective.check(outputs, targets)
     except ValueError:
         return False
     return True
+
+
+def outputs_each(objective: Objective) -> int:
+    """How many outputs a member has for each target: Gaussian ones a mean and a variance."""
+    return 2 if isinstance(objective, Gaussian) else 1
 
 
 def combination(objective: Objective, loss: str) -> str:
