@@ -124,7 +124,7 @@ class Bomb:
         ),
         ({"ensemble": {"members": 2}}, "ensemble: combine must be text, got nothing"),
         ({"training": [1]}, "training must be a mapping"),
-        ({"model": {"name": "mlp"}}, "its model cannot be read: KeyError"),
+        ({"model": {"name": "mlp"}}, "its model: input_shape must be a list, got nothing"),
         ({"model": {"name": "mpl", "input_shape": [4], "outputs": 3}}, "did you mean 'mlp"),
         ({"model": {"name": "os:system", "input_shape": [4], "outputs": 3}}, "trust=True"),
     ],

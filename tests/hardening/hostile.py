@@ -4,6 +4,7 @@ import io
 import json
 import random
 import struct
+import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -40,6 +41,24 @@ def damage(name: str, content: bytes, rng: random.Random) -> Iterator[File]:
                 other = rng.randrange(len(spoilt))
                 spoilt[place], spoilt[other] = spoilt[other], spoilt[place]
         yield f"{kind}-{name}", bytes(spoilt)
+
+
+def other_type(suffix: str, content: bytes, rng: random.Random) -> bytes:
+    """The file with one value of another type."""
+    other = rng.choice(["5", '"[/b]"', "[]", "[1, [2]]", "-1", "1e300", "true", '"\\u001b[2J"'])
+    lines = content.decode().splitlines()
+    if suffix == ".toml":
+        places = [number for number, line in enumerate(lines) if " = " in line]
+        place = rng.choice(places)
+        lines[place] = f"{lines[place].partition(' = ')[0]} = {other}"
+        return "\n".join(lines).encode()
+    value = json.loads(lines[0] if suffix == ".jsonl" else content)
+    inner, key = value, rng.choice(list(value))
+    while isinstance(inner[key], dict) and inner[key] and rng.random() < 0.7:
+        inner = inner[key]
+        key = rng.choice(list(inner))
+    inner[key] = json.loads(other)
+    return json.dumps(value).encode()
 
 
 # ---- text ---------------------------------------------------------------------------------------
@@ -214,30 +233,61 @@ def image_files() -> Iterator[File]:
     yield "bmp.bmp", b"BM" + struct.pack("<IHHIIiiHHI", 99, 0, 0, 54, 40, 2**31 - 1, -9, 1, 1, 0)
 
 
+def picture(kind: str) -> bytes:
+    """A small image in a format of Pillow."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 255, (20, 30, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def shard() -> bytes:
+    """A tar of six samples with a vector and a label each."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for number in range(6):
+            fields = {"npy": npy(np.ones(3, np.float32)), "cls": str(number % 2).encode()}
+            for field, content in fields.items():
+                info = tarfile.TarInfo(f"{number:03}.{field}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def parquet() -> bytes:
+    """A table of numbers and labels."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"a": [0.5] * 20, "b": [1] * 20, "y": ["x", "z"] * 10}), buffer)
+    return buffer.getvalue()
+
+
 def good_files(folder: Path) -> dict[str, bytes]:
     """One small good file of each kind, to be damaged."""
     import torch
-    from PIL import Image
 
     from dissensus.files import write_safetensors
 
-    buffer = io.BytesIO()
-    rng = np.random.default_rng(0)
-    Image.fromarray(rng.integers(0, 255, (20, 30, 3), dtype=np.uint8)).save(buffer, "PNG")
     file = folder / "good.safetensors"
     tensors = {"outputs": torch.zeros(2, 4, 3), "targets": torch.zeros(4).long()}
     write_safetensors(file, tensors, {"format": "dissensus.predictions/1", "meta": "{}"})
-    array = rng.normal(size=(8, 5)).astype(np.float32)
+    array = np.random.default_rng(0).normal(size=(8, 5)).astype(np.float32)
+    record = {"name": "a", "rows": {"train": 5}, "values": [1.5, None, True]}
+    images = {"png": "PNG", "jpg": "JPEG", "bmp": "BMP", "webp": "WEBP", "tif": "TIFF"}
     return {
-        "json": json.dumps(
-            {"name": "a", "rows": {"train": 5}, "values": [1.5, None, True]}
-        ).encode(),
+        "json": json.dumps(record).encode(),
         "toml": b'[data]\nname = "digits"\n[ensemble]\nmembers = 3\n[training]\nlr = 0.1\n',
         "npy": npy(array),
         "npz": npz({"x.npy": npy(array), "y.npy": npy(np.arange(8))}),
-        "csv": b"a,b,c\n" + b"1,x,0.5\n2,y,1.5\n" * 10,
-        "png": buffer.getvalue(),
+        "csv": b"a,b,y\n" + b"1,2,x\n2,1,z\n" * 10,
         "safetensors": file.read_bytes(),
+        "tar": shard(),
+        "parquet": parquet(),
+        **{suffix: picture(kind) for suffix, kind in images.items()},
     }
 
 

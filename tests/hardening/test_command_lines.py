@@ -86,7 +86,7 @@ def spoilt_runs(good: Path, folder: Path, seed: int = 0) -> Iterator[tuple[str, 
             _, spoilt = next(islice(hostile.damage("a", content, rng), rng.randrange(1, 4), None))
             (place / "run" / file).write_bytes(spoilt)
         elif kind == "type" and file.suffix in (".json", ".toml", ".jsonl"):
-            (place / "run" / file).write_bytes(_other_type(file, content, rng))
+            (place / "run" / file).write_bytes(hostile.other_type(file.suffix, content, rng))
         elif kind == "fifo":
             (place / "run" / file).unlink()
             (place / "run" / file).mkdir()
@@ -94,24 +94,6 @@ def spoilt_runs(good: Path, folder: Path, seed: int = 0) -> Iterator[tuple[str, 
             (place / "run" / file).write_bytes(rng.choice(texts)[1])
         yield f"{kind} of {file}", place / "run"
         shutil.rmtree(place)
-
-
-def _other_type(file: Path, content: bytes, rng: random.Random) -> bytes:
-    """The file with one value of another type."""
-    other = rng.choice(["5", '"[/b]"', "[]", "[1, [2]]", "-1", "1e300", "true", '"\\u001b[2J"'])
-    lines = content.decode().splitlines()
-    if file.suffix == ".toml":
-        places = [number for number, line in enumerate(lines) if " = " in line]
-        place = rng.choice(places)
-        lines[place] = f"{lines[place].partition(' = ')[0]} = {other}"
-        return "\n".join(lines).encode()
-    value = json.loads(lines[0] if file.suffix == ".jsonl" else content)
-    inner, key = value, rng.choice(list(value))
-    while isinstance(inner[key], dict) and inner[key] and rng.random() < 0.7:
-        inner = inner[key]
-        key = rng.choice(list(inner))
-    inner[key] = json.loads(other)
-    return json.dumps(value).encode()
 
 
 def test_a_spoilt_run_hides_no_other(good_run: Path, tmp_path: Path) -> None:
@@ -232,7 +214,7 @@ for most in map(int, sys.argv.pop(1).split(",")):
 
 
 @pytest.mark.slow
-def test_a_hundred_command_lines(good_run: Path, tmp_path: Path) -> None:
+def test_command_lines_on_spoilt_runs(good_run: Path, tmp_path: Path) -> None:
     tries, failures = 0, []
     rng = random.Random(1)
     for what, run in islice(spoilt_runs(good_run, tmp_path), 60):
@@ -241,4 +223,38 @@ def test_a_hundred_command_lines(good_run: Path, tmp_path: Path) -> None:
             if failed := problem(*words):
                 failures.append(f"{what}: {failed}")
     assert tries >= 100
+    assert not failures, f"{len(failures)} of {tries}: " + "\n".join(failures)
+
+
+def commands_on(file: Path, run: Path) -> list[list[object]]:
+    """Every command that takes a file of inputs, predictions, data or settings."""
+    train = ["train", "--quiet", "--epochs", 1, "--threads", 1, "--out", file.with_suffix(".run")]
+    if file.suffix == ".toml":
+        return [[*train, "--config", file]]
+    return [
+        ["predict", run, "--input", file, "--output", file.with_suffix(".out.csv")],
+        ["ood", run, "--ood", file],
+        ["evaluate", file],
+        ["diagnose", file],
+        [*train, "--data", file, "--target", "y"],
+    ]
+
+
+@pytest.mark.slow
+def test_command_lines_on_hostile_files(good_run: Path, tmp_path: Path) -> None:
+    tries, failures = 0, []
+    rng = random.Random(2)
+    good = hostile.good_files(tmp_path)
+    for kind in ("npz", "npy", "csv", "parquet", "safetensors", "toml"):
+        by_hand = hostile.GENERATORS[kind]() if kind in hostile.GENERATORS else ()
+        files = [*by_hand, *islice(hostile.damage("damaged", good[kind], rng), 12)]
+        for number, (name, content) in enumerate(files):
+            file = tmp_path / f"{number}-{name}.{kind}"
+            file.write_bytes(content)
+            every = commands_on(file, good_run)
+            for words in rng.sample(every, min(2, len(every))):
+                tries += 1
+                if failed := problem(*words):
+                    failures.append(failed)
+    assert tries >= 150
     assert not failures, f"{len(failures)} of {tries}: " + "\n".join(failures)

@@ -16,12 +16,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import dissensus as ds
 from dissensus import data
 from dissensus.data.formats import decode_image, read_columns
 from dissensus.data.input_files import read_arrays
+from dissensus.data.on_disk import open_shards
 from dissensus.detection import Detector
+from dissensus.export import save_folder
 from dissensus.files import read_json, read_npy, read_npz, read_safetensors, read_toml
+from dissensus.models import make_factory
 from dissensus.outputs import Predictions
 from dissensus.records import read_metrics, read_record
 from dissensus.runs import DataSummary, Settings, find_runs, train
@@ -50,6 +55,12 @@ def _inside(name: str, read: Callable[[Path], Any]) -> Callable[[Path], Any]:
     return reader
 
 
+def _read_shards(path: Path, classes: list[str]) -> None:
+    examples = open_shards(path, classes=classes)
+    assert examples.targets is not None
+    _ = examples[:], examples.targets[:]
+
+
 READERS: dict[str, list[Callable[[Path], Any]]] = {
     "json": [
         read_json,
@@ -75,7 +86,10 @@ READERS: dict[str, list[Callable[[Path], Any]]] = {
     "csv": [read_columns],
     "png": [lambda path: decode_image(path, 64)],
     "safetensors": [read_safetensors, Predictions.load],
+    "tar": [lambda path: _read_shards(path, ["0", "1"])],
+    "parquet": [read_columns, lambda path: _read_shards(path.parent / "*.parquet", ["x", "z"])],
 }
+IMAGES = ("jpg", "bmp", "webp", "tif")
 
 
 def failure(read: Callable[[Path], Any], path: Path) -> str:
@@ -105,14 +119,15 @@ def test_a_hostile_file_is_one_sentence(kind: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")
 @pytest.mark.parametrize("kind", READERS)
 def test_a_fifo_or_a_folder_is_refused_at_once(kind: str, tmp_path: Path) -> None:
-    fifo, folder = tmp_path / f"fifo.{kind}", tmp_path / f"folder.{kind}"
-    os.mkfifo(fifo)
-    folder.mkdir()
-    for read in READERS[kind]:
-        if "_inside" not in read.__qualname__ and "read_bytes" not in read.__code__.co_names:
-            for path in (fifo, folder):
+    path = tmp_path / f"special.{kind}"
+    own = [read for read in READERS[kind] if "_inside" not in read.__qualname__]
+    for make, remove in ((os.mkfifo, os.unlink), (os.mkdir, os.rmdir)):
+        make(path)
+        for read in own:
+            if "read_bytes" not in read.__code__.co_names:
                 with pytest.raises(ValueError, match=path.name):
                     read(path)
+        remove(path)
     with pytest.raises(ValueError, match=r"not a file to read, but a device|there is no"):
         READERS[kind][0](Path("/dev/zero"))
 
@@ -146,7 +161,7 @@ def test_a_table_is_refused_by_its_footer_or_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pyarrow")
-    hostile.many_rows(tmp_path / "rows.parquet", 4 << 20)
+    hostile.many_rows(tmp_path / "rows.parquet", 1 << 20)
     (tmp_path / "rows.csv").write_text("a,b\n" + "1,2\n" * 10_000)
     monkeypatch.setenv("DISSENSUS_MAX_BYTES", "100000")
     for name in ("rows.parquet", "rows.csv"):
@@ -179,7 +194,8 @@ def test_images_that_grow_are_skipped(tmp_path: Path) -> None:
 
 
 def test_numbers_of_a_config_have_limits(tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
+    config, table = tmp_path / "config.toml", tmp_path / "table.csv"
+    table.write_text("a,b,y\n" + "1,2,x\n2,1,z\n" * 10)
     limits = {
         "members = 10000000": "members must be at most 10000, got 10000000",
         "threads = 1000000": "threads must be from 1 to 1024",
@@ -187,7 +203,7 @@ def test_numbers_of_a_config_have_limits(tmp_path: Path) -> None:
         "model_options = {hidden = [100000, 100000]}": "would have 100",
     }
     for text, sentence in limits.items():
-        config.write_text(f'data = "digits"\n{text}\n')
+        config.write_text(f'data = "{table}"\ntarget = "y"\n{text}\n')
         with pytest.raises(ValueError, match=sentence):
             train(config=config, out=str(tmp_path / "run"), quiet=True)
 
@@ -226,21 +242,51 @@ except ValueError as error:
 
 
 def damaged_files(folder: Path, each: int) -> Iterator[tuple[str, Path]]:
-    """``each`` damaged versions of every kind of good file."""
-    for kind, content in hostile.good_files(folder).items():
+    """``each`` damaged versions of every kind of good file, one at a time."""
+    good = hostile.good_files(folder)
+    (folder / "good.safetensors").unlink()
+    for kind, content in good.items():
         rng = random.Random(f"{kind} 0")
         for number, (name, spoilt) in enumerate(islice(hostile.damage("a", content, rng), each)):
             path = folder / f"{name}-{number}.{kind}"
             path.write_bytes(spoilt)
-            yield kind, path
+            yield "png" if kind in IMAGES else kind, path
+            path.unlink()
 
 
 @pytest.mark.slow
-def test_five_hundred_damaged_files(tmp_path: Path) -> None:
+def test_damaged_files_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "files").mkdir()
     tries, failures = 0, []
-    for kind, path in damaged_files(tmp_path, 75):
+    for kind, path in damaged_files(tmp_path / "files", 50):
         tries += 1
         failures += [problem for read in READERS[kind] if (problem := failure(read, path))]
-        path.unlink()
     assert tries >= 500
     assert not failures, f"{len(failures)} of {tries}: {failures[:10]}"
+
+
+@pytest.mark.slow
+def test_values_of_other_types(tmp_path: Path) -> None:
+    make = make_factory("mlp", (4,), 3, hidden=8, normalize=(0.5, 1.0))
+    ens = ds.Ensemble(make, members=2)
+    detector = ds.Detector(ens, "pds").fit(torch.rand(20, 4))
+    save_folder(ens, tmp_path / "hub", make, detector=detector)
+    readers: dict[str, Callable[[Path], Any]] = {
+        "config.json": lambda file: ds.load(file.parent),
+        "detector.json": lambda file: Detector.load(file, ens).is_ood(torch.rand(2, 4)),
+    }
+    tries, failures = 0, []
+    for name, read in readers.items():
+        rng, file = random.Random(name), tmp_path / "hub" / name
+        content = file.read_bytes()
+        for _ in range(100):
+            tries += 1
+            file.write_bytes(hostile.other_type(".json", content, rng))
+            try:
+                read(file)
+            except ValueError:
+                pass
+            except Exception as error:
+                failures.append(f"{file.read_text()[:2000]}: {error!r}")
+    assert not failures, f"{len(failures)} of {tries}: {failures[:3]}"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["device_named", "load", "make_ensemble", "member_factory", "put_weights"]
 
 Config = Mapping[str, Mapping[str, Any]]
+_MODEL = {"name": str, "input_shape": [int], "outputs": int, "options": dict | None}
 _ENSEMBLE = {"members": int, "combine": str, "execution": str, "seed": int | None}
 Model = Callable[[], "nn.Module"] | Sequence[Callable[[], "nn.Module"]]
 
@@ -158,13 +159,15 @@ def member_factory(config: Config, summary: DataSummary, *, trust: bool) -> Memb
 def _hub_factory(model: Mapping[str, Any], folder: str | Path, *, trust: bool) -> MemberFactory:
     from dissensus.models import make_factory
 
-    try:
-        name, shape, outputs = str(model["name"]), list(model["input_shape"]), model["outputs"]
-        options: dict[str, Any] = dict(model.get("options") or {})
-        statistics = model.get("normalize")
-        normalize = None if statistics is None else (statistics[0], statistics[1])
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder}: its model cannot be read: {error!r}") from error
+    check_types(model, _MODEL, f"{folder}: its model")
+    name, shape, outputs = model["name"], model["input_shape"], model["outputs"]
+    options: dict[str, Any] = dict(model.get("options") or {})
+    statistics = model.get("normalize")
+    if statistics is not None:
+        check_types(statistics, [[float]], f"{folder}: its model: normalize")
+        if len(statistics) != 2:
+            raise ValueError(f"{folder}: its model: normalize must be means and deviations")
+    normalize = None if statistics is None else (statistics[0], statistics[1])
     _check_trust(name, trust=trust)
     file, colon, function = name.rpartition(":")
     if colon and file.endswith(".py"):

@@ -69,13 +69,21 @@ def _build(
             size += sum(group.total_byte_size for group in metadata)
             if target is not None:
                 for number in range(len(metadata)):
-                    _see(labels, file.read_row_group(number, [target]).column(0), shard)
+                    where = f"{shard}: row group {number}"
+                    _see(labels, _read_group(file, number, [target], where).column(0), shard)
             bar.advance()
     rows = sum(map(sum, groups))
     if not rows:
         raise ValueError(f"{shards[0]} and the other shards hold no rows")
     facts = {"input": columns, "target": target, "groups": groups, "bytes": size // rows}
     return {**facts, "labels": None if target is None else labels.facts()}, shards
+
+
+def _read_group(file: Any, number: int, columns: Sequence[str], where: str) -> Any:
+    try:
+        return file.read_row_group(number, columns=columns, use_threads=False)
+    except Exception as error:  # Arrow raises all kinds for damaged files
+        raise ValueError(f"{where} cannot be read ({error})") from error
 
 
 def _check_groups(groups: Sequence[int], columns: int, shard: Path) -> None:
@@ -281,10 +289,7 @@ class ParquetSource:
         where = f"{self.shards[shard]}: row group {group}"
         file = open_parquet(self.shards[shard])
         wanted = [*self.columns, *([] if self.labels is None else [self.target])]
-        try:
-            table = file.read_row_group(group, columns=wanted, use_threads=False)
-        except (OSError, ValueError, IndexError) as error:
-            raise ValueError(f"{where} cannot be read ({error})") from error
+        table = _read_group(file, group, wanted, where)
         start = int(self.group_ends[number - 1]) if number else 0
         if len(table) != int(self.group_ends[number]) - start:
             raise ValueError(f"{where} has changed since it was indexed")
