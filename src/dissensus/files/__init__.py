@@ -8,7 +8,13 @@ pickle.
 """
 
 from dissensus.files.arrays import ArrayHeader, read_npy, read_npz, write_npz
-from dissensus.files.atomic import keep_copy, replace_atomically, write_bytes, write_text
+from dissensus.files.atomic import (
+    keep_copy,
+    remove_parts,
+    replace_atomically,
+    write_bytes,
+    write_text,
+)
 from dissensus.files.lock import LOCK, lock_folder
 from dissensus.files.opening import check_regular, check_size, max_bytes, open_regular
 from dissensus.files.tensors import read_safetensors, verify_safetensors, write_safetensors
@@ -40,6 +46,7 @@ __all__ = [
     "read_safetensors",
     "read_text",
     "read_toml",
+    "remove_parts",
     "replace_atomically",
     "verify_safetensors",
     "write_bytes",

@@ -8,7 +8,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["keep_copy", "replace_atomically", "write_bytes", "write_text"]
+__all__ = ["keep_copy", "remove_parts", "replace_atomically", "write_bytes", "write_text"]
+
+
+# Names of half-written files: ours, and those of safetensors.
+_LEFT_BY_A_KILL = (".*.part", ".tmp??????")
 
 
 def replace_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
@@ -56,6 +60,13 @@ def keep_copy(path: Path, copy: Path) -> None:
         part.replace(copy)
     finally:
         part.unlink(missing_ok=True)  # it stays if both were links to one file before
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove the half-written files that kills have left in ``folder``, which has no writer now."""
+    for pattern in _LEFT_BY_A_KILL:
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> None:

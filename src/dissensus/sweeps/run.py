@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from dissensus.files import lock_folder
+from dissensus.files import lock_folder, remove_parts
 from dissensus.progress import ProgressBar
 from dissensus.runs import DataSummary, check_same_data
-from dissensus.sweeps.engines import Cell, CellFolder, Crew, Engine, LocalEngine, RayEngine, Record
+from dissensus.sweeps.engines import Cell, CellFolder, Engine, LocalEngine, RayEngine, Record
 from dissensus.sweeps.engines.cell_folder import check_cells, find_missing
+from dissensus.sweeps.engines.local import termination_as_interrupt
+from dissensus.sweeps.fleets import make_batches
 from dissensus.sweeps.grid import label, points
 from dissensus.sweeps.plan import CELLS, SEARCH, SUMMARY, Plan, cell_label
 from dissensus.sweeps.search import search_repeats
 from dissensus.sweeps.summary import Summary, summarize
-from dissensus.sweeps.trainer import CellTrainer, nbytes
+from dissensus.sweeps.trainer import CellTrainer
 
 __all__ = ["SweepProgress", "Watcher", "load", "run_sweep"]
 
 OnRecord = Callable[[Record], object]
-
-#: Bytes that the ensembles and data of all batches under way on one machine may take.
-_MEMORY = 2 << 30
 
 
 class Watcher:
@@ -52,14 +50,17 @@ def run_sweep(
     """Train every cell of ``plan`` that ``out`` has no result of; return the table of all.
 
     ``out`` holds ``sweep.toml``, a record for each cell in ``cells/``, those of the search in
-    ``search/``, and ``summary.json``. A mistake at any point of the grid is raised before
-    anything is trained; a training that fails is a record, and is tried again at the next start.
-    ``trust`` runs a model that is named by an import path. ``engine`` says where to train, such as
-    ``RayEngine(gpus=1)``; ``LocalEngine(jobs)`` if it is not given. ``storage`` is optuna's, where
-    other programs can follow the search (:class:`SharedStudy`).
+    ``search/``, which cells train together in ``fleets.json``, and ``summary.json``. A mistake at
+    any point of the grid is raised before anything is trained; a training that fails is a record,
+    and is tried again at the next start. ``trust`` runs a model that is named by an import path.
+    ``engine`` says where to train, such as ``RayEngine(gpus=1)``; ``LocalEngine(jobs)`` if it is
+    not given. ``storage`` is optuna's, where other programs can follow the search
+    (:class:`SharedStudy`).
     """
     engine = LocalEngine(jobs) if engine is None else engine
-    with lock_folder(out):
+    with lock_folder(out), termination_as_interrupt():
+        for folder in (Path(out) / CELLS, Path(out) / SEARCH):
+            remove_parts(folder)
         return _run(plan, Path(out), engine, watcher or Watcher(), storage, trust=trust)
 
 
@@ -71,11 +72,13 @@ def _run(
     task, there.sha256 = data.task, data.sha256
     with engine.crew(there.run) as crew:
 
-        def train(cells: Sequence[Cell], folder: CellFolder, on_record: OnRecord) -> None:
-            """Train ``cells``; their records come in no fixed order."""
-            if cells:
-                folder.folder.mkdir(parents=True, exist_ok=True)
-                crew.run(_batches(cells, here, crew), folder, on_record)
+        def train(
+            cells: Sequence[Cell], missing: Sequence[Cell], folder: CellFolder, on_record: OnRecord
+        ) -> None:
+            """Train the ``missing`` ones of ``cells``; their records come in no fixed order."""
+            batches = make_batches(cells, missing, folder, here, crew)
+            if batches:
+                crew.run(batches, folder, on_record)
 
         chosen = {}
         if plan.space:
@@ -87,7 +90,7 @@ def _run(
         records, missing = find_missing(cells, folder, again=False)
         seen.begin(cells, list(records.values()))
         try:
-            train(missing, folder, seen.record)
+            train(cells, missing, folder, seen.record)
         finally:
             summary = summarize(cells, folder.records().values())
             summary.path, summary.searched = place, bool(plan.space)
@@ -196,41 +199,3 @@ class SweepProgress(Watcher):
         self.bar.update(len(self.records), title="sweep", total=len(self.cells))
         if self.bar.visible:
             self.bar.show_below(summarize(self.cells, self.records.values()).table())
-
-
-# ---- batches ----------------------------------------------------------------------------------
-
-
-def _batches(cells: Sequence[Cell], trainer: CellTrainer, crew: Crew) -> list[list[Cell]]:
-    """Cells that train together as one fleet, in even parts; others each on its own."""
-    batches: list[list[Cell]] = []
-    for group in _group_alike(cells):
-        size = 1
-        if len(group) > 1 and trainer.check(group[0]) is not None:
-            job = trainer.prepare(group[0])
-            weights = sum(p.numel() * p.element_size() for p in job.ens.parameters())
-            repeats = len({cell["repeat"] for cell in group})
-            # Weights, gradients, the best ones, moments, and a share of each repeat's data.
-            each = 8 * weights + nbytes(job.data) * repeats / len(group)
-            most = max(1, int(_MEMORY * crew.machines / crew.jobs / each))
-            # One part for each process, more if memory requires it.
-            count = max(min(crew.jobs, len(group)), -(-len(group) // most))
-            size = -(-len(group) // count)
-        batches += [group[begin : begin + size] for begin in range(0, len(group), size)]
-    return batches
-
-
-def _group_alike(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Cells that may train together: those that differ in seeds and numbers alone."""
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        config = {name: dict(values) for name, values in cell["config"].items()}
-        for section in ("data", "ensemble", "training"):
-            config[section].pop("seed", None)
-        for key in ("objective", "optimizer"):
-            layers = config["training"][key].split("/")
-            config["training"][key] = [layer.partition(":")[0] for layer in layers]
-        for key in ("epochs", "patience", "select_by"):
-            config["training"].pop(key, None)
-        groups.setdefault(json.dumps(config, sort_keys=True), []).append(cell)
-    return list(groups.values())

@@ -24,7 +24,7 @@ from dissensus.sweeps.selection import select_among_records
 if TYPE_CHECKING:
     from dissensus.sweeps.plan import Plan
 
-    Train = Callable[[Sequence[Cell], CellFolder, Callable[[Record], object]], None]
+    Train = Callable[[Sequence[Cell], Sequence[Cell], CellFolder, Callable[[Record], object]], None]
 
 __all__ = [
     "SharedStudy",
@@ -306,7 +306,7 @@ def _trained(cells: Sequence[Cell], folder: CellFolder, train: Train) -> dict[st
     """The record of every cell by name; those that are missing are trained."""
     check_cells(cells)
     records, missing = find_missing(cells, folder, again=False)
-    train(missing, folder, lambda record: records.update({record["name"]: record}))
+    train(cells, missing, folder, lambda record: records.update({record["name"]: record}))
     return records
 
 

@@ -116,6 +116,7 @@ def resume_command(options: Sweep) -> str | None:
     words = ["dissensus", "sweep", "--resume", "--out", str(out)]
     words += ["--trust"] if ":" in str(plan.sections["model"]["name"]) else []
     words += [] if options.engine == "local" else ["--engine", options.engine]
+    words += [] if options.jobs is None else ["--jobs", str(options.jobs)]
     return shlex.join(words)
 
 

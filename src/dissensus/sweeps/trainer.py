@@ -29,7 +29,7 @@ from dissensus.runs import (
     make_ensemble,
 )
 from dissensus.sweeps.engines import Cell, Record
-from dissensus.sweeps.engines.cell_folder import execute
+from dissensus.sweeps.engines.cell_folder import execute, wanted
 from dissensus.sweeps.summary import METRICS
 from dissensus.training import History, NonFiniteLoss, Recipe, Training, fit, fit_fleet, predict
 from dissensus.training.fit_fleet import kind
@@ -243,8 +243,11 @@ class CellTrainer:
         return None if training is None else kind(training)
 
     def run(self, cells: Sequence[Cell], on_record: OnRecord) -> None:
-        """Train ``cells``, together if they are several; hand over each record as its cell ends."""
-        left = list(cells)
+        """Train ``cells``, together if they are several; hand over each record as its cell ends.
+
+        Companions train with the others, and have no record.
+        """
+        left = wanted(cells)
 
         def keep(record: Record) -> None:
             left[:] = [cell for cell in left if cell["name"] != record["name"]]
@@ -274,6 +277,8 @@ class CellTrainer:
 
         def end(index: int, history: History) -> None:
             job = jobs[index]
+            if job.cell.get("companion"):
+                return
             record = execute(job.cell, lambda _: job.result(history, len(jobs)))
             record["seconds"] = round(record["seconds"] + history.seconds, 3)
             keep(record)

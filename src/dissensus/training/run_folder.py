@@ -24,6 +24,7 @@ from dissensus.files import (
     parse_json,
     read_safetensors,
     read_toml,
+    remove_parts,
     write_safetensors,
     write_text,
 )
@@ -43,9 +44,6 @@ __all__ = ["RunFolder", "check_writable", "read_checkpoint"]
 
 _FORMAT = "dissensus.checkpoint/1"
 
-# Names of half-written files: those of dissensus.files, and those of safetensors.
-_LEFT_BY_A_KILL = (".*.part", ".tmp??????")
-
 
 class RunFolder:
     """The files of one run under ``path``; see the README for their layout."""
@@ -56,9 +54,7 @@ class RunFolder:
     def start(self, config: dict[str, Any], needed: int, *, resume: bool) -> None:
         """Make or check the folder before any work is done."""
         check_writable(self.path, needed)
-        for pattern in _LEFT_BY_A_KILL:
-            for path in self.path.glob(pattern):
-                path.unlink(missing_ok=True)
+        remove_parts(self.path)
         exists = (self.path / METRICS).exists() or (self.path / CONFIG).exists()
         if exists and not resume:
             raise ValueError(

@@ -186,7 +186,7 @@ def test_a_kill_costs_at_most_the_running_cells(jobs: int, tmp_path: Path) -> No
         for path in (tmp_path / "cells").glob("[!.]*.json"):
             assert json.loads(path.read_text())["result"]  # whole, whenever the kill came
     assert len(CellFolder(tmp_path / "cells").done()) >= kills
-    # Processes that lost their parent end by themselves, after the cell they are at.
+    # Processes that lost their parent end by themselves.
     mine = {int(line.split()[1]) for line in log.read_text().splitlines()}
     wait_until(lambda: not any(alive(process) for process in mine))
 

@@ -17,11 +17,13 @@ __all__ = [
     "Cell",
     "CellFolder",
     "Record",
+    "as_companion",
     "changed_settings",
     "check_cells",
     "execute",
     "find_missing",
     "plain",
+    "wanted",
 ]
 
 Cell = dict[str, Any]
@@ -29,6 +31,16 @@ Record = dict[str, Any]
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,149}")
 _TRACEBACK_LINES = 12
+
+
+def as_companion(cell: Cell) -> Cell:
+    """The cell as one that only trains with others: its record is there, and stays as it is."""
+    return {**cell, "companion": True}
+
+
+def wanted(cells: Iterable[Cell]) -> list[Cell]:
+    """The cells of a batch whose records are wanted: all but companions."""
+    return [cell for cell in cells if not cell.get("companion")]
 
 
 class CellFolder:

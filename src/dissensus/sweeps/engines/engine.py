@@ -16,7 +16,7 @@ from dissensus.sweeps.engines.cell_folder import (
     check_cells,
     find_missing,
 )
-from dissensus.sweeps.engines.local import Each, LocalEngine, Work
+from dissensus.sweeps.engines.local import Each, LocalEngine, Work, termination_as_interrupt
 from dissensus.sweeps.engines.queue import Crew
 from dissensus.sweeps.engines.ray_engine import RayEngine
 from dissensus.verbs import option
@@ -145,7 +145,7 @@ def run_cells(
         if before:
             bar.say(f"{title}: {before} of {total} cells are done already")
         if missing:
-            with engine.crew(Each(run)) as crew:
+            with termination_as_interrupt(), engine.crew(Each(run)) as crew:
                 crew.run([[cell] for cell in missing], place, end, wait)
         failed = sum("error" in record for record in records.values())
         if len(records) - failed > before:

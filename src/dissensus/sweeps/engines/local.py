@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, execute
+from dissensus.records import threads
+from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, execute, wanted
 from dissensus.sweeps.engines.queue import Batch, Crew, Queue
 
 __all__ = [
@@ -21,12 +25,15 @@ __all__ = [
     "LocalEngine",
     "Work",
     "death_record",
+    "end_with_parent",
     "environment_set",
+    "termination_as_interrupt",
     "thread_variables",
     "use_threads",
 ]
 
 _SECONDS_TO_STOP = 10.0
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 #: Runs cells, together or one after another, and hands over the record of each as it ends.
@@ -85,12 +92,14 @@ class LocalCrew(Crew):
             self._in_processes(queue)
 
     def _here(self, queue: Queue) -> None:
-        while queue:
-            batch = queue.take()
-            if batch is None:
-                queue.wait()
-            else:
-                self.work(batch, queue.keep)
+        # With as many threads as a process would have, which numbers depend on.
+        with nullcontext() if self.jobs == 1 else _one_thread():
+            while queue:
+                batch = queue.take()
+                if batch is None:
+                    queue.wait()
+                else:
+                    self.work(batch, queue.keep)
 
     def _in_processes(self, queue: Queue) -> None:
         while queue or any(worker.busy for worker in self.workers):
@@ -121,8 +130,10 @@ def _serve(pipe: Connection, work: Work) -> None:
 
     A record is on disk before it is sent, so that not even the death of the parent loses it.
     """
-    # Ctrl-C reaches every process of a terminal; the parent decides, and ends this one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # They reach every process of a terminal or a job; the parent decides, and ends this one.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    end_with_parent()
     while True:
         try:
             batch, folder = pipe.recv()
@@ -153,9 +164,9 @@ class _Worker:
         far.close()  # so that a dead process is seen as the end of the pipe
 
     def give(self, batch: Batch, folder: Path) -> None:
-        self.busy, self.left = True, list(batch)
+        self.busy, self.left = True, wanted(batch)
         with suppress(ConnectionError):  # it died; taking its records will say so
-            self.end.send((self.left, folder))
+            self.end.send((list(batch), folder))
 
     def take(self, queue: Queue) -> None:
         """Hand over the next record; those of all cells that are left, if the process died."""
@@ -190,7 +201,7 @@ class _Worker:
     def stop(self) -> None:
         """End the process: at once if it is busy, else by closing its pipe."""
         if self.busy:
-            self.process.terminate()
+            self.process.kill()  # its records are whole, and it has nothing else to keep
         self.end.close()
         self.process.join(_SECONDS_TO_STOP)
         if self.process.is_alive():
@@ -208,7 +219,40 @@ def death_record(cell: Cell, how: str) -> Record:
     def raise_it(_: Cell) -> dict[str, Any]:
         raise RuntimeError(how)
 
-    return execute(cell, raise_it)
+    return {**execute(cell, raise_it), "died": True}
+
+
+def end_with_parent() -> None:
+    """End this process when its parent ends, however that does, and in the midst of training."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    if sys.platform == "linux":  # at once, even if no thread gets its turn
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+
+@contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """While entered, SIGTERM is like Ctrl-C: workers are ended, and what is done is kept."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def use_threads(count: int) -> None:
@@ -216,6 +260,17 @@ def use_threads(count: int) -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(count)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = threads()
+    use_threads(1)
+    try:
+        yield
+    finally:
+        if before is not None:
+            use_threads(before)
 
 
 def thread_variables(count: int) -> dict[str, str]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dissensus.files import lock_folder
-from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, plain
+from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, plain, wanted
 
 fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows has none
 
@@ -107,19 +107,20 @@ class Queue:
 
     def _ours(self, batch: list[Cell]) -> list[Cell]:
         # First claim, then look: between a look and a claim the other program might finish.
-        mine = self.claims.take(cell["name"] for cell in batch)
-        ours, others = [], []
-        for cell in batch:
+        mine = self.claims.take(cell["name"] for cell in wanted(batch))
+        ours, others = set(), []
+        for cell in wanted(batch):
             record = self.new_record(cell)
             if record is not None:
                 self.on_record(record)
             elif cell["name"] in mine:
-                ours.append(cell)
+                ours.add(cell["name"])
             else:
                 others.append(cell)
         if others:
             self.elsewhere.append(others)
-        return ours
+        companions = {cell["name"] for cell in batch} - {cell["name"] for cell in wanted(batch)}
+        return [cell for cell in batch if cell["name"] in ours | companions] if ours else []
 
 
 class Crew(ABC):

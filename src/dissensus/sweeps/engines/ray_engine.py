@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from dissensus._version import __version__
-from dissensus.sweeps.engines.cell_folder import Cell, Record
+from dissensus.sweeps.engines.cell_folder import Cell, Record, as_companion, wanted
 from dissensus.sweeps.engines.local import Work, death_record, use_threads
 from dissensus.sweeps.engines.queue import Crew, Queue
 from dissensus.sweeps.engines.ray_session import (
@@ -151,15 +151,20 @@ class RayCrew(Crew):
         except self.ray.exceptions.RayError as error:  # the worker, its machine or a record is lost
             self._retry(self.running.pop(stream), error, queue)
         else:
-            left = self.running[stream]
-            self.running[stream] = [cell for cell in left if cell["name"] != record["name"]]
+            self.running[stream] = [
+                as_companion(cell) if cell["name"] == record["name"] else cell
+                for cell in self.running[stream]
+            ]
             self._keep(record, queue)
 
     def _retry(self, cells: list[Cell], error: Exception, queue: Queue) -> None:
         """Again as a batch, the last time each on its own: one may be what kills its worker."""
-        self.deaths.update(cell["name"] for cell in cells)
+        self.deaths.update(cell["name"] for cell in wanted(cells))
         batch: list[Cell] = []
         for cell in cells:
+            if cell.get("companion"):
+                batch.append(cell)
+                continue
             times = self.deaths[cell["name"]]
             if times >= self.engine.attempts:
                 how = f"the worker that ran the cell died {times} times ({_reason(error)})"
@@ -168,7 +173,7 @@ class RayCrew(Crew):
                 queue.put_back([cell])
             else:
                 batch.append(cell)
-        if batch:
+        if wanted(batch):
             queue.put_back(batch)
 
     def _keep(self, record: Record, queue: Queue, attempts: int | None = None) -> None:

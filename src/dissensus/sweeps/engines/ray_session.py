@@ -62,7 +62,7 @@ def session(address: str | None, cores: int | None, variables: dict[str, str]) -
     if ray.is_initialized():
         yield
         return
-    with _quiet(), _keep_signals():
+    with _quiet():
         where = address or os.environ.get("RAY_ADDRESS") or "local"
         with _local(ray, cores, variables) if where == "local" else _joined(ray, where):
             yield
@@ -83,7 +83,7 @@ def _local(ray: ModuleType, cores: int | None, variables: dict[str, str]) -> Ite
         environment_set(settings, "RAY_AUTH_MODE"),  # Ray sets that one itself
     ):
         try:
-            with environment_set(variables):
+            with environment_set(variables), _keep_signals():
                 ray.init(
                     "local",
                     num_cpus=cores,
@@ -105,7 +105,8 @@ def _joined(ray: ModuleType, address: str) -> Iterator[None]:
     check_address(address)
     try:
         _knock(address)
-        ray.init(address, log_to_driver=False, configure_logging=False)
+        with _keep_signals():
+            ray.init(address, log_to_driver=False, configure_logging=False)
     except OSError as error:
         raise ValueError(f"there is no Ray cluster at {address}: {error}") from error
     try:
