@@ -30,9 +30,11 @@ __all__ = ["DiverseClassifier", "DiverseRegressor"]
 class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc]
     """An ensemble of perceptrons for classification, of two classes or more.
 
-    Inputs are standardised inside. Missing values, and text, categories and dates of a DataFrame
-    are welcome (:mod:`dissensus.data.preparation`). For the parameters see ``__init__``, for what
-    there is after ``fit`` :class:`DiverseEstimator`, and ``classes_``.
+    Columns are prepared inside: missing values, and text, categories and dates of a DataFrame are
+    welcome (:mod:`dissensus.data.preparation`), and numbers are encoded for networks
+    (:mod:`dissensus.data.encoder`). Probabilities are calibrated on held-out rows. For the
+    parameters see ``__init__``, for what there is after ``fit`` :class:`DiverseEstimator`, and
+    ``classes_``.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -231,8 +233,9 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
 class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
     """An ensemble of perceptrons for regression, of one target or several.
 
-    Inputs and targets are standardised inside. Missing values, and text, categories and dates of a
-    DataFrame are welcome (:mod:`dissensus.data.preparation`). For the parameters see ``__init__``,
+    Columns and targets are prepared inside: missing values, and text, categories and dates of a
+    DataFrame are welcome (:mod:`dissensus.data.preparation`), numbers are encoded for networks
+    (:mod:`dissensus.data.encoder`), and targets standardised. For the parameters see ``__init__``,
     for what there is after ``fit`` :class:`DiverseEstimator`.
 
     >>> import numpy as np
