@@ -127,8 +127,8 @@ def test_members_may_share_weights(validation: str) -> None:
     model = regressor(**settings, validation=validation).fit(X, Y)
     assert model.held_out_ is not None
     assert np.isfinite(model.predict(X)).all()
-    with pytest.raises(ValueError, match="has none to share; use sharing=None"):
-        regressor(sharing="adapters").fit(X, Y)
+    further = regressor(**settings, warm_start=True).fit(X, Y).fit(X, Y)
+    assert (further.n_iter_, further.ensemble_.sharing) == (4, "adapters")
 
 
 def test_further_training_forgets_what_was_held_out() -> None:
