@@ -168,6 +168,15 @@ def test_a_closed_folder_is_a_note_of_the_report(
     assert contents.notes == (f"{tmp_path / 'closed'} is left out: it cannot be opened",)
 
 
+def test_a_sweep_of_too_many_cells_is_refused(tmp_path: Path) -> None:
+    grids = ["--grid", "beta=0:1:0.001", "--grid", "lr=0.001:1:0.001"]
+    for words in (grids, ["--grid", "beta=0,1", "--repeats", 10**9]):
+        command = ["sweep", "--data", "wine", "--objective", "augmented", *words]
+        result = CliRunner().invoke(app, [str(word) for word in [*command, "--out", tmp_path]])
+        assert result.exit_code == 2
+        assert "cells; 100000 are the most" in result.output
+
+
 def test_a_backbone_with_other_channels(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(
         "from torch import nn\ndef make():\n    return nn.Conv2d(3, 4, 3)\n"

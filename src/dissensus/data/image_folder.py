@@ -156,8 +156,9 @@ def load_folder(
         return _stream_folder(path, request, reading)
     if workers or on_error != "raise":
         raise ValueError("workers and on_error are for images on disk; set stream=True")
-    limits = {"limit": limit, "test_limit": test_limit}
-    return divide_folder(path, request, size, **limits, max_pixels=max_pixels)
+    return divide_folder(
+        path, request, size, limit=limit, test_limit=test_limit, max_pixels=max_pixels
+    )
 
 
 def divide_folder(

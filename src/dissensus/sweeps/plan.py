@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -28,6 +29,9 @@ from dissensus.training.optim import Optimizer
 __all__ = ["CELLS", "SEARCH", "SUMMARY", "Plan", "cell_label", "known_keys", "with_point"]
 
 _SWEEP, SUMMARY, CELLS, SEARCH = "sweep.toml", "summary.json", "cells", "search"
+
+#: The most cells of a sweep: points of the grid times repeats.
+MAX_CELLS = 100_000
 
 #: Sections that say where and how to compute, not what, and so are free to change.
 _LOCAL = ("machine", "run")
@@ -72,6 +76,9 @@ class Plan:
         if twice:
             raise ValueError(f"{twice[0]} is both in --grid and in --search; leave one out")
         for grid, option in ((self.grid, "--grid"), (self.space, "--search")):
+            cells = math.prod(len(values) for values in grid.values()) * self.repeats
+            if cells > MAX_CELLS:
+                raise ValueError(f"{option} has {cells} cells; {MAX_CELLS} are the most")
             _check_keys(grid, self.sections, option)
             for point in points(grid):  # the objective and the optimiser say what they refuse
                 try:
