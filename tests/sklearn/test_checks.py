@@ -25,6 +25,7 @@ def test_scikit_learn_is_satisfied(estimator: Any, check: Any) -> None:
 @parametrize_with_checks(
     [
         DiverseClassifier(**AUTO, learning_rate_init=0.1, early_stopping=True),
+        DiverseClassifier(**SMALL, learning_rate_init=0.1, members="sampled", candidates=3),
         DiverseRegressor(**AUTO, learning_rate_init=0.1, early_stopping=False),
         # Members drawn for each batch: not the fleet but the ordinary loop. Where one class has all
         # the weight, members of a stronger LDR disagree by naming the other one.

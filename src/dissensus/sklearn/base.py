@@ -22,7 +22,7 @@ from dissensus.diagnostics import Diagnosis, diagnose
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Gaussian, Independent, Objective
 from dissensus.scores import parse as parse_score
-from dissensus.sklearn.fold_members import LEAST_ROWS, mean_history, train_folds
+from dissensus.sklearn.fold_members import LEAST_ROWS, TrainedFolds, mean_history, train_folds
 from dissensus.sklearn.held_out import HeldOut
 from dissensus.sklearn.rows import (
     Floats,
@@ -32,6 +32,7 @@ from dissensus.sklearn.rows import (
     check_weights,
     frame_columns,
 )
+from dissensus.sklearn.sampled_members import TrainedSample, check_sampled, train_sampled
 from dissensus.sklearn.trainings import (
     Job,
     combination,
@@ -56,6 +57,8 @@ BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 #: Which rows members hold out.
 VALIDATIONS = ("auto", "members", "common")
+#: Whether members have the same settings, or settings of their own.
+MEMBERS = ("alike", "sampled")
 
 #: scikit-learn's checks of a table of numbers.
 _NUMBERS = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "accept_sparse": "csr"}
@@ -84,6 +87,8 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         self,
         n_estimators: int = 16,
         *,
+        members: str = "alike",
+        candidates: int | None = None,
         hidden_layer_sizes: int | Sequence[int] = (64, 64),
         sharing: str | None = None,
         objective: str | Objective = "independent",
@@ -112,6 +117,12 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         ``n_estimators``, ``hidden_layer_sizes``, ``sharing``
             How many members, the sizes of their hidden layers, and whether members share weights:
             with ``sharing="adapters"`` all but the last layer's, as in TabM (:class:`.Ensemble`).
+        ``members``, ``candidates``
+            ``"alike"``: all members have these settings. ``"sampled"``: candidates, 4 for each
+            member but 64 at most unless a number is given, have a depth, a width, an embedding, a
+            learning rate up to ``learning_rate_init`` and a decay up to ``alpha`` of their own, and
+            members are chosen among them on rows that all hold out
+            (:mod:`dissensus.sklearn.sampled_members`); ``settings_`` lists theirs.
         ``objective``
             The training objective: a name such as ``"ldr:strength=2"``, or an object of
             ``dissensus.objectives``. ``"independent"`` is the plain deep ensemble.
@@ -147,6 +158,8 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
             epoch.
         """
         self.n_estimators = n_estimators
+        self.members = members
+        self.candidates = candidates
         self.hidden_layer_sizes = hidden_layer_sizes
         self.sharing = sharing
         self.objective = objective
@@ -206,6 +219,10 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         rows, original = self._rows(X, y, sample_weight)
         seed = self._seed()
         objective = self._make_objective()
+        check_choice(type(self).__name__, "members", self.members, MEMBERS)
+        check_choice(type(self).__name__, "validation", self.validation, VALIDATIONS)
+        if self.members == "sampled":
+            return self._fit_sampled(rows, objective, seed)
         if self.beta is not None:
             self.beta_ = self._choose_beta(objective, rows, original, seed)
             objective = with_beta(objective, self.beta_)
@@ -226,7 +243,6 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
 
     def _holds_out_folds(self, rows: Rows, objective: Objective) -> bool:
         """Whether each member holds out a fold of its own."""
-        check_choice(type(self).__name__, "validation", self.validation, VALIDATIONS)
         if not self.early_stopping or self.validation == "common":
             return False
         independent = isinstance(objective, Independent | Gaussian)
@@ -250,6 +266,20 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         job = Job(rows, objective, self.standard_)
         combine, params = combination(objective, self._loss), self.get_params(deep=False)
         trained = train_folds(job, self.n_outputs_ * outputs_each(objective), combine, seed, params)
+        return self._keep_all(trained, objective)
+
+    def _fit_sampled(self, rows: Rows, objective: Objective, seed: int) -> Self:
+        """Train candidates with settings of their own, and keep the members chosen of them."""
+        params = self.get_params(deep=False)
+        check_sampled(params, objective)
+        self.standard_ = Standard.fit(rows, self.columns_.scaled)
+        job, combine = Job(rows, objective, self.standard_), combination(objective, self._loss)
+        trained = train_sampled(job, self.n_outputs_, combine, seed, params)
+        self.settings_ = trained.settings
+        return self._keep_all(trained, objective)
+
+    def _keep_all(self, trained: TrainedFolds | TrainedSample, objective: Objective) -> Self:
+        """Keep members that trained apart, with the mean of their histories."""
         self.held_out_, self.histories_ = trained.held_out, trained.histories
         self.history_ = mean_history(trained.histories)
         for record in self.history_.epochs if self.verbose else ():
@@ -494,6 +524,10 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
 
 def takes_pieces(estimator: DiverseEstimator) -> bool:
     """Whether there is a ``partial_fit``; raises if not, as ``available_if`` wants it."""
+    if estimator.members == "sampled":
+        raise AttributeError(
+            "partial_fit cannot choose members on held-out rows; use members='alike'"
+        )
     if isinstance(estimator.beta, str):
         raise AttributeError(
             f"partial_fit cannot search for beta, got {estimator.beta!r}; give beta a number"

@@ -56,6 +56,8 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         self,
         n_estimators: int = 16,
         *,
+        members: str = "alike",
+        candidates: int | None = None,
         hidden_layer_sizes: int | Sequence[int] = (64, 64),
         sharing: str | None = None,
         objective: str | Objective = "independent:label_smoothing=0.1",
@@ -87,6 +89,8 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         """
         super().__init__(
             n_estimators,
+            members=members,
+            candidates=candidates,
             hidden_layer_sizes=hidden_layer_sizes,
             sharing=sharing,
             objective=objective,

@@ -46,12 +46,14 @@ __all__ = [
     "cv_results",
     "equal_folds",
     "folds",
+    "hidden_sizes",
     "judge_folds",
     "make_ensemble",
     "make_recipe",
     "make_trainings",
     "objective_of",
     "outputs_each",
+    "split_rows",
     "train_once",
     "validation_share",
     "with_beta",
@@ -167,7 +169,7 @@ def make_trainings(
     All start from the same weights, those of ``start`` if it is given, and see rows in an order of
     the same seed.
     """
-    parts = [_parts(job, seed, params) for job in jobs]
+    parts = [split_rows(job, seed, params) for job in jobs]
     train = pad([part for part, _ in parts])
     val = [part for _, part in parts if part is not None]
     recipe = make_recipe(len(train[0][0]), seed, params)
@@ -250,7 +252,7 @@ def train_once(
     return {"epoch": 1, "train": meter.record()}, trainer.state()
 
 
-def _parts(job: Job, seed: int, params: dict[str, Any]) -> tuple[Any, Any]:
+def split_rows(job: Job, seed: int, params: dict[str, Any]) -> tuple[Any, Any]:
     """Tensors to train on and, for early stopping, to validate on."""
     rows, share = job.rows, validation_share(params)
     if not params["early_stopping"]:

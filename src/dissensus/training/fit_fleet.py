@@ -9,7 +9,7 @@ stopping, and ends with the numbers (to float tolerance) that ``fit`` gives it a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -30,6 +30,7 @@ from dissensus.training.recipe import Recipe
 __all__ = ["Training", "fit_fleet"]
 
 OnEnd = Callable[[int, History], None]
+OnEpoch = Callable[[dict[int, Tensor]], Collection[int]]
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ def fit_fleet(
     trainings: Sequence[Training],
     *,
     on_end: OnEnd | None = None,
+    on_epoch: OnEpoch | None = None,
     progress: bool = True,
     keep_failed: bool = False,
 ) -> list[History]:
@@ -102,6 +104,10 @@ def fit_fleet(
     be batched (see :func:`kind`) goes through ``fit``. ``on_end(index, history)`` is called as soon
     as one has finished, with its best weights in place. A loss that is not finite ends that one
     ensemble alone; after all others have finished it is raised, unless ``keep_failed``.
+
+    With ``on_epoch`` all kinds advance epoch by epoch, in turn. After each epoch it gets the
+    validation outputs ``[members, rows, outputs]`` of those that have just had their best epoch, by
+    index, and returns the indices of those to end. It is not asked about what goes through ``fit``.
 
     >>> import torch
     >>> from torch import nn
@@ -124,12 +130,14 @@ def fit_fleet(
         if on_end is not None:
             on_end(index, history)
 
+    fleets = _fleets(trainings)
     with ProgressBar("ensembles", len(trainings), show=progress) as bar:
-        for group in _fleets(trainings):
-            if len(group) == 1:
-                ended(group[0], _train_alone(trainings[group[0]]))
-            else:
-                _train_together(trainings, group, ended, bar)
+        for groups in [fleets] if on_epoch else [[group] for group in fleets]:
+            for group in groups:
+                if len(group) == 1:
+                    ended(group[0], _train_alone(trainings[group[0]]))
+            together = [group for group in groups if len(group) > 1]
+            _train_together(trainings, together, ended, on_epoch, bar)
     failed = {i: h.ended for i, h in histories.items() if h.ended.startswith("failed")}
     if failed and not keep_failed:
         which = "; ".join(f"training {index}: {why}" for index, why in failed.items())
@@ -146,43 +154,75 @@ def _train_alone(training: Training) -> History:
 
 
 def _train_together(
-    trainings: Sequence[Training], group: list[int], ended: OnEnd, bar: ProgressBar
+    trainings: Sequence[Training],
+    groups: list[list[int]],
+    ended: OnEnd,
+    on_epoch: OnEpoch | None,
+    bar: ProgressBar,
 ) -> None:
-    """Train those of one kind: epochs until none is left."""
-    started = time.perf_counter()
-    fleet = Fleet([trainings[index] for index in group])
-    running = [(index, RunState()) for index in group]
-    while running:
-        epoch = running[0][1].epoch
-        records = fleet.epoch(epoch)
-        better, failed = [], []
-        for place, ((index, state), record) in enumerate(zip(running, records, strict=True)):
-            recipe = trainings[index].recipe
-            state.epoch = epoch + 1
+    """Train those of one kind as a fleet, several fleets in turn: epochs until none is left."""
+    fleets = [_RunningFleet(trainings, group, on_epoch is not None) for group in groups]
+    while fleets:
+        outputs: dict[int, Tensor] = {}
+        for fleet in fleets:
+            outputs |= fleet.train_epoch()
+        stopped = on_epoch(outputs) if on_epoch else ()
+        for fleet in fleets:
+            fleet.leave(stopped, ended)
+        fleets = [fleet for fleet in fleets if fleet.running]
+        count = sum(len(fleet.running) for fleet in fleets)
+        bar.update(note=f"{count} running" + (f", epoch {fleets[0].epoch}" if fleets else ""))
+
+
+class _RunningFleet:
+    """A fleet, and where each of its trainings stands."""
+
+    def __init__(self, trainings: Sequence[Training], group: list[int], keep: bool) -> None:
+        self.started = time.perf_counter()
+        self.trainings = trainings
+        self.fleet = Fleet([trainings[index] for index in group], keep_outputs=keep)
+        self.running = [(index, RunState()) for index in group]
+        self.epoch = 0
+
+    def train_epoch(self) -> dict[int, Tensor]:
+        """Train one epoch; returns the validation outputs, where kept, of those it is best for."""
+        records = self.fleet.epoch(self.epoch)
+        self.epoch += 1
+        better = []
+        for place, ((index, state), record) in enumerate(zip(self.running, records, strict=True)):
+            recipe = self.trainings[index].recipe
+            state.epoch = self.epoch
             failure = record.pop("failure", None)
             if failure is not None:
                 state.ended = f"failed: {failure}"
-                failed.append(place)
                 continue
             state.epochs.append(record)
             if select(state, record, recipe):
                 better.append(place)
             if state.epoch >= recipe.epochs and not state.ended:
                 state.ended = "epochs"
-        fleet.keep_best(better)
-        over = [place for place, (_, state) in enumerate(running) if state.ended]
-        for place in over:
-            index, state = running[place]
+        self.fleet.keep_best(better)
+        outputs = self.fleet.outputs
+        return {} if outputs is None else {self.running[p][0]: outputs[p] for p in better}
+
+    def leave(self, stopped: Collection[int], ended: OnEnd) -> None:
+        """Put the best weights of those that are over in place, and go on without them."""
+        left = []
+        for place, (index, state) in enumerate(self.running):
+            if index in stopped and not state.ended:
+                state.ended = "callback"
+            if not state.ended:
+                left.append(place)
+                continue
             has_best = state.best_value is not None
-            if has_best or place not in failed:
-                fleet.unload(place, best=has_best)
-            trainings[index].ens.eval()
-            state.seconds = time.perf_counter() - started
+            if has_best or not state.ended.startswith("failed"):
+                self.fleet.unload(place, best=has_best)
+            self.trainings[index].ens.eval()
+            state.seconds = time.perf_counter() - self.started
             ended(index, state.history("stacked"))
-        running = [entry for place, entry in enumerate(running) if place not in over]
-        if over and running:
-            fleet.compact([place for place in range(len(records)) if place not in over])
-        bar.update(note=f"{len(running)} running, epoch {epoch + 1}")
+        if left and len(left) < len(self.running):
+            self.fleet.compact(left)
+        self.running = [self.running[place] for place in left]
 
 
 # ---- grouping -----------------------------------------------------------------------------------

@@ -31,8 +31,10 @@ _PICKED = 1 << 21  # numbers of x that are picked from the data at once
 class Fleet:
     """Ensembles of one kind, side by side; see :func:`dissensus.training.fit_fleet.kind`."""
 
-    def __init__(self, trainings: Sequence[Training]) -> None:
+    def __init__(self, trainings: Sequence[Training], *, keep_outputs: bool = False) -> None:
         self.trainings = list(trainings)
+        self.keep_outputs = keep_outputs
+        self.outputs: Tensor | None = None  # where kept, of the last epoch for validation data
         first = self.trainings[0]
         assert first.ens.stack is not None
         self.members, self.combine = first.ens.members, first.ens.combine
@@ -172,7 +174,7 @@ class Fleet:
         if getattr(self.trainings[0], which) is None:
             return []
         data = [t.learnt() if which == "train" else t.val or () for t in self.trainings]
-        meter = FleetMeter(self.combine)
+        meter, kept = FleetMeter(self.combine), []
         for begin in range(0, len(data[0][0]), 1024):
             rows = slice(begin, begin + 1024)
             with torch.no_grad():
@@ -181,6 +183,10 @@ class Fleet:
                 torch.stack([own[kind][rows] for own in data]) for kind in range(1, len(data[0]))
             ]
             meter.add(outputs, others[0], {}, *others[1:])
+            if self.keep_outputs and which == "val":
+                kept.append(outputs)
+        if kept:
+            self.outputs = torch.cat(kept, 2)
         return meter.records()
 
     def _failures(self, losses: Tensor) -> list[str | None]:
