@@ -74,9 +74,10 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
     calls where training went on), ``columns_`` (how columns become inputs; ``print`` it for a line
     about each), ``standard_`` (how they are encoded and scaled) and ``held_out_`` (what members
     predict for rows that they have not seen, None where none were held out); where members hold out
-    folds of their own ``histories_`` of each fold; with ``beta`` also ``beta_``, and with
-    ``"auto"`` ``cv_results_`` in the form that ``GridSearchCV`` gives it, with standard errors,
-    verdicts and the ``status`` of each β beside the scores.
+    folds of their own ``histories_`` of each fold; with ``members="sampled"`` ``histories_`` and
+    ``settings_`` of each member; with ``beta`` also ``beta_``, and with ``"auto"`` ``cv_results_``
+    in the form that ``GridSearchCV`` gives it, with standard errors, verdicts and the ``status`` of
+    each β beside the scores.
     """
 
     _loss: str

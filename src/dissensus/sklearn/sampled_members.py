@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from dissensus.data.encoder import Encoder
 from dissensus.ensemble import Ensemble
+from dissensus.models.layers import ScaledLinear
 from dissensus.objectives import Independent, Objective
 from dissensus.sklearn.greedy_choice import GreedyChoice
 from dissensus.sklearn.held_out import HeldOut
@@ -86,7 +87,7 @@ def check_sampled(params: dict[str, Any], objective: Objective) -> None:
     """Raise for parameters that members with settings of their own do not go with."""
     apart, own = isinstance(objective, Independent), params["shuffle"] != "shared"
     obstacles = {
-        f"they learn independently of each other, got objective={objective.spec()!r}": not apart,
+        f"they have the objective 'independent', got {objective.spec()!r}": not apart,
         f"no β couples them, got beta={params['beta']!r}": params["beta"] is not None,
         f"they share no weights, got sharing={params['sharing']!r}": params["sharing"],
         "each has an order of rows of its own anyway, got shuffle='members'": own,
@@ -238,8 +239,9 @@ def _whole_module(ens: Ensemble, own: Settings, encoder: Encoder) -> nn.Module:
     seen = seen_inputs(encoder, own.embedding)
     if len(seen) == encoder.inputs:
         return part
-    weight = first.weight.new_zeros(len(first.weight), encoder.inputs)  # type: ignore[operator]
-    gain = first.gain.new_ones(encoder.inputs)  # type: ignore[operator]
-    weight[:, seen], gain[seen] = first.weight.detach(), first.gain.detach()  # type: ignore[operator]
+    assert isinstance(first, ScaledLinear)
+    weight = first.weight.new_zeros(len(first.weight), encoder.inputs)
+    gain = first.gain.new_ones(encoder.inputs)
+    weight[:, seen], gain[seen] = first.weight.detach(), first.gain.detach()
     first.weight, first.gain = nn.Parameter(weight), nn.Parameter(gain)
     return part

@@ -46,8 +46,9 @@ class Fleet:
         self.sizes = batch_sizes(len(first), first.recipe.batch_size, shuffle=True)
         self.optimizers = [(rows, self._make_optimizer(rows)) for rows in self._equal_rates()]
         self._collect_hyperparameters()
+        outputs = first.ens(first.train[0][:1]).detach()  # of one shape for all
         for training in self.trainings:
-            self._check(training)
+            self._check(training, outputs)
 
     def _collect_hyperparameters(self) -> None:
         """What follows from who is here."""
@@ -68,12 +69,12 @@ class Fleet:
         named = dict(zip(self.tensors, parameters, strict=True))
         return SharingOptimizer(make, settings, named, self.stack)
 
-    def _check(self, training: Training) -> None:
-        """Say before any work what is wrong with targets."""
-        for x, y, *_ in filter(None, (training.train, training.val)):
-            outputs = training.ens(x[:1]).detach().expand(-1, len(y), -1)
-            _objective(training).check(outputs, y)
-            check_task(outputs, y, self.combine)
+    def _check(self, training: Training, outputs: Tensor) -> None:
+        """Say before any work what is wrong with targets; ``outputs`` are those of one row."""
+        for _, y, *_ in filter(None, (training.train, training.val)):
+            several = outputs.expand(-1, len(y), -1)
+            _objective(training).check(several, y)
+            check_task(several, y, self.combine)
 
     # ---- an epoch -------------------------------------------------------------------------------
 
