@@ -22,8 +22,9 @@ from dissensus.training import fit_fleet
 
 QUICK = {
     "n_estimators": 3,
-    "hidden_layer_sizes": 16,
-    "max_iter": 20,
+    "hidden_layer_sizes": 8,
+    "max_iter": 8,
+    "batch_size": 32,
     "learning_rate_init": 0.03,
     "random_state": 0,
 }
@@ -300,7 +301,7 @@ def frame() -> tuple[pd.DataFrame, np.ndarray]:
 
 def test_categories_are_one_hot_and_names_are_kept() -> None:
     X, y = frame()
-    model = regressor(max_iter=60).fit(X, y)
+    model = regressor(max_iter=30).fit(X, y)
     assert list(model.feature_names_in_) == list(X.columns)
     assert model.n_features_in_ == 5
     size, count = (model.standard_.x.edges[place] for place in (0, 6))
@@ -343,11 +344,11 @@ def test_missing_numbers_and_dates_are_learnt_from() -> None:
     size = np.where(rng.random(300) < 0.3, np.nan, rng.normal(size=300))
     y = 3.0 * np.isnan(size) + np.sin(2 * np.pi * days.day_of_year.to_numpy() / 365.25)
     X = pd.DataFrame({"size": size, "day": days})
-    model = regressor(max_iter=60).fit(X, y)
+    model = regressor(max_iter=30).fit(X, y)
     assert model.score(X, y) > 0.95
     np.testing.assert_allclose(model.predict(X.assign(day=X["day"].astype(str))), model.predict(X))
     gaps = np.column_stack([size, rng.normal(size=300)])
-    alone = classifier(max_iter=30).fit(gaps, np.isnan(size))
+    alone = classifier(max_iter=10).fit(gaps, np.isnan(size))
     assert alone.score(gaps, np.isnan(size)) > 0.97
     full = classifier(max_iter=5).fit(np.nan_to_num(gaps), np.isnan(size))
     assert np.isfinite(full.predict_proba(gaps)).all()  # filled, though training saw no gaps
@@ -437,14 +438,14 @@ def test_members_probabilities_and_their_decomposition_agree() -> None:
     assert model.diagnose(X, y, X, y).gap is not None
     inputs = model.standard_.inputs(X, torch.float64)
     np.testing.assert_allclose(model.estimators_[1](inputs).numpy(), logits[1], rtol=1e-10)
-    assert model.n_iter_ == len(model.loss_curve_) == 20
+    assert model.n_iter_ == len(model.loss_curve_) == 8
     assert model.loss_curve_[-1] < model.loss_curve_[0]
 
 
 def test_regression_is_in_the_units_of_each_target() -> None:
     X, y = FRIEDMAN
     both = np.column_stack([y, 1000 * y + 5e4])
-    model = regressor(max_iter=60).fit(X, both)
+    model = regressor(max_iter=20).fit(X, both)
     outputs = model.member_outputs(X).numpy()
     np.testing.assert_allclose(model.predict(X), outputs.mean(0))
     np.testing.assert_allclose(model.predict_std(X), outputs.std(0))
@@ -467,7 +468,7 @@ def test_regression_is_in_the_units_of_each_target() -> None:
 @pytest.mark.parametrize("make", [classifier, regressor])
 def test_what_is_far_away_scores_higher(make: Any) -> None:
     X, y = IRIS
-    model = make().fit(X, y)
+    model = make(hidden_layer_sizes=16, max_iter=20).fit(X, y)
     away = X + np.array([30.0, -30.0, 30.0, -30.0])
     assert np.median(model.ood_score(away, "variance")) > model.ood_score(X, "variance").max()
     assert model.ood_score(X).shape == (150,)
@@ -478,7 +479,7 @@ def test_what_is_far_away_scores_higher(make: Any) -> None:
 )
 def test_objectives_by_name_and_as_objects(objective: Any) -> None:
     X, y = IRIS
-    model = classifier(objective=objective, n_estimators=2, max_iter=40).fit(X, y)
+    model = classifier(objective=objective, n_estimators=2, max_iter=15).fit(X, y)
     assert model.score(X, y) > 0.9
     weights = np.linspace(1, 2, len(X))
     assert classifier(objective=objective, n_estimators=2, max_iter=2).fit(X, y, weights).n_iter_
@@ -487,7 +488,7 @@ def test_objectives_by_name_and_as_objects(objective: Any) -> None:
 def test_objectives_for_regression_take_its_loss() -> None:
     X, y = FRIEDMAN
     for objective in ("learner_dropout:drop=0.4/joint", "ncl", "gat:alpha=0.5"):
-        model = regressor(objective=objective, max_iter=60).fit(X, y)
+        model = regressor(objective=objective, max_iter=20).fit(X, y)
         assert model.ensemble_.combine == "mean"
         assert model.score(X, y) > 0.6
     with pytest.raises(ValueError, match="'jsd' is an objective for classification, and this is"):

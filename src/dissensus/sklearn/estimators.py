@@ -119,7 +119,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         return {}
 
     def _learn_targets(self, y: NDArray[Any], kept: NDArray[np.bool_]) -> tuple[NDArray[Any], int]:
-        if y.dtype == object and np.equal(y, None).any():
+        if y.dtype == object and any(label is None for label in y):
             raise ValueError("y holds None, a missing label; leave these rows out")
         check_classification_targets(y)
         if hasattr(self, "classes_"):
@@ -245,7 +245,7 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
     >>> import numpy as np
     >>> X = np.linspace(-1, 1, 200)[:, None]
     >>> y = np.sin(3 * X[:, 0])
-    >>> model = DiverseRegressor(n_estimators=3, max_iter=60, random_state=0).fit(X, y)
+    >>> model = DiverseRegressor(n_estimators=3, max_iter=30, random_state=0).fit(X, y)
     >>> bool(model.score(X, y) > 0.9)
     True
     >>> near, far = model.predict_std([[0.0], [5.0]])
