@@ -16,6 +16,7 @@ BENCHMARKS = {
     "scores": "benchmarks.scores",
     "score_file": "benchmarks.score_file",
     "training": "benchmarks.training",
+    "checkpoints": "benchmarks.checkpoints",
     "fleet": "benchmarks.fleet",
     "robustness": "benchmarks.robustness",
     "heads": "benchmarks.heads",
