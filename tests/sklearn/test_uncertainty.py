@@ -255,7 +255,8 @@ def test_the_regressor_predicts_intervals_quantiles_and_deviations() -> None:
     law = crps_gaussian(*map(torch.from_numpy, (model.predict(X), parts["total"], y))).mean()
     assert result["crps"] == pytest.approx(float(law), rel=0.03)
     assert result.held_out["verdict"] in ("healthy", "suspicious")
-    assert result.held_out["error"] == pytest.approx(np.mean(error**2), rel=0.3)
+    assert result.held_out["rmse"] == pytest.approx(result["rmse"], rel=0.15)
+    assert result.held_out["ensemble_error"] == pytest.approx(result.held_out["rmse"] ** 2)
     assert repr(result).startswith("<Evaluation: rmse 0.")
     assert "<table>" in result._repr_html_()
     assert set(result.to_frame()["data"]) == {"given", "held out"}
@@ -295,6 +296,8 @@ def test_the_classifier_is_calibrated_and_predicts_sets() -> None:
     result = model.evaluate(X, y)
     assert result["ece"] == pytest.approx(float(ece(sure, labels)))
     assert result["error"] == pytest.approx(1 - model.score(X, y))
+    assert result.held_out["error"] == pytest.approx(result["error"], abs=0.06)
+    assert result.held_out["ensemble_error"] == pytest.approx(result["nll"], rel=0.15)
     assert result.held_out["diversity"] > 0
 
 

@@ -31,10 +31,10 @@ class Evaluation(Tabular):
 
     ``measures`` of numbers are ``rmse``, ``r2``, and, where rows were held out, ``crps``, ``nll``
     (of a normal law around the prediction), ``coverage`` and ``width`` of 90% intervals; of classes
-    ``error``, ``nll``, ``brier`` and ``ece``. ``held_out`` has ``rows``, ``error`` (out of fold:
-    the squared error of the whole ensemble, or the cross-entropy of each row's own members),
-    ``member_error``, ``diversity``, their difference, and the ``verdict`` on collusion; it is empty
-    where nothing was held out.
+    ``error``, ``nll``, ``brier`` and ``ece``. ``held_out`` has the out-of-fold ``rmse`` or
+    ``error``, how many ``rows`` it is of, ``ensemble_error``, ``member_error`` and ``diversity``
+    (:meth:`.HeldOut.decompose`), and the ``verdict`` on collusion; it is empty where nothing was
+    held out.
     """
 
     rows: int
@@ -97,6 +97,12 @@ def evaluate_classes(
 def _held_out_measures(held_out: HeldOut | None, combine: str) -> dict[str, Any]:
     if held_out is None:
         return {}
-    error, member, diversity = held_out.decompose(combine)
-    found = {"rows": len(held_out), "error": error, "member_error": member, "diversity": diversity}
+    found: dict[str, Any] = {"rows": len(held_out)}
+    if held_out.regression:
+        found["rmse"] = float(held_out.errors[1].mean().sqrt())
+    else:
+        wrong = held_out.log_probs(combine).argmax(1) != held_out.targets
+        found["error"] = float(held_out.mean(wrong.double()))
+    names = ("ensemble_error", "member_error", "diversity")
+    found |= dict(zip(names, held_out.decompose(combine), strict=True))
     return {**found, "verdict": held_out.verdict(combine)}

@@ -157,13 +157,14 @@ class HeldOut:
         """ERR, mean ERR and DIV of the row's own k members; of all M in regression.
 
         Squared errors are summed over targets, as everywhere. For classes the loss is the
-        cross-entropy, and an average of more than k members has a smaller ERR.
+        cross-entropy of calibrated members, and an average of more than k has a smaller ERR.
         """
         if self.regression:
             member = float(self.mean((self.outputs - self.targets).square().sum(-1).mean(0)))
             whole = float(self.errors[1].sum())
             return whole, member, member - whole
-        terms = decomposition_terms(self.outputs, self.targets, "cross_entropy", combine)
+        scaled = self.outputs / self._fitted_temperatures(combine)[0]
+        terms = decomposition_terms(scaled, self.targets, "cross_entropy", combine)
         error, member = float(self.mean(terms.ensemble_error)), float(self.mean(terms.member_error))
         return error, member, member - error
 
