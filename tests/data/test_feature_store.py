@@ -162,6 +162,20 @@ def test_a_shard_cut_while_it_is_read_is_an_error(tmp_path: Path) -> None:
         x[:]
 
 
+def test_half_written_files_of_a_kill_are_cleared_away(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    half = [folder / ".unfinished.json.0123456789abcdef.part"]
+    half[0].write_text("{")
+    with FeatureWriter(folder, (6,), classes="abc") as writer:
+        half += [folder / "train" / ".pass0-00000.npy.0123456789abcdef.part"]
+        half[1].parent.mkdir()
+        half[1].write_text("half")
+        writer.add("train", features(), labels())
+    assert not any(file.exists() for file in half)
+    FeatureStore(folder, verify=True)
+
+
 def test_labels_beyond_the_classes_are_refused(tmp_path: Path) -> None:
     folder = written(tmp_path / "store")
     np.save(folder / "train" / "labels.npy", np.full(25, 3))

@@ -24,7 +24,14 @@ from dissensus.data.feature_store import (
     map_array,
     shard_file,
 )
-from dissensus.files import LOCK, lock_folder, read_json, replace_atomically, write_text
+from dissensus.files import (
+    LOCK,
+    lock_folder,
+    read_json,
+    remove_parts,
+    replace_atomically,
+    write_text,
+)
 
 __all__ = ["FeatureWriter"]
 
@@ -134,6 +141,8 @@ class FeatureWriter:
             raise ValueError("a feature store must have at least one part, add one first")
         Manifest(**{**vars(self.manifest), "parts": self.parts}).write(self.folder)
         (self.folder / UNFINISHED).unlink(missing_ok=True)
+        for folder in (self.folder, *(self.folder / name for name in self.parts)):
+            remove_parts(folder)
         self._lock.close()
 
     def _begin(self) -> None:
@@ -146,6 +155,8 @@ class FeatureWriter:
         if file.is_file():
             _check_same(file, asked)
             return
+        for part in self.folder.glob(f".{UNFINISHED}.*.part"):  # left by a kill at this very line
+            part.unlink()
         if any(file.name != LOCK for file in self.folder.iterdir()):
             raise ValueError(f"{self.folder} is not empty and holds no features; choose another")
         write_text(file, json.dumps(asked, indent=1) + "\n")
