@@ -109,7 +109,7 @@ def number(
 
 def check_numbers(instance: Any) -> None:
     """Raise unless every field made by :func:`number` lies within its limits."""
-    options = _field_options(type(instance))
+    options = _field_options(type(instance))  # type: ignore[arg-type]  # a class is hashable
     for item in fields(instance):
         value, limits = getattr(instance, item.name), item.metadata
         if "low" in limits and not _within(value, limits, options[item.name]):
@@ -254,7 +254,7 @@ def read_settings(
     for key in settings:
         if key not in known:
             raise ValueError(f"{name} has no setting {key!r}; {nearest(key, known)}")
-    options = _field_options(kind)
+    options = _field_options(kind)  # type: ignore[arg-type]
     return {
         key: _read(f"{name}: {key}", raw, options[key], separator) for key, raw in settings.items()
     }
