@@ -1,9 +1,9 @@
 """DiverseClassifier and DiverseRegressor against ensembles of scikit-learn's own perceptrons.
 
-All have ten members with one hidden layer of 100 units, see the same training rows and are judged
-on the same test rows, 30% of the data, drawn anew for each seed. scikit-learn's get their inputs,
-and in regression the target, standardised as well. Everything else is at its default. The
-estimators' defaults were chosen on other data (iris, made-up tables of other kinds and seeds).
+All have ten members, with hidden layers as are their defaults (one of 100 units in scikit-learn),
+see the same training rows and are judged on the same test rows, 30% of the data, drawn anew for
+each seed. scikit-learn's get their inputs, and in regression the target, standardised as well.
+Everything else is at its default.
 
 The error is the share of wrong classes, or 1 − R². Every (data set, seed) is one round: each
 contender is fitted once in it, in turn, so times and errors are paired.

@@ -7,7 +7,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dissensus.sklearn import DiverseClassifier, DiverseRegressor
 
-SMALL = {"n_estimators": 2, "hidden_layer_sizes": 8, "max_iter": 10, "batch_size": 64}
+SMALL = {"n_estimators": 2, "hidden_layer_sizes": 8, "max_iter": 5, "batch_size": 32}
 AUTO = SMALL | {"beta": "auto", "betas": (0.0, 0.5), "cv": 2}
 
 
