@@ -1,27 +1,21 @@
-"""Base estimator: the parameters, the fitting and the member outputs that both estimators share."""
+"""Base estimator: the parameters and the fitting that both estimators share."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, check_X_y, validate_data
-from torch import Tensor, nn
+from sklearn.utils.validation import check_X_y, validate_data
 
-from dissensus.data.column_values import is_frame, raw_columns
 from dissensus.data.preparation import Preparation
-from dissensus.decomposition import Decomposition, decompose
-from dissensus.detection import default_score
-from dissensus.diagnostics import Diagnosis, diagnose
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Gaussian, Independent, Objective
-from dissensus.scores import parse as parse_score
+from dissensus.sklearn.fitted_members import NUMBERS, FittedMembers
 from dissensus.sklearn.fold_members import LEAST_ROWS, TrainedFolds, mean_history, train_folds
 from dissensus.sklearn.held_out import HeldOut
 from dissensus.sklearn.rows import (
@@ -60,11 +54,8 @@ VALIDATIONS = ("auto", "members", "common")
 #: Whether members have the same settings, or settings of their own.
 MEMBERS = ("alike", "sampled")
 
-#: scikit-learn's checks of a table of numbers.
-_NUMBERS = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "accept_sparse": "csr"}
 
-
-class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class DiverseEstimator(FittedMembers):
     """An ensemble of perceptrons, trained by an objective, as a scikit-learn estimator.
 
     After ``fit`` there are ``ensemble_`` (a ``dissensus.Ensemble`` in float64), ``estimators_``,
@@ -79,10 +70,6 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
     in the form that ``GridSearchCV`` gives it, with standard errors, verdicts and the ``status`` of
     each β beside the scores.
     """
-
-    _loss: str
-
-    standard_: Standard
 
     def __init__(
         self,
@@ -201,10 +188,6 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
 
         Classes are learnt from the rows that are ``kept``, unless they are known already.
         """
-
-    @abstractmethod
-    def _known_targets(self, y: Any) -> Tensor:
-        """Targets of new data, as ``decompose`` and ``diagnose`` take them."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train the ensemble.
@@ -352,12 +335,12 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         """Inputs as floats, ``y`` as an array, weights; learns columns that are not known yet."""
         checks = self._checks_of_targets()
         if hasattr(self, "ensemble_"):
-            x, y = check_X_y(self._checked_inputs(X), y, **_NUMBERS, estimator=self, **checks)
+            x, y = check_X_y(self._checked_inputs(X), y, **NUMBERS, estimator=self, **checks)
             return x, y, check_weights(sample_weight, len(x))
         raw = frame_columns(X)
         self._takes_frames = raw is not None
         if raw is None:
-            x, y = validate_data(self, X, y, **_NUMBERS, **checks)
+            x, y = validate_data(self, X, y, **NUMBERS, **checks)
             raw = array_columns(x, getattr(self, "feature_names_in_", None))
         else:
             validate_data(self, X, y, skip_check_array=True)
@@ -365,7 +348,7 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
         kept = weights > 0
         known = {name: values[kept] for name, values in raw.items()}
         self.columns_ = Preparation.fit(known, weights=weights[kept])
-        x, y = check_X_y(self.columns_.encode(raw, "X"), y, **_NUMBERS, estimator=self, **checks)
+        x, y = check_X_y(self.columns_.encode(raw, "X"), y, **NUMBERS, estimator=self, **checks)
         return x, y, weights
 
     def _training(self, rows: Rows, objective: Objective, seed: int, **changes: Any) -> Training:
@@ -423,104 +406,6 @@ class DiverseEstimator(TransformerMixin, BaseEstimator, ABC):  # type: ignore[mi
             curve = [*(curve or ()), *(record["val"]["ensemble_error"] for record in records)]
         self.validation_loss_curve_ = curve
         return self
-
-    # ---- member outputs -------------------------------------------------------------------------
-
-    def member_outputs(self, X: Any) -> Tensor:
-        """Every member's output, ``[members, rows, outputs]``, in float64.
-
-        Logits, or in regression predictions in the units of the target.
-        """
-        return self._outputs_and_noise(X)[0]
-
-    def _outputs_and_noise(self, X: Any) -> tuple[Tensor, Tensor | None]:
-        """The members' outputs and, of Gaussian members, the variances that they predict."""
-        check_is_fitted(self, "ensemble_")
-        x = self.standard_.inputs(self._checked_inputs(X), torch.float64)
-        outputs = predict(self.ensemble_, x).outputs
-        return self.standard_.in_units(outputs), self.standard_.noise(outputs)
-
-    def _checked_inputs(self, X: Any) -> Floats:
-        if self._takes_frames and not is_frame(X):
-            raise ValueError(
-                "this estimator was fitted on a DataFrame with text or dates, got "
-                f"{type(X).__name__}; pass a DataFrame with the same columns"
-            )
-        if self._takes_frames:
-            validate_data(self, X, reset=False, skip_check_array=True)
-            raw = raw_columns(X)
-        else:
-            x = validate_data(self, X, reset=False, **_NUMBERS)
-            raw = array_columns(x, getattr(self, "feature_names_in_", None))
-        return self.columns_.encode(raw, "X")
-
-    def transform(self, X: Any) -> Floats:
-        """What each member predicts, ``[rows, members · outputs]``: probabilities, or targets.
-
-        As ``VotingClassifier`` has it, to stack another model upon the members; see
-        ``get_feature_names_out`` for the columns. ``set_output(transform="pandas")`` makes it a
-        DataFrame.
-        """
-        outputs = self._member_predictions(self.member_outputs(X))
-        columns: Floats = outputs.transpose(0, 1).flatten(1).numpy()
-        return columns
-
-    def _member_predictions(self, outputs: Tensor) -> Tensor:
-        return outputs
-
-    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
-        """The names of the columns of ``transform``, such as ``diverseregressor_member0``."""
-        check_is_fitted(self, "ensemble_")
-        prefix, members = type(self).__name__.lower(), range(self.ensemble_.members)
-        outputs = self._output_names()
-        names = [f"{prefix}_member{member}{output}" for member in members for output in outputs]
-        return np.array(names, dtype=object)
-
-    @abstractmethod
-    def _output_names(self) -> list[str]:
-        """The end of the name of each output in ``get_feature_names_out``."""
-
-    @property
-    def estimators_(self) -> list[nn.Module]:
-        """The members as ordinary modules; they take the standardised inputs."""
-        check_is_fitted(self, "ensemble_")
-        return [self.ensemble_.member(member) for member in range(self.ensemble_.members)]
-
-    def ood_score(self, X: Any, score: str | None = None) -> Floats:
-        """Out-of-distribution score of each row, ``[rows]``: higher is less like the training data.
-
-        ``score`` is a name of ``dissensus.scores.SCORES``; None is
-        ``dissensus.detection.default_score`` of the ensemble: mutual information for independent
-        members, energy for LDR, variance in a regression.
-        """
-        check_is_fitted(self, "ensemble_")
-        named = parse_score(default_score(self.ensemble_) if score is None else score)
-        scores: Floats = named(self._scored_outputs(self.member_outputs(X))).numpy()
-        return scores
-
-    def _scored_outputs(self, outputs: Tensor) -> Tensor:
-        return outputs
-
-    def decompose(self, X: Any, y: Any, loss: str | None = None) -> Decomposition:
-        """The members' mean error on ``(X, y)``, the ensemble's, and diversity, their difference.
-
-        See :func:`dissensus.decompose`; in regression in the units of the target, squared.
-        """
-        check_is_fitted(self, "ensemble_")
-        chosen = self._loss if loss is None else loss
-        combine = None if self._loss == "mse" else self.ensemble_.combine
-        return decompose(self.member_outputs(X), self._known_targets(y), chosen, combine)
-
-    def diagnose(self, X: Any, y: Any, X_train: Any = None, y_train: Any = None) -> Diagnosis:
-        """Whether the members' diversity on held-out ``(X, y)`` is real, or they collude.
-
-        With the training data as well, the verdict is sharper. See :func:`dissensus.diagnose`.
-        """
-        test = self.member_outputs(X), self._known_targets(y)
-        train = None
-        if X_train is not None:
-            train = self.member_outputs(X_train), self._known_targets(y_train)
-        return diagnose(train, test, loss=self._loss, combine=self.ensemble_.combine)
 
 
 def takes_pieces(estimator: DiverseEstimator) -> bool:

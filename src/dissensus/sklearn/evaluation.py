@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from sklearn.metrics import r2_score
 from torch import Tensor
 
 from dissensus.calibration import (
@@ -65,9 +66,9 @@ def evaluate_numbers(
     """Of a regression: outputs ``[members, rows, outputs]``, targets ``[rows, outputs]``."""
     prediction = outputs.mean(0)
     squares = (prediction - targets).square()
-    spread = (targets - targets.mean(0)).square().mean(0)
-    explained = 1 - squares.mean(0) / torch.where(spread > 0, spread, 1.0)
-    measures = {"rmse": float(squares.mean().sqrt()), "r2": float(explained.mean())}
+    measures = {"rmse": float(squares.mean().sqrt())}
+    if len(targets) > 1:
+        measures["r2"] = float(r2_score(targets.numpy(), prediction.numpy()))
     if held_out is not None:
         predicted = uncertainty.quantiles(held_out, outputs, _LEVELS, noise)
         crps = [

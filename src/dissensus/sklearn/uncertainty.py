@@ -33,10 +33,10 @@ def intervals(
     level = (1 + coverage) / 2
     needed, there = math.ceil(level / (1 - level) * (1 - 1e-12)), held_out.effective_rows
     if there < needed * (1 - 1e-9):
-        most = max(there - 1, 0) / (there + 1)
+        less = f", or ask for less than {(there - 1) / (there + 1):.3g}" if there > 1 else ""
         raise ValueError(
             f"coverage={coverage:g} needs at least {needed} held-out rows, and there are "
-            f"{there:.4g}; fit on more rows, or ask for less than {most:.3g}"
+            f"{there:.4g}; fit on more rows{less}"
         )
     found = []
     for model in held_out.error_models:
