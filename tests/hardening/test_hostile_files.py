@@ -201,6 +201,7 @@ def test_numbers_of_a_config_have_limits(tmp_path: Path) -> None:
         "threads = 1000000": "threads must be from 1 to 1024",
         "model_options = {hidden = 1000000000000}": "cannot be built|parameters for",
         "model_options = {hidden = [100000, 100000]}": "would have 100",
+        "model_options = {hidden = 0.5}": "mlp cannot be built with these options",
     }
     for text, sentence in limits.items():
         config.write_text(f'data = "{table}"\ntarget = "y"\n{text}\n')

@@ -180,7 +180,7 @@ def _check_size(
     try:
         with torch.device("meta"):
             member = MODELS[model](shape, outputs, **options)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ValueError(f"{model} cannot be built with these options: {error}") from error
     size = sum(parameter.numel() for parameter in member.parameters())
     if size > MAX_PARAMETERS:
