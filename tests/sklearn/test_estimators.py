@@ -436,7 +436,7 @@ def test_members_probabilities_and_their_decomposition_agree() -> None:
     assert float(found.diversity) == pytest.approx(float(found.member_error) - error)
     assert model.diagnose(X, y).judged_on == "test"
     assert model.diagnose(X, y, X, y).gap is not None
-    inputs = model.standard_.inputs(X, torch.float64)
+    inputs = model.standard_.inputs(X, np.float64)
     np.testing.assert_allclose(model.estimators_[1](inputs).numpy(), logits[1], rtol=1e-10)
     assert model.n_iter_ == len(model.loss_curve_) == 8
     assert model.loss_curve_[-1] < model.loss_curve_[0]

@@ -172,7 +172,7 @@ def test_inputs_that_a_member_does_not_see_do_not_move_it() -> None:
     )
     linear = [own["embedding"] == "linear" for own in model.settings_]
     assert sum(linear) == 2
-    x = model.standard_.inputs(X, torch.float64)
+    x = model.standard_.inputs(X, np.float64)
     first = torch.zeros(x.shape[1], dtype=torch.bool)
     first[np.cumsum([0, *map(len, model.standard_.x.edges[:-1])])] = True
     outputs = model.ensemble_(x)

@@ -20,7 +20,9 @@ that outweighs all other columns.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,10 +78,9 @@ class Encoder:
             _edges(column, weights, bins) if number else None
             for column, number in zip(filled.T, scaled, strict=True)
         )
-        inputs = sum(_width(own) for own in edges)
-        plain = cls(scaler, edges, np.zeros(inputs), np.ones(inputs))(x)
-        mean = np.average(plain, 0, weights)
-        deviation = np.sqrt(np.average((plain - mean) ** 2, 0, weights))
+        columns = cls(scaler, edges, np.zeros(0), np.ones(0))._columns(x)
+        moments = [_moments(column, weights) for column in columns]
+        mean, deviation = (np.concatenate(each) for each in zip(*moments, strict=True))
         return cls(scaler, edges, mean, np.maximum(deviation, floor))
 
     @property
@@ -87,17 +88,27 @@ class Encoder:
         """How many inputs a network gets."""
         return len(self.mean)
 
-    def __call__(self, x: Floats) -> Floats:
-        """Encode rows."""
-        filled = np.where(np.isnan(x), self.scaler.fill, x)
+    def __call__(self, x: Floats, dtype: Any = np.float64) -> NDArray[Any]:
+        """Encode rows; ``dtype`` is that of the inputs."""
+        out, begin = np.empty((len(x), self.inputs), dtype), 0
+        for column in self._columns(x):
+            own = slice(begin, begin + column.shape[1])
+            out[:, own] = (column - self.mean[own]) / self.scale[own]
+            begin = own.stop
+        return out
+
+    def _columns(self, x: Floats) -> Iterator[Floats]:
+        """The inputs of one column after the other, ``[rows, 1 + bins]``, before they are scaled.
+
+        One at a time: all of them are many times as large as the table.
+        """
         standard = np.clip(self.scaler(x), -self.limit, self.limit)
-        out, begin = np.empty((len(x), self.inputs)), 0
-        for column, own in enumerate(self.edges):
-            out[:, begin] = standard[:, column]
-            if own is not None:
-                out[:, begin + 1 : begin + len(own)] = _piecewise(filled[:, column], own)
-            begin += _width(own)
-        return (out - self.mean) / self.scale
+        for place, edges in enumerate(self.edges):
+            parts = [standard[:, place, None]]
+            if edges is not None:
+                filled = np.where(np.isnan(x[:, place]), self.scaler.fill[place], x[:, place])
+                parts.append(_piecewise(filled, edges))
+            yield np.concatenate(parts, 1)
 
 
 def _piecewise(column: Floats, edges: Floats) -> Floats:
@@ -118,5 +129,7 @@ def _edges(column: Floats, weights: Floats | None, bins: int) -> Floats | None:
     return edges if len(edges) > 2 else None
 
 
-def _width(edges: Floats | None) -> int:
-    return 1 if edges is None else len(edges)
+def _moments(column: Floats, weights: Floats | None) -> tuple[Floats, Floats]:
+    """Means and standard deviations."""
+    mean = np.average(column, 0, weights)
+    return mean, np.sqrt(np.average((column - mean) ** 2, 0, weights))

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -52,7 +51,7 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _outputs_and_noise(self, X: Any) -> tuple[Tensor, Tensor | None]:
         """The members' outputs and, of Gaussian members, the variances that they predict."""
         check_is_fitted(self, "ensemble_")
-        x = self.standard_.inputs(self._checked_inputs(X), torch.float64)
+        x = self.standard_.inputs(self._checked_inputs(X), np.float64)
         outputs = predict(self.ensemble_, x).outputs
         return self.standard_.in_units(outputs), self.standard_.noise(outputs)
 

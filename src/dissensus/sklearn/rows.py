@@ -104,9 +104,9 @@ class Standard:
         targets = _scaler_of(rows.y, rows.weights) if rows.y.ndim == 2 else None
         return cls(Encoder.fit(rows.x, scaled, rows.weights), targets)
 
-    def inputs(self, x: Floats, dtype: torch.dtype = torch.float32) -> Tensor:
+    def inputs(self, x: Floats, dtype: Any = np.float32) -> Tensor:
         """Inputs as a tensor."""
-        return torch.from_numpy(self.x(x)).to(dtype)
+        return torch.from_numpy(self.x(x, dtype))
 
     def in_units(self, outputs: Tensor) -> Tensor:
         """Outputs of networks in the units of the target; logits as they are.
