@@ -33,6 +33,7 @@ __all__ = [
     "read_settings",
     "spec_of",
     "split_spec",
+    "split_specs",
 ]
 
 
@@ -228,6 +229,21 @@ def split_spec(text: str) -> tuple[str, dict[str, str]]:
             raise ValueError(f"{name}: {key!r} is given twice")
         settings[key] = value
     return name, settings
+
+
+def split_specs(text: str) -> list[str]:
+    """The specs of a list with commas; what looks like ``key=value`` belongs to the one before.
+
+    >>> split_specs("pds,combined:score=energy,distance=knn:k=5,bma:temperature=2")
+    ['pds', 'combined:score=energy,distance=knn:k=5', 'bma:temperature=2']
+    """
+    specs: list[str] = []
+    for piece in filter(None, (part.strip() for part in text.split(","))):
+        if specs and "=" in piece.partition(":")[0]:
+            specs[-1] += f",{piece}"
+        else:
+            specs.append(piece)
+    return specs
 
 
 def join_spec(name: str, settings: Mapping[str, Any], separator: str = "/") -> str:

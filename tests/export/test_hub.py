@@ -95,6 +95,16 @@ def test_a_network_without_a_name(tmp_path: Path) -> None:
     assert torch.equal(outputs(ds.load(tmp_path, into=into), x), outputs(ens, x))
 
 
+def test_a_detector_by_features_goes_with_the_folder(tmp_path: Path) -> None:
+    make = make_factory("mlp", (4,), 3, hidden=(5,))
+    ens, x = ds.Ensemble(make, members=2), torch.randn(60, 4)
+    detector = ds.Detector(ens, "combined:distance=knn").fit(x, train=x + 1)
+    files = save_folder(ens, tmp_path / "a", make, detector=detector)
+    assert {"detector.json", "detector.safetensors"} < {file.name for file in files}
+    again = ds.Detector.load(tmp_path / "a" / "detector.json", ds.load(tmp_path / "a"))
+    torch.testing.assert_close(again.score(x), detector.score(x))
+
+
 def test_what_cannot_be_written(tmp_path: Path) -> None:
     make = make_factory("mlp", (4,), 3, hidden=(5,))
     ens = ds.Ensemble(make, members=2)

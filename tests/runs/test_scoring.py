@@ -14,6 +14,9 @@ from dissensus.detection import (
     Mahalanobis,
     MemberFeatures,
     NearestNeighbours,
+    ReAct,
+    TailScale,
+    ViM,
     compare,
     detection_rows,
     evaluate,
@@ -50,12 +53,14 @@ def test_features_are_the_inputs_of_the_last_layer_side_by_side(ens: Ensemble) -
         MemberFeatures(ens, "7")
 
 
-@pytest.mark.parametrize("features", [None, "penultimate"])
+@pytest.mark.parametrize("features", ["inputs", None])
 def test_a_scan_gives_what_the_scores_give_one_by_one(ens: Ensemble, features: str | None) -> None:
     train, val, (x, y) = data(90, 1), data(50, 2), data(31, 3)
+    last = {"vim", "react"}  # which need the penultimate layer
+    names = [name for name in ALL_SCORES if features is None or name not in last]
     scorer = Scorer(
         ens,
-        ALL_SCORES,
+        names,
         train=train,
         val=val,
         features=features,
@@ -66,7 +71,7 @@ def test_a_scan_gives_what_the_scores_give_one_by_one(ens: Ensemble, features: s
     seen: list[int] = []
     scan = scorer.scan(Inputs("test", x, y), seen.append)
     assert (sum(seen), len(seen)) == (31, 5)
-    assert list(scan.scores) == list(ALL_SCORES)
+    assert set(scan.scores) == set(names)
     logits = ens(x).detach()
     temperature = float(fit_temperature(ens(val[0]).detach(), val[1]))
     assert scorer.temperature == pytest.approx(temperature)
@@ -78,30 +83,48 @@ def test_a_scan_gives_what_the_scores_give_one_by_one(ens: Ensemble, features: s
             scale = temperature if bare == "energy" else 1
             expected = scale * SCORES[bare](logits / temperature)
         else:
-            see = (lambda v: v) if features is None else MemberFeatures(ens)
+            see = (lambda v: v) if features == "inputs" else MemberFeatures(ens)
+            layer = MemberFeatures(ens).last_layer(x)
             distance = {
                 "mahalanobis": lambda see=see: Mahalanobis.fit(see(train[0]), train[1]),
                 "relative_mahalanobis": lambda see=see: Mahalanobis.fit(
                     see(train[0]), train[1], relative=True
                 ),
                 "knn": lambda see=see: NearestNeighbours.fit(see(train[0]), k=5),
+                "vim": lambda see=see, layer=layer: ViM.fit(see(train[0]), layer),
+                "react": lambda see=see, layer=layer: ReAct.fit(see(train[0]), layer),
+                "combined": lambda: lambda _: combined_by_hand(scorer, x, val[0]),
             }[name]()
             expected = distance(see(x))
         torch.testing.assert_close(scores, expected.double(), rtol=1e-4, atol=1e-5)
-        by_detector = scorer.detector(name).score(x)
+        by_detector = scorer.detector(name).fit(val).score(x)
         torch.testing.assert_close(scores, by_detector.double(), rtol=1e-4, atol=1e-5)
     assert torch.equal(scan.correct["members"], logits.argmax(-1) == y)
+
+
+def combined_by_hand(scorer: Scorer, x: Tensor, val: Tensor) -> Tensor:
+    """log ½ (1/p + 1/q) of the two scores of the combination."""
+    parts = [
+        (detector.score(val), detector.score(x))
+        for detector in map(scorer.detector, ("mutual_information", "relative_mahalanobis"))
+    ]
+    tails = [TailScale.fit(known)(scores) for known, scores in parts]
+    return ((tails[0].exp() + tails[1].exp()) / 2).log()
 
 
 def test_distances_are_fitted_to_some_rows_of_train(ens: Ensemble) -> None:
     scorer = Scorer(ens, ["knn"], train=data(90, 1), rows=20, k=50)
     assert isinstance(scorer.distances["knn"], NearestNeighbours)
-    assert tuple(scorer.distances["knn"].features.shape) == (20, 4)
+    assert tuple(scorer.distances["knn"].features.shape) == (20, 3 * 8)
     assert scorer.distances["knn"].k == 20
     with pytest.raises(ValueError, match="knn must be fitted to training data; there are none"):
         Scorer(ens, ["knn"])
     with pytest.raises(ValueError, match="temperature=fit needs validation data"):
         Scorer(ens, ["bma:temperature=fit"])
+    with pytest.raises(ValueError, match="combined needs validation data; there are none"):
+        Scorer(ens, ["combined"], train=data(90, 1))
+    with pytest.raises(ValueError, match=r"vim needs the last linear layer .*--features"):
+        Scorer(ens, ["vim"], train=data(90, 1), features="inputs")
 
 
 def test_a_study_measures_detection_thresholds_and_shares(ens: Ensemble) -> None:

@@ -190,9 +190,11 @@ def attacks() -> None:
 @app.command()
 def scores() -> None:
     """List every uncertainty and out-of-distribution score with its settings."""
+    from dissensus.detection import FITTED_SCORES
     from dissensus.scores import SCORES
 
     _print_registry("Scores (higher means more out of distribution)", SCORES)
+    _print_registry("Scores that are fitted to training data, for `dissensus ood`", FITTED_SCORES)
 
 
 def main() -> None:

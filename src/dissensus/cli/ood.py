@@ -67,7 +67,7 @@ def ood(
 
       dissensus ood runs/independent runs/ldr --near corrupt:1 --far corrupt:5 --out ood
 
-      dissensus ood runs/ldr --ood runs/adp/robustness/adversarial.npz --scores pds,bma,knn
+      dissensus ood runs/ldr --ood runs/adp/robustness/adversarial.npz --scores pds,vim,combined
 
       dissensus ood runs/ldr --ood corrupt:contrast:3 --save-detector detector.json --all
 
@@ -95,9 +95,5 @@ def ood(
         detector = detections.detector()
         detector.save(save_detector)
         if not as_json:
-            features = ""
-            if detector.features is not None:  # the score is one of the members' features
-                module = "" if options.features is None else f', "{options.features}"'
-                features = f", features=ds.detection.MemberFeatures(ens{module})"
-            load = f'ds.Detector.load("{save_detector}", ens{features})'
+            load = f'ds.Detector.load("{save_detector}", ens)'
             say(f"Detector: {save_detector}, by {detector.score_name}; load it with {load}")

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch import Tensor
 
+from dissensus.detection.batches import batches, device_of, eval_mode
 from dissensus.detection.default_scores import default_score
-from dissensus.detection.distances import DISTANCES, Distance
+from dissensus.detection.detector_files import read_record, write_detector
+from dissensus.detection.feature_scores import (
+    DISTANCES,
+    FITTED_SCORES,
+    Combined,
+    Distance,
+    Scales,
+    TrainingFeatures,
+    combine_tails,
+    is_fitted,
+    load_distance,
+    parse_score,
+    score_spec,
+)
 from dissensus.detection.measures import threshold_at
-from dissensus.files import read_json, write_text
+from dissensus.detection.member_features import PENULTIMATE, MemberFeatures
+from dissensus.detection.tail_scale import TailScale
 from dissensus.outputs import check_outputs, to_logits
-from dissensus.scores import NamedScore, at_temperature, parse
+from dissensus.scores import at_temperature
 from dissensus.scores.functions import check_scale
 
 __all__ = ["Detector"]
 
-_FORMAT = "dissensus.detector/1"
-_FIELDS: dict[str, Any] = {
-    "score": str | None,
-    "threshold": float,
-    "accept": float,
-    "count": int,
-    "quantiles": dict,
-    "space": str,
-}
 _SCORES_OF_DISAGREEMENT = ("mutual_information", "pds", "pds_sum", "unique", "disagreement")
 _QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
+
+Features = Callable[[Tensor], Tensor]
 
 
 class Detector:
@@ -50,9 +54,12 @@ class Detector:
     ``batch_size`` examples run at once. ``space="probs"`` is for an ensemble that returns
     probabilities; without it such are refused.
 
-    ``score`` may also be a fitted :class:`Mahalanobis` or :class:`NearestNeighbours`. It is given
-    ``features(x)`` ``[batch, features]``, the inputs themselves where there is no ``features``;
-    the ensemble is not run then.
+    ``score`` may also be a name in ``FITTED_SCORES``: ``"vim"``, ``"react"``, ``"mahalanobis"``,
+    ``"relative_mahalanobis"``, ``"knn:k=10"``, or ``"combined"``. These are scores of features and
+    are fitted to training data by :meth:`fit`. ``features`` says of which: the name of a module of
+    the members or a function ``x -> [batch, features]``; by default the input of each member's last
+    layer. A :class:`Mahalanobis` or other score that is fitted already is given ``features(x)``,
+    the inputs themselves where there is no ``features``; the ensemble is not run then.
 
     After :meth:`fit`: ``threshold``, ``accept``, ``count`` (how many validation examples) and
     ``quantiles`` of their scores, by which a later user can see whether scores have drifted.
@@ -69,7 +76,7 @@ class Detector:
         ens: Callable[[Tensor], Tensor],
         score: str | Callable[[Tensor], Tensor] | None = None,
         *,
-        features: Callable[[Tensor], Tensor] | None = None,
+        features: str | Features | None = None,
         temperature: Tensor | float | None = None,
         batch_size: int = 1024,
         space: str = "logits",
@@ -77,34 +84,63 @@ class Detector:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"batch_size must be a whole number above 0, got {batch_size!r}")
         score = default_score(ens, space) if score is None else score
-        self.distance = score if isinstance(score, Distance) else None
-        if features is not None and self.distance is None:
+        of_features = isinstance(score, Distance) or (isinstance(score, str) and is_fitted(score))
+        if features is not None and not of_features:
             raise ValueError("features= is for a score of features; leave it out")
         if temperature is not None:
-            if self.distance is not None:
+            if of_features:
                 raise ValueError("a score of features has no temperature; leave it out")
             score = at_temperature(score, temperature)
-        self.ens, self.features = ens, features
-        self.batch_size, self.space = batch_size, space
-        self._score: Callable[[Tensor], Tensor] = parse(score) if isinstance(score, str) else score
-        self.score_name = _name_of(self._score)
+        named: Any = parse_score(score) if isinstance(score, str) else score
+        if isinstance(named, Combined):
+            named = named.resolve(default_score(ens, space))
+        self.ens, self.batch_size, self.space = ens, batch_size, space
+        self.score_name = score_spec(named)
+        self.recipe: Any = named if type(named) in FITTED_SCORES.values() else None
+        self.distance: Distance | None = named if isinstance(named, Distance) else None
+        self.scales: Scales | None = None
+        self._outputs_score: Callable[[Tensor], Tensor] | None = None if of_features else named
+        if isinstance(named, Combined):
+            self._outputs_score = named.outputs_score
+        self._module = features if isinstance(features, str) else None
+        self.features: Features | None = None if isinstance(features, str) else features
+        if self._module is not None and self.distance is not None:
+            self.features = MemberFeatures(ens, self._module)  # type: ignore[arg-type]
         self.threshold: float | None = None
         self.accept: float | None = None
         self.count = 0
         self.quantiles: dict[str, float] = {}
 
     def __repr__(self) -> str:
-        score = self.score_name or getattr(self._score, "__name__", repr(self._score))
+        score = self.score_name or getattr(
+            self._outputs_score, "__name__", repr(self._outputs_score)
+        )
         return f"Detector(score={score!r}, threshold={self.threshold}, accept={self.accept})"
 
-    def fit(self, val: Tensor | Iterable[Any], accept: float = 0.95) -> Self:
+    def fit(
+        self,
+        val: Tensor | Iterable[Any],
+        accept: float = 0.95,
+        *,
+        train: Tensor | Iterable[Any] | None = None,
+    ) -> Self:
         """Set the threshold so that at least ``accept`` of the validation data are accepted.
 
         ``val`` is in-distribution data that did not train the ensemble: inputs, a tuple
         ``(x, y)`` of tensors, or a DataLoader or other iterable of batches ``x`` or ``(x, y)``;
         labels are not used. The rest, at most ``1 - accept`` of the known inputs, are false alarms.
+
+        ``train`` is training data in the same forms, for a score of features given by name, which
+        is fitted to them; ``mahalanobis`` needs their labels.
         """
-        scores = self.score(val)
+        if train is not None:
+            self._fit_score(train)
+        values = self._values(val)
+        if isinstance(self.recipe, Combined):
+            names = (str(self.recipe.score), self.recipe.distance)
+            first, second = (TailScale.fit(*pair) for pair in zip(values, names, strict=True))
+            self.scales = (first, second)
+        scores = self._combined(values)
         self.threshold, self.count = threshold_at(scores, accept), len(scores)
         self.accept = float(accept)
         points = np.quantile(scores.double().cpu().numpy(), _QUANTILES)
@@ -113,16 +149,7 @@ class Detector:
 
     def score(self, x: Tensor | Iterable[Any]) -> Tensor:
         """The score of each example, ``[batch]``, of anything ``fit`` takes; needs no threshold."""
-        device = _device_of(self.ens)
-        with torch.no_grad(), _eval_mode(self.ens):
-            parts = [
-                self._score_part(part if device is None else part.to(device))
-                for batch in _batches(x)
-                for part in batch.split(self.batch_size)
-            ]
-        if not parts:
-            raise ValueError("there is nothing to score: the data held no batches")
-        return torch.cat(parts)
+        return self._combined(self._values(x))
 
     def is_ood(self, x: Tensor | Iterable[Any]) -> Tensor:
         """Whether each example's score is above the threshold, bool ``[batch]``."""
@@ -133,10 +160,10 @@ class Detector:
         """Write score name, threshold and validation statistics as JSON, replacing atomically.
 
         The ensemble is not part of it. A function of your own is not either: pass it to ``load``.
-        A score of features is written beside it, as ``.safetensors``.
+        A score of features is written beside it, as ``.safetensors``; that of ``knn`` holds the
+        features of the training data.
         """
-        record = {
-            "format": _FORMAT,
+        record: dict[str, Any] = {
             "score": self.score_name,
             "threshold": self._fitted_threshold(),
             "accept": self.accept,
@@ -144,10 +171,14 @@ class Detector:
             "quantiles": self.quantiles,
             "space": self.space,
         }
+        if isinstance(self.features, MemberFeatures):
+            record["features"] = self.features.module
+        if self.scales is not None:
+            names = ("score", "distance")
+            record["scales"] = dict(zip(names, [s.to_dict() for s in self.scales], strict=True))
         if self.distance is not None:
             self.distance.save(_distance_path(path))
-        record["checksum"] = _checksum(record)
-        write_text(path, json.dumps(record, indent=2, allow_nan=False) + "\n")
+        write_detector(path, record)
 
     @classmethod
     def load(
@@ -156,23 +187,34 @@ class Detector:
         ens: Callable[[Tensor], Tensor],
         *,
         score: Callable[[Tensor], Tensor] | None = None,
-        features: Callable[[Tensor], Tensor] | None = None,
+        features: str | Features | None = None,
         batch_size: int = 1024,
     ) -> Self:
         """Read a saved detector; ``ens`` must be the ensemble that it was fitted with.
 
         ``score`` is the function that a detector with a score of your own was fitted with,
-        ``features`` the one whose values a score of features was.
+        ``features`` a function of your own whose values a score of features was fitted to.
         """
-        record = _read_record(Path(path))
-        if (record["score"] is None) == (score is None):
+        record = read_record(Path(path))
+        name, module = record["score"], record.get("features")
+        if (name is None) == (score is None):
             what = "a function: pass it as" if score is None else "a named score: leave out"
             raise ValueError(f"{path} was fitted with {what} score=")
-        scorer = score or record["score"]
-        if record["score"] in DISTANCES:
-            scorer = DISTANCES[record["score"]].load(_distance_path(path))
-        how: dict[str, Any] = {"features": features, "batch_size": batch_size}
-        detector = cls(ens, scorer, space=record["space"], **how)
+        distance = None
+        if name is not None and (name in DISTANCES or is_fitted(name)):
+            distance = load_distance(_distance_path(path))
+        scorer = score or (distance if name in DISTANCES and not is_fitted(name) else name)
+        detector = cls(ens, scorer, space=record["space"], batch_size=batch_size)
+        detector.distance = distance
+        detector.features = features if callable(features) else None
+        if (features is None and module is not None) or isinstance(features, str):
+            detector.features = MemberFeatures(ens, features or module)  # type: ignore[arg-type]
+        if isinstance(detector.recipe, Combined):
+            scales = record.get("scales") or {}
+            first, second = (
+                TailScale.from_dict(scales.get(key) or {}) for key in ("score", "distance")
+            )
+            detector.scales = (first, second)
         detector.threshold, detector.accept = float(record["threshold"]), float(record["accept"])
         detector.count, detector.quantiles = record["count"], record["quantiles"]
         return detector
@@ -182,108 +224,86 @@ class Detector:
             raise RuntimeError("this Detector has no threshold yet; call .fit(val) first")
         return self.threshold
 
-    def _score_part(self, x: Tensor) -> Tensor:
-        if self.distance is not None:
-            scored: Tensor = self.distance(
-                x.flatten(1) if self.features is None else self.features(x)
+    def _fit_score(self, train: Tensor | Iterable[Any]) -> None:
+        """Fit a score of features, given by name, to training data."""
+        if self.recipe is None:
+            raise ValueError(
+                "train= is for a score of features that is given by name, such as 'vim'; leave it "
+                "out"
             )
-            return scored
-        outputs = self.ens(x)
+        if self.features is None or isinstance(self.features, MemberFeatures):
+            self.features = MemberFeatures(self.ens, self._module or PENULTIMATE)  # type: ignore[arg-type]
+        features, targets, first = [], [], None
+        with torch.no_grad(), eval_mode(self.ens):
+            for x, y in batches(train):
+                first = x[: self.batch_size] if first is None else first
+                features += [self.features(part) for part in x.split(self.batch_size)]
+                targets += [] if y is None else [y]
+        if first is None:
+            raise ValueError("there is nothing to fit to: the training data held no batches")
+        layer = None
+        if isinstance(self.features, MemberFeatures):
+            layer = partial(self.features.last_layer, first)
+        labels = torch.cat(targets) if targets else None
+        self.distance = self.recipe.fit(TrainingFeatures(torch.cat(features), labels, layer))
+
+    def _values(self, x: Tensor | Iterable[Any]) -> list[Tensor]:
+        """The score of outputs and that of features, ``[batch]`` each; one of them, or both."""
+        device = device_of(self.ens)
+        with torch.no_grad(), eval_mode(self.ens):
+            parts = [
+                self._part_values(part if device is None else part.to(device))
+                for batch, _ in batches(x)
+                for part in batch.split(self.batch_size)
+            ]
+        if not parts:
+            raise ValueError("there is nothing to score: the data held no batches")
+        return [torch.cat(values) for values in zip(*parts, strict=True)]
+
+    def _combined(self, values: list[Tensor]) -> Tensor:
+        if len(values) == 1:
+            return values[0]
+        if self.scales is None:
+            raise RuntimeError(
+                f"{self.score_name} has no scales yet; call .fit(val, train=train) first"
+            )
+        return combine_tails(values[0], values[1], self.scales)
+
+    def _part_values(self, x: Tensor) -> list[Tensor]:
+        values = [] if self._outputs_score is None else [self._score_outputs(x)]
+        if self.distance is not None:
+            features = x.flatten(1) if self.features is None else self.features(x)
+            values.append(self.distance(features))
+        elif self.recipe is not None:
+            raise RuntimeError(
+                f"{self.score_name} is not fitted to training data yet; call "
+                ".fit(val, train=(x, y)) first"
+            )
+        return values
+
+    def _score_outputs(self, x: Tensor) -> Tensor:
+        assert self._outputs_score is not None
+        outputs, name = self.ens(x), getattr(self._outputs_score, "name", "")
         check_outputs(outputs, finite=self.space != "log_probs")
         if outputs.shape[1] != len(x):
             raise ValueError(
                 f"ens must return [members, batch, outputs] with a batch of {len(x)}, got "
                 f"{tuple(outputs.shape)}; members come first"
             )
-        if len(outputs) == 1 and getattr(self._score, "name", None) in _SCORES_OF_DISAGREEMENT:
+        if len(outputs) == 1 and name in _SCORES_OF_DISAGREEMENT:
             raise ValueError(
-                f"{self.score_name} is 0 or constant for one member, so it detects nothing; pass a "
+                f"{name} is 0 or constant for one member, so it detects nothing; pass a "
                 "score of one network, such as 'energy' or 'entropy'"
             )
         if self.space != "logits":
-            check_scale(getattr(self._score, "name", ""), self.space)
+            check_scale(name, self.space)
             outputs = to_logits(outputs, self.space)
-        scores = self._score(outputs)
+        scores = self._outputs_score(outputs)
         if not isinstance(scores, Tensor) or tuple(scores.shape) != (len(x),):
             got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
             raise ValueError(f"a score must return [batch] = ({len(x)},), got {got}")
         return scores
 
 
-def _name_of(score: object) -> str | None:
-    """What a saved detector calls its score; None for a function of the user's own."""
-    if isinstance(score, NamedScore):
-        return str(score)
-    return next((name for name, kind in DISTANCES.items() if isinstance(score, kind)), None)
-
-
 def _distance_path(path: str | Path) -> Path:
     return Path(path).with_suffix(".safetensors")
-
-
-def _batches(data: Tensor | Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the inputs of a tensor, an ``(x, y)`` tuple, a DataLoader or an iterable of batches."""
-    if isinstance(data, Dataset):
-        raise ValueError(
-            f"data must come in batches, got the Dataset {type(data).__name__}; pass "
-            "DataLoader(data, batch_size=256)"
-        )
-    whole = isinstance(data, Tensor) or (
-        isinstance(data, tuple) and len(data) == 2 and all(isinstance(d, Tensor) for d in data)
-    )
-    for batch in [data] if whole else data:
-        x = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
-        if not isinstance(x, Tensor) or x.ndim == 0:
-            raise ValueError(
-                "data must be a tensor [batch, …], a tuple (x, y) of tensors, or batches of x or "
-                f"(x, y); got a batch whose x is {type(x).__name__}"
-            )
-        yield x
-
-
-def _device_of(ens: object) -> torch.device | None:
-    """The device of a module's first parameter; None where there is none."""
-    parameter = next(ens.parameters(), None) if isinstance(ens, nn.Module) else None
-    return None if parameter is None else parameter.device
-
-
-@contextmanager
-def _eval_mode(ens: object) -> Iterator[None]:
-    """Put a module in eval mode; afterwards give each submodule its own mode back."""
-    if not isinstance(ens, nn.Module):
-        yield
-        return
-    modes = [(module, module.training) for module in ens.modules()]
-    try:
-        ens.eval()
-        yield
-    finally:
-        ens.train(modes[0][1])  # first through the module, which may do more than set a flag
-        for module, training in modes:
-            module.training = training
-
-
-def _checksum(record: dict[str, Any]) -> str:
-    """The sha256 of all other fields."""
-    fields = {key: value for key, value in record.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
-
-
-def _read_record(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise ValueError(f"no detector at {path}: there is no such file")
-    record = read_json(path)
-    fields: dict[str, Any] = record if isinstance(record, dict) else {}
-    if fields.get("format") != _FORMAT:
-        raise ValueError(
-            f"{path} is not a detector of a known format: expected {_FORMAT!r}, got "
-            f"{fields.get('format')!r}"
-        )
-    wrong = [key for key, kind in _FIELDS.items() if not isinstance(fields.get(key, ...), kind)]
-    if not wrong and not math.isfinite(fields["threshold"]):
-        wrong = ["threshold"]
-    if wrong:
-        raise ValueError(f"{path} is not a whole detector: bad or missing {', '.join(wrong)}")
-    if fields.get("checksum", checksum := _checksum(fields)) != checksum:
-        raise ValueError(f"{path} is damaged: its content does not match its checksum")
-    return fields

@@ -18,7 +18,14 @@ from torch import Tensor
 from dissensus.files import parse_json, read_safetensors, write_safetensors
 from dissensus.outputs import check_finite
 
-__all__ = ["DISTANCES", "Distance", "Mahalanobis", "NearestNeighbours"]
+__all__ = [
+    "Mahalanobis",
+    "NearestNeighbours",
+    "check_features",
+    "pieces",
+    "read_distance",
+    "write_distance",
+]
 
 _FORMAT = "dissensus.distance/1"
 
@@ -73,7 +80,7 @@ class Mahalanobis:
         come in. Classes without rows are left out. Works through the rows in pieces; besides the
         features it needs a few ``d × d`` matrices.
         """
-        _check_features(features)
+        check_features(features)
         _check_labels(targets, len(features))
         if shrinkage is not None and not 0 <= shrinkage <= 1:
             raise ValueError(f"shrinkage must lie from 0 to 1, or be None, got {shrinkage!r}")
@@ -103,11 +110,11 @@ class Mahalanobis:
     def __call__(self, features: Tensor) -> Tensor:
         """The score of each row, ``[rows]`` in float64."""
         classes, width = self.means.shape
-        _check_features(features, width)
+        check_features(features, width)
         whitened_means = _whiten(self.factor, self.means - self._centre)
         scores = [
             self._score(part.to(self.means), whitened_means)
-            for part in _pieces(features, max(classes, width))
+            for part in pieces(features, max(classes, width))
         ]
         return torch.cat(scores)
 
@@ -131,12 +138,12 @@ class Mahalanobis:
             tensors |= {"background_mean": self.background_mean}
             tensors |= {"background_factor": self.background_factor}
         settings = {"shrinkage": self.shrinkage, "relative": self.relative}
-        _write_distance(path, "mahalanobis", tensors, settings)
+        write_distance(path, "mahalanobis", tensors, settings)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what :meth:`save` wrote."""
-        tensors, settings = _read_distance(
+        tensors, settings = read_distance(
             path,
             "mahalanobis",
             {"means": 2, "factor": 2},
@@ -205,7 +212,7 @@ def _ledoit_wolf(covariance: Tensor, fourth: float, rows: int) -> float:
 def _with_labels(features: Tensor, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Pieces of the rows in float64, and which mean each belongs to."""
     width = features.shape[1]
-    for part, labels in zip(_pieces(features, width), _pieces(index, width), strict=True):
+    for part, labels in zip(pieces(features, width), pieces(index, width), strict=True):
         yield part.double(), labels
 
 
@@ -239,13 +246,13 @@ class NearestNeighbours:
     @classmethod
     def fit(cls, features: Tensor, *, k: int = 50, normalize: bool = True) -> Self:
         """Keep the training features, in float32; ``k`` may be as large as their number."""
-        _check_features(features)
+        check_features(features)
         if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= len(features):
             raise ValueError(
                 f"k must be a whole number from 1 to the {len(features)} rows, got {k!r}"
             )
         reference = torch.cat(
-            [_prepare(part, normalize) for part in _pieces(features, features.shape[1])]
+            [_prepare(part, normalize) for part in pieces(features, features.shape[1])]
         )
         return cls(reference, k, normalize)
 
@@ -258,7 +265,7 @@ class NearestNeighbours:
 
     def __call__(self, features: Tensor) -> Tensor:
         """The score of each row, ``[rows]`` in float32."""
-        _check_features(features, self.features.shape[1])
+        check_features(features, self.features.shape[1])
         scores = [
             self._score(_prepare(part.to(self.features.device), self.normalize))
             for part in features.split(_QUERIES)
@@ -270,7 +277,7 @@ class NearestNeighbours:
         nearest = queries.new_empty(len(queries), 0)
         index = torch.empty(len(queries), 0, dtype=torch.long, device=queries.device)
         start = 0
-        for part in _pieces(self.features, max(len(queries), queries.shape[1])):
+        for part in pieces(self.features, max(len(queries), queries.shape[1])):
             squares = part.square().sum(-1) - 2 * queries @ part.T  # ‖q‖² changes no order
             best, where = squares.topk(min(self.k, len(part)), -1, largest=False, sorted=False)
             nearest = torch.cat([nearest, best], -1)
@@ -287,12 +294,12 @@ class NearestNeighbours:
     def save(self, path: str | Path) -> None:
         """Write one safetensors file, replacing ``path`` atomically."""
         settings = {"k": self.k, "normalize": self.normalize}
-        _write_distance(path, "nearest_neighbours", {"features": self.features}, settings)
+        write_distance(path, "nearest_neighbours", {"features": self.features}, settings)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what :meth:`save` wrote."""
-        tensors, settings = _read_distance(path, "nearest_neighbours", {"features": 2})
+        tensors, settings = read_distance(path, "nearest_neighbours", {"features": 2})
         return cls(tensors["features"], int(settings["k"]), bool(settings["normalize"]))
 
 
@@ -301,19 +308,10 @@ def _prepare(features: Tensor, normalize: bool) -> Tensor:
     return torch.nn.functional.normalize(features, dim=-1) if normalize else features
 
 
-Distance = Mahalanobis | NearestNeighbours
-
-#: Scores of features by name.
-DISTANCES: dict[str, type[Mahalanobis] | type[NearestNeighbours]] = {
-    "mahalanobis": Mahalanobis,
-    "nearest_neighbours": NearestNeighbours,
-}
-
-
 # ---- features and files --------------------------------------------------------------------------
 
 
-def _check_features(features: Tensor, width: int | None = None) -> None:
+def check_features(features: Tensor, width: int | None = None) -> None:
     """Raise unless ``features`` is finite, floating ``[rows, features]``, and ``width`` wide."""
     if not isinstance(features, Tensor):
         raise ValueError(
@@ -332,16 +330,16 @@ def _check_features(features: Tensor, width: int | None = None) -> None:
         )
     if width is not None and shape[1] != width:
         raise ValueError(f"features must be {width} wide, as those fitted on were, got {shape}")
-    for part in _pieces(features, shape[1]):
+    for part in pieces(features, shape[1]):
         check_finite(part.float() if part.element_size() < 4 else part, name="features")
 
 
-def _pieces(features: Tensor, width: int) -> Iterator[Tensor]:
+def pieces(features: Tensor, width: int) -> Iterator[Tensor]:
     """Rows of ``features``, so few at a time that ``rows * width`` numbers are a piece."""
     yield from features.split(max(1, _PIECE // max(1, width)))
 
 
-def _write_distance(
+def write_distance(
     path: str | Path, kind: str, tensors: dict[str, Tensor], settings: dict[str, Any]
 ) -> None:
     """Write one safetensors file, replacing ``path`` atomically."""
@@ -349,7 +347,7 @@ def _write_distance(
     write_safetensors(path, tensors, header)
 
 
-def _read_distance(
+def read_distance(
     path: str | Path, kind: str, axes: dict[str, int], optional: dict[str, int] | None = None
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and settings of a file of ``kind``; ``axes`` says how many each tensor has.

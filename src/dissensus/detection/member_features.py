@@ -1,4 +1,4 @@
-"""Features of an ensemble's members, for the scores that are distances between features."""
+"""Features of an ensemble's members, for the scores that are fitted to features."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from dissensus.detection.last_layer import LastLayer
 from dissensus.specs import nearest
 
-__all__ = ["PENULTIMATE", "MemberFeatures"]
+__all__ = ["PENULTIMATE", "MemberFeatures", "has_last_layer"]
 
 #: The features that go into a member's last linear layer.
 PENULTIMATE = "penultimate"
@@ -32,17 +33,31 @@ class MemberFeatures:
 
     ``module`` is ``"penultimate"``, the input of each member's last linear layer, or the name of a
     module of the members (``ens.member(0).named_modules()``), whose output is taken. Further axes
-    are flattened. Members run one after the other, in evaluation mode and without gradients.
+    are flattened. Members run one after the other, in evaluation mode and without gradients. Where
+    members are linear heads on one backbone or on the inputs, they have the same features, which
+    are taken once, ``[batch, width]``.
+
+    The members are copied: train the ensemble first.
 
     >>> from dissensus.ensemble import Ensemble
     >>> make_member = lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
-    >>> MemberFeatures(Ensemble(make_member, members=2))(torch.zeros(5, 4)).shape
-    torch.Size([5, 12])
+    >>> features = MemberFeatures(Ensemble(make_member, members=2))
+    >>> features(torch.zeros(5, 4)).shape, features.last_layer(torch.zeros(5, 4)).weight.shape
+    (torch.Size([5, 12]), torch.Size([2, 3, 6]))
     """
 
     def __init__(self, ens: Members, module: str = PENULTIMATE) -> None:
-        self.device = ens.device
+        if not hasattr(ens, "member"):
+            raise ValueError(
+                f"features of members need an Ensemble, got {type(ens).__name__}; pass "
+                "features=, a function from inputs to features [batch, width]"
+            )
+        self.device, self.module = ens.device, module
+        self.classifies = getattr(ens, "combine", None) != "mean"
         self.members = [ens.member(index).eval() for index in range(ens.members)]
+        self.shared = module == PENULTIMATE and all(
+            _is_linear_head(member, getattr(ens, "backbone", None)) for member in self.members
+        )
         self._features: list[Tensor] = []
         for member in self.members:
             if module == PENULTIMATE:
@@ -52,17 +67,48 @@ class MemberFeatures:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The features of ``x``."""
+        members = self.members[:1] if self.shared else self.members
+        return torch.cat([features for features, _ in self._run(members, x)], 1)
+
+    def last_layer(self, example: Tensor) -> LastLayer:
+        """The members' last linear layers; ``example`` shows that their outputs are the logits."""
+        if self.module != PENULTIMATE or not self.classifies:
+            what = f"features of {self.module!r}" if self.classifies else "a regression"
+            raise ValueError(
+                f"{what} cannot be scored by vim or react, which need the penultimate layer of a "
+                "classifier; choose knn"
+            )
+        layers = [_last_linear(member) for member in self.members]
+        if len({layer.weight.shape for layer in layers}) > 1:
+            shapes = ", ".join(str(tuple(layer.weight.shape)) for layer in layers)
+            raise ValueError(
+                f"vim and react need members whose last layers have one shape, got {shapes}"
+            )
+        runs = self._run(self.members, example)
+        if not all(_gives(layer, *run) for layer, run in zip(layers, runs, strict=True)):
+            raise ValueError(
+                "the last linear layer of a member does not give its outputs, so vim and react "
+                "cannot be computed; end the network with that layer, or choose knn"
+            )
+        weights: list[Tensor] = [layer.weight for layer in layers]
+        biases: list[Tensor] = [
+            torch.zeros_like(layer.weight[:, 0]) if layer.bias is None else layer.bias
+            for layer in layers
+        ]
+        return LastLayer.of(torch.stack(weights), torch.stack(biases))
+
+    def _run(self, members: list[nn.Module], x: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Features and outputs of each member."""
         self._features = []
         with torch.no_grad():
-            for member in self.members:
-                member(x.to(self.device))
+            outputs = [member(x.to(self.device)) for member in members]
         features, self._features = self._features, []
-        if len(features) != len(self.members):
+        if len(features) != len(members):
             raise ValueError(
                 f"the module whose features are wanted ran {len(features)} times in "
-                f"{len(self.members)} members; name one that runs once"
+                f"{len(members)} members; name one that runs once"
             )
-        return torch.cat([each.flatten(1) for each in features], 1)
+        return [(each.flatten(1), out) for each, out in zip(features, outputs, strict=True)]
 
     def _take_input(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         self._features.append(inputs[0])
@@ -71,7 +117,26 @@ class MemberFeatures:
         self._features.append(output)
 
 
-def _last_linear(member: nn.Module) -> nn.Module:
+def _gives(layer: nn.Linear, features: Tensor, outputs: Tensor) -> bool:
+    """Whether the layer leads from these features to these outputs."""
+    if features.shape[1] != layer.in_features:
+        return False
+    with torch.no_grad():
+        return torch.allclose(layer(features), outputs, rtol=1e-3, atol=1e-4)
+
+
+def has_last_layer(ens: Members) -> bool:
+    """Whether members have a linear layer, and so a penultimate layer."""
+    return any(isinstance(module, nn.Linear) for module in ens.member(0).modules())
+
+
+def _is_linear_head(member: nn.Module, backbone: nn.Module | None) -> bool:
+    """Whether nothing of the member's own comes before its last layer."""
+    frozen = 0 if backbone is None else len(backbone.state_dict())
+    return len(member.state_dict()) - frozen == len(_last_linear(member).state_dict())
+
+
+def _last_linear(member: nn.Module) -> nn.Linear:
     layers = [module for module in member.modules() if isinstance(module, nn.Linear)]
     if not layers:
         raise ValueError("members have no linear layer; name a module whose output to take")

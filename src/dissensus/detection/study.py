@@ -21,7 +21,6 @@ from dissensus.tabular import Tabular
 __all__ = [
     "ALL_SCORES",
     "DEFAULT_SCORES",
-    "DISTANCE_SCORES",
     "MEASURES",
     "Divergent",
     "Example",
@@ -53,15 +52,15 @@ DEFAULT_SCORES = (
     "knn",
 )
 
-#: Scores of features, which are fitted to training data.
-DISTANCE_SCORES = ("mahalanobis", "relative_mahalanobis", "knn")
-
 #: Every score of a classifier; ``fit`` is the temperature that suits the validation data best.
 ALL_SCORES = (
     *DEFAULT_SCORES,
     "unique",
     "ensemble_diversity",
     "relative_mahalanobis",
+    "vim",
+    "react",
+    "combined",
     "bma:temperature=fit",
     "pds:temperature=fit",
     "energy:temperature=fit",

@@ -67,7 +67,7 @@ def save_folder(
     if path.is_dir() and any(entry.name[0] != "." for entry in path.iterdir()):
         raise ValueError(f"{path} is not empty; choose a new folder, or empty it first")
     if detector is not None:
-        check_detector(detector)
+        check_detector(detector, folder=True)
     model, state = model or ens.made_by, weights_of(ens)
     config = _config(ens, model, summary, settings or {}, name)
     if model is not None and ens.backbone is None:  # else nobody could load the weights
@@ -81,6 +81,7 @@ def save_folder(
     if detector is not None:
         detector.save(path / "detector.json")
         names.append("detector.json")
+        names += [] if detector.distance is None else ["detector.safetensors"]
     write_text(path / "README.md", card)
     write_text(path / HUB_CONFIG, json.dumps(config, indent=1, allow_nan=False) + "\n")
     return [path / name for name in (*names, "README.md", HUB_CONFIG)]

@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from dissensus._version import __version__
-from dissensus.detection import DISTANCE_SCORES, DISTANCES, Detector, default_score
+from dissensus.detection import (
+    DISTANCES,
+    Detector,
+    MemberFeatures,
+    default_score,
+    is_fitted,
+)
 from dissensus.ensemble import Ensemble
 from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.execution import stacked_outputs
@@ -192,7 +198,7 @@ def choose_scores(
         names = detector_score or default_score(ens)
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
-        if name in (*DISTANCE_SCORES, *DISTANCES):
+        if name in DISTANCES or is_fitted(name):
             raise ValueError(
                 f"{name} cannot be exported: it is computed from features of the training data, "
                 "not from the members' outputs; choose a score of `dissensus scores`"
@@ -206,15 +212,21 @@ def choose_scores(
     return scores
 
 
-def check_detector(detector: Detector) -> None:
-    """Raise unless its score is a function of the members' logits and its threshold is set."""
+def check_detector(detector: Detector, *, folder: bool = False) -> None:
+    """Raise unless its score can be exported and its threshold is set.
+
+    A graph takes scores of the members' logits alone; a ``folder``, which the library reads, scores
+    of features as well.
+    """
     if detector.space != "logits":
         raise ValueError(f"the detector is of {detector.space}; export takes members with logits")
-    if detector.score_name is None or detector.distance is not None:
+    own = detector.features is not None and not isinstance(detector.features, MemberFeatures)
+    if detector.score_name is None or own or (detector.distance is not None and not folder):
         score = detector.score_name or "a function of your own"
+        kept = "" if own or detector.score_name is None else ", or write a folder (format='hub')"
         raise ValueError(
             f"the detector's score is {score}, which cannot be exported: it is no function of the "
-            "members' outputs alone; fit a detector with a score of `dissensus scores`"
+            f"members' outputs alone; fit a detector with a score of `dissensus scores`{kept}"
         )
     if detector.threshold is None:
         raise ValueError("the detector has no threshold yet; call .fit(val) first")

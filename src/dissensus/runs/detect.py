@@ -12,6 +12,7 @@ from dissensus.files import write_csv, write_npz
 from dissensus.progress import ProgressBar
 from dissensus.records import environment, write_record
 from dissensus.runs.prediction_files import array_keys, keys_option, probs_option
+from dissensus.specs import split_specs
 from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
 
 if TYPE_CHECKING:
@@ -40,15 +41,15 @@ class Detect:
     far: tuple[str, ...] = option((), "The same, in the group of far sets.")
     scores: tuple[str, ...] = option(
         (),
-        "Scores with commas between them, or all; `dissensus scores` lists them. Beside them "
-        "mahalanobis, relative_mahalanobis and knn on features, and NAME:temperature=fit with the "
-        "temperature that suits the validation split.",
+        "Scores with commas between them, or all; `dissensus scores` lists them. "
+        "NAME:temperature=fit takes the temperature that suits the validation split.",
         default_text="a dozen, first the best for the run's objective",
     )
     features: str | None = option(
         None,
-        "Features for mahalanobis and knn: inputs, penultimate, or a module of the members.",
-        default_text="inputs if they are flat, else penultimate",
+        "Features for mahalanobis, knn and other scores that are fitted to training data: inputs, "
+        "penultimate, or a module of the members.",
+        default_text="penultimate",
     )
     fit_rows: int = option(10_000, "Training rows to which scores of features are fitted.")
     neighbours: int = option(50, "k of knn.")
@@ -78,7 +79,7 @@ class Detect:
     @property
     def score_names(self) -> list[str]:
         """The scores asked for, one by one; none stands for the usual ones."""
-        return [name for text in self.scores for name in text.split(",") if name]
+        return [name for text in self.scores for name in split_specs(text)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,18 +290,18 @@ def _detect_in_run(run: Path, options: Detect, bar: ProgressBar) -> MethodDetect
 
 def _detect_in_files(known: Path, options: Detect, bar: ProgressBar) -> MethodDetection:
     """Scores of files of predictions, read in pieces; only those that outputs alone give."""
-    from dissensus.detection import DEFAULT_SCORES, DISTANCE_SCORES, compare
+    from dissensus.detection import DEFAULT_SCORES, compare, is_fitted
     from dissensus.outputs import stored_space
     from dissensus.scores import score_file
     from dissensus.scores.functions import SCORES_OF_LOGITS
 
     names = options.score_names
-    impossible = [n for n in names if n in DISTANCE_SCORES or n.endswith(":temperature=fit")]
+    impossible = [n for n in names if is_fitted(n) or n.endswith(":temperature=fit")]
     if impossible:
         raise ValueError(f"{', '.join(impossible)} cannot be computed from predictions alone")
     space = "probs" if options.probs else stored_space(known)
-    lost = DISTANCE_SCORES if space == "logits" else (*DISTANCE_SCORES, *SCORES_OF_LOGITS)
-    names = names or [n for n in DEFAULT_SCORES if n not in lost]
+    lost = () if space == "logits" else SCORES_OF_LOGITS
+    names = names or [n for n in DEFAULT_SCORES if n not in lost and not is_fitted(n)]
     files = [known, *map(Path, options.sets)]
     if len({file.stem for file in files}) < len(files):
         raise ValueError("two files have the same name; rename one of them")

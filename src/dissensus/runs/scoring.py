@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +17,28 @@ from dissensus.data import Data, Inputs, find_inputs
 from dissensus.detection import (
     ALL_SCORES,
     DEFAULT_SCORES,
-    DISTANCE_SCORES,
     Detector,
     Divergent,
     Example,
-    Mahalanobis,
+    LastLayer,
     MemberFeatures,
-    NearestNeighbours,
     Study,
+    TailScale,
     compare,
     default_score,
+    is_fitted,
 )
-from dissensus.detection.distances import Distance
-from dissensus.detection.member_features import PENULTIMATE
+from dissensus.detection.feature_scores import (
+    Combined,
+    Distance,
+    FeatureScore,
+    NeighboursFit,
+    Scales,
+    TrainingFeatures,
+    combine_tails,
+    parse_score,
+)
+from dissensus.detection.member_features import PENULTIMATE, has_last_layer
 from dissensus.detection.study import extreme_rows
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import check_outputs, combine
@@ -69,10 +79,10 @@ class Scorer:
 
     ``names`` are scores of ``dissensus.scores`` (``"bma"``, ``"bma:temperature=2"``), such with
     ``:temperature=fit``, whose temperature is then fitted to ``val``, and the scores of features in
-    ``DISTANCE_SCORES``, which are fitted to at most ``rows`` rows of ``train``. ``features`` says
-    of what: ``"inputs"``, ``"penultimate"``, or the name of a module of the members; None means the
-    inputs where they are flat and ``"penultimate"`` otherwise. ``candidates`` say who is correct
-    where inputs have labels.
+    ``FITTED_SCORES``, which are fitted to at most ``rows`` rows of ``train``, combinations to
+    ``val`` as well. ``features`` says of what: ``"inputs"``, ``"penultimate"``, or the name of a
+    module of the members; None means ``"penultimate"``, and the inputs where members have no linear
+    layer. ``candidates`` say who is correct where inputs have labels.
     """
 
     def __init__(
@@ -94,12 +104,22 @@ class Scorer:
         self.temperature: float | None = None
         if any(name.endswith(_FITTED) for name in names):
             self.temperature = _fit_temperature(ens, val, batch_size)
-        self.specs = {name: self._spec(name) for name in self.names if name not in DISTANCE_SCORES}
+        recipes = {name: parse_score(name) for name in self.names if is_fitted(name)}
+        self.specs = {name: self._spec(name) for name in self.names if name not in recipes}
+        self.combined = {
+            name: recipe.resolve(default_score(ens))
+            for name, recipe in recipes.items()
+            if isinstance(recipe, Combined)
+        }
         self.distances: dict[str, Distance] = {}
         self.features: MemberFeatures | None = None
-        distances = [name for name in self.names if name in DISTANCE_SCORES]
-        if distances:
-            self._fit_distances(distances, train, features, rows, k, seed)
+        if recipes:
+            single = {name: each for name, each in recipes.items() if name not in self.combined}
+            single |= {each.distance: each.feature_score for each in self.combined.values()}
+            self._fit_distances(single, train, features, rows, k, seed)
+        self.scales: dict[str, Scales] = {}
+        if self.combined:
+            self._fit_scales(val)
 
     def scan(self, source: Inputs, progress: Callable[[int], object] | None = None) -> Scan:
         """Every score of every row, and which answers are correct, in one pass."""
@@ -123,10 +143,12 @@ class Scorer:
 
     def detector(self, name: str) -> Detector:
         """A detector with the score called ``name``, still without a threshold."""
-        if name in self.distances:
-            distance = self.distances[name]
-            return Detector(self.ens, distance, features=self.features, batch_size=self.batch_size)
-        return Detector(self.ens, self.specs[name], batch_size=self.batch_size)
+        if name in self.specs:
+            return Detector(self.ens, self.specs[name], batch_size=self.batch_size)
+        detector = Detector(self.ens, name, features=self.features, batch_size=self.batch_size)
+        source = self.combined[name].distance if name in self.combined else name
+        detector.distance = self.distances[source]
+        return detector
 
     def _spec(self, name: str) -> str:
         if name.endswith(_FITTED):
@@ -134,20 +156,33 @@ class Scorer:
         return str(parse(name))
 
     def _score(self, x: Tensor, outputs: Tensor) -> dict[str, Tensor]:
-        check_outputs(outputs)
-        if self.ens.combine == "mean":
-            scores = {name: SCORES[spec](outputs) for name, spec in self.specs.items()}
-        else:
-            by_spec = score_all(outputs, list(dict.fromkeys(self.specs.values())))
-            scores = {name: by_spec[spec] for name, spec in self.specs.items()}
-        if self.distances:
-            features = x.flatten(1) if self.features is None else self.features(x)
-            scores |= {name: distance(features) for name, distance in self.distances.items()}
+        of_outputs, of_features = self._parts(x, outputs)
+        scores = {name: of_outputs[spec] for name, spec in self.specs.items()}
+        for name in self.names:
+            if name in self.combined:
+                first, second = _combined_parts(self.combined[name], of_outputs, of_features)
+                scores[name] = combine_tails(first, second, self.scales[name])
+            elif name not in scores:
+                scores[name] = of_features[name]
         return scores
+
+    def _parts(self, x: Tensor, outputs: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The scores of outputs by their specs, and those of features by their names."""
+        check_outputs(outputs)
+        specs = [*self.specs.values(), *(str(c.outputs_score) for c in self.combined.values())]
+        specs = list(dict.fromkeys(specs))
+        if self.ens.combine == "mean":
+            of_outputs = {spec: SCORES[spec](outputs) for spec in specs}
+        else:
+            of_outputs = score_all(outputs, specs)
+        if not self.distances:
+            return of_outputs, {}
+        features = x.flatten(1) if self.features is None else self.features(x)
+        return of_outputs, {name: each(features) for name, each in self.distances.items()}
 
     def _fit_distances(
         self,
-        names: Sequence[str],
+        recipes: Mapping[str, FeatureScore],
         train: tuple[Tensor, Tensor] | None,
         features: str | None,
         rows: int,
@@ -155,26 +190,53 @@ class Scorer:
         seed: int,
     ) -> None:
         if train is None or not len(train[0]):
-            raise ValueError(f"{', '.join(names)} must be fitted to training data; there are none")
+            raise ValueError(
+                f"{', '.join(recipes)} must be fitted to training data; there are none"
+            )
         source = Inputs("train", *train).limited(rows, seed)
-        labels = source.y
-        assert labels is not None
         if features is None:
-            features = "inputs" if source.x[:1].ndim == 2 else PENULTIMATE
+            features = PENULTIMATE if has_last_layer(self.ens) else "inputs"
+        layer: Callable[[], LastLayer] | None = None
         if features != "inputs":
             self.features = MemberFeatures(self.ens, features)
+            layer = partial(self.features.last_layer, source.x[: self.batch_size])
         values = torch.cat(
             [
                 x.flatten(1) if self.features is None else self.features(x).cpu()
                 for x, _ in source.batches(self.batch_size)
             ]
         )
-        fits: dict[str, Callable[[], Distance]] = {
-            "mahalanobis": lambda: Mahalanobis.fit(values, labels),
-            "relative_mahalanobis": lambda: Mahalanobis.fit(values, labels, relative=True),
-            "knn": lambda: NearestNeighbours.fit(values, k=min(k, len(values))),
+        known = TrainingFeatures(values, source.y, layer)
+        usual = NeighboursFit(k=min(k, len(values)))
+        self.distances = {
+            name: (usual if recipe == NeighboursFit() else recipe).fit(known)
+            for name, recipe in recipes.items()
         }
-        self.distances = {name: fits[name]() for name in names}
+
+    def _fit_scales(self, val: tuple[Tensor, Tensor] | None) -> None:
+        """The scales on which scores are combined, from validation data."""
+        if val is None or not len(val[0]):
+            raise ValueError(f"{', '.join(self.combined)} needs validation data; there are none")
+        parts = []
+        for x, _ in Inputs("val", *val).batches(self.batch_size):
+            x = x.to(self.ens.device)
+            with self.ens.evaluating():
+                parts.append(self._parts(x, self.ens(x)))
+        for name, recipe in self.combined.items():
+            pairs = [_combined_parts(recipe, *part) for part in parts]
+            first, second = (
+                TailScale.fit(torch.cat(values).cpu(), label)
+                for values, label in zip(
+                    zip(*pairs, strict=True), (str(recipe.score), recipe.distance), strict=True
+                )
+            )
+            self.scales[name] = (first, second)
+
+
+def _combined_parts(
+    recipe: Combined, of_outputs: Mapping[str, Tensor], of_features: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    return of_outputs[str(recipe.outputs_score)], of_features[recipe.distance]
 
 
 def _fit_temperature(ens: Ensemble, val: tuple[Tensor, Tensor] | None, batch_size: int) -> float:
@@ -329,7 +391,9 @@ def _score_names(ens: Ensemble, names: Sequence[str], task: str, classes: int) -
     if names == ["all"]:
         orthogonal = members <= classes - 1
         every = dict.fromkeys([lead, *ALL_SCORES])
-        return [name for name in every if orthogonal or name != "ensemble_diversity"]
+        without = [] if orthogonal else ["ensemble_diversity"]
+        without += [] if has_last_layer(ens) else ["vim", "react"]
+        return [name for name in every if name not in without]
     return list(names or dict.fromkeys([lead, *DEFAULT_SCORES]))
 
 
