@@ -103,6 +103,7 @@ def _dense(
             *_tabm(sizes, members, x, y),
         ],
         repeats=repeats,
+        min_sample=0.02,  # many steps in a row, as training runs them
     )
 
 
