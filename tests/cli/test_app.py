@@ -116,6 +116,7 @@ def test_scores_shows_keywords_and_summary(monkeypatch: pytest.MonkeyPatch) -> N
         """Free energy of the mean member."""
 
     plant(monkeypatch, "scores", SCORES={"energy": energy, "hot": partial(energy, temperature=9.0)})
+    plant(monkeypatch, "detection", FITTED_SCORES={})
     output = CliRunner().invoke(app, ["scores"]).output
     assert "temperature=1.0" in output
     assert "temperature=9.0" in output
@@ -125,13 +126,18 @@ def test_scores_shows_keywords_and_summary(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize(
-    ("module", "registry"), [("objectives", "OBJECTIVES"), ("scores", "SCORES")]
+    ("command", "registries"),
+    [
+        ("objectives", [dissensus.objectives.OBJECTIVES]),
+        ("scores", [dissensus.scores.SCORES, dissensus.detection.FITTED_SCORES]),
+    ],
 )
-def test_every_entry_of_the_registry_is_listed(module: str, registry: str) -> None:
-    result = CliRunner().invoke(app, [module], catch_exceptions=False)
+def test_every_entry_of_the_registry_is_listed(
+    command: str, registries: list[dict[str, object]]
+) -> None:
+    result = CliRunner().invoke(app, [command], catch_exceptions=False)
     rows = [line.split("│")[1].strip() for line in result.output.splitlines() if "│" in line]
-    entries = getattr(getattr(dissensus, module), registry)
-    assert [row for row in rows if row] == list(entries)
+    assert [row for row in rows if row] == [name for entries in registries for name in entries]
 
 
 @pytest.mark.parametrize(

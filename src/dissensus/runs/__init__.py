@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         group_accuracies,
         mean_estimate,
     )
-    from dissensus.runs.scoring import Scorer
+    from dissensus.runs.scorer import Scorer
 
 __all__ = [
     "Accuracies",
@@ -102,7 +102,7 @@ __getattr__ = lazy_attributes(
         "Accuracies": "accuracy:Accuracies",
         "Candidates": "accuracy:Candidates",
         "GroupAccuracy": "accuracy:GroupAccuracy",
-        "Scorer": "scoring:Scorer",
+        "Scorer": "scorer:Scorer",
         "accuracies": "accuracy:accuracies",
         "group_accuracies": "accuracy:group_accuracies",
         "mean_estimate": "accuracy:mean_estimate",

@@ -1,0 +1,232 @@
+"""Scorers: an ensemble with its scores fitted, and one pass over a set for all of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from dissensus.calibration import fit_temperature
+from dissensus.data import Inputs
+from dissensus.detection import (
+    DEFAULT_SCORES,
+    Detector,
+    LastLayer,
+    MemberFeatures,
+    TailScale,
+    default_score,
+    is_fitted,
+)
+from dissensus.detection.feature_scores import (
+    Combined,
+    Distance,
+    FeatureScore,
+    NeighboursFit,
+    Scales,
+    TrainingFeatures,
+    combine_tails,
+    parse_score,
+)
+from dissensus.detection.member_features import PENULTIMATE, has_last_layer
+from dissensus.ensemble import Ensemble
+from dissensus.outputs import check_outputs
+from dissensus.runs.accuracy import Candidates
+from dissensus.scores import SCORES, parse, score_all
+from dissensus.training import predict
+
+__all__ = ["Scan", "Scorer"]
+
+#: The end of a score whose temperature is fitted to the validation data.
+_FITTED = ":temperature=fit"
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """One pass over a set: scores ``{name: [rows]}`` and, with labels, which answers are correct.
+
+    ``correct`` is as :meth:`Candidates.correct` gives it.
+    """
+
+    scores: dict[str, Tensor]
+    correct: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Scorer:
+    """An ensemble with everything that its scores need, fitted once.
+
+    ``names`` are scores of ``dissensus.scores`` (``"bma"``, ``"bma:temperature=2"``), such with
+    ``:temperature=fit``, whose temperature is then fitted to ``val``, and the scores of features in
+    ``FITTED_SCORES``, which are fitted to at most ``rows`` rows of ``train``, combinations to
+    ``val`` as well. ``features`` says of what: ``"inputs"``, ``"penultimate"``, or the name of a
+    module of the members; None means ``"penultimate"``, and the inputs where members have no linear
+    layer. ``candidates`` say who is correct where inputs have labels.
+    """
+
+    def __init__(
+        self,
+        ens: Ensemble,
+        names: Sequence[str] = DEFAULT_SCORES,
+        *,
+        train: tuple[Tensor, Tensor] | None = None,
+        val: tuple[Tensor, Tensor] | None = None,
+        features: str | None = None,
+        rows: int = 10_000,
+        k: int = 50,
+        candidates: Candidates | None = None,
+        batch_size: int = 512,
+        seed: int = 0,
+    ) -> None:
+        self.ens, self.names, self.batch_size = ens, list(names), batch_size
+        self.candidates = candidates
+        self.temperature: float | None = None
+        if any(name.endswith(_FITTED) for name in names):
+            self.temperature = _fit_temperature(ens, val, batch_size)
+        recipes = {name: parse_score(name) for name in self.names if is_fitted(name)}
+        self.specs = {name: self._spec(name) for name in self.names if name not in recipes}
+        self.combined = {
+            name: recipe.resolve(default_score(ens))
+            for name, recipe in recipes.items()
+            if isinstance(recipe, Combined)
+        }
+        self.distances: dict[str, Distance] = {}
+        self.features: MemberFeatures | None = None
+        if recipes:
+            single = {name: each for name, each in recipes.items() if name not in self.combined}
+            single |= {each.distance: each.feature_score for each in self.combined.values()}
+            self._fit_distances(single, train, features, rows, k, seed)
+        self.scales: dict[str, Scales] = {}
+        if self.combined:
+            self._fit_scales(val)
+
+    def scan(self, source: Inputs, progress: Callable[[int], object] | None = None) -> Scan:
+        """Every score of every row, and which answers are correct, in one pass."""
+        scores: dict[str, list[Tensor]] = {name: [] for name in self.names}
+        correct: dict[str, list[Tensor]] = {}
+        for x, y in source.batches(self.batch_size):
+            x = x.to(self.ens.device)
+            with self.ens.evaluating():
+                outputs = self.ens(x)
+            for name, values in self._score(x, outputs).items():
+                scores[name].append(values.double().cpu())
+            if y is not None and self.candidates is not None:
+                for name, values in self.candidates.correct(x, y, outputs).items():
+                    correct.setdefault(name, []).append(values)
+            if progress is not None:
+                progress(len(x))
+        return Scan(
+            {name: torch.cat(batches) for name, batches in scores.items()},
+            {name: torch.cat(batches, -1) for name, batches in correct.items()},
+        )
+
+    def detector(self, name: str) -> Detector:
+        """A detector with the score called ``name``, still without a threshold."""
+        if name in self.specs:
+            return Detector(self.ens, self.specs[name], batch_size=self.batch_size)
+        detector = Detector(self.ens, name, features=self.features, batch_size=self.batch_size)
+        source = self.combined[name].distance if name in self.combined else name
+        detector.distance = self.distances[source]
+        return detector
+
+    def _spec(self, name: str) -> str:
+        if name.endswith(_FITTED):
+            name = f"{name.removesuffix(_FITTED)}:temperature={self.temperature!r}"
+        return str(parse(name))
+
+    def _score(self, x: Tensor, outputs: Tensor) -> dict[str, Tensor]:
+        of_outputs, of_features = self._parts(x, outputs)
+        scores = {name: of_outputs[spec] for name, spec in self.specs.items()}
+        for name in self.names:
+            if name in self.combined:
+                first, second = _combined_parts(self.combined[name], of_outputs, of_features)
+                scores[name] = combine_tails(first, second, self.scales[name])
+            elif name not in scores:
+                scores[name] = of_features[name]
+        return scores
+
+    def _parts(self, x: Tensor, outputs: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The scores of outputs by their specs, and those of features by their names."""
+        check_outputs(outputs)
+        specs = [*self.specs.values(), *(str(c.outputs_score) for c in self.combined.values())]
+        specs = list(dict.fromkeys(specs))
+        if self.ens.combine == "mean":
+            of_outputs = {spec: SCORES[spec](outputs) for spec in specs}
+        else:
+            of_outputs = score_all(outputs, specs)
+        if not self.distances:
+            return of_outputs, {}
+        features = x.flatten(1) if self.features is None else self.features(x)
+        return of_outputs, {name: each(features) for name, each in self.distances.items()}
+
+    def _fit_distances(
+        self,
+        recipes: Mapping[str, FeatureScore],
+        train: tuple[Tensor, Tensor] | None,
+        features: str | None,
+        rows: int,
+        k: int,
+        seed: int,
+    ) -> None:
+        if train is None or not len(train[0]):
+            raise ValueError(
+                f"{', '.join(recipes)} must be fitted to training data; there are none"
+            )
+        source = Inputs("train", *train).limited(rows, seed)
+        if features is None:
+            features = PENULTIMATE if has_last_layer(self.ens) else "inputs"
+        layer: Callable[[], LastLayer] | None = None
+        if features != "inputs":
+            self.features = MemberFeatures(self.ens, features)
+            layer = partial(self.features.last_layer, source.x[: self.batch_size])
+        values = torch.cat(
+            [
+                x.flatten(1) if self.features is None else self.features(x).cpu()
+                for x, _ in source.batches(self.batch_size)
+            ]
+        )
+        known = TrainingFeatures(values, source.y, layer)
+        usual = NeighboursFit(k=min(k, len(values)))
+        self.distances = {
+            name: (usual if recipe == NeighboursFit() else recipe).fit(known)
+            for name, recipe in recipes.items()
+        }
+
+    def _fit_scales(self, val: tuple[Tensor, Tensor] | None) -> None:
+        """The scales on which scores are combined, from validation data."""
+        if val is None or not len(val[0]):
+            raise ValueError(f"{', '.join(self.combined)} needs validation data; there are none")
+        parts = []
+        for x, _ in Inputs("val", *val).batches(self.batch_size):
+            x = x.to(self.ens.device)
+            with self.ens.evaluating():
+                parts.append(self._parts(x, self.ens(x)))
+        for name, recipe in self.combined.items():
+            pairs = [_combined_parts(recipe, *part) for part in parts]
+            first, second = (
+                TailScale.fit(torch.cat(values).cpu(), label)
+                for values, label in zip(
+                    zip(*pairs, strict=True), (str(recipe.score), recipe.distance), strict=True
+                )
+            )
+            self.scales[name] = (first, second)
+
+
+def _combined_parts(
+    recipe: Combined, of_outputs: Mapping[str, Tensor], of_features: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    return of_outputs[str(recipe.outputs_score)], of_features[recipe.distance]
+
+
+def _fit_temperature(ens: Ensemble, val: tuple[Tensor, Tensor] | None, batch_size: int) -> float:
+    if val is None or not len(val[0]):
+        raise ValueError("temperature=fit needs validation data, and there are none")
+    predictions = predict(ens, val, batch_size=batch_size)
+    outputs, targets = predictions.outputs, predictions.targets
+    assert targets is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a temperature at its bound still orders the inputs
+        weights = None if ens.weights is None else ens.weights.cpu()
+        return float(fit_temperature(outputs, targets, ens.combine, weights=weights))
