@@ -155,6 +155,8 @@ def test_a_score_of_features_is_saved_beside_the_threshold(kind: type, tmp_path:
     assert detector.is_ood(x + 9).all()
     detector.save(tmp_path / "far.json")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["far.json", "far.safetensors"]
+    with pytest.raises(ValueError, match="with a function of features: pass it as features="):
+        Detector.load(tmp_path / "far.json", never)
     twin = Detector.load(tmp_path / "far.json", never, features=features)
     assert torch.equal(twin.is_ood(x), detector.is_ood(x))
     plain = kind.fit(x, y) if kind is Mahalanobis else kind.fit(x, k=5)

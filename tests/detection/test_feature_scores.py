@@ -48,6 +48,15 @@ def test_a_detector_by_name_is_fitted_saved_and_loaded(
     assert torch.equal(again.is_ood(X), detector.is_ood(X))
 
 
+def test_a_file_of_another_detector_is_refused(ens: Ensemble, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        Detector(ens, "vim").fit(VAL, train=data(99, ord(name))).save(tmp_path / f"{name}.json")
+    (tmp_path / "b.safetensors").replace(tmp_path / "a.safetensors")
+    for name in ("a", "b"):
+        with pytest.raises(ValueError, match=f"{name}.safetensors do not belong together"):
+            Detector.load(tmp_path / f"{name}.json", ens)
+
+
 def test_a_name_gives_what_the_parts_give(ens: Ensemble) -> None:
     features = MemberFeatures(ens)
     vim = ViM.fit(features(TRAIN[0]), features.last_layer(X))

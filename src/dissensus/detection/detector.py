@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dissensus.detection.batches import batches, device_of, eval_mode
 from dissensus.detection.default_scores import default_score
-from dissensus.detection.detector_files import read_record, write_detector
+from dissensus.detection.detector_files import file_checksum, read_record, write_detector
 from dissensus.detection.feature_scores import (
     DISTANCES,
     FITTED_SCORES,
@@ -38,6 +38,10 @@ __all__ = ["Detector"]
 
 _SCORES_OF_DISAGREEMENT = ("mutual_information", "pds", "pds_sum", "unique", "disagreement")
 _QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
+
+
+#: What a file calls features that come from a function of the user's own.
+_FUNCTION = "<function>"
 
 Features = Callable[[Tensor], Tensor]
 
@@ -171,13 +175,16 @@ class Detector:
             "quantiles": self.quantiles,
             "space": self.space,
         }
-        if isinstance(self.features, MemberFeatures):
-            record["features"] = self.features.module
+        if self.features is not None:
+            record["features"] = (
+                self.features.module if isinstance(self.features, MemberFeatures) else _FUNCTION
+            )
         if self.scales is not None:
             names = ("score", "distance")
             record["scales"] = dict(zip(names, [s.to_dict() for s in self.scales], strict=True))
         if self.distance is not None:
             self.distance.save(_distance_path(path))
+            record["distance"] = file_checksum(_distance_path(path))
         write_detector(path, record)
 
     @classmethod
@@ -200,9 +207,16 @@ class Detector:
         if (name is None) == (score is None):
             what = "a function: pass it as" if score is None else "a named score: leave out"
             raise ValueError(f"{path} was fitted with {what} score=")
+        if module == _FUNCTION and features is None:
+            raise ValueError(f"{path} was fitted with a function of features: pass it as features=")
         distance = None
         if name is not None and (name in DISTANCES or is_fitted(name)):
-            distance = load_distance(_distance_path(path))
+            file = _distance_path(path)
+            if record.get("distance") not in (None, file_checksum(file)):
+                raise ValueError(
+                    f"{path} and {file.name} do not belong together; copy both, or save it again"
+                )
+            distance = load_distance(file)
         scorer = score or (distance if name in DISTANCES and not is_fitted(name) else name)
         detector = cls(ens, scorer, space=record["space"], batch_size=batch_size)
         detector.distance = distance
@@ -233,11 +247,14 @@ class Detector:
             )
         if self.features is None or isinstance(self.features, MemberFeatures):
             self.features = MemberFeatures(self.ens, self._module or PENULTIMATE)  # type: ignore[arg-type]
-        features, targets, first = [], [], None
+        features, targets, first, device = [], [], None, device_of(self.ens)
         with torch.no_grad(), eval_mode(self.ens):
             for x, y in batches(train):
                 first = x[: self.batch_size] if first is None else first
-                features += [self.features(part) for part in x.split(self.batch_size)]
+                features += [
+                    self.features(part if device is None else part.to(device))
+                    for part in x.split(self.batch_size)
+                ]
                 targets += [] if y is None else [y]
         if first is None:
             raise ValueError("there is nothing to fit to: the training data held no batches")

@@ -10,7 +10,7 @@ from typing import Any
 
 from dissensus.files import read_json, write_text
 
-__all__ = ["read_record", "write_detector"]
+__all__ = ["file_checksum", "read_record", "write_detector"]
 
 _FORMAT = "dissensus.detector/1"
 _FIELDS: dict[str, Any] = {
@@ -22,8 +22,9 @@ _FIELDS: dict[str, Any] = {
     "space": str,
 }
 
-#: What only scores of features have: the module that gives these, and the scales of a combination.
-_OPTIONAL: dict[str, Any] = {"features": str, "scales": dict}
+#: What only scores of features have: the module that gives these, the scales of a combination, and
+#: the checksum of the file beside it.
+_OPTIONAL: dict[str, Any] = {"features": str, "scales": dict, "distance": str}
 
 
 def write_detector(path: str | Path, fields: dict[str, Any]) -> None:
@@ -31,6 +32,14 @@ def write_detector(path: str | Path, fields: dict[str, Any]) -> None:
     record = {"format": _FORMAT, **fields}
     record["checksum"] = checksum_of(record)
     write_text(path, json.dumps(record, indent=2, allow_nan=False) + "\n")
+
+
+def file_checksum(path: Path) -> str:
+    """The sha256 of a file; an empty text if there is none."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def checksum_of(record: dict[str, Any]) -> str:
