@@ -132,7 +132,7 @@ def compare(
     """
     everyone = [baseline, *contenders]
     _check_arguments(everyone, repeats)
-    calls = [_calls_needed(contender.run, min_sample) for contender in everyone]
+    calls = [_calls_needed(contender.run, min_sample, clock) for contender in everyone]
     cpu: list[list[float]] = [[] for _ in everyone]
     wall: list[list[float]] = [[] for _ in everyone]
     for turn in _rounds(title, repeats):
@@ -165,11 +165,11 @@ def _check_arguments(everyone: Sequence[Contender], repeats: int) -> None:
         raise ValueError(f"repeats must be at least 1, got {repeats}")
 
 
-def _calls_needed(run: Callable[[], object], min_sample: float) -> int:
+def _calls_needed(run: Callable[[], object], min_sample: float, clock: Clock) -> int:
     """Return how many calls make one sample; the tries also warm the caches up."""
     run()
-    calls = 1
-    while (one_call := _sample(run, calls)[1]) * calls < min_sample:
+    calls, which = 1, 0 if clock == "cpu" else 1
+    while (one_call := _sample(run, calls)[which]) * calls < min_sample:
         wanted = math.ceil(1.2 * min_sample / max(one_call, 1e-9))
         calls = max(calls + 1, min(10 * calls, wanted))
     return calls
