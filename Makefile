@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow check lint types bench docs values format clean
+.PHONY: help demo test slow fuzz check lint types bench docs values format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,10 +24,13 @@ demo: $(STAMP)  ## run the main job from end to end on embedded data
 	@$(BIN)/python -m dissensus demo
 
 test: $(STAMP)  ## run the tests, with doctests and README blocks
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not fuzz"
 
 slow: $(STAMP)  ## run the slow tests: ranks, Ray, kills, a browser, the docs site
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m slow
+
+fuzz: $(STAMP)  ## run the rest of the hardening tests: hostile files, command lines, kills
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m fuzz
 
 check: lint types test slow  ## all that CI runs: lint, types, test, slow
 

@@ -70,6 +70,7 @@ NAVIGATION = {
         "results/collusion",
         "results/ldr",
         "results/adp",
+        "results/tables",
         "docs/benchmarks",
     ],
     "Reference": ["docs/reference/index"],

@@ -190,7 +190,7 @@ def test_a_backbone_with_other_channels(tmp_path: Path) -> None:
     assert "net.py:make cannot take inputs [batch, …] =" in result.output
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on(good_run: Path, tmp_path: Path) -> None:
     """Files of at most so many bytes stand for a disk that is full at that moment."""
     pytest.importorskip("resource")
@@ -222,7 +222,7 @@ for most in map(int, sys.argv.pop(1).split(",")):
     assert not list(out.rglob("*.part"))
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 def test_command_lines_on_spoilt_runs(good_run: Path, tmp_path: Path) -> None:
     tries, failures = 0, []
     rng = random.Random(1)
@@ -249,7 +249,7 @@ def commands_on(file: Path, run: Path) -> list[list[object]]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 def test_command_lines_on_hostile_files(good_run: Path, tmp_path: Path) -> None:
     tries, failures = 0, []
     rng = random.Random(2)

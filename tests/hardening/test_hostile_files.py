@@ -209,7 +209,7 @@ def test_numbers_of_a_config_have_limits(tmp_path: Path) -> None:
             train(config=config, out=str(tmp_path / "run"), quiet=True)
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 def test_memory_stays_within_the_limit(tmp_path: Path) -> None:
     """In a process of its own that may take 1.5 GB more than it has."""
     pytest.importorskip("resource")
@@ -255,7 +255,7 @@ def damaged_files(folder: Path, each: int) -> Iterator[tuple[str, Path]]:
             path.unlink()
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 def test_damaged_files_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "files").mkdir()
@@ -267,7 +267,7 @@ def test_damaged_files_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not failures, f"{len(failures)} of {tries}: {failures[:10]}"
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 def test_values_of_other_types(tmp_path: Path) -> None:
     make = make_factory("mlp", (4,), 3, hidden=8, normalize=(0.5, 1.0))
     ens = ds.Ensemble(make, members=2)

@@ -18,7 +18,7 @@ from tests.runs.small_runs import trained
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.fuzz
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_of_two_writers_at_once_one_writes(tmp_path: Path) -> None:
     run = subprocess.run(
