@@ -112,6 +112,7 @@ def test_a_result_of_a_verb_shows_its_first_line() -> None:
     assert "<td>&lt;hall&gt;</td>" in Painted()._repr_html_()
 
 
+@pytest.mark.slow
 def test_every_result_has_a_plot_that_notebooks_show(results: dict[str, Tabular]) -> None:
     pytest.importorskip("matplotlib")
     from dissensus.plots.results import PLOTS

@@ -47,6 +47,7 @@ def test_the_list_fits_a_narrow_terminal(
     assert len(table) <= 1 + 3 * len(names)  # costs, and at most two lines of words
 
 
+@pytest.mark.slow
 def test_a_run_leaves_page_figures_and_records(
     dissensus: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -114,7 +114,7 @@ def test_a_flipped_bit_is_an_error_or_changes_nothing(kind: str, tmp_path: Path)
     assert same(load(), wanted)
 
 
-@pytest.mark.parametrize("bit", [5, 8 * 60, 8 * 400, -8 * 3, -8 * 900])
+@pytest.mark.parametrize("bit", [5, 8 * 400, -8 * 3])
 def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(bit: int, tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole", epochs=5)
     trained(tmp_path / "run", epochs=3)

@@ -303,6 +303,7 @@ def theory_records() -> list[dict[str, Any]]:
     return exact_records(theory.THEORY)
 
 
+@pytest.mark.slow
 def test_the_theorems_hold(theory_records: list[dict[str, Any]]) -> None:
     verdicts = {
         claim.text[:30]: claim.check(theory_records).verdict for claim in theory.EXPERIMENT.claims

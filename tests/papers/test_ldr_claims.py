@@ -65,6 +65,7 @@ def test_the_gradients_of_the_appendix() -> None:
     assert 0 <= found["least_c"] <= found["largest_c"] <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ldr/weights", "ldr/examples", "ldr/worst-group", "ldr/planted"])
 def test_a_small_run_decides_draws_and_tables(name: str, tmp_path: object) -> None:
     experiment = EXPERIMENTS[name]

@@ -60,6 +60,7 @@ def every_kind() -> Plot:
     )
 
 
+@pytest.mark.slow
 def test_matplotlib_draws_every_kind(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot = every_kind()

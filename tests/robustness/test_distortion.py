@@ -47,6 +47,7 @@ def test_what_is_not_found_comes_back_as_it_was() -> None:
     assert not bool(found.success)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_foolbox_finds_the_same_distance(problem: Problem) -> None:
     with warnings.catch_warnings():

@@ -11,17 +11,18 @@ SMALL = {"n_estimators": 2, "hidden_layer_sizes": 8, "max_iter": 5, "batch_size"
 AUTO = SMALL | {"beta": "auto", "betas": (0.0, 0.5), "cv": 2}
 
 
-@parametrize_with_checks(
-    [
-        DiverseClassifier(**SMALL, learning_rate_init=0.03),
-        DiverseRegressor(**SMALL, learning_rate_init=0.03),
-    ]
-)
+@parametrize_with_checks([DiverseClassifier(**SMALL, learning_rate_init=0.03)])
 def test_scikit_learn_is_satisfied(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
 @pytest.mark.slow
+@parametrize_with_checks([DiverseRegressor(**SMALL, learning_rate_init=0.03)])
+def test_it_is_satisfied_with_the_regressor(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.fuzz
 @parametrize_with_checks(
     [
         DiverseClassifier(**AUTO, learning_rate_init=0.1, early_stopping=True),
