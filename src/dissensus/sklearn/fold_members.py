@@ -33,7 +33,7 @@ from dissensus.training.batches import derived_seed
 
 __all__ = ["FOLDS", "LEAST_ROWS", "TrainedFolds", "mean_history", "train_folds"]
 
-#: The most folds: each member learns from seven eighths of the rows, and as many see each row.
+#: The most folds: each member learns from seven eighths of the rows.
 FOLDS = 8
 #: With fewer rows, a fold would hold no row or one.
 LEAST_ROWS = 20
