@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
+from dissensus.ensemble.stack import tensors_of
 from tests.ensemble.networks import NETWORKS, Network, Wrapped, mlp
 
 EXECUTIONS = ["stacked", "looped"]
@@ -163,6 +164,28 @@ def test_the_rule_on_another_device() -> None:
 
     assert resolved(NETWORKS["batch_norm_cnn"].make) == "stacked"
     assert resolved(cumulative_norm) == "looped"
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("alike", [True, False], ids=["alike", "unlike"])
+def test_looped_convolutions_get_images_with_channels_last(alike: bool, channels: int) -> None:
+    strides: list[tuple[int, ...]] = []
+
+    class Watched(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            strides.append(x.stride())
+            return super().forward(x)
+
+    def make(width: int = 4) -> nn.Module:
+        return nn.Sequential(Watched(channels, width, 3), nn.Flatten(), nn.Linear(width * 36, 2))
+
+    ens = Ensemble(make, 2) if alike else Ensemble.from_members([make(4), make(5)])
+    x = torch.randn(2, channels, 8, 8)
+    ens(x)
+    if alike:
+        parameters, buffers = tensors_of(ens.stack)
+        ens.run(parameters, buffers, torch.stack([x, x]), own=True)
+    assert set(strides) == {(64 * channels, 1, 8 * channels, channels)}
 
 
 def test_layers_that_cannot_be_stacked_run_by_default_and_say_so_otherwise() -> None:

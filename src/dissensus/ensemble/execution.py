@@ -9,7 +9,10 @@ machine: **stacked** on a GPU, where small kernels of many members are better la
 on a CPU for networks without convolutions; **looped** for convolutions on a CPU, where a stack of
 them becomes a grouped convolution that is slower than the members one by one. Looped, too, are
 layers that cannot be stacked: recurrent ones, and BatchNorm with a cumulative mean.
-``benchmarks/training.py`` measures both.
+
+The same rule picks the memory format: images enter looped convolutions on a CPU with their channels
+last, which all layers behind them keep, and which a step takes two thirds to nine tenths of the
+time in. Only rounding depends on it. ``benchmarks/training.py`` measures all of this.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from dissensus.ensemble.stack import call, places_of
 __all__ = [
     "BATCH_NORMS",
     "EXECUTIONS",
+    "channels_last",
     "choose",
     "convolutional",
     "looped_outputs",
@@ -50,9 +54,9 @@ _CONVOLUTIONS = (
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-def convolutional(module: nn.Module) -> bool:
-    """Whether any layer is a convolution."""
-    return any(isinstance(layer, _CONVOLUTIONS) for layer in module.modules())
+def convolutional(module: nn.Module, kinds: tuple[type, ...] = _CONVOLUTIONS) -> bool:
+    """Whether any layer is a convolution, of these ``kinds``."""
+    return any(isinstance(layer, kinds) for layer in module.modules())
 
 
 def stackable(module: nn.Module) -> bool:
@@ -70,6 +74,21 @@ def choose(convolutions: bool, device: torch.device) -> str:
     ('stacked', 'looped')
     """
     return "looped" if convolutions and device.type == "cpu" else "stacked"
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Images ``[…, channels, height, width]`` on a CPU with channels last in memory.
+
+    A copy in all cases: strides of an image with one channel suit both formats, and convolutions
+    take such images as contiguous. Graphs that are exported or compiled do without it.
+
+    >>> x = torch.zeros(2, 1, 4, 4)
+    >>> x.stride(), channels_last(x).stride(), channels_last(x).shape
+    ((16, 16, 4, 1), (16, 1, 4, 1), torch.Size([2, 1, 4, 4]))
+    """
+    if x.ndim < 4 or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return x
+    return x.movedim(-3, -1).clone(memory_format=torch.contiguous_format).movedim(-1, -3)
 
 
 def measure(run: Callable[[str], Tensor], repeats: int = 5) -> dict[str, float]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dissensus.ensemble.adapters import SHARINGS, kinds_of, rows_of, separate, share
 from dissensus.ensemble.execution import (
     EXECUTIONS,
+    channels_last,
     choose,
     convolutional,
     looped_outputs,
@@ -145,8 +146,6 @@ class Ensemble(nn.Module):
             self.stack = stack_modules(modules) if signs is None else share(modules, signs)
             kinds = kinds_of(self.stack)
             self.shared = frozenset(name for name in kinds if kinds[name] == "shared")
-            # Found once, as they are looked up at every step.
-            self._convolutional = convolutional(self.stack)
             self._stackable = stackable(self.stack)
         elif signs is not None:
             raise ValueError("members of unlike structure cannot share weights; use sharing=None")
@@ -156,6 +155,9 @@ class Ensemble(nn.Module):
             )
         else:
             self.unlike = nn.ModuleList(modules)
+        # Found once, as they are looked up at every step.
+        self._convolutional = convolutional(self.holder)
+        self._sees_images = convolutional(self.holder, (nn.Conv2d,))
         if not any(True for _ in self.holder.parameters()):
             raise ValueError("members must have parameters, got modules without any")
 
@@ -167,6 +169,7 @@ class Ensemble(nn.Module):
         if self.stack is None:
             assert self.unlike is not None
             chosen = range(self.members) if members is None else self._indices(members)
+            x = channels_last(x) if self._sees_images else x
             return _same_shape([self.unlike[j](x) for j in chosen])
         parameters, buffers = tensors_of(self.stack)
         if members is None:
@@ -188,8 +191,10 @@ class Ensemble(nn.Module):
         With ``own``, ``x`` is ``[members, batch, …]``: each member runs on a batch of its own.
         """
         assert self.stack is not None
-        outputs = stacked_outputs if self.resolved_execution() == "stacked" else looped_outputs
-        return _three_axes(outputs(self.stack, parameters, buffers, x, own=own))
+        if self.resolved_execution() == "stacked":
+            return _three_axes(stacked_outputs(self.stack, parameters, buffers, x, own=own))
+        x = channels_last(x) if self._sees_images else x
+        return _three_axes(looped_outputs(self.stack, parameters, buffers, x, own=own))
 
     def run_drawn(
         self,
