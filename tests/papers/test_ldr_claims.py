@@ -20,7 +20,7 @@ def record(
         "cell": {"data": "digits", "strength": strength, "seed": seed},
         "result": {
             "parts": {"val": {"accuracy": accuracy}},
-            "val_auroc": {"pds": val},
+            "val_auroc": {"mixed": {"pds": val}},
             "auroc": {"far": {"pds": test}},
         },
     }

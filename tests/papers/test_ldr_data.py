@@ -8,7 +8,7 @@ import torch
 from dissensus.data import FeatureWriter
 from dissensus.papers.cells import make_cell
 from dissensus.papers.ldr.contenders import PAPER, SMOKE, run_cell
-from dissensus.papers.ldr.data import StudyData, load_data, mixed
+from dissensus.papers.ldr.data import StudyData, load_data, make_proxies, mixed
 
 
 def smoke(**changes: object) -> StudyData:
@@ -27,6 +27,20 @@ def test_mixed_inputs_are_means_of_two_classes() -> None:
     assert torch.equal(found, mixed(x, y, seed=1))
     own = found[torch.arange(12), y]
     assert (own == 0.5).all()
+
+
+def test_proxies_are_made_of_the_values_at_hand() -> None:
+    """Columns keep their values, mosaics their pixels; no row stays as it was."""
+    random = torch.Generator().manual_seed(0)
+    rows, labels = torch.rand(40, 5, generator=random), torch.arange(40) % 4
+    found = make_proxies(rows, labels, seed=1)
+    assert list(found) == ["mixed", "permute"]
+    assert torch.equal(found["permute"].sort(0).values, rows.sort(0).values)
+    assert not (found["permute"] == rows).all(1).any()
+    images = torch.rand(40, 1, 8, 8, generator=random)
+    found = make_proxies(images, labels, seed=1)
+    assert list(found) == ["mixed", "mosaic", "phase"]
+    assert set(found["mosaic"].flatten().tolist()) <= set(images.flatten().tolist())
 
 
 def test_parts_of_a_setting_do_not_share_images() -> None:

@@ -1,7 +1,7 @@
 """Data of an ldr cell: what it trains on, what it is tested on, and what is unknown to it.
 
 Four kinds of inputs are kept apart: training data (with a planted share from elsewhere, if asked),
-validation data of the same distribution, *mixed* inputs that stand in for the unknown when
+validation data of the same distribution, *proxies* made of them that stand in for the unknown when
 hyperparameters are chosen, and the sets on which detection is tested. Disagreement data for A2D
 and DivDis come from rows that are never tested on.
 """
@@ -25,13 +25,14 @@ from dissensus.data import (
     load,
     load_ood,
 )
+from dissensus.data.strangers import STRANGERS
 from dissensus.detection import MemberFeatures
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.papers.base import Cell
 from dissensus.training import fit
 
-__all__ = ["SOURCES", "StudyData", "load_data", "mixed"]
+__all__ = ["SOURCES", "StudyData", "load_data", "make_proxies", "mixed"]
 
 Split = tuple[Tensor, Tensor]
 Normalize = tuple[tuple[float, ...], tuple[float, ...]]
@@ -41,14 +42,15 @@ Normalize = tuple[tuple[float, ...], tuple[float, ...]]
 class StudyData:
     """``unknown`` are the sets of detection, with labels where the classes are those of training.
 
-    ``mixed`` are the unknown inputs of validation, ``disagreement`` unlabelled sets by name,
-    ``planted`` marks the training rows that come from elsewhere, ``groups`` those of the test rows.
+    ``proxies`` are the unknown inputs of validation by family, ``disagreement`` unlabelled sets by
+    name, ``planted`` marks the training rows that come from elsewhere, ``groups`` those of the test
+    rows.
     """
 
     train: Split
     val: Split
     test: Split
-    mixed: Tensor
+    proxies: Mapping[str, Tensor]
     unknown: Mapping[str, tuple[Tensor, Tensor | None]]
     disagreement: Mapping[str, Tensor]
     outputs: int
@@ -93,6 +95,17 @@ def mixed(x: Tensor, y: Tensor, seed: int) -> Tensor:
     return (x + x[torch.cat(others)]) / 2
 
 
+def make_proxies(x: Tensor, y: Tensor, seed: int) -> dict[str, Tensor]:
+    """Stand-ins for unknown inputs made of ``x``: mixed ones, and each family of strangers.
+
+    Images give mosaics and phase noise, feature rows permuted columns.
+    """
+    families = ("mosaic", "phase") if x.ndim == 4 else ("permute",)
+    generator = torch.Generator().manual_seed(seed)
+    strangers = {family: STRANGERS[family](x, generator) for family in families}
+    return {"mixed": mixed(x, y, seed), **strangers}
+
+
 # ---- sources ------------------------------------------------------------------------------------
 
 
@@ -109,7 +122,7 @@ def _features(train: int, val: int, test: int, seed: int) -> StudyData:
         _first(data.train, train),
         data.val,
         _first(data.test, test),
-        mixed(*data.val, seed),
+        make_proxies(*data.val, seed),
         unknown,
         {name: half[0] for name, half in halves.items()},
         data.outputs,
@@ -159,7 +172,7 @@ def _from_images(
         _fast_split(data.train),
         _fast_split(data.val),
         _fast_split(data.test),
-        _fast(mixed(*data.val, seed)),
+        {name: _fast(x) for name, x in make_proxies(*data.val, seed).items()},
         {name: (_fast(images), labels) for name, (images, labels) in unknown.items()},
         {name: _fast(images) for name, images in disagreement.items()},
         data.outputs,
@@ -190,7 +203,7 @@ def _backbone(train: int, val: int, test: int, seed: int) -> StudyData:
         (through(images.train[0]), images.train[1]),
         (through(images.val[0]), images.val[1]),
         (through(images.test[0]), images.test[1]),
-        through(images.mixed),
+        {name: through(x) for name, x in images.proxies.items()},
         {name: (through(x), y) for name, (x, y) in images.unknown.items()},
         {name: through(x) for name, x in images.disagreement.items()},
         images.outputs,
@@ -212,7 +225,7 @@ def _colored(name: str, train: int, val: int, test: int, seed: int) -> StudyData
         seen[:2],
         validation[:2],
         tested[:2],
-        mixed(*validation[:2], seed),
+        make_proxies(*validation[:2], seed),
         {},
         {"val": validation[0]},
         2,
@@ -266,7 +279,7 @@ def _store(name: str) -> StudyData:
         data.train,
         labelled("val"),
         labelled("test"),
-        mixed(*labelled("val"), seed=0),
+        make_proxies(*labelled("val"), seed=0),
         {name: part for name, part in extra.items() if name not in _DISAGREEMENT},
         {name: part[0] for name, part in extra.items() if name in _DISAGREEMENT},
         data.outputs,

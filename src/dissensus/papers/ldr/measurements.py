@@ -52,7 +52,7 @@ def measure(outputs: Outputs, data: StudyData) -> dict[str, Any]:
     """
     parts = {"val": data.val, "test": data.test, **data.unknown}
     logits = {name: outputs(x) for name, (x, _) in parts.items()}
-    logits["mixed"] = outputs(data.mixed)
+    logits |= {name: outputs(x) for name, x in data.proxies.items()}
     scores = {name: score_all(values, DETECTORS) for name, values in logits.items()}
     result: dict[str, Any] = {
         "parts": {name: _part(logits[name], scores[name], y) for name, (_, y) in parts.items()},
@@ -64,7 +64,7 @@ def measure(outputs: Outputs, data: StudyData) -> dict[str, Any]:
             }
             for name in data.unknown
         },
-        "val_auroc": _detection(scores["val"], scores["mixed"]),
+        "val_auroc": {name: _detection(scores["val"], scores[name]) for name in data.proxies},
     }
     if data.groups is not None:
         result["groups"] = _groups(logits["test"], data.test[1], data.groups)
@@ -100,9 +100,22 @@ _FITTED = 100_000
 def distances(ens: Ensemble, data: StudyData) -> dict[str, dict[str, float]]:
     """AUROC of what needs no ensemble: distances of features, and softmax at a fitted temperature.
 
-    The features are the inputs where these are a backbone's, else those before the last layer.
+    The features are those before the last trained layer; where the inputs are a backbone's
+    features, ``raw_`` scores are distances of these.
     """
-    features = _identity if data.train[0].ndim == 2 else MemberFeatures(ens)
+    aurocs = _distances(MemberFeatures(ens), data)
+    if data.train[0].ndim == 2:
+        for name, raw in _distances(_identity, data).items():
+            aurocs[name] |= {f"raw_{score}": value for score, value in raw.items()}
+    temperature = fit_temperature(outputs_of(ens, data.val[0]), data.val[1])
+    tempered = at_temperature("bma", temperature)
+    inside = tempered(outputs_of(ens, data.test[0]))
+    for name, (x, _) in data.unknown.items():
+        aurocs[name]["tempered_bma"] = auroc(inside, tempered(outputs_of(ens, x)))
+    return aurocs
+
+
+def _distances(features: Outputs, data: StudyData) -> dict[str, dict[str, float]]:
     known = features(data.train[0][:_FITTED])
     labels = data.train[1][:_FITTED]
     scores: dict[str, Outputs] = {
@@ -110,16 +123,11 @@ def distances(ens: Ensemble, data: StudyData) -> dict[str, dict[str, float]]:
         "relative_mahalanobis": Mahalanobis.fit(known, labels, relative=True),
         "nearest_neighbours": NearestNeighbours.fit(known),
     }
-    temperature = fit_temperature(outputs_of(ens, data.val[0]), data.val[1])
-    tempered = at_temperature("bma", temperature)
-    aurocs: dict[str, dict[str, float]] = {}
     inside = {name: score(features(data.test[0])) for name, score in scores.items()}
-    inside["tempered_bma"] = tempered(outputs_of(ens, data.test[0]))
-    for name, (x, _) in data.unknown.items():
-        outside = {score: function(features(x)) for score, function in scores.items()}
-        outside["tempered_bma"] = tempered(outputs_of(ens, x))
-        aurocs[name] = _detection(inside, outside)
-    return aurocs
+    return {
+        name: _detection(inside, {score: f(features(x)) for score, f in scores.items()})
+        for name, (x, _) in data.unknown.items()
+    }
 
 
 def _identity(x: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ def _best(runs: Sequence[Record]) -> Record:
         for run, value in zip(strong, accuracies, strict=True)
         if value >= max(accuracies) - ACCURACY_GIVEN_UP
     ]
-    return max(able, key=lambda run: float(run["result"]["val_auroc"]["pds"]))
+    return max(able, key=lambda run: float(run["result"]["val_auroc"]["mixed"]["pds"]))
 
 
 def unknown_sets(runs: Sequence[Record]) -> list[str]:
