@@ -225,6 +225,40 @@ def test_a_saved_detector_is_the_one_of_the_table(
     assert row["flagged"] == pytest.approx(share, abs=0.01)
 
 
+def test_tuned_members_are_scored_beside_the_run(
+    dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "detector.json"
+    words = ["--ood", "corrupt:5", "--tune", "--scores", "pds,combined,knn", "--no-accuracy"]
+    answer = dissensus(
+        "ood", digits_run, *words, *FEW, "--save-detector", file, "--out", tmp_path / "out"
+    )
+    assert answer.status == 0, answer.err
+    record = json.loads((tmp_path / "out" / "ood.json").read_text())
+    scores = [row["score"] for row in record["detection"]]
+    assert scores == ["tuned/pds", "tuned/combined", "pds", "combined", "knn"]
+    assert record["tuning"]["run"]["epochs"] == 2
+    assert "trained for 2 more epochs (a2d, strangers)" in answer.out
+    ens, data = ds.load(digits_run), ds.data.load("digits")
+    strange = ds.data.corrupt_mixture(data.test[0], 5)
+    plain = ds.Detector(ens, "pds")
+    again = ds.Detector(ens, "pds").tune(data.train, progress=False).fit(data.val)
+    for row, detector in zip((record["detection"][i] for i in (0, 2)), (again, plain), strict=True):
+        auroc = ds.detection.evaluate(detector.score(data.test[0]), detector.score(strange)).auroc
+        assert row["auroc"] == pytest.approx(auroc, abs=1e-4)
+    saved = ds.Detector.load(file, ens)
+    torch.testing.assert_close(saved.score(strange), again.score(strange))
+    assert record["detection"][0]["threshold"] == pytest.approx(saved.threshold, rel=1e-4)
+    usual = ds.runs.detect(digits_run, unknown="corrupt:5", tune=True, bootstrap=0, accuracy=False)
+    assert usual.to_rows()[0]["score"] == "tuned/mutual_information"
+    lines = [line.split() for line in str(usual).splitlines()]
+    assert sum("mutual_information" in word for line in lines for word in line) == 2
+    assert (
+        "needs tuned members"
+        in dissensus("ood", digits_run, "--ood", "corrupt:5", "--scores", "tuned/pds").err
+    )
+
+
 def test_a_regression(dissensus: Callable[..., Any], diabetes_run: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "far.npy", np.full((20, 10), 1e3))
     words = ["--ood", tmp_path / "far.npy", "--out", tmp_path, "--json", *FEW]

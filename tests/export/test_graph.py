@@ -243,6 +243,30 @@ def test_a_file_flags_what_the_library_refuses(tmp_path: Path) -> None:
     assert module(x)["is_ood"].tolist() == [False, True, True]
 
 
+@pytest.mark.parametrize("kind", [pytest.param("onnx", marks=pytest.mark.slow), "pt2"])
+def test_a_tuned_detector_scores_by_its_own_members(kind: str, tmp_path: Path) -> None:
+    """Predictions of the ensemble, scores of the tuned copy; the backbone is in the file once."""
+    torch.manual_seed(0)
+    ens = ds.Ensemble.on_features(
+        nn.Sequential(nn.Linear(6, 50), nn.ReLU()), lambda: nn.Linear(50, 3), members=3
+    )
+    x, y, file = torch.randn(60, 6), torch.arange(60) % 3, tmp_path / f"a.{kind}"
+    detector = ds.Detector(ens).tune((x, y), progress=False, optimizer="sgd:lr=1").fit(x)
+    told = FORMATS[kind](ens, x[:3], file, detector=detector)
+    assert told["detector"]["tuned"] == detector.tuning
+    run = onnx_runner(file.read_bytes()) if kind == "onnx" else torch.export.load(file).module()
+    got, far = run(x), 9 * x
+    torch.testing.assert_close(got["probs"], ens.predict(x))
+    torch.testing.assert_close(got["members"], ens(x).detach(), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(got["tuned"], detector.tuned(x).detach(), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(got["score_mutual_information"], detector.score(x))
+    assert torch.equal(run(far)["is_ood"], detector.is_ood(far))
+    assert not torch.allclose(got["members"], got["tuned"], atol=0.1)
+    if kind == "pt2":
+        kept = [tuple(t.shape) for t in torch.export.load(file).state_dict.values()]
+        assert kept.count((50, 6)) == 1
+
+
 class Either(nn.Module):
     """One of two layers, by the sign of the batch's sum: a graph with graphs inside."""
 

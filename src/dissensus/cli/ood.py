@@ -59,6 +59,9 @@ def ood(
     holds the numbers, ROC curves and histograms, examples-*.npz the most and least divergent
     images, for `dissensus report`.
 
+    --tune trains a copy of the members for two epochs to disagree on strangers, inputs made from
+    the training data, and adds its scores as tuned/NAME. The run itself stays as it is.
+
     Instead of a run, give a .safetensors or .npz file of predictions; --ood then names such files.
 
     Examples
@@ -68,6 +71,8 @@ def ood(
       dissensus ood runs/independent runs/ldr --near corrupt:1 --far corrupt:5 --out ood
 
       dissensus ood runs/ldr --ood runs/adp/robustness/adversarial.npz --scores pds,vim,combined
+
+      dissensus ood runs/independent --ood corrupt:5 --tune --save-detector tuned.json
 
       dissensus ood runs/ldr --ood corrupt:contrast:3 --save-detector detector.json --all
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dissensus.detection.batches import batches, device_of, eval_mode
 from dissensus.detection.default_scores import default_score
@@ -87,7 +87,27 @@ class Detector:
     ) -> None:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"batch_size must be a whole number above 0, got {batch_size!r}")
-        score = default_score(ens, space) if score is None else score
+        self.ens, self.batch_size, self.space = ens, batch_size, space
+        self._asked: tuple[Any, ...] = (score, features, temperature)
+        #: Members that were tuned to disagree on strangers, and how; see :meth:`tune`.
+        self.tuned: Callable[[Tensor], Tensor] | None = None
+        self.tuning: dict[str, Any] = {}
+        self._choose_score(*self._asked)
+        self.threshold: float | None = None
+        self.accept: float | None = None
+        self.count = 0
+        self.quantiles: dict[str, float] = {}
+
+    def _choose_score(
+        self,
+        score: str | Callable[[Tensor], Tensor] | None,
+        features: str | Features | None,
+        temperature: Tensor | float | None,
+    ) -> None:
+        """Take the score that was asked for, the best for the members that are scored if none."""
+        ens = self.ens
+        usual = default_score(ens if self.tuned is None else self.tuned, self.space)
+        score = usual if score is None else score
         of_features = isinstance(score, Distance) or (isinstance(score, str) and is_fitted(score))
         if features is not None and not of_features:
             raise ValueError("features= is for a score of features; leave it out")
@@ -97,8 +117,7 @@ class Detector:
             score = at_temperature(score, temperature)
         named: Any = parse_score(score) if isinstance(score, str) else score
         if isinstance(named, Combined):
-            named = named.resolve(default_score(ens, space))
-        self.ens, self.batch_size, self.space = ens, batch_size, space
+            named = named.resolve(usual)
         self.score_name = score_spec(named)
         self.recipe: Any = named if type(named) in FITTED_SCORES.values() else None
         self.distance: Distance | None = named if isinstance(named, Distance) else None
@@ -110,16 +129,59 @@ class Detector:
         self.features: Features | None = None if isinstance(features, str) else features
         if self._module is not None and self.distance is not None:
             self.features = MemberFeatures(ens, self._module)  # type: ignore[arg-type]
-        self.threshold: float | None = None
-        self.accept: float | None = None
-        self.count = 0
-        self.quantiles: dict[str, float] = {}
 
     def __repr__(self) -> str:
         score = self.score_name or getattr(
             self._outputs_score, "__name__", repr(self._outputs_score)
         )
-        return f"Detector(score={score!r}, threshold={self.threshold}, accept={self.accept})"
+        tuned = ", tuned" if self.tuning else ""
+        return f"Detector(score={score!r}{tuned}, threshold={self.threshold}, accept={self.accept})"
+
+    def tune(
+        self,
+        train: Any,
+        objective: Any = "a2d",
+        *,
+        strangers: Any = "strangers",
+        epochs: int = 2,
+        progress: bool = True,
+        **settings: Any,
+    ) -> Self:
+        """Score by a copy of the members that is trained to disagree on strangers.
+
+        The copy is trained on ``train``, ``(x, y)`` or a DataLoader, for ``epochs`` more, and its
+        outputs are what a score of outputs scores from then on. The ensemble itself stays as it is,
+        and so do its predictions, and the features of a distance: ``combined`` takes the outputs of
+        the copy and the features of the ensemble. ``strangers`` says which
+        (:class:`dissensus.strangers.Strangers`), ``settings`` are those of :func:`dissensus.fit`.
+        Call :meth:`fit` afterwards, as the threshold belongs to the copy.
+
+        ::
+
+            detector = ds.Detector(ens).tune(train).fit(val)
+        """
+        from dissensus.training.tuning import tune
+
+        if self._outputs_score is None:
+            raise ValueError(
+                f"{self.score_name} is a score of features, which tuning does not change; choose a "
+                "score of outputs, or 'combined'"
+            )
+        if self.space != "logits":
+            raise ValueError(f"tuning needs members that return logits, not {self.space}")
+        ens: Any = self.ens
+        self.tuned, self.tuning = tune(
+            ens,
+            train,
+            objective,
+            strangers=strangers,
+            epochs=epochs,
+            progress=progress,
+            **settings,
+        )
+        self._choose_score(*self._asked)
+        self.threshold = self.accept = self.scales = None
+        return self
 
     def fit(
         self,
@@ -165,7 +227,7 @@ class Detector:
 
         The ensemble is not part of it. A function of your own is not either: pass it to ``load``.
         A score of features is written beside it, as ``.safetensors``; that of ``knn`` holds the
-        features of the training data.
+        features of the training data. Tuned members are in ``.tuned.safetensors``.
         """
         record: dict[str, Any] = {
             "score": self.score_name,
@@ -185,6 +247,12 @@ class Detector:
         if self.distance is not None:
             self.distance.save(_distance_path(path))
             record["distance"] = file_checksum(_distance_path(path))
+        if self.tuned is not None:
+            from dissensus.training.tuning import save_tuned
+
+            members: Any = self.tuned
+            save_tuned(members, _tuned_path(path))
+            record["tuned"] = {**self.tuning, "checksum": file_checksum(_tuned_path(path))}
         write_detector(path, record)
 
     @classmethod
@@ -212,14 +280,18 @@ class Detector:
         distance = None
         if name is not None and (name in DISTANCES or is_fitted(name)):
             file = _distance_path(path)
-            if record.get("distance") not in (None, file_checksum(file)):
-                raise ValueError(
-                    f"{path} and {file.name} do not belong together; copy both, or save it again"
-                )
+            _check_together(path, file, record.get("distance"))
             distance = load_distance(file)
         scorer = score or (distance if name in DISTANCES and not is_fitted(name) else name)
         detector = cls(ens, scorer, space=record["space"], batch_size=batch_size)
         detector.distance = distance
+        if "tuned" in record:
+            from dissensus.training.tuning import load_tuned
+
+            tuning, members = dict(record["tuned"]), _tuned_path(path)
+            _check_together(path, members, tuning.pop("checksum", ""))
+            known: Any = ens
+            detector.tuned, detector.tuning = load_tuned(members, known), tuning
         detector.features = features if callable(features) else None
         if (features is None and module is not None) or isinstance(features, str):
             detector.features = MemberFeatures(ens, features or module)  # type: ignore[arg-type]
@@ -267,6 +339,8 @@ class Detector:
     def _values(self, x: Tensor | Iterable[Any]) -> list[Tensor]:
         """The score of outputs and that of features, ``[batch]`` each; one of them, or both."""
         device = device_of(self.ens)
+        if isinstance(self.tuned, nn.Module) and device is not None:
+            self.tuned.to(device)
         with torch.no_grad(), eval_mode(self.ens):
             parts = [
                 self._part_values(part if device is None else part.to(device))
@@ -300,7 +374,8 @@ class Detector:
 
     def _score_outputs(self, x: Tensor) -> Tensor:
         assert self._outputs_score is not None
-        outputs, name = self.ens(x), getattr(self._outputs_score, "name", "")
+        members = self.ens if self.tuned is None else self.tuned
+        outputs, name = members(x), getattr(self._outputs_score, "name", "")
         check_outputs(outputs, finite=self.space != "log_probs")
         if outputs.shape[1] != len(x):
             raise ValueError(
@@ -324,3 +399,15 @@ class Detector:
 
 def _distance_path(path: str | Path) -> Path:
     return Path(path).with_suffix(".safetensors")
+
+
+def _tuned_path(path: str | Path) -> Path:
+    return Path(path).with_suffix(".tuned.safetensors")
+
+
+def _check_together(path: str | Path, file: Path, checksum: str | None) -> None:
+    """Raise unless ``file``, beside the detector at ``path``, is the one that was saved with it."""
+    if checksum is not None and checksum != file_checksum(file):
+        raise ValueError(
+            f"{path} and {file.name} do not belong together; copy both, or save it again"
+        )

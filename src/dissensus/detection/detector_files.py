@@ -23,8 +23,8 @@ _FIELDS: dict[str, Any] = {
 }
 
 #: What only scores of features have: the module that gives these, the scales of a combination, and
-#: the checksum of the file beside it.
-_OPTIONAL: dict[str, Any] = {"features": str, "scales": dict, "distance": str}
+#: the checksum of the file beside it; and how members were tuned, with the checksum of their file.
+_OPTIONAL: dict[str, Any] = {"features": str, "scales": dict, "distance": str, "tuned": dict}
 
 
 def write_detector(path: str | Path, fields: dict[str, Any]) -> None:

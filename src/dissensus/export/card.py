@@ -168,6 +168,12 @@ def _use(config: Config, summary: DataSummary | None, detector: Detector | None)
             f"`detector.json` flags inputs whose score {code(detector.score_name)} is above "
             f"{detector.threshold:.6g}, which accepts {detector.accept:.0%} of {detector.count} "
             "validation examples."
+            + (
+                " The score is that of a copy of the members, tuned to disagree on inputs made "
+                "from the training data; predictions are those of the members themselves."
+                if detector.tuning
+                else ""
+            )
         )
     section = ["## How to load it", "", "```python", *lines, "```"]
     return section + [line for note in notes for line in ("", note)]

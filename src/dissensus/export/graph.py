@@ -47,7 +47,8 @@ def to_pt2(
     ``torch.export.load(path).module()(x)`` is a dict: ``probs`` ``[batch, classes]`` (``mean`` for
     a regression), ``members`` ``[members, batch, outputs]``, ``score_NAME`` ``[batch]`` for every
     ``score`` (by default ``detection.default_score``), and ``is_ood`` where a fitted
-    ``detector`` is given. The batch may have any size from 1. Weights of members count in the
+    ``detector`` is given; of a tuned detector, scores are those of its tuned members, whose outputs
+    are ``tuned``. The batch may have any size from 1. Weights of members count in the
     prediction and not in scores, as in ``dissensus predict`` and ``Detector``.
 
     ``example`` is a batch ``[batch, …]`` that gives the shape and type of one input. With the
@@ -180,11 +181,11 @@ def _trace(module: ExportModule, example: Tensor) -> ExportedProgram:
 def _check_equal(
     module: ExportModule, example: Tensor, run: Callable[[Tensor], dict[str, Tensor]], what: str
 ) -> None:
-    """Raise unless ``run`` gives the members and the prediction that ``module`` gives."""
+    """Raise unless ``run`` gives the prediction and the members, also tuned, of ``module``."""
     with torch.no_grad():
         for rows in (_at_least_three(example), example[:1]):
             expected, got = module(rows), run(rows)
-            for name in list(expected)[:2]:
+            for name in [n for n in expected if n in ("probs", "mean", "members", "tuned")]:
                 size = float(expected[name].abs().max())
                 if not torch.allclose(expected[name], got[name], rtol=1e-3, atol=1e-4 * size):
                     off = float((expected[name] - got[name]).abs().max())

@@ -97,7 +97,9 @@ class ExportModule(nn.Module):
 
     Returns a dict: ``probs`` (``mean`` for a regression, in the units of the target), ``members``
     ``[members, batch, outputs]``, ``score_NAME`` for each score, and ``is_ood`` where there is a
-    detector. The names are those that ``dissensus predict`` writes.
+    detector. The names are those that ``dissensus predict`` writes. With a tuned detector, scores
+    are those of its members, whose outputs are ``tuned`` ``[members, batch, outputs]``; the
+    prediction is that of the ensemble.
     """
 
     weights: Tensor | None
@@ -114,7 +116,10 @@ class ExportModule(nn.Module):
     ) -> None:
         super().__init__()
         self.preprocessing = Preprocessing(summary)
+        self.backbone = copy.deepcopy(ens.backbone).cpu() if ens.backbone is not None else None
         self.network = _Members(ens)
+        tuned: Any = None if detector is None else detector.tuned
+        self.tuned = None if tuned is None else _Members(tuned)
         self.members, self.combine = ens.members, ens.combine
         self.register_buffer("weights", None if ens.weights is None else ens.weights.cpu())
         self.scores = list(scores)
@@ -130,10 +135,15 @@ class ExportModule(nn.Module):
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """Every output by name; see the class."""
-        outputs = self.network(self.preprocessing(x))
+        x = self.preprocessing(x)
+        x = x if self.backbone is None else self.backbone(x)
+        outputs = self.network(x)
         combined = combine(outputs, self.combine, self.weights)
         name = "mean" if self.combine == "mean" else "probs"
         results = {name: self._in_units(combined), "members": self._in_units(outputs)}
+        if self.tuned is not None:
+            outputs = self.tuned(x)
+            results["tuned"] = self._in_units(outputs)
         results |= {f"score_{score}": score(outputs) for score in self.scores}
         if self.detector_score is not None:
             assert self.threshold is not None
@@ -149,7 +159,7 @@ class ExportModule(nn.Module):
 
 
 class _Members(nn.Module):
-    """The members of an ensemble, ``[members, batch, outputs]``, in the form that traces best.
+    """The members of an ensemble behind its backbone, in the form that traces best.
 
     Networks whose stacked execution is written out keep it: one batched product a layer. Others
     run member by member, each with weights of its own, which a runtime can fold and fuse; ``vmap``,
@@ -159,7 +169,7 @@ class _Members(nn.Module):
     def __init__(self, ens: Ensemble) -> None:
         super().__init__()
         ens = copy.deepcopy(ens).cpu()
-        self.backbone, ens.backbone = ens.backbone, None
+        ens.backbone = None
         self.stack: nn.Module | None = None
         self.each: nn.ModuleList | None = None
         if ens.stack is not None and ens.execution != "looped" and engine_of(ens.stack) is not None:
@@ -168,8 +178,6 @@ class _Members(nn.Module):
             self.each = nn.ModuleList(ens.member(j) for j in range(ens.members))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.backbone is not None:
-            x = self.backbone(x)
         if self.stack is not None:
             return stacked_outputs(self.stack, *tensors_of(self.stack), x)
         assert self.each is not None
@@ -290,6 +298,7 @@ def metadata(
             "score": detector.score_name,
             "threshold": detector.threshold,
             "accept": detector.accept,
+            **({"tuned": detector.tuning} if detector.tuning else {}),
         }
     return description
 
@@ -341,6 +350,8 @@ def _outputs(module: ExportModule) -> dict[str, str]:
             "probs": f"[batch, classes], combined by {module.combine}",
             "members": "[members, batch, classes], logits",
         }
+    if module.tuned is not None:
+        outputs["tuned"] = "as members, of the copy that was tuned for detection"
     outputs |= {f"score_{score}": "[batch], higher for stranger inputs" for score in module.scores}
     if module.detector_score is not None:
         outputs["is_ood"] = "[batch], whether the detector's score is above its threshold"

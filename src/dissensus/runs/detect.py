@@ -51,6 +51,15 @@ class Detect:
         "penultimate, or a module of the members.",
         default_text="penultimate",
     )
+    tune: bool = option(
+        False,
+        "Also score by a copy of the members that learns to disagree on strangers, inputs made "
+        "from the training data; predictions stay those of the run.",
+    )
+    tune_epochs: int = option(2, "Epochs of --tune.", min=1)
+    strangers: str = option(
+        "strangers", "The mix of strangers, such as strangers:mosaic=3,phase=1."
+    )
     fit_rows: int = option(10_000, "Training rows to which scores of features are fitted.")
     neighbours: int = option(50, "k of knn.")
     groups: str | None = option(
@@ -142,6 +151,10 @@ class Detections(Result):
                 for score, sets in study.detection.items()
                 for group, means in group_means(sets, groups).items()
             ],
+            "tuning": {
+                name: {} if method.setup is None else method.setup.scorer.tuning
+                for name, method in self.methods.items()
+            },
             "temperatures": {
                 name: None if method.setup is None else method.setup.scorer.temperature
                 for name, method in self.methods.items()
@@ -282,8 +295,8 @@ def _detect_in_run(run: Path, options: Detect, bar: ProgressBar) -> MethodDetect
     if options.keys or options.probs:
         flag = "--key" if options.keys else "--probs"
         raise ValueError(f"{flag} is for files of predictions, and {run} is not one")
-    bar.update(note="loading")
-    setup = set_up(run, options)
+    bar.update(note="loading" + (", tuning" if options.tune else ""))
+    setup = set_up(run, options, progress=bar.show)
     study, accuracy = setup.measure(bar)
     return MethodDetection(study, accuracy, setup.divergent(study), setup)
 
@@ -296,6 +309,8 @@ def _detect_in_files(known: Path, options: Detect, bar: ProgressBar) -> MethodDe
     from dissensus.scores.functions import SCORES_OF_LOGITS
 
     names = options.score_names
+    if options.tune:
+        raise ValueError(f"--tune trains members, and {known} is a file of predictions")
     impossible = [n for n in names if is_fitted(n) or n.endswith(":temperature=fit")]
     if impossible:
         raise ValueError(f"{', '.join(impossible)} cannot be computed from predictions alone")

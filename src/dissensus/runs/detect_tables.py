@@ -41,13 +41,21 @@ def leading_table(record: Record) -> Iterator[RenderableType]:
     """AUROC of each method by its first score, or by those that were asked for."""
     keys = _keys(record["detection"])
     if not record["options"]["scores"]:
-        first = dict(reversed(keys))
-        keys = [key for key in keys if first[key[0]] == key[1]]
+        plain = [key for key in keys if not key[1].startswith("tuned/")]
+        first = dict(reversed(plain))
+        keys = [key for key in keys if key not in plain or first[key[0]] == key[1]]
     yield DetectionTable(record, "auroc", tuple(keys))
     yield (
         "0.5 is chance, 1 is perfect; * is not distinguishable from the best of its column. Other "
         "scores, FPR95, AUPR and accuracy: --all"
     )
+    for method, tuning in record["tuning"].items():
+        if tuning:
+            yield (
+                f"{method}: tuned/ scores are those of a copy of the members, trained for "
+                f"{tuning['epochs']} more epochs ({tuning['objective']}, {tuning['strangers']}); "
+                "predictions are those of the run"
+            )
 
 
 def record_tables(record: Record) -> Iterator[RenderableType]:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from dissensus.detection import (
     is_fitted,
 )
 from dissensus.detection.feature_scores import (
+    FITTED_SCORES,
     Combined,
     Distance,
     FeatureScore,
@@ -36,9 +38,13 @@ from dissensus.ensemble import Ensemble
 from dissensus.outputs import check_outputs
 from dissensus.runs.accuracy import Candidates
 from dissensus.scores import SCORES, parse, score_all
+from dissensus.specs import spec_of
 from dissensus.training import predict
 
-__all__ = ["Scan", "Scorer"]
+__all__ = ["TUNED", "Scan", "Scorer"]
+
+#: The start of the name of a score that is given the outputs of tuned members.
+TUNED = "tuned/"
 
 #: The end of a score whose temperature is fitted to the validation data.
 _FITTED = ":temperature=fit"
@@ -63,7 +69,10 @@ class Scorer:
     ``FITTED_SCORES``, which are fitted to at most ``rows`` rows of ``train``, combinations to
     ``val`` as well. ``features`` says of what: ``"inputs"``, ``"penultimate"``, or the name of a
     module of the members; None means ``"penultimate"``, and the inputs where members have no linear
-    layer. ``candidates`` say who is correct where inputs have labels.
+    layer. ``candidates`` say who is correct where inputs have labels. ``tuned`` are members that
+    disagree on strangers, and how they were tuned (``training.tuning.tune``):
+    ``"tuned/pds"`` is the PDS of their outputs, ``"tuned/combined"`` combines such a score with the
+    features of ``ens``.
     """
 
     def __init__(
@@ -77,18 +86,22 @@ class Scorer:
         rows: int = 10_000,
         k: int = 50,
         candidates: Candidates | None = None,
+        tuned: tuple[Ensemble, dict[str, Any]] | None = None,
         batch_size: int = 512,
         seed: int = 0,
     ) -> None:
         self.ens, self.names, self.batch_size = ens, list(names), batch_size
         self.candidates = candidates
+        self.tuned: Ensemble | None = None if tuned is None else tuned[0]
+        self.tuning: dict[str, Any] = {} if tuned is None else tuned[1]
         self.temperature: float | None = None
         if any(name.endswith(_FITTED) for name in names):
             self.temperature = _fit_temperature(ens, val, batch_size)
-        recipes = {name: parse_score(name) for name in self.names if is_fitted(name)}
+        plain = {name: name.removeprefix(TUNED) for name in self.names}
+        recipes = {name: parse_score(bare) for name, bare in plain.items() if is_fitted(bare)}
         self.specs = {name: self._spec(name) for name in self.names if name not in recipes}
         self.combined = {
-            name: recipe.resolve(default_score(ens))
+            name: recipe.resolve(default_score(self._scored(name)))
             for name, recipe in recipes.items()
             if isinstance(recipe, Combined)
         }
@@ -108,12 +121,11 @@ class Scorer:
         correct: dict[str, list[Tensor]] = {}
         for x, y in source.batches(self.batch_size):
             x = x.to(self.ens.device)
-            with self.ens.evaluating():
-                outputs = self.ens(x)
+            outputs = self._outputs(x)
             for name, values in self._score(x, outputs).items():
                 scores[name].append(values.double().cpu())
             if y is not None and self.candidates is not None:
-                for name, values in self.candidates.correct(x, y, outputs).items():
+                for name, values in self.candidates.correct(x, y, outputs[""]).items():
                     correct.setdefault(name, []).append(values)
             if progress is not None:
                 progress(len(x))
@@ -124,38 +136,75 @@ class Scorer:
 
     def detector(self, name: str) -> Detector:
         """A detector with the score called ``name``, still without a threshold."""
+        size = self.batch_size
         if name in self.specs:
-            return Detector(self.ens, self.specs[name], batch_size=self.batch_size)
-        detector = Detector(self.ens, name, features=self.features, batch_size=self.batch_size)
-        source = self.combined[name].distance if name in self.combined else name
-        detector.distance = self.distances[source]
+            detector = Detector(self.ens, self.specs[name].removeprefix(TUNED), batch_size=size)
+        else:
+            spec = name
+            if name in self.combined:
+                spec = spec_of(self.combined[name], FITTED_SCORES, "score of features")
+            detector = Detector(self.ens, spec, features=self.features, batch_size=size)
+            source = self.combined[name].distance if name in self.combined else name
+            detector.distance = self.distances[source]
+        if name.startswith(TUNED):
+            detector.tuned, detector.tuning = self.tuned, dict(self.tuning)
         return detector
 
+    def _scored(self, name: str) -> Ensemble:
+        """The members whose outputs a score is given."""
+        if not name.startswith(TUNED):
+            return self.ens
+        if self.tuned is None:
+            raise ValueError(f"{name} needs tuned members: tune=True (--tune)")
+        if is_fitted(bare := name.removeprefix(TUNED)) and not isinstance(
+            parse_score(bare), Combined
+        ):
+            raise ValueError(f"{bare} is a score of features, which tuning does not change")
+        return self.tuned
+
+    def _outputs(self, x: Tensor) -> dict[str, Tensor]:
+        """The outputs of the members, and under ``"tuned/"`` those of the tuned ones."""
+        with self.ens.evaluating():
+            outputs = {"": self.ens(x)}
+        if self.tuned is not None:
+            with self.tuned.evaluating():
+                outputs[TUNED] = self.tuned(x)
+        return outputs
+
     def _spec(self, name: str) -> str:
+        self._scored(name)
+        start = TUNED if name.startswith(TUNED) else ""
+        name = name.removeprefix(TUNED)
         if name.endswith(_FITTED):
             name = f"{name.removesuffix(_FITTED)}:temperature={self.temperature!r}"
-        return str(parse(name))
+        return start + str(parse(name))
 
-    def _score(self, x: Tensor, outputs: Tensor) -> dict[str, Tensor]:
+    def _score(self, x: Tensor, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         of_outputs, of_features = self._parts(x, outputs)
         scores = {name: of_outputs[spec] for name, spec in self.specs.items()}
         for name in self.names:
             if name in self.combined:
-                first, second = _combined_parts(self.combined[name], of_outputs, of_features)
+                first, second = self._combined_parts(name, of_outputs, of_features)
                 scores[name] = combine_tails(first, second, self.scales[name])
             elif name not in scores:
                 scores[name] = of_features[name]
         return scores
 
-    def _parts(self, x: Tensor, outputs: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def _parts(
+        self, x: Tensor, outputs: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The scores of outputs by their specs, and those of features by their names."""
-        check_outputs(outputs)
-        specs = [*self.specs.values(), *(str(c.outputs_score) for c in self.combined.values())]
-        specs = list(dict.fromkeys(specs))
-        if self.ens.combine == "mean":
-            of_outputs = {spec: SCORES[spec](outputs) for spec in specs}
-        else:
-            of_outputs = score_all(outputs, specs)
+        wanted = [*self.specs.values(), *map(self._combined_spec, self.combined)]
+        of_outputs: dict[str, Tensor] = {}
+        for start, own in outputs.items():
+            check_outputs(own)
+            tuned = start == TUNED
+            specs = {spec.removeprefix(TUNED) for spec in wanted if spec.startswith(TUNED) == tuned}
+            if self.ens.combine == "mean":
+                scores = {spec: SCORES[spec](own) for spec in specs}
+            else:
+                scores = score_all(own, sorted(specs))
+            of_outputs |= {start + spec: values for spec, values in scores.items()}
         if not self.distances:
             return of_outputs, {}
         features = x.flatten(1) if self.features is None else self.features(x)
@@ -201,10 +250,9 @@ class Scorer:
         parts = []
         for x, _ in Inputs("val", *val).batches(self.batch_size):
             x = x.to(self.ens.device)
-            with self.ens.evaluating():
-                parts.append(self._parts(x, self.ens(x)))
+            parts.append(self._parts(x, self._outputs(x)))
         for name, recipe in self.combined.items():
-            pairs = [_combined_parts(recipe, *part) for part in parts]
+            pairs = [self._combined_parts(name, *part) for part in parts]
             first, second = (
                 TailScale.fit(torch.cat(values).cpu(), label)
                 for values, label in zip(
@@ -213,11 +261,14 @@ class Scorer:
             )
             self.scales[name] = (first, second)
 
+    def _combined_spec(self, name: str) -> str:
+        start = TUNED if name.startswith(TUNED) else ""
+        return start + str(self.combined[name].outputs_score)
 
-def _combined_parts(
-    recipe: Combined, of_outputs: Mapping[str, Tensor], of_features: Mapping[str, Tensor]
-) -> tuple[Tensor, Tensor]:
-    return of_outputs[str(recipe.outputs_score)], of_features[recipe.distance]
+    def _combined_parts(
+        self, name: str, of_outputs: Mapping[str, Tensor], of_features: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        return of_outputs[self._combined_spec(name)], of_features[self.combined[name].distance]
 
 
 def _fit_temperature(ens: Ensemble, val: tuple[Tensor, Tensor] | None, batch_size: int) -> float:

@@ -19,7 +19,9 @@ from dissensus.detection import (
     Study,
     compare,
     default_score,
+    is_fitted,
 )
+from dissensus.detection.feature_scores import Combined, parse_score
 from dissensus.detection.member_features import has_last_layer
 from dissensus.detection.study import extreme_rows
 from dissensus.ensemble import Ensemble
@@ -30,7 +32,8 @@ from dissensus.runs.config import data_of, table_layout
 from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import read_config
 from dissensus.runs.load import load
-from dissensus.runs.scorer import Scorer
+from dissensus.runs.scorer import TUNED, Scorer
+from dissensus.training.tuning import tune
 
 if TYPE_CHECKING:
     from dissensus.runs.detect import Detect
@@ -131,8 +134,8 @@ class Setup:
         ]
 
 
-def set_up(run: str | Path, options: Detect) -> Setup:
-    """Load a run and its data, resolve the sets and fit what the scores need."""
+def set_up(run: str | Path, options: Detect, *, progress: bool = False) -> Setup:
+    """Load a run and its data, resolve the sets, tune members and fit what the scores need."""
     config = read_config(run)
     DataSummary.require(run, "dissensus.detection.compare")
     data, seed, limit = data_of(run, data_dir=options.data_dir), options.seed, options.limit
@@ -158,23 +161,45 @@ def set_up(run: str | Path, options: Detect) -> Setup:
     if options.accuracy and data.task == "classification":
         labelled = data.val if len(data.val[0]) else None
         candidates = Candidates.of(ens, labelled, _soup_batches(ens, data.train, options))
+    tuned = None
+    if options.tune:
+        tuned = tune(
+            ens,
+            data.train,
+            strangers=options.strangers,
+            epochs=options.tune_epochs,
+            seed=seed,
+            progress=progress,
+        )
     scorer = Scorer(
         ens,
-        _score_names(ens, options.score_names, data.task, data.outputs),
+        _score_names(ens, options.score_names, data.task, data.outputs, tuned and tuned[0]),
         train=data.train,
         val=data.val,
         features=options.features,
         rows=options.fit_rows,
         k=options.neighbours,
         candidates=candidates,
+        tuned=tuned,
         batch_size=options.batch_size,
         seed=seed,
     )
     return Setup(scorer, data, inliers, outliers, val, options)
 
 
-def _score_names(ens: Ensemble, names: Sequence[str], task: str, classes: int) -> list[str]:
-    """The scores asked for, or the usual ones; the default of the ensemble leads."""
+def _score_names(
+    ens: Ensemble, names: Sequence[str], task: str, classes: int, tuned: Ensemble | None
+) -> list[str]:
+    """The scores asked for, or the usual ones; the default leads, that of tuned members first."""
+    if tuned is None:
+        return _plain_names(ens, names, task, classes)
+    plain = _plain_names(ens, [name.removeprefix(TUNED) for name in names], task, classes)
+    changed = plain if names not in ([], ["all"]) else [default_score(tuned)]
+    changed = [n for n in changed if not is_fitted(n) or isinstance(parse_score(n), Combined)]
+    return [*(TUNED + name for name in changed), *plain]
+
+
+def _plain_names(ens: Ensemble, names: Sequence[str], task: str, classes: int) -> list[str]:
     lead, members = default_score(ens), ens.members
     if task == "regression":
         return list(_REGRESSION_SCORES if names in ([], ["all"]) else names)

@@ -1,0 +1,88 @@
+"""Tuning for detection: a copy of an ensemble whose members learn to disagree on strangers."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from dissensus.ensemble import Ensemble
+from dissensus.files import read_safetensors, write_safetensors
+from dissensus.objectives import as_objective
+from dissensus.training.fit import fit, name_objective
+
+__all__ = ["load_tuned", "save_tuned", "tune"]
+
+
+def tune(
+    ens: Ensemble,
+    train: Any,
+    objective: Any = "a2d",
+    *,
+    strangers: Any = "strangers",
+    epochs: int = 2,
+    progress: bool = True,
+    **settings: Any,
+) -> tuple[Ensemble, dict[str, Any]]:
+    """A copy of ``ens``, trained for some more epochs to disagree on strangers; and how.
+
+    ``strangers`` and ``settings`` are what :func:`dissensus.fit` takes as ``disagreement`` and as
+    settings. ``ens`` itself is not touched, a frozen backbone not copied.
+
+    >>> import torch
+    >>> ens = Ensemble(lambda: torch.nn.Linear(2, 2), members=3)
+    >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+    >>> tuned, how = tune(ens, (x, (x[:, 0] > 0).long()), progress=False)
+    >>> how
+    {'objective': 'a2d', 'strangers': 'strangers', 'epochs': 2}
+    """
+    if not isinstance(ens, Ensemble):
+        raise ValueError(f"tuning trains the members of an Ensemble, got {type(ens).__name__}")
+    if ens.members < 2:
+        raise ValueError("tuning makes members disagree, which needs at least 2; there is 1")
+    tuned, parsed = _copy(ens), as_objective(objective)
+    fit(
+        tuned,
+        train,
+        parsed,
+        disagreement=strangers,
+        epochs=epochs,
+        progress=progress,
+        **settings,
+    )
+    spec = strangers if isinstance(strangers, str) else getattr(strangers, "spec", lambda: None)()
+    how = {"objective": name_objective(parsed), "strangers": spec or "data of your own"}
+    return tuned.eval(), how | {"epochs": epochs}
+
+
+def save_tuned(tuned: Ensemble, path: str | Path) -> None:
+    """Write the weights and statistics of tuned members, without a backbone."""
+    tensors = {
+        name: tensor
+        for name, tensor in tuned.state_dict().items()
+        if not name.startswith("backbone.")
+    }
+    write_safetensors(path, tensors, {"kind": "tuned members"})
+
+
+def load_tuned(path: str | Path, ens: Ensemble) -> Ensemble:
+    """Tuned members from a file; ``ens`` is the ensemble that they were copied from."""
+    if not isinstance(ens, Ensemble):
+        raise ValueError(f"tuned members need the Ensemble they come from, got {type(ens)}")
+    tensors, metadata = read_safetensors(path)
+    if metadata.get("kind") != "tuned members":
+        raise ValueError(f"{path} holds no tuned members: its kind is {metadata.get('kind')!r}")
+    tuned = _copy(ens)
+    backbone = {n: t for n, t in tuned.state_dict().items() if n.startswith("backbone.")}
+    try:
+        tuned.load_state_dict({**tensors, **backbone})
+    except RuntimeError as error:
+        text = " ".join(str(error).split())[:300]
+        raise ValueError(f"{path} belongs to another ensemble: {text}") from error
+    return tuned.eval()
+
+
+def _copy(ens: Ensemble) -> Ensemble:
+    """A copy that shares the frozen backbone."""
+    frozen = {} if ens.backbone is None else {id(ens.backbone): ens.backbone}
+    return copy.deepcopy(ens, dict(frozen))
