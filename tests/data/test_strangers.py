@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
+from dissensus.data.preparation import Preparation
 from dissensus.data.strangers import STRANGERS, Strangers, mosaic, permuted_columns, phase_noise
 
 
@@ -79,6 +80,32 @@ def test_permuted_columns_keep_each_column_and_no_row() -> None:
     assert abs(float(torch.corrcoef(torch.stack([made[:, 0], made[:, 1]]))[0, 1])) < 0.5
 
 
+def test_inputs_of_one_column_of_a_table_move_together() -> None:
+    """A category of three levels and a number with a mark for gaps: both stay what they are."""
+    level = torch.randint(3, (40,), generator=seeded(1))
+    number = torch.randn(40, generator=seeded(2))
+    gap = (number > 1).float()
+    x = torch.cat([torch.eye(3)[level], number[:, None], gap[:, None]], 1)
+    groups = (0, 0, 0, 1, 1)
+    made = Strangers(groups=groups)(x, seeded(3))
+    assert torch.equal(made[:, :3].sum(1), torch.ones(40))
+    assert torch.equal(made[:, 4], (made[:, 3] > 1).float())
+    assert torch.equal(made.sort(0).values, x.sort(0).values)
+    pairs = [
+        {(int(row[:3].argmax()), round(float(row[3]), 6)) for row in rows} for rows in (x, made)
+    ]
+    assert len(pairs[0] & pairs[1]) < 25  # which level goes with which number is another matter
+    alone = Strangers()(x, seeded(3))
+    assert set(alone[:, :3].sum(1).tolist()) > {1.0}  # without groups: rows of no level, or of two
+
+
+def test_a_table_says_which_inputs_belong_together() -> None:
+    table = {"size": [3, None, 4, 5], "town": ["Bonn", "Ulm", "Rom", "Bonn"], "of": [1, 1, 1, 1]}
+    preparation = Preparation.fit({**table, "rooms": [1, 2, 2, 3]})
+    assert preparation.groups == (0, 0, 1, 1, 1, 3)
+    assert len(preparation.features) == 6
+
+
 def test_a_mix_gives_each_family_its_share() -> None:
     x = images(batch=9)
     made = Strangers((("mosaic", 2.0), ("permute", 1.0)))(x, seeded(5))
@@ -87,7 +114,10 @@ def test_a_mix_gives_each_family_its_share() -> None:
     assert torch.equal(made[6:], permuted_columns(x[6:], generator))
 
 
-@pytest.mark.parametrize(("shape", "names"), [((4, 1, 8, 8), "mosaic phase"), ((4, 3), "permute")])
+@pytest.mark.parametrize(
+    ("shape", "names"),
+    [((4, 1, 8, 8), "mosaic phase"), ((4, 1, 3, 8), "phase"), ((4, 3), "permute")],
+)
 def test_the_default_suits_the_inputs(shape: tuple[int, ...], names: str) -> None:
     x = torch.rand(shape, generator=seeded())
     named = Strangers(tuple((name, 1.0) for name in names.split()))
@@ -104,6 +134,8 @@ def test_errors_say_what_to_do() -> None:
         mosaic(torch.rand(2, 1, 3, 8), seeded())
     with pytest.raises(ValueError, match=r"at least 2, got 1; use a larger batch_size"):
         permuted_columns(torch.rand(1, 3), seeded())
+    with pytest.raises(ValueError, match="groups must number each of 3 columns, got 2 numbers"):
+        Strangers(groups=(0, 1))(torch.rand(4, 3), seeded())
     with pytest.raises(ValueError, match=r"got \(2, 3, 4\); name a family, as in strangers:perm"):
         Strangers()(torch.rand(2, 3, 4), seeded())
     with pytest.raises(ValueError, match="no family of strangers 'mosaics'; did you mean 'mosaic'"):
@@ -114,3 +146,18 @@ def test_errors_say_what_to_do() -> None:
         Strangers.parse("strangers:mosaic=all")
     with pytest.raises(ValueError, match=r"images must be floating point \[batch, channels"):
         phase_noise(torch.zeros(2, 8, 8), seeded())
+
+
+@pytest.mark.parametrize("name", ["mosaic", "phase"])
+def test_a_batch_of_one_image_still_makes_a_stranger(name: str) -> None:
+    x = images(batch=1)
+    assert float((STRANGERS[name](x, seeded()) - x).abs().max()) > 0.1
+    assert Strangers()(x, seeded()).shape == x.shape
+
+
+@pytest.mark.parametrize("shift", [-300.0, 0.0, 1e4])
+def test_inputs_of_any_range_give_strangers_of_that_range(shift: float) -> None:
+    x = 100 * images() + shift
+    made = Strangers()(x, seeded())
+    assert float(x.min()) <= float(made.min())
+    assert float(made.max()) <= float(x.max())

@@ -181,7 +181,7 @@ def test_a_fleet_is_the_loop_over_its_ensembles(case: Case) -> None:
     values = {name: torch.tensor(grid).double() for name, grid in case.grid.items()}
     objective = case.build(3)
     for examples in (None, torch.rand(3, 4, dtype=torch.float64)):
-        terms, gradient = fleet_value_and_gradient(objective, values, outputs, targets, examples)
+        terms, (gradient,) = fleet_value_and_gradient(objective, values, outputs, targets, examples)
         for i in range(3):
             own = objective.with_values(**{name: float(value[i]) for name, value in values.items()})
             weights = None if examples is None else examples[i]

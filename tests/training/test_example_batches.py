@@ -174,10 +174,13 @@ def dropout_net() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3))
 
 
-def train(folder: Path, found: Data, **options: Any) -> Ensemble:
+def train(folder: Path, found: Data, objective: str = "ldr:active=2", **options: Any) -> Ensemble:
+    """With an objective that draws members, or one whose strangers are drawn."""
     ens = Ensemble(dropout_net, members=3)
     settings = {"batch_size": 3, "epochs": 3, "progress": False, "seed": 4, **options}
-    fit(ens, found.train, "ldr:active=2", val=found.val, out=folder, **settings)
+    if objective == "a2d":
+        settings["disagreement"] = "strangers"
+    fit(ens, found.train, objective, val=found.val, out=folder, **settings)
     return ens
 
 
@@ -197,8 +200,8 @@ def test_a_run_goes_on_at_the_exact_batch(
     tmp_path: Path, kind: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dissensus.training.disk_batches._PIECE", 2 * 3 * 4)  # two batches at once
-    found = opened(kind, tmp_path / "data", val=6)
-    whole = train(tmp_path / "whole", found)
+    found, objective = opened(kind, tmp_path / "data", val=6), {"parquet": "a2d"}.get(kind, "ldr")
+    whole = train(tmp_path / "whole", found, objective)
     found.train[0].workers = workers  # type: ignore[attr-defined]
     steps, read = [0], []
     original = data.Examples.read
@@ -217,14 +220,14 @@ def test_a_run_goes_on_at_the_exact_batch(
 
     monkeypatch.setattr(Trainer, "step", step)
     with pytest.raises(Enough):
-        train(tmp_path / "cut", found, checkpoint_every=2)
+        train(tmp_path / "cut", found, objective, checkpoint_every=2)
     kept = read_checkpoint(tmp_path / "cut")
     assert kept is not None
     assert (kept[1]["epoch"], kept[1]["batch"]) == (1, 6)
     assert json.loads((tmp_path / "cut" / "state.json").read_text())["batch"] == 6
     monkeypatch.setattr(data.Examples, "read", counted)
     found.train[0].workers = 0  # type: ignore[attr-defined]
-    again = train(tmp_path / "cut", found, resume=True, checkpoint_every="1h")
+    again = train(tmp_path / "cut", found, objective, resume=True, checkpoint_every="1h")
     assert read[0] == 6 * 3  # what went before is not read again
     assert same_bits(state(again), state(whole))
     check_same_files(tmp_path / "cut", tmp_path / "whole")

@@ -76,7 +76,15 @@ def sweep(
 
 def alone(trainings: list[Training]) -> list[History]:
     return [
-        fit(t.ens, t.train, t.objective, val=t.val, recipe=t.recipe, progress=False)
+        fit(
+            t.ens,
+            t.train,
+            t.objective,
+            val=t.val,
+            disagreement=t.disagreement,
+            recipe=t.recipe,
+            progress=False,
+        )
         for t in trainings
     ]
 
@@ -165,6 +173,21 @@ def test_networks_without_an_engine_go_through_vmap() -> None:
     fleet = Fleet(ours)
     assert fleet.engine is None
     assert_same(ours, fit_fleet(ours, progress=False), others)
+
+
+@pytest.mark.parametrize("spec", ["a2d:strength={}", "divdis:strength={},balance=0.5"])
+@pytest.mark.parametrize("make", [perceptron, Residual])
+def test_strangers_are_those_of_each_ensemble_alone(
+    spec: str, make: Callable[[int], nn.Module]
+) -> None:
+    ours, others = (
+        [replace(t, disagreement="strangers") for t in sweep(spec, 3, make=make, epochs=4)]
+        for _ in range(2)
+    )
+    assert len({kind(training) for training in ours}) == 1
+    assert_same(ours, fit_fleet(ours, progress=False), others)
+    data_of_ones_own = replace(ours[0], disagreement=ours[0].train[0])
+    assert kind(data_of_ones_own) is None
 
 
 def test_what_has_finished_is_compacted_away(monkeypatch: pytest.MonkeyPatch) -> None:

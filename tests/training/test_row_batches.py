@@ -156,6 +156,17 @@ def test_a_stopped_run_on_stored_features_ends_with_the_same_bits(tmp_path: Path
         assert torch.equal(a, b)
 
 
+def test_strangers_of_streamed_rows_are_those_of_rows_in_memory(tmp_path: Path) -> None:
+    folder = store(tmp_path / "store", 90).folder
+    trained = []
+    for data in (ds.data.load(folder), ds.data.load(folder, in_memory=True)):
+        ens = ds.Ensemble(members, 3)
+        settings = {"disagreement": "strangers", "epochs": 2, "batch_size": 16, "progress": False}
+        ds.fit(ens, data.train, "a2d", **settings)
+        trained.append(torch.cat([p.detach().flatten() for p in ens.parameters()]))
+    assert torch.equal(*trained)
+
+
 def test_unlabelled_rows_to_disagree_on_are_streamed(tmp_path: Path) -> None:
     x, y = train_part(store(tmp_path / "store", 60))
     ens = ds.Ensemble(members, 2)

@@ -117,6 +117,14 @@ class Data:
             return len(self.classes)
         return self.train[1].shape[1]
 
+    @property
+    def groups(self) -> tuple[int, ...] | None:
+        """The number of the column that each input of a table belongs to; None for other data."""
+        from dissensus.data.preparation import Preparation
+
+        columns = self.preprocessing.get("preparation")
+        return None if columns is None else Preparation.from_dict(columns).groups
+
     def splits(self) -> dict[str, Split]:
         """The three splits by name."""
         return {"train": self.train, "val": self.val, "test": self.test}

@@ -178,6 +178,11 @@ class Preparation:
         )
 
     @property
+    def groups(self) -> tuple[int, ...]:
+        """The number of the column that each input belongs to."""
+        return tuple(number for number, column in enumerate(self.columns) for _ in column.features)
+
+    @property
     def used(self) -> tuple[Column, ...]:
         """The columns that are not dropped."""
         return tuple(column for column in self.columns if column.kind != "dropped")

@@ -8,10 +8,11 @@ foreign data are needed. A family of strangers is a function ``(x, generator) ->
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -73,26 +74,42 @@ def phase_noise(x: Tensor, generator: Generator) -> Tensor:
     return strangers.clamp(x.amin(), x.amax())
 
 
-def permuted_columns(x: Tensor, generator: Generator) -> Tensor:
+def permuted_columns(
+    x: Tensor, generator: Generator, groups: Sequence[int] | None = None
+) -> Tensor:
     """Each column in an order of its own over the batch: every value is real, no row is.
 
+    ``groups`` ``[columns]`` gives columns that belong together the same number, such as those of
+    one category: they move together, so that each row still has one level of it. Without it, every
+    column moves by itself.
+
     >>> x = torch.tensor([[0.0, 10.0], [1.0, 11.0], [2.0, 12.0]])
-    >>> permuted_columns(x, torch.Generator().manual_seed(3))
-    tensor([[ 0., 11.],
-            [ 1., 12.],
-            [ 2., 10.]])
+    >>> permuted_columns(x, torch.Generator().manual_seed(5))
+    tensor([[ 2., 10.],
+            [ 0., 11.],
+            [ 1., 12.]])
+    >>> town = torch.tensor([[1.0, 0.0, 5.0], [0.0, 1.0, 6.0], [0.0, 1.0, 7.0]])   # one-hot, number
+    >>> permuted_columns(town, torch.Generator().manual_seed(5), groups=(0, 0, 1)).sum(0)
+    tensor([ 1.,  2., 18.])
     """
     if len(x) < 2:
         raise ValueError(
             f"columns are permuted over the rows of a batch, which needs at least 2, got {len(x)}; "
             "use a larger batch_size"
         )
-    order = torch.rand(x.shape, generator=generator).argsort(0).to(x.device)
+    columns = x[0].numel()
+    if groups is not None and len(groups) != columns:
+        raise ValueError(f"groups must number each of {columns} columns, got {len(groups)} numbers")
+    numbers = torch.arange(columns) if groups is None else torch.tensor(groups)
+    seed = int(torch.randint(2**62, (), generator=generator))
+    orders = np.tile(np.arange(len(x)), (int(numbers.max()) + 1, 1))
+    np.random.default_rng(seed).permuted(orders, axis=1, out=orders)  # torch would have to sort
+    order = torch.from_numpy(orders)[numbers].T.reshape(x.shape).to(x.device)
     return x.gather(0, order)
 
 
 #: Families of strangers by name.
-STRANGERS: dict[str, Callable[[Tensor, Generator], Tensor]] = {
+STRANGERS: dict[str, Callable[..., Tensor]] = {
     "mosaic": mosaic,
     "phase": phase_noise,
     "permute": permuted_columns,
@@ -104,8 +121,9 @@ class Strangers:
     """A mix of families: each row of a batch becomes a stranger of one family.
 
     ``shares`` says how many rows each family makes, in proportion; without any, images get mosaics
-    and phase noise in equal parts, and rows of numbers permuted columns. Other kinds of input need
-    families by name, or a function of your own wherever disagreement data are asked for.
+    and phase noise in equal parts (those of fewer than 4 pixels on a side phase noise alone), and
+    rows of numbers permuted columns, of which ``groups`` says which belong together. Other kinds of
+    input need families by name, or a function of your own wherever disagreement data are asked for.
 
     >>> Strangers.parse("strangers:mosaic=3,phase=1").shares
     (('mosaic', 3.0), ('phase', 1.0))
@@ -114,6 +132,7 @@ class Strangers:
     """
 
     shares: tuple[tuple[str, float], ...] = ()
+    groups: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for name, share in self.shares:
@@ -141,14 +160,16 @@ class Strangers:
             done += share
             after = round(len(x) * done / total)
             if after > before:
-                parts.append(STRANGERS[name](x[before:after], generator))
+                more = {"groups": self.groups} if name == "permute" and self.groups else {}
+                parts.append(STRANGERS[name](x[before:after], generator, **more))
             before = after
         return torch.cat(parts)
 
 
 def _default_shares(x: Tensor) -> tuple[tuple[str, float], ...]:
     if x.ndim == 4:
-        return ("mosaic", 1.0), ("phase", 1.0)
+        small = min(x.shape[-2:]) < TILES
+        return (("phase", 1.0),) if small else (("mosaic", 1.0), ("phase", 1.0))
     if x.ndim == 2:
         return (("permute", 1.0),)
     raise ValueError(

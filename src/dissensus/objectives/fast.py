@@ -71,12 +71,13 @@ def fleet_value_and_gradient(
     outputs: Tensor,
     targets: Tensor,
     example_weights: Tensor | None = None,
-) -> tuple[Terms, Tensor]:
+    disagreement: Tensor | None = None,
+) -> tuple[Terms, list[Tensor]]:
     """The same for ensembles side by side, each with hyperparameters of its own.
 
-    ``outputs`` are ``[ensembles, members, batch, outputs]``; targets, example weights and
-    ``values``, the hyperparameters by name, have the ensembles as first axis too. Loss and parts
-    are ``[ensembles]``.
+    ``outputs`` are ``[ensembles, members, batch, outputs]``; targets, example weights,
+    disagreement and ``values``, the hyperparameters by name, have the ensembles as first axis too.
+    Loss and parts are ``[ensembles]``.
     """
     others = [targets] if example_weights is None else [targets, example_weights]
 
@@ -86,12 +87,18 @@ def fleet_value_and_gradient(
     def formula(values: dict[str, Tensor], z: Tensor, y: Tensor, *examples: Tensor) -> Terms:
         return objective.with_values(**values).evaluate(z, y, None, None, *examples)
 
+    def disagreeing(values: dict[str, Tensor], z: Tensor, extra: Tensor, y: Tensor) -> Terms:
+        return objective.with_values(**values).evaluate(z, y, extra)
+
+    if disagreement is not None:
+        return _differentiate(
+            lambda z, extra: vmap(disagreeing)(values, z, extra, targets), outputs, disagreement
+        )
     with torch.no_grad():
         terms_and_gradient = vmap(fused)(values, outputs, *others)
     if terms_and_gradient:
-        return terms_and_gradient  # type: ignore[no-any-return]
-    terms, (gradient,) = _differentiate(lambda z: vmap(formula)(values, z, *others), outputs)
-    return terms, gradient
+        return terms_and_gradient[0], [terms_and_gradient[1]]
+    return _differentiate(lambda z: vmap(formula)(values, z, *others), outputs)
 
 
 def _differentiate(evaluate: Callable[..., Terms], *outputs: Tensor) -> tuple[Terms, list[Tensor]]:

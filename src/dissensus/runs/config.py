@@ -204,8 +204,8 @@ def _adversary(asked: Mapping[str, Any]) -> str | None:
 def disagreement_inputs(asked: Mapping[str, Any], data: Data) -> Tensor | Strangers | None:
     """The unlabelled inputs that ``[data]`` asks for: strangers, or inputs by name.
 
-    Of another data set it is the training part, so that its test part can still serve as unknown
-    inputs.
+    Strangers of a table keep the inputs of each of its columns together. Of another data set it is
+    the training part, so that its test part can still serve as unknown inputs.
     """
     from dissensus.data import Strangers, find_inputs
 
@@ -213,7 +213,7 @@ def disagreement_inputs(asked: Mapping[str, Any], data: Data) -> Tensor | Strang
     if name is None:
         return None
     if name.partition(":")[0] == "strangers":
-        return Strangers.parse(name)
+        return dataclasses.replace(Strangers.parse(name), groups=data.groups)
     return find_inputs(
         name,
         data,

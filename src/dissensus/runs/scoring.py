@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from dissensus.data import Data, Inputs, find_inputs
+from dissensus.data import Data, Inputs, Strangers, find_inputs
 from dissensus.detection import (
     ALL_SCORES,
     DEFAULT_SCORES,
@@ -166,7 +166,7 @@ def set_up(run: str | Path, options: Detect, *, progress: bool = False) -> Setup
         tuned = tune(
             ens,
             data.train,
-            strangers=options.strangers,
+            strangers=replace(Strangers.parse(options.strangers), groups=data.groups),
             epochs=options.tune_epochs,
             seed=seed,
             progress=progress,

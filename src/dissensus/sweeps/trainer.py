@@ -67,7 +67,7 @@ class CellTraining:
     def for_fleet(self) -> Training | None:
         """The training as a fleet takes it; None for what only ``fit`` can do."""
         asked = self.cell["config"]["data"]
-        if self.unlabelled is not None or asked.get("augment") or asked.get("adversarial"):
+        if asked.get("augment") or asked.get("adversarial"):
             return None
         if isinstance(self.data.train[0], StoredRows | Examples):  # streamed from disk
             return None
@@ -76,7 +76,8 @@ class CellTraining:
             for part in (self.data.train, self.val)
         )
         assert train is not None
-        return Training(self.ens, train, self.objective, val, self.recipe)
+        more: dict[str, Any] = {"disagreement": self.unlabelled}
+        return Training(self.ens, train, self.objective, val, self.recipe, **more)
 
     def fit(self) -> History:
         """Train with ``fit``."""

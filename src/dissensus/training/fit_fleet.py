@@ -20,12 +20,13 @@ from dissensus.ensemble import Ensemble
 from dissensus.ensemble.stack import tensors_of
 from dissensus.objectives import FunctionObjective, Independent, Objective, as_objective
 from dissensus.progress import ProgressBar
-from dissensus.training.batches import as_tensors, split_weights
+from dissensus.training.batches import Augmentation, as_tensors, split_weights
 from dissensus.training.fit import NonFiniteLoss, fit
 from dissensus.training.fleet import Fleet
 from dissensus.training.history import History, RunState, select
 from dissensus.training.optim import Optimizer
 from dissensus.training.recipe import Recipe
+from dissensus.training.stream import as_strangers
 
 __all__ = ["Training", "fit_fleet"]
 
@@ -39,7 +40,7 @@ class Training:
 
     ``train`` and ``val`` are ``(x, y)`` or ``(x, y, weights)``. ``rows`` are the numbers of the
     rows of ``train`` to learn from, so that trainings on parts of one data set share its memory;
-    None: all.
+    None: all. ``disagreement`` is what ``fit`` takes by this name.
     """
 
     ens: Ensemble
@@ -48,6 +49,12 @@ class Training:
     val: tuple[Tensor, ...] | None = None
     recipe: Recipe = field(default_factory=Recipe)
     rows: Tensor | None = None
+    disagreement: Any = None
+
+    @property
+    def strangers(self) -> Augmentation | None:
+        """What makes strangers of each batch; None where there are none."""
+        return as_strangers(self.disagreement)
 
     def __len__(self) -> int:
         return len(self.train[0] if self.rows is None else self.rows)
@@ -146,9 +153,16 @@ def fit_fleet(
 
 
 def _train_alone(training: Training) -> History:
-    train, val, recipe = training.learnt(), training.val, training.recipe
     try:
-        return fit(training.ens, train, training.objective, val=val, recipe=recipe, progress=False)
+        return fit(
+            training.ens,
+            training.learnt(),
+            training.objective,
+            val=training.val,
+            disagreement=training.disagreement,
+            recipe=training.recipe,
+            progress=False,
+        )
     except NonFiniteLoss as error:
         return History(ended=f"failed: {error}")
 
@@ -261,9 +275,9 @@ def kind(training: Training) -> Hashable | None:
     """What trainings must share to be batched; None for one that must be trained alone.
 
     Alone are: members that cannot be stacked or would be slower stacked (convolutions on a CPU), or
-    that have buffers or dropout, or a backbone, or frozen parts; objectives that draw members or
-    need unlabelled data; a learning rate of each member's own, optimisers and schedulers of torch,
-    ``freeze_patience``, ``amp``, ``compile``, and batches of each member's own
+    that have buffers or dropout, or a backbone, or frozen parts; objectives that draw members, or
+    have unlabelled data that are no strangers; a learning rate of each member's own, optimisers and
+    schedulers of torch, ``freeze_patience``, ``amp``, ``compile``, and batches of each member's own
     (``shuffle="members"``, ``bootstrap``).
     """
     ens, objective, recipe = training.ens, training.objective, training.recipe
@@ -272,6 +286,8 @@ def kind(training: Training) -> Hashable | None:
     if not isinstance(optimizer, Optimizer) or not recipe.named:
         return None
     if not _batchable(ens, training.train[0]) or not _plain(objective, ens.members):
+        return None
+    if objective.needs_disagreement != (training.strangers is not None):  # fit says what is wrong
         return None
     if recipe.freeze_patience or recipe.amp or recipe.compile or recipe.own_batches:
         return None
@@ -311,4 +327,4 @@ _RANDOM = ("Dropout", "AlphaDropout", "FeatureAlphaDropout", "RReLU")
 def _plain(objective: Objective, members: int) -> bool:
     if isinstance(objective, FunctionObjective):  # vmap may not run through it
         return False
-    return not objective.needs_disagreement and objective.sample_members(members) is None
+    return objective.sample_members(members) is None

@@ -18,7 +18,7 @@ from dissensus.training.batches import batch_sizes, batches_together, derived_se
 from dissensus.training.meters import FleetMeter, check_task
 from dissensus.training.optim import MemberOptimizer, Optimizer, Schedule, clip_by_member
 from dissensus.training.shared_weights import SharingOptimizer
-from dissensus.training.stream import ORDER
+from dissensus.training.stream import ORDER, STRANGERS
 
 if TYPE_CHECKING:
     from dissensus.training.fit_fleet import Training
@@ -81,8 +81,9 @@ class Fleet:
     def epoch(self, epoch: int) -> list[dict[str, Any]]:
         """Train one epoch and return each ensemble's record; ``failure`` says what went wrong."""
         meter, losses = FleetMeter(self.combine), []
+        strangers = self._strangers(epoch)
         for number, (x, y, *weights) in enumerate(self._batches(epoch)):
-            outputs, loss, parts, gradients = self._gradients(x, y, *weights)
+            outputs, loss, parts, gradients = self._gradients(x, strangers(x), y, *weights)
             self._step(gradients, epoch + number / len(self.sizes))
             meter.add(outputs, y, parts, *weights)
             losses.append(loss)
@@ -107,27 +108,45 @@ class Fleet:
             scale = recipe.schedule(time, recipe.epochs)
             optimizer.step(self._part(gradients, rows), None, scale)
 
+    def _strangers(self, epoch: int) -> Callable[[Tensor], Tensor | None]:
+        """What makes strangers of a batch, each ensemble's as it has them alone, or makes none."""
+        makers = [training.strangers for training in self.trainings]
+        if makers[0] is None:
+            return lambda x: None
+        seeds = [derived_seed(t.recipe.seed, epoch, STRANGERS) for t in self.trainings]
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+        def make(x: Tensor) -> Tensor:
+            each = zip(makers, x, generators, strict=True)
+            return torch.stack([make(own, generator) for make, own, generator in each if make])
+
+        return make
+
     def _gradients(
-        self, x: Tensor, y: Tensor, *weights: Tensor
+        self, x: Tensor, extra: Tensor | None, y: Tensor, weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], list[Tensor]]:
         """Outputs, losses ``[ensembles]``, their parts, and gradients in the tensors' order."""
-        outputs, backward = self._forward(x)
+        (outputs, *unlabelled), backward = self._forward([x] if extra is None else [x, extra])
         objective = _objective(self.trainings[0])
-        terms, gradient = fleet_value_and_gradient(objective, self.values, outputs, y, *weights)
-        gradients = backward(gradient * objective.step_scale(self.members))
+        terms, slopes = fleet_value_and_gradient(
+            objective, self.values, outputs, y, weights, *unlabelled
+        )
+        gradients = backward([slope * objective.step_scale(self.members) for slope in slopes])
         for place, name in enumerate(self.tensors if self.shared else ()):
             if name in self.shared:  # ∂W = (1/M) Σ_j ∂L_j/∂W, as in mean_gradients
                 gradients[place] = gradients[place] / self.members
         return outputs.detach(), terms.loss, terms.parts, gradients
 
-    def _forward(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
-        """Outputs ``[ensembles, members, batch, outputs]``, and the way back to the tensors."""
+    def _forward(
+        self, inputs: list[Tensor]
+    ) -> tuple[list[Tensor], Callable[[list[Tensor]], list[Tensor]]]:
+        """Outputs ``[ensembles, members, batch, outputs]`` of each, and the way back."""
         if self.engine is not None:
-            (flat,), backward = self.engine.vjp(self.tensors, [x])
-            outputs: Tensor = flat.unflatten(0, (len(x), self.members))
-            return outputs, lambda gradient: backward([gradient.flatten(0, 1)])
+            flat, backward = self.engine.vjp(self.tensors, inputs)
+            each: list[Tensor] = [o.unflatten(0, (len(inputs[0]), self.members)) for o in flat]
+            return each, lambda slopes: backward([slope.flatten(0, 1) for slope in slopes])
         leaves = {name: p.detach().requires_grad_() for name, p in self.tensors.items()}
-        outputs = self._vmapped(leaves, x)
+        outputs = [self._vmapped(leaves, x) for x in inputs]
         return outputs, lambda g: list(torch.autograd.grad(outputs, list(leaves.values()), g))
 
     def _outputs(self, x: Tensor) -> Tensor:

@@ -99,7 +99,7 @@ class Trainer:
         weights = [] if batch.weights is None else [batch.weights]
         for own, *others in zip(logits, batch.y, *weights, strict=True) if check else ():
             self.objective.check_inputs(own[None], others[0], None, None, *others[1:])
-        terms, gradient = fleet_value_and_gradient(
+        terms, (gradient,) = fleet_value_and_gradient(
             self.objective, {}, logits[:, None], batch.y, *weights
         )
         parts = {name: part.mean() for name, part in terms.parts.items() if name not in _COMMON}

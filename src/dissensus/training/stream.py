@@ -27,10 +27,18 @@ from dissensus.training.batches import (
 )
 from dissensus.training.recipe import Recipe
 
-__all__ = ["ORDER", "Batch", "LabelledAugmentation", "Stream", "make_stream"]
+__all__ = [
+    "ORDER",
+    "STRANGERS",
+    "Batch",
+    "LabelledAugmentation",
+    "Stream",
+    "as_strangers",
+    "make_stream",
+]
 
 # What random numbers are drawn for, each with a stream of its own.
-ORDER, _DRAWS, _LAYERS, _AUGMENT, _EXTRA, _STRANGERS, _BOOTSTRAP = range(7)
+ORDER, _DRAWS, _LAYERS, _AUGMENT, _EXTRA, STRANGERS, _BOOTSTRAP = range(7)
 
 _Pair = tuple[Tensor, Tensor | None]
 
@@ -102,7 +110,7 @@ class Stream:
         _seed_layers(self._seed_of_layers(epoch, start), self.device)
         self.draws.manual_seed(derived_seed(self.seed, epoch, _DRAWS))
         self.changes.manual_seed(derived_seed(self.seed, epoch, _AUGMENT))
-        self.strange.manual_seed(derived_seed(self.seed, epoch, _STRANGERS))
+        self.strange.manual_seed(derived_seed(self.seed, epoch, STRANGERS))
         if saved:
             self._restore(saved)
         while pair is not None:
@@ -219,18 +227,21 @@ def make_stream(
     batches = as_batches(train, size, shuffle=True, device=device)
     if recipe.own_batches:
         batches = _own_batches(batches, objective, augment, recipe, members)
-    extra: Batches | Augmentation | None = None
-    if isinstance(disagreement, str):
-        extra = Strangers.parse(disagreement)
-    elif callable(disagreement):
-        extra = disagreement
-    elif disagreement is not None:
+    extra: Batches | Augmentation | None = as_strangers(disagreement)
+    if disagreement is not None and extra is None:
         extra = as_batches(disagreement, size, shuffle=True, device=device, labelled=False)
     for source, what in ((batches, "training"), (extra, "disagreement")):
         if source is not None and not callable(source) and len(source) == 0:
             raise ValueError(f"the {what} data are empty, got 0 batches")
     weights = None if weights is None else weights.to(device)
     return Stream(batches, extra, objective, members, device, augment, recipe.seed, weights, rank)
+
+
+def as_strangers(disagreement: Any) -> Augmentation | None:
+    """What makes strangers, from a function or the text of a mix; None for data and nothing."""
+    if isinstance(disagreement, str):
+        return Strangers.parse(disagreement)
+    return disagreement if callable(disagreement) else None
 
 
 def _own_batches(

@@ -30,7 +30,7 @@ class Case:
     network: str = "dense"
     settings: dict[str, Any] = field(default_factory=dict)
     regression: bool = False
-    disagreement: bool = False
+    disagreement: bool | str = False  # data to disagree on, or what makes strangers
     adversarial: str | None = None
     exact: bool = True  # whether one process comes to the same numbers
 
@@ -104,6 +104,8 @@ CASES = [
         Case(f"rows_{text.partition(':')[0]}", text, ROWS, disagreement=text == "divdis")
         for text in ("independent", "adp", "ldr:active=2", "divdis")
     ),
+    Case("strangers", "a2d", BOTH, disagreement="strangers"),
+    Case("rows_strangers", "a2d", ROWS, disagreement="strangers"),
     Case("rows_only", "augmented:beta=0.5", {4: {"data": 4}}, members=2),
     Case("more_ranks_than_members", "adp", {4: {}}, members=3),
     Case("head", "ldr:active=3", ROWS, network="head"),
@@ -193,6 +195,12 @@ def make(case: Case) -> Ensemble:
     return Ensemble(lambda: network(outputs).double(), case.members, seed=3, combine=combine)
 
 
+def _disagreement(case: Case) -> Tensor | str | None:
+    if isinstance(case.disagreement, str):
+        return case.disagreement
+    return data(2, 39, regression=False)[0] if case.disagreement else None
+
+
 def train(case: Case, **more: Any) -> tuple[Ensemble, History]:
     """Train; 67 examples in batches of 16 leave three for the last one.
 
@@ -208,7 +216,7 @@ def train(case: Case, **more: Any) -> tuple[Ensemble, History]:
         data(0, 67, regression=case.regression),
         case.objective,
         val=data(1, 41, regression=case.regression),
-        disagreement=data(2, 39, regression=False)[0] if case.disagreement else None,
+        disagreement=_disagreement(case),
         progress=False,
         **settings,
     )
