@@ -109,8 +109,10 @@ class Stream:
         pair = next(source, None)
         _seed_layers(self._seed_of_layers(epoch, start), self.device)
         self.draws.manual_seed(derived_seed(self.seed, epoch, _DRAWS))
-        self.changes.manual_seed(derived_seed(self.seed, epoch, _AUGMENT))
-        self.strange.manual_seed(derived_seed(self.seed, epoch, STRANGERS))
+        if self.augment is not None:
+            self.changes.manual_seed(derived_seed(self.seed, epoch, _AUGMENT))
+        if self.strangers is not None:
+            self.strange.manual_seed(derived_seed(self.seed, epoch, STRANGERS))
         if saved:
             self._restore(saved)
         while pair is not None:
