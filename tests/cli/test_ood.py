@@ -229,7 +229,16 @@ def test_tuned_members_are_scored_beside_the_run(
     dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "detector.json"
-    words = ["--ood", "corrupt:5", "--tune", "--scores", "pds,combined,knn", "--no-accuracy"]
+    words = [
+        "--ood",
+        "corrupt:5",
+        "--tune",
+        "--tune-epochs",
+        2,
+        "--scores",
+        "pds,combined,knn",
+        "--no-accuracy",
+    ]
     answer = dissensus(
         "ood", digits_run, *words, *FEW, "--save-detector", file, "--out", tmp_path / "out"
     )
@@ -237,19 +246,21 @@ def test_tuned_members_are_scored_beside_the_run(
     record = json.loads((tmp_path / "out" / "ood.json").read_text())
     scores = [row["score"] for row in record["detection"]]
     assert scores == ["tuned/pds", "tuned/combined", "pds", "combined", "knn"]
-    assert record["tuning"]["run"]["epochs"] == 2
-    assert "trained for 2 more epochs (a2d, strangers)" in answer.out
+    epochs = record["tuning"]["run"]["epochs"]
+    assert f"trained for {epochs} more epochs (a2d, strangers)" in answer.out
     ens, data = ds.load(digits_run), ds.data.load("digits")
     strange = ds.data.corrupt_mixture(data.test[0], 5)
     plain = ds.Detector(ens, "pds")
-    again = ds.Detector(ens, "pds").tune(data.train, progress=False).fit(data.val)
+    again = ds.Detector(ens, "pds").tune(data.train, epochs=2, progress=False).fit(data.val)
     for row, detector in zip((record["detection"][i] for i in (0, 2)), (again, plain), strict=True):
         auroc = ds.detection.evaluate(detector.score(data.test[0]), detector.score(strange)).auroc
         assert row["auroc"] == pytest.approx(auroc, abs=1e-4)
     saved = ds.Detector.load(file, ens)
     torch.testing.assert_close(saved.score(strange), again.score(strange))
     assert record["detection"][0]["threshold"] == pytest.approx(saved.threshold, rel=1e-4)
-    usual = ds.runs.detect(digits_run, unknown="corrupt:5", tune=True, bootstrap=0, accuracy=False)
+    usual = ds.runs.detect(
+        digits_run, unknown="corrupt:5", tune=True, tune_epochs=1, bootstrap=0, accuracy=False
+    )
     assert usual.to_rows()[0]["score"] == "tuned/mutual_information"
     lines = [line.split() for line in str(usual).splitlines()]
     assert sum("mutual_information" in word for line in lines for word in line) == 2

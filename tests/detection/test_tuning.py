@@ -63,6 +63,27 @@ def test_tuning_is_the_same_for_the_same_seed(ens: ds.Ensemble) -> None:
     assert not torch.equal(first, other)
 
 
+def test_regressors_are_repelled_on_strangers() -> None:
+    """Targets in units of hundreds: the copy spreads by as much on unknown inputs."""
+    ens = ds.Ensemble(lambda: nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1)), 3,
+                      combine="mean")  # fmt: skip
+    x, y = rows(240)
+    targets = 100.0 * y[:, None]
+    ds.fit(ens, (x, targets), "independent:loss=mse", epochs=30, **QUIET)
+    plain = ds.Detector(ens).fit(x)
+    tuned = ds.Detector(ens).tune((x, targets), epochs=30, **QUIET).fit(x)
+    assert (tuned.score_name, tuned.tuning["objective"]) == ("variance", "repulsion:scale=81.65")
+    assert bool((tuned.score(UNKNOWN) > 4 * plain.score(UNKNOWN)).all())
+    assert float(tuned.score(UNKNOWN).sqrt().max()) < 300  # bounded: no further than it has to be
+    assert bool(tuned.is_ood(UNKNOWN).all())
+
+
+def test_small_data_are_seen_more_than_twice(ens: ds.Ensemble) -> None:
+    assert ds.Detector(ens).tune(rows(96), **QUIET).tuning["epochs"] == 50  # 2 batches each
+    many = ds.Detector(ens).tune(rows(1200), batch_size=20, progress=False).tuning["epochs"]
+    assert many == 2
+
+
 def test_a_tuned_detector_comes_back_from_its_files(ens: ds.Ensemble, tmp_path: Path) -> None:
     path = tmp_path / "detector.json"
     detector = ds.Detector(ens, "combined:distance=vim").tune(rows(240), **QUIET)

@@ -28,6 +28,7 @@ from dissensus.objectives import (
     Joint,
     LearnerDropout,
     Objective,
+    Repulsion,
     Sequential,
     Terms,
     equivalent_beta,
@@ -367,6 +368,18 @@ CASES: list[Case] = [
         )
         for name, prior in (("divdis", None), ("divdis-prior", (0.1, 0.3, 0.2, 0.15, 0.25)))
     ],
+    Case(
+        "repulsion",
+        Repulsion(1.7, 3.0),
+        reference.repulsion,
+        lambda parts, values, members: (
+            parts["member_error"] + values["strength"] * parts["disagreement"]
+        ),
+        lambda parts, inputs: -parts["disagreement"],
+        least=lambda inputs: -9.0,
+        grid={"strength": [0.0, 0.5, 3.0], "scale": [2.0, 3.0, 5.0]},
+        regression=True,
+    ),
     _ldr("a2d"),
     _ldr("a2d", label_smoothing=0.5),
     _ldr("divdis"),

@@ -342,6 +342,24 @@ def a2d_objective(
     return ce + strength * term, {"cross_entropy": ce, "disagreement": term}
 
 
+def repulsion(outputs, targets, weights, *, strength, scale, disagreement, held=None) -> Result:
+    """Squared errors, and a Gaussian kernel of every pair's distance on unlabelled inputs."""
+    error, _ = member_and_ensemble_error(outputs, targets, weights, "mse", "mean", 0.0)
+    members, batch, size = disagreement.shape
+    total = shares = 0.0
+    for m in range(members):
+        for k in range(m):
+            share = weights[m] * weights[k]
+            shares += share
+            for n in range(batch):
+                away = sum(
+                    (disagreement[m, n, c] - disagreement[k, n, c]) ** 2 for c in range(size)
+                )
+                total += share * math.exp(-away / (2 * scale**2)) / batch
+    term = scale**2 * total / shares if shares else 0.0
+    return error + strength * term, {"member_error": error, "disagreement": term}
+
+
 def divdis(
     outputs, targets, weights, *, strength, balance, prior=None, disagreement, held=None
 ) -> Result:

@@ -23,6 +23,7 @@ from dissensus.objectives import (
     Joint,
     LearnerDropout,
     Objective,
+    Repulsion,
     Sequential,
     parse,
     spec,
@@ -67,6 +68,7 @@ plain: dict[str, st.SearchStrategy[Objective]] = {
     "adp": st.builds(ADP, positive, positive, st.floats(1e-6, 1e6)),
     "jsd": st.builds(JSD, positive),
     "a2d": st.builds(A2D, positive, share),
+    "repulsion": st.builds(Repulsion, positive, st.floats(1e-3, 1e3)),
     "divdis": st.builds(DivDis, positive, positive, st.one_of(st.none(), priors)),
     "ldr": st.builds(
         LDR,

@@ -140,17 +140,18 @@ class Detector:
     def tune(
         self,
         train: Any,
-        objective: Any = "a2d",
+        objective: Any = None,
         *,
         strangers: Any = "strangers",
-        epochs: int = 2,
+        epochs: int | None = None,
         progress: bool = True,
         **settings: Any,
     ) -> Self:
         """Score by a copy of the members that is trained to disagree on strangers.
 
-        The copy is trained on ``train``, ``(x, y)`` or a DataLoader, for ``epochs`` more, and its
-        outputs are what a score of outputs scores from then on. The ensemble itself stays as it is,
+        The copy is trained on ``train``, ``(x, y)`` or a DataLoader, for ``epochs`` more (two, and
+        at least 100 steps), and its outputs are what a score of outputs scores from then on. The
+        objective is ``a2d``, for regressors ``repulsion``. The ensemble itself stays as it is,
         and so do its predictions, and the features of a distance: ``combined`` takes the outputs of
         the copy and the features of the ensemble. ``strangers`` says which
         (:class:`dissensus.strangers.Strangers`), ``settings`` are those of :func:`dissensus.fit`.

@@ -30,6 +30,7 @@ from dissensus.objectives.interpolation import (
     equivalent_beta,
 )
 from dissensus.objectives.ldr import LDR, hardness_weights
+from dissensus.objectives.repulsion import Repulsion
 from dissensus.objectives.wrappers import LearnerDropout, Sequential
 from dissensus.specs import parse_spec, read_settings, spec_of, split_spec
 
@@ -50,6 +51,7 @@ __all__ = [
     "Joint",
     "LearnerDropout",
     "Objective",
+    "Repulsion",
     "Sequential",
     "Terms",
     "alpha_for",
@@ -76,6 +78,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "jsd": JSD,
     "a2d": A2D,
     "divdis": DivDis,
+    "repulsion": Repulsion,
     "ldr": LDR,
     "learner_dropout": LearnerDropout,
     "sequential": Sequential,

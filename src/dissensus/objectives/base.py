@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from dissensus.outputs import check_labels, check_logits, check_weights
+from dissensus.outputs import check_labels, check_logits, check_outputs, check_weights
 from dissensus.specs import check_choice, check_numbers, number
 
 __all__ = [
@@ -204,7 +204,7 @@ class Objective(ABC):
             return
         if not self.needs_disagreement:
             raise ValueError(f"{name} takes no disagreement data; leave disagreement=None")
-        check_logits(disagreement, finite=False)
+        check_outputs(disagreement, finite=False)
         members, _, classes = outputs.shape
         if disagreement.shape[0] != members or disagreement.shape[2] != classes:
             raise ValueError(

@@ -56,7 +56,9 @@ class Detect:
         "Also score by a copy of the members that learns to disagree on strangers, inputs made "
         "from the training data; predictions stay those of the run.",
     )
-    tune_epochs: int = option(2, "Epochs of --tune.", min=1)
+    tune_epochs: int | None = option(
+        None, "Epochs of --tune.", min=1, default_text="2, and at least 100 steps"
+    )
     strangers: str = option(
         "strangers", "The mix of strangers, such as strangers:mosaic=3,phase=1."
     )
