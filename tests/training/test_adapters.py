@@ -81,7 +81,7 @@ def test_every_objective_takes_the_same_steps_in_both_executions(name: str) -> N
     objective, (x, y) = OBJECTIVES[name](), blobs(20, dtype=torch.float64)
     extra = torch.randn(5, 4, dtype=torch.float64) if objective.needs_disagreement else None
     sampled = objective.sample_members(3, torch.Generator().manual_seed(0))
-    width = {"ncl": 4, "gat": 4, "gaussian": 2}.get(name)  # of regression targets
+    width = {"ncl": 4, "gat": 4, "repulsion": 4, "gaussian": 2}.get(name)  # of regression targets
     targets = y if width is None else torch.randn(20, width, dtype=torch.float64)
 
     def make() -> nn.Module:
