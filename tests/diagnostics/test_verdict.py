@@ -54,8 +54,10 @@ def test_planted_collusion_is_found() -> None:
     assert found["by example, 4"].healthy <= 0.5
     assert found["two classes, offsets, 10"].healthy <= 0.2
     assert found["two classes, offsets, 10"].colluding >= 0.4
-    # The sign of another space, and a sign without a bound, are never more than suspicious.
+    # Not all are much more often right in an average of scores; a sign without a bound is never
+    # more than suspicious.
     assert found["scores, averaged as probabilities"].healthy <= 0.1
+    assert found["scores, averaged as probabilities"].colluding >= 0.5
     assert found["examples left to one member"].suspicious >= 0.9
     assert found["scores by example, 10"].colluding == 0
 
@@ -143,18 +145,28 @@ def test_members_pushed_apart_by_design_do_not_collude() -> None:
     assert "lower β" in joint.report()
 
 
-def test_shifted_scores_are_judged_where_they_are_averaged() -> None:
-    """The same logits: shifts that cancel as scores do not as probabilities."""
+def shifted(size: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of six members that are shifted against each other; their labels."""
     random = torch.Generator().manual_seed(0)
     labels = torch.randint(5, (400,), generator=random)
-    offsets = 6 * torch.randn(6, 1, 5, generator=random)
+    offsets = size * torch.randn(6, 1, 5, generator=random)
     logits = 3.0 * torch.nn.functional.one_hot(labels, 5) + torch.randn(400, 5, generator=random)
     logits = logits + 0.3 * torch.randn(6, 400, 5, generator=random) + offsets - offsets.mean(0)
-    ways = ("score", "probability", "vote")
-    words = {way: ds.diagnose((logits, labels), combine=way).verdict for way in ways}
-    assert words["score"].word == "colluding"
-    assert "members' scores" in words["score"].sentence
-    assert words["probability"].word == words["vote"].word == "suspicious"
+    return logits, labels
+
+
+def test_members_made_for_another_average_are_found() -> None:
+    """Shifts that cancel as scores: whatever is averaged, where only scores are right; else not."""
+    for way in ("score", "probability", "vote"):
+        verdict = ds.diagnose(shifted(6.0), combine=way).verdict
+        assert verdict.word == "colluding"
+        assert "members' scores" in verdict.sentence
+        assert ("This is in the average of scores" in verdict.sentence) == (way != "score")
+    mild = {way: ds.diagnose(shifted(1.0), combine=way).verdict for way in ("score", "probability")}
+    assert mild["score"].word == "colluding"
+    assert (
+        mild["probability"].word != "colluding"
+    )  # there the two averages are about as often right
 
 
 def test_reasons_say_why_a_large_share_of_offsets_can_be_healthy() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from dissensus.diagnostics.collusion import (
     SPACES,
     Explosion,
@@ -15,6 +17,7 @@ from dissensus.diagnostics.collusion import (
 )
 from dissensus.diagnostics.members import Drop, codependence
 from dissensus.diagnostics.split import Split
+from dissensus.losses import errors
 from dissensus.outputs import weighted_mean
 
 __all__ = ["ADVICE", "THRESHOLDS", "Thresholds", "Verdict", "judge"]
@@ -34,7 +37,11 @@ class Thresholds:
     0.4), which do not cancel; jointly trained regressions and averages of scores 0.04 to 23.
     Members may be shifted apart in their scores by design (ADP), which is no collusion where
     probabilities are averaged: offsets of the other space count as suspicious at most, and only
-    where there are large ones in the own space too.
+    where there are large ones in the own space too. But where the other average is wrong at most
+    ``other_average`` times as often, members were made for it, and offsets that cancel there count
+    in full: LDR with λ = 5 and label smoothing (``results/ldr.md``, *published*) has single members
+    that predict one class for almost everything, 79% wrong predictions in an average of
+    probabilities and 41% in one of scores. For ADP the two averages are alike.
 
     The size decides, not the share. On digits (8 classes, 5 members) ADP has 63% of its spread in
     offsets that cancel, but they are 0.023 times ERR: members alone have an error of 0.29, the
@@ -62,7 +69,8 @@ class Thresholds:
       (bagged) and none colluding.
     - Independent members that are each biased beyond their other errors: 3 to 5% colluding and 39
       to 43% suspicious. One number for each member does not say more.
-    - Planted offsets that cancel: 99 to 100% colluding (two classes 62%, else suspicious); from
+    - Planted offsets that cancel: 99 to 100% colluding (two classes 62%, scores averaged as
+      probabilities 81%, else suspicious); from
       one example to the next, 100% if large, 75% at least suspicious if small.
     - Networks trained jointly: averages of scores and regressions 90 to 100% found, nearly all as
       colluding, but diabetes at 60 epochs 80% as suspicious.
@@ -84,6 +92,7 @@ class Thresholds:
     index_suspicious: float = 1.5
     index_colluding: float = 2.0
     index_suspicious_scores: float = 3.0
+    other_average: float = 0.7  # of the wrong predictions: members made for another average
     material: float = 0.25  # DIV on training data, of the error on test data
     need_rise: float = 0.04  # of training ERR without a fifth of the members
     need_times: float = 2.0  # as large as the rise of test ERR
@@ -223,18 +232,43 @@ def _offset_sign(split: Split, source: Split, thresholds: Thresholds) -> tuple[i
 
     Those that cancel in the other space of a classifier count where there are large ones in its
     own too, and as suspicious at most: they may come from an average that is not the one judged.
+    Where that other average is much the better one, the members were made for it, and they count
+    as there.
     """
-    if not _offsets_are_large(split, thresholds):
-        return 0, ""
-    own = _offsets_cancel(split, source, thresholds)
-    if own[0] or split.regression or callable(split.loss):
+    large = _offsets_are_large(split, thresholds)
+    own = _offsets_cancel(split, source, thresholds) if large else (0, "")
+    if own[0] == 2 or split.regression or callable(split.loss):
         return own
     other = "probability" if split.combine == "score" else "score"
-    split, source = replace(split, combine=other), replace(source, combine=other)
-    if not _offsets_are_large(split, thresholds):
-        return 0, ""
-    level, reason = _offsets_cancel(split, source, thresholds)
-    return min(level, 1), reason
+    there, source = replace(split, combine=other), replace(source, combine=other)
+    better = _is_right_more_often(there, split, thresholds)
+    if not (large or better) or not _offsets_are_large(there, thresholds):
+        return own
+    level, reason = _offsets_cancel(there, source, thresholds)
+    level = level if better else min(level, 1)
+    if level <= own[0]:
+        return own
+    if better:
+        shares = [f"{_wrong(one).mean():.0%}" for one in (there, split)]
+        reason += (
+            f" This is in the average of {SPACES[other]}, which is wrong on {shares[0]} of the "
+            f"examples, that of {SPACES[split.combine]} on {shares[1]}."
+        )
+    return level, reason
+
+
+def _is_right_more_often(split: Split, other: Split, thresholds: Thresholds) -> bool:
+    """Whether one average of the members is wrong far less often than another, beyond chance."""
+    first, second = _wrong(split), _wrong(other)
+    gained, lost = float((second > first).sum()), float((first > second).sum())
+    beyond_chance = gained - lost > 3 * math.sqrt(gained + lost)  # a sign test, 3 deviations
+    return beyond_chance and float(first.sum()) <= thresholds.other_average * float(second.sum())
+
+
+def _wrong(split: Split) -> Tensor:
+    """1 for each example that the ensemble gets wrong, 0 for the others, ``[batch]``."""
+    way = split.combine
+    return errors(split.outputs, split.labels(), "zero_one", way, split.shares).ensemble.double()
 
 
 def _offsets_are_large(split: Split, thresholds: Thresholds, level: str = "suspicious") -> bool:
