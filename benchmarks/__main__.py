@@ -24,6 +24,7 @@ BENCHMARKS = {
     "distributed": "benchmarks.distributed",
     "estimators": "benchmarks.estimators",
     "tables": "benchmarks.tables",
+    "strangers": "benchmarks.strangers",
     "shards": "benchmarks.shards",
     "ray": "benchmarks.ray_engine",
 }

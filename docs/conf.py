@@ -71,6 +71,7 @@ NAVIGATION = {
         "results/ldr",
         "results/adp",
         "results/tables",
+        "results/strangers",
         "docs/benchmarks",
     ],
     "Reference": ["docs/reference/index"],

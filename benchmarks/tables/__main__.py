@@ -16,9 +16,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tables", description=__doc__)
     add = parser.add_argument
-    add("--tables", type=_list_of(TABLES), default=list(TABLES), metavar="NAMES")
+    add("--tables", type=list_of(TABLES), default=list(TABLES), metavar="NAMES")
     add("--part", choices=PARTS, help="only the tables of this part")
-    add("--contenders", type=_list_of(CONTENDERS), default=list(CONTENDERS), metavar="NAMES")
+    add("--contenders", type=list_of(CONTENDERS), default=list(CONTENDERS), metavar="NAMES")
     add("--splits", type=lambda text: [int(n) for n in text.split(",")], default=[0, 1, 2, 3, 4])
     add("--again", action="store_true", help="run cells that have a record, too")
     add("--limit", type=float, default=LIMIT, help="CPU seconds of a fit (default: %(default)g)")
@@ -27,7 +27,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     return parser.parse_args(arguments)
 
 
-def _list_of(known: Collection[str]) -> Callable[[str], list[str]]:
+def list_of(known: Collection[str]) -> Callable[[str], list[str]]:
     """A reader of names with commas, each of which must be known."""
 
     def names(text: str) -> list[str]:

@@ -5,7 +5,6 @@ is one line of ``records/CONTENDER.jsonl``, written as soon as it ends; a cell w
 run again.
 """
 
-import json
 import resource
 import signal
 import time
@@ -22,13 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
+from benchmarks.records import Record, put_record, read_lines, rounded
 from benchmarks.tables import measures
 from benchmarks.tables.contenders import CONTENDERS, Contender
 from benchmarks.tables.sources import TABLES, is_there, load_table, split_rows
 from benchmarks.timing import processor
-from dissensus.files import write_text
-
-Record = dict[str, Any]
 
 #: Of the tables with more rows than this, only the first three splits are run.
 MANY_ROWS = 25_000
@@ -50,7 +47,6 @@ class Cell(NamedTuple):
 
 def read_records(folder: Path) -> list[Record]:
     """All records, in the order of tables, contenders and splits."""
-    lines = [line for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
     places = {name: place for place, name in enumerate([*TABLES, *CONTENDERS])}
 
     def order(record: Record) -> tuple[int, int, str, int]:
@@ -58,16 +54,12 @@ def read_records(folder: Path) -> list[Record]:
         own = places.get(name, len(places))
         return places.get(record["table"], len(places)), own, name, record["split"]
 
-    return sorted(map(json.loads, lines), key=order)
+    return sorted(read_lines(folder), key=order)
 
 
 def add_record(folder: Path, record: Record) -> None:
     """Write a record as a line of its contender's file, instead of the cell's old one."""
-    path = folder / f"{record['contender']}.jsonl"
-    old = path.read_text().splitlines() if path.exists() else []
-    kept = [line for line in old if cell_of(json.loads(line)) != cell_of(record)]
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(path, "\n".join([*kept, json.dumps(record)]) + "\n")
+    put_record(folder / f"{record['contender']}.jsonl", record, cell_of)
 
 
 def cell_of(record: Record) -> Cell:
@@ -169,11 +161,8 @@ def run_cell(cell: Cell, contender: Contender, X: Any, y: NDArray[Any], limit: f
         "processor": processor(),
         "date": datetime.now(UTC).date().isoformat(),
     }
-    return {key: _rounded(value) for key, value in {**facts, **found, **machine}.items()}
-
-
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    record: Record = rounded({**facts, **found, **machine})
+    return record
 
 
 def _measure_in_child(

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from benchmarks.tables.cells import COVERAGE, Record
+from benchmarks.records import Record
+from benchmarks.tables.cells import COVERAGE
 from benchmarks.tables.contenders import CONTENDERS, OURS
 from benchmarks.tables.ranking import Comparison, Measure, compare, per_table
 from benchmarks.tables.sources import TABLES

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.tables.cells import Cell, Record, cell_of, read_records
+from benchmarks.records import Record
+from benchmarks.tables.cells import Cell, cell_of, read_records
 from benchmarks.tables.contenders import OURS
 from benchmarks.tables.goals import (
     ANCHOR,

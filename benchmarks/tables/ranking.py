@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from benchmarks.tables.cells import Cell, Record, cell_of
+from benchmarks.records import Record
+from benchmarks.tables.cells import Cell, cell_of
 from dissensus.papers.statistics import Estimate, bootstrap_interval
 
 Floats = NDArray[np.float64]

@@ -1,0 +1,38 @@
+"""Detection of unknown inputs: strangers against what else people would do.
+
+``python -m benchmarks --only strangers`` runs every cell that has no record yet and writes the page
+``results/strangers.md``; with ``--quick`` it only sees whether everything runs. Parts of it::
+
+    python -m benchmarks.strangers --settings mnist,digits --seeds 0     # one seed of two settings
+    python -m benchmarks.strangers --contenders deep_ensemble,tuned      # two contenders
+    python -m benchmarks.strangers --settings cifar10                    # hours; not part of bench
+    python -m benchmarks.strangers --page                                # the page alone
+
+``DISSENSUS_DATA`` names the folder of the data; a setting whose data are not there is left out.
+Records are lines of ``results/strangers/SETTING.jsonl``, one for each contender and seed (a cell),
+written as each ends: a run that was ended goes on where it was. Set ``OMP_NUM_THREADS=1``.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.timing import Result
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def run(quick: bool) -> list[Result]:
+    """Run what has no record yet, and write the page; ``quick`` keeps nothing."""
+    from benchmarks.strangers.cells import read_records, run_cells
+    from benchmarks.strangers.goals import summarize
+    from benchmarks.strangers.page import write_page
+    from benchmarks.strangers.settings import SETTINGS
+
+    if not quick:
+        run_cells(RESULTS / "strangers", [name for name in SETTINGS if name != "cifar10"])
+        write_page(RESULTS)
+        return [summarize(read_records(RESULTS / "strangers"))]
+    with TemporaryDirectory() as folder:
+        contenders = ["deep_ensemble", "tuned"]
+        run_cells(Path(folder), ["digits"], contenders, [0, 1], changes={"epochs": 2})
+        return [summarize(read_records(Path(folder)))]
