@@ -28,20 +28,22 @@ def blobs(rows: int, width: int, seed: int = 0) -> tuple[torch.Tensor, torch.Ten
 def mahalanobis_by_numpy(
     x: np.ndarray, y: np.ndarray, queries: np.ndarray, shrinkage: float | None, relative: bool
 ) -> np.ndarray:
-    def to_gaussians(labels: np.ndarray) -> np.ndarray:
-        means = np.stack([x[labels == c].mean(0) for c in np.unique(labels)])
-        apart = x - means[np.searchsorted(np.unique(labels), labels)]
-        if shrinkage is None:
-            covariance = ledoit_wolf(apart, assume_centered=True)[0]
-        else:
-            empirical = apart.T @ apart / len(x)
-            scale = np.trace(empirical) / x.shape[1]
-            covariance = (1 - shrinkage) * empirical + shrinkage * scale * np.eye(x.shape[1])
-        inverse = np.linalg.inv(covariance)
-        return cdist(queries, means, "mahalanobis", VI=inverse) ** 2
-
-    nearest = to_gaussians(y).min(1)
-    return nearest - to_gaussians(np.zeros_like(y))[:, 0] if relative else nearest
+    means = np.stack([x[y == c].mean(0) for c in np.unique(y)])
+    places = np.searchsorted(np.unique(y), y)
+    apart = x - means[places]
+    if shrinkage is None:
+        covariance = ledoit_wolf(apart, assume_centered=True)[0]
+    else:
+        empirical = apart.T @ apart / len(x)
+        scale = np.trace(empirical) / x.shape[1]
+        covariance = (1 - shrinkage) * empirical + shrinkage * scale * np.eye(x.shape[1])
+    inverse = np.linalg.inv(covariance)
+    nearest = (cdist(queries, means, "mahalanobis", VI=inverse) ** 2).min(1)
+    if not relative:
+        return nearest
+    between = np.cov(means[places].T, bias=True)  # each row at the mean of its class
+    inverse = np.linalg.inv(covariance + between)
+    return nearest - cdist(queries, x.mean(0)[None], "mahalanobis", VI=inverse)[:, 0] ** 2
 
 
 @pytest.mark.parametrize("relative", [False, True])
@@ -54,6 +56,19 @@ def test_mahalanobis_agrees_with_numpy(
     distance = Mahalanobis.fit(x, y + 5, shrinkage=shrinkage, relative=relative)
     expected = mahalanobis_by_numpy(x.numpy(), y.numpy(), queries.numpy(), shrinkage, relative)
     np.testing.assert_allclose(distance(queries), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_relative_distance_never_falls_far_away() -> None:
+    """Most features hardly vary: shrunk by itself, the background would be the narrower one."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(120) % 2
+    x = torch.randn(120, 40, generator=generator, dtype=torch.float64)
+    x = x / torch.arange(1, 41) + 30.0 * y[:, None] * torch.eye(40)[0]
+    distance = Mahalanobis.fit(x, y, relative=True)
+    alone = Mahalanobis.fit(x, torch.zeros_like(y))  # one Gaussian with a shrinkage of its own
+    far = x.mean(0) + 100.0 * torch.eye(40, dtype=x.dtype)
+    assert float((Mahalanobis.fit(x, y)(far) - alone(far)).min()) < -1e4
+    assert float(distance(far).min()) > -10.0  # 0 far away in directions that all classes share
 
 
 @pytest.mark.parametrize("rows", [20, 60, 61])

@@ -43,7 +43,10 @@ class Mahalanobis:
     ``M(x) = min_c (x − μ_c)ᵀ Σ⁻¹ (x − μ_c)`` with one covariance Σ for all classes (Lee et al.,
     2018, Equation 2, whose confidence is −M). With ``relative=True`` the distance to a single
     Gaussian around all features is taken off, ``min_c M_c(x) − M_0(x)`` (Ren et al., 2021), which
-    removes what every class has in common and is better for near OOD data.
+    removes what every class has in common and is better for near OOD data. The covariance of that
+    Gaussian is Σ plus that of the class means: without shrinkage the covariance of all features,
+    and with it never smaller than Σ. Shrunk by itself it can be, and then inputs that are far away
+    in a direction of little variance have *low* scores.
 
     Made by :meth:`fit`. Called with features ``[rows, features]``, gives ``[rows]``; higher means
     more out of distribution. ``means`` is ``[classes, features]``; ``factor`` the lower Cholesky
@@ -90,10 +93,11 @@ class Mahalanobis:
         factor, used = _shrunk_factor(features, means, index, shrinkage)
         if not relative:
             return cls(means, factor, used)
-        everything = torch.zeros_like(index)
-        mean = _class_means(features, everything, 1)
-        background, _ = _shrunk_factor(features, mean, everything, shrinkage)
-        return cls(means, factor, used, mean[0], background)
+        share = index.bincount(minlength=len(labels)).to(means)[:, None] / len(index)
+        mean = (share * means).sum(0)
+        between = share.sqrt() * (means - mean)
+        covariance = factor @ factor.T + between.T @ between  # Σ_0 = Σ + Σ_c (n_c / n) δ_c δ_cᵀ
+        return cls(means, factor, used, mean, torch.linalg.cholesky(covariance))
 
     @property
     def relative(self) -> bool:
