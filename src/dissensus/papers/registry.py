@@ -6,6 +6,7 @@ from dissensus.papers.adp import (
     jsd,
     members,
     overhead,
+    resnet20,
     theory,
     white_box,
 )
@@ -71,6 +72,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "adp/errors": members.ERRORS,
     "adp/features": members.FEATURES,
     "adp/overhead": overhead.EXPERIMENT,
+    "adp/resnet20": resnet20.RESNET20_RUNS,
     "adp/white-box": white_box.WHITE_BOX,
     "adp/adversarial-training": adp_variants.ADVERSARIAL_TRAINING,
     "adp/transfer": adversarial_examples.TRANSFER,

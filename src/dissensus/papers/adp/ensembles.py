@@ -6,8 +6,9 @@ that tables and figures need is measured at once, so that no experiment trains i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,13 +17,13 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import ADP, Independent, Objective, target_probability
 from dissensus.papers import cells as shared
-from dissensus.papers.adp import measurements
+from dissensus.papers.adp import measurements, regime
 from dissensus.papers.adp.settings import DATA_SETTINGS
 from dissensus.papers.base import Cell, Record, Study
 from dissensus.papers.cells import SEEDS_OPTION, ImageData, load_images, make_cell, seeds_of
 from dissensus.papers.comparisons import Runs
 from dissensus.robustness import AdversarialBatches
-from dissensus.training import fit
+from dissensus.training import History, fit
 
 __all__ = [
     "ADP_RUNS",
@@ -40,6 +41,8 @@ __all__ = [
     "run",
     "runs_of",
     "smoothed_labels",
+    "test_images",
+    "train",
     "train_ensemble",
 ]
 
@@ -110,21 +113,39 @@ def smoothed_labels(labels: Tensor, members: int, classes: int) -> Tensor:
 
 def train_ensemble(cell: Cell, data: ImageData) -> Ensemble:
     """The contender that ``cell`` names, trained on ``data`` as the cell says."""
+    return train(cell, data)[0]
+
+
+def train(
+    cell: Cell, data: ImageData, folder: Path | None = None, callbacks: Sequence[Any] = ()
+) -> tuple[Ensemble, History]:
+    """As :func:`train_ensemble`, with the history; with a ``folder`` it goes on from there."""
     contender = CONTENDERS[cell["contender"]]
     members = contender.members or cell["members"]
-    ens = shared.new_ensemble(cell, data, members=members, execution=cell["execution"])
+    changes: dict[str, Any] = {}
+    if "kernel_decay" in cell:  # the regime of the authors' code
+        make = regime.make_member(cell, data)
+        ens = Ensemble(make, members, cell["seed"], execution=cell["execution"])
+        ens = ens.to("cuda") if torch.cuda.is_available() else ens
+        changes = {"optimizer": regime.optimizer_of(cell), "select_by": "last"}
+    else:
+        ens = shared.new_ensemble(cell, data, members=members, execution=cell["execution"])
     x, y = data.train
     if contender.smoothed:
         y = smoothed_labels(y, members, data.outputs)
-    fit(
+    history = fit(
         ens,
         (x, y),
         objective_of(contender, cell),
+        val=data.val,
         augment=_augmentation(contender, cell, ens),
+        callbacks=callbacks,
+        out=folder,
+        resume=folder is not None and folder.exists(),
         progress=False,
-        recipe=shared.recipe(cell),
+        recipe=shared.recipe(cell, **changes),
     )
-    return ens
+    return ens, history
 
 
 def objective_of(contender: Contender, cell: Cell) -> Objective:
@@ -137,6 +158,8 @@ def objective_of(contender: Contender, cell: Cell) -> Objective:
 
 def _augmentation(contender: Contender, cell: Cell, ens: Ensemble) -> Callable[..., Any] | None:
     augment = shared.augmentation(cell)
+    if augment is not None:
+        augment = regime.channels_last(augment)
     if contender.adversarial is None:
         return augment
     attack = {"fgsm": "fgsm", "pgd": cell["trained_on"]}[contender.adversarial]
@@ -205,12 +228,16 @@ def run(cell: Cell) -> dict[str, Any]:
     return measure(train_ensemble(cell, data), cell, data)
 
 
-def measure(ens: Ensemble, cell: Cell, data: ImageData) -> dict[str, Any]:
-    """The measurements that tables and figures read, as far as the cell asks for them."""
-    # The seed shuffles the test images, so that the first of them are no easier kind.
+def test_images(cell: Cell, data: ImageData) -> tuple[Tensor, Tensor]:
+    """The test images, shuffled by the seed, so that the first of them are no easier kind."""
     x, y = data.test
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(cell["seed"]))
-    x, y = x[order], y[order]
+    return x[order], y[order]
+
+
+def measure(ens: Ensemble, cell: Cell, data: ImageData) -> dict[str, Any]:
+    """The measurements that tables and figures read, as far as the cell asks for them."""
+    x, y = test_images(cell, data)
     result: dict[str, Any] = {
         "parameters": sum(p.numel() for p in ens.member(0).parameters()),
         "clean": measurements.errors(ens, (x, y)),

@@ -1,0 +1,88 @@
+"""Regime of the adp authors' code: the network, the decay and the run folder of long trainings.
+
+What the text of the paper leaves open is as in the authors' code: the mean image is subtracted and
+nothing is divided, shortcuts that change the size are 1 × 1 projections, and only the kernels of
+convolutions decay. Keras' penalty ``1e-4 Σ w²`` has the gradient ``2e-4 w``, torch's weight decay
+``λ`` has ``λ w``: hence ``kernel_decay`` is 2e-4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from dissensus.data.dataset import cache_folder
+from dissensus.models import make_factory
+from dissensus.papers.base import Cell
+from dissensus.papers.cells import ImageData
+from dissensus.training import Optimizer
+
+__all__ = [
+    "SubtractMean",
+    "channels_last",
+    "decay_kernels",
+    "make_member",
+    "optimizer_of",
+    "work_folder",
+]
+
+
+class SubtractMean(nn.Module):
+    """``x − mean`` with a mean for each pixel and channel, as the first layer of a member.
+
+    >>> SubtractMean(torch.full((1, 2, 2), 0.25))(torch.ones(1, 1, 2, 2)).flatten().tolist()
+    [0.75, 0.75, 0.75, 0.75]
+    """
+
+    mean: Tensor
+
+    def __init__(self, mean: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x`` ``[batch, channels, height, width]`` without the mean image."""
+        return x - self.mean
+
+
+def make_member(cell: Cell, data: ImageData) -> Callable[[], nn.Module]:
+    """A function that makes the cell's network behind the mean image of the training data."""
+    make = make_factory(cell["model"], data.input_shape, data.outputs, **cell["model_options"])
+    mean = data.train[0].mean(0)
+    return lambda: nn.Sequential(SubtractMean(mean), make())
+
+
+def decay_kernels(
+    parameters: list[Tensor], *, lr: float, weight_decay: float
+) -> torch.optim.Optimizer:
+    """Adam whose weight decay is for the kernels of convolutions alone, ``[out, in, h, w]``."""
+    kernels = [parameter for parameter in parameters if parameter.ndim == 4]
+    rest = [parameter for parameter in parameters if parameter.ndim != 4]
+    groups = [{"params": kernels, "weight_decay": weight_decay}, {"params": rest}]
+    return torch.optim.Adam([group for group in groups if group["params"]], lr=lr, fused=True)
+
+
+def optimizer_of(cell: Cell) -> Callable[[list[Tensor]], torch.optim.Optimizer]:
+    """The cell's Adam with its ``kernel_decay``."""
+    lr = Optimizer.parse(cell["optimizer"]).lr
+    return partial(decay_kernels, lr=lr, weight_decay=cell["kernel_decay"])
+
+
+def channels_last(augment: Callable[[Tensor, Generator], Tensor]) -> Any:
+    """``augment`` with pixels before channels in memory, which convolutions on a CPU want."""
+
+    def change(x: Tensor, generator: Generator) -> Tensor:
+        return augment(x, generator).contiguous(memory_format=torch.channels_last)
+
+    return change
+
+
+def work_folder(cell: Cell) -> Path:
+    """Where the training of ``cell`` goes on after an interruption: in the user's cache."""
+    kind = f"{cell['data']}-{cell['epochs']}-epochs"
+    return cache_folder() / "reproduce" / "adp" / kind / cell["name"]
