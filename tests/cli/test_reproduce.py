@@ -54,7 +54,7 @@ def test_a_run_leaves_page_figures_and_records(
     names = ["collusion/gat", "gradients"]
     answer = dissensus("reproduce", *names, *FEW, "--out", tmp_path)
     assert answer.status == 0, answer.err
-    assert "does not hold" in answer.out
+    assert "contradicted" in answer.out
     assert "Theorem D.1, Eq. 8" in answer.out
     assert str(tmp_path / "collusion.md") in answer.out
     assert "collusion/gat: 4 of 4 cells done" in answer.err

@@ -79,7 +79,8 @@ def planted(study: Any, *, as_published: bool) -> list[dict[str, Any]]:
 def result(cell: dict[str, Any], strength: float) -> dict[str, Any]:
     """Everything that a cell asks for; all attacks leave the planted strength."""
     found: dict[str, Any] = {
-        "clean": {"error": 0.1 - 0.05 * strength, "member_errors": [0.1 + 0.05 * strength] * 3},
+        # Few errors, as only networks near the paper's accuracy can test its claims.
+        "clean": {"error": 0.005 - 0.002 * strength, "member_errors": [0.006 + strength / 500] * 3},
         "histogram": {
             "counts": [0] * (len(EDGES) - 2) + [100],
             "quartiles": [-9.0, -8.0 + 4 * strength + cell.get("temperature", 1.0), -1.0],
@@ -111,7 +112,7 @@ def result(cell: dict[str, Any], strength: float) -> dict[str, Any]:
             for mode, value in matrices.items()
         }
     if cell["detection"]:
-        scores = {"entropy": 0.45, "ensemble_diversity": 0.1 + 0.9 * strength}
+        scores = {"entropy": 0.45, "ensemble_diversity": 0.05 + 0.9 * strength}
         found["detection"] = {
             attack: {"auroc": scores, "roc": GRID.tolist()}
             for attack in ("fgsm", "bim", "pgd", "mim", "disguised")
@@ -161,7 +162,7 @@ NAMED = pytest.mark.parametrize(
 def test_a_claim_holds_where_its_effect_is_planted_and_fails_where_the_opposite_is(
     experiment: Any, claim: Any
 ) -> None:
-    for as_published, verdict in ((True, "holds"), (False, "does not hold")):
+    for as_published, verdict in ((True, "holds"), (False, "contradicted")):
         finding = claim.check(planted(experiment.study, as_published=as_published))
         assert finding.verdict == verdict, finding.measured
 
@@ -204,13 +205,13 @@ def test_a_gain_under_weak_attacks_alone_is_called_overstated() -> None:
         claim = claim_of(white_box.WHITE_BOX, words)
         # The same images are compared: of 200, the strong attacks saw the first 40.
         assert claim.check(changed(0.04, -0.2)).verdict == "holds"
-        assert claim.check(changed(0.04, 0.8)).verdict == "does not hold"
+        assert claim.check(changed(0.04, 0.8)).verdict == "contradicted"
 
 
 def test_what_withstands_attacks() -> None:
     claim = claim_of(white_box.WHITE_BOX, "withstands")
     assert claim.check(changed(0.5, 0.7)).verdict == "holds"
-    assert claim.check(changed(0.5, 0.0)).verdict == "does not hold"
+    assert claim.check(changed(0.5, 0.0)).verdict == "contradicted"
 
 
 @pytest.mark.parametrize(
@@ -222,14 +223,14 @@ def test_signs_of_masked_gradients_are_told(key: str, value: float) -> None:
     assert claim.check(records).verdict == "holds"
     found = records[0]["result"]
     (found if key == "at_half" else found["standard"][0])[key] = value
-    assert claim.check(records).verdict == "does not hold"
+    assert claim.check(records).verdict == "contradicted"
 
 
 def test_data_that_were_not_run_decide_nothing() -> None:
     records = planted(white_box.WHITE_BOX.study, as_published=True)
     for claim in white_box.WHITE_BOX.claims:
         if claim.text.startswith("CIFAR-100:"):
-            assert claim.check(records).verdict == "cannot be tested at this scale"
+            assert claim.check(records).verdict == "not tested at this scale"
     printed = claim_of(white_box.WHITE_BOX, "CIFAR-100: under FGSM").check(records).published
     assert printed == "17.6 → 23.0"  # the means of Table 3
 
@@ -240,7 +241,7 @@ def test_square_stronger_than_gradients_is_told() -> None:
     for record in records:
         for entry in record["result"].get("standard", ()):
             entry["left"][list(entry["left"])[-1]] = 0
-    assert claim.check(records).verdict == "does not hold"
+    assert claim.check(records).verdict == "contradicted"
 
 
 def test_temperature_claims_compare_the_highest_with_one() -> None:
@@ -255,7 +256,7 @@ def test_temperature_claims_compare_the_highest_with_one() -> None:
             for one in records
             if one["cell"]["contender"] == "adp"
         ]
-        assert claim.check(swapped).verdict == "does not hold"
+        assert claim.check(swapped).verdict == "contradicted"
 
 
 def test_one_seed_decides_nothing() -> None:
@@ -265,7 +266,7 @@ def test_one_seed_decides_nothing() -> None:
         if record["cell"]["seed"] == 0
     ]
     finding = claim_of(white_box.WHITE_BOX, "Fashion-MNIST: under FGSM").check(records)
-    assert finding.verdict == "cannot be tested at this scale"
+    assert finding.verdict == "not tested at this scale"
 
 
 def test_the_top_of_the_page_says_what_was_measured() -> None:
@@ -334,7 +335,7 @@ def test_other_minima_refute_them(
         for record in theory_records
     ]
     claim = theory.EXPERIMENT.claims[place]
-    assert claim.check(spoilt).verdict == "does not hold"
+    assert claim.check(spoilt).verdict == "contradicted"
 
 
 def test_jensen_shannon_has_no_solution_inside() -> None:
@@ -342,11 +343,11 @@ def test_jensen_shannon_has_no_solution_inside() -> None:
     assert [claim.check(records).verdict for claim in jsd.EXPERIMENT.claims][:2] == ["holds"] * 2
     assert draw(jsd.EXPERIMENT.draw(records)).axes
     inside = [{**one, "result": {**one["result"], "smallest": 0.01}} for one in records]
-    assert jsd.EXPERIMENT.claims[0].check(inside).verdict == "does not hold"
+    assert jsd.EXPERIMENT.claims[0].check(inside).verdict == "contradicted"
     right = [{**one, "result": {**one["result"], "wrong_members": 0}} for one in records]
-    assert jsd.EXPERIMENT.claims[1].check(right).verdict == "does not hold"
+    assert jsd.EXPERIMENT.claims[1].check(right).verdict == "contradicted"
     torn = [{**one, "result": {**one["result"], "label": [0.2, 1.0]}} for one in records]
-    assert jsd.EXPERIMENT.claims[2].check(torn).verdict == "does not hold"
+    assert jsd.EXPERIMENT.claims[2].check(torn).verdict == "contradicted"
 
 
 def timed(ratio: float) -> list[dict[str, Any]]:
@@ -370,8 +371,8 @@ def test_overhead() -> None:
     five_, twenty, ten = overhead.EXPERIMENT.claims
     for claim in (five_, twenty):
         assert claim.check(timed(1.1)).verdict == "holds"
-        assert claim.check(timed(1.3)).verdict == "does not hold"
-    assert ten.check(timed(1.1)).verdict == "does not hold"
+        assert claim.check(timed(1.3)).verdict == "contradicted"
+    assert ten.check(timed(1.1)).verdict == "contradicted"
     assert "204 → 227 s an epoch, +11%" in str(five_.check(timed(1.1)).published)
     header, rows = overhead.EXPERIMENT.table(timed(1.1))
     assert [len(row) for row in rows] == [len(header)] * 2
@@ -407,8 +408,10 @@ def test_intervals_over_seeds_decide_and_those_over_images_are_told() -> None:
     assert "+100.0 [100.0, 100.0] points over 2 runs" in sure.measured
     assert "over their 100 images [100.0, 100.0]" in sure.measured
     torn = compare_images({0: one, 1: none}, {0: none, 1: one}, ("a", "b"), "accuracy")
-    assert torn.verdict == "does not hold"
-    assert compare_images({0: one}, {1: one}, ("a", "b"), "x").verdict.startswith("cannot")
+    assert torn.verdict == "undecided"
+    assert compare_images({0: one}, {1: one}, ("a", "b"), "x").verdict.startswith("not tested")
+    full = {0: one, 1: one}
+    assert compare_images(full, full, ("a", "b"), "x").verdict.startswith("not tested")
     values = np.array([0.0, 1.0, 1.0, -1.0])
     half = 1.96 * values.std(ddof=1) / 2
     found = images_interval([values[:1], values[1:]])
@@ -423,3 +426,18 @@ def test_standard_eps_comes_from_the_first_record_that_has_it() -> None:
     has = {"result": {"standard": [{"eps": 0.2}, {"eps": 0.1}]}}
     assert standard_eps([{"result": {}}, has]) == [0.1, 0.2]
     assert standard_eps([{"result": {}}]) == []
+
+
+def test_weak_networks_cannot_test_the_papers_claims() -> None:
+    records = planted(white_box.WHITE_BOX.study, as_published=True)
+    claim = next(one for one in white_box.WHITE_BOX.claims if one.text.startswith("MNIST: under"))
+    for record in records:
+        if record["cell"]["data"] == "mnist":
+            record["result"]["clean"]["error"] = 0.0065  # more than twice the published 0.32 %
+    finding = claim.check(records)
+    assert finding.verdict == "not tested at this scale"
+    assert "where the baseline's error is 0.7%, not 0.32%" in finding.measured
+    assert "difference" in finding.measured
+    both = claim_of(white_box.WHITE_BOX, "The entropy alone helps").check(records)
+    assert both.verdict == "holds"
+    assert "not tested on MNIST" in both.measured

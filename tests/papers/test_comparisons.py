@@ -20,7 +20,7 @@ from dissensus.papers.comparisons import (
 )
 from dissensus.papers.statistics import mean_interval
 
-CANNOT = "cannot be tested at this scale"
+CANNOT = "not tested at this scale"
 ERROR = Quantity("error", at("test", "error"))
 JOINT, INDEPENDENT = Runs("joint", {"beta": 1.0}), Runs("independent", {"beta": 0.0})
 
@@ -88,7 +88,7 @@ def test_a_table_has_a_row_for_each_label_and_a_column_for_each_quantity() -> No
 
 
 @pytest.mark.parametrize(
-    ("gain", "verdict"), [(0.5, "holds"), (-0.5, "does not hold"), (-0.01, "does not hold")]
+    ("gain", "verdict"), [(0.5, "holds"), (-0.5, "contradicted"), (-0.01, "undecided")]
 )
 def test_larger_follows_the_interval(gain: float, verdict: str) -> None:
     finding = Larger(ERROR, JOINT, INDEPENDENT, published="1 and 2")(runs(gain))
@@ -103,7 +103,7 @@ def test_larger_must_hold_in_every_group_with_runs_of_both() -> None:
     finding = check(runs(0.5) + alone)
     assert finding.verdict == "holds"
     assert finding.measured.startswith("digits: error")
-    assert check(runs(0.5) + runs(-0.5, "cifar10")).verdict == "does not hold"
+    assert check(runs(0.5) + runs(-0.5, "cifar10")).verdict == "contradicted"
     assert check(alone).verdict == CANNOT
     assert check([one for one in runs(0.5) if one["cell"]["seed"] == 0]).verdict == CANNOT
 
@@ -120,21 +120,22 @@ def test_above_zero_names_the_cases_against_it() -> None:
 
     assert check(a=[1.0, 1.1], b=[2.0, 2.1]).verdict == "holds"
     finding = check(a=[1.0, 1.1], b=[-2.0, 2.1])
-    assert finding.verdict == "does not hold"
-    assert finding.measured.endswith("Not above 0 on b")
+    assert finding.verdict == "undecided"
+    assert finding.measured.endswith("Not shown to be above 0 on b")
+    assert check(a=[1.0, 1.1], b=[-2.0, -2.1]).verdict == "contradicted"
     assert check(a=[1.0]).verdict == CANNOT
 
 
 def test_no_pairs_no_verdict() -> None:
     found = compare_values([], [], ("a", "b"), "loss")
-    assert found.verdict == "cannot be tested at this scale"
-    assert all_of({}).verdict == "cannot be tested at this scale"
+    assert found.verdict == "not tested at this scale"
+    assert all_of({}).verdict == "not tested at this scale"
 
 
 def test_one_failure_decides_over_many() -> None:
-    good, bad = Finding("holds", "yes"), Finding("does not hold", "no")
-    unknown = Finding("cannot be tested at this scale", "?")
+    good, bad = Finding("holds", "yes"), Finding("contradicted", "no")
+    unknown = Finding("not tested at this scale", "?")
     assert all_of({"a": good, "b": good}).verdict == "holds"
-    assert all_of({"a": good, "b": unknown}).verdict == "cannot be tested at this scale"
-    assert all_of({"a": unknown, "b": bad}).verdict == "does not hold"
+    assert all_of({"a": good, "b": unknown}).verdict == "not tested at this scale"
+    assert all_of({"a": unknown, "b": bad}).verdict == "contradicted"
     assert all_of({"a": good, "b": bad}).measured == "a: yes; b: no"

@@ -14,8 +14,8 @@ from dissensus.papers.collusion.gradients import printed_gradients, printed_loss
 from dissensus.papers.studies import run_study
 
 EXPECTED = {
-    "gat": {"does not hold": 2, "holds": 9},
-    "gradients": {"does not hold": 2, "holds": 8},
+    "gat": {"contradicted": 2, "holds": 9},
+    "gradients": {"contradicted": 2, "holds": 8},
 }
 
 
@@ -77,7 +77,7 @@ def test_a_planted_deviation_turns_the_verdict_on_gat(
     assert check(records["gat"]).verdict == "holds"
     planted = copy.deepcopy(records["gat"])
     next(r for r in planted if r["name"] == where[0])["result"][where[1]] = value
-    assert check(planted).verdict == "does not hold"
+    assert check(planted).verdict == "contradicted"
 
 
 def test_claims_on_gat_that_fail_would_hold_on_other_records(
@@ -93,7 +93,7 @@ def test_claims_on_gat_that_fail_would_hold_on_other_records(
             record["result"]["detached_with_beta_of_d1_direction"] = 0.0
     for start in ("Smaller ensembles weigh diversity more, for", "Independent training on"):
         check = claim_of(gat.EXPERIMENT, start)
-        assert check(records["gat"]).verdict == "does not hold"
+        assert check(records["gat"]).verdict == "contradicted"
         assert check(planted).verdict == "holds"
 
 
@@ -117,7 +117,7 @@ def test_a_planted_deviation_turns_the_verdict_on_gradients(
     assert check(records["gradients"]).verdict == "holds"
     planted = copy.deepcopy(records["gradients"])
     next(r for r in planted if r["cell"]["kind"] == "draws")["result"][side][key] = value
-    assert check(planted).verdict == "does not hold"
+    assert check(planted).verdict == "contradicted"
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_a_planted_deviation_turns_the_verdict_on_gradients(
         ("Joint training", "joint_slope_at_colluding", 0.1, "holds"),
         ("Joint training", "joint_curvature_beyond_first", 0.1, "holds"),
         ("Mean ERR", "ratio_far", [0.5, 0.6, 0.7, 0.8, 0.9], "holds"),
-        ("Independent training", "independent_slope_at_zero", 0.0, "does not hold"),
-        ("The cross term", "cross_term_printed", 0.0, "does not hold"),
+        ("Independent training", "independent_slope_at_zero", 0.0, "contradicted"),
+        ("The cross term", "cross_term_printed", 0.0, "contradicted"),
     ],
 )
 def test_a_planted_deviation_turns_the_verdict_on_offsets(
@@ -137,7 +137,7 @@ def test_a_planted_deviation_turns_the_verdict_on_offsets(
     assert check(records["gradients"]).verdict == before
     planted = copy.deepcopy(records["gradients"])
     next(r for r in planted if r["name"] == "offsets")["result"][key] = value
-    assert check(planted).verdict == {"holds": "does not hold", "does not hold": "holds"}[before]
+    assert check(planted).verdict == {"holds": "contradicted", "contradicted": "holds"}[before]
 
 
 def test_gradients_worked_by_hand() -> None:

@@ -139,7 +139,7 @@ def test_an_interrupt_keeps_a_partial_record_but_never_instead_of_a_fuller_one(
     assert (len(partial.records), partial.planned) == (2, 5)
     (outcome, _) = outcomes(KNOWN.values(), tmp_path)
     verdicts = [finding.verdict for _, finding in outcome.findings]
-    assert verdicts == ["holds", "cannot be tested at this scale"]
+    assert verdicts == ["holds", "not tested at this scale"]
 
     whole = run_coins(tmp_path)
     for file in cells_folder(tmp_path, "collusion", "coins", "cpu").folder.iterdir():
@@ -180,7 +180,7 @@ def test_what_stands_on_the_page(tmp_path: Path) -> None:
     run_coins(tmp_path)
     known = KNOWN | {"collusion/dice": replace(COINS, name="dice", study=replace(STUDY, name="d"))}
     text = page_text("collusion", outcomes(known.values(), tmp_path), known)
-    assert "Of 4 claims 4 hold, 0 do not hold, and 0 cannot be tested at this scale." in text
+    assert "Of 4 claims 4 hold, 0 are contradicted, 0 are undecided, and 0 are not tested" in text
     assert "Not run yet: `collusion/dice`." in text
     assert "| [`coins`](#coins) | Heads \\| tails | Section 0 | **holds** |" in text
     assert "0.6 \\| 0.4" in text

@@ -79,7 +79,7 @@ NAMED = pytest.mark.parametrize(
 def test_a_claim_holds_where_its_effect_is_planted_and_fails_where_the_opposite_is(
     experiment: Any, claim: Any
 ) -> None:
-    for as_published, verdict in ((True, "holds"), (False, "does not hold")):
+    for as_published, verdict in ((True, "holds"), (False, "contradicted")):
         finding = claim.check(planted(experiment.study, as_published=as_published))
         assert finding.verdict == verdict, finding.measured
 
@@ -123,15 +123,15 @@ def test_joint_must_be_worse_than_each_other_beta() -> None:
         if one["cell"]["beta"] == 0.5:
             one["result"]["test"]["accuracy"] = 0.5 + 0.01 * one["cell"]["seed"]
     found = JointWorst("accuracy")(runs)
-    assert found.verdict == "does not hold"
+    assert found.verdict == "contradicted"
     assert "with β = 0.5" in found.measured
     assert JointWorst("error")(runs).verdict == "holds"
 
 
 def test_joint_alone_decides_nothing() -> None:
     only = [record(1.0, seed, 0.5) for seed in range(3)]
-    assert JointWorst("accuracy")(only).verdict == "cannot be tested at this scale"
-    assert LateDrop()(only).verdict == "cannot be tested at this scale"
+    assert JointWorst("accuracy")(only).verdict == "not tested at this scale"
+    assert LateDrop()(only).verdict == "not tested at this scale"
 
 
 def test_a_late_drop_is_larger_than_an_early_one() -> None:
@@ -140,4 +140,4 @@ def test_a_late_drop_is_larger_than_an_early_one() -> None:
     assert LateDrop()(runs).verdict == "holds"
     levels[0.8] = 0.62
     runs = [record(b, s, a + 0.001 * s * b) for b, a in levels.items() for s in range(3)]
-    assert LateDrop()(runs).verdict == "does not hold"
+    assert LateDrop()(runs).verdict == "contradicted"

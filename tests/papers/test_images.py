@@ -81,7 +81,7 @@ def test_one_seed_cannot_decide(
 ) -> None:
     records = filter_records(smoke_records[experiment.study.name], seed=0)
     for claim in experiment.claims:
-        assert claim.check(records).verdict == "cannot be tested at this scale"
+        assert claim.check(records).verdict == "not tested at this scale"
 
 
 # ---- a cell -------------------------------------------------------------------------------------

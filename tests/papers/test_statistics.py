@@ -1,6 +1,7 @@
 """Intervals against values worked elsewhere, and the rule by which claims are decided."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from dissensus.papers.base import Finding
 from dissensus.papers.statistics import (
     Estimate,
     bootstrap_interval,
+    combine_verdicts,
     judge_larger,
+    judge_within,
     larger_than,
     mean_interval,
     paired_difference,
@@ -64,10 +67,10 @@ def test_runs_that_are_none_are_refused(values: list[float]) -> None:
     ("estimate", "verdict", "words"),
     [
         (Estimate(1.0, 0.1, 1.9, 5), "holds", "larger"),
-        (Estimate(1.0, -0.1, 2.1, 5), "does not hold", "not distinguishable"),
-        (Estimate(0.0, 0.0, 0.0, 5), "does not hold", "not distinguishable"),
-        (Estimate(-1.0, -1.9, -0.1, 5), "does not hold", "smaller"),
-        (Estimate(1.0, -math.inf, math.inf, 1), "cannot be tested at this scale", "one run"),
+        (Estimate(1.0, -0.1, 2.1, 5), "undecided", "undecided"),
+        (Estimate(0.0, 0.0, 0.0, 5), "contradicted", "not larger"),
+        (Estimate(-1.0, -1.9, -0.1, 5), "contradicted", "smaller"),
+        (Estimate(1.0, -math.inf, math.inf, 1), "not tested at this scale", "one run"),
     ],
 )
 def test_the_rule(estimate: Estimate, verdict: str, words: str) -> None:
@@ -76,22 +79,55 @@ def test_the_rule(estimate: Estimate, verdict: str, words: str) -> None:
     assert words in said
 
 
+@pytest.mark.parametrize(
+    ("high", "effect", "verdict"),
+    [(0.4, 1.0, "contradicted"), (0.5, 1.0, "undecided"), (0.4, None, "undecided")],
+)
+def test_half_of_the_published_effect_can_be_ruled_out(
+    high: float, effect: float | None, verdict: str
+) -> None:
+    assert judge_larger(Estimate(0.1, -0.2, high, 3), effect)[0] == verdict
+    assert judge_larger(Estimate(0.1, 0.01, high, 3), effect)[0] == "holds"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(0.1, 0.9, "holds"), (-0.1, 0.9, "undecided"), (1.1, 1.2, "contradicted")],
+)
+def test_a_range_holds_the_interval(low: float, high: float, verdict: str) -> None:
+    estimate = Estimate((low + high) / 2, low, high, 4)
+    assert judge_within(estimate, 0.0, 1.0) == verdict
+    assert judge_within(replace(estimate, runs=1), 0.0, 1.0) == "not tested at this scale"
+
+
+def test_one_case_contradicts_and_all_must_hold() -> None:
+    assert combine_verdicts(["holds", "holds"]) == "holds"
+    assert combine_verdicts(["undecided", "contradicted", "holds"]) == "contradicted"
+    assert combine_verdicts(["holds", "not tested at this scale"]) == "not tested at this scale"
+    assert combine_verdicts(["undecided", "not tested at this scale"]) == "undecided"
+    assert combine_verdicts([]) == "not tested at this scale"
+
+
+def test_the_smallest_effect_is_half_the_interval() -> None:
+    finding = larger_than([2.0, 2.2, 2.1], [1.0, 1.1, 1.2], ("a", "b"), "gap", form="{:.3f}")
+    assert finding.smallest == f"{paired_difference([2.0, 2.2, 2.1], [1.0, 1.1, 1.2]).smallest:.3f}"
+    assert larger_than([2.0], [1.0], ("a", "b"), "gap").smallest == ""
+
+
 def test_the_finding_flips_with_the_data() -> None:
     joint, independent = [2.0, 2.2, 2.1], [1.0, 1.1, 1.2]
     names = ("joint", "independent")
     assert larger_than(joint, independent, names, "gap").verdict == "holds"
     turned = larger_than(independent, joint, names, "gap", published="about 1")
-    assert turned.verdict == "does not hold"
+    assert turned.verdict == "contradicted"
     assert turned.measured.endswith("over 3 runs: smaller")
     assert turned.published == "about 1"
-    assert larger_than([2.0], [1.0], names, "gap").verdict == "cannot be tested at this scale"
+    assert larger_than([2.0], [1.0], names, "gap").verdict == "not tested at this scale"
     assert "over 1 run:" in larger_than([2.0], [1.0], names, "gap").measured
     assert larger_than(joint, 1.0, names, "ratio").verdict == "holds"
-    assert larger_than([0.9, 1.1, 1.0], 1.0, names, "ratio").measured.endswith(
-        "not distinguishable"
-    )
+    assert larger_than([0.9, 1.1, 1.0], 1.0, names, "ratio").measured.endswith("undecided")
 
 
-def test_a_verdict_is_one_of_three() -> None:
-    with pytest.raises(ValueError, match="a verdict must be one of holds, does not hold"):
+def test_a_verdict_is_one_of_four() -> None:
+    with pytest.raises(ValueError, match="a verdict must be one of holds, contradicted"):
         Finding("maybe", "who knows")  # type: ignore[arg-type]

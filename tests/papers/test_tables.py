@@ -55,15 +55,15 @@ def test_claims_hold_where_collusion_is_planted(claim: Any) -> None:
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.text[:40])
 def test_claims_about_collusion_fail_without_it(claim: Any) -> None:
     harmless = claim.text.startswith(("On Facebook", "It hardly matters elsewhere"))
-    expected = "holds" if harmless else "does not hold"
-    assert claim.check(planted(colluding=False)).verdict == expected
+    verdict = claim.check(planted(colluding=False)).verdict
+    assert verdict in (("holds",) if harmless else ("contradicted", "undecided"))
 
 
 def test_one_table_that_differs_is_named() -> None:
     flat = planted(colluding=False, names=("abalone",))
     finding = signs.EXPLOSION.claims[0].check(planted(colluding=True, names=("weather",)) + flat)
-    assert finding.verdict == "does not hold"
-    assert "Not above 0 on abalone" in finding.measured
+    assert finding.verdict == "undecided"
+    assert "Not shown to be above 0 on abalone" in finding.measured
 
 
 def test_harm_is_seen() -> None:
@@ -72,8 +72,8 @@ def test_harm_is_seen() -> None:
         for figures in record["result"]["betas"]:
             figures["test"]["ensemble_error"] *= 1 + figures["beta"]
             figures["without"][2][3] += 1
-    assert signs.EXPLOSION.claims[4].check(worse).verdict == "does not hold"
-    assert signs.CODEPENDENCE.claims[1].check(worse).verdict == "does not hold"
+    assert signs.EXPLOSION.claims[4].check(worse).verdict == "contradicted"
+    assert signs.CODEPENDENCE.claims[1].check(worse).verdict == "contradicted"
 
 
 def test_the_search_may_matter() -> None:
@@ -81,8 +81,8 @@ def test_the_search_may_matter() -> None:
     for record in flat:
         record["cell"]["search_beta"] = 1.0
     finding = signs.SEARCH_BETA.claims[0].check(planted(colluding=True) + flat)
-    assert finding.verdict == "does not hold"
-    assert "Not above 0 on facebook searched at 1" in finding.measured
+    assert finding.verdict == "undecided"
+    assert "Not shown to be above 0 on facebook searched at 1" in finding.measured
 
 
 def test_the_protocol_is_appendix_b() -> None:

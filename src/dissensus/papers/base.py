@@ -40,9 +40,10 @@ __all__ = [
 Record = dict[str, Any]
 #: The header of a table and its rows.
 Table = tuple[list[str], list[list[str]]]
-Verdict = Literal["holds", "does not hold", "cannot be tested at this scale"]
+#: The rule by which runs decide among them is that of :mod:`dissensus.papers.statistics`.
+Verdict = Literal["holds", "contradicted", "undecided", "not tested at this scale"]
 
-CANNOT: Verdict = "cannot be tested at this scale"
+CANNOT: Verdict = "not tested at this scale"
 
 #: ``smoke``: seconds, for tests; ``cpu``: two cores, real data; ``paper``: the paper's own sizes.
 SCALES = ("smoke", "cpu", "paper")
@@ -82,11 +83,16 @@ class Study:
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer of a check: a verdict, a sentence with numbers, and what the paper prints."""
+    """The answer of a check: a verdict, a sentence with numbers, and what the paper prints.
+
+    ``smallest`` is the smallest effect that the runs could show, half the width of the interval;
+    it is empty where nothing is estimated, as for an identity.
+    """
 
     verdict: Verdict
     measured: str
     published: str | None = None
+    smallest: str = ""
 
     def __post_init__(self) -> None:
         if self.verdict not in get_args(Verdict):

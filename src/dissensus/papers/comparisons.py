@@ -3,8 +3,7 @@
 A claim is an entry: its sentence, where the paper makes it, and a check built from the data classes
 here. A :class:`Quantity` says which number of a record counts and :class:`Runs` which records; a
 check says what has to be larger than what. All verdicts follow the rule of
-:mod:`dissensus.papers.statistics`: the 95 % interval of the mean paired difference over runs that
-share seed and data must lie on the claimed side of 0.
+:mod:`dissensus.papers.statistics`.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import numpy as np
 from dissensus.papers.base import CANNOT, Finding, Record, Table, Verdict
 from dissensus.papers.statistics import (
     Estimate,
+    combine_verdicts,
     judge_larger,
     larger_than,
     mean_interval,
@@ -49,6 +49,7 @@ __all__ = [
     "interval_text",
     "pair_values",
     "quantity_table",
+    "smallest_of",
 ]
 
 Key = TypeVar("Key")
@@ -73,8 +74,8 @@ DATA_TITLES = {
 
 
 def decide(holds: bool, measured: str, published: str | None = None) -> Finding:
-    """A finding from a condition."""
-    return Finding("holds" if holds else "does not hold", measured, published)
+    """A finding from a condition on exact values; estimates have intervals to be judged by."""
+    return Finding("holds" if holds else "contradicted", measured, published)
 
 
 # ---- reading records ----------------------------------------------------------------------------
@@ -236,28 +237,44 @@ def compare_values(
     quantity: str,
     form: str = "{:.3f}",
     published: str | None = None,
+    effect: float | None = None,
 ) -> Finding:
     """Whether ``quantity`` is larger in the first runs than in the second, pair by pair."""
     if not left:
         return Finding(CANNOT, f"{quantity}: no runs of both kinds", published)
     return larger_than(
-        left, right, names, quantity, form=form, published=published, count_runs=False
+        left,
+        right,
+        names,
+        quantity,
+        form=form,
+        published=published,
+        count_runs=False,
+        effect=effect,
     )
 
 
 def all_of(findings: Mapping[str, Finding], published: str | None = None) -> Finding:
-    """One finding from several: it holds where each holds; the sentences stand side by side."""
-    verdicts = {finding.verdict for finding in findings.values()}
-    verdict: Verdict = "holds"
-    if not findings or CANNOT in verdicts:
-        verdict = CANNOT
-    if "does not hold" in verdicts:
-        verdict = "does not hold"
+    """One finding from several cases (``combine_verdicts``); their sentences stand side by side."""
     sentence = "; ".join(
         f"{name}: {finding.measured}" if name else finding.measured
         for name, finding in findings.items()
     )
-    return Finding(verdict, sentence or "no such runs are part of this scale", published)
+    return Finding(
+        combine_verdicts(finding.verdict for finding in findings.values()),
+        sentence or "no such runs are part of this scale",
+        published,
+        smallest_of({name: finding.smallest for name, finding in findings.items()}),
+    )
+
+
+def smallest_of(cases: Mapping[str, str]) -> str:
+    """The smallest effects that the runs of each case could show, in one text.
+
+    >>> smallest_of({"MNIST": "0.2", "digits": "0.3", "CIFAR-10": ""})
+    'MNIST 0.2; digits 0.3'
+    """
+    return "; ".join(f"{name} {text}".strip() for name, text in cases.items() if text)
 
 
 # ---- checks -------------------------------------------------------------------------------------
@@ -272,7 +289,7 @@ class Larger:
     """Checks that ``quantity`` is larger in the ``first`` runs than in the ``second``.
 
     In every group of ``groups`` that has runs of both. ``against`` is the quantity of the second
-    runs where it is another one.
+    runs where it is another one; ``effects`` are the published differences, by group.
     """
 
     quantity: Quantity
@@ -281,6 +298,7 @@ class Larger:
     groups: Groups = _whole
     published: str | None = None
     against: Quantity | None = None
+    effects: Mapping[str, float] = field(default_factory=dict)
 
     def __call__(self, records: list[Record]) -> Finding:
         findings = {}
@@ -292,7 +310,12 @@ class Larger:
             )
             if left:
                 findings[group] = compare_values(
-                    left, right, names, self.quantity.name, self.quantity.form
+                    left,
+                    right,
+                    names,
+                    self.quantity.name,
+                    self.quantity.form,
+                    effect=self.effects.get(group),
                 )
         return all_of(findings, self.published)
 
@@ -313,26 +336,31 @@ class LargerInAll:
 
     def __call__(self, records: list[Record]) -> Finding:
         signed = self.form.replace(":", ":+", 1)
-        sentences, larger, fewest = [], 0, 2
+        sentences: list[str] = []
+        verdicts: list[Verdict] = []
+        smallest: dict[str, str] = {}
         for case, sides in self.cases(records).items():
             left, right = pair_values(*sides)
             if not left:
                 sentence = f"{self.quantity}: no runs of both kinds on {case}"
                 return Finding(CANNOT, sentence, self.published)
             difference = paired_difference(left, right)
-            fewest = min(fewest, difference.runs)
-            larger += difference.low > self.margin
+            verdicts.append(judge_larger(difference.minus(self.margin))[0])
+            if difference.runs > 1:
+                smallest[case] = self.form.format(difference.smallest)
             means = [self.form.format(float(np.mean(side))) for side in (left, right)]
             sentences.append(f"{case} {means[0]} and {means[1]} ({difference.text(signed)})")
-        if not sentences or fewest < 2:
+        if CANNOT in verdicts or not sentences:
             sentence = f"{self.quantity}: fewer than two runs to compare"
             return Finding(CANNOT, sentence, self.published)
         by = f" by more than {self.form.format(self.margin)}" if self.margin else ""
         sentence = (
             f"{self.quantity}, {self.names[0]} and {self.names[1]}: {'; '.join(sentences)}. "
-            f"Larger{by} on {larger} of {len(sentences)}"
+            f"Larger{by} on {verdicts.count('holds')} of {len(sentences)}, not larger on "
+            f"{verdicts.count('contradicted')}"
         )
-        return decide(larger == len(sentences), sentence, self.published)
+        verdict = combine_verdicts(verdicts)
+        return Finding(verdict, sentence, self.published, smallest_of(smallest))
 
 
 @dataclass(frozen=True)
@@ -357,5 +385,16 @@ class AboveZero:
             return Finding(CANNOT, f"{sentence}: one run", self.published)
         against = [case for case, verdict in verdicts.items() if verdict != "holds"]
         if against:
-            sentence += f". Not above 0 on {', '.join(against)}"
-        return decide(not against, sentence, self.published)
+            sentence += f". Not shown to be above 0 on {', '.join(against)}"
+        return Finding(
+            combine_verdicts(verdicts.values()),
+            sentence,
+            self.published,
+            smallest_of(
+                {
+                    case: self.form.format(estimate.smallest)
+                    for case, estimate in estimates.items()
+                    if estimate.runs > 1
+                }
+            ),
+        )

@@ -5,17 +5,32 @@ Built from the compact records alone; the same records give the same bytes.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from dissensus.files import write_text
 from dissensus.papers.base import CANNOT, PAPERS, Claim, Experiment, Finding, Verdict
+from dissensus.papers.comparisons import data_title
 from dissensus.papers.studies import StudyRecord, read_study, study_path
 from dissensus.plots import save
 
 __all__ = ["Outcome", "outcomes", "page_text", "write_figures", "write_page"]
+
+
+#: How verdicts are reached, for the top of each page.
+RULE = (
+    "Brackets are 95 % intervals over runs. A claim that one thing is larger than another",
+    "**holds** if the interval of the paired difference lies above 0. It is **contradicted** if",
+    "the interval lies below 0, or below half of the effect that the paper prints for the same",
+    "data. It is **undecided** if neither: these runs cannot tell. It is **not tested at this",
+    "scale** if there are no such runs, or one. Several data sets or cases are never averaged: a",
+    "claim holds if it holds in each, and is contradicted if it is in one. The smallest effect",
+    "that runs could show is half the width of their interval.",
+)
 
 
 @dataclass(frozen=True)
@@ -92,9 +107,7 @@ def page_text(paper: str, results: Sequence[Outcome], known: Mapping[str, Experi
         f"Built from the records in `{paper}/*.json` by `dissensus reproduce --report`; nothing on",
         f"this page is written by hand. `dissensus reproduce {paper}` runs it all again.",
         "",
-        "A claim that one thing is larger than another holds if the 95 % interval of the paired",
-        "difference over runs lies above 0; it does not hold if the interval includes 0 (“not",
-        "distinguishable”) or lies below. Brackets are such intervals.",
+        *RULE,
         "",
         *_in_short(own),
         "## All claims",
@@ -126,10 +139,10 @@ def _in_short(results: Sequence[Outcome]) -> list[str]:
 
 def _counts(results: Sequence[Outcome]) -> str:
     verdicts = [finding.verdict for outcome in results for _, finding in outcome.findings]
-    hold, fail, cannot = (verdicts.count(verdict) for verdict in get_args(Verdict))
+    hold, against, open_, untested = (verdicts.count(verdict) for verdict in get_args(Verdict))
     return (
-        f"Of {len(verdicts)} claims {hold} hold, {fail} do not hold, and {cannot} cannot be tested "
-        "at this scale."
+        f"Of {len(verdicts)} claims {hold} hold, {against} are contradicted, {open_} are "
+        f"undecided, and {untested} are not tested at this scale."
     )
 
 
@@ -163,14 +176,22 @@ def _section(outcome: Outcome) -> list[str]:
     setting = experiment.setting.get(record.scale)
     if setting:
         lines += [f"*Setting (`{record.scale}`).* {setting}", ""]
-    lines += [_origin(record), ""]
+    lines += [_origin(record), *_runs(record), ""]
     if record.failed:
         lines += [f"Failed: {name} ({error})." for name, error in record.failed.items()] + [""]
     rows = [
-        [claim.text, claim.where, finding.published or "–", finding.measured, finding.verdict]
+        [
+            claim.text,
+            claim.where,
+            finding.published or "–",
+            finding.measured,
+            finding.smallest or "–",
+            finding.verdict,
+        ]
         for claim, finding in outcome.findings
     ]
-    lines += markdown_table(["claim", "where", "published", "measured", "verdict"], rows)
+    header = ["claim", "where", "published", "measured", "smallest effect it could show"]
+    lines += markdown_table([*header, "verdict"], rows)
     if outcome.drawable:
         alt = f"{experiment.shows}: {experiment.title}".replace("]", "").replace("[", "")
         lines += ["", f"![{alt}]({experiment.paper}/figures/{experiment.name}.svg)"]
@@ -193,6 +214,58 @@ def _origin(record: StudyRecord) -> str:
         f"{record.written[:10]}" if record.written else "",
     ]
     return "; ".join(part for part in parts if part) + "."
+
+
+#: Settings of cells that a page states, and how.
+_STATED = {
+    "train": "{} training images",
+    "val": "{} for validation",
+    "test": "{} test images",
+    "members": "{} members",
+    "epochs": "{} epochs",
+    "batch_size": "batches of {}",
+}
+
+
+def _runs(record: StudyRecord) -> list[str]:
+    """What was run on each data set, as the cells of the record say."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for one in record.records:
+        cell = one["cell"]
+        name = cell.get("data", cell.get("table"))
+        if name and ("seed" in cell or "run" in cell):
+            groups.setdefault(str(name), []).append(cell)
+    sentences = []
+    for name, cells in groups.items():
+        parts = [_seeds(cells)]
+        for key, words in _STATED.items():
+            values = {cell[key] for cell in cells if isinstance(cell.get(key), int)} - {0}
+            if values:
+                parts.append(words.format(_listed(values)))
+            elif all(cell.get(key, 0) is None for cell in cells):
+                parts.append(words.format("all"))
+        sentences.append(f"{data_title(name)}: {', '.join(parts)}")
+    return ["", f"*Runs.* {'; '.join(sentences)}."] if sentences else []
+
+
+def _seeds(cells: Sequence[Mapping[str, Any]]) -> str:
+    """How many seeds each setting has: ``"12 settings with 3 seeds, 2 with 5"``."""
+    settings: dict[str, set[int]] = {}
+    for cell in cells:
+        same = {key: value for key, value in cell.items() if key not in ("name", "seed", "run")}
+        seed = cell.get("seed", cell.get("run"))
+        settings.setdefault(json.dumps(same, sort_keys=True), set()).add(seed)
+    counts = Counter(len(seeds) for seeds in settings.values())
+    parts = [
+        f"{many} setting{'s' if many > 1 else ''} with {seeds} seed{'s' if seeds > 1 else ''}"
+        for seeds, many in sorted(counts.items())
+    ]
+    return " and ".join(parts)
+
+
+def _listed(values: Iterable[int]) -> str:
+    """``"5"``, or ``"5 or 10"``, with separators of thousands."""
+    return " or ".join(f"{value:,}" for value in sorted(values))
 
 
 def _duration(seconds: float) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Catalogue", "Reproduction", "catalogue", "draw_figure", "reproduce", "results_folder"]
 
-_COLORS = {"holds": "green", "does not hold": "red", CANNOT: "yellow"}
+_COLORS = {"holds": "green", "contradicted": "red", "undecided": "yellow", CANNOT: "dim"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Reproduction(Result):
                 "verdict": finding.verdict,
                 "measured": finding.measured,
                 "published": finding.published,
+                "smallest_effect": finding.smallest,
             }
             for outcome in self.outcomes
             for claim, finding in outcome.findings

@@ -4,17 +4,25 @@
 paired difference A − B over runs that share their seed and data split:
 
 * it **holds** if the whole interval lies above 0;
-* it **does not hold** if the interval includes 0 (the sentence then says "not distinguishable") or
-  lies below 0;
-* one run has no interval, so it **cannot be tested at this scale**.
+* it is **contradicted** if no part of the interval lies above 0, or above half of the published
+  effect where the paper prints one: the runs would have shown that much;
+* it is **undecided** otherwise: the interval has 0 in it, and effects worth having too;
+* it is **not tested at this scale** by one run, which has no interval, or by none.
 
-What holds in this sense holds for the runs' distribution of seeds and splits, not for other data.
+A claim about a range ("below 1.25", "the same within 0.01") holds if the interval lies inside of
+it, is contradicted if it lies outside, and is undecided otherwise.
+
+**Several data sets or cases** are never averaged: a claim holds if it holds in each case, is
+contradicted if it is in one, and is undecided otherwise (:func:`combine_verdicts`).
+
+The smallest effect that runs can show is half the width of their interval. What holds in this sense
+holds for the runs' distribution of seeds and splits, not for other data.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +34,9 @@ from dissensus.papers.base import CANNOT, Finding, Verdict
 __all__ = [
     "Estimate",
     "bootstrap_interval",
+    "combine_verdicts",
     "judge_larger",
+    "judge_within",
     "larger_than",
     "mean_interval",
     "paired_difference",
@@ -44,6 +54,15 @@ class Estimate:
 
     def __str__(self) -> str:
         return self.text("{:.4g}")
+
+    @property
+    def smallest(self) -> float:
+        """The smallest effect that the runs could show: half the width of the interval."""
+        return (self.high - self.low) / 2
+
+    def minus(self, margin: float) -> Estimate:
+        """The estimate of what exceeds ``margin``."""
+        return Estimate(self.mean - margin, self.low - margin, self.high - margin, self.runs)
 
     def text(self, form: str) -> str:
         """``"0.52 [0.41, 0.63]"`` with each number in ``form``.
@@ -108,15 +127,49 @@ def _runs(values: ArrayLike) -> NDArray[np.float64]:
 # ---- the rule -----------------------------------------------------------------------------------
 
 
-def judge_larger(difference: Estimate) -> tuple[Verdict, str]:
-    """The verdict on "larger than 0", and the words that go with it; see the rule above."""
+def judge_larger(difference: Estimate, effect: float | None = None) -> tuple[Verdict, str]:
+    """The verdict on "larger than 0", and the words that go with it; see the rule above.
+
+    ``effect`` is the difference that the paper prints, in the same unit.
+
+    >>> judge_larger(Estimate(0.1, -0.2, 0.4, 5), effect=1.0)
+    ('contradicted', 'less than half of the published effect')
+    >>> judge_larger(Estimate(0.1, -0.2, 0.4, 5), effect=0.5)
+    ('undecided', 'undecided')
+    """
     if difference.runs < 2:
         return CANNOT, "one run has no interval"
     if difference.low > 0:
         return "holds", "larger"
-    if difference.high < 0:
-        return "does not hold", "smaller"
-    return "does not hold", "not distinguishable"
+    if difference.high <= 0:
+        return "contradicted", "smaller" if difference.high < 0 else "not larger"
+    if effect is not None and difference.high < effect / 2:
+        return "contradicted", "less than half of the published effect"
+    return "undecided", "undecided"
+
+
+def judge_within(estimate: Estimate, low: float = -math.inf, high: float = math.inf) -> Verdict:
+    """The verdict on "between ``low`` and ``high``"; see the rule above.
+
+    >>> judge_within(Estimate(1.2, 1.1, 1.3, 5), high=1.25)
+    'undecided'
+    """
+    if estimate.runs < 2:
+        return CANNOT
+    if low < estimate.low and estimate.high < high:
+        return "holds"
+    return "contradicted" if estimate.high < low or estimate.low > high else "undecided"
+
+
+def combine_verdicts(verdicts: Iterable[Verdict]) -> Verdict:
+    """The verdict over several cases; see the rule above.
+
+    >>> combine_verdicts(["holds", "undecided"]), combine_verdicts(["holds", "contradicted"])
+    ('undecided', 'contradicted')
+    """
+    given = set(verdicts)
+    order: tuple[Verdict, ...] = ("contradicted", "undecided", CANNOT, "holds")
+    return next((verdict for verdict in order if verdict in given), CANNOT)
 
 
 def larger_than(
@@ -128,11 +181,12 @@ def larger_than(
     form: str = "{:.4g}",
     published: str | None = None,
     count_runs: bool = True,
+    effect: float | None = None,
 ) -> Finding:
     """The finding on "``quantity`` of ``names[0]`` is larger than that of ``names[1]``".
 
     Runs are paired; ``second`` may be one number that ``first`` is compared with. The sentence says
-    how many runs there are unless ``count_runs`` is False.
+    how many runs there are unless ``count_runs`` is False. ``effect`` is the published difference.
 
     >>> finding = larger_than([2.0, 2.1, 2.2], [1.0, 1.2, 1.1], ("joint", "independent"), "gap")
     >>> finding.verdict, finding.measured
@@ -140,9 +194,11 @@ def larger_than(
     """
     other = [second] * len(first) if isinstance(second, int | float) else second
     difference = paired_difference(first, other)
-    verdict, words = judge_larger(difference)
+    verdict, words = judge_larger(difference, effect)
     means = (form.format(float(np.mean(values))) for values in (first, other))
     left, right = (f"{name} {mean}" for name, mean in zip(names, means, strict=True))
     runs = f" over {difference.runs} run" + ("s:" if difference.runs > 1 else ":")
     sentence = f"{quantity}: {left}, {right}, difference {difference.text(form)}"
-    return Finding(verdict, f"{sentence}{runs if count_runs else ','} {words}", published)
+    smallest = form.format(difference.smallest) if difference.runs > 1 else ""
+    sentence = f"{sentence}{runs if count_runs else ','} {words}"
+    return Finding(verdict, sentence, published, smallest)

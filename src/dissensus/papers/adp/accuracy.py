@@ -1,16 +1,16 @@
 """Accuracy under attacks: which images stay right, contenders compared on them, and tables of it.
 
 Contenders are compared in pairs of runs that share seed, data and attacked images, by the rule of
-:mod:`dissensus.papers.statistics`: the interval over seeds decides. Three seeds are few, so each
-sentence also has the interval over the attacked images of all seeds together, which says how sure
-the number is for *these* networks.
+:mod:`dissensus.papers.statistics`: the interval over seeds decides. Seeds are few, so each sentence
+also has the interval over the attacked images of all seeds together, which says how sure the number
+is for *these* networks.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dissensus.papers.adp.ensembles import CONTENDERS
 from dissensus.papers.base import CANNOT, Finding, Record
-from dissensus.papers.comparisons import Runs, data_title, group_by_data
+from dissensus.papers.comparisons import Runs, all_of, group_by_data
 from dissensus.papers.statistics import Estimate, judge_larger, mean_interval
 from dissensus.robustness import parse
 
@@ -190,8 +190,8 @@ def bits_by_seed(records: Iterable[Record], read: Reader) -> dict[int, Bits]:
 class MoreRight:
     """Checks that more images stay right with the ``first`` runs than with the ``second``.
 
-    On the data set ``data``, over its seeds; or on all, over the runs of all of them, so that what
-    differs from one data set to the next widens the interval.
+    On the data set ``data``, or on each one that there is. ``effects`` are the published gains by
+    the title of the data set, as fractions.
     """
 
     first: Runs
@@ -199,19 +199,19 @@ class MoreRight:
     attacks: Attacks
     published: str | None = None
     data: str | None = None
+    effects: Mapping[str, float] = field(default_factory=dict)
 
     def __call__(self, records: list[Record]) -> Finding:
         runs = {}
-        for group in group_by_data(records).values():
-            data = group[0]["cell"]["data"]
-            if self.data in (None, data):
+        for title, group in group_by_data(records).items():
+            if self.data in (None, group[0]["cell"]["data"]):
                 pair = self.first.of(group), self.second.of(group)
                 read = self.attacks.reader(pair[0])
                 sides = [bits_by_seed(side, read) for side in pair] if read is not None else []
                 if sides and all(sides):
-                    runs[data] = (sides[0], sides[1])
+                    runs[title] = (sides[0], sides[1])
         names = (self.first.name, self.second.name)
-        return compare_over_data(runs, names, self.attacks.quantity, self.published)
+        return compare_over_data(runs, names, self.attacks.quantity, self.published, self.effects)
 
 
 def compare_over_data(
@@ -219,21 +219,14 @@ def compare_over_data(
     names: tuple[str, str],
     quantity: str,
     published: str | None = None,
+    effects: Mapping[str, float] | None = None,
 ) -> Finding:
-    """The finding over the runs of all data sets; ``runs`` has both sides for each of them."""
-    sides = [
-        {(data, seed): bits for data, both in runs.items() for seed, bits in both[side].items()}
-        for side in (0, 1)
-    ]
-    finding = compare_images(sides[0], sides[1], names, quantity, published)
-    if len(runs) < 2:
-        return finding
-    parts = []
-    for data, both in runs.items():
-        seeds = set(both[0]) & set(both[1])
-        means = [np.mean([float(side[seed].mean()) for seed in seeds]) for side in both]
-        parts.append(f"{data_title(data)} {means[0]:.1%} and {means[1]:.1%}")
-    return replace(finding, measured=f"{finding.measured}; by data set: {', '.join(parts)}")
+    """The finding over all data sets; ``runs`` has both sides for each of them, by its title."""
+    findings = {
+        title: compare_images(*both, names, quantity, effect=(effects or {}).get(title))
+        for title, both in runs.items()
+    }
+    return all_of(findings, published)
 
 
 def compare_images(
@@ -242,16 +235,23 @@ def compare_images(
     names: tuple[str, str],
     quantity: str,
     published: str | None = None,
+    effect: float | None = None,
 ) -> Finding:
-    """Whether more images stay right in the first runs than in the second, run by run."""
+    """Whether more images stay right in the first runs than in the second, run by run.
+
+    An attack that breaks every image of both sides, or none, tests nothing.
+    """
     seeds = sorted(set(first) & set(second))
     if not seeds:
         return Finding(CANNOT, f"{quantity}: no runs of both kinds", published)
     images = [first[seed] - second[seed] for seed in seeds]
     difference = mean_interval([float(one.mean()) for one in images])
-    verdict, words = judge_larger(difference)
     means = [np.mean([float(side[seed].mean()) for seed in seeds]) for side in (first, second)]
     over = images_interval(images)
+    if means in ([0.0, 0.0], [1.0, 1.0]):
+        sentence = f"{quantity}: {means[0]:.0%} of {over.runs} images on both sides"
+        return Finding(CANNOT, f"{sentence}, so that nothing can be compared", published)
+    verdict, words = judge_larger(difference, effect)
     gain = f"{100 * difference.mean:+.1f}"
     gain += f" {_bounds(difference)} points" if difference.runs > 1 else " points"
     sentence = (
@@ -259,7 +259,8 @@ def compare_images(
         f"{gain} over {difference.runs} runs ({words}); over their {over.runs} images "
         f"{_bounds(over)}"
     )
-    return Finding(verdict, sentence, published)
+    smallest = f"{100 * difference.smallest:.1f} points" if difference.runs > 1 else ""
+    return Finding(verdict, sentence, published, smallest)
 
 
 def images_interval(differences: Sequence[Bits]) -> Estimate:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from dissensus.papers.adp.accuracy import GRADIENT, attack_names
+from dissensus.papers.adp.comparable import paper_experiment
 from dissensus.papers.adp.ensembles import ADP_RUNS, BASELINE, ENSEMBLES, contenders_in, runs_of
 from dissensus.papers.adp.measurements import GRID
 from dissensus.papers.adp.settings import WEAK_PROTOCOL, ensemble_setting
-from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table
+from dissensus.papers.base import CANNOT, Claim, Finding, Record, Table
 from dissensus.papers.comparisons import (
     Larger,
     Quantity,
@@ -165,7 +166,7 @@ _TRANSFER_PROTOCOLS = (
     (("long",), ", under PGD with more steps, which crosses the ball", "strong attack"),
 )
 
-TRANSFER = Experiment(
+TRANSFER = paper_experiment(
     "transfer",
     "adp",
     "Figure 3",
@@ -290,7 +291,7 @@ _DETECTION_PROTOCOLS = (
     ),
 )
 
-DETECTION = Experiment(
+DETECTION = paper_experiment(
     "detection",
     "adp",
     "Figure 4",

@@ -299,15 +299,15 @@ WEAK_PROTOCOL = "the paper's attacks (historical, weak)"
 
 ENSEMBLE_SETTING = {
     "smoke": (
-        "300 digits of scikit-learn, a tiny CNN, 8 epochs, 2 seeds, a few steps of each attack: "
+        "300 digits of scikit-learn, a tiny CNN, 8 epochs, a few steps of each attack: "
         "everything runs, but too small for any claim."
     ),
     "cpu": (
         "MNIST, Fashion-MNIST and CIFAR-10, 4,000 training and 2,000 test images drawn by the "
-        "seed, 3 seeds (5 for the baseline and ADP₂,₀.₅ on MNIST, Fashion-MNIST and digits). "
+        "seed. "
         "Three members of a CNN with two 3 × 3 convolutions of stride 2 (8 and 16 "
-        "channels) and a hidden layer of 64, in place of ResNet-20, whose attacks are out of reach "
-        "of two cores; Adam 2e-3, 15 epochs, batch 64, no augmentation. Scikit-learn's digits "
+        "channels) and a hidden layer of 64, in place of ResNet-20 (see `resnet20`); "
+        "Adam 2e-3, 15 epochs, batch 64, no augmentation. Scikit-learn's digits "
         "beside them (8 × 8 pixels, 1,397 for training, 400 for testing), with a CNN of two "
         "convolutions with max-pools (16 and 32 channels) and 40 epochs: small enough to be learnt "
         "by heart. The paper's attacks on 200 test images per seed (a row each of JSMA, C&W and "
@@ -320,7 +320,7 @@ ENSEMBLE_SETTING = {
     "paper": (
         "MNIST, CIFAR-10 and CIFAR-100 whole, three ResNet-20; Adam 1e-3, 40 epochs on MNIST "
         "(decay after 15 and 30; no augmentation), 180 on CIFAR (after 120 and 160; shifts and "
-        "flips), batch 64; 3 seeds, where the paper has one. The paper's attacks on 1,000 images "
+        "flips), batch 64. The paper's attacks on 1,000 images "
         "(JSMA too, the paper: 100); the standard protocol on 1,000, with 5,000 queries of Square."
     ),
 }

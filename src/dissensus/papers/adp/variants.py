@@ -16,6 +16,7 @@ from dissensus.papers.adp.accuracy import (
     weak,
     worst_case,
 )
+from dissensus.papers.adp.comparable import paper_experiment
 from dissensus.papers.adp.ensembles import (
     ADP_RUNS,
     BASELINE,
@@ -39,7 +40,7 @@ from dissensus.papers.adp.settings import (
     WEAK_PROTOCOL,
     standard,
 )
-from dissensus.papers.base import Cell, Claim, Experiment, Record, Study, Table
+from dissensus.papers.base import Cell, Claim, Record, Study, Table
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
 from dissensus.papers.comparisons import filter_records
 
@@ -71,7 +72,7 @@ _TABLE_4_WEAK = f"Section 4.3, Table 4; {WEAK_PROTOCOL}"
 _TABLE_4_STRONG = "Section 4.3, Table 4; standard protocol"
 _FGSM, _FGSM_ADP, _PGD, _PGD_ADP = map(runs_of, TRAINED)
 
-ADVERSARIAL_TRAINING = Experiment(
+ADVERSARIAL_TRAINING = paper_experiment(
     "adversarial-training",
     "adp",
     "Table 4",
@@ -160,7 +161,7 @@ def five_table(records: list[Record]) -> Table:
 _TABLE_5_WEAK = f"Section 4.6, Table 5; {WEAK_PROTOCOL}"
 _TABLE_5_STRONG = "Section 4.6, Table 5; standard protocol"
 
-FIVE_MEMBERS = Experiment(
+FIVE_MEMBERS = paper_experiment(
     "five-members",
     "adp",
     "Table 5",
@@ -189,16 +190,14 @@ FIVE_MEMBERS = Experiment(
     None,
     five_table,
     {
-        "smoke": (
-            "300 digits of scikit-learn, a tiny CNN, 8 epochs, 2 seeds: too small for any claim."
-        ),
+        "smoke": ("300 digits of scikit-learn, a tiny CNN, 8 epochs: too small for any claim."),
         "cpu": (
             "Scikit-learn's digits in place of CIFAR-10, the CNN and schedule of the other "
-            "ensembles on digits, five members, 3 seeds; the paper's attacks on 200 test images "
+            "ensembles on digits, five members; the paper's attacks on 200 test images "
             f"per seed. {STRONG}; on 40 test images per seed. C&W and EAD of Table 5 were not run."
         ),
         "paper": (
-            "CIFAR-10 whole, five ResNet-20, the paper's schedule and 3 seeds; all attacks of "
+            "CIFAR-10 whole, five ResNet-20, the paper's schedule; all attacks of "
             "Table 5 and the standard protocol on 1,000 images."
         ),
     },

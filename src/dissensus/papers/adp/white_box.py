@@ -27,6 +27,7 @@ from dissensus.papers.adp.accuracy import (
     weak,
     worst_case,
 )
+from dissensus.papers.adp.comparable import paper_experiment
 from dissensus.papers.adp.ensembles import (
     ADP_RUNS,
     BASELINE,
@@ -34,9 +35,9 @@ from dissensus.papers.adp.ensembles import (
     contenders_in,
     runs_of,
 )
-from dissensus.papers.adp.published import TABLE2, gains, published_row
+from dissensus.papers.adp.published import TABLE2, effects, gains, published_row
 from dissensus.papers.adp.settings import ENSEMBLE_SETTING, WEAK_PROTOCOL
-from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table
+from dissensus.papers.base import CANNOT, Claim, Finding, Record, Table
 from dissensus.papers.comparisons import all_of, curve_series, data_title, decide, group_by_data
 from dissensus.plots import Panel, Plot, Series
 
@@ -62,7 +63,7 @@ class Overstated:
 
     def __call__(self, records: list[Record]) -> Finding:
         runs = {}
-        for group in group_by_data(records).values():
+        for title, group in group_by_data(records).items():
             pair = ADP_RUNS.of(group), BASELINE.of(group)
             sizes = standard_eps(pair[0])
             if not sizes:
@@ -72,7 +73,7 @@ class Overstated:
             lenient = [bits_by_seed(rows, read) for rows in pair]
             strict = [bits_by_seed(rows, right_in_worst_case(eps)) for rows in pair]
             if all((*lenient, *strict)):
-                runs[group[0]["cell"]["data"]] = (
+                runs[title] = (
                     _gain(lenient[0], lenient[1], strict[0]),
                     _gain(strict[0], strict[1], strict[0]),
                 )
@@ -244,7 +245,7 @@ def _printed(data: str) -> str | None:
     return f"{np.mean([row[0] for row in rows]):.1f} → {np.mean([row[-1] for row in rows]):.1f}"
 
 
-WHITE_BOX = Experiment(
+WHITE_BOX = paper_experiment(
     "white-box",
     "adp",
     "Tables 2 and 3",
@@ -256,7 +257,9 @@ WHITE_BOX = Experiment(
                 f"{data_title(data)}: under FGSM, BIM, PGD and MIM, ADP₂,₀.₅ is more accurate than "
                 "the baseline",
                 _WEAK,
-                MoreRight(ADP_RUNS, BASELINE, weak(GRADIENT), _printed(data), data),
+                MoreRight(
+                    ADP_RUNS, BASELINE, weak(GRADIENT), _printed(data), data, effects(GRADIENT)
+                ),
             )
             for data in _SETS
         ),
@@ -264,7 +267,13 @@ WHITE_BOX = Experiment(
             Claim(
                 f"Under {title}, ADP₂,₀.₅ is more accurate than the baseline",
                 _WEAK,
-                MoreRight(ADP_RUNS, BASELINE, weak((name,), "slow"), gains(name)),
+                MoreRight(
+                    ADP_RUNS,
+                    BASELINE,
+                    weak((name,), "slow"),
+                    gains(name),
+                    effects=effects((name,)),
+                ),
             )
             for name, title in FAMILIES.items()
             if name not in GRADIENT
@@ -277,6 +286,7 @@ WHITE_BOX = Experiment(
                 BASELINE,
                 weak(GRADIENT),
                 f"PGD: {gains('pgd', 'adp-entropy')}",
+                effects=effects(GRADIENT, "adp-entropy"),
             ),
         ),
         Claim(
@@ -287,6 +297,7 @@ WHITE_BOX = Experiment(
                 _ENTROPY,
                 weak(GRADIENT),
                 f"PGD: {gains('pgd', 'adp', 'adp-entropy')}",
+                effects=effects(GRADIENT, "adp", "adp-entropy"),
             ),
         ),
         *(
@@ -312,7 +323,9 @@ WHITE_BOX = Experiment(
         ),
         *(
             Claim(
-                f"The paper's PGD overstates ADP's gain, at the {size} ε", _OURS, Overstated(place)
+                f"The paper's PGD overstates ADP's gain, at the {size} ε",
+                _OURS,
+                Overstated(place),
             )
             for place, size in PLACES
         ),

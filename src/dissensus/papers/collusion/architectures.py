@@ -118,11 +118,11 @@ CNN = Experiment(
             "The network of Table 3 itself, on CIFAR-10 with 2,500 training images, 1,000 for "
             "validation and 5,000 of the official test images; Adam 2e-3 (the paper's 1e-3 needs "
             "more steps than 20 epochs of this subset have), patience 5, at most 20 epochs, batch "
-            "64, no augmentation; 5 members over all β, 10 members over {0, 0.4, 1}; 3 seeds."
+            "64, no augmentation; 5 members over all β, 10 members over {0, 0.4, 1}."
         ),
         "paper": (
             "CIFAR-10, the network of Table 3, Adam 1e-3, patience 5, at most 80 epochs, batch "
-            "128, crops, flips and rotations, 80/20 split; 5 and 10 members, 3 seeds."
+            "128, crops, flips and rotations, 80/20 split; 5 and 10 members."
         ),
     },
 )
@@ -209,7 +209,7 @@ VGG_SVHN = Experiment(
             "down to 14 × 14, 2,000 training images, 1,000 for validation, 5,000 official test "
             "images; two groups of two convolutions (8 and 16 channels, batch norm, max-pool, "
             "dropout 0.1), 5 members; SGD 0.1 times the members, × 0.2 at epochs 6 and 8, 10 "
-            "epochs, batch 64; best epoch by validation ERR; 3 seeds. It tests the claim for a "
+            "epochs, batch 64; best epoch by validation ERR. It tests the claim for a "
             "VGG-style network, not for SVHN."
         ),
         "paper": (

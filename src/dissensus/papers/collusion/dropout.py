@@ -17,8 +17,9 @@ from dissensus.papers.collusion.images import (
     run_image_cell,
     smoke_setting,
 )
-from dissensus.papers.comparisons import Larger, Runs, all_of, cell_values, decide, quantity_table
-from dissensus.papers.statistics import mean_interval
+from dissensus.papers.collusion.sweeps import SIMILAR
+from dissensus.papers.comparisons import Larger, Runs, all_of, cell_values, quantity_table
+from dissensus.papers.statistics import judge_within, mean_interval
 from dissensus.plots import Panel, Plot
 
 __all__ = ["DROPOUT", "LEARNER_DROPOUT"]
@@ -85,7 +86,8 @@ def _no_better(records: list[Record]) -> Finding:
             return Finding(CANNOT, "fewer than two pairs of runs")
         difference = mean_interval(list(differences.values()))
         sentence = f"test accuracy − that of p = 0 {difference.text('{:+.1%}')}"
-        findings[runs.name] = decide(difference.low <= 0, sentence)
+        verdict = "contradicted" if difference.low > 0 else judge_within(difference, high=SIMILAR)
+        findings[runs.name] = Finding(verdict, sentence, smallest=f"{difference.smallest:.1%}")
     return all_of(findings)
 
 
@@ -141,7 +143,7 @@ LEARNER_DROPOUT = Experiment(
             Falls("diversity"),
         ),
         Claim(
-            "The performance of the ensemble does not improve",
+            f"The performance of the ensemble does not improve (by {SIMILAR:.0%} or more)",
             "Section G.7, Figure 18",
             _no_better,
         ),
@@ -162,9 +164,9 @@ LEARNER_DROPOUT = Experiment(
         "smoke": smoke_setting("a tiny ResNet"),
         "cpu": (
             "As beta-sweep at this scale (CIFAR-10, 2,500 training images, a ResNet of two blocks, "
-            "5 members, 12 epochs), β = 1, p in {0, 0.2, 0.4, 0.6}, and β = 0 beside it; 3 seeds. "
+            "5 members, 12 epochs), β = 1, p in {0, 0.2, 0.4, 0.6}, and β = 0 beside it. "
             "int(5p) members are dropped a batch, and get no step and no weight decay in it."
         ),
-        "paper": "CIFAR-10, ResNet-18, 5 members, the schedule of Appendix B, 5 seeds.",
+        "paper": "CIFAR-10, ResNet-18, 5 members, the schedule of Appendix B.",
     },
 )

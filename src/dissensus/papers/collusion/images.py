@@ -135,9 +135,7 @@ SMOKE: Mapping[str, Any] = {
 
 def smoke_setting(networks: str, epochs: int = 2) -> str:
     """The setting of scale ``smoke`` in words."""
-    return (
-        f"256 scikit-learn digits, {networks}, {epochs} epochs, 2 seeds: too small for any claim."
-    )
+    return f"256 scikit-learn digits, {networks}, {epochs} epochs: too small for any claim."
 
 
 # ---- cells --------------------------------------------------------------------------------------

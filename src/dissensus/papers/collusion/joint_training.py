@@ -250,14 +250,14 @@ _SETTING = {
         "official test images, and four small architectures of 5 members: a ResNet of two blocks, "
         "the CNN of Table 3, a CNN with max-pools and a VGG of two groups (the last two on images "
         "averaged down to 16 × 16); Adam 2e-3, 12 epochs, batch 64, no augmentation, best epoch by "
-        "validation ERR; 3 seeds. The published numbers are for other networks and data: their "
+        "validation ERR. The published numbers are for other networks and data: their "
         "order can be compared, not their size. Another architecture: --set model=file.py:name."
     ),
     "paper": (
         "ImageNet at 224 × 224 in folders train/ and val/, the architectures of Table 1 from "
         "torchvision and timm; SGD 0.1 (× 0.1 at 30 and 60), momentum 0.9, weight decay 1e-4, "
         "batch 128, at most 90 epochs, flips and padded crops, patience of 3 epochs (15 "
-        "evaluations of 2,000 batches); 3 seeds. The paper tuned rates and schedules without "
+        "evaluations of 2,000 batches). The paper tuned rates and schedules without "
         "stating them, and stopped by the set it reports; here validation is cut from train."
     ),
 }

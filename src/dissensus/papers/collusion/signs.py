@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table
+from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table, Verdict
 from dissensus.papers.collusion.tables import BETAS, FRACTIONS, SEARCHES, TABLES
-from dissensus.papers.comparisons import AboveZero, decide, group_records
-from dissensus.papers.statistics import Estimate, bootstrap_interval, mean_interval
+from dissensus.papers.comparisons import AboveZero, group_records, smallest_of
+from dissensus.papers.statistics import (
+    Estimate,
+    bootstrap_interval,
+    combine_verdicts,
+    judge_within,
+    mean_interval,
+)
 from dissensus.plots import Panel, Plot, Series
 
 __all__ = ["BIAS_REMOVAL", "CODEPENDENCE", "EXPLOSION", "SEARCH_BETA"]
@@ -77,6 +83,21 @@ def _text(estimates: Mapping[str, Estimate], form: str) -> str:
     return "; ".join(f"{table} {estimate.text(form)}" for table, estimate in estimates.items())
 
 
+def _smallest(estimates: Mapping[str, Estimate], form: str) -> str:
+    return smallest_of(
+        {table: form.format(one.smallest) for table, one in estimates.items() if one.runs > 1}
+    )
+
+
+def _all_within(
+    estimates: Mapping[str, Estimate], low: float, high: float, sentence: str, published: str | None
+) -> Finding:
+    """The finding on "between ``low`` and ``high`` on each table", in percent."""
+    verdict = combine_verdicts(judge_within(one, low, high) for one in estimates.values())
+    shown = f"{sentence}: {_text(estimates, '{:.0%}')}"
+    return Finding(verdict, shown, published, _smallest(estimates, "{:.0%}"))
+
+
 def _mean_sd(values: Matrix, form: str = "{:.3g}") -> str:
     deviation = values.std(ddof=1) if len(values) > 1 else 0.0
     return f"{form.format(values.mean())} ± {form.format(deviation)}"
@@ -102,7 +123,7 @@ def _plot(
 
 
 _PROTOCOL = (
-    "Appendix B in full: ten runs of each table, each with its own split (20% test, the rest "
+    "Appendix B in full: each run of a table has its own split (20% test, the rest "
     "80/20), 20 iterations of Bayesian optimisation at β = 0.5 over the paper's grid, early "
     "stopping with patience 5, then all eleven β with the setting found. Left open there and "
     "chosen here: the β of the search, Adam, and how to retrain on training and validation rows "
@@ -125,9 +146,16 @@ def _diversity_beyond_error(records: list[Record]) -> Finding:
         table: mean_interval(runs.diversity[:, _JOINT] / runs.error[:, _JOINT])
         for table, runs in _tables(records).items()
     }
-    many = sum(ratio.mean > 1 for ratio in ratios.values())
+    verdicts = [judge_within(ratio, low=1) for ratio in ratios.values()]
+    above, below = verdicts.count("holds"), verdicts.count("contradicted")
     sentence = f"DIV / ERR at β = 1: {_text(ratios, '{:.3g}')}"
-    return decide(many >= len(ratios) / 2, f"{sentence}; above 1 on {many} of {len(ratios)} tables")
+    sentence += f"; above 1 on {above} of {len(ratios)} tables, below on {below}"
+    verdict: Verdict = "undecided"
+    if above >= len(ratios) / 2:
+        verdict = "holds"
+    elif below > len(ratios) / 2:
+        verdict = "contradicted"
+    return Finding(verdict, sentence, smallest=_smallest(ratios, "{:.2g}"))
 
 
 def _facebook_unharmed(records: list[Record]) -> Finding:
@@ -136,9 +164,10 @@ def _facebook_unharmed(records: list[Record]) -> Finding:
     if "facebook" not in changes:
         return Finding(CANNOT, "the Facebook table is not among the data")
     shown = _text(changes, "{:+.1%}")
-    return decide(
-        abs(changes["facebook"].mean) <= 0.1,
+    return Finding(
+        judge_within(changes["facebook"], -0.1, 0.1),
         f"change of mean ERR from β = 0 to 1 (bootstrap over runs): {shown}",
+        smallest=_smallest(changes, "{:.1%}"),
     )
 
 
@@ -233,17 +262,12 @@ EXPLOSION = Experiment(
 
 
 def _about_half(records: list[Record]) -> Finding:
-    """Around half: the mean over tables lies between a third and two thirds."""
+    """Around half: between a third and two thirds, on each table."""
     shares = {
         table: mean_interval(runs.share[:, _JOINT]) for table, runs in _tables(records).items()
     }
-    overall = float(np.mean([estimate.mean for estimate in shares.values()]))
-    return decide(
-        1 / 3 <= overall <= 2 / 3,
-        f"share of DIV at β = 1 that offsets explain: {_text(shares, '{:.0%}')}; mean of the "
-        f"tables {overall:.0%}",
-        "around half",
-    )
+    sentence = "share of DIV at β = 1 that offsets explain"
+    return _all_within(shares, 1 / 3, 2 / 3, sentence, "around half")
 
 
 def _share_table(records: list[Record]) -> Table:
@@ -301,14 +325,11 @@ def _excess_increases(records: list[Record]) -> dict[str, Matrix]:
 def _harmless_elsewhere(records: list[Record]) -> Finding:
     """Minimal: at β ≤ 0.5, leaving out 60% raises ERR by less than a tenth."""
     increases = {
-        table: float(runs.without(0.6)[:, _UP_TO_HALF].mean())
+        table: mean_interval(runs.without(0.6)[:, _UP_TO_HALF].mean(1))
         for table, runs in _tables(records).items()
     }
-    shown = "; ".join(f"{table} {value:+.1%}" for table, value in increases.items())
-    return decide(
-        max(increases.values()) < 0.1,
-        f"mean increase of ERR over β ≤ 0.5 with 60% of the members left out: {shown}",
-    )
+    sentence = "mean increase of ERR over β ≤ 0.5 with 60% of the members left out"
+    return _all_within(increases, -np.inf, 0.1, sentence, None)
 
 
 def _percent_without(fraction: float) -> Callable[[TableRuns], Matrix]:

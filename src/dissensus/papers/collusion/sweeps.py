@@ -38,11 +38,10 @@ from dissensus.papers.comparisons import (
     all_of,
     cell_values,
     data_title,
-    decide,
     filter_records,
     group_records,
 )
-from dissensus.papers.statistics import mean_interval
+from dissensus.papers.statistics import judge_within, mean_interval
 from dissensus.plots import Plot
 
 __all__ = ["BETA_SWEEP", "LARGER_ENSEMBLES", "SCORE_AVERAGING", "SWEEPS"]
@@ -177,9 +176,10 @@ def _similar_to_probability(records: list[Record]) -> Finding:
             if len(differences) < 2:
                 return Finding(CANNOT, "fewer than two pairs of runs")
             difference = mean_interval(list(differences.values()))
-            findings[f"{name}, β = {beta:g}"] = decide(
-                max(abs(difference.low), abs(difference.high)) < SIMILAR,
+            findings[f"{name}, β = {beta:g}"] = Finding(
+                judge_within(difference, -SIMILAR, SIMILAR),
                 f"accuracy of scores − probabilities {difference.text('{:+.1%}')}",
+                smallest=f"{difference.smallest:.1%}",
             )
     return all_of(findings)
 
@@ -192,7 +192,7 @@ _CPU_SETTING = (
     "norm); SGD with momentum 0.9, learning rate 0.1 times the members (for the mean over members; "
     "× 0.2 at epochs 7 and 10), weight decay 5e-4 (half of it for 10 members, so that each trains "
     "as one of 5 does), 12 epochs, batch 64, no augmentation; "
-    "best epoch by validation ERR; 3 seeds, each with its own images and split. Two cores cannot "
+    "best epoch by validation ERR; each seed has its own images and split. Two cores cannot "
     "train ResNet-18 on CIFAR: data, network and schedule are the smallest in which both ends of "
     "the sweep learn well beyond chance. β in {0, 0.4, 0.8, 1} for 10 members and for scores; "
     "β = 0 and 1 once more with 36 epochs (× 0.2 at 21 and 30)."
@@ -200,7 +200,7 @@ _CPU_SETTING = (
 _PAPER_SETTING = (
     "Appendix B: CIFAR-10 and CIFAR-100, ResNet-18 and -34 with a CIFAR stem, 80 epochs of SGD "
     "0.1 (× 0.2 at 30, 50, 70), batch 128, crops, flips and rotations, 80/20 split for the best "
-    "epoch; 6 runs (the paper has 3 in the appendix)."
+    "epoch (the paper has 3 runs in the appendix)."
 )
 _SETTING = {
     "smoke": smoke_setting("a tiny ResNet"),

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dissensus.papers.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study, Table
+from dissensus.papers.base import (
+    CANNOT,
+    Cell,
+    Claim,
+    Experiment,
+    Finding,
+    Record,
+    Study,
+    Table,
+    Verdict,
+)
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
 from dissensus.papers.comparisons import (
     LargerInAll,
@@ -15,13 +26,12 @@ from dissensus.papers.comparisons import (
     Quantity,
     at,
     cell_values,
-    decide,
     filter_records,
     pair_values,
 )
 from dissensus.papers.ldr.contenders import CPU, PAPER, SMOKE, run_cell
 from dissensus.papers.ldr.records import accuracy, pds_auroc, quantity_on, unique, unknown_sets
-from dissensus.papers.statistics import Estimate, mean_interval
+from dissensus.papers.statistics import Estimate, judge_within, mean_interval
 from dissensus.plots import Panel, Plot, Rule, Series, estimates
 
 __all__ = ["CONTENDERS", "FACTORS", "SIZE", "STUDY", "WHEN"]
@@ -249,9 +259,8 @@ def _larger_detects(smaller: int, larger: int, margin: float = 0.0) -> LargerInA
 def _at_most_marginally(records: list[Record]) -> Finding:
     """Holds where "larger by more than 0.02" does not."""
     finding = _larger_detects(5, 50, 0.02)(records)
-    if finding.verdict == CANNOT:
-        return finding
-    return decide(finding.verdict != "holds", finding.measured, finding.published)
+    opposite: dict[Verdict, Verdict] = {"holds": "contradicted", "contradicted": "holds"}
+    return replace(finding, verdict=opposite.get(finding.verdict, finding.verdict))
 
 
 def _constant_cost(records: list[Record]) -> Finding:
@@ -261,11 +270,12 @@ def _constant_cost(records: list[Record]) -> Finding:
     if not sides[0]:
         return Finding(CANNOT, "no runs of both sizes")
     ratio = mean_interval([many / few for many, few in zip(*sides, strict=True)])
-    return decide(
-        ratio.mean < 1.25,
+    return Finding(
+        judge_within(ratio, high=1.25),
         f"CPU time of a training with {most} members over one with 5, |I| = 2: "
         f"{ratio.text('{:.2f}')} (constant means below 1.25; the machine was shared)",
         "O(1); 2189 s for 50 members against 53 s for 5, as models move between devices",
+        f"{ratio.smallest:.2f}",
     )
 
 

@@ -13,8 +13,8 @@ from dissensus.papers.comparisons import (
     Pairs,
     Quantity,
     data_title,
-    decide,
     pair_values,
+    smallest_of,
 )
 from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
 from dissensus.papers.ldr.records import (
@@ -31,7 +31,7 @@ from dissensus.papers.ldr.records import (
     unknown_sets,
     with_strength,
 )
-from dissensus.papers.statistics import paired_difference
+from dissensus.papers.statistics import combine_verdicts, judge_within, paired_difference
 
 __all__ = ["BACKBONE", "DISAGREEMENT_DATA", "LAYERS", "STOCHASTIC_SUM", "TWO_STAGE"]
 
@@ -55,10 +55,14 @@ class Similar:
         }
         if any(one.runs < 2 for one in differences.values()) or not differences:
             return Finding(CANNOT, "fewer than two runs to compare", self.published)
-        close = all(max(abs(one.low), abs(one.high)) < SIMILAR for one in differences.values())
+        verdict = combine_verdicts(
+            judge_within(one, -SIMILAR, SIMILAR) for one in differences.values()
+        )
         shown = "; ".join(f"{case} {one.text('{:+.3f}')}" for case, one in differences.items())
         sentence = f"{self.quantity}, {self.names[0]} − {self.names[1]}: {shown}"
-        return decide(close, f"{sentence} (alike means within ±{SIMILAR})", self.published)
+        smallest = {case: f"{one.smallest:.3f}" for case, one in differences.items()}
+        sentence = f"{sentence} (alike means within ±{SIMILAR})"
+        return Finding(verdict, sentence, self.published, smallest_of(smallest))
 
 
 def _similar(

@@ -18,7 +18,7 @@ from dissensus.papers.ldr.contenders import CPU, PAPER, SMOKE
 from dissensus.papers.ldr.data import load_data
 from dissensus.papers.ldr.measurements import outputs_of
 from dissensus.papers.ldr.methods import train_ensemble
-from dissensus.papers.statistics import larger_than, mean_interval
+from dissensus.papers.statistics import judge_within, larger_than, mean_interval
 from dissensus.plots import Panel, Plot, Series
 
 __all__ = ["EXPERIMENT", "STUDY", "clashes", "gradients_differ_by"]
@@ -188,10 +188,11 @@ def _on_planted_rows(records: list[Record]) -> Finding:
 def _pushes_apart(records: list[Record]) -> Finding:
     """Most of the weight lies where the pair term pushes members apart (top probability ≥ ½)."""
     estimate = mean_interval([max(curve) for curve in _curves(records, "pulling_share")])
-    return decide(
-        estimate.high < 0.5,
+    return Finding(
+        judge_within(estimate, high=0.5),
         "rows with a top probability below ½, where the gradient draws members together, have up "
         f"to {estimate.text('{:.0%}')} of the weight during training",
+        smallest=f"{estimate.smallest:.0%}",
     )
 
 
