@@ -22,7 +22,7 @@ from typing import Any
 
 import dissensus
 from dissensus.papers.base import Claim, Finding
-from dissensus.papers.page import Outcome, markdown_table, outcomes
+from dissensus.papers.page import Outcome, count_verdicts, markdown_table, outcomes
 from dissensus.papers.registry import EXPERIMENTS
 from dissensus.report import FIGURES
 
@@ -141,12 +141,11 @@ def brief(experiment: str, begins: str) -> str:
 
 
 def counts(paper: str) -> str:
-    """How many claims of a paper hold."""
+    """How many claims of a paper have each verdict."""
     found = [outcome for outcome in _outcomes().values() if outcome.experiment.paper == paper]
-    verdicts = [finding.verdict for outcome in found for _, finding in outcome.findings]
-    if not verdicts:
+    if not found:
         raise ValueError(f"there are no records of a paper {paper!r}")
-    return f"{verdicts.count('holds')} of {len(verdicts)} claims hold"
+    return count_verdicts(found).removesuffix(".").replace("Of", "of", 1)
 
 
 # ---- benchmarks ---------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ __all__ = [
     "measure",
     "stackable",
     "stacked_outputs",
+    "takes_channels_last",
 ]
 
 EXECUTIONS = ("auto", "stacked", "looped", "tune")
@@ -54,9 +55,25 @@ _CONVOLUTIONS = (
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-def convolutional(module: nn.Module, kinds: tuple[type, ...] = _CONVOLUTIONS) -> bool:
-    """Whether any layer is a convolution, of these ``kinds``."""
-    return any(isinstance(layer, kinds) for layer in module.modules())
+def convolutional(module: nn.Module) -> bool:
+    """Whether any layer is a convolution."""
+    return any(isinstance(layer, _CONVOLUTIONS) for layer in module.modules())
+
+
+def takes_channels_last(module: nn.Module) -> bool:
+    """Whether images may come with channels last: there are 2-d convolutions, and none that fails.
+
+    On a CPU, torch 2 (oneDNN) writes beyond its memory in the backward pass of a strided 1 × 1
+    convolution of 2 to 7 channels in that format.
+
+    >>> [takes_channels_last(nn.Conv2d(c, 8, 1, stride=2)) for c in (4, 8)]
+    [False, True]
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
+    return bool(layers) and not any(
+        layer.kernel_size == (1, 1) and max(layer.stride) > 1 and layer.in_channels < 8
+        for layer in layers
+    )
 
 
 def stackable(module: nn.Module) -> bool:

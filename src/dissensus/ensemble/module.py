@@ -23,6 +23,7 @@ from dissensus.ensemble.execution import (
     measure,
     stackable,
     stacked_outputs,
+    takes_channels_last,
 )
 from dissensus.ensemble.stack import alike, like, put_tensors, stack_modules, tensors_of, unstack
 from dissensus.models import MemberFactory
@@ -157,7 +158,7 @@ class Ensemble(nn.Module):
             self.unlike = nn.ModuleList(modules)
         # Found once, as they are looked up at every step.
         self._convolutional = convolutional(self.holder)
-        self._sees_images = convolutional(self.holder, (nn.Conv2d,))
+        self._sees_images = takes_channels_last(self.holder)
         if not any(True for _ in self.holder.parameters()):
             raise ValueError("members must have parameters, got modules without any")
 

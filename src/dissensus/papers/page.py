@@ -18,7 +18,15 @@ from dissensus.papers.comparisons import data_title
 from dissensus.papers.studies import StudyRecord, read_study, study_path
 from dissensus.plots import save
 
-__all__ = ["Outcome", "outcomes", "page_text", "write_figures", "write_page"]
+__all__ = [
+    "RULE",
+    "Outcome",
+    "count_verdicts",
+    "outcomes",
+    "page_text",
+    "write_figures",
+    "write_page",
+]
 
 
 #: How verdicts are reached, for the top of each page.
@@ -112,7 +120,7 @@ def page_text(paper: str, results: Sequence[Outcome], known: Mapping[str, Experi
         *_in_short(own),
         "## All claims",
         "",
-        _counts(own),
+        count_verdicts(own),
         "",
         *_summary(own),
     ]
@@ -137,7 +145,8 @@ def _in_short(results: Sequence[Outcome]) -> list[str]:
     return ["## In short", "", *sentences, ""] if sentences else []
 
 
-def _counts(results: Sequence[Outcome]) -> str:
+def count_verdicts(results: Sequence[Outcome]) -> str:
+    """How many claims have each verdict, as a sentence."""
     verdicts = [finding.verdict for outcome in results for _, finding in outcome.findings]
     hold, against, open_, untested = (verdicts.count(verdict) for verdict in get_args(Verdict))
     return (

@@ -158,8 +158,6 @@ def objective_of(contender: Contender, cell: Cell) -> Objective:
 
 def _augmentation(contender: Contender, cell: Cell, ens: Ensemble) -> Callable[..., Any] | None:
     augment = shared.augmentation(cell)
-    if augment is not None:
-        augment = regime.channels_last(augment)
     if contender.adversarial is None:
         return augment
     attack = {"fgsm": "fgsm", "pgd": cell["trained_on"]}[contender.adversarial]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dissensus.papers.adp.comparable import paper_experiment
@@ -9,7 +11,6 @@ from dissensus.papers.adp.ensembles import (
     ADP_RUNS,
     BASELINE,
     ENSEMBLES,
-    PAIR,
     contenders_in,
     runs_of,
 )
@@ -42,10 +43,12 @@ _SIMILARITY = Quantity("similarity of members' features (linear CKA)", at("simil
 
 def _pairs(members: bool) -> dict[str, tuple[float, float]]:
     """The baseline's and ADP's printed errors in %, of the mean member or of the ensemble."""
+
+    def error(row: Sequence[float]) -> float:
+        return float(np.mean(row[:-1])) if members else row[-1]
+
     return {
-        data_title(data): tuple(
-            float(np.mean(rows[name][:-1])) if members else rows[name][-1] for name in PAIR
-        )
+        data_title(data): (error(rows["plain"]), error(rows["adp"]))
         for data, rows in TABLE1.items()
     }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from dissensus.data.dataset import cache_folder
 from dissensus.models import make_factory
@@ -24,7 +24,6 @@ from dissensus.training import Optimizer
 
 __all__ = [
     "SubtractMean",
-    "channels_last",
     "decay_kernels",
     "make_member",
     "optimizer_of",
@@ -63,26 +62,21 @@ def decay_kernels(
     """Adam whose weight decay is for the kernels of convolutions alone, ``[out, in, h, w]``."""
     kernels = [parameter for parameter in parameters if parameter.ndim == 4]
     rest = [parameter for parameter in parameters if parameter.ndim != 4]
-    groups = [{"params": kernels, "weight_decay": weight_decay}, {"params": rest}]
-    return torch.optim.Adam([group for group in groups if group["params"]], lr=lr, fused=True)
+    groups: list[dict[str, Any]] = [
+        {"params": kernels, "weight_decay": weight_decay},
+        {"params": rest},
+    ]
+    return torch.optim.Adam(groups, lr=lr, fused=True)
 
 
 def optimizer_of(cell: Cell) -> Callable[[list[Tensor]], torch.optim.Optimizer]:
     """The cell's Adam with its ``kernel_decay``."""
     lr = Optimizer.parse(cell["optimizer"]).lr
+    assert isinstance(lr, float)
     return partial(decay_kernels, lr=lr, weight_decay=cell["kernel_decay"])
-
-
-def channels_last(augment: Callable[[Tensor, Generator], Tensor]) -> Any:
-    """``augment`` with pixels before channels in memory, which convolutions on a CPU want."""
-
-    def change(x: Tensor, generator: Generator) -> Tensor:
-        return augment(x, generator).contiguous(memory_format=torch.channels_last)
-
-    return change
 
 
 def work_folder(cell: Cell) -> Path:
     """Where the training of ``cell`` goes on after an interruption: in the user's cache."""
     kind = f"{cell['data']}-{cell['epochs']}-epochs"
-    return cache_folder() / "reproduce" / "adp" / kind / cell["name"]
+    return cache_folder() / "reproduce" / "adp" / kind / str(cell["name"])

@@ -1,0 +1,55 @@
+"""The regime of the adp authors' code, and the study that trains in it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dissensus.papers.adp import regime, resnet20
+from dissensus.papers.adp.settings import RESNET20
+from dissensus.papers.cells import load_images, make_cell
+
+
+def test_only_kernels_of_convolutions_decay() -> None:
+    kernel, weight = torch.ones(2, 1, 3, 3), torch.ones(2, 4)
+    optimizer = regime.decay_kernels([kernel, weight], lr=0.1, weight_decay=0.5)
+    for parameter in (kernel, weight):
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    # Adam's first step is lr · sign(gradient), and the gradient of a kernel is 0.5 · 1.
+    torch.testing.assert_close(kernel, torch.full_like(kernel, 0.9))
+    assert torch.equal(weight, torch.ones_like(weight))
+
+
+def test_the_mean_image_is_subtracted_and_nothing_is_divided() -> None:
+    cell = make_cell("one", RESNET20["smoke"])
+    data = load_images(cell)
+    member = regime.make_member(cell, data)()
+    shown = member[0](data.train[0])
+    assert shown.mean(0).abs().max() < 1e-6
+    torch.testing.assert_close(shown.std(0), data.train[0].std(0))
+    assert sum(p.shape[-2:] == (1, 1) for p in member.parameters() if p.ndim == 4) == 2
+
+
+def test_the_schedule_is_the_papers_in_proportion() -> None:
+    cells = resnet20.cells("cpu", {"epochs": 18})
+    assert [cell["contender"] for cell in cells] == ["plain", "adp", "smoothed", "adp-entropy"]
+    assert {cell["schedule"] for cell in cells} == {"multistep:at=12/16,factor=0.1"}
+    assert cells[0]["train"] is None
+    assert (cells[0]["val"], cells[0]["kernel_decay"]) == (5000, 2e-4)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_its_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cell = resnet20.cells("smoke", {})[1]
+    first = resnet20.run(cell)
+    assert [entry["epoch"] for entry in first["along"]] == [1, 2]
+    assert len(first["epochs"]["val/accuracy"]) == 2
+    assert {"weak", "standard", "transfer", "histogram"} <= set(first)
+    # Trained and attacked along the way already: the rest comes out the same.
+    again = resnet20.run(cell)
+    assert again["along"] == first["along"]
+    assert (again["clean"], again["weak"]) == (first["clean"], first["weak"])
