@@ -255,6 +255,11 @@ def test_tuned_members_are_scored_beside_the_run(
     for row, detector in zip((record["detection"][i] for i in (0, 2)), (again, plain), strict=True):
         auroc = ds.detection.evaluate(detector.score(data.test[0]), detector.score(strange)).auroc
         assert row["auroc"] == pytest.approx(auroc, abs=1e-4)
+    kinds = [row["kind"] for row in record["strangers"]]
+    assert kinds == ["known"] * 8 + ["stranger"] * 8
+    with np.load(tmp_path / "out" / record["strangers"][0]["file"], allow_pickle=False) as known:
+        first = np.rint(255 * data.train[0][0].numpy())
+        np.testing.assert_array_equal(known["images"][0], first)
     saved = ds.Detector.load(file, ens)
     torch.testing.assert_close(saved.score(strange), again.score(strange))
     assert record["detection"][0]["threshold"] == pytest.approx(saved.threshold, rel=1e-4)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 
 from dissensus.report import build
@@ -51,6 +52,30 @@ def _small_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def page(folders: Path, runs: list[Path], tmp_path: Path) -> Path:
     return build([*runs, folders / "sweeps" / "beta"], out=tmp_path / "report")
+
+
+def test_strangers_are_shown_beside_the_images_they_come_from(
+    runs: list[Path], tmp_path: Path
+) -> None:
+    run = shutil.copytree(runs[0], tmp_path / runs[0].name)
+    rows = [
+        {"method": run.name, "kind": kind, "file": f"{kind}.npz", "image": place}
+        for kind in ("known", "stranger")
+        for place in range(3)
+    ]
+    file = run / "ood" / "ood.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "strangers": rows}))
+    for number, kind in enumerate(("known", "stranger")):
+        np.savez(run / "ood" / f"{kind}.npz", images=np.full((3, 1, 8, 8), number, np.uint8))
+    found = Parsed(build([run], out=tmp_path / "report").read_text())
+    shown = {image["alt"]: image["src"] for image in found.all("img")}
+    assert {f"known {place}" for place in range(3)} | {f"stranger {3 + p}" for p in range(3)} <= (
+        set(shown)
+    )
+    assert shown["known 0"] != shown["stranger 3"]
+    assert "Strangers" in found.words
+    plain = Parsed(build([runs[0]], out=tmp_path / "plain").read_text())
+    assert "Strangers" not in plain.words
 
 
 def test_the_page_is_one_file_that_loads_nothing(page: Path) -> None:

@@ -99,6 +99,7 @@ def _train(place: Path, epochs: int, seed: int, bar: ProgressBar) -> dict[str, P
             tick(record["epoch"] / epochs)
 
         asked = {**SETTINGS, "objective": contender.objective, "epochs": epochs, "seed": seed}
+        asked["disagreement"] = contender.disagreement
         train(**asked, out=runs[key], callbacks=[advance])
     return runs
 
@@ -142,7 +143,7 @@ def _page(place: Path, runs: dict[str, Path]) -> Path | None:
 
     if find_spec("plotly") is None:
         return None
-    title = "Dissensus: five ways to train an ensemble on digits"
+    title = "Dissensus: six ways to train an ensemble on digits"
     return build([*runs.values(), place / _SWEEP], out=place / _REPORT, title=title)
 
 

@@ -26,12 +26,19 @@ class Contender(NamedTuple):
     name: str
     objective: str
     what: str
+    disagreement: str | None = None  # what members learn to disagree on
 
 
 #: What is compared, by the name of its run folder.
 CONTENDERS = {
     "independent": Contender(
         "independent", "independent", "each member is trained on its own: the plain deep ensemble"
+    ),
+    "strangers": Contender(
+        "strangers",
+        "a2d:strength=0.1",
+        "members disagree on strangers, images made from the training digits that are no digits",
+        "strangers",
     ),
     "joint": Contender(
         "joint",

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from dissensus.demo.plan import CONTENDERS
 from dissensus.detection import Estimate, among_best
@@ -74,20 +75,20 @@ def table(outcomes: Mapping[str, Outcome]) -> Table:
     return rows
 
 
-def _column(name: str, outcomes: Sequence[Outcome]) -> list[str]:
+def _column(name: str, outcomes: Sequence[Outcome]) -> list[Text]:
     """Values above their intervals, the best marked."""
     if name == "verdict":
-        return [outcome.verdict for outcome in outcomes]
+        return [Text(outcome.verdict) for outcome in outcomes]
     values = [getattr(outcome, name) for outcome in outcomes]
     marks = _among_best(name, outcomes) if name in MEASURES else [False] * len(values)
     cells = []
     for outcome, value, best in zip(outcomes, values, marks, strict=True):
         star = ("(*)" if outcome.verdict == "colluding" else "*") if best else ""
         if name in AUROCS:
-            cells.append(f"{star}{value.value:.3f}\n[dim]{value.low:.2f}–{value.high:.2f}[/]")
+            shown, ends = f"{value.value:.3f}", f"{value.low:.2f}–{value.high:.2f}"
         else:
-            ends = f"{100 * value.low:.0f}–{100 * value.high:.0f}"
-            cells.append(f"{star}{value:.1%}\n[dim]{ends}[/]")
+            shown, ends = f"{value:.1%}", f"{100 * value.low:.0f}–{100 * value.high:.0f}"
+        cells.append(Text.assemble(f"{star}{shown}\n", (ends, "dim")))
     return cells
 
 

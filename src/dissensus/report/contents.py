@@ -157,12 +157,14 @@ class HeldOut:
 class Detection:
     """The part of an ``ood.json`` that is about one run, which it calls ``name``.
 
-    ``images`` are the rows of its divergent examples, each with its pixels.
+    ``images`` are the rows of its divergent examples, each with its pixels, ``strangers`` those of
+    training images and of the strangers made of them.
     """
 
     record: Record
     name: str
     images: tuple[tuple[Record, Images], ...] = ()
+    strangers: tuple[tuple[Record, Images], ...] = ()
 
     @property
     def id_name(self) -> str:

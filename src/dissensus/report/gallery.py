@@ -17,7 +17,14 @@ from dissensus.report.figure import short
 from dissensus.report.figures import FIGURES
 from dissensus.report.html import Elements, Html, element, join_html, missing, scroll_box
 
-__all__ = ["attack_gallery", "data_uri", "divergent_gallery", "png", "shrink"]
+__all__ = [
+    "attack_gallery",
+    "data_uri",
+    "divergent_gallery",
+    "png",
+    "shrink",
+    "strangers_gallery",
+]
 
 
 def divergent_gallery(contents: Contents, make: Elements) -> Html:
@@ -40,6 +47,34 @@ def divergent_gallery(contents: Contents, make: Elements) -> Html:
     )
     title = "Inputs that divide members most and least"
     return _gallery(title, lead, parts, FIGURES["roc"].needs)
+
+
+def strangers_gallery(contents: Contents, make: Elements) -> Html:
+    """Training images, and the strangers made of them; nothing where there are none."""
+    parts: list[Html] = []
+    for method in contents.methods:
+        images = method.detection.strangers if method.detection else ()
+        if not method.detection or not images:
+            continue
+        halves = []
+        for kind, words in (("known", "training images"), ("stranger", "strangers")):
+            items = [
+                element("li", element("img", src=data_uri(image), alt=f"{kind} {place}"))
+                for place, (row, image) in enumerate(images)
+                if row.text("kind") == kind
+            ]
+            pictures = element("ul", *items, class_="pictures")
+            halves.append(element("div", element("h4", words), pictures))
+        sources = make.sources([method.detection.record.reference("strangers")])
+        both = element("div", *halves, class_="halves")
+        summary = element("summary", method.name)
+        parts.append(element("details", summary, both, sources, open=not parts))
+    lead = (
+        "Strangers are made from each training batch: they keep its strokes and textures, and are "
+        "none of its classes. Members learn to disagree on them, and then disagree on unknown "
+        "inputs too."
+    )
+    return _gallery("Strangers", lead, parts, "") if parts else join_html()
 
 
 def _gallery(title: str, lead: str, parts: Sequence[Html], needs: str) -> Html:

@@ -16,7 +16,7 @@ from dissensus.report.contents import Contents, Record
 from dissensus.report.explorer import Explorer, explorer_section, explorers
 from dissensus.report.figure import Cell, Figure, join_names
 from dissensus.report.figures import FIGURES
-from dissensus.report.gallery import attack_gallery, divergent_gallery
+from dissensus.report.gallery import attack_gallery, divergent_gallery, strangers_gallery
 from dissensus.report.html import (
     Elements,
     Html,
@@ -169,7 +169,11 @@ def _sections(
         explorer_section(sets, make),
         show("beta-sweep", "codependence", "debiased-share"),
     )
-    unknown = join_html(show("roc", "score-histograms"), divergent_gallery(contents, make))
+    unknown = join_html(
+        show("roc", "score-histograms"),
+        strangers_gallery(contents, make),
+        divergent_gallery(contents, make),
+    )
     attacks = element("p", "Attacks need classes; these runs predict values.", class_="missing")
     if any(method.task != "regression" for method in contents.methods):
         accuracy = show("accuracy-epsilon", "accuracy-steps")

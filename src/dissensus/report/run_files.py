@@ -274,7 +274,8 @@ def read_detection(record: Record, name: str) -> Detection:
             )
     if any(detection.id_name not in row.at("share") for row in detection.rows("histograms")):
         raise ValueError(f"{record.file}: histograms need the share of {detection.id_name}")
-    return replace(detection, images=tuple(_divergent_images(detection)))
+    shown = [row for row in _images(detection, "examples") if row[0].number("value")]
+    return replace(detection, images=tuple(shown), strangers=tuple(_images(detection, "strangers")))
 
 
 def _check_alike(row: Record, first: str, second: str) -> None:
@@ -285,17 +286,17 @@ def _check_alike(row: Record, first: str, second: str) -> None:
         )
 
 
-def _divergent_images(detection: Detection) -> list[tuple[Record, Images]]:
-    """The rows of the examples with their pixels, as far as these are there."""
+def _images(detection: Detection, key: str) -> list[tuple[Record, Images]]:
+    """The rows at ``key`` with their pixels, as far as these are there."""
     files: dict[str, Any] = {}
     images = []
-    for row in detection.rows("examples"):
+    for row in detection.rows(key):
         name = Path(row.text("file")).name  # beside the record, wherever it points
         if name not in files:
             file = row.file.with_name(name)
             files[name] = read_npz(file).get("images") if file.is_file() else None
         index, pixels = row.number("image"), files[name]
-        if index is None or pixels is None or pixels.ndim != 4 or not row.number("value"):
+        if index is None or pixels is None or pixels.ndim != 4:
             continue
         images.append((row, pixels[int(index.value)]))
     return images

@@ -97,14 +97,16 @@ class Detect:
 class MethodDetection:
     """One run, or file of predictions: its scores compared, and its accuracy on labelled sets.
 
-    ``divergent`` are the images of each set on which members agree least and most; ``setup`` is
-    the run with its fitted scores. A file of predictions has neither.
+    ``divergent`` are the images of each set on which members agree least and most, ``strangers``
+    some training images and what they became for members to disagree on; ``setup`` is the run with
+    its fitted scores. A file of predictions has none of these.
     """
 
     study: Study
     accuracy: Mapping[str, Accuracies] = field(default_factory=dict)
     divergent: Mapping[str, Divergent] = field(default_factory=dict)
     setup: Setup | None = None
+    strangers: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,8 +130,8 @@ class Detections(Result):
         ``detection`` has one row for each method, score and set; ``curves`` the points of its ROC
         curve (``fpr``, ``tpr``); ``histograms`` one row for each method and score (``edges``,
         ``share[set]``, ``threshold``); ``accuracy[method][set]`` the accuracy of each way to
-        decide; ``examples`` one row for each divergent image, with the file and place of its
-        pixels.
+        decide; ``examples`` one row for each divergent image, ``strangers`` one for each image of
+        the training data and each stranger, with the file and place of its pixels.
         """
         from dissensus.detection import curve_rows, detection_rows, group_means, histogram_rows
 
@@ -171,6 +173,12 @@ class Detections(Result):
             "examples": [
                 row for name, method in self.methods.items() for row in _example_rows(name, method)
             ],
+            "strangers": [
+                {"method": name, "kind": kind, "file": _strangers_file(name, kind), "image": place}
+                for name, method in self.methods.items()
+                for kind, images in method.strangers.items()
+                for place in range(len(images))
+            ],
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -195,14 +203,18 @@ class Detections(Result):
         return (record_tables if self.options.every else leading_table)(self.record)
 
     def save(self, path: str | Path | None = None) -> None:
-        """Write ``ood.json`` and ``examples-METHOD.npz`` to a folder, :attr:`folder` if none.
+        """Write ``ood.json`` and files of images to a folder, :attr:`folder` if none.
 
-        ``images`` in the latter are ``[images, channels, height, width]``, uint8.
+        ``images`` in ``examples-METHOD.npz`` and, where there are strangers, in
+        ``strangers-METHOD.npz`` and ``known-METHOD.npz`` are uint8 ``[images, channels, height,
+        width]``.
         """
         folder = self.folder if path is None else Path(path)
         for name, method in self.methods.items():
             if method.divergent:
                 write_npz(folder / _examples_file(name), {"images": _image_bytes(method)})
+            for kind, images in method.strangers.items():
+                write_npz(folder / _strangers_file(name, kind), {"images": images})
         write_record(folder / "ood.json", self.record)
 
     def save_table(self, path: str | Path) -> None:
@@ -300,7 +312,7 @@ def _detect_in_run(run: Path, options: Detect, bar: ProgressBar) -> MethodDetect
     bar.update(note="loading" + (", tuning" if options.tune else ""))
     setup = set_up(run, options, progress=bar.show)
     study, accuracy = setup.measure(bar)
-    return MethodDetection(study, accuracy, setup.divergent(study), setup)
+    return MethodDetection(study, accuracy, setup.divergent(study), setup, setup.strangers())
 
 
 def _detect_in_files(known: Path, options: Detect, bar: ProgressBar) -> MethodDetection:
@@ -388,6 +400,10 @@ def _image_bytes(method: MethodDetection) -> NDArray[Any]:
             for example in (*divergent.most, *divergent.least)
         ]
     )
+
+
+def _strangers_file(method: str, kind: str) -> str:
+    return f"{'strangers' if kind == 'stranger' else 'known'}-{_file_name(method)}.npz"
 
 
 def _examples_file(method: str) -> str:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dissensus.data import Data, Inputs, Strangers, find_inputs
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Setup", "set_up"]
 
+#: How many training images and strangers are kept to be shown.
+_SHOWN = 8
+
 #: The scores of a regression: without classes there is no Mahalanobis distance to one.
 _REGRESSION_SCORES = ("variance", "knn")
 
@@ -57,6 +63,7 @@ class Setup:
     unknown: dict[str, Inputs]
     val: Inputs | None
     options: Detect
+    trained_on: str | None = None  # the data that its members were trained to disagree on
 
     def measure(self, bar: ProgressBar) -> tuple[Study, dict[str, Accuracies]]:
         """Score every set once and compare; accuracies are those of the labelled sets."""
@@ -113,6 +120,20 @@ class Setup:
             )
             divergent[source.name] = Divergent(score, most, least)
         return divergent
+
+    def strangers(self) -> dict[str, NDArray[np.uint8]]:
+        """Some training images and the strangers made of them, where members disagree on such."""
+        spec = self.options.strangers if self.options.tune else self.trained_on
+        x: Any = self.data.train[0]
+        if len(self.data.input_shape) != 3 or not str(spec).startswith("strangers"):
+            return {}
+        if not isinstance(x, Tensor):  # streamed from disk
+            return {}
+        batch = x[: _SHOWN**2]
+        made = Strangers.parse(str(spec))(batch, torch.Generator().manual_seed(self.options.seed))
+        some = torch.arange(0, len(batch), max(1, len(batch) // _SHOWN))  # of every family
+        both = {"known": batch[some], "stranger": made[some]}
+        return {k: (255 * v.clamp(0, 1)).round().byte().cpu().numpy() for k, v in both.items()}
 
     def _examples(self, source: Inputs, rows: Tensor, scores: Tensor) -> list[Example]:
         ens, classes = self.scorer.ens, self.data.classes
@@ -184,7 +205,8 @@ def set_up(run: str | Path, options: Detect, *, progress: bool = False) -> Setup
         batch_size=options.batch_size,
         seed=seed,
     )
-    return Setup(scorer, data, inliers, outliers, val, options)
+    trained_on = config["data"].get("disagreement")
+    return Setup(scorer, data, inliers, outliers, val, options, trained_on)
 
 
 def _score_names(
