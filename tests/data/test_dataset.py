@@ -1,5 +1,6 @@
 """Splits: seeded, disjoint, complete; Data refuses what does not fit together."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -118,6 +119,16 @@ def test_where_data_sets_are_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("DISSENSUS_DATA", str(tmp_path))
     assert data_places() == (tmp_path, own)
     assert data_places(tmp_path / "mine") == (tmp_path / "mine",)
+
+
+def test_a_list_of_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("first", "none", "second")]
+    folders[0].mkdir()
+    folders[2].mkdir()
+    monkeypatch.setenv("DISSENSUS_DATA", os.pathsep.join([*map(str, folders), ""]))
+    cache = tmp_path / "cache" / "dissensus" / "data"
+    assert data_places() == (folders[0], folders[2], cache)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
 
 
 @pytest.mark.parametrize(

@@ -506,11 +506,24 @@ def test_disagreement_is_taken_where_needed_and_nowhere_else(case: Case) -> None
     refused(case, "at least one member, one example", disagreement=good.disagreement[:, :0])
 
 
-def test_more_adp_members_than_wrong_classes_are_refused() -> None:
-    logits = torch.zeros(5, 2, 5)
-    with pytest.raises(ValueError, match="ADP needs at most classes − 1 = 4 members, got 5: more"):
-        ADP()(logits, torch.tensor([0, 1]))
-    ADP()(logits[:4], torch.tensor([0, 1]))
+def test_more_adp_members_than_wrong_classes_cover_them_together() -> None:
+    logits = torch.randn(7, 2, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.tensor([0, 1])
+    with pytest.warns(UserWarning, match="7 members for 4 wrong classes. No more than 4 can be"):
+        found = ADP()(logits.requires_grad_(), labels)
+    # Sylvester: the determinant of the 4 × 4 matrix of the wrong classes, but for a constant.
+    expected = []
+    for row, label in enumerate(labels):
+        wrong = np.delete(logits[:, row].detach().softmax(-1).numpy(), int(label), axis=1)
+        unit = wrong / np.linalg.norm(wrong, axis=1, keepdims=True)
+        small = np.linalg.slogdet(unit.T @ unit + 1e-6 * np.eye(4))[1]
+        expected.append(small + 3 * np.log(1e-6))
+    assert found.parts["log_diversity"].item() == pytest.approx(np.mean(expected), abs=1e-6)
+    (gradient,) = torch.autograd.grad(found.parts["log_diversity"], logits)
+    assert 1e-3 < float(gradient.norm()) < 10
+    ADP()(logits[:4], labels)  # no warning
+    with pytest.raises(ValueError, match="ADP needs at least 3 classes"):
+        ADP()(logits[..., :2], labels)
 
 
 def test_adjusted_targets_refuse_what_has_no_equivalent() -> None:

@@ -72,8 +72,8 @@ def test_the_inner_objective_is_untouched() -> None:
     got, wanted = (o(outputs, labels, disagreement=disagreement) for o in (wrapped, A2D(2.0)))
     assert_close(got, wanted, rtol=0, atol=0)
     # It checks as the inner objective does.
-    with pytest.raises(ValueError, match="ADP needs at most classes − 1"):
-        LearnerDropout(0.5, ADP())(outputs[..., :3], labels % 3)
+    with pytest.raises(ValueError, match="ADP needs at least 3 classes"):
+        LearnerDropout(0.5, ADP())(outputs[..., :2], labels % 2)
 
 
 def test_dropped_members_get_no_gradient() -> None:

@@ -86,8 +86,8 @@ def test_overhead_is_timed_in_turns() -> None:
         "plain": 2,
         "adp": 2,
     }
-    assert found["rank_of_20_on_10"] == 9
-    assert overhead.rank_of_random_members(9, 10, seed=0) == 9
+    # No vanishing gradient where members are more than wrong classes.
+    assert 0.5 < found["gradients"]["20"] / found["gradients"]["3"] < 4
 
 
 # ---- plans --------------------------------------------------------------------------------------

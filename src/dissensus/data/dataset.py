@@ -281,13 +281,18 @@ def cache_folder() -> Path:
 def data_places(data_dir: str | Path | None = None) -> tuple[Path, ...]:
     """The folders in which data sets are looked for, in order.
 
-    ``data_dir`` alone where it is given; else the folder that ``DISSENSUS_DATA`` names, then the
-    user's cache. Downloads go to the first of them that can be written.
+    ``data_dir`` alone where it is given; else the folders that ``DISSENSUS_DATA`` lists, separated
+    as in ``PATH`` (``:``, on Windows ``;``), then the user's cache. A data set comes from the first
+    that has it. Downloads go to the first of them that can be written; of a list, folders that do
+    not exist are left out, so that a slip of the pen makes no folder.
     """
     if data_dir is not None:
         return (Path(data_dir).expanduser(),)
-    folder, cache = os.environ.get("DISSENSUS_DATA"), cache_folder() / "data"
-    return (Path(folder).expanduser(), cache) if folder else (cache,)
+    listed = os.environ.get("DISSENSUS_DATA", "").split(os.pathsep)
+    folders = [Path(folder).expanduser() for folder in listed if folder]
+    if len(listed) > 1:
+        folders = [folder for folder in folders if folder.is_dir()]
+    return (*folders, cache_folder() / "data")
 
 
 def tensors(x: NDArray[Any], y: NDArray[Any], rows: Sequence[int] | Rows, task: str) -> Split:

@@ -9,6 +9,7 @@ members become one-hot (Theorem 1), and the determinant has nothing to act on.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -39,6 +40,10 @@ class ADP(Objective):
     that members that agree exactly have a finite loss and gradient. The paper's sum over members is
     kept; with ``weights``, Σ_k CE_k is K Σ_k w_k CE_k.
 
+    More members than the L − 1 wrong classes (a warning says so) cannot be orthogonal there. With
+    δ = 1e-6, ``log det(M̃ᵀ M̃ + δ I_K) = log det(M̃ M̃ᵀ + δ I_{L−1}) + (K − L + 1) log δ``: it is
+    largest where the members' predictions, together, cover all wrong classes evenly.
+
     >>> import torch
     >>> logits = torch.zeros(3, 2, 10)
     >>> parts = ADP()(logits, torch.tensor([0, 1])).parts
@@ -56,10 +61,17 @@ class ADP(Objective):
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         check_hard_labels("ADP", outputs, targets)
         members, _, classes = outputs.shape
-        if members > classes - 1:
+        if members > 1 and classes < 3:
             raise ValueError(
-                f"ADP needs at most classes − 1 = {classes - 1} members, got {members}: more than "
-                "that cannot have orthogonal predictions on the wrong classes, the determinant is 0"
+                "ADP needs at least 3 classes: with one wrong class, members cannot differ on it"
+            )
+        if members > classes - 1:
+            warnings.warn(
+                f"ADP has {members} members for {classes - 1} wrong classes. No more than "
+                f"{classes - 1} can be orthogonal there: the determinant, which would be 0 but for "
+                "the 1e-6 on its diagonal, then measures how evenly members together cover the "
+                "wrong classes",
+                stacklevel=4,
             )
 
     def terms(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Terms:
