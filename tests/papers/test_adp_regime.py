@@ -1,6 +1,7 @@
 """The regime of the adp authors' code, and the study that trains in it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from dissensus.papers.adp import regime, resnet20
 from dissensus.papers.adp.settings import RESNET20
 from dissensus.papers.cells import load_images, make_cell
+from dissensus.plots import draw
 
 
 def test_only_kernels_of_convolutions_decay() -> None:
@@ -37,6 +39,48 @@ def test_the_schedule_is_the_papers_in_proportion() -> None:
     assert {cell["schedule"] for cell in cells} == {"multistep:at=12/16,factor=0.1"}
     assert cells[0]["train"] is None
     assert (cells[0]["val"], cells[0]["kernel_decay"]) == (5000, 2e-4)
+
+
+def record(contender: str, right: str, error: float = 0.1) -> dict[str, Any]:
+    """A finished cell; all attacks leave ``right``."""
+    (cell,) = (c for c in resnet20.cells("cpu", {}) if c["contender"] == contender)
+    left = {"right": right, "autoattack": right, "left": {}}
+    result = {
+        "clean": {"error": error, "member_errors": [error] * 3},
+        "weak": {spec: {"right": right} for spec in cell["attacks"]},
+        "standard": [{"eps": eps, **left} for eps in cell["standard"]["eps"]],
+        "along": [
+            {
+                "epoch": epoch,
+                "clean": {"error": error},
+                "attacks": {spec: {"right": right} for spec in cell["along"]},
+            }
+            for epoch in (2, 4)
+        ],
+    }
+    return {"name": cell["name"], "cell": cell, "result": result, "seconds": 1.0}
+
+
+def test_one_run_is_judged_by_its_images() -> None:
+    def verdicts(right: str, error: float = 0.1) -> list[str]:
+        runs = [record("plain", "10" * 50, error), record("adp", right, error)]
+        return [claim.check(runs).verdict for claim in resnet20.RESNET20_RUNS.claims]
+
+    untested = "not tested at this scale"
+    assert verdicts("1" * 80 + "0" * 20) == ["holds", "holds", "holds", untested, untested]
+    # Equal, where the paper gains 26 points: half of that would have shown.
+    alike = verdicts("10" * 49 + "11")
+    assert alike == ["holds", "contradicted", "undecided", untested, untested]
+    weak = verdicts("1" * 80 + "0" * 20, error=0.2)
+    assert weak == ["contradicted", untested, "holds", untested, untested]
+
+
+def test_the_figure_and_the_table() -> None:
+    runs = [record("plain", "10" * 50), record("adp", "1" * 100)]
+    assert len(draw(resnet20.plot(runs)).axes) == 3
+    header, rows = resnet20.table(runs)
+    assert rows[0] == ["CIFAR-10", "none", "90.0", "90.0"]
+    assert all(len(row) == len(header) for row in rows)
 
 
 @pytest.mark.slow

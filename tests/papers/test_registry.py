@@ -1,11 +1,13 @@
 """What every experiment must offer, and what is committed under ``results/``."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from dissensus.papers.base import PAPERS, SCALES
-from dissensus.papers.page import outcomes, page_text
+from dissensus.papers.overview import QUESTIONS, overview_text
+from dissensus.papers.page import Outcome, outcomes, page_text
 from dissensus.papers.registry import EXPERIMENTS
 from dissensus.papers.studies import read_study, study_path
 
@@ -54,10 +56,27 @@ def test_committed_records_are_whole_and_free_of_paths() -> None:
         assert read_study(path).records, path
 
 
+@cache
+def committed() -> list[Outcome]:
+    """The experiments with a record, judged once for all tests."""
+    return outcomes(EXPERIMENTS.values(), RESULTS)
+
+
+def test_the_overview_asks_about_claims_that_there_are() -> None:
+    for paper, questions in QUESTIONS.items():
+        assert len(questions) == 5
+        for _, name, words in questions:
+            claims = EXPERIMENTS[f"{paper}/{name}"].claims
+            assert sum(claim.text.startswith(words) for claim in claims), (name, words)
+    text = overview_text(committed())
+    assert (RESULTS / "README.md").read_text() == text, "dissensus reproduce --report"
+    assert "has no record" not in text
+
+
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_committed_page_is_what_the_committed_records_say(paper: str) -> None:
     page = RESULTS / f"{paper}.md"
-    found = outcomes([one for one in EXPERIMENTS.values() if one.paper == paper], RESULTS)
+    found = [one for one in committed() if one.experiment.paper == paper]
     if not found:
         pytest.skip("no records are committed")
     assert page.read_text() == page_text(paper, found, EXPERIMENTS), (

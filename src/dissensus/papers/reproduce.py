@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dissensus.papers.base import CANNOT, SCALES, Experiment, check_options, option_values, select
+from dissensus.papers.overview import write_overview
 from dissensus.papers.page import Outcome, outcomes, write_figures, write_page
 from dissensus.papers.registry import EXPERIMENTS
 from dissensus.papers.studies import read_study, run_study, study_path
@@ -135,6 +136,7 @@ def reproduce(
         raise ValueError(f"there are no records of experiments in {folder}; run some first")
     papers = dict.fromkeys(outcome.experiment.paper for outcome in every)
     pages = [write_page(paper, every, EXPERIMENTS, folder) for paper in papers]
+    pages.append(write_overview(every, folder))
     wanted = [outcome for outcome in every if outcome.experiment in experiments]
     try:
         figures = write_figures(every if report else wanted, folder)

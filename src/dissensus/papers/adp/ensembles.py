@@ -223,7 +223,8 @@ def _contender_cell(
 def run(cell: Cell) -> dict[str, Any]:
     """Train the ensemble of ``cell`` and measure all that it asks for."""
     data = load_images(cell)
-    return measure(train_ensemble(cell, data), cell, data)
+    folder = regime.work_folder(cell) if "kernel_decay" in cell else None
+    return measure(train(cell, data, folder)[0], cell, data)
 
 
 def test_images(cell: Cell, data: ImageData) -> tuple[Tensor, Tensor]:

@@ -79,4 +79,5 @@ def optimizer_of(cell: Cell) -> Callable[[list[Tensor]], torch.optim.Optimizer]:
 def work_folder(cell: Cell) -> Path:
     """Where the training of ``cell`` goes on after an interruption: in the user's cache."""
     kind = f"{cell['data']}-{cell['epochs']}-epochs"
+    kind += "" if cell["members"] == 3 else f"-{cell['members']}-members"
     return cache_folder() / "reproduce" / "adp" / kind / str(cell["name"])

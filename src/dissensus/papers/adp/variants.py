@@ -28,13 +28,13 @@ from dissensus.papers.adp.ensembles import (
 )
 from dissensus.papers.adp.published import TABLE4, TABLE5
 from dissensus.papers.adp.settings import (
+    AUTHORS,
     CIFAR10_WEAK,
     CPU_DIGITS,
     ENSEMBLE_SETTING,
     FEW_STEPS,
     MNIST_WEAK,
     MORE_STEPS,
-    PAPER,
     SMOKE,
     STRONG,
     WEAK_PROTOCOL,
@@ -125,7 +125,7 @@ def five_cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         "smoke": {**SMOKE, "attacks": MNIST_WEAK, "standard": standard((0.1,), 20, **FEW_STEPS)},
         "cpu": {**CPU_DIGITS, "attacks": MNIST_WEAK, "standard": standard((0.1, 0.15), 40)},
         "paper": {
-            **PAPER,
+            **AUTHORS,
             "attacks": CIFAR10_WEAK,
             "slow_attacks": [
                 "cw:c=0.01,searches=1,confidence=0.1",
