@@ -283,12 +283,14 @@ OURS: dict[str, dict[str, Any]] = {
     "dissensus-joint": {"beta": 1.0},
     "dissensus-ncl": {"objective": "ncl:strength=0.5"},
     "dissensus-jsd": {"objective": "jsd:strength=0.5"},
+    "dissensus-adp": {"objective": "adp"},
     "dissensus-ldr": {"objective": "ldr"},
 }
 #: Objectives that are for one task.
 ONE_TASK = {
     "dissensus-ncl": ("regression",),
     "dissensus-jsd": ("classification",),
+    "dissensus-adp": ("classification",),
     "dissensus-ldr": ("classification",),
 }
 

@@ -26,19 +26,26 @@ def slow_encoding(value: float, edges: np.ndarray) -> list[float]:
 
 
 def slow_edges(values: list[float], bins: int) -> list[float]:
-    """The smallest value below or at which a share of t / T of all values lies."""
-    ordered = sorted(values)
-    chosen = {
-        next(v for i, v in enumerate(ordered, 1) if i * bins >= t * len(ordered))
-        for t in range(bins + 1)
+    """All of few values; else common ones, the ends, and quantiles of the other values.
+
+    A quantile is the smallest value below or at which a share of t / T of the others lies.
+    """
+    if len(set(values)) <= bins + 1:
+        return sorted(set(values))
+    common = {v for v in values if values.count(v) * bins > len(values)}
+    others = sorted(v for v in values if v not in common)
+    steps = bins - len(common)
+    quantiles = {
+        next(v for i, v in enumerate(others, 1) if i * steps >= t * len(others))
+        for t in range(steps + 1)
     }
-    return sorted(chosen)
+    return sorted(common | quantiles | {min(values), max(values)})
 
 
 def test_it_is_the_slow_reference() -> None:
     rng = np.random.default_rng(0)
     x = np.column_stack([rng.normal(size=90) ** 3, rng.integers(0, 6, 90), rng.random(90) < 0.5])
-    x[rng.random(90) < 0.2, 0] = np.nan
+    x[rng.random(90) < 0.2, 0] = np.nan  # a common value, the mean
     encoder = Encoder.fit(x, np.array([True, True, False]), bins=7)
     filled = x.copy()
     filled[np.isnan(x[:, 0]), 0] = np.nanmean(x[:, 0])
@@ -62,13 +69,31 @@ def test_it_is_the_slow_reference() -> None:
 
 
 def test_values_worked_by_hand() -> None:
-    """Edges 0, 1, 3: a half is half of bin 1; 2 is half of bin 2; beyond, a bin's slope goes on."""
+    """Edges 0, 1, 3: a half is half of bin 1; 2 is half of bin 2; beyond, a slope goes on."""
     column = np.array([0.0, 1.0, 3.0])[:, None]
     encoder = Encoder.fit(column, NUMBER, bins=2)
     np.testing.assert_array_equal(encoder.edges[0], [0.0, 1.0, 3.0])
-    new = np.array([0.5, 2.0, -2.0, -100.0, 5.0, 1e300])[:, None]
-    expected = [[0.5, 0], [1, 0.5], [-2, 0], [-BEYOND, 0], [1, 2], [1, 1 + BEYOND]]
+    new = np.array([0.5, 2.0, -0.5, -100.0, 4.0, 1e300])[:, None]
+    expected = [[0.5, 0], [1, 0.5], [-0.5, 0], [-BEYOND, 0], [1, 1.5], [1, 1 + BEYOND]]
     np.testing.assert_allclose(undo(encoder, new)[:, 1:], expected, atol=1e-12)
+
+
+def test_a_common_value_takes_one_edge() -> None:
+    """12 of 20 values are 0, the other 8 are 1 to 8: 0, and thirds of the others, as bins are 4."""
+    column = np.array([0.0] * 12 + list(range(1, 9)))[:, None]
+    np.testing.assert_array_equal(Encoder.fit(column, NUMBER, bins=4).edges[0], [0, 1, 3, 6, 8])
+
+
+def test_packed_rows_hold_all_that_inputs_need() -> None:
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.normal(size=30), rng.random(30) < 0.5])
+    encoder = Encoder.fit(x, np.array([True, False]), bins=4)
+    packed = encoder.pack(x)
+    assert packed.shape == (30, 3)
+    source, slope, offset, low, high = encoder.lines
+    np.testing.assert_allclose(
+        np.clip(packed[:, source] * slope - offset, low, high), encoder(x), atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.1])

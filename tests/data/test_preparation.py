@@ -62,22 +62,30 @@ def test_json_brings_it_back_exactly() -> None:
     np.testing.assert_array_equal(back.encode(raw), preparation.encode(raw))
 
 
-def test_dates_are_days_and_places_on_circles() -> None:
-    """Worked by hand: 2024-02-29 is 19,782 days after 1970, and 2826 weeks; noon is half a day."""
+def test_dates_are_days_places_on_circles_and_a_calendar() -> None:
+    """Worked by hand: 2024-02-29, a Thursday, is 19,782 days after 1970; noon is half a day."""
     raw = {"t": text_column(["2024-02-29 12:00", "2024-02-22T12:00:00+02:00", None])}
     preparation = Preparation.fit(raw)
-    names = ("t.days", "t.year_sin", "t.year_cos", "t.week_sin", "t.week_cos", "t.day_sin")
-    assert preparation.features == (*names, "t.day_cos", "t=missing")
+    names = ("t.days", "t.year_sin", "t.year_cos", "t.day_sin", "t.day_cos")
+    weekdays = tuple(f"t.weekday_{number}" for number in range(7))
+    assert preparation.features == (*names, *weekdays, "t=missing")
     x = preparation.encode(raw)
     assert x[:2, 0].tolist() == [19782.5, 19775.5]
     angle = 2 * np.pi * 19782.5 / 365.2425
     assert x[0, 1:3] == pytest.approx([np.sin(angle), np.cos(angle)])
-    assert x[0, 3:5] == pytest.approx(x[1, 3:5])  # a week apart
-    assert x[:2, 5:7] == pytest.approx(np.array([[0, -1], [0, -1]]))  # noon, on the clock
-    assert np.isnan(x[2, :7]).all()
-    assert x[:, 7].tolist() == [0, 0, 1]
+    assert x[:2, 3:5] == pytest.approx(np.array([[0, -1], [0, -1]]))  # noon, on the clock
+    assert x[:2, 5:12].tolist() == [[0, 0, 0, 1, 0, 0, 0]] * 2  # a week apart
+    assert np.isnan(x[2, :12]).all()
+    assert x[:, 12].tolist() == [0, 0, 1]
     days = Preparation.fit({"t": [date(2024, 2, 29), date(2024, 3, 1)]})
-    assert len(days.features) == 5  # without times of day
+    assert len(days.features) == 10  # without times of day
+    years = Preparation.fit({"t": [date(2021, 12, 25), date(2023, 12, 25)]})
+    assert len(years.features) == 10  # a day less than two years
+    years = Preparation.fit({"t": [date(2021, 12, 25), date(2023, 12, 26)]})
+    weeks = years.encode({"t": [date(2022, 12, 25), date(2023, 12, 25), date(2023, 1, 2)]})[:, 10:]
+    assert weeks.shape == (3, 53)
+    assert weeks.argmax(1).tolist() == [51, 51, 0]
+    assert weeks.sum(1).tolist() == [1, 1, 1]
 
 
 def test_rare_levels_and_those_beyond_the_limit_are_pooled() -> None:

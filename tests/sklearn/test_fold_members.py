@@ -61,7 +61,16 @@ def test_no_member_has_seen_the_rows_of_its_fold(
     assert first == members
     outputs = model.member_outputs(X)[:, order]  # in the order of the held-out rows
     index = held_out.members[..., None]
-    torch.testing.assert_close(held_out.outputs, outputs.gather(0, index))
+    torch.testing.assert_close(held_out.outputs, outputs.gather(0, index), rtol=1e-6, atol=1e-5)
+
+
+def test_packed_rows_become_the_same_inputs() -> None:
+    model = regressor(n_estimators=2).fit(X, Y)
+    packed = torch.from_numpy(model.standard_.x.pack(X))
+    assert packed.shape == (61, 20)  # two numbers for each of ten columns
+    torch.testing.assert_close(
+        model.standard_.unpack(packed), model.standard_.inputs(X, np.float64)
+    )
 
 
 def test_targets_of_a_fold_do_not_reach_its_members() -> None:

@@ -168,6 +168,22 @@ def test_parts_of_one_data_set_are_picked_by_their_rows(exact_train: bool) -> No
             replace(ours[0], rows=rows)
 
 
+def test_rows_may_be_unpacked_a_batch_at_a_time() -> None:
+    """As if the inputs had been there all the time, in a fleet and alone."""
+    ours, others = (sweep("independent", 3, exact_train=True, epochs=3) for _ in range(2))
+
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    def doubled(part: tuple[torch.Tensor, ...] | None) -> tuple[torch.Tensor, ...] | None:
+        return None if part is None else (2 * part[0], *part[1:])
+
+    ours = [replace(training, unpack=twice) for training in ours]
+    others = [replace(t, train=doubled(t.train), val=doubled(t.val)) for t in others]
+    assert_same(ours[:2], fit_fleet(ours[:2], progress=False), others[:2])
+    assert_same(ours[2:3], fit_fleet(ours[2:3], progress=False), others[2:3])
+
+
 def test_networks_without_an_engine_go_through_vmap() -> None:
     ours, others = (sweep("augmented:beta={}", 3, make=Residual) for _ in range(2))
     fleet = Fleet(ours)

@@ -16,12 +16,18 @@ linear layer on them is an embedding of each category.
 All inputs are then centred and divided by their deviation, but never by less than ``floor``: a
 one-hot column that is nearly always 0 has a tiny deviation, and the first 1 would be an outlier
 that outweighs all other columns.
+
+The inputs of a table are many times as large as the table. So rows are kept as :meth:`Encoder.pack`
+writes them, with two numbers for a number, the standardised one and its place among the edges,
+u = t − 1 + (x − e_{t−1}) / (e_t − e_{t−1}) in bin t, and a batch at a time becomes inputs by
+z_t = clip(u − (t − 1), 0, 1), with u from −``BEYOND`` to T + ``BEYOND`` and the outer bounds of
+z_1 and z_T accordingly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,6 +41,8 @@ Floats = NDArray[np.float64]
 
 #: How far the encoding goes on beyond the outermost edges, in widths of the bins there.
 BEYOND = 4.0
+#: Rows that are encoded at once.
+_CHUNK = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,13 +81,19 @@ class Encoder:
         ``scaled`` marks the columns of numbers; the others are one-hot or indicators.
         """
         scaler = Scaler.fit(x, scaled, weights=weights)
-        filled = np.where(np.isnan(x), scaler.fill, x)
         edges = tuple(
-            _edges(column, weights, bins) if number else None
-            for column, number in zip(filled.T, scaled, strict=True)
+            _edges(_filled(column, fill), weights, bins) if number else None
+            for column, fill, number in zip(x.T, scaler.fill, scaled, strict=True)
         )
-        columns = cls(scaler, edges, np.zeros(0), np.ones(0))._columns(x)
-        moments = [_moments(column, weights) for column in columns]
+        plain = cls(scaler, edges, np.zeros(0), np.ones(0))
+        moments = []
+        for place, column_edges in enumerate(edges):
+            standard, *position = plain._pack_column(x[:, place], place)
+            moments.append(_moments(standard[:, None], weights))
+            if column_edges is not None:
+                low, high = _bounds(len(column_edges) - 1).T
+                z = np.clip(position[0][:, None] - np.arange(len(low)), low, high)
+                moments.append(_moments(z, weights))
         mean, deviation = (np.concatenate(each) for each in zip(*moments, strict=True))
         return cls(scaler, edges, mean, np.maximum(deviation, floor))
 
@@ -88,48 +102,90 @@ class Encoder:
         """How many inputs a network gets."""
         return len(self.mean)
 
-    def __call__(self, x: Floats, dtype: Any = np.float64) -> NDArray[Any]:
-        """Encode rows; ``dtype`` is that of the inputs."""
-        out, begin = np.empty((len(x), self.inputs), dtype), 0
-        for column in self._columns(x):
-            own = slice(begin, begin + column.shape[1])
-            out[:, own] = (column - self.mean[own]) / self.scale[own]
-            begin = own.stop
+    def pack(self, x: Floats, dtype: Any = np.float64) -> NDArray[Any]:
+        """Rows as two numbers for each that has edges, and one for others; see the module."""
+        out = np.empty((len(x), sum(1 if e is None else 2 for e in self.edges)), dtype)
+        begin = 0
+        for place in range(len(self.edges)):
+            for part in self._pack_column(x[:, place], place):
+                out[:, begin] = part
+                begin += 1
         return out
 
-    def _columns(self, x: Floats) -> Iterator[Floats]:
-        """The inputs of one column after the other, ``[rows, 1 + bins]``, before they are scaled.
+    @cached_property
+    def lines(self) -> tuple[NDArray[np.int64], Floats, Floats, Floats, Floats]:
+        """``source, slope, offset, low, high`` of each input: how packed rows p become inputs.
 
-        One at a time: all of them are many times as large as the table.
+        ``clip(p[source] · slope − offset, low, high)``; with slope = 1 / scale and offset =
+        (start + mean) / scale it is (clip(p[source] − start, …) − mean) / scale.
         """
-        standard = np.clip(self.scaler(x), -self.limit, self.limit)
-        for place, edges in enumerate(self.edges):
-            parts = [standard[:, place, None]]
+        source, start, bounds, place = [], [], [], 0
+        for edges in self.edges:
+            source.append(place)
+            start.append(0)
+            bounds.append(np.array([[-np.inf, np.inf]]))  # pack has clipped it
             if edges is not None:
-                filled = np.where(np.isnan(x[:, place]), self.scaler.fill[place], x[:, place])
-                parts.append(_piecewise(filled, edges))
-            yield np.concatenate(parts, 1)
+                bins = len(edges) - 1
+                source += [place + 1] * bins
+                start += range(bins)
+                bounds.append(_bounds(bins))
+            place += 1 if edges is None else 2
+        low, high = ((ends - self.mean) / self.scale for ends in np.concatenate(bounds).T)
+        return np.array(source), 1 / self.scale, (start + self.mean) / self.scale, low, high
+
+    def __call__(self, x: Floats, dtype: Any = np.float64) -> NDArray[Any]:
+        """Encode rows; ``dtype`` is that of the inputs."""
+        source, slope, offset, low, high = self.lines
+        out = np.empty((len(x), self.inputs), dtype)
+        for begin in range(0, len(x), _CHUNK):
+            rows = slice(begin, begin + _CHUNK)
+            out[rows] = np.clip(self.pack(x[rows])[:, source] * slope - offset, low, high)
+        return out
+
+    def _pack_column(self, column: Floats, place: int) -> tuple[Floats, ...]:
+        """A column standardised, and where it has edges the place of each value among them."""
+        scaler, edges = self.scaler, self.edges[place]
+        filled = _filled(column, scaler.fill[place])
+        standard = (filled - scaler.mean[place]) / scaler.scale[place]
+        clipped = np.clip(standard, -self.limit, self.limit)
+        if edges is None:
+            return (clipped,)
+        ends = BEYOND * (edges[1] - edges[0]), BEYOND * (edges[-1] - edges[-2])
+        wider = np.concatenate([[edges[0] - ends[0]], edges, [edges[-1] + ends[1]]])
+        places = np.concatenate([[-BEYOND], np.arange(len(edges)), [len(edges) - 1 + BEYOND]])
+        return clipped, np.interp(filled, wider, places)
 
 
-def _piecewise(column: Floats, edges: Floats) -> Floats:
-    """z of each value, ``[rows, bins]``."""
-    lowest, highest = np.zeros(len(edges) - 1), np.ones(len(edges) - 1)
-    lowest[0], highest[-1] = -BEYOND, 1 + BEYOND
-    with np.errstate(over="ignore"):  # a bin may be tiny, and what is infinite is clipped
-        return np.clip((column[:, None] - edges[:-1]) / np.diff(edges), lowest, highest)
+def _filled(column: Floats, fill: float) -> Floats:
+    return np.where(np.isnan(column), fill, column)
+
+
+def _bounds(bins: int) -> Floats:
+    """The smallest and largest z of each bin, ``[bins, 2]``."""
+    bounds = np.tile([0.0, 1.0], (bins, 1))
+    bounds[0, 0], bounds[-1, 1] = -BEYOND, 1 + BEYOND
+    return bounds
 
 
 def _edges(column: Floats, weights: Floats | None, bins: int) -> Floats | None:
-    """Different quantiles of a column, values of it all; None where it has two values or fewer."""
-    order = np.argsort(column)
-    total = np.cumsum(np.ones(len(column)) if weights is None else weights[order])
-    levels = np.linspace(0.0, 1.0, bins + 1) * (1 - 1e-9) * total[-1]  # ties despite rounding
-    places = np.minimum(np.searchsorted(total, levels), len(column) - 1)
-    edges: Floats = np.unique(column[order[places]])
-    return edges if len(edges) > 2 else None
+    """Values between which there are bins; None where a column has two values or fewer.
+
+    All values, if they are few. Else those that more than 1 of ``bins`` rows have, such as the 0 of
+    a column that is mostly 0, and quantiles of the other rows.
+    """
+    values, place = np.unique(column, return_inverse=True)
+    if len(values) > bins + 1:
+        counts = np.bincount(place, weights)
+        chosen = counts > counts.sum() / bins * (1 + 1e-9)  # the same despite rounding, as below
+        total = np.cumsum(np.where(chosen, 0.0, counts))
+        levels = np.linspace(0.0, 1.0, bins + 1 - chosen.sum()) * (1 - 1e-9)
+        chosen[np.searchsorted(total, np.maximum(levels, 1e-9) * total[-1])] = True
+        chosen[[0, -1]] = True
+        values = values[chosen]
+    return values if len(values) > 2 else None
 
 
-def _moments(column: Floats, weights: Floats | None) -> tuple[Floats, Floats]:
+def _moments(columns: Floats, weights: Floats | None) -> tuple[Floats, Floats]:
     """Means and standard deviations."""
-    mean = np.average(column, 0, weights)
-    return mean, np.sqrt(np.average((column - mean) ** 2, 0, weights))
+    mean = np.average(columns, 0, weights)
+    return mean, np.sqrt(np.average((columns - mean) ** 2, 0, weights))

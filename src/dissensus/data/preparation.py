@@ -9,8 +9,10 @@ kind        raw values                              inputs
 number      numbers, durations (in days)            the number, to be standardised
 boolean     true and false                          1 and 0, to be standardised
 date        dates and times; text such as           days since 1970, to be standardised; sine and
-            2024-02-29 or 2024-02-29 12:30          cosine of the time of year and of the week,
-                                                    and of the day where there are times of day
+            2024-02-29 or 2024-02-29 12:30          cosine of the time of year, and of the day where
+                                                    there are times of day; 0 or 1 for each day of
+                                                    the week and, where dates go over two years or
+                                                    more, for each week of the year
 category    other text, categories                  0 or 1 for each level
 dropped     one value only; text that is different  none
             in most rows, such as names
@@ -46,14 +48,18 @@ MAX_LEVELS = 100
 #: Text with more different values than this, and in more than half of the rows, names the rows.
 _MANY_NAMES = 20
 _OTHER, _MISSING = "other", "missing"
-_CYCLES = {"year": 365.2425, "week": 7.0, "day": 1.0}  # in days
+_YEAR = 365.2425
+_CYCLES = {"year": _YEAR, "week": 7.0, "day": 1.0}  # in days
+#: How many levels the parts of a calendar have.
+_CALENDAR = {"weekday": 7, "yearweek": 53}
 
 
 @dataclass(frozen=True)
 class Column:
     """One column: its kind, and what else its inputs depend on.
 
-    ``levels`` are those of a category with an input of their own, or the cycles of a date; ``gaps``
+    ``levels`` are those of a category with an input of their own, or the cycles and parts of the
+    calendar of a date; ``gaps``
     says that an input marks missing values; ``reason`` is why a column was dropped.
     """
 
@@ -70,8 +76,12 @@ class Column:
         if self.kind == "category":
             return tuple(f"{self.name}={level}" for level in self.levels)
         if self.kind == "date":
-            waves = (f"{self.name}.{cycle}_{wave}" for cycle in self.levels for wave in _WAVES)
-            return (f"{self.name}.days", *waves, *marks)
+            parts = (
+                f"{self.name}.{level}_{part}"
+                for level in self.levels
+                for part in (_WAVES if level in _CYCLES else range(_CALENDAR[level]))
+            )
+            return (f"{self.name}.days", *parts, *marks)
         return () if self.kind == "dropped" else (self.name, *marks)
 
     def read(self, values: Array) -> Array:
@@ -89,10 +99,15 @@ class Column:
         """What :meth:`read` gave as inputs ``[rows, features]``, gaps as NaN."""
         if self.kind == "category":
             return _one_hot(read, self.levels)
-        angles = [
-            2 * np.pi * (read % days) / days for days in map(_CYCLES.__getitem__, self.levels)
-        ]
-        parts = [read, *(wave(angle) for angle in angles for wave in _WAVES.values())]
+        parts = [read]
+        for level in self.levels:
+            if level in _CYCLES:
+                angle = 2 * np.pi * (read % _CYCLES[level]) / _CYCLES[level]
+                parts += [wave(angle) for wave in _WAVES.values()]
+            else:
+                place = _calendar_place(read, level)
+                hot = [place == number for number in range(_CALENDAR[level])]
+                parts += [np.where(np.isnan(read), np.nan, own) for own in hot]
         if self.gaps:
             parts.append(find_gaps(read))
         block: Floats = np.stack(parts, 1).astype(np.float64)
@@ -208,7 +223,12 @@ class Preparation:
                         f"{where}: column {column.name!r} lacks {count} of {len(values)} values; "
                         "fill them, or train with missing='fill'"
                     )
-        return np.concatenate([column.encode(values) for column, values in read.items()], 1)
+        rows = len(next(iter(read.values())))
+        out, begin = np.empty((rows, len(self.features))), 0
+        for column, values in read.items():
+            out[:, begin : begin + len(column.features)] = column.encode(values)
+            begin += len(column.features)
+        return out
 
     def remarks(self, table: Any) -> tuple[str, ...]:
         """One sentence for each column with levels or gaps that the training table did not have."""
@@ -313,7 +333,10 @@ def _learn(
         return column, "" if different + bool(gaps.any()) > 1 else _CONSTANT
     if column.kind == "date":
         timed = bool((known != np.floor(known)).any())
-        column = replace(column, levels=("year", "week", "day") if timed else ("year", "week"))
+        # A week of the year says something if it comes again, as those of holidays do.
+        again = known.size > 0 and float(np.ptp(known)) >= 2 * _YEAR
+        parts = {"year": True, "day": timed, "weekday": True, "yearweek": again}
+        column = replace(column, levels=tuple(part for part, there in parts.items() if there))
     constant = known.size == len(read) and bool((known == known[0]).all())
     column = replace(column, gaps=bool(gaps.any()))
     return column, "it is empty" if not known.size else _CONSTANT if constant else ""
@@ -345,6 +368,18 @@ def _plural(word: str, count: int) -> str:
 # ---- encoding -----------------------------------------------------------------------------------
 
 _WAVES = {"sin": np.sin, "cos": np.cos}
+
+
+def _calendar_place(days: Floats, part: str) -> Floats:
+    """The day of the week, Monday being 0, or the week of the year, of days since 1970.
+
+    >>> _calendar_place(np.array([19_782.5]), "weekday")  # 2024-02-29, a Thursday
+    array([3.])
+    >>> _calendar_place(np.array([19_782.5]), "yearweek")  # 59 days into the year
+    array([8.])
+    """
+    place: Floats = np.floor(days + 3) % 7 if part == "weekday" else np.floor(days % _YEAR / 7)
+    return place
 
 
 def _one_hot(values: Array, levels: Sequence[str]) -> Floats:

@@ -310,12 +310,13 @@ class DiverseEstimator(FittedMembers):
         for name in [name for name in vars(self) if name.endswith("_") and name[0] != "_"]:
             delattr(self, name)
 
-    def _rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Rows, Rows]:
-        """The rows to train on, merged and sorted, and the original ones."""
+    def _rows(self, X: Any, y: Any, sample_weight: Any) -> tuple[Rows, Rows | None]:
+        """The rows to train on, merged and sorted, and, for cross-validation, the original ones."""
         x, y, weights = self._checked(X, y, sample_weight)
         targets, self.n_outputs_ = self._learn_targets(y, weights > 0)
         weights = weights * self._class_weights(targets, weights)
-        return Rows.of(x, targets, weights), Rows(x, targets, weights)
+        original = Rows(x, targets, weights) if self.beta is not None else None
+        return Rows.of(x, targets, weights), original
 
     def _class_weights(self, labels: NDArray[Any], weights: Floats) -> Floats | float:
         return 1.0
@@ -368,13 +369,16 @@ class DiverseEstimator(FittedMembers):
         outputs = self.n_outputs_ * outputs_each(jobs[0].objective)
         return make_trainings(jobs, outputs, combine, seed, params | changes, start)
 
-    def _choose_beta(self, objective: Objective, rows: Rows, original: Rows, seed: int) -> float:
+    def _choose_beta(
+        self, objective: Objective, rows: Rows, original: Rows | None, seed: int
+    ) -> float:
         if not isinstance(self.beta, str):
             return with_beta(objective, self.beta).beta  # type: ignore[arg-type]
         if self.beta != "auto":
             raise ValueError(f"beta must be None, a number in [0, 1] or 'auto', got {self.beta!r}")
         if not len(self.betas):
             raise ValueError("beta='auto' needs some betas to choose from, got none")
+        assert original is not None
         splits = folds(rows, original, self.cv, seed)
         standard = Standard.fit(rows, self.columns_.scaled)  # the same inputs for all
         jobs = [

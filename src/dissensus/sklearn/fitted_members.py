@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -25,6 +26,10 @@ __all__ = ["NUMBERS", "FittedMembers"]
 
 #: scikit-learn's checks of a table of numbers.
 NUMBERS = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "accept_sparse": "csr"}
+
+
+#: Rows that are predicted at once.
+_PART = 4096
 
 
 class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
@@ -51,8 +56,11 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _outputs_and_noise(self, X: Any) -> tuple[Tensor, Tensor | None]:
         """The members' outputs and, of Gaussian members, the variances that they predict."""
         check_is_fitted(self, "ensemble_")
-        x = self.standard_.inputs(self._checked_inputs(X), np.float64)
-        outputs = predict(self.ensemble_, x).outputs
+        x = self._checked_inputs(X)
+        # Inputs are much larger than the table: a part of them at a time.
+        parts = [x[begin : begin + _PART] for begin in range(0, len(x), _PART)]
+        each = (self.standard_.inputs(part, np.float64) for part in parts)
+        outputs = torch.cat([predict(self.ensemble_, inputs).outputs for inputs in each], 1)
         return self.standard_.in_units(outputs), self.standard_.noise(outputs)
 
     def _checked_inputs(self, X: Any) -> Floats:

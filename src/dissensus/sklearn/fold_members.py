@@ -57,17 +57,18 @@ def train_folds(
     sizes = [members // len(folds) + (fold < members % len(folds)) for fold in range(len(folds))]
     # Of one length each, so that folds are of one kind for the fleet: the odd row is left out.
     most, held = (min(len(pair[side]) for pair in folds) for side in (0, 1))
-    data = tuple(tensor.to(params["device"]) for tensor in job.standard.tensors(job.rows))
+    unpack = job.standard.unpack
+    data = tuple(t.to(params["device"]) for t in job.standard.tensors(job.rows, packed=True))
     recipe = make_recipe(most, seed, params)
     trainings = []
     for number, ((rows, own), size) in enumerate(zip(folds, sizes, strict=True)):
         start = derived_seed(seed, number)
-        ens = make_ensemble(data[0].shape[1], outputs, size, combine, start, params)
+        ens = make_ensemble(job.standard.x.inputs, outputs, size, combine, start, params)
         chance = np.random.default_rng(start)
         index = torch.from_numpy(np.sort(chance.permutation(rows)[:most])).to(params["device"])
         val = tuple(tensor[own[:held]] for tensor in data)
         own_recipe = replace(recipe, seed=start)
-        trainings.append(Training(ens, data, job.objective, val, own_recipe, index))
+        trainings.append(Training(ens, data, job.objective, val, own_recipe, index, unpack=unpack))
     histories = fit_fleet(trainings, progress=bool(params["verbose"]))
     ensembles = [training.ens.cpu().double().eval() for training in trainings]
     modules = [ens.member(member) for ens in ensembles for member in range(ens.members)]
@@ -76,16 +77,18 @@ def train_folds(
 
 
 def _held_out(
-    job: Job, folds: Sequence[tuple[Any, Any]], ensembles: Sequence[Ensemble], x: Tensor
+    job: Job, folds: Sequence[tuple[Any, Any]], ensembles: Sequence[Ensemble], packed: Tensor
 ) -> HeldOut:
     """What the members of each fold predict for it; as many of each as the smallest fold has."""
-    fewest = min(ens.members for ens in ensembles)
-    rows, outputs = len(x), ensembles[0](x[:1].double()).shape[-1]
+    fewest, rows = min(ens.members for ens in ensembles), len(packed)
+    outputs = ensembles[0](job.standard.unpack(packed[:1]).double()).shape[-1]
     predictions = torch.empty(fewest, rows, outputs, dtype=torch.float64)
     members = torch.empty(fewest, rows, dtype=torch.int64)
     first = 0
     for ens, (_, own) in zip(ensembles, folds, strict=True):
-        predictions[:, own] = predict(ens, x[own].double()).outputs[:fewest]
+        for part in torch.from_numpy(own).split(1024):
+            x = job.standard.unpack(packed[part]).double()
+            predictions[:, part] = predict(ens, x).outputs[:fewest]
         members[:, own] = torch.arange(first, first + fewest)[:, None]
         first += ens.members
     targets = torch.from_numpy(job.rows.y)

@@ -27,6 +27,8 @@ __all__ = ["Floats", "Rows", "Standard", "array_columns", "check_weights", "fram
 
 Floats = NDArray[np.float64]
 
+#: Rows that are compared at once.
+_CHUNK = 4096
 #: The least standard deviation of a target whose squares are still exact.
 _LEAST = 1e-150
 
@@ -75,15 +77,18 @@ class Rows:
         """
         kept = weights > 0
         x, y, weights = x[kept], y[kept], weights[kept]
-        # Adding 0 makes −0 a 0: rows are compared byte by byte, and sorted by that.
-        both = np.ascontiguousarray(np.column_stack([x, y.reshape(len(y), -1)]) + 0.0)
+        both = np.column_stack([x, y.reshape(len(y), -1)])
+        both += 0.0  # makes −0 a 0: rows are compared byte by byte, and sorted by that
         keys = both.view(np.dtype((np.void, both.itemsize * both.shape[1]))).ravel()
-        _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+        place = np.argsort(keys, kind="stable")
+        new = np.ones(len(place), bool)
+        for begin in range(0, len(place), _CHUNK):  # np.unique would copy all rows
+            own = keys[place[begin : begin + _CHUNK + 1]]
+            new[begin + 1 : begin + len(own)] = own[1:] != own[:-1]
+        first, group = place[new], np.cumsum(new) - 1
         # Sorted, so that a sum does not depend on the order of its terms.
-        order = np.lexsort((weights, group.ravel()))
-        total: Floats = np.bincount(group.ravel()[order], weights[order], len(first)).astype(
-            np.float64
-        )
+        order = np.lexsort((weights[place], group))
+        total: Floats = np.bincount(group[order], weights[place][order]).astype(np.float64)
         return cls(x[first], y[first], total)
 
     def pick(self, index: NDArray[np.int64]) -> Rows:
@@ -108,6 +113,16 @@ class Standard:
         """Inputs as a tensor."""
         return torch.from_numpy(self.x(x, dtype))
 
+    def unpack(self, packed: Tensor) -> Tensor:
+        """Inputs ``[…, inputs]`` from rows as :meth:`.Encoder.pack` writes them, a batch at a time.
+
+        See :attr:`.Encoder.lines` for the formula.
+        """
+        source, *lines = self.x.lines
+        slope, offset, low, high = (torch.from_numpy(line).to(packed) for line in lines)
+        inputs = packed.index_select(-1, torch.from_numpy(source).to(packed.device))
+        return inputs.mul_(slope).sub_(offset).clamp_(low, high)
+
     def in_units(self, outputs: Tensor) -> Tensor:
         """Outputs of networks in the units of the target; logits as they are.
 
@@ -125,14 +140,18 @@ class Standard:
         variances = gaussian_moments(outputs)[1].exp()
         return variances * torch.from_numpy(self.y.scale).square()
 
-    def tensors(self, rows: Rows) -> tuple[Tensor, ...]:
-        """``(x, y)``, or ``(x, y, weights)`` of mean 1 where the weights are not all equal."""
+    def tensors(self, rows: Rows, *, packed: bool = False) -> tuple[Tensor, ...]:
+        """``(x, y)``, or ``(x, y, weights)`` of mean 1 where the weights are not all equal.
+
+        With ``packed`` x is for :meth:`unpack`.
+        """
+        x = torch.from_numpy(self.x.pack(rows.x, np.float32)) if packed else self.inputs(rows.x)
         y = torch.from_numpy(rows.y.copy())
         if self.y is not None:
             y = torch.from_numpy(self.y(rows.y)).float()
         if (rows.weights == rows.weights[0]).all():
-            return self.inputs(rows.x), y
-        return self.inputs(rows.x), y, torch.from_numpy(rows.weights / rows.weights.mean()).float()
+            return x, y
+        return x, y, torch.from_numpy(rows.weights / rows.weights.mean()).float()
 
 
 def _scaler_of(y: Floats, weights: Floats) -> Scaler:

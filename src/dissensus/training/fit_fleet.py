@@ -40,7 +40,8 @@ class Training:
 
     ``train`` and ``val`` are ``(x, y)`` or ``(x, y, weights)``. ``rows`` are the numbers of the
     rows of ``train`` to learn from, so that trainings on parts of one data set share its memory;
-    None: all. ``disagreement`` is what ``fit`` takes by this name.
+    None: all. ``disagreement`` is what ``fit`` takes by this name. ``unpack`` makes inputs of rows
+    of x, a batch at a time, where these are much larger than the rows; None: they are the same.
     """
 
     ens: Ensemble
@@ -50,6 +51,11 @@ class Training:
     recipe: Recipe = field(default_factory=Recipe)
     rows: Tensor | None = None
     disagreement: Any = None
+    unpack: Callable[[Tensor], Tensor] | None = None
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Inputs of the network from rows of x."""
+        return x if self.unpack is None else self.unpack(x)
 
     @property
     def strangers(self) -> Augmentation | None:
@@ -153,12 +159,14 @@ def fit_fleet(
 
 
 def _train_alone(training: Training) -> History:
+    x, *others = training.learnt()
+    val = training.val
     try:
         return fit(
             training.ens,
-            training.learnt(),
+            (training.inputs(x), *others),
             training.objective,
-            val=training.val,
+            val=None if val is None else (training.inputs(val[0]), *val[1:]),
             disagreement=training.disagreement,
             recipe=training.recipe,
             progress=False,
@@ -306,7 +314,7 @@ def kind(training: Training) -> Hashable | None:
     return (
         (repr(ens.stack), tensors, ens.device, ens.combine),
         (type(objective), tuple(fixed.items())),
-        (len(training), tuple(shapes)),
+        (len(training), tuple(shapes), training.unpack),
         (recipe.batch_size, recipe.clip, recipe.exact_train, tuple(others.items())),
     )
 

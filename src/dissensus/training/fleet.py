@@ -46,7 +46,7 @@ class Fleet:
         self.sizes = batch_sizes(len(first), first.recipe.batch_size, shuffle=True)
         self.optimizers = [(rows, self._make_optimizer(rows)) for rows in self._equal_rates()]
         self._collect_hyperparameters()
-        outputs = first.ens(first.train[0][:1]).detach()  # of one shape for all
+        outputs = first.ens(first.inputs(first.train[0][:1])).detach()  # of one shape for all
         for training in self.trainings:
             self._check(training, outputs)
 
@@ -176,6 +176,7 @@ class Fleet:
             seed = derived_seed(training.recipe.seed, epoch, ORDER)
             order = shuffled(len(training), seed).to(training.train[0].device)
             orders.append(order if training.rows is None else training.rows[order])
+        inputs = self.trainings[0].inputs
         row = self.trainings[0].train[0][0].numel() * len(orders)
         together = batches_together(self.sizes, row, _PICKED)
         begin = 0
@@ -186,7 +187,8 @@ class Fleet:
                 torch.stack([t.train[kind][i] for t, i in zip(self.trainings, index, strict=True)])
                 for kind in range(len(self.trainings[0].train))
             ]
-            yield from zip(*(tensor.split(sizes, 1) for tensor in picked), strict=True)
+            for x, *others in zip(*(tensor.split(sizes, 1) for tensor in picked), strict=True):
+                yield inputs(x), *others
             begin += sum(sizes)
 
     def _evaluate(self, which: str) -> list[dict[str, Any]]:
@@ -194,11 +196,13 @@ class Fleet:
         if getattr(self.trainings[0], which) is None:
             return []
         data = [t.learnt() if which == "train" else t.val or () for t in self.trainings]
-        meter, kept = FleetMeter(self.combine), []
-        for begin in range(0, len(data[0][0]), 1024):
-            rows = slice(begin, begin + 1024)
+        meter, kept, inputs = FleetMeter(self.combine), [], self.trainings[0].inputs
+        row = inputs(data[0][0][:1]).numel() * len(data)
+        count = min(max(_PICKED // row, 64), 1024)
+        for begin in range(0, len(data[0][0]), count):
+            rows = slice(begin, begin + count)
             with torch.no_grad():
-                outputs = self._outputs(torch.stack([own[0][rows] for own in data]))
+                outputs = self._outputs(inputs(torch.stack([own[0][rows] for own in data])))
             others = [
                 torch.stack([own[kind][rows] for own in data]) for kind in range(1, len(data[0]))
             ]
