@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,9 @@ def tune(
     tuned, parsed = _copy(ens), as_objective(objective or _usual_objective(ens, train))
     recipe = Recipe.of(settings | ({} if epochs is None else {"epochs": epochs}))
     if epochs is None:
-        batches = len(as_batches(split_weights(train)[0], recipe.batch_size, shuffle=True,
-                                 device=torch.device("cpu")))  # fmt: skip
-        recipe = replace(recipe, epochs=max(2, -(-STEPS // max(batches, 1))))
+        rows, device = split_weights(train)[0], torch.device("cpu")
+        batches = len(as_batches(rows, recipe.batch_size, shuffle=True, device=device))
+        recipe = replace(recipe, epochs=max(2, math.ceil(STEPS / max(batches, 1))))
     fit(tuned, train, parsed, disagreement=strangers, progress=progress, recipe=recipe)
     spec = strangers if isinstance(strangers, str) else getattr(strangers, "spec", lambda: None)()
     how = {"objective": name_objective(parsed), "strangers": spec or "data of your own"}
