@@ -52,6 +52,7 @@ NAVIGATION = {
         "docs/guides/which-method",
         "docs/guides/collusion",
         "docs/guides/unknown",
+        "docs/guides/strangers",
         "docs/guides/robustness",
         "docs/guides/own",
         "docs/guides/sweeps",

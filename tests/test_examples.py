@@ -22,6 +22,7 @@ SMALL = {
     "detect_unknown": ["--epochs", "2", "--members", "2"],
     "attack_transfer": ["--epochs", "1", "--images", "8", "--steps", "2", "--restarts", "1"],
     "own_objective": ["--epochs", "12", "--members", "3"],
+    "own_strangers": ["--epochs", "2", "--members", "2"],
 }
 
 
@@ -73,6 +74,14 @@ def test_table_beta_sweep_on_a_file_of_ones_own(run: Run, tmp_path: Path) -> Non
 
 def test_table_beta_sweep_without_a_file(run: Run) -> None:
     assert "Table('diabetes.csv': regression, 442 rows, 10 columns)" in run("table_beta_sweep")
+
+
+def test_own_strangers(run: Run) -> None:
+    said = run("own_strangers")
+    values = re.findall(r"^(plain|tuned) mutual_information: .*changes (\d\.\d+)", said, re.M)
+    assert [name for name, _ in values] == ["plain", "tuned"]
+    assert values[0][1] != values[1][1]
+    assert "plain, with a distance, combined: AUROC of dropouts" in said
 
 
 def test_detect_unknown(run: Run, tmp_path: Path) -> None:
