@@ -18,7 +18,7 @@ TENSOR = ("outputs", "losses", "diversity", "decomposition")
 PURE = ("objectives", "scores", "calibration", "detection", "diagnostics")
 TOOLS = (
     *("_version", "lazy", "specs", "import_paths", "console", "progress", "files", "records"),
-    *("tabular", "verbs"),
+    *("tabular", "verbs", "guards"),
 )
 
 LAYERS: tuple[tuple[str, ...], ...] = (
@@ -33,17 +33,17 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "progress": ("console",),
     "records": ("files",),
     "verbs": ("records", "specs", "tabular", "console"),
-    "outputs": ("files",),
-    "losses": ("outputs",),
-    "diversity": ("outputs", "losses"),
-    "decomposition": ("outputs", "losses", "diversity", "tabular"),
+    "outputs": ("files", "guards"),
+    "losses": ("outputs", "guards"),
+    "diversity": ("outputs", "losses", "guards"),
+    "decomposition": ("outputs", "losses", "diversity", "tabular", "guards"),
     "import_paths": ("specs",),
-    "objectives": (*TENSOR, "specs", "import_paths"),
-    "scores": (*TENSOR, "specs", "files"),
-    "calibration": (*TENSOR, "tabular"),
-    "diagnostics": (*TENSOR, "tabular"),
+    "objectives": (*TENSOR, "specs", "import_paths", "guards"),
+    "scores": (*TENSOR, "specs", "files", "guards"),
+    "calibration": (*TENSOR, "tabular", "guards"),
+    "diagnostics": (*TENSOR, "tabular", "guards"),
     # a Detector finds its score by name
-    "detection": (*TENSOR, "scores", "specs", "files", "tabular"),
+    "detection": (*TENSOR, "scores", "specs", "files", "tabular", "guards"),
     # members, inputs, adversaries
     "data": ("models",),
     "ensemble": ("models",),

@@ -14,6 +14,7 @@ import math
 import torch
 from torch import Tensor
 
+from dissensus.guards import formula
 from dissensus.outputs import log_mean_exp, weighted_mean
 
 __all__ = [
@@ -30,11 +31,13 @@ __all__ = [
 DETERMINANT_FLOOR = 1e-6
 
 
+@formula
 def entropy(log_probs: Tensor) -> Tensor:
     """Shannon entropy in nats over the last axis: ``−Σ_c p_c log p_c``, from log-probabilities."""
     return -(log_probs.exp() * log_probs).sum(-1)
 
 
+@formula
 def jensen_shannon(log_probs: Tensor, weights: Tensor | None = None) -> Tensor:
     """``H(Σ_k w_k F^k) − Σ_k w_k H(F^k)`` for each example, ``[batch]`` (adp, Eq. 9).
 
@@ -45,6 +48,7 @@ def jensen_shannon(log_probs: Tensor, weights: Tensor | None = None) -> Tensor:
     return entropy(log_mean_exp(log_probs, weights)) - weighted_mean(entropy(log_probs), weights)
 
 
+@formula
 def log_ensemble_diversity(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """``log det(M̃ᵀ M̃ + 1e-6 I)`` for each example, ``[batch]`` (adp, Eq. 3).
 
@@ -64,6 +68,7 @@ def log_ensemble_diversity(logits: Tensor, labels: Tensor, weights: Tensor | Non
     return log_determinant(wrong @ wrong.mT, weights).to(logits.dtype)
 
 
+@formula
 def wrong_class_predictions(logits: Tensor, labels: Tensor) -> Tensor:
     """``exp(z − max z)`` over the classes other than ``labels``, 0 there: M̃ᵀ up to row lengths.
 
@@ -74,6 +79,7 @@ def wrong_class_predictions(logits: Tensor, labels: Tensor) -> Tensor:
     return (others - others.amax(-1, keepdim=True).detach()).exp().transpose(0, 1).double()
 
 
+@formula
 def log_determinant(gram: Tensor, weights: Tensor | None = None) -> Tensor:
     """``log det`` of Gram matrices ``[batch, members, members]``, scaled to a diagonal of 1 + 1e-6.
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
+from dissensus.guards import formula
 from dissensus.outputs import (
     check_combination,
     check_finite,
@@ -54,11 +55,18 @@ __all__ = [
 LossLike = str | Callable[[Tensor, Tensor], Tensor]
 
 
+@formula
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
     """Squared Euclidean distance ``‖f − y‖²``, summed over outputs (not torch's mean)."""
+    if outputs.shape[outputs.ndim - targets.ndim :] != targets.shape:  # torch would broadcast
+        raise ValueError(
+            f"targets must have the shape of one prediction, got {tuple(targets.shape)} for "
+            f"outputs {tuple(outputs.shape)}"
+        )
     return (outputs - targets).square().sum(-1)
 
 
+@formula
 def gaussian_nll(means: Tensor, log_variances: Tensor, targets: Tensor) -> Tensor:
     """``−log N(y; μ, σ²) = ½ (log 2π + log σ² + (y − μ)² / σ²)`` of each entry, from log σ².
 
@@ -69,6 +77,7 @@ def gaussian_nll(means: Tensor, log_variances: Tensor, targets: Tensor) -> Tenso
     return 0.5 * (math.log(2 * math.pi) + log_variances + squares)
 
 
+@formula
 def cross_entropy(log_probs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """``−Σ_k y_k log p_k`` from log-probabilities, for hard or soft labels.
 
@@ -84,6 +93,7 @@ def cross_entropy(log_probs: Tensor, targets: Tensor, label_smoothing: float = 0
     return loss
 
 
+@formula
 def mean_cross_entropy(
     logits: Tensor, targets: Tensor, weights: Tensor | None = None, label_smoothing: float = 0.0
 ) -> Tensor:
@@ -92,6 +102,7 @@ def mean_cross_entropy(
     return weighted_mean(loss, weights).mean()
 
 
+@formula
 def brier(probs: Tensor, targets: Tensor) -> Tensor:
     """``‖p − y‖²`` for hard or soft labels (the Brier score of collusion, Section 4.2)."""
     if targets.is_floating_point():
@@ -101,6 +112,7 @@ def brier(probs: Tensor, targets: Tensor) -> Tensor:
     return (probs - torch.zeros_like(probs).scatter(-1, index, 1.0)).square().sum(-1)
 
 
+@formula
 def zero_one(labels: Tensor, targets: Tensor) -> Tensor:
     """1 where the predicted label is wrong. Soft targets count by their probability elsewhere."""
     if targets.is_floating_point():
@@ -131,6 +143,7 @@ LOSSES: dict[str, Loss] = {
 }
 
 
+@formula
 def natural_combination(loss: LossLike) -> str:
     """The default combination of a loss: the mean for a callable.
 
@@ -140,6 +153,7 @@ def natural_combination(loss: LossLike) -> str:
     return "mean" if callable(loss) else LOSSES[loss].combinations[0]
 
 
+@formula
 def check_loss(loss: LossLike, combine: str | None = None, *, trainable: bool = False) -> str:
     """Raise unless loss and combination fit each other; return the combination to use.
 
@@ -162,6 +176,7 @@ def check_loss(loss: LossLike, combine: str | None = None, *, trainable: bool = 
     return chosen
 
 
+@formula
 def check_loss_inputs(
     outputs: Tensor, targets: Tensor, loss: LossLike, *, finite: bool = True
 ) -> None:
@@ -196,6 +211,7 @@ class Errors(NamedTuple):
     ensemble: Tensor
 
 
+@formula
 def errors(
     outputs: Tensor,
     targets: Tensor,

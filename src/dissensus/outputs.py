@@ -23,15 +23,18 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from dissensus.files import parse_json, read_npz, read_safetensors, write_safetensors
+from dissensus.guards import describe, formula, guarded, unreadable
 
 __all__ = [
     "COMBINATIONS",
+    "FLOATS",
     "KEY_HINT",
     "SPACES",
     "Predictions",
     "array_names",
     "check_combination",
     "check_finite",
+    "check_floats",
     "check_labels",
     "check_logits",
     "check_outputs",
@@ -63,6 +66,9 @@ SPACES: dict[str, str] = {
     "probs": "probabilities",
 }
 
+#: What outputs may be stored as. Torch has little arithmetic for 8 bits.
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 #: Probabilities below the smallest normal float32 number, zero among them, count as that.
 _SMALLEST_PROB = 2.0**-126
 
@@ -70,6 +76,7 @@ _SMALLEST_PROB = 2.0**-126
 # ---- checks -------------------------------------------------------------------------------------
 
 
+@formula
 def check_outputs(outputs: Tensor, *, name: str = "outputs", finite: bool = True) -> None:
     """Raise unless ``outputs`` is a non-empty floating ``[members, batch, outputs]`` tensor."""
     last = "classes" if name == "logits" else "outputs"
@@ -86,14 +93,25 @@ def check_outputs(outputs: Tensor, *, name: str = "outputs", finite: bool = True
         raise ValueError(
             f"{name} must hold at least one member, one example and one output, got {shape}"
         )
-    if not outputs.is_floating_point():
-        raise ValueError(
-            f"{name} must be floating point, got {outputs.dtype}; convert it with {name}.float()"
-        )
+    check_floats(outputs, name=name)
     if finite:
         check_finite(outputs, name=name)
 
 
+def check_floats(values: Tensor, *, name: str) -> None:
+    """Raise unless ``values`` is a dense tensor of float16, bfloat16, float32 or float64."""
+    if not isinstance(values, Tensor) or values.dtype not in FLOATS:
+        tensor = isinstance(values, Tensor)
+        more = " of 16 bits or more" if tensor and values.is_floating_point() else ""
+        got = values.dtype if tensor else describe(values)
+        raise ValueError(
+            f"{name} must be floating point{more}, got {got}; convert it with {name}.float()"
+        )
+    if values.layout is not torch.strided or values.is_meta:
+        raise ValueError(f"{name} must be dense and have values, got {describe(values)}")
+
+
+@formula
 def check_logits(logits: Tensor, *, finite: bool = True) -> None:
     """Raise unless ``logits`` is a ``[members, batch, classes]`` tensor of two or more classes."""
     check_outputs(logits, name="logits", finite=finite)
@@ -106,13 +124,14 @@ def check_logits(logits: Tensor, *, finite: bool = True) -> None:
         _refuse_probs(logits)
 
 
+@formula
 def looks_like_probs(outputs: Tensor) -> bool:
     """Whether every row is non-negative and sums to 1: probabilities, passed for logits.
 
     >>> looks_like_probs(torch.tensor([[[0.2, 0.8]]])), looks_like_probs(torch.zeros(1, 1, 2))
     (True, False)
     """
-    if outputs.shape[-1] < 2 or _unreadable(outputs):
+    if outputs.shape[-1] < 2 or unreadable(outputs):
         return False
     first = outputs[(0,) * (outputs.ndim - 1)]  # of logits, one row shows it
     return all(
@@ -130,9 +149,10 @@ def _refuse_probs(logits: Tensor) -> None:
         )
 
 
+@formula
 def check_finite(values: Tensor, *, name: str) -> None:
     """Raise with a count if ``values`` holds a NaN or an infinity."""
-    if _unreadable(values):
+    if unreadable(values):
         return
     # A sum is finite if its terms are (short of overflow), and costs a thirtieth of isfinite.
     if bool(torch.isfinite(values.detach().sum())):
@@ -145,17 +165,18 @@ def check_finite(values: Tensor, *, name: str) -> None:
         )
 
 
+@formula
 def check_labels(targets: Tensor, batch: int, classes: int) -> None:
     """Raise unless ``targets`` are integer labels ``[batch]`` in ``[0, classes)``."""
     if tuple(targets.shape) != (batch,):
         raise ValueError(
             f"integer targets must be [batch] = ({batch},), got {tuple(targets.shape)}"
         )
-    if targets.dtype == torch.bool:
+    if targets.dtype == torch.bool or targets.is_complex():
         raise ValueError(
-            "integer targets must be class labels, got torch.bool; pass targets.long()"
+            f"integer targets must be class labels, got {targets.dtype}; pass targets.long()"
         )
-    if _unreadable(targets):
+    if unreadable(targets):
         return
     low, high = (int(value) for value in torch.aminmax(targets))
     if low < 0 or high >= classes:
@@ -174,18 +195,20 @@ def check_tensor(targets: Tensor) -> None:
         )
 
 
+@formula
 def check_targets(targets: Tensor, batch: int, classes: int) -> None:
     """Raise unless ``targets`` are labels ``[batch]`` or probabilities ``[batch, classes]``."""
     check_tensor(targets)
     if not targets.is_floating_point():
         check_labels(targets, batch, classes)
         return
+    check_floats(targets, name="soft targets")
     if tuple(targets.shape) != (batch, classes):
         raise ValueError(
             f"soft targets must be [batch, classes] = ({batch}, {classes}), got "
             f"{tuple(targets.shape)}; integer class labels must have an integer dtype"
         )
-    if _unreadable(targets):
+    if unreadable(targets):
         return
     check_finite(targets, name="soft targets")
     sums = targets.sum(-1)
@@ -199,6 +222,7 @@ def check_targets(targets: Tensor, batch: int, classes: int) -> None:
         )
 
 
+@formula
 def check_regression_targets(targets: Tensor, outputs: Tensor) -> None:
     """Raise unless ``targets`` are finite floats of the shape of one member's outputs."""
     check_tensor(targets)
@@ -214,9 +238,11 @@ def check_regression_targets(targets: Tensor, outputs: Tensor) -> None:
             f"regression targets must be floating point, got {targets.dtype}; "
             "pass targets.float(), or choose a classification loss"
         )
+    check_floats(targets, name="regression targets")
     check_finite(targets, name="targets")
 
 
+@formula
 def check_weights(weights: Tensor | None, members: int) -> None:
     """Raise unless ``weights`` is None or ``[members]``, not negative, summing to 1."""
     if weights is None:
@@ -224,9 +250,8 @@ def check_weights(weights: Tensor | None, members: int) -> None:
     if not isinstance(weights, Tensor) or tuple(weights.shape) != (members,):
         got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
         raise ValueError(f"weights must be a tensor [members] = ({members},), got {got}")
-    if not weights.is_floating_point():
-        raise ValueError(f"weights must be floating point, got {weights.dtype}")
-    if _unreadable(weights):
+    check_floats(weights, name="weights")
+    if unreadable(weights):
         return
     check_finite(weights, name="weights")
     weights = weights.detach()
@@ -238,6 +263,7 @@ def check_weights(weights: Tensor | None, members: int) -> None:
         )
 
 
+@formula
 def check_combination(combine: str) -> None:
     """Raise unless ``combine`` is one of :data:`COMBINATIONS`."""
     if combine not in COMBINATIONS:
@@ -245,16 +271,10 @@ def check_combination(combine: str) -> None:
         raise ValueError(f"combine must be one of {known}, got {combine!r}")
 
 
-def _unreadable(values: Tensor) -> bool:
-    """Whether ``values`` cannot be read: inside a ``torch.func`` transform, or while traced."""
-    return bool(
-        torch._C._functorch.is_functorch_wrapped_tensor(values) or torch.compiler.is_compiling()
-    )
-
-
 # ---- probabilities into logits ------------------------------------------------------------------
 
 
+@formula
 def to_logits(values: Tensor, space: str = "logits") -> Tensor:
     """Logits from outputs ``[members, batch, classes]`` that are what ``space`` says.
 
@@ -275,7 +295,7 @@ def to_logits(values: Tensor, space: str = "logits") -> Tensor:
         return values
     values = values.float() if values.element_size() < 4 else values
     probs = values if space == "probs" else values.exp()
-    if not _unreadable(values) and not looks_like_probs(probs):
+    if not unreadable(values) and not looks_like_probs(probs):
         raise ValueError(
             f"space={space!r} (--probs for probabilities) needs rows that are non-negative and sum "
             f"to 1{'' if space == 'probs' else ' after exp'}, got values from "
@@ -289,6 +309,7 @@ def to_logits(values: Tensor, space: str = "logits") -> Tensor:
 # ---- members into one prediction ----------------------------------------------------------------
 
 
+@formula
 def weighted_mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
     """``Σ_j w_j values_j`` over the first axis; equal weights where none are given."""
     if weights is None:
@@ -297,6 +318,7 @@ def weighted_mean(values: Tensor, weights: Tensor | None = None) -> Tensor:
     return mean
 
 
+@formula
 def combined_log_probs(
     logits: Tensor, combine: str = "probability", weights: Tensor | None = None
 ) -> Tensor:
@@ -313,6 +335,7 @@ def combined_log_probs(
     raise ValueError(f"combine={combine!r} has no probabilities; use 'probability' or 'score'")
 
 
+@formula
 def log_mean_exp(log_values: Tensor, weights: Tensor | None = None) -> Tensor:
     """``log Σ_j w_j exp(log_values_j)`` over the first axis, in log space."""
     if weights is None:
@@ -321,6 +344,7 @@ def log_mean_exp(log_values: Tensor, weights: Tensor | None = None) -> Tensor:
     return (log_values + log_weights.reshape(-1, *[1] * (log_values.ndim - 1))).logsumexp(0)
 
 
+@guarded
 def combine(
     outputs: Tensor,
     how: str = "probability",
@@ -350,6 +374,7 @@ def combine(
     return combined_log_probs(outputs, how, weights).exp()
 
 
+@formula
 def majority_vote(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     """The class that most members predict, ``[batch]``; ties go to the lowest class number.
 

@@ -189,7 +189,7 @@ def test_a_spoiled_file_is_refused(
 def test_use_before_fit_says_what_to_do(ens: Members, tmp_path: Path) -> None:
     detector = Detector(ens)
     for use in (detector.is_ood, lambda _: detector.save(tmp_path / "detector.json")):
-        with pytest.raises(RuntimeError, match=r"no threshold yet; call \.fit\(val\) first"):
+        with pytest.raises(ValueError, match=r"no threshold yet; call \.fit\(val\) first"):
             use(torch.randn(2, 4))
     assert detector.score(torch.randn(2, 4)).shape == (2,)
 

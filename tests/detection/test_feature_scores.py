@@ -165,5 +165,5 @@ def test_what_cannot_be_fitted_says_why(ens: Ensemble, call: object, message: st
 
 def test_use_before_fitting_says_what_to_do(ens: Ensemble) -> None:
     for use in (lambda d: d.score(X), lambda d: d.fit(VAL)):
-        with pytest.raises(RuntimeError, match=r"not fitted to training data yet; call \.fit\(val"):
+        with pytest.raises(ValueError, match=r"not fitted to training data yet; call \.fit\(val"):
             use(Detector(ens, "vim"))

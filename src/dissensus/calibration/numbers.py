@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dissensus.guards import guarded
 from dissensus.losses import gaussian_nll
 from dissensus.outputs import check_finite
 
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 
+@guarded
 def conformal_quantile(scores: Tensor, coverage: float, weights: Tensor | None = None) -> Tensor:
     """The bound that a new row's score keeps with a probability of at least ``coverage``.
 
@@ -52,6 +54,7 @@ def conformal_quantile(scores: Tensor, coverage: float, weights: Tensor | None =
     return scores[torch.searchsorted(weights.cumsum(0), needed).clamp(max=len(scores) - 1)]
 
 
+@guarded
 def sample_quantiles(
     values: Tensor, levels: Tensor | Sequence[float], weights: Tensor | None = None
 ) -> Tensor:
@@ -93,6 +96,7 @@ def _tail(values: Tensor, weights: Tensor) -> Tensor:
     return (excess * weights[-count:]).sum() / weights[-count:].sum()
 
 
+@guarded
 def interval_coverage(intervals: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
     """The share of ``targets`` ``[rows, …]`` that lie in their interval ``[rows, 2, …]``, a scalar.
 
@@ -109,6 +113,7 @@ def interval_coverage(intervals: Tensor, targets: Tensor, weights: Tensor | None
     return inside.mean() if weights is None else (inside * weights).sum() / weights.sum()
 
 
+@guarded
 def crps_quantiles(quantiles: Tensor, levels: Tensor | Sequence[float], targets: Tensor) -> Tensor:
     """The continuous ranked probability score of predicted quantiles, of each row, ``[rows]``.
 
@@ -134,6 +139,7 @@ def crps_quantiles(quantiles: Tensor, levels: Tensor | Sequence[float], targets:
     return 2 * (pinball * edges.diff()).sum(1)
 
 
+@guarded
 def crps_gaussian(means: Tensor, stds: Tensor, targets: Tensor) -> Tensor:
     """The continuous ranked probability score of normal predictions, of each entry.
 

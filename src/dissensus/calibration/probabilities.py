@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dissensus.guards import guarded
 from dissensus.losses import check_loss, check_loss_inputs, errors, zero_one
 from dissensus.outputs import (
     check_finite,
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 
+@guarded
 def nll(
     logits: Tensor,
     targets: Tensor,
@@ -51,6 +53,7 @@ def nll(
     return errors(logits, targets, "cross_entropy", combine, weights).ensemble.mean()
 
 
+@guarded
 def brier_score(
     logits: Tensor,
     targets: Tensor,
@@ -102,6 +105,7 @@ class Reliability(Tabular):
         return f"ECE {self.ece:.4f}, {len(self.count)} bins, {int(self.count.sum())} examples"
 
 
+@guarded
 def reliability(
     probs: Tensor, targets: Tensor, bins: int = 15, scheme: str = "width"
 ) -> Reliability:
@@ -134,6 +138,7 @@ def reliability(
     return Reliability(edges, count, *(sums / count))
 
 
+@guarded
 def ece(probs: Tensor, targets: Tensor, bins: int = 15, scheme: str = "width") -> Tensor:
     """Expected calibration error of the predicted class: the mean gap over bins, a scalar.
 
@@ -176,6 +181,7 @@ class Calibration(Tabular):
         )
 
 
+@guarded
 def calibration(
     logits: Tensor,
     targets: Tensor,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dissensus.calibration.probabilities import check_inputs
+from dissensus.guards import guarded
 from dissensus.losses import errors
 from dissensus.outputs import check_finite, to_logits
 
@@ -28,6 +29,7 @@ class TemperatureAtBound(UserWarning):
     """No finite temperature is best on these data; the bound was returned."""
 
 
+@guarded
 def apply_temperature(logits: Tensor, temperature: Tensor | float, space: str = "logits") -> Tensor:
     """``logits_j / T_j``: one temperature for all members, or one each ``[members]``.
 
@@ -52,6 +54,7 @@ def apply_temperature(logits: Tensor, temperature: Tensor | float, space: str = 
     return (logits / temperature.reshape(-1, 1, 1)).to(logits.dtype)
 
 
+@guarded
 def fit_temperature(
     logits: Tensor,
     targets: Tensor,
@@ -103,6 +106,7 @@ def fit_temperature(
     return temperatures if per_member else temperatures[0]
 
 
+@guarded
 def fit_member_temperatures(
     logits: Tensor,
     targets: Tensor,
@@ -234,6 +238,6 @@ def _warn_at_bounds(best: list[float], bounds: tuple[float, float], device: torc
                 f"(T = {bound:g}: {way} was always better); fit on more validation data, or set "
                 "narrower bounds",
                 TemperatureAtBound,
-                stacklevel=3,
+                stacklevel=5,
             )
     return temperatures

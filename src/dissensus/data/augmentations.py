@@ -13,6 +13,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
+from dissensus.guards import guarded
+
 __all__ = [
     "AUGMENTATIONS",
     "Augment",
@@ -69,6 +71,7 @@ AUGMENTATIONS: dict[str, Augment] = {
 }
 
 
+@guarded
 def random_crop(x: Tensor, padding: int, generator: Generator) -> Tensor:
     """Pad with zeros on all sides and cut the old size at a random place, for each image."""
     check_images(x)
@@ -81,6 +84,7 @@ def random_crop(x: Tensor, padding: int, generator: Generator) -> Tensor:
     return _gather(padded, top[:, None] + _range(height, x), left[:, None] + _range(width, x))
 
 
+@guarded
 def random_shift(x: Tensor, share: float, generator: Generator) -> Tensor:
     """Move each image by up to ``share`` of its side; its border pixels fill the gap.
 
@@ -98,6 +102,7 @@ def random_shift(x: Tensor, share: float, generator: Generator) -> Tensor:
     return _gather(x, rows, columns)
 
 
+@guarded
 def random_flip(x: Tensor, probability: float, generator: Generator) -> Tensor:
     """Mirror each image left to right with the given probability."""
     check_images(x)
@@ -107,6 +112,7 @@ def random_flip(x: Tensor, probability: float, generator: Generator) -> Tensor:
     return torch.where(flipped[:, None, None, None], x.flip(-1), x)
 
 
+@guarded
 def random_rotation(x: Tensor, degrees: float, generator: Generator) -> Tensor:
     """Turn each image about its centre by an angle uniform in ±``degrees``; black corners.
 

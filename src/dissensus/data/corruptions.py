@@ -17,6 +17,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import affine_grid, conv2d, grid_sample, pad
 
+from dissensus.guards import guarded
 from dissensus.specs import check_name
 
 __all__ = ["CORRUPTIONS", "corrupt", "corrupt_mixture", "parse_corruption"]
@@ -340,6 +341,7 @@ CORRUPTIONS: dict[str, Callable[[Tensor, int, Generator], Tensor]] = {
 _AT_ONCE = 512  # images; bounds the memory for displacement fields and spectra
 
 
+@guarded
 def corrupt(x: Tensor, kind: str, severity: int, seed: int = 0) -> Tensor:
     """Images ``[rows, channels, height, width]`` in [0, 1], corrupted; the same for the same seed.
 
@@ -376,6 +378,7 @@ def parse_corruption(text: str) -> tuple[str | None, int]:
     return kind or None, int(severity)
 
 
+@guarded
 def corrupt_mixture(x: Tensor, severity: int, seed: int = 0) -> Tensor:
     """All kinds in one set: image ``i`` gets kind ``i % 15``, in the order of the dict."""
     _check(x, severity)

@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dissensus.guards import guarded
+
 __all__ = [
     "HELD_OUT",
     "Data",
@@ -195,6 +197,7 @@ def divide(
     )
 
 
+@guarded
 def split_rows(
     count: int, *, val: float | int = 0.2, test: float | int = 0.2, seed: int = 0
 ) -> tuple[Rows, Rows, Rows]:

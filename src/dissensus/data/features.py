@@ -174,7 +174,7 @@ class _Run:
     ) -> NDArray[Any]:
         """The features of rows ``start`` to ``stop`` of the part at ``place``, in a pass."""
         words = [self.seed, place, number, start]
-        own = int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 24)
+        own = int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0]) >> 24
         generator = torch.Generator().manual_seed(own)
         batches = []
         for first in range(start, stop, self.batch_size):

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from dissensus.guards import guarded
+
 __all__ = ["draw_rows", "fit_images", "to_unit"]
 
 
@@ -29,6 +31,7 @@ def draw_rows(count: int, limit: int | None, seed: int, name: str) -> NDArray[np
     return np.sort(order).astype(np.int64)
 
 
+@guarded
 def fit_images(x: Tensor, input_shape: Sequence[int]) -> Tensor:
     """Bring images ``[rows, channels, height, width]`` to ``(channels, height, width)``.
 

@@ -7,9 +7,8 @@ has a closed form that shows it to be a spread of the members around their combi
 curvature (:func:`hessian_diversity`), and the part of it that constant offsets of the members make
 up can be removed (:func:`debias`).
 
-:func:`decompose`, :func:`closed_form_diversity`, :func:`hessian_diversity` and :func:`debias` check
-the values they are given. All other functions are pure and look at shapes only, so that they run
-under ``torch.func.vmap`` over a leading axis.
+All functions check what they are given, and refuse results that are not finite. Under
+``torch.func.vmap`` over a leading axis, where values cannot be read, they look at shapes only.
 """
 
 from __future__ import annotations

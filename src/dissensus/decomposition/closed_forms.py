@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
+from dissensus.guards import guarded
 from dissensus.losses import check_loss, check_loss_inputs, cross_entropy
 from dissensus.outputs import (
     check_outputs,
+    check_targets,
     check_weights,
     combined_log_probs,
     majority_vote,
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 
+@guarded
 def ambiguity(outputs: Tensor, weights: Tensor | None = None) -> Tensor:
     """Diversity for squared error: the variance of the members around their mean, ``[batch]``.
 
@@ -42,11 +45,13 @@ def ambiguity(outputs: Tensor, weights: Tensor | None = None) -> Tensor:
     >>> ambiguity(torch.tensor([[[1.0]], [[3.0]]]))
     tensor([1.])
     """
-    check_outputs(outputs, finite=False)
+    check_outputs(outputs)
+    check_weights(weights, outputs.shape[0])
     deviation = outputs - weighted_mean(outputs, weights)
     return weighted_mean(deviation.square().sum(-1), weights)  # Eq. 1, left-hand side
 
 
+@guarded
 def kl_diversity(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     """Diversity for cross-entropy and score averaging: members' divergence from the ensemble.
 
@@ -57,7 +62,8 @@ def kl_diversity(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     >>> kl_diversity(logits).round(decimals=4)      # ½ (log 2 + log(1 + e²)) − log(1 + e)
     tensor([0.0968])
     """
-    check_outputs(logits, name="logits", finite=False)
+    check_outputs(logits, name="logits")
+    check_weights(weights, logits.shape[0])
     log_probs = log_softmax(logits, -1)
     mixed = combined_log_probs(logits, "score", weights)
     divergence = (mixed.exp() * (mixed - log_probs)).sum(-1)  # KL(q̄ ‖ p_j), [members, batch]
@@ -79,6 +85,7 @@ def derivative(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tenso
     return gradient
 
 
+@guarded
 def exponential_family_diversity(
     natural: Tensor,
     log_partition: str | Callable[[Tensor], Tensor],
@@ -98,7 +105,8 @@ def exponential_family_diversity(
     >>> exponential_family_diversity(log_rates, "poisson").round(decimals=4)   # ½ (1 + e²) − e
     tensor([1.4762])
     """
-    check_outputs(natural, name="natural", finite=False)
+    check_outputs(natural, name="natural")
+    check_weights(weights, natural.shape[0])
     if isinstance(log_partition, str) and log_partition not in LOG_PARTITIONS:
         known = ", ".join(repr(name) for name in LOG_PARTITIONS)
         raise ValueError(
@@ -111,6 +119,7 @@ def exponential_family_diversity(
     return weighted_mean(partition(natural) - partition(mean) - slope, weights)
 
 
+@guarded
 def log_ratio_diversity(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
     """Diversity for cross-entropy and probability averaging, ``[batch]``.
 
@@ -127,13 +136,16 @@ def log_ratio_diversity(logits: Tensor, targets: Tensor, weights: Tensor | None 
     >>> log_ratio_diversity(logits, torch.tensor([0])).round(decimals=4)   # log(⅜) − ½ log(⅛)
     tensor([0.0589])
     """
-    check_outputs(logits, name="logits", finite=False)
+    check_outputs(logits, name="logits")
+    check_weights(weights, logits.shape[0])
+    check_targets(targets, *logits.shape[1:])
     log_ratio = combined_log_probs(logits, "probability", weights) - log_softmax(logits, -1)
     # cross_entropy is −Σ_k y(k) · its argument, for hard and soft labels (Appendix C.3, line 4).
     per_member = -cross_entropy(log_ratio, targets)
     return weighted_mean(per_member, weights).to(logits.dtype)
 
 
+@guarded
 def brier_diversity(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     """Diversity for the Brier score and probability averaging: the variance of probabilities.
 
@@ -149,11 +161,13 @@ def brier_diversity(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     >>> brier_diversity(logits)                     # every probability is 0.2 away: 2 · 0.2²
     tensor([0.0800])
     """
-    check_outputs(logits, name="logits", finite=False)
+    check_outputs(logits, name="logits")
+    check_weights(weights, logits.shape[0])
     probs = logits.softmax(-1)
     return ambiguity(probs, weights)  # Σ_j w_j ‖p_j − p̄‖², Eq. 1 for probabilities
 
 
+@guarded
 def vote_diversity(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
     """Diversity for the 0-1 loss and the majority vote: disagreement with the vote, ``[batch]``.
 
@@ -174,7 +188,9 @@ def vote_diversity(logits: Tensor, targets: Tensor, weights: Tensor | None = Non
     >>> vote_diversity(logits, torch.tensor([1])), vote_diversity(logits, torch.tensor([0]))
     (tensor([0.5000]), tensor([-0.2500]))
     """
-    check_outputs(logits, name="logits", finite=False)
+    check_outputs(logits, name="logits")
+    check_weights(weights, logits.shape[0])
+    check_targets(targets, *logits.shape[1:])
     labels, vote = logits.argmax(-1), majority_vote(logits, weights)
     if targets.is_floating_point():
         of_vote = targets.gather(-1, vote[:, None]).squeeze(-1)
@@ -213,6 +229,7 @@ CLOSED_FORMS: dict[tuple[str, str], ClosedForm] = {
 }
 
 
+@guarded
 def closed_form_diversity(
     outputs: Tensor,
     targets: Tensor,

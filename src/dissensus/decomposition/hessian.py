@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from dissensus.decomposition.closed_forms import derivative
+from dissensus.guards import formula, guarded
 from dissensus.losses import check_loss_inputs
-from dissensus.outputs import check_outputs, check_weights, weighted_mean
+from dissensus.outputs import check_outputs, check_tensor, check_weights, weighted_mean
 
 __all__ = ["HessianDiversity", "hessian_diversity", "hessian_terms"]
 
@@ -40,6 +41,7 @@ class HessianDiversity(NamedTuple):
     solved: Tensor
 
 
+@guarded
 def hessian_diversity(
     outputs: Tensor,
     targets: Tensor,
@@ -80,6 +82,7 @@ def hessian_diversity(
     return terms
 
 
+@formula
 def hessian_terms(
     outputs: Tensor,
     targets: Tensor,
@@ -87,14 +90,16 @@ def hessian_terms(
     weights: Tensor | None = None,
     form: str = "exact",
 ) -> HessianDiversity:
-    """The core of :func:`hessian_diversity`: no values checked, so look at ``solved``.
+    """The core of :func:`hessian_diversity`, with or without a c_j: look at ``solved``.
 
     >>> terms = hessian_terms(torch.tensor([[[1.0]], [[3.0]]]), torch.zeros(1, 1),
     ...                       lambda f, y: (f - y).square().sum(-1), form="second_order")
     >>> terms.diversity, terms.curvature.flatten()
     (tensor([1.]), tensor([2., 2.]))
     """
-    check_outputs(outputs, finite=False)
+    check_outputs(outputs)
+    check_tensor(targets)
+    check_weights(weights, outputs.shape[0])
     points = (outputs.detach() if form == "exact" else outputs).double()
     labels = targets.double() if targets.is_floating_point() else targets
     mean = weighted_mean(points, weights)

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from dissensus.losses import LossLike, check_loss, check_loss_inputs, errors, natural_combination
+from dissensus.guards import guarded
+from dissensus.losses import LossLike, check_loss, check_loss_inputs, errors
 from dissensus.outputs import check_outputs, check_weights, to_logits, weighted_mean
 from dissensus.tabular import Tabular
 
@@ -73,6 +74,7 @@ class Decomposition(Tabular):
         )
 
 
+@guarded
 def decompose(
     outputs: Tensor,
     targets: Tensor,
@@ -112,8 +114,6 @@ def decompose(
         outputs = to_logits(outputs, space)
     elif space != "logits":
         raise ValueError(f"space={space!r} is for class probabilities, and outputs are averaged")
-    check_loss_inputs(outputs, targets, loss)
-    check_weights(weights, outputs.shape[0])
     terms = decomposition_terms(outputs, targets, loss, chosen, weights)
     ensemble_error, member_error = terms.ensemble_error.mean(), terms.member_error.mean()
     return Decomposition(
@@ -127,6 +127,7 @@ def decompose(
     )
 
 
+@guarded
 def decomposition_terms(
     outputs: Tensor,
     targets: Tensor,
@@ -134,15 +135,17 @@ def decomposition_terms(
     combine: str | None = None,
     weights: Tensor | None = None,
 ) -> DecompositionTerms:
-    """The core of :func:`decompose`: every example's terms, no values checked, vmap welcome.
+    """The core of :func:`decompose`: every example's terms, under vmap too.
 
     >>> import torch
     >>> outputs = torch.tensor([[[1.0], [0.0]], [[3.0], [0.0]]])
     >>> decomposition_terms(outputs, torch.zeros(2, 1), "mse").diversity
     tensor([1., 0.])
     """
-    check_outputs(outputs, finite=False)
-    values = errors(outputs, targets, loss, combine or natural_combination(loss), weights)
+    chosen = check_loss(loss, combine)
+    check_loss_inputs(outputs, targets, loss)
+    check_weights(weights, outputs.shape[0])
+    values = errors(outputs, targets, loss, chosen, weights)
     per_member = values.member.to(outputs.dtype)
     ensemble_error = values.ensemble.to(outputs.dtype)
     member_error = weighted_mean(per_member, weights)  # Definition 4.1 (b)
@@ -153,6 +156,7 @@ def decomposition_terms(
 # ---- debiasing -----------------------------------------------------------------------------------
 
 
+@guarded
 def optimal_offsets(outputs: Tensor, weights: Tensor | None = None) -> Tensor:
     """Each member's constant offset from the ensemble, ``[members, outputs]``.
 
@@ -166,10 +170,12 @@ def optimal_offsets(outputs: Tensor, weights: Tensor | None = None) -> Tensor:
     >>> optimal_offsets(torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]])).flatten()
     tensor([-1.,  1.])
     """
-    check_outputs(outputs, finite=False)
+    check_outputs(outputs)
+    check_weights(weights, outputs.shape[0])
     return (outputs - weighted_mean(outputs, weights)).mean(1)  # Appendix C.1, after Eq. 6
 
 
+@guarded
 def debias(outputs: Tensor, weights: Tensor | None = None) -> Tensor:
     """The outputs without each member's constant offset, ``[members, batch, outputs]``.
 
@@ -180,6 +186,4 @@ def debias(outputs: Tensor, weights: Tensor | None = None) -> Tensor:
     >>> debias(torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]])).flatten()
     tensor([2., 3., 2., 3.])
     """
-    check_outputs(outputs)
-    check_weights(weights, outputs.shape[0])
     return outputs - optimal_offsets(outputs, weights)[:, None]

@@ -21,12 +21,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from dissensus.guards import guarded
+
 __all__ = ["default_score"]
 
 #: Objectives whose members, on unknown inputs, are less diverse than independent ones.
 _AGREEING = ("ldr", "divdis")
 
 
+@guarded
 def default_score(trained: Any = None, space: str = "logits") -> str:
     """The score to detect unknown inputs with: a name of ``SCORES``.
 

@@ -30,7 +30,8 @@ from dissensus.detection.feature_scores import (
 from dissensus.detection.measures import threshold_at
 from dissensus.detection.member_features import PENULTIMATE, MemberFeatures
 from dissensus.detection.tail_scale import TailScale
-from dissensus.outputs import check_outputs, to_logits
+from dissensus.guards import formula
+from dissensus.outputs import check_finite, check_outputs, to_logits
 from dissensus.scores import at_temperature
 from dissensus.scores.functions import check_scale
 
@@ -75,6 +76,7 @@ class Detector:
     tensor([False,  True])
     """
 
+    @formula
     def __init__(
         self,
         ens: Callable[[Tensor], Tensor],
@@ -184,6 +186,7 @@ class Detector:
         self.threshold = self.accept = self.scales = None
         return self
 
+    @formula
     def fit(
         self,
         val: Tensor | Iterable[Any],
@@ -216,7 +219,9 @@ class Detector:
 
     def score(self, x: Tensor | Iterable[Any]) -> Tensor:
         """The score of each example, ``[batch]``, of anything ``fit`` takes; needs no threshold."""
-        return self._combined(self._values(x))
+        scored = self._combined(self._values(x))
+        check_finite(scored, name="scores")
+        return scored
 
     def is_ood(self, x: Tensor | Iterable[Any]) -> Tensor:
         """Whether each example's score is above the threshold, bool ``[batch]``."""
@@ -308,7 +313,7 @@ class Detector:
 
     def _fitted_threshold(self) -> float:
         if self.threshold is None:
-            raise RuntimeError("this Detector has no threshold yet; call .fit(val) first")
+            raise ValueError("this Detector has no threshold yet; call .fit(val) first")
         return self.threshold
 
     def _fit_score(self, train: Tensor | Iterable[Any]) -> None:
@@ -356,7 +361,7 @@ class Detector:
         if len(values) == 1:
             return values[0]
         if self.scales is None:
-            raise RuntimeError(
+            raise ValueError(
                 f"{self.score_name} has no scales yet; call .fit(val, train=train) first"
             )
         return combine_tails(values[0], values[1], self.scales)
@@ -367,7 +372,7 @@ class Detector:
             features = x.flatten(1) if self.features is None else self.features(x)
             values.append(self.distance(features))
         elif self.recipe is not None:
-            raise RuntimeError(
+            raise ValueError(
                 f"{self.score_name} is not fitted to training data yet; call "
                 ".fit(val, train=(x, y)) first"
             )

@@ -22,6 +22,7 @@ from dissensus.detection.react import ReAct
 from dissensus.detection.tail_scale import TailScale
 from dissensus.detection.vim import ViM
 from dissensus.files import read_safetensors
+from dissensus.guards import guarded
 from dissensus.scores import SCORES, NamedScore, parse
 from dissensus.specs import check_name, check_numbers, number, parse_spec, spec_of, split_spec
 
@@ -223,6 +224,7 @@ def combine_tails(score: Tensor, distance: Tensor, scales: Scales) -> Tensor:
     return torch.logaddexp(first, second) - math.log(2)
 
 
+@guarded
 def is_fitted(text: str) -> bool:
     """Whether ``text`` names a score that is fitted to training data.
 

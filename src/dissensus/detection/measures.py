@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dissensus.guards import formula, guarded
 from dissensus.tabular import Tabular
 
 __all__ = [
@@ -25,6 +26,9 @@ __all__ = [
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+#: More would only take long: 10,000 replicates give the ends of an interval to three digits.
+_MOST_REPLICATES = 1_000_000
 
 #: The 97.5% quantile of the normal distribution.
 _Z = 1.959963984540054
@@ -63,6 +67,7 @@ class Estimate(float):
         return f"Estimate({float(self)!r}, low={self.low!r}, high={self.high!r})"
 
 
+@guarded
 def proportion(count: int, total: int) -> Estimate:
     """``count / total`` with Wilson's 95% interval (1927), which is fair near 0 and 1 too.
 
@@ -143,6 +148,7 @@ class RocCurve(_RocPoints, Tabular):
         return f"AUROC {area:.3f}, {len(self.thresholds)} points"
 
 
+@guarded
 def evaluate(
     id_scores: Tensor | NDArray[Any],
     ood_scores: Tensor | NDArray[Any],
@@ -183,6 +189,8 @@ def evaluate(
     inliers, outliers = _as_scores(id_scores, "id_scores"), _as_scores(ood_scores, "ood_scores")
     if isinstance(bootstrap, bool) or not isinstance(bootstrap, int) or bootstrap < 0:
         raise ValueError(f"bootstrap must be a number of replicates, 0 or more, got {bootstrap!r}")
+    if bootstrap > _MOST_REPLICATES:
+        raise ValueError(f"bootstrap must be at most {_MOST_REPLICATES}, got {bootstrap}")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, as 0.95 does, got {confidence!r}")
     _, id_groups, ood_groups = _groups(inliers, outliers)
@@ -201,6 +209,7 @@ def evaluate(
     )
 
 
+@formula
 def roc_curve(id_scores: Tensor | NDArray[Any], ood_scores: Tensor | NDArray[Any]) -> RocCurve:
     """The ROC curve, OOD positive: one point for each distinct score, ``s ≥ threshold`` is flagged.
 
@@ -220,6 +229,7 @@ def roc_curve(id_scores: Tensor | NDArray[Any], ood_scores: Tensor | NDArray[Any
     )
 
 
+@guarded
 def threshold_at(id_scores: Tensor | NDArray[Any], accept: float = 0.95) -> float:
     """The smallest threshold at which at least the share ``accept`` of ID examples is accepted.
 

@@ -28,6 +28,7 @@ from dissensus.diagnostics.members import (
 )
 from dissensus.diagnostics.split import PredictionsLike, Split, looks_like_probs, plain
 from dissensus.diagnostics.verdict import Verdict, judge
+from dissensus.guards import guarded
 from dissensus.losses import LossLike
 from dissensus.tabular import Tabular
 
@@ -138,6 +139,7 @@ class Diagnosis(Tabular):
         return [*sentences, *self.notes, self.verdict.sentence, self.verdict.advice]
 
 
+@guarded
 def diagnose(
     *predictions: PredictionsLike | None,
     loss: LossLike | None = None,

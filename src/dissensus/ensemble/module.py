@@ -26,6 +26,7 @@ from dissensus.ensemble.execution import (
     takes_channels_last,
 )
 from dissensus.ensemble.stack import alike, like, put_tensors, stack_modules, tensors_of, unstack
+from dissensus.guards import formula
 from dissensus.models import MemberFactory
 from dissensus.outputs import check_combination, check_weights, combine, majority_vote
 from dissensus.specs import check_choice
@@ -43,7 +44,7 @@ class SharedInstanceWarning(UserWarning):
 
 def member_seed(seed: int, member: int) -> int:
     """The seed of one member: the same whatever the number of members, unlike for unlike seeds."""
-    return int(np.random.SeedSequence([seed, member]).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence([seed, member]).generate_state(1, np.uint64)[0]) >> 1
 
 
 class Ensemble(nn.Module):
@@ -69,6 +70,7 @@ class Ensemble(nn.Module):
     weights: Tensor | None
     made_by: MemberFactory | None  # what made the members, where it is plain data
 
+    @formula
     def __init__(
         self,
         make_member: Callable[[], nn.Module] | nn.Module,
@@ -424,7 +426,7 @@ def _make_members(
             "re-initialised, as identical members would learn the same thing. Pass "
             "lambda: MyNetwork(…) instead",
             SharedInstanceWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
         make_member = _remaker(make_member)
     made: list[nn.Module] = []

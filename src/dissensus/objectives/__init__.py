@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+from dissensus.guards import guarded
 from dissensus.import_paths import path_of, resolve
 from dissensus.objectives.adp import ADP, JSD, alpha_for, target_probability
 from dissensus.objectives.base import Objective, Terms
@@ -85,6 +86,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 }
 
 
+@guarded
 def parse(text: str, *, trust: bool = False) -> Objective:
     """Build an objective from ``name:key=value,key=value``; a wrapper stands before a slash.
 
@@ -125,6 +127,7 @@ def _find_own(path: str, settings: str) -> Objective:
     return as_objective(value)
 
 
+@guarded
 def as_objective(objective: Objective | Callable[..., Any] | str | None) -> Objective:
     """The objective that ``fit`` was given: an object, its name, a function, or None.
 

@@ -21,6 +21,7 @@ from dissensus.diversity import (
     log_determinant,
     wrong_class_predictions,
 )
+from dissensus.guards import guarded
 from dissensus.losses import cross_entropy
 from dissensus.objectives.base import Objective, Terms, check_hard_labels, number
 from dissensus.outputs import check_logits, check_targets, log_mean_exp, weighted_mean
@@ -91,6 +92,7 @@ class ADP(Objective):
         return Terms(ce - regularizer, parts)  # Eq. 6
 
 
+@guarded
 def alpha_for(target_probability: float, members: int, classes: int) -> float:
     """The α with which ADP's best prediction gives the true class ``target_probability`` (Eq. 7).
 
@@ -110,6 +112,7 @@ def alpha_for(target_probability: float, members: int, classes: int) -> float:
     return members / (target_probability * math.log(odds))
 
 
+@guarded
 def target_probability(alpha: float, members: int, classes: int) -> float:
     """The probability of the true class at ADP's best prediction, for a given α (Eq. 7 for F_y).
 

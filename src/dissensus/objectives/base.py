@@ -17,7 +17,15 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from dissensus.outputs import check_labels, check_logits, check_outputs, check_weights
+from dissensus.guards import guarded
+from dissensus.outputs import (
+    check_finite,
+    check_floats,
+    check_labels,
+    check_logits,
+    check_outputs,
+    check_weights,
+)
 from dissensus.specs import check_choice, check_numbers, number
 
 __all__ = [
@@ -64,6 +72,7 @@ class Objective(ABC):
         check_numbers(self)
         check_choice(type(self).__name__, "reduction", self.reduction, ["mean", "sum"])
 
+    @guarded
     def __call__(
         self,
         outputs: Tensor,
@@ -81,6 +90,11 @@ class Objective(ABC):
         weight of 2 is the example twice, one of 0 leaves it out.
         """
         self.check_inputs(outputs, targets, disagreement, weights, example_weights)
+        check_finite(outputs, name="outputs")
+        if disagreement is not None:
+            check_finite(disagreement, name="disagreement")
+        if targets.is_floating_point():
+            targets = targets.to(outputs.dtype)
         return self.evaluate(outputs, targets, disagreement, weights, example_weights)
 
     def evaluate(
@@ -187,6 +201,7 @@ class Objective(ABC):
                 f"{type(self).__name__} has a term on unlabelled data, which example weights do "
                 "not reach; leave example_weights=None"
             )
+        check_floats(example_weights, name="example_weights")
         if tuple(example_weights.shape) != tuple(outputs.shape[1:2]):
             raise ValueError(
                 f"example_weights must be [batch] = ({outputs.shape[1]},), got "

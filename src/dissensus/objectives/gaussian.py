@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from dissensus.guards import formula
 from dissensus.losses import gaussian_nll
 from dissensus.objectives.base import Objective, Terms, number
 from dissensus.objectives.interpolation import error_terms
@@ -21,6 +22,7 @@ __all__ = ["Gaussian", "gaussian_errors", "gaussian_moments"]
 LEAST_VARIANCE = 1e-6
 
 
+@formula
 def gaussian_moments(outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Means and log-variances ``[…, targets]`` of outputs ``[…, 2 · targets]``.
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
+from dissensus.guards import guarded
 from dissensus.losses import LOSSES, check_loss, check_loss_inputs, cross_entropy, errors, mse
 from dissensus.objectives.base import Objective, Terms, number
 from dissensus.outputs import weighted_mean
@@ -168,6 +169,7 @@ class GradientAdjustedTargets(Objective):
         return error_terms(loss, weighted_mean(mse(outputs, targets), weights), mse(mean, targets))
 
 
+@guarded
 def equivalent_beta(
     alpha: float, members: int | None = None, *, others_only: bool = False, detach: bool = False
 ) -> float:
@@ -198,6 +200,7 @@ def equivalent_beta(
     return 1 - ((members - 1 - alpha) / ((members - 1) * (1 + alpha))) ** 2
 
 
+@guarded
 def equivalent_alpha(
     beta: float, members: int | None = None, *, others_only: bool = False, detach: bool = False
 ) -> float:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
+from dissensus.guards import formula
 from dissensus.losses import cross_entropy
 from dissensus.objectives.base import (
     Objective,
@@ -24,6 +25,7 @@ from dissensus.specs import check_choice
 __all__ = ["LDR", "hardness_weights"]
 
 
+@formula
 def hardness_weights(
     logits: Tensor,
     labels: Tensor,

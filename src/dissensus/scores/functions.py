@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dissensus.decomposition import ambiguity
 from dissensus.diversity import log_determinant, log_ensemble_diversity
+from dissensus.guards import guarded
 from dissensus.outputs import (
     check_logits,
     check_outputs,
@@ -99,6 +100,7 @@ class View:
         return -(self.mean_probs * self.mean_probs.clamp_min(tiny).log()).sum(-1)
 
 
+@guarded
 def pds(logits: Tensor | View, weights: Tensor | None = None, space: str = "logits") -> Tensor:
     """Predictive diversity score ``(1/C) Σ_c max_m p_c^m``, ``[batch]`` (ldr, Eq. 10).
 
@@ -113,6 +115,7 @@ def pds(logits: Tensor | View, weights: Tensor | None = None, space: str = "logi
     return pds_sum(view) / view.logits.shape[-1]
 
 
+@guarded
 def pds_sum(logits: Tensor | View, weights: Tensor | None = None, space: str = "logits") -> Tensor:
     """``Σ_c max_m p_c^m = C · PDS``, in [1, min(M, C)]: PDS without its 1/C (ldr, Section 3.4)."""
     view = View.of(logits, weights, space)
@@ -122,6 +125,7 @@ def pds_sum(logits: Tensor | View, weights: Tensor | None = None, space: str = "
     return probs.amax(0).sum(-1)
 
 
+@guarded
 def bma(logits: Tensor | View, weights: Tensor | None = None, space: str = "logits") -> Tensor:
     """Minus the largest mean probability, ``−max_c Σ_m w_m p_c^m`` (ldr, Eq. 9).
 
@@ -131,6 +135,7 @@ def bma(logits: Tensor | View, weights: Tensor | None = None, space: str = "logi
     return -View.of(logits, weights, space).mean_probs.amax(-1)
 
 
+@guarded
 def max_softmax(
     logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
 ) -> Tensor:
@@ -143,11 +148,13 @@ def max_softmax(
     return -weighted_mean(view.logits, view.weights).softmax(-1).amax(-1)
 
 
+@guarded
 def entropy(logits: Tensor | View, weights: Tensor | None = None, space: str = "logits") -> Tensor:
     """Shannon entropy of the mean prediction, in nats (ldr, Eq. 15 without its constant 1/C)."""
     return View.of(logits, weights, space).ensemble_entropy
 
 
+@guarded
 def mean_entropy(
     logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
 ) -> Tensor:
@@ -156,6 +163,7 @@ def mean_entropy(
     return weighted_mean(view.member_entropy, view.weights)
 
 
+@guarded
 def mutual_information(
     logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
 ) -> Tensor:
@@ -165,6 +173,7 @@ def mutual_information(
     return (entropy(view) - mean_entropy(view)).clamp_min(0)
 
 
+@guarded
 def energy(
     logits: Tensor | View,
     weights: Tensor | None = None,
@@ -182,6 +191,7 @@ def energy(
     return -weighted_mean(log_sum_exp, view.weights)
 
 
+@guarded
 def confidence(
     logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
 ) -> Tensor:
@@ -190,6 +200,7 @@ def confidence(
     return -weighted_mean(view.top_prob, view.weights)
 
 
+@guarded
 def max_logit(
     logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
 ) -> Tensor:
@@ -199,6 +210,7 @@ def max_logit(
     return -weighted_mean(view.top.squeeze(-1), view.weights)
 
 
+@guarded
 def unique(logits: Tensor | View, weights: Tensor | None = None, space: str = "logits") -> Tensor:
     """How many different classes the members predict, 1 to min(M, C) (#unique; ldr, Table 1)."""
     view = View.of(logits, weights, space)
@@ -207,6 +219,7 @@ def unique(logits: Tensor | View, weights: Tensor | None = None, space: str = "l
     return (1 + changes).to(view.logits.dtype)
 
 
+@guarded
 def disagreement(
     logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
 ) -> Tensor:
@@ -225,6 +238,7 @@ def disagreement(
     return weighted / torch.where(total > 0, total, 1.0)
 
 
+@guarded
 def ensemble_diversity(
     logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
 ) -> Tensor:
@@ -282,6 +296,7 @@ def check_room_for_orthogonality(members: int, classes: int) -> None:
         )
 
 
+@guarded
 def variance(outputs: Tensor, weights: Tensor | None = None) -> Tensor:
     """Variance of the members around their mean, ``Σ_j w_j ‖f_j − f̄‖²``: for regression."""
     check_outputs(outputs)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dissensus.files import verify_safetensors
+from dissensus.guards import guarded
 from dissensus.outputs import (
     KEY_HINT,
     Predictions,
@@ -83,6 +84,7 @@ class NamedScore:
         return join_spec(self.name, settings)
 
 
+@guarded
 def parse(text: str) -> NamedScore:
     """The score that ``text`` names.
 
@@ -96,6 +98,7 @@ def parse(text: str) -> NamedScore:
     return NamedScore(name, **read_settings(name, settings, NamedScore, ["temperature"]))
 
 
+@guarded
 def at_temperature(
     score: str | Callable[..., Tensor], temperature: Tensor | float
 ) -> Callable[..., Tensor]:
@@ -138,6 +141,7 @@ def at_temperature(
 # ---- many at once -------------------------------------------------------------------------------
 
 
+@guarded
 def score_all(
     logits: Tensor,
     names: Iterable[str] | None = None,

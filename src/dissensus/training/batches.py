@@ -36,7 +36,7 @@ Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
 def derived_seed(seed: int, *path: int) -> int:
     """A seed for one purpose, from the run's seed and numbers that name the purpose."""
-    return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0]) >> 1
 
 
 _PICKED = 1 << 20  # numbers of x that are picked from the data at once

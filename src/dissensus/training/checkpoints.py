@@ -170,7 +170,9 @@ class Checkpoints:
             **({"sharing": self.process.ens.sharing} if self.process.ens.sharing else {}),
         }
         training = {"objective": self.objective.spec(), **self.recipe.plain()}
-        return {**extra, "ensemble": ensemble, "training": training}
+        # Their place is the last, whether extra has them or not: a resumed run keeps its bytes.
+        rest = {name: extra[name] for name in extra if name not in ("ensemble", "training")}
+        return {**rest, "ensemble": ensemble, "training": training}
 
     def _bytes_needed(self) -> int:
         """About what three checkpoints take: weights, best weights and two moments, each time."""

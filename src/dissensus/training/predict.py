@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.outputs import Predictions
+from dissensus.guards import guarded
+from dissensus.outputs import Predictions, check_finite
 from dissensus.progress import ProgressBar
 from dissensus.training.batches import Batches, as_batches, as_tensors, split_weights
 from dissensus.training.meters import Meter
@@ -17,6 +18,7 @@ from dissensus.training.meters import Meter
 __all__ = ["evaluate", "predict"]
 
 
+@guarded
 def predict(
     ens: Ensemble,
     data: Any,
@@ -47,8 +49,9 @@ def predict(
             bar.advance()
     if not outputs:
         raise ValueError("the data are empty, got 0 batches")
-    known = torch.cat(targets) if targets else None
-    return Predictions(torch.cat(outputs, 1), known, dict(meta or {}))
+    known, predicted = torch.cat(targets) if targets else None, torch.cat(outputs, 1)
+    check_finite(predicted, name="outputs")
+    return Predictions(predicted, known, dict(meta or {}))
 
 
 def evaluate(
