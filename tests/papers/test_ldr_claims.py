@@ -66,7 +66,10 @@ def test_the_gradients_of_the_appendix() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ldr/weights", "ldr/examples", "ldr/worst-group", "ldr/planted"])
+@pytest.mark.parametrize(
+    "name",
+    ["ldr/weights", "ldr/flow", "ldr/examples", "ldr/worst-group", "ldr/planted", "ldr/published"],
+)
 def test_a_small_run_decides_draws_and_tables(name: str, tmp_path: object) -> None:
     experiment = EXPERIMENTS[name]
     study, engine = experiment.study, LocalEngine(1)

@@ -33,6 +33,7 @@ __all__ = [
     "pds_auroc",
     "quantity_on",
     "runs_by_seed",
+    "score_accuracy",
     "soup",
     "unique",
     "unknown_sets",
@@ -142,6 +143,11 @@ def unique(part: str) -> Quantity:
 def accuracy(part: str) -> Quantity:
     """Of the prediction ensemble (averaged probabilities)."""
     return Quantity("accuracy", at("parts", part, "accuracy"), "{:.1%}")
+
+
+def score_accuracy(part: str) -> Quantity:
+    """Of the prediction ensemble that averages logits."""
+    return Quantity("accuracy", at("parts", part, "score_accuracy"), "{:.1%}")
 
 
 def soup(part: str, kind: str) -> Quantity:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,63 +13,114 @@ from dissensus.ensemble import Ensemble
 from dissensus.objectives.ldr import hardness_weights
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study, Table
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
-from dissensus.papers.comparisons import curve_series, decide
-from dissensus.papers.ldr.contenders import CPU, PAPER, SMOKE
+from dissensus.papers.comparisons import (
+    Cases,
+    LargerInAll,
+    Pairs,
+    Quantity,
+    at,
+    curve_series,
+    data_title,
+    decide,
+    group_records,
+)
+from dissensus.papers.ldr.contenders import CPU, FASHION, PAPER, SMOKE
 from dissensus.papers.ldr.data import load_data
+from dissensus.papers.ldr.flow import network_flow, row_flow
 from dissensus.papers.ldr.measurements import outputs_of
 from dissensus.papers.ldr.methods import train_ensemble
-from dissensus.papers.statistics import judge_within, larger_than, mean_interval
 from dissensus.plots import Panel, Plot, Series
 
-__all__ = ["EXPERIMENT", "STUDY", "clashes", "gradients_differ_by"]
+__all__ = [
+    "EXPERIMENT",
+    "SETTING",
+    "STUDY",
+    "clashes",
+    "compare",
+    "curves",
+    "epoch_table",
+    "gradients_differ_by",
+    "trainings",
+]
+
+
+#: What a training is watched on: by name, the settings at each scale and what differs in them.
+CASES: Mapping[str, tuple[Mapping[str, Mapping[str, Any]], Mapping[str, Any]]] = {
+    "features": ({"smoke": SMOKE, "cpu": CPU, "paper": PAPER}, {}),
+    "planted": ({"smoke": SMOKE, "cpu": CPU, "paper": PAPER}, {"planted": 0.05}),
+    "fashion_mnist": ({"cpu": FASHION}, {}),
+    "mnist": ({"cpu": FASHION}, {"data": "mnist"}),
+}
+
+#: Rows of each set that the flow is measured on, and how often in a training.
+_ROWS, _TIMES = 500, 5
 
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
-    """The gradients once, then a training with 5% planted rows for each seed."""
-    settings = {"smoke": SMOKE, "cpu": CPU, "paper": PAPER}[scale]
+    """The gradients once, then a training of each case for each seed."""
     seeds = seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 3}[scale])
-    training = {"method": "ldr", "strength": 0.3, "planted": 0.05}
+    first = CASES["features"][0][scale]
     return [
-        make_cell("gradients", settings, method="gradients"),
-        *(make_cell(f"training-seed={seed}", settings, **training, seed=seed) for seed in seeds),
+        make_cell("gradients", first, method="gradients"),
+        *(
+            make_cell(
+                f"{case}-seed={seed}",
+                {**settings[scale], "case": case},
+                **{**changes, "method": "ldr", "strength": 0.3, "seed": seed},
+            )
+            for seed in seeds
+            for case, (settings, changes) in CASES.items()
+            if scale in settings
+        ),
     ]
 
 
 def run(cell: Cell) -> dict[str, Any]:
-    """The gradients of A.14, or α_n after every epoch of a training."""
+    """The gradients of A.14, or α_n and the flow of the pair term over a training."""
     if cell["method"] == "gradients":
         return {"differ_by": gradients_differ_by(), **clashes()}
     data = load_data(cell)
     x, y = data.train
-    planted = data.planted
-    assert planted is not None
+    parts = {"train": data.train, "test": data.test, **data.unknown}
+    sets = {name: part[0][:_ROWS] for name, part in parts.items()}
+    every = max(1, round(cell["epochs"] * 2.5 / _TIMES))
     curve: list[dict[str, float]] = []
+    flows: list[dict[str, Any]] = []
 
     def watch(record: dict[str, Any], ens: Ensemble) -> None:
-        logits = outputs_of(ens, x)
-        curve.append(_weights(logits, y, planted))
+        curve.append(_weights(outputs_of(ens, x), y, data.planted))
+        if len(curve) == 1 or len(curve) % every == 0:
+            flow = network_flow(ens, x[:_ROWS], y[:_ROWS], sets)
+            flows.append({"epoch": len(curve), "sets": flow})
 
     train_ensemble(cell, data, callbacks=[watch])
-    return {"curve": {key: [point[key] for point in curve] for key in curve[0]}}
+    return {"curve": {key: [point[key] for point in curve] for key in curve[0]}, "flow": flows}
 
 
-def _weights(logits: Tensor, y: Tensor, planted: Tensor) -> dict[str, float]:
-    """α_n of all training rows as one batch, and where its mass lies."""
+def _weights(logits: Tensor, y: Tensor, planted: Tensor | None) -> dict[str, float]:
+    """α_n of all training rows as one batch, where its mass lies, and what it does to the rows."""
     alpha = hardness_weights(logits, y).double()
     wrong = logits.mean(0).argmax(-1) != y
-    # Below one half the gradient of Eq. 3 draws the other member to the same class.
+    # Below one half the gradient of Eq. 3 raises the other member's probability of the same class.
     unsure = logits.softmax(-1).amax(-1).mean(0) < 0.5
     hardest = alpha.sort(descending=True).values[: max(1, len(alpha) // 20)]
     mean_ce = torch.nn.functional.cross_entropy(logits.mean(0), y)
-    return {
+    some = alpha[: 4 * _ROWS]
+    flow = row_flow(logits[:, : 4 * _ROWS], some.to(logits.dtype)).double()
+    numbers = {
         "mean": float(alpha.mean()),
         "inverse_loss": 1 / float(mean_ce),
         "hardest_share": float(hardest.sum() / alpha.sum()),
         "wrong_share": float(alpha[wrong].sum() / alpha.sum()),
         "wrong": float(wrong.double().mean()),
-        "pulling_share": float(alpha[unsure].sum() / alpha.sum()),
-        "planted_ratio": float(alpha[planted].mean() / alpha[~planted].mean()),
+        "unsure_share": float(alpha[unsure].sum() / alpha.sum()),
+        "together_share": float(some[flow < 0].sum() / some.sum()),
+        "apart": float(flow.clamp_min(0).mean()),
+        "together": float(-flow.clamp_max(0).mean()),
     }
+    if planted is not None:
+        numbers["planted_ratio"] = float(alpha[planted].mean() / alpha[~planted].mean())
+    return numbers
 
 
 # ---- the gradients of A.14 ----------------------------------------------------------------------
@@ -145,14 +196,30 @@ STUDY = Study(
 
 # ---- claims -------------------------------------------------------------------------------------
 
-
-def _curves(records: list[Record], key: str) -> list[list[float]]:
-    trained = [record for record in records if "curve" in record["result"]]
-    return [record["result"]["curve"][key] for record in trained]
+_TITLES = {"features": "features", "planted": "features, 5% planted"}
 
 
-def _last(records: list[Record], key: str) -> list[float]:
-    return [curve[-1] for curve in _curves(records, key)]
+def trainings(records: list[Record]) -> dict[str, list[Record]]:
+    """The trainings by the title of their case."""
+    runs = [record for record in records if "curve" in record["result"]]
+
+    def title(record: Record) -> str:
+        case = str(record["cell"]["case"])
+        return _TITLES.get(case) or data_title(case)
+
+    return group_records(runs, title)
+
+
+def curves(runs: Iterable[Record], key: str) -> list[list[float]]:
+    return [run["result"]["curve"][key] for run in runs if key in run["result"]["curve"]]
+
+
+def _at_epoch(key: str, epoch: int) -> Quantity:
+    """A number of the curves at an epoch (−1 is the last)."""
+    return Quantity(key, at("curve", key, epoch))
+
+
+_SURE = Quantity("", lambda record: 1 - record["result"]["curve"]["unsure_share"][-1])
 
 
 def _exact(records: list[Record]) -> dict[str, float]:
@@ -162,38 +229,28 @@ def _exact(records: list[Record]) -> dict[str, float]:
 
 def _identity(records: list[Record]) -> Finding:
     """Eq. 5 on the whole training set, after every epoch."""
-    means, inverses = (np.concatenate(_curves(records, key)) for key in ("mean", "inverse_loss"))
+    runs = [run for some in trainings(records).values() for run in some]
+    means, inverses = (np.concatenate(curves(runs, key)) for key in ("mean", "inverse_loss"))
     worst = float(np.abs(means / inverses - 1).max())
     sentence = f"mean α_n × mean cross-entropy differs from 1 by at most {worst:.1e}"
     return decide(worst < 1e-4, sentence, "α_B = 1 / mean CE (Eq. 5)")
 
 
-def _rises(records: list[Record]) -> Finding:
-    first = [curve[0] for curve in _curves(records, "mean")]
-    return larger_than(_last(records, "mean"), first, ("last epoch", "first epoch"), "mean α_n")
+def compare(first: Quantity, second: Quantity) -> Cases:
+    """Both quantities of the trainings of every case that has them."""
+
+    def cases(records: list[Record]) -> Pairs:
+        sides = {
+            case: (first.values(runs), second.values(runs))
+            for case, runs in trainings(records).items()
+        }
+        return {case: pair for case, pair in sides.items() if all(pair)}
+
+    return cases
 
 
-def _on_wrong_rows(records: list[Record]) -> Finding:
-    """At the end, the weight on wrongly classified rows is larger than their share."""
-    weights, rows = (_last(records, key) for key in ("wrong_share", "wrong"))
-    names = ("share of the weight", "share of the rows")
-    return larger_than(weights, rows, names, "wrongly classified training rows")
-
-
-def _on_planted_rows(records: list[Record]) -> Finding:
-    ratios = _last(records, "planted_ratio")
-    return larger_than(ratios, 1.0, ("planted", "equal"), "α of planted rows over α of others")
-
-
-def _pushes_apart(records: list[Record]) -> Finding:
-    """Most of the weight lies where the pair term pushes members apart (top probability ≥ ½)."""
-    estimate = mean_interval([max(curve) for curve in _curves(records, "pulling_share")])
-    return Finding(
-        judge_within(estimate, high=0.5),
-        "rows with a top probability below ½, where the gradient draws members together, have up "
-        f"to {estimate.text('{:.0%}')} of the weight during training",
-        smallest=f"{estimate.smallest:.0%}",
-    )
+def _number(value: float) -> Quantity:
+    return Quantity("", lambda record: value)
 
 
 def _derivatives(records: list[Record]) -> Finding:
@@ -215,55 +272,71 @@ def _no_flips(records: list[Record]) -> Finding:
 
 
 def plot(records: list[Record]) -> Plot:
-    """α over training: its mean, where its mass lies, and on planted rows."""
+    """α over training in each case: its mean, where its mass lies, and on planted rows."""
+    cases = trainings(records)
 
-    def line(key: str, style: int, name: str) -> Series:
-        curves = _curves(records, key)
-        return curve_series(name, range(1, len(curves[0]) + 1), curves, style)
+    def line(key: str, style: int, name: str, case: str) -> list[Series]:
+        found = curves(cases[case], key)
+        return [curve_series(name, range(1, len(found[0]) + 1), found, style)] if found else []
 
-    shares = [
-        line("hardest_share", 0, "hardest 5% of rows"),
-        line("wrong_share", 1, "wrongly classified rows"),
-        line("wrong", 4, "their share of the rows"),
-        line("pulling_share", 2, "rows with top probability < ½"),
-    ]
-    mean, ratio = line("mean", 0, "mean α_n = 1 / mean CE"), line("planted_ratio", 3, "planted")
+    everywhere = list(enumerate(cases))
+    means = [one for n, case in everywhere for one in line("mean", n, case, case)]
+    ratios = [one for n, case in everywhere for one in line("planted_ratio", n, case, case)]
+    shares = {
+        "hardest_share": "hardest 5% of rows",
+        "wrong_share": "wrongly classified rows",
+        "wrong": "their share of the rows",
+        "unsure_share": "rows with top probability < ½",
+    }
+    first = next(iter(cases))
+    lines = [one for n, key in enumerate(shares) for one in line(key, n, shares[key], first)]
     panels = [
-        Panel("epoch", "mean α_n", [mean], legend="best"),
-        Panel("epoch", "share of the weight", shares, y_range=(0.0, 1.6), legend="upper right"),
-        Panel("epoch", "mean α of planted rows / of others", [ratio], legend="best"),
+        Panel("epoch", "mean α_n = 1 / mean CE", means, legend="best"),
+        Panel("epoch", "share of the weight", lines, first, y_range=(0.0, 1.6), legend="best"),
+        Panel("epoch", "mean α of planted rows / of others", ratios, legend="best"),
     ]
     return Plot(panels, "The weights α over training", 3, (3.5, 2.8))
 
 
 def table(records: list[Record]) -> Table:
-    """The first, middle and last epoch, as means over seeds."""
+    """The first, middle and last epoch of each case, as means over seeds."""
     keys = {
         "mean": "mean α",
         "hardest_share": "weight on the hardest 5%",
         "wrong_share": "weight on wrong rows",
         "wrong": "wrong rows",
-        "pulling_share": "weight on top probability < ½",
+        "unsure_share": "weight on top probability < ½",
         "planted_ratio": "α of planted / others",
     }
-    length = len(_curves(records, "mean")[0])
+    return epoch_table(records, keys)
+
+
+def epoch_table(records: list[Record], keys: Mapping[str, str]) -> Table:
+    """Numbers of the curves at the first, middle and last epoch of each case, means over seeds."""
     rows = []
-    for epoch in dict.fromkeys((1, max(1, length // 2), length)):
-        means = [np.mean([curve[epoch - 1] for curve in _curves(records, key)]) for key in keys]
-        rows.append([str(epoch), *(f"{mean:.3g}" for mean in means)])
-    return ["epoch", *keys.values()], rows
+    for case, runs in trainings(records).items():
+        length = len(curves(runs, "mean")[0])
+        for epoch in dict.fromkeys((1, max(1, length // 2), length)):
+            values = [[curve[epoch - 1] for curve in curves(runs, key)] for key in keys]
+            cells = [f"{np.mean(some):.3g}" if some else "–" for some in values]
+            rows.append([case, str(epoch), *cells])
+    return ["case", "epoch", *keys.values()], rows
 
 
-def brief(records: list[Record]) -> list[str]:
-    """Why A2D's pair term may not diversify: where LDR's weight lies."""
-    first = float(np.mean([curve[0] for curve in _curves(records, "pulling_share")]))
-    last = float(np.mean([curve[-1] for curve in _curves(records, "pulling_share")]))
-    return [
-        f"{first:.0%} of LDR's weight after the first epoch, {last:.0%} after the last, lies on "
-        "rows with a top probability below ½, where the gradient of A2D's pair term draws members "
-        "together instead of apart."
-    ]
-
+#: What is run, for the experiments that read this study.
+SETTING = {
+    "smoke": "Digits of scikit-learn with 5% planted, 3 epochs, 2 seeds.",
+    "cpu": (
+        "Heads on features, the same with 5% of the training rows replaced by CIFAR-10 "
+        "features with random labels, Fashion-MNIST and MNIST, all as in `detection`, λ = 0.3; "
+        "α of all training rows as one batch after every epoch, its effect on the total "
+        "variation of 2,000 of them as logits follow its gradient; five times in a training, "
+        "on 500 rows of each set, the rate at which total variation changes as weights follow "
+        "the gradient of the pair term on 500 training rows; 3 seeds. The gradients on random "
+        "and on gridded probabilities."
+    ),
+    "paper": "The same on ImageNet features of DeiT-III Base/16.",
+}
 
 EXPERIMENT = Experiment(
     "weights",
@@ -273,19 +346,41 @@ EXPERIMENT = Experiment(
     STUDY,
     (
         Claim("The mean weight of a batch is 1 / mean cross-entropy", "Eq. 5", _identity),
-        Claim("The weights are lower early in training", "Section 3.3", _rises),
         Claim(
-            "They favour samples that the ensemble gets wrong", "Section 3.3, (a)", _on_wrong_rows
+            "The weights are lower early in training",
+            "Section 3.3",
+            LargerInAll(
+                compare(_at_epoch("mean", -1), _at_epoch("mean", 0)),
+                ("last epoch", "first epoch"),
+                "mean α_n",
+            ),
+        ),
+        Claim(
+            "They favour samples that the ensemble gets wrong",
+            "Section 3.3, (a)",
+            LargerInAll(
+                compare(_at_epoch("wrong_share", -1), _at_epoch("wrong", -1)),
+                ("share of the weight", "share of the rows"),
+                "wrongly classified training rows",
+            ),
         ),
         Claim(
             "They favour samples from another distribution",
             "Sections 3.3 and A.4",
-            _on_planted_rows,
+            LargerInAll(
+                compare(_at_epoch("planted_ratio", -1), _number(1.0)),
+                ("planted", "equal"),
+                "α of planted rows over α of others",
+            ),
         ),
         Claim(
-            "Where the weight lies, the pair term pushes members apart",
-            "Eq. 3 (our question: below a top probability of ½ its gradient pulls them together)",
-            _pushes_apart,
+            "Most of the weight lies on rows with a top probability of ½ or more",
+            "Eq. 3 (our question: below ½ its gradient raises the same class in both members)",
+            LargerInAll(
+                compare(_SURE, _number(0.5)),
+                ("share of the weight after the last epoch", "half"),
+                "top probability of ½ or more",
+            ),
         ),
         Claim("Equations 18 to 20 are the gradients of Eq. 17", "Section A.14", _derivatives),
         Claim(
@@ -297,14 +392,5 @@ EXPERIMENT = Experiment(
     ),
     plot,
     table,
-    {
-        "smoke": "Digits of scikit-learn with 5% planted, 3 epochs, 2 seeds.",
-        "cpu": (
-            "Heads on features as in `detection`, λ = 0.3, 5% of the training rows replaced by "
-            "CIFAR-10 features with random labels; α of all training rows as one batch after every "
-            "epoch; 3 seeds. The gradients on random and on gridded probabilities."
-        ),
-        "paper": "The same on ImageNet features of DeiT-III Base/16.",
-    },
-    brief,
+    SETTING,
 )

@@ -1,0 +1,172 @@
+"""Pair term of LDR over training: does it move members apart, and on which inputs?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dissensus.papers.base import Claim, Experiment, Record, Table
+from dissensus.papers.comparisons import (
+    AboveZero,
+    Cases,
+    LargerInAll,
+    Pairs,
+    Quantity,
+    at,
+    curve_series,
+)
+from dissensus.papers.ldr.weights import SETTING, STUDY, compare, curves, epoch_table, trainings
+from dissensus.plots import Panel, Plot, Rule, Series
+
+__all__ = ["EXPERIMENT"]
+
+_APART, _TOGETHER = (Quantity(key, at("curve", key)) for key in ("apart", "together"))
+
+
+def _rate(part: str) -> Quantity:
+    """The rate of total variation on a set by the pair term, mean over the times of a training."""
+
+    def read(record: Record) -> float:
+        return float(
+            np.mean([time["sets"][part]["pair_term"] for time in record["result"]["flow"]])
+        )
+
+    return Quantity("rate", read)
+
+
+def _growth(part: str) -> Quantity:
+    """The rate relative to the total variation that there is."""
+
+    def read(record: Record) -> float:
+        sets = [time["sets"][part] for time in record["result"]["flow"]]
+        return float(np.mean([one["pair_term"] / one["tv"] for one in sets]))
+
+    return Quantity("growth", read)
+
+
+def _on_unknown(runs: Sequence[Record], quantity: Callable[[str], Quantity]) -> Quantity:
+    """The mean over the sets of unknown inputs."""
+    sets = runs[0]["result"]["flow"][0]["sets"]
+    reads = [quantity(part).read for part in sets if part not in ("train", "test")]
+    return Quantity("", lambda record: float(np.mean([read(record) for read in reads])))
+
+
+def _net(records: list[Record]) -> dict[str, list[float]]:
+    """The rate in each run, on training, test and unknown inputs of each case."""
+    rates = {}
+    for case, runs in trainings(records).items():
+        sets = {"train": _rate("train"), "test": _rate("test"), "unknown": _on_unknown(runs, _rate)}
+        for name, rate in sets.items():
+            rates[f"{case} {name}"] = list(rate.values(runs).values())
+    return rates
+
+
+def _on_unknown_and_test(quantity: Callable[[str], Quantity]) -> Cases:
+    def cases(records: list[Record]) -> Pairs:
+        return {
+            case: (_on_unknown(runs, quantity).values(runs), quantity("test").values(runs))
+            for case, runs in trainings(records).items()
+        }
+
+    return cases
+
+
+def plot(records: list[Record]) -> Plot:
+    """For each case, how fast the pair term moves members apart, by row and by set of inputs."""
+    panels = []
+    for case, runs in trainings(records).items():
+        rows: list[Series] = []
+        for style, (key, name) in enumerate({"apart": "apart", "together": "together"}.items()):
+            found = curves(runs, key)
+            rows.append(curve_series(name, range(1, len(found[0]) + 1), found, style))
+        flows = [run["result"]["flow"] for run in runs]
+        epochs = [time["epoch"] for time in flows[0]]
+        sets = [
+            curve_series(
+                part,
+                epochs,
+                [
+                    [one["sets"][part]["pair_term"] / one["sets"][part]["tv"] for one in flow]
+                    for flow in flows
+                ],
+                style,
+            )
+            for style, part in enumerate(flows[0][0]["sets"])
+        ]
+        zero = [Rule("y", 0.0)]
+        panels += [
+            Panel("epoch", "rate of total variation, training rows", rows, case, legend="best"),
+            Panel("epoch", "relative rate, by set", sets, case, rules=zero, legend="best"),
+        ]
+    return Plot(panels, "How the pair term moves members apart over training", 4, (3.2, 2.8))
+
+
+def table(records: list[Record]) -> Table:
+    """Where the weight lies, and what it does to training rows."""
+    keys = {
+        "unsure_share": "weight on top probability < ½",
+        "together_share": "weight on rows drawn together",
+        "apart": "rate apart",
+        "together": "rate together",
+    }
+    return epoch_table(records, keys)
+
+
+def brief(records: list[Record]) -> list[str]:
+    """What the pair term does to members, where its weight lies and in the net."""
+    last, net, ratio = [], [], []
+    for case, runs in trainings(records).items():
+        unsure = np.mean([curve[-1] for curve in curves(runs, "unsure_share")])
+        last.append(f"{case} {unsure:.0%}")
+        net.append(f"{case} {_APART.mean(runs) / _TOGETHER.mean(runs):.2g}")
+        known, unknown = _growth("test").mean(runs), _on_unknown(runs, _growth).mean(runs)
+        ratio.append(f"{case} {unknown / known:.2f}")
+    return [
+        "Much of LDR's weight lies on rows with a top probability below ½ (after the last epoch: "
+        f"{', '.join(last)}), where the gradient of A2D's pair term raises the other member's "
+        "probability of the same class. In the net the term still moves members apart: apart over "
+        f"together, on training rows, {', '.join(net)}. But it does so on known inputs too: the "
+        "rate at which it raises the total variation between members, relative to what there is, "
+        f"on unknown inputs over test inputs: {', '.join(ratio)}."
+    ]
+
+
+EXPERIMENT = Experiment(
+    "flow",
+    "ldr",
+    "our question",
+    "Whether the pair term moves members apart, and on which inputs",
+    STUDY,
+    (
+        Claim(
+            "On training rows, the pair term moves members apart more than together",
+            "Eq. 3 (our question)",
+            LargerInAll(
+                compare(_APART, _TOGETHER),
+                ("apart", "together"),
+                "rate of total variation, mean over rows and training",
+                "{:.3g}",
+            ),
+        ),
+        Claim(
+            "Through the network, the pair term raises the total variation between members",
+            "Eq. 6 (our question)",
+            AboveZero("rate of total variation by the pair term, mean over training", _net),
+        ),
+        Claim(
+            "It raises it by a larger factor on unknown inputs than on test inputs",
+            "Section 3.3 (our question: detection needs members that differ there alone)",
+            LargerInAll(
+                _on_unknown_and_test(_growth),
+                ("unknown", "test"),
+                "rate relative to the total variation that there is, mean over training",
+                "{:.3g}",
+            ),
+        ),
+    ),
+    plot,
+    table,
+    SETTING,
+    brief,
+)
