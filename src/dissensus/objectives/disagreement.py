@@ -40,8 +40,9 @@ def a2d_pair(log_probs: Tensor, other_log_probs: Tensor) -> Tensor:
     """``−log(p_ŷ (1 − q_ŷ) + q_ŷ (1 − p_ŷ))`` with ŷ the class that p predicts (ldr, Eq. 3).
 
     For two members' log-probabilities ``[batch, classes]``; both get gradient. It is 0 where one is
-    sure of a class that the other excludes. Where p_ŷ < ½ its gradient pulls the two *together*:
-    ∂/∂q_ŷ has the sign of 2 p_ŷ − 1, so unsure members first have to become sure.
+    sure of a class that the other excludes. ∂/∂q_ŷ has the sign of 2 p_ŷ − 1: where p_ŷ < ½ a
+    descent *raises* q_ŷ, the same class as p predicts. Total variation may still rise there, as
+    the probability of whoever is surer rises faster; ``results/ldr.md``, *flow*, has measurements.
 
     >>> sure, unlike = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.25, 0.75]])
     >>> a2d_pair(sure.log().clamp_min(-99), unlike.log())          # −log ¾

@@ -65,8 +65,9 @@ class LDR(Objective):
     the published code. Both members of a pair take the part of "the first" in Eq. 3, half each.
 
     In the runs of ``results/ldr.md`` it did not detect unknown inputs better than ``Independent``:
-    where members' top probabilities are below one half, as on most hard examples there, the
-    gradient of Eq. 3 draws members together.
+    the term moves members apart, but on known inputs as much as on unknown ones. With a large λ,
+    members collude: a constant shift of its own logits makes each predict one class for almost all
+    inputs, and only the average of logits is right. ``diagnose`` finds it.
 
     >>> LDR(active=2).sample_members(5, torch.Generator().manual_seed(0))
     [0, 4]

@@ -31,6 +31,7 @@ from dissensus.papers.ldr import (
     planted,
     published,
     scores,
+    strength,
     variants,
     weights,
 )
@@ -60,7 +61,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "ldr/when": factors.WHEN,
     "ldr/planted": planted.EXPERIMENT,
     "ldr/baselines": scores.BASELINES,
-    "ldr/strength": diversity.STRENGTH,
+    "ldr/strength": strength.EXPERIMENT,
     "ldr/size": factors.SIZE,
     "ldr/generalization": generalization.GENERALIZATION,
     "ldr/layers": variants.LAYERS,

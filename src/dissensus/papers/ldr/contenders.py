@@ -269,7 +269,10 @@ SETTING = {
         "of the cost (“same epochs” does not). A2D and DivDis disagree on CIFAR-10 features (SVHN "
         "images in (b)) that are not tested on. λ is chosen per seed on validation data: among "
         "strengths within one point of the best accuracy, the one whose PDS best tells validation "
-        "inputs from averages of two of them. ImageNet and DeiT-III were not available."
+        "inputs from strangers made of them (LDR in (a): columns permuted), in runs from before "
+        "there were strangers from averages of two of them. “Test accuracy” is that of averaged "
+        "probabilities; that of averaged logits stands beside it. ImageNet and DeiT-III were not "
+        "available."
     ),
     "paper": (
         "ImageNet features of DeiT-III Base/16, heads 768→3072→768→1000, 10 epochs; unknown: "

@@ -1,8 +1,8 @@
-"""Diversity: unique predictions (Table 1), divided images (Figure 3), the strength λ (Figure 5)."""
+"""Diversity: unique predictions (Table 1), and divided images (Figure 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +13,6 @@ from dissensus.papers.cells import make_cell
 from dissensus.papers.comparisons import (
     LargerInAll,
     Pairs,
-    Quantity,
-    at,
     cell_values,
     data_title,
     decide,
@@ -25,17 +23,13 @@ from dissensus.papers.ldr.data import load_data
 from dissensus.papers.ldr.measurements import outputs_of
 from dissensus.papers.ldr.methods import train_ensemble
 from dissensus.papers.ldr.records import (
-    Select,
-    accuracy,
     choose_runs,
     data_in,
     data_with,
     on_all_parts,
-    pds_auroc,
     quantity_on,
     unique,
     unknown_sets,
-    with_strength,
 )
 from dissensus.papers.statistics import combine_verdicts, judge_within
 from dissensus.plots import Image, Panel, Plot, estimates
@@ -44,7 +38,7 @@ from dissensus.scores import pds_sum
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CLASSES", "DIVERSITY", "EXAMPLES", "EXAMPLES_STUDY", "STRENGTH"]
+__all__ = ["CLASSES", "DIVERSITY", "EXAMPLES", "EXAMPLES_STUDY"]
 
 
 # ---- unique predictions (Table 1) ---------------------------------------------------------------
@@ -145,111 +139,6 @@ DIVERSITY = Experiment(
     ),
     plot_diversity,
     diversity_table,
-    SETTING,
-)
-
-
-# ---- strength λ (Figure 5, left) ----------------------------------------------------------------
-
-
-def _strengths(records: Iterable[Record], data: str) -> list[float]:
-    return cell_values(with_strength(records, data, "ldr"), "strength")
-
-
-def _at_end(place: int) -> Select:
-    """LDR at the greatest strength (−1), or at the smallest above 0 (0)."""
-
-    def select(records: Iterable[Record], data: str) -> list[Record]:
-        above = [strength for strength in _strengths(records, data) if strength > 0]
-        return with_strength(records, data, "ldr", above[place]) if above else []
-
-    return select
-
-
-_GREATEST, _SMALLEST = _at_end(-1), _at_end(0)
-_ENDS = ("greatest λ", "smallest λ")
-
-
-def plot_strength(records: list[Record]) -> Plot:
-    """#unique, accuracy and AUROC of PDS against λ."""
-    panels = []
-    for data in data_with(records, "ldr"):
-        strengths = _strengths(records, data)
-        runs = [with_strength(records, data, "ldr", strength) for strength in strengths]
-        x = [max(strength, 0.03) for strength in strengths]  # 0 stands at the left end
-
-        sets = list(enumerate(unknown_sets(runs[0])))
-        members = Quantity("accuracy", at("parts", "test", "member_accuracies"))
-        lines = {
-            "unique predictions of 5": [
-                unique("test").series("test", x, runs, 7),
-                *(unique(part).series(part, x, runs, number) for number, part in sets),
-            ],
-            "test accuracy": [
-                accuracy("test").series("ensemble", x, runs, 7),
-                members.series("a member", x, runs, 3),
-            ],
-            "AUROC of PDS": [
-                pds_auroc(part).series(part, x, runs, number) for number, part in sets
-            ],
-        }
-        titles = (data_title(data), "", "")
-        panels += [
-            Panel("λ (0 at the left end)", y, series, title, x_log=True, legend="best")
-            for (y, series), title in zip(lines.items(), titles, strict=True)
-        ]
-    alt = "Unique predictions, accuracy and AUROC of PDS against the strength λ"
-    return Plot(panels, alt, columns=3)
-
-
-def strength_table(records: list[Record]) -> Table:
-    """Diversity, accuracy and detection for every λ."""
-    rows = []
-    for data in data_with(records, "ldr"):
-        for strength in _strengths(records, data):
-            runs = with_strength(records, data, "ldr", strength)
-            cells = [quantity("test").text(runs) for quantity in (accuracy, unique)]
-            aurocs = quantity_on(unknown_sets(runs), pds_auroc, runs)
-            rows.append([data_title(data), f"{strength:g}", *cells, *aurocs])
-    return ["data", "λ", "test accuracy", "#unique", "AUROC of PDS", "", "", ""], rows
-
-
-STRENGTH = Experiment(
-    "strength",
-    "ldr",
-    "Figure 5 (left)",
-    "What the strength λ does to diversity, accuracy and detection",
-    STUDY,
-    (
-        Claim(
-            "A greater λ makes the ensemble more diverse",
-            "Section 4.3, Figure 5",
-            LargerInAll(
-                on_all_parts(
-                    _GREATEST,
-                    _SMALLEST,
-                    unique,
-                    parts=lambda runs: ["test", *unknown_sets(runs)],
-                ),
-                _ENDS,
-                "#unique",
-                "{:.2f}",
-                published="PDS jumps for λ between 0.1 and 10 (Figure 5)",
-            ),
-        ),
-        Claim(
-            "The AUROC of PDS rises with λ over the same range",
-            "Section 4.3, Figure 5",
-            LargerInAll(
-                on_all_parts(_GREATEST, _SMALLEST, pds_auroc),
-                _ENDS,
-                "AUROC of PDS",
-                published="AUROC jumps for λ between 0.1 and 10 (Figure 5)",
-            ),
-        ),
-    ),
-    plot_strength,
-    strength_table,
     SETTING,
 )
 

@@ -30,7 +30,14 @@ from dissensus.papers.comparisons import (
     pair_values,
 )
 from dissensus.papers.ldr.contenders import CPU, PAPER, SMOKE, run_cell
-from dissensus.papers.ldr.records import accuracy, pds_auroc, quantity_on, unique, unknown_sets
+from dissensus.papers.ldr.records import (
+    accuracy,
+    pds_auroc,
+    quantity_on,
+    score_accuracy,
+    unique,
+    unknown_sets,
+)
 from dissensus.papers.statistics import Estimate, judge_within, mean_interval
 from dissensus.plots import Panel, Plot, Rule, Series, estimates
 
@@ -191,10 +198,12 @@ def when_table(records: list[Record]) -> Table:
         for contender in CONTENDERS:
             runs = _runs(records, factor, contender)
             if runs:
-                cells = [quantity("test").text(runs) for quantity in (accuracy, unique)]
+                quantities = (accuracy, score_accuracy, unique)
+                cells = [quantity("test").text(runs) for quantity in quantities]
                 aurocs = quantity_on(unknown_sets(runs), pds_auroc, runs)
                 rows.append([factor, _NAMES[contender], *cells, *aurocs])
-    return ["setting", "method", "test accuracy", "#unique", "AUROC of PDS", "", "", ""], rows
+    header = ["setting", "method", "test accuracy", "averaged logits", "#unique", "AUROC of PDS"]
+    return [*header, "", "", ""], rows
 
 
 _SETTING = {
@@ -318,12 +327,13 @@ def size_table(records: list[Record]) -> Table:
                 runs = _of_size(records, size, method, active)
                 if runs:
                     drawn = str(active) if method == "ldr" else "all"
-                    quantities = (_SECONDS, accuracy("test"), unique("test"))
+                    some = (quantity("test") for quantity in (accuracy, score_accuracy, unique))
+                    quantities = (_SECONDS, *some)
                     cells = [quantity.text(runs) for quantity in quantities]
                     aurocs = quantity_on(unknown_sets(runs), pds_auroc, runs)
                     rows.append([_NAMES[method], str(size), drawn, *cells, *aurocs])
-    header = ["method", "members", "|I|", "CPU seconds", "test accuracy", "#unique"]
-    return [*header, "AUROC of PDS", "", "", ""], rows
+    header = ["method", "members", "|I|", "CPU seconds", "test accuracy", "averaged logits"]
+    return [*header, "#unique", "AUROC of PDS", "", "", ""], rows
 
 
 SIZE = Experiment(

@@ -24,6 +24,7 @@ from dissensus.papers.ldr.records import (
     data_with,
     on_all_parts,
     runs_by_seed,
+    score_accuracy,
     soup,
     with_strength,
 )
@@ -40,6 +41,7 @@ _SHIFTS = ("corrupt1", "corrupt5")
 #: How members become one prediction: by name, the accuracy on a part.
 _WAYS: dict[str, QuantityOn] = {
     "prediction ensemble": accuracy,
+    "averaged logits": score_accuracy,
     "uniform soup": lambda part: soup(part, "uniform"),
     "greedy soup": lambda part: soup(part, "greedy"),
     "oracle selection": lambda part: soup(part, "oracle"),
@@ -236,11 +238,11 @@ def group_table(records: list[Record]) -> Table:
     rows = []
     for method in _STRENGTHS:
         runs = _best_validated(records, method)
-        quantities = (accuracy("test"), *map(_worst, _KINDS))
+        quantities = (accuracy("test"), score_accuracy("test"), *map(_worst, _KINDS))
         cells = [quantity.text(runs) for quantity in quantities]
         chosen_at = "/".join(f"{strength:g}" for strength in cell_values(runs, "strength"))
         rows.append([contender_title(method), chosen_at, *cells])
-    header = ["method", "λ chosen", "test accuracy", "worst group, ensemble"]
+    header = ["method", "λ chosen", "test accuracy", "averaged logits", "worst group, ensemble"]
     return [*header, "worst group, best member", "worst group, mean member"], rows
 
 

@@ -30,7 +30,7 @@ from dissensus.papers.ldr.contenders import FASHION, SMOKE
 from dissensus.papers.ldr.data import load_data
 from dissensus.papers.ldr.measurements import measure, outputs_of
 from dissensus.papers.ldr.methods import train_ensemble
-from dissensus.papers.ldr.records import accuracy, pds_auroc
+from dissensus.papers.ldr.records import accuracy, pds_auroc, score_accuracy
 from dissensus.papers.statistics import mean_interval
 from dissensus.plots import Panel, Plot, Series
 from dissensus.scores import disagreement, unique
@@ -263,6 +263,7 @@ def table(records: list[Record]) -> Table:
     }
     quantities = (
         replace(accuracy("test"), name="test accuracy"),
+        replace(score_accuracy("test"), name="averaged logits"),
         *(_DELTA, _PLANTED, _RHO, _any_on(stranger), _any_on("test")),
         replace(pds_auroc(stranger), name="AUROC of PDS on Q"),
     )

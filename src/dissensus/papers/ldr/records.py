@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import numpy as np
+
 from dissensus.papers.base import Record, Table
 from dissensus.papers.comparisons import (
     Cases,
@@ -21,6 +23,7 @@ __all__ = [
     "accuracy",
     "auroc",
     "auroc_by",
+    "best_on",
     "choose_runs",
     "contender_of",
     "data_in",
@@ -28,6 +31,7 @@ __all__ = [
     "detection_table",
     "detects_better",
     "entry_title",
+    "has_strangers",
     "mean_aurocs",
     "on_all_parts",
     "pds_auroc",
@@ -91,8 +95,9 @@ def choose_runs(records: Iterable[Record], data: str, contender: str) -> list[Re
     """For each seed the run whose strength validation data would choose.
 
     Among strengths above 0 (where there are such) whose validation accuracy is within one point of
-    the best of them, the one whose PDS best separates validation inputs from mixed ones. Test data
-    and the sets of unknown inputs have no say.
+    the best of them, the one whose PDS best separates validation inputs from strangers made of
+    them (in runs from before there were strangers, from mixed inputs). Test data and the sets of
+    unknown inputs have no say.
     """
     return [_best(runs) for runs in runs_by_seed(with_strength(records, data, contender))]
 
@@ -111,7 +116,26 @@ def _best(runs: Sequence[Record]) -> Record:
         for run, value in zip(strong, accuracies, strict=True)
         if value >= max(accuracies) - ACCURACY_GIVEN_UP
     ]
-    return max(able, key=lambda run: float(run["result"]["val_auroc"]["mixed"]["pds"]))
+    return best_on(able, "strangers" if all(map(has_strangers, able)) else "mixed")
+
+
+def has_strangers(run: Record) -> bool:
+    """Whether detection was validated against strangers."""
+    return len(run["result"]["val_auroc"]) > 1
+
+
+def best_on(runs: Iterable[Record], proxy: str) -> Record:
+    """The run whose PDS best separates validation inputs from a proxy of the unknown.
+
+    ``"mixed"`` inputs, or ``"strangers"``: the mean over all families that were made.
+    """
+
+    def value(run: Record) -> float:
+        families = run["result"]["val_auroc"]
+        names = ["mixed"] if proxy == "mixed" else [name for name in families if name != "mixed"]
+        return float(np.mean([families[name]["pds"] for name in names]))
+
+    return max(runs, key=value)
 
 
 def unknown_sets(runs: Sequence[Record]) -> list[str]:
@@ -168,12 +192,14 @@ def mean_aurocs(part: str, entries: Mapping[Entry, Sequence[Record]]) -> dict[En
 
 def detection_table(rows: Iterable[tuple[str, Entry, Sequence[Record]]]) -> Table:
     """Test accuracy and AUROC on each unknown set, for entries and their runs on a data set."""
-    return ["data", "method", "score", "test accuracy", "AUROC", "", "", ""], [
+    header = ["data", "method", "score", "test accuracy", "averaged logits", "AUROC", "", "", ""]
+    return header, [
         [
             data_title(data),
             contender_title(method),
             score.upper(),
             accuracy("test").text(runs),
+            score_accuracy("test").text(runs),
             *quantity_on(unknown_sets(runs), auroc_by(score), runs),
         ]
         for data, (method, score), runs in rows

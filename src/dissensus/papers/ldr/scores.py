@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dissensus.papers.base import Claim, Experiment, Finding, Record, Table
-from dissensus.papers.comparisons import data_title, decide
+from dissensus.papers.comparisons import LargerInAll, Pairs, Quantity, data_title, decide
 from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
 from dissensus.papers.ldr.detection import main_data
 from dissensus.papers.ldr.measurements import DETECTORS
@@ -112,6 +112,9 @@ _RIVALS: Mapping[str, tuple[str, ...]] = {
         "mahalanobis",
         "relative_mahalanobis",
         "nearest_neighbours",
+        "raw_mahalanobis",
+        "raw_relative_mahalanobis",
+        "raw_nearest_neighbours",
     ),
 }
 
@@ -120,9 +123,18 @@ def _rivals(records: list[Record]) -> dict[str, dict[Entry, list[Record]]]:
     """By data set with baselines: LDR + PDS and what it is compared with."""
     entries = [_OURS, *((method, score) for method, by in _RIVALS.items() for score in by)]
     return {
-        data: {entry: runs for entry in entries if (runs := choose_runs(records, data, entry[0]))}
+        data: {
+            entry: runs
+            for entry in entries
+            if (runs := choose_runs(records, data, entry[0])) and _has_score(runs, entry[1])
+        }
         for data in data_with(records, "ldr", "deep-ensemble", "distances")
     }
+
+
+def _has_score(runs: list[Record], score: str) -> bool:
+    """Distances of a backbone's own features (``raw_``) are there for feature rows alone."""
+    return all(score in one for run in runs for one in run["result"]["auroc"].values())
 
 
 def _first_under_corruption(records: list[Record]) -> Finding:
@@ -141,6 +153,28 @@ def _first_under_corruption(records: list[Record]) -> Finding:
         f"the best on strong corruption: {'; '.join(words)}",
         "LDR + PDS first of the methods in Figure 4 (ImageNet-C, severity 5)",
     )
+
+
+_DISTANCES = ("mahalanobis", "relative_mahalanobis", "nearest_neighbours")
+
+
+def _distances_of_layers(records: list[Record]) -> Pairs:
+    """The mean AUROC of each distance, of trained features and of the backbone's."""
+
+    def mean(score: str) -> Quantity:
+        def read(record: Record) -> float:
+            return float(np.mean([one[score] for one in record["result"]["auroc"].values()]))
+
+        return Quantity("AUROC", read)
+
+    pairs = {}
+    for data in data_with(records, "distances"):
+        runs = choose_runs(records, data, "distances")
+        for score in _DISTANCES:
+            if _has_score(runs, f"raw_{score}"):
+                sides = mean(score).values(runs), mean(f"raw_{score}").values(runs)
+                pairs[f"{data_title(data)}, {score.replace('_', ' ')}"] = sides
+    return pairs
 
 
 def plot_baselines(records: list[Record]) -> Plot:
@@ -182,6 +216,12 @@ BASELINES = Experiment(
             "LDR with PDS is first among the baselines under strong corruption",
             "Section 4.3, Figure 4",
             _first_under_corruption,
+        ),
+        Claim(
+            "Distances detect better on the features before the last trained layer than on the "
+            "backbone's",
+            "our question (mean AUROC over unknown sets)",
+            LargerInAll(_distances_of_layers, ("last layer's", "backbone's"), "AUROC"),
         ),
     ),
     plot_baselines,

@@ -27,6 +27,7 @@ from dissensus.papers.ldr.records import (
     on_all_parts,
     pds_auroc,
     quantity_on,
+    score_accuracy,
     unique,
     unknown_sets,
     with_strength,
@@ -256,9 +257,11 @@ def drawn_table(records: list[Record]) -> Table:
         for members in _DRAWN:
             runs = _runs_drawing(records, data, members)
             accuracies = [accuracy(part).text(runs) for part in ("test", "corrupt1", "corrupt5")]
+            accuracies.insert(1, score_accuracy("test").text(runs))
             aurocs = quantity_on(unknown_sets(runs), pds_auroc, runs)
             rows.append([data_title(data), str(members), _SECONDS.text(runs), *accuracies, *aurocs])
-    header = ["data", "|I|", "s an epoch", "test", "corruption 1", "corruption 5"]
+    header = ["data", "|I|", "s an epoch", "test", "averaged logits"]
+    header += ["corruption 1", "corruption 5"]
     return [*header, "AUROC of PDS", "", "", ""], rows
 
 
