@@ -232,13 +232,11 @@ def plot(records: list[Record]) -> Plot:
         )
         for style, ((title,), some) in enumerate(runs.items())
     ]
-    shares = [
-        _FAVOURITE.series(title, ["a member"], [some], style, "bars")
-        for style, ((title,), some) in enumerate(runs.items())
-    ]
+    titles = [title for (title,) in runs]
+    shares = [_FAVOURITE.series("", titles, runs.values(), 4, "bars", legend=False)]
     panels = [
-        Panel("", "test accuracy", bars, horizontal=True, legend="best"),
-        Panel("", "inputs given the most frequent class", shares, horizontal=True),
+        Panel("", "test accuracy", bars, horizontal=True),
+        Panel("", "inputs that a member gives its favourite class", shares, horizontal=True),
         Panel("", "AUROC of PDS", points, horizontal=True),
     ]
     return Plot(
