@@ -293,8 +293,9 @@ def plot(records: list[Record]) -> Plot:
     panels = [
         Panel("epoch", "mean α_n = 1 / mean CE", means, legend="best"),
         Panel("epoch", "share of the weight", lines, first, y_range=(0.0, 1.6), legend="best"),
-        Panel("epoch", "mean α of planted rows / of others", ratios, legend="best"),
     ]
+    if ratios:
+        panels.append(Panel("epoch", "mean α of planted rows / of others", ratios, legend="best"))
     return Plot(panels, "The weights α over training", 3, (3.5, 2.8))
 
 
