@@ -39,6 +39,7 @@ from dissensus.sklearn.trainings import (
     train_once,
     with_beta,
 )
+from dissensus.sklearn.tuned_members import tuned_members
 from dissensus.specs import check_choice
 from dissensus.training import Training, predict
 from dissensus.training import fit as train
@@ -95,6 +96,7 @@ class DiverseEstimator(FittedMembers):
         validation: str = "auto",
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
+        strangers: bool = False,
         warm_start: bool = False,
         random_state: Any = None,
         device: str = "cpu",
@@ -138,6 +140,10 @@ class DiverseEstimator(FittedMembers):
             what the ensemble does with rows that it has not seen; ``"common"`` holds out
             ``validation_fraction`` of the rows for all members. ``"auto"`` is ``"members"`` where
             members learn independently of each other, from 20 rows on, and else ``"common"``.
+        ``strangers``
+            Whether ``fit`` also tunes a copy of the members to disagree on rows whose columns are
+            permuted, which ``ood_score`` then scores by; predictions stay as they are. See
+            :mod:`dissensus.data.strangers`. Example weights do not count there.
         ``warm_start``
             Whether ``fit`` goes on from the weights of the last ``fit``; columns are then prepared
             and classes numbered as they were then.
@@ -166,6 +172,7 @@ class DiverseEstimator(FittedMembers):
         self.validation = validation
         self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
+        self.strangers = strangers
         self.warm_start = warm_start
         self.random_state = random_state
         self.device = device
@@ -198,10 +205,19 @@ class DiverseEstimator(FittedMembers):
         """
         if not self.warm_start or not hasattr(self, "ensemble_"):
             self._forget()
-        for earlier in ("beta_", "cv_results_", "_moments"):
+        for earlier in ("beta_", "cv_results_", "_moments", "tuned_"):
             self.__dict__.pop(earlier, None)
         rows, original = self._rows(X, y, sample_weight)
         seed = self._seed()
+        self._fit_rows(rows, original, seed)
+        if self.strangers:
+            self.tuned_ = tuned_members(
+                self.ensemble_, rows, self.standard_, self.columns_.groups, seed, self.batch_size
+            )
+        return self
+
+    def _fit_rows(self, rows: Rows, original: Rows | None, seed: int) -> Self:
+        """Train the members in the way that the parameters ask for."""
         objective = self._make_objective()
         check_choice(type(self).__name__, "members", self.members, MEMBERS)
         check_choice(type(self).__name__, "validation", self.validation, VALIDATIONS)
@@ -418,6 +434,8 @@ def takes_pieces(estimator: DiverseEstimator) -> bool:
         raise AttributeError(
             "partial_fit cannot choose members on held-out rows; use members='alike'"
         )
+    if estimator.strangers:
+        raise AttributeError("partial_fit cannot tune members on all rows; use strangers=False")
     if isinstance(estimator.beta, str):
         raise AttributeError(
             f"partial_fit cannot search for beta, got {estimator.beta!r}; give beta a number"

@@ -41,6 +41,7 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
     columns_: Preparation
     standard_: Standard
     ensemble_: Ensemble
+    tuned_: Ensemble  # with strangers=True: members that ood_score scores by
 
     @abstractmethod
     def _known_targets(self, y: Any) -> Tensor:
@@ -53,14 +54,17 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """
         return self._outputs_and_noise(X)[0]
 
-    def _outputs_and_noise(self, X: Any) -> tuple[Tensor, Tensor | None]:
+    def _outputs_and_noise(
+        self, X: Any, ens: Ensemble | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """The members' outputs and, of Gaussian members, the variances that they predict."""
         check_is_fitted(self, "ensemble_")
+        members = self.ensemble_ if ens is None else ens
         x = self._checked_inputs(X)
         # Inputs are much larger than the table: a part of them at a time.
         parts = [x[begin : begin + _PART] for begin in range(0, len(x), _PART)]
         each = (self.standard_.inputs(part, np.float64) for part in parts)
-        outputs = torch.cat([predict(self.ensemble_, inputs).outputs for inputs in each], 1)
+        outputs = torch.cat([predict(members, inputs).outputs for inputs in each], 1)
         return self.standard_.in_units(outputs), self.standard_.noise(outputs)
 
     def _checked_inputs(self, X: Any) -> Floats:
@@ -114,11 +118,14 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
         ``score`` is a name of ``dissensus.scores.SCORES``; None is
         ``dissensus.detection.default_score`` of the ensemble: mutual information for independent
-        members, energy for LDR, variance in a regression.
+        members, energy for LDR, variance in a regression. With ``strangers=True`` it is the score
+        of the members that were tuned for it.
         """
         check_is_fitted(self, "ensemble_")
-        named = parse_score(default_score(self.ensemble_) if score is None else score)
-        scores: Floats = named(self._scored_outputs(self.member_outputs(X))).numpy()
+        ens = getattr(self, "tuned_", self.ensemble_)
+        named = parse_score(default_score(ens) if score is None else score)
+        outputs, _ = self._outputs_and_noise(X, ens)
+        scores: Floats = named(self._scored_outputs(outputs)).numpy()
         return scores
 
     def _scored_outputs(self, outputs: Tensor) -> Tensor:
