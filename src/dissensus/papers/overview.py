@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dissensus.files import write_text
-from dissensus.papers.base import PAPERS, Claim, Finding
+from dissensus.papers.base import PAPERS, Finding
 from dissensus.papers.page import RULE, Outcome, count_verdicts, markdown_table
 
 __all__ = ["FIGURES", "OPEN", "QUESTIONS", "overview_text", "write_overview"]
@@ -247,7 +247,12 @@ def _row(own: Sequence[Outcome], question: str, experiment: str, words: str) -> 
     if not found:
         return [question, f"`{experiment}` has no record", "–", "not tested at this scale", "–"]
     outcome, claim, finding = found[0]
-    return [question, _measured(claim, finding), finding.smallest or "–", *_links(outcome, finding)]
+    return [
+        question,
+        f"{claim.text}. {_shortened(finding.measured)}",
+        _shortened(finding.smallest or "–"),
+        *_links(outcome, finding),
+    ]
 
 
 def _figure(own: Sequence[Outcome], name: str) -> list[str]:
@@ -263,8 +268,15 @@ def _figure(own: Sequence[Outcome], name: str) -> list[str]:
     ]
 
 
-def _measured(claim: Claim, finding: Finding) -> str:
-    return f"{claim.text}. {finding.measured}"
+def _shortened(sentence: str, most: int = 4) -> str:
+    """The first cases of a sentence that has one after the other.
+
+    >>> _shortened("a 1; b 2; c 3", most=2)
+    'a 1; b 2; and 1 more'
+    """
+    cases = sentence.split("; ")
+    left = len(cases) - most
+    return "; ".join(cases[:most]) + f"; and {left} more" if left > 0 else sentence
 
 
 def _links(outcome: Outcome, finding: Finding) -> list[str]:
