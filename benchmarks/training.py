@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.timing import Contender, Result, compare
+from dissensus.data.strangers import Strangers
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.objectives import Objective, parse
@@ -38,6 +39,7 @@ def run(quick: bool) -> list[Result]:
         _sharing((20, 256, 256, 1), batch=128, members=32, repeats=repeats),
         _convolutional("small_cnn", (1, 28, 28), 64, 0.85, repeats),
         _convolutional("resnet20", (3, 32, 32), 32, 0.80, max(3, repeats // 2)),
+        _strangers("small_cnn", (1, 28, 28), 128, repeats),
         _drawn(repeats),
         _loop(3 * repeats),  # it runs close to its limit
         _epoch(repeats),
@@ -208,6 +210,20 @@ def _loop(repeats: int) -> Result:
         "fit, 5 epochs of an MLP on 1,408 digits, 5 members: ratio to the bare steps",
         Contender("bare steps", bare),
         [Contender("fit", lambda: fit(other, (x, y), epochs=5, progress=False), 1.1)],
+        repeats=repeats,
+    )
+
+
+def _strangers(model: str, shape: tuple[int, ...], batch: int, repeats: int) -> Result:
+    """Making strangers of a batch, without the forward pass on them, beside the whole step."""
+    x, y = torch.rand(batch, *shape), torch.randint(10, (batch,))
+    generator, make = torch.Generator().manual_seed(0), Strangers()
+    trainer = Trainer(Ensemble(make_factory(model, shape, 10), 5).train(), parse("a2d"), Recipe())
+    whole = Batch(x, y, make(x, generator), None)
+    return compare(
+        f"{model} {shape}, 5 members, batch {batch}: making strangers, ratio to a step of a2d",
+        Contender("step of a2d", partial(trainer.step, whole, set(), 1.0, check=False)),
+        [Contender("making strangers", lambda: make(x, generator), 0.1)],
         repeats=repeats,
     )
 

@@ -145,5 +145,5 @@ def test_what_cannot_be_tuned_says_why(ens: ds.Ensemble) -> None:
         ds.Detector(ens[:1]).tune(rows(48))
     with pytest.raises(ValueError, match="members that return logits, not probs"):
         ds.Detector(ens, "pds", space="probs").tune(rows(48))
-    with pytest.raises(RuntimeError, match="no threshold yet"):
+    with pytest.raises(ValueError, match="no threshold yet"):
         ds.Detector(ens).fit(rows(48)).tune(rows(48), **QUIET).is_ood(UNKNOWN)
