@@ -293,6 +293,7 @@ def test_the_page_says_what_the_records_say(made_up: list[dict[str, Any]]) -> No
     assert "| dissensus | 1 | 1.50 [1.00, 2.00] | 2.00 | 1.00 |" in page  # settling, scikit-learn
     assert "more than 5% behind the best of the others on 1: ames (+50%)." in page
     assert "| ames | settling | random forest | **+50.0%** | 0 of 2 |" in page
+    assert "- error, losses by kind of table: 1 of 1 (regression), 0 of 1 (classification)" in page
     assert "| median fit time / that of a random forest of 200 trees | 4 | 3 | **no** |" in page
     assert "| random forest | 2 | 1 / 1 | 1 / 1 | 1 / 1 | 1 / 1 |" in page
     assert "| TabM | 1 | 0 / 1 | 0 / 1 | 0 / 1 | 0 / 1 |" in page
