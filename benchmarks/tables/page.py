@@ -128,7 +128,7 @@ def _ranks(records: list[Record]) -> list[str]:
         "1 is best. Brackets are 95% bootstrap intervals over the tables. *First* counts the",
         "tables on which a contender is the best or equals it. Defaults of ours are settled on",
         "the *settling* tables alone; the others confirm them. One thing was not: the form of the",
-        "model of error sizes, on which CRPS and intervals rest, was chosen on tables of all parts.",
+        "model of error sizes, behind CRPS and intervals, was chosen on tables of all parts.",
         *_unranked(records),
     ]
     for measure, words in MEASURES.items():
@@ -292,7 +292,8 @@ def _diversity(records: list[Record]) -> list[str]:
         if name == OUR_NAME:
             continue
         base = OUR_NAME if name in _OF_FOLDS else _BASE
-        pairs = {m: compare(records, m, [base, name], run_tables(records)) for m in MEASURES}
+        done = [record for record in records if record["status"] == "done"]
+        pairs = {m: compare(done, m, [base, name], run_tables(done)) for m in MEASURES}
         tables = pairs["error"].tables
         if len(tables) < 5:
             continue
