@@ -99,3 +99,25 @@ def test_an_objective_without_disagreement_refuses_strangers() -> None:
         ds.fit(make_ensemble(), rows(), disagreement="strangers", progress=False)
     with pytest.raises(ValueError, match="'strangers' makes them from the training data"):
         ds.fit(make_ensemble(), rows(), "a2d", progress=False)
+
+
+def normalized(width: int = 16) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 3))
+
+
+@pytest.mark.parametrize("held", ["stacked", "looped", "unlike"])
+def test_running_statistics_are_those_of_the_training_data(held: str) -> None:
+    """With strangers in them, BatchNorm would normalise known inputs by another distribution."""
+    trained = []
+    for objective, disagreement in (("independent", None), ("a2d", "strangers")):
+        if held == "unlike":
+            torch.manual_seed(0)
+            ens = ds.Ensemble.from_members([normalized(8), normalized(16)])
+        else:
+            ens = ds.Ensemble(normalized, members=2, seed=0, execution=held)
+        ds.fit(ens, rows(), objective, disagreement=disagreement, epochs=1, batch_size=96,
+               optimizer="sgd:lr=0.1", progress=False)  # fmt: skip
+        trained.append({name: b.clone() for name, b in ens.named_buffers() if "running" in name})
+    assert trained[0]
+    for name, values in trained[0].items():
+        torch.testing.assert_close(trained[1][name], values)

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Protocol
@@ -234,11 +234,17 @@ class StackedMembers:
         with autocast(inputs[0], self.recipe):
             if index is None:
                 tensors = {**leaves, **self.fixed}
-                outputs = [self.run(tensors, self.buffers, x, own=own) for x in inputs]
+                outputs = _run_each(
+                    lambda x: self.run(tensors, self.buffers, x, own=own), inputs, self.buffers
+                )
             else:
                 leaves = {name: leaf.requires_grad_() for name, leaf in leaves.items()}
                 tensors = {**leaves, **self._rows(self.fixed, index)}
-                outputs = [self.run_drawn(tensors, self.buffers, x, index, own=own) for x in inputs]
+                outputs = _run_each(
+                    lambda x: self.run_drawn(tensors, self.buffers, x, index, own=own),
+                    inputs,
+                    self.buffers,
+                )
         for name, values in before.items():
             self.buffers[name].data[idle] = values  # .data: the way back does not use them
         return outputs, _autograd(outputs, list(leaves.values()))
@@ -304,7 +310,11 @@ class SeparateMembers:
         idle = [b for m in rows if m not in updated for b in self.modules[m].buffers()]
         before = [buffer.clone() for buffer in idle]
         with autocast(inputs[0], self.recipe):
-            outputs = [self._outputs(x, list(rows), own=own) for x in inputs]
+            outputs = _run_each(
+                lambda x: self._outputs(x, list(rows), own=own),
+                inputs,
+                {f"{m}.{n}": b for m in rows for n, b in self.modules[m].named_buffers()},
+            )
         for buffer, values in zip(idle, before, strict=True):
             buffer.copy_(values)
         leaves = [parameter for member in updated for parameter in self.parameters[member]]
@@ -363,6 +373,22 @@ def make_optimizer(
     if isinstance(optimizer, Optimizer) and isinstance(schedule, Schedule):
         return MemberOptimizer(optimizer, parameters, members)
     return TorchOptimizer(optimizer, schedule, parameters, members)
+
+
+def _run_each(
+    run: Callable[[Tensor], Tensor], inputs: Sequence[Tensor], buffers: Mapping[str, Tensor]
+) -> list[Tensor]:
+    """Outputs for each of the inputs; running statistics are those of the first, labelled ones.
+
+    Predictions are made with them, for inputs like these and not like the unlabelled ones.
+    """
+    outputs = [run(inputs[0])]
+    if len(inputs) > 1:
+        before = {name: buffer.clone() for name, buffer in buffers.items()}
+        outputs += [run(x) for x in inputs[1:]]
+        for name, values in before.items():
+            buffers[name].data.copy_(values)  # .data: the way back does not use them
+    return outputs
 
 
 def _autograd(outputs: list[Tensor], leaves: Sequence[Tensor]) -> Backward:
