@@ -226,7 +226,11 @@ def test_a_coupled_objective_with_disagreement_data_is_plain_gradient_descent(
         losses = []
         for number, (x, y) in enumerate(DATA):
             outputs = torch.stack([module(x) for module in alone])
+            known = [{n: b.clone() for n, b in module.named_buffers()} for module in alone]
             unlabelled = torch.stack([module(extra[number % 4][0]) for module in alone])
+            for module, buffers in zip(alone, known, strict=True):  # statistics of labelled inputs
+                for name, buffer in module.named_buffers():
+                    buffer.data.copy_(buffers[name])
             smooth = [cross_entropy(out, y, label_smoothing=0.1) for out in outputs]
             p, q = log_softmax(unlabelled, -1).exp()
             terms = [pair_term(p, q), pair_term(q, p)]
