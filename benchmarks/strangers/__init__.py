@@ -5,7 +5,7 @@
 
     python -m benchmarks.strangers --settings mnist,digits --seeds 0     # one seed of two settings
     python -m benchmarks.strangers --contenders deep_ensemble,tuned      # two contenders
-    python -m benchmarks.strangers --settings cifar10                    # hours; not part of bench
+    python -m benchmarks.strangers --settings cifar10                    # days on one core
     python -m benchmarks.strangers --page                                # the page alone
 
 ``DISSENSUS_DATA`` names the folder of the data; a setting whose data are not there is left out.

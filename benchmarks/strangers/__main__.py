@@ -21,6 +21,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add("--settings", type=list_of(SETTINGS), default=everything, metavar="NAMES")
     add("--contenders", type=list_of(CONTENDERS), default=list(CONTENDERS), metavar="NAMES")
     add("--seeds", type=lambda text: [int(n) for n in text.split(",")], default=list(SEEDS))
+    add("--again", action="store_true", help="run cells that have a record, too")
     add("--out", type=Path, default=RESULTS / "strangers", help="folder of the records")
     add("--page", action="store_true", help="run nothing, only write the page")
     return parser.parse_args(arguments)
@@ -38,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.settings,
             options.contenders,
             options.seeds,
+            again=options.again,
             report=lambda line: print(line, flush=True),
         )
     if options.out == RESULTS / "strangers":

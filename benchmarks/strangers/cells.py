@@ -87,17 +87,18 @@ def run_cells(
     contenders: Sequence[str] = tuple(CONTENDERS),
     seeds: Sequence[int] | None = None,
     *,
+    again: bool = False,
     changes: Mapping[str, Any] | None = None,
     report: Callable[[str], object] = print,
 ) -> None:
-    """Run the cells that have no record yet: seed by seed, all settings in each.
+    """Run the cells that have no record yet, or all with ``again``: seed by seed.
 
     ``changes`` are those of the settings' sizes, for a quick run.
     """
     there = [name for name in settings if is_there(name)]
     if absent := [name for name in settings if name not in there]:
         report(f"skipped, data not in $DISSENSUS_DATA: {', '.join(absent)}")
-    done = {cell_of(record) for record in read_records(folder)}
+    done = set() if again else {cell_of(record) for record in read_records(folder)}
     wanted = [c for name in there for c in planned(name, seeds) if c.contender in contenders]
     left = [cell for cell in wanted if cell not in done]
     groups = dict.fromkeys((cell.seed, cell.setting) for cell in left)

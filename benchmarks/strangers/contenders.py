@@ -213,7 +213,7 @@ CONTENDERS: dict[str, Contender] = {
         "a2d on foreign data, tuned copy",
         lambda own: own.tune(_a2d(RECIPE.tuned_strength), own.rows.foreign),
     ),
-    "scratch": Contender("**a2d on strangers**", _scratch(RECIPE.strength), features=True),
+    "scratch": Contender("**a2d on strangers**", _scratch(RECIPE.strength)),
     "tuned": Contender(
         "**a2d on strangers, tuned copy**", _tuned(RECIPE.tuned_strength), True, True
     ),

@@ -28,10 +28,17 @@ class Comparison:
     setting: str
     records: dict[Cell, Record]
 
-    def seeds(self, *contenders: str) -> list[int]:
-        """The seeds that all of these have."""
-        own = [{c.seed for c in self.records if c.contender == name} for name in contenders]
-        return sorted(set.intersection(*own))
+    def seeds(self, contender: str, score: str | None = None) -> list[int]:
+        """The seeds that a contender has, or has a score in."""
+        return sorted(
+            cell.seed
+            for cell, record in self.records.items()
+            if cell.contender == contender and (score is None or score in _scores(record))
+        )
+
+    def common(self, *pairs: tuple[str, str | None]) -> list[int]:
+        """The seeds that all contenders, each with its score, have."""
+        return sorted(set.intersection(*(set(self.seeds(*pair)) for pair in pairs)))
 
     def record(self, contender: str, seed: int) -> Record:
         """One record."""
@@ -55,9 +62,9 @@ class Comparison:
         return [name for name in counted if (name in setting.near) == (part == "near")]
 
     def scores(self, contender: str) -> list[str]:
-        """The scores that a contender has."""
-        own = self.record(contender, self.seeds(contender)[0])["auroc"]
-        return list(next(iter(own.values())))
+        """The scores that a contender has in any seed."""
+        own = [self.record(contender, seed) for seed in self.seeds(contender)]
+        return list(dict.fromkeys(score for record in own for score in _scores(record)))
 
     def auroc(self, contender: str, seed: int, score: str, sets: Iterable[str]) -> float:
         """The mean AUROC of a score over those of the sets that the contender is tested on."""
@@ -67,7 +74,7 @@ class Comparison:
 
     def values(self, contender: str, score: str, sets: Sequence[str]) -> list[float]:
         """The mean AUROC of each seed."""
-        return [self.auroc(contender, seed, score, sets) for seed in self.seeds(contender)]
+        return [self.auroc(contender, seed, score, sets) for seed in self.seeds(contender, score)]
 
     def gain(
         self,
@@ -79,7 +86,7 @@ class Comparison:
     ) -> Estimate:
         """The paired difference of mean AUROC from ``base``, on the sets that both have."""
         pairs = []
-        for seed in self.seeds(contender, base):
+        for seed in self.common((contender, score), (base, base_score or score)):
             own = self.record(contender, seed)["auroc"]
             common = [name for name in sets if name in own]
             pairs.append(
@@ -93,7 +100,7 @@ class Comparison:
 
     def accuracy_gain(self, contender: str) -> Estimate:
         """The paired difference of accuracy from the deep ensemble."""
-        seeds = self.seeds(contender, BASE)
+        seeds = self.common((contender, None), (BASE, None))
         first, second = (
             [self.record(name, seed)["accuracy"] for seed in seeds] for name in (contender, BASE)
         )
@@ -101,7 +108,20 @@ class Comparison:
 
     def best_detector(self, sets: Sequence[str]) -> str:
         """The detector on the deep ensemble with the highest mean AUROC: known in hindsight."""
-        return max(DETECTORS, key=lambda score: float(np.mean(self.values(BASE, score, sets))))
+        return self.best([(BASE, score) for score in DETECTORS], sets)[1]
+
+    def best(self, pairs: Sequence[tuple[str, str]], sets: Sequence[str]) -> tuple[str, str]:
+        """The contender and score that gain most over the deep ensemble's usual score."""
+
+        def gained(pair: tuple[str, str]) -> float:
+            return self.gain(pair[0], pair[1], sets, base_score=RECIPE.score).mean
+
+        return max(pairs, key=gained)
+
+
+def _scores(record: Record) -> dict[str, float]:
+    found: dict[str, float] = next(iter(record["auroc"].values()))
+    return found
 
 
 def compare_settings(records: Iterable[Record], confirms: bool = True) -> list[Comparison]:
@@ -163,7 +183,7 @@ def check_goals(records: Iterable[Record]) -> list[Goal]:
             gain = found.accuracy_gain("scratch")
             goals.append(Goal(title, found.setting, gain, -ACCURACY_LOSS))
     for found in everything:
-        if "tuned" in found.contenders:
+        if "tuned" in found.contenders and "combined" in found.scores("tuned"):
             goals.append(_combination(found))
     return goals
 
@@ -177,8 +197,7 @@ def _combination(found: Comparison) -> Goal:
     singles = [(BASE, score) for score in DETECTORS] + [("tuned", RECIPE.score)]
     worst: Goal | None = None
     for name in found.sets():
-        means = [float(np.mean(found.values(*single, [name]))) for single in singles]
-        base, score = singles[int(np.argmax(means))]
+        base, score = found.best(singles, [name])
         gain = found.gain("tuned", "combined", [name], base, score)
         title = "combination minus the best single score, on the worst set"
         goal = Goal(title, found.setting, gain, -SHORTFALL, f"{name}: {score}")
@@ -243,13 +262,14 @@ def _choose(found: Comparison, what: str, options: list[tuple[str, str]], judge:
     default = next(option for option in options if option[1] == RECIPE.score)
     if ("tuned", RECIPE.score) in options:
         default = ("tuned", RECIPE.score)
-    for seed in found.seeds(*(name for name, _ in options)):
-        tested = [found.auroc(name, seed, score, found.sets()) for name, score in options]
-        judged = [found.record(name, seed)["val_auroc"][judge][score] for name, score in options]
+    for seed in found.common(*((name, None) for name, _ in options)):
+        known = [(name, score) for name, score in options if seed in found.seeds(name, score)]
+        tested = [found.auroc(name, seed, score, found.sets()) for name, score in known]
+        judged = [found.record(name, seed)["val_auroc"][judge][score] for name, score in known]
         place = int(np.argmax(judged))
-        chosen.append(" ".join(options[place]))
+        chosen.append(" ".join(known[place]))
         values.append(tested[place])
-        defaults.append(tested[options.index(default)])
+        defaults.append(tested[known.index(default)])
         bests.append(max(tested))
     value, usual, best = (float(np.mean(each)) for each in (values, defaults, bests))
     return Choice(found.setting, what, chosen, value, usual, best)
@@ -264,7 +284,7 @@ def summarize(records: list[Record]) -> Result:
     times: dict[str, list[float]] = {}
     for found in compare_settings(records):
         for name in found.contenders:
-            for seed in found.seeds(name, BASE):
+            for seed in found.common((name, None), (BASE, None)):
                 own, base = (found.record(n, seed)["train_cpu"] for n in (name, BASE))
                 times.setdefault(name, []).append(own)
                 ratios.setdefault(name, []).append(own / base)

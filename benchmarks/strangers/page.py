@@ -79,7 +79,7 @@ def gains_plot(records: list[Record]) -> Plot:
         rows = [(title, name, CONTENDERS[name].score) for name, title in _DRAWN.items()]
         rows += [("tuned copy, combined", "tuned", "combined")]
         rows += [(_words(score), BASE, score) for score in DETECTORS]
-        rows = [row for row in rows if row[1] in found.contenders]
+        rows = [row for row in rows if found.seeds(row[1], row[2])]
         gains = [
             found.gain(name, score, found.sets(), base_score=RECIPE.score)
             for _, name, score in rows
@@ -126,15 +126,18 @@ def _head(records: list[Record]) -> list[str]:
 
 
 def _goals(records: list[Record]) -> list[str]:
+    goals = check_goals(records)
+    met = [goal for goal in goals if goal.met]
     rows = [
         [
             goal.name,
             SETTINGS[goal.setting].title + (f" ({goal.remark})" if goal.remark else ""),
             _signed(goal.measured),
+            str(goal.measured.runs),
             f"{goal.least:+.3f}",
             _met(goal),
         ]
-        for goal in check_goals(records)
+        for goal in goals
     ]
     if not rows:
         return []
@@ -144,9 +147,10 @@ def _goals(records: list[Record]) -> list[str]:
         "A goal is met if the mean over seeds reaches it; *not sure* is added where the 95%",
         "interval of the paired differences reaches to the other side. AUROC is that of",
         f"{_SCORE} unless a score is named. A tuned copy detects alone, so it costs no accuracy",
-        "by construction; the best detector is known in hindsight only.",
+        "by construction; the best detector is known in hindsight only. Of these "
+        f"{len(goals)} goals {len(met)} are met, {sum(goal.sure for goal in met)} of them surely.",
         "",
-        *markdown_table(["goal", "setting", "measured", "at least", "met"], rows),
+        *markdown_table(["goal", "setting", "measured", "seeds", "at least", "met"], rows),
         "",
     ]
 
@@ -199,7 +203,8 @@ def _summary(everything: list[Comparison]) -> list[str]:
         "The figure has the mean AUROC over the unknown sets minus that of the deep ensemble by",
         f"{_SCORE}; its last six rows are detectors on that ensemble. In the tables each",
         "ensemble is judged by one score, settled beforehand: its mean AUROC, and the difference",
-        "from the deep ensemble by the same score with its 95% interval over the seeds.",
+        "from the deep ensemble by the same score with its 95% interval over the seeds. Means are",
+        "over the seeds and sets that a row has, differences over those that both have.",
         "",
         *tables,
         "**Accuracy in %, one ensemble for both**",
@@ -273,7 +278,7 @@ def _network(found: Comparison) -> str:
 
 
 def _row(found: Comparison, name: str, score: str, sets: Sequence[str]) -> list[str]:
-    own = [found.record(name, seed) for seed in found.seeds(name)]
+    own = [found.record(name, seed) for seed in found.seeds(name, score)]
     cells = []
     for each in sets:
         values = [record["auroc"][each][score] for record in own if each in record["auroc"]]
@@ -382,11 +387,27 @@ def _missing(records: list[Record]) -> list[str]:
         if absent:
             lines.append(f"- {setting.title}: not run are {', '.join(absent)}; {command}.")
         if few:
+            counts = " to ".join(map(str, sorted({min(few.values()), max(few.values())})))
             lines.append(
-                f"- {setting.title}: {min(few.values())} to {max(few.values())} of {len(SEEDS)} "
-                f"seeds of {', '.join(few)}; {command} goes on."
+                f"- {setting.title}: {counts} of {len(SEEDS)} seeds of {', '.join(few)}; {command} "
+                "goes on."
             )
-    return ["## Not run", "", *lines, ""] if lines else []
+    for found in compare_settings(records):
+        for name in found.contenders:
+            seeds = found.seeds(name)
+            few = {s: len(found.seeds(name, s)) for s in found.scores(name)}
+            few = {score: count for score, count in few.items() if count < len(seeds)}
+            if few:
+                lines.append(
+                    f"- {SETTINGS[found.setting].title}: {', '.join(few)} of {name} in "
+                    f"{min(few.values())} of {len(seeds)} seeds."
+                )
+    note = [
+        "A score that some seeds lack was mended after they were run, and its old values are left",
+        "out; `--again` runs a cell once more.",
+        "",
+    ]
+    return ["## Not run", "", *note, *lines, ""] if lines else []
 
 
 def _method(records: list[Record]) -> list[str]:

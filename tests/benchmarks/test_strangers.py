@@ -146,6 +146,9 @@ def test_gains_are_paired_and_leave_out_what_was_settled_on(made_up: list[dict[s
     assert gain.high - gain.mean == pytest.approx(12.706 * 0.01, rel=1e-3)
     del made_up[2]["auroc"]["corrupt5"]  # only what both have is compared
     assert found.gain("tuned", "pds", found.sets()).mean == pytest.approx(0.06)
+    for scores in made_up[3]["auroc"].values():
+        del scores["pds"]  # and only the seeds that both have
+    assert found.gain("tuned", "pds", found.sets()).mean == pytest.approx(0.07)
 
 
 def test_goals_are_checked_on_the_records(made_up: list[dict[str, Any]]) -> None:
@@ -178,12 +181,15 @@ def test_the_choice_is_made_on_validation_rows_alone(made_up: list[dict[str, Any
 
 def test_the_page_says_what_the_records_say(made_up: list[dict[str, Any]]) -> None:
     page = page_text(made_up)
-    assert "| +0.060 [-0.067, +0.187] | +0.050 | yes, not sure |" in page
+    assert "| +0.060 [-0.067, +0.187] | 2 | +0.050 | yes, not sure |" in page
     row = "| **a2d on strangers** | mutual information | 0.780, +0.020 [-0.107, +0.147] |"
     assert row in page
     assert "kmnist (settled on)" in page
     assert "- MNIST: not run; `python -m benchmarks.strangers --settings mnist` runs it." in page
-    assert "- Fashion-MNIST: 2 to 2 of 5 seeds of deep_ensemble, scratch, tuned;" in page
+    assert "- Fashion-MNIST: 2 of 5 seeds of deep_ensemble, scratch, tuned;" in page
+    for scores in made_up[3]["auroc"].values():
+        del scores["pds"]
+    assert "- Fashion-MNIST: pds of tuned in 1 of 2 seeds." in page_text(made_up)
 
 
 def test_the_committed_page_is_that_of_the_committed_records() -> None:
