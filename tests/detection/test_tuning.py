@@ -13,6 +13,7 @@ from dissensus.files import read_safetensors
 from dissensus.scores import SCORES
 
 QUIET = {"progress": False, "optimizer": "adam:lr=0.01", "batch_size": 48}
+SHORT = {**QUIET, "epochs": 2}
 
 
 def make() -> nn.Module:
@@ -57,7 +58,7 @@ def test_the_copy_disagrees_on_the_unknown_and_the_ensemble_stays(ens: ds.Ensemb
 
 def test_tuning_is_the_same_for_the_same_seed(ens: ds.Ensemble) -> None:
     first, again, other = (
-        ds.Detector(ens).tune(rows(96), seed=seed, **QUIET).score(UNKNOWN) for seed in (0, 0, 1)
+        ds.Detector(ens).tune(rows(96), seed=seed, **SHORT).score(UNKNOWN) for seed in (0, 0, 1)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -86,7 +87,7 @@ def test_small_data_are_seen_more_than_twice(ens: ds.Ensemble) -> None:
 
 def test_a_tuned_detector_comes_back_from_its_files(ens: ds.Ensemble, tmp_path: Path) -> None:
     path = tmp_path / "detector.json"
-    detector = ds.Detector(ens, "combined:distance=vim").tune(rows(240), **QUIET)
+    detector = ds.Detector(ens, "combined:distance=vim").tune(rows(240), **SHORT)
     detector.fit(rows(60, 2), train=rows(240)).save(path)
     names = {"detector.json", "detector.safetensors", "detector.tuned.safetensors"}
     assert {file.name for file in tmp_path.iterdir()} == names
@@ -107,9 +108,9 @@ def test_a_tuned_detector_comes_back_from_its_files(ens: ds.Ensemble, tmp_path: 
 def test_distances_are_those_of_the_ensemble(ens: ds.Ensemble) -> None:
     """``combined`` takes outputs of the copy and features of the ensemble."""
     val, train = rows(60, 2), rows(240)
-    both = ds.Detector(ens, "combined:distance=vim").tune(train, **QUIET).fit(val, train=train)
+    both = ds.Detector(ens, "combined:distance=vim").tune(train, **SHORT).fit(val, train=train)
     parts = [
-        ds.Detector(ens).tune(train, **QUIET).fit(val),
+        ds.Detector(ens).tune(train, **SHORT).fit(val),
         ds.Detector(ens, "vim").fit(val, train=train),
     ]
     scales = tuple(ds.detection.TailScale.fit(part.score(val)) for part in parts)
@@ -119,7 +120,7 @@ def test_distances_are_those_of_the_ensemble(ens: ds.Ensemble) -> None:
 
 def test_a_backbone_is_shared_and_not_saved(tmp_path: Path) -> None:
     ens = ds.Ensemble.on_features(nn.Linear(4, 8), lambda: nn.Linear(8, 3), members=2)
-    detector = ds.Detector(ens).tune(rows(48), **QUIET).fit(rows(60, 2))
+    detector = ds.Detector(ens).tune(rows(48), **SHORT).fit(rows(60, 2))
     assert detector.tuned.backbone is ens.backbone
     detector.save(tmp_path / "a.json")
     tensors, _ = read_safetensors(tmp_path / "a.tuned.safetensors")
@@ -133,7 +134,7 @@ def test_the_default_score_is_that_of_the_tuned_members(ens: ds.Ensemble) -> Non
     trained.objective = "ldr"
     detector = ds.Detector(trained)
     assert detector.score_name == "energy"
-    assert detector.tune(rows(48), **QUIET).score_name == "mutual_information"
+    assert detector.tune(rows(48), **SHORT).score_name == "mutual_information"
 
 
 def test_what_cannot_be_tuned_says_why(ens: ds.Ensemble) -> None:
@@ -146,4 +147,4 @@ def test_what_cannot_be_tuned_says_why(ens: ds.Ensemble) -> None:
     with pytest.raises(ValueError, match="members that return logits, not probs"):
         ds.Detector(ens, "pds", space="probs").tune(rows(48))
     with pytest.raises(ValueError, match="no threshold yet"):
-        ds.Detector(ens).fit(rows(48)).tune(rows(48), **QUIET).is_ood(UNKNOWN)
+        ds.Detector(ens).fit(rows(48)).tune(rows(48), **SHORT).is_ood(UNKNOWN)
