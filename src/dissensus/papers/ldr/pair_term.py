@@ -99,7 +99,8 @@ def plot(records: list[Record]) -> Plot:
             Panel("epoch", "rate of total variation, training rows", rows, case, legend="best"),
             Panel("epoch", "relative rate, by set", sets, case, rules=zero, legend="best"),
         ]
-    return Plot(panels, "How the pair term moves members apart over training", 4, (3.2, 2.8))
+    columns = min(4, len(panels))
+    return Plot(panels, "How the pair term moves members apart over training", columns, (3.2, 2.8))
 
 
 def table(records: list[Record]) -> Table:
