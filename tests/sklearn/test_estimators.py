@@ -520,7 +520,6 @@ def test_members_may_have_an_order_and_rows_of_their_own(make: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"objective": "adp"}, r"ADP needs at most classes − 1 = 2 members, got 3"),
         ({"objective": "a2d"}, "objective='ldr' disagrees on the training data"),
         ({"objective": 3}, "objective must be a name such as"),
         ({"objective": "adp", "beta": 0.5}, "beta goes with objective='independent'"),
