@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LOWEST := .venv-lowest
 
 # The tests run in two processes; a second thread in each would only get in the way. With worksteal
 # a process runs neighbouring tests, so that the fixtures of a file are made once. Slow tests wait
@@ -15,10 +16,10 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow fuzz check lint types bench docs values format clean
+.PHONY: help demo test slow fuzz check check-lowest lint types bench docs values format clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(STAMP)  ## run the main job from end to end on embedded data
 	@$(BIN)/python -m dissensus demo
@@ -29,8 +30,13 @@ test: $(STAMP)  ## run the tests, with doctests and README blocks
 slow: $(STAMP)  ## run the slow tests: ranks, Ray, kills, a browser, the docs site
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m slow
 
-fuzz: $(STAMP)  ## run the rest of the hardening tests: hostile files, command lines, kills
+fuzz: $(STAMP)  ## count failures under attack, about an hour: writes results/reliability.json
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m fuzz
+	$(BIN)/python -m tests.hardening
+
+check-lowest: $(LOWEST)/.installed  ## run the fast tests on the oldest versions that are allowed
+	$(LOWEST)/bin/python -m pytest -q -n 2 --dist worksteal -p no:cacheprovider \
+		-m "not slow and not fuzz"
 
 check: lint types test slow  ## all that CI runs: lint, types, test, slow
 
@@ -56,7 +62,7 @@ format: $(STAMP)  ## put the code into its format
 	$(BIN)/ruff format .
 
 clean:  ## remove the environment and all caches
-	rm -rf $(VENV) build dist site docs/reference .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) build dist site docs/reference .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks docs examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt
@@ -65,4 +71,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		-c constraints.txt -e ".[dev,docs,all]"
+	@touch $@
+
+$(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
+	@test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints-lowest.txt -e ".[dev,all]"
 	@touch $@

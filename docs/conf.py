@@ -27,7 +27,14 @@ from values import CODE  # noqa: E402
 project = "Dissensus"
 release = dissensus.__version__
 root_doc = "README"
-include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**", "results/*.md"]
+include_patterns = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs/**",
+    "results/*.md",
+]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 
 myst_heading_anchors = 3
@@ -74,9 +81,10 @@ NAVIGATION = {
         "results/tables",
         "results/strangers",
         "docs/benchmarks",
+        "docs/reliability",
     ],
     "Reference": ["docs/reference/index"],
-    "Development": ["docs/architecture", "CONTRIBUTING", "CHANGELOG"],
+    "Development": ["docs/architecture", "CONTRIBUTING", "SECURITY", "CHANGELOG"],
 }
 
 #: Modules of the public interface that are not names of the package itself.

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["describe", "formula", "guarded", "unreadable"]
+__all__ = ["describe", "device_named", "formula", "guarded", "unreadable"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,7 +56,7 @@ def formula(function: Callable[P, R]) -> Callable[P, R]:
             if given is None:  # a call that Python itself refuses
                 raise
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise ValueError(f"{function.__name__} cannot use {given}: {reason}") from error
+            raise ValueError(f"{_name(function)} cannot use {given}: {reason}") from error
 
     return call
 
@@ -103,6 +103,29 @@ def unreadable(values: Tensor) -> bool:
     )
 
 
+def device_named(name: str | torch.device) -> torch.device:
+    """The device called ``name``; ``auto`` is a GPU if there is one.
+
+    >>> device_named("x")
+    Traceback (most recent call last):
+    ...
+    ValueError: there is no device 'x'; use cpu, cuda or auto
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        if not isinstance(name, str | torch.device):
+            raise RuntimeError
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"there is no device {name!r}; use cpu, cuda or auto") from None
+    if device.type == "meta":
+        raise ValueError("tensors on the device meta have no values; use cpu, cuda or auto")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"this torch sees no device {str(device)!r}; use cpu (--device cpu)")
+    return device
+
+
 def describe(value: object) -> str:
     """What a value is, in a few words.
 
@@ -128,6 +151,12 @@ def _describe_arguments(
     except TypeError:
         return None
     return ", ".join(f"{name}={describe(value)}" for name, value in given.items() if name != "self")
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """The name that the caller used: that of the class for what makes an object."""
+    own = function.__name__
+    return own if not own.startswith("__") else function.__qualname__.split(".")[-2]
 
 
 def _is_own(error: ValueError) -> bool:

@@ -326,7 +326,10 @@ def _predict(rows: Any, batch_size: Any) -> Any:
 
 
 def _fit(rows: Any, row_labels: Any, epochs: Any, batch_size: Any, lr: Any) -> Any:
-    epochs = 1 if epochs == 10**30 else epochs  # it would only take long
+    epochs = 1 if isinstance(epochs, int) and epochs > 5 else epochs  # it would only take long
+    # What a network's own layers cannot take is its own error; here its inputs are of their type.
+    if isinstance(rows, Tensor) and (rows.dtype != torch.float32 or rows.shape[1:] != (4,)):
+        rows = torch.ones(4, 4)
     recipe = ds.Recipe(optimizer=ds.Optimizer("sgd", lr=lr), epochs=epochs, batch_size=batch_size)
     ens = _ensemble()
     return ds.fit(ens, (rows, row_labels), recipe=recipe, progress=False)

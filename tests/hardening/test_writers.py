@@ -29,17 +29,27 @@ def test_of_two_writers_at_once_one_writes(tmp_path: Path) -> None:
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    assert run.returncode == 0, run.stderr
+    tries, failures = count_pairs(run)
+    assert tries == 5
+    assert not failures
+
+
+def count_pairs(run: subprocess.CompletedProcess[str]) -> tuple[int, list[str]]:
+    """How many pairs ``writers.py`` ran, and what was wrong with them."""
+    if run.returncode:
+        return 0, [run.stderr]
     pairs: dict[str, list[dict[str, Any]]] = json.loads(run.stdout)
+    tries, failures, refused = 0, [], False
     for kind, found in pairs.items():
         for each in found:
-            assert not each["left"], (kind, each)
-            assert "Traceback" not in "".join(each["err"]), (kind, each)
+            tries += 1
+            epochs = list(range(1, 21 if kind in ("resume", "train") else 1))
+            refused |= sorted(each["refused"]) == [False, True]
             # The second may come when the first has ended; then there is something there, or done.
-            assert each["statuses"] in ([0, 2], [0, 0]), (kind, each)
-            assert each["epochs"] == list(range(1, 21 if kind in ("resume", "train") else 1)), kind
-    refused = [each["refused"] for found in pairs.values() for each in found]
-    assert [True, False] in refused or [False, True] in refused
+            right = each["statuses"] in ([0, 2], [0, 0]) and not each["left"]
+            if not right or "Traceback" in "".join(each["err"]) or each["epochs"] != epochs:
+                failures.append(f"{kind}: {each}")
+    return tries, failures if refused else [*failures, "no writer was ever refused"]
 
 
 @pytest.mark.parametrize(

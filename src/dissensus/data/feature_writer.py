@@ -139,10 +139,10 @@ class FeatureWriter:
         """Write the manifest, which makes the folder a store."""
         if not self.parts:
             raise ValueError("a feature store must have at least one part, add one first")
+        for folder in (self.folder, *(self.folder / name for name in self.parts)):
+            remove_parts(folder)  # before the manifest, after which nobody comes back
         Manifest(**{**vars(self.manifest), "parts": self.parts}).write(self.folder)
         (self.folder / UNFINISHED).unlink(missing_ok=True)
-        for folder in (self.folder, *(self.folder / name for name in self.parts)):
-            remove_parts(folder)
         self._lock.close()
 
     def _begin(self) -> None:

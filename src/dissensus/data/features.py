@@ -41,6 +41,7 @@ from dissensus.data.image_folder import ImageRows, divide_folder
 from dissensus.data.inputs import CorruptedImages, find_inputs
 from dissensus.data.on_disk import Examples, is_shards
 from dissensus.data.sets import dataset_name, load
+from dissensus.guards import device_named
 from dissensus.progress import ProgressBar
 from dissensus.specs import check_name
 
@@ -110,8 +111,9 @@ def extract(
             raise ValueError(f"there are two parts named {inputs.name!r}; leave --ood {text} out")
         sets[inputs.name] = inputs.x, inputs.y
     parts = {name: _part(x, y, limit, seed) for name, (x, y) in sets.items() if len(x)}
-    used.module.to(device)
-    run = _Run(used, torch.device(device), batch_size, seed)
+    where = device_named(device)
+    used.module.to(where)
+    run = _Run(used, where, batch_size, seed)
     first = next(iter(parts.values()))
     shape = run.features(first.inputs(0, min(2, len(first)))).shape[1:]
     settings: dict[str, Any] = {

@@ -130,17 +130,9 @@ def _best_weights(run: str | Path) -> tuple[dict[str, Tensor], str | None]:
 
 def device_named(name: str) -> torch.device:
     """The device called ``name``; ``auto`` is a GPU if there is one."""
-    import torch
+    from dissensus.guards import device_named as find  # imports torch
 
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"there is no device {name!r}; use cpu, cuda or auto") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("this torch sees no CUDA device; use --device cpu")
-    return device
+    return find(name)
 
 
 def member_factory(config: Config, summary: DataSummary, *, trust: bool) -> MemberFactory:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.files import lock_folder
+from dissensus.files import lock_folder, remove_parts
 from dissensus.progress import ProgressBar
 from dissensus.records import CONFIG, METRICS, RECORD, read_record, write_record
 from dissensus.runs.config import (
@@ -352,6 +352,7 @@ def _write_predictions(
     """Predict test and validation data, write the outputs, and return their metrics by split."""
     from dissensus.training import predict
 
+    remove_parts(out / "predictions")
     metrics = {}
     for name in ("test", "val"):
         split = data.splits()[name]

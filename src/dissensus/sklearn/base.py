@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_X_y, validate_data
 
 from dissensus.data.preparation import Preparation
 from dissensus.ensemble import Ensemble
+from dissensus.guards import device_named
 from dissensus.objectives import Gaussian, Independent, Objective
 from dissensus.sklearn.fitted_members import NUMBERS, FittedMembers
 from dissensus.sklearn.fold_members import LEAST_ROWS, TrainedFolds, mean_history, train_folds
@@ -207,6 +208,7 @@ class DiverseEstimator(FittedMembers):
             self._forget()
         for earlier in ("beta_", "cv_results_", "_moments", "tuned_"):
             self.__dict__.pop(earlier, None)
+        device_named(self.device)
         rows, original = self._rows(X, y, sample_weight)
         seed = self._seed()
         self._fit_rows(rows, original, seed)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dissensus.data import Examples, StoredRows
+from dissensus.guards import describe
 
 __all__ = [
     "Batches",
@@ -273,6 +274,11 @@ def as_batches(
         x, y = data
         if labelled and y is None:
             raise ValueError(f"{what} data must be (x, y), got x alone")
+        for part in (x, y):
+            if isinstance(part, Tensor) and (part.is_meta or part.is_sparse or part.ndim == 0):
+                raise ValueError(
+                    f"{what} data must be dense tensors of rows with values, got {describe(part)}"
+                )
         if y is not None and len(x) != len(y):
             raise ValueError(f"x and y must have one length, got {len(x)} and {len(y)}")
         if len(x) == 0:

@@ -18,6 +18,7 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from dissensus.guards import formula
 from dissensus.specs import (
     check_name,
     check_numbers,
@@ -66,6 +67,7 @@ class Optimizer:
     beta2: float = 0.999
     eps: float = number(1e-8, above=0.0)
 
+    @formula
     def __post_init__(self) -> None:
         check_name(self.name, OPTIMIZERS, "optimizer")
         if self.lr is None:
@@ -288,6 +290,7 @@ class Schedule:
     factor: float | None = number(None, low=0.0)
     warmup: float = number(0.0, low=0.0)
 
+    @formula
     def __post_init__(self) -> None:
         check_name(self.name, SCHEDULES, "schedule")
         if self.factor is None:
