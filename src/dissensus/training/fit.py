@@ -168,6 +168,8 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.state, self.batches = self.checkpoints.state, len(self.stream)
+        named = self.process.ens.named_parameters()  # which takes its time: once, not every epoch
+        self.trained = {name: weights for name, weights in named if weights.requires_grad}
         if self.checkpoints.folder is not None:
             self.interval = CheckpointInterval(self.trainer.recipe.checkpoint_every)
 
@@ -207,7 +209,8 @@ def _train_epoch(run: _Run) -> Meter:
     """The batches of an epoch that are left: batch, outputs, objective, step, log."""
     process, state, interruption, interval = run.process, run.state, run.interruption, run.interval
     run.clock = time.perf_counter()
-    process.ens.train()
+    if not process.ens.training:
+        process.ens.train()
     meter, start, batches = run.checkpoints.restore_meter(), state.batch, run.batches
     for batch in _batches(run):
         outputs, terms = _step(run, batch)
@@ -225,7 +228,7 @@ def _train_epoch(run: _Run) -> Meter:
         if state.batch > start:
             _save(run, meter)
         raise _stopped(run)
-    _check_weights(process.ens, state)
+    _check_weights(run)
     state.epoch, state.batch = state.epoch + 1, 0
     return meter
 
@@ -255,7 +258,7 @@ def _batches(run: _Run) -> Iterator[Batch]:
 
 def _save(run: _Run, meter: Meter) -> None:
     """Save in the middle of an epoch."""
-    _check_weights(run.process.ens, run.state)
+    _check_weights(run)
     run.stop_clock()
     run.checkpoints.save_within_epoch(run.trainer, meter)
 
@@ -297,17 +300,16 @@ def _check_selection(ens: Ensemble, val: Any, recipe: Recipe) -> None:
         )
 
 
-def _check_weights(ens: Ensemble, state: RunState) -> None:
+def _check_weights(run: _Run) -> None:
     """Raise rather than save weights that are not finite over a checkpoint whose weights are."""
-    for name, parameter in ens.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if hasattr(parameter, "to_local"):  # split over processes
-            parameter = parameter.to_local()
+    for name, parameter in run.trained.items():
+        # Of weights that are split over processes, the part that is here.
+        weights = parameter.to_local() if hasattr(parameter, "to_local") else parameter
         # A sum is finite if its terms are, short of overflow, and is far cheaper to look at.
-        if not math.isfinite(parameter.detach().sum()) and not bool(parameter.isfinite().all()):
+        if not math.isfinite(weights.detach().sum()) and not bool(weights.isfinite().all()):
+            epoch, batch = run.state.epoch + 1, run.state.batch
             raise NonFiniteLoss(
-                f"{name} is not finite after epoch {state.epoch + 1}, batch {state.batch}, though "
+                f"{name} is not finite after epoch {epoch}, batch {batch}, though "
                 "the loss is; the last checkpoint is from before it. Lower the learning rate or "
                 "clip gradients (clip=1.0)"
             )
