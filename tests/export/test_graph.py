@@ -349,6 +349,18 @@ def test_what_cannot_be_exported(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_weights_that_are_not_finite_are_not_written(tmp_path: Path) -> None:
+    ens = ds.Ensemble(lambda: nn.Linear(4, 3), members=3)
+    with torch.no_grad():
+        ens.stack.bias[1, 2] = torch.nan
+    sentence = "the weights stack.bias must be finite, got 1 NaN or infinite of 9 values"
+    with pytest.raises(ValueError, match=sentence):
+        ds.export.to_pt2(ens, torch.zeros(2, 4), tmp_path / "a.pt2")
+    with pytest.raises(ValueError, match=sentence):
+        ds.export.save_folder(ens, tmp_path / "hub")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_regression_has_one_score(tmp_path: Path) -> None:
     ens = ds.Ensemble(lambda: nn.Linear(4, 1), members=3, combine="mean")
     with pytest.raises(ValueError, match="a regression has the score variance alone"):

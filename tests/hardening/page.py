@@ -68,10 +68,13 @@ checkpoint, every result of a sweep. Files that hold the time (`record.json`, `s
 
 Formulas that training evaluates at every step (`losses.mse`, `losses.errors`, `outputs.weighted_mean`, `diversity.entropy` and
 the like) answer wrong types and shapes with a sentence, and look at no values: NaN in, NaN out. Everything else refuses both.
+`ds.fit` gets inputs of the type and width that its network takes: errors of a network's own layers are torch's.
+
+A category can be run by itself, and keeps its row until it is run again: the rows need not be of one run.
 
 ## What others promise
 
-As far as their documentation says; they were not put through this suite.
+To the best of our knowledge; they were not put through this suite.
 
 | | safetensors | Lightning | scikit-learn | Dissensus |
 |---|---|---|---|---|

@@ -14,7 +14,7 @@ from dissensus.detection import Detector
 from dissensus.ensemble import Ensemble
 from dissensus.ensemble.saving import describe, weights_of
 from dissensus.export.card import model_card
-from dissensus.export.module import backbone_name, check_detector, versions
+from dissensus.export.module import backbone_name, check_detector, check_weights, versions
 from dissensus.export.results import RunResults, read_results
 from dissensus.files import replace_atomically, write_safetensors, write_text
 from dissensus.models import MODELS, MemberFactory
@@ -66,6 +66,7 @@ def save_folder(
     path = Path(folder)
     if path.is_dir() and any(entry.name[0] != "." for entry in path.iterdir()):
         raise ValueError(f"{path} is not empty; choose a new folder, or empty it first")
+    check_weights(ens)
     if detector is not None:
         check_detector(detector, folder=True)
     model, state = model or ens.made_by, weights_of(ens)

@@ -23,7 +23,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.execution import stacked_outputs
 from dissensus.ensemble.stack import tensors_of
-from dissensus.outputs import combine
+from dissensus.outputs import check_finite, combine
 from dissensus.runs.data_summary import DataSummary
 from dissensus.scores import NamedScore, parse
 
@@ -32,6 +32,7 @@ __all__ = [
     "Preprocessing",
     "backbone_name",
     "check_detector",
+    "check_weights",
     "choose_scores",
     "example_for",
     "metadata",
@@ -92,6 +93,13 @@ def _column_values(statistics: Mapping[str, Any], key: str) -> Tensor | None:
     return torch.tensor(statistics[key], dtype=torch.float64)
 
 
+def check_weights(ens: Ensemble) -> None:
+    """Raise unless all weights are finite: a file cannot say later what went wrong in training."""
+    for name, tensor in ens.state_dict().items():
+        if tensor.is_floating_point():
+            check_finite(tensor, name=f"the weights {name}")
+
+
 class ExportModule(nn.Module):
     """An ensemble with all that stands before and after it, as one module without settings.
 
@@ -115,6 +123,7 @@ class ExportModule(nn.Module):
         summary: DataSummary | None = None,
     ) -> None:
         super().__init__()
+        check_weights(ens)
         self.preprocessing = Preprocessing(summary)
         self.backbone = copy.deepcopy(ens.backbone).cpu() if ens.backbone is not None else None
         self.network = _Members(ens)
