@@ -75,6 +75,7 @@ NAVIGATION = {
     ],
     "Measured": [
         "docs/methods",
+        "results/README",
         "results/collusion",
         "results/ldr",
         "results/adp",
