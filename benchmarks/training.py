@@ -41,9 +41,9 @@ def run(quick: bool) -> list[Result]:
         _convolutional("resnet20", (3, 32, 32), 32, 0.80, max(3, repeats // 2)),
         _strangers("small_cnn", (1, 28, 28), 128, repeats),
         _drawn(repeats),
-        _loop(3 * repeats),  # it runs close to its limit
+        _loop(6 * repeats),  # it runs close to its limit
         _epoch(repeats),
-        _adp(3, max(5, repeats // 2)),
+        _adp(3, 2 * repeats),
         _adp(5, max(5, repeats // 2)),
     ]
 
