@@ -180,7 +180,7 @@ def test_what_stands_on_the_page(tmp_path: Path) -> None:
     run_coins(tmp_path)
     known = KNOWN | {"collusion/dice": replace(COINS, name="dice", study=replace(STUDY, name="d"))}
     text = page_text("collusion", outcomes(known.values(), tmp_path), known)
-    assert "Of 4 claims 4 hold, 0 are contradicted, 0 are undecided, and 0 are not tested" in text
+    assert "Of 4 claims 4 hold, with 0 contradicted, 0 undecided and 0 not tested" in text
     assert "Not run yet: `collusion/dice`." in text
     assert "| [`coins`](#coins) | Heads \\| tails | Section 0 | **holds** |" in text
     assert "0.6 \\| 0.4" in text

@@ -150,8 +150,8 @@ def count_verdicts(results: Sequence[Outcome]) -> str:
     verdicts = [finding.verdict for outcome in results for _, finding in outcome.findings]
     hold, against, open_, untested = (verdicts.count(verdict) for verdict in get_args(Verdict))
     return (
-        f"Of {len(verdicts)} claims {hold} hold, {against} are contradicted, {open_} are "
-        f"undecided, and {untested} are not tested at this scale."
+        f"Of {len(verdicts)} claims {hold} hold, with {against} contradicted, {open_} undecided "
+        f"and {untested} not tested at this scale."
     )
 
 
