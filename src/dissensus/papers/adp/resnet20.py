@@ -1,8 +1,9 @@
 """ResNet-20 on all of CIFAR-10, as the adp authors train it, and attacked along the way.
 
-One seed at scale ``cpu``: a finding about these networks, not about training. The schedule is the
-paper's, 180 epochs with decays after 120 and 160, in proportion. A training that was interrupted
-goes on from its last checkpoint.
+One seed at scale ``cpu``: a finding about these networks, not about training. The paper trains for
+180 epochs with decays after 120 and 160; a few epochs reach the accuracy that the question needs if
+the rate first rises and then falls along a cosine. A training that was interrupted goes on from its
+last checkpoint.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """Every contender for each seed, the pair of all seeds first."""
     settings = dict(RESNET20[scale])
     epochs = count_option(options, "epochs", settings["epochs"])
-    changes = {"epochs": epochs, "schedule": schedule(epochs)}
+    changes = {"epochs": epochs, "schedule": schedule(scale, epochs)}
     return [
         make_cell(f"{contender}-seed={seed}", settings, contender=contender, seed=seed, **changes)
         for pair in (True, False)
@@ -66,12 +67,14 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     ]
 
 
-def schedule(epochs: int) -> str:
-    """The paper's decays after 120 and 160 of 180 epochs, in proportion.
+def schedule(scale: str, epochs: int) -> str:
+    """A cosine after one epoch of warm-up; at scale ``paper`` the paper's decays, in proportion.
 
-    >>> schedule(180), schedule(9)
-    ('multistep:at=120/160,factor=0.1', 'multistep:at=6/8,factor=0.1')
+    >>> schedule("cpu", 8), schedule("paper", 180)
+    ('cosine:warmup=1', 'multistep:at=120/160,factor=0.1')
     """
+    if scale != "paper":
+        return "cosine:warmup=1"
     return f"multistep:at={epochs * 2 / 3:g}/{epochs * 8 / 9:g},factor=0.1"
 
 
@@ -131,7 +134,7 @@ STUDY = Study(
     run,
     options={
         "seeds": "how many runs of each setting, each with its own seed and data split",
-        "epochs": "epochs of training; the decays are placed in proportion",
+        "epochs": "epochs of training; the schedule is stretched in proportion",
     },
     cost={"smoke": "20 s", "cpu": "2 h per ensemble", "paper": "GPU days"},
 )
@@ -266,9 +269,10 @@ RESNET20_RUNS = paper_experiment(
     {
         "smoke": "200 digits of scikit-learn, ResNet-20 of width 4, two epochs: that it runs.",
         "cpu": (
-            "ResNet-20 with 1 × 1 projections, all of CIFAR-10; Adam 1e-3, decayed after two "
-            "thirds and eight ninths of the epochs (the paper: 120 and 160 of 180), L2 1e-4 on "
-            "kernels, flips and shifts of 10 %, the mean image subtracted. The paper's attacks on "
+            "ResNet-20 with 1 × 1 projections, all of CIFAR-10; eight epochs of Adam at 2e-3 along "
+            "a cosine after one epoch of warm-up (the paper: 180 epochs at 1e-3 with two decays), "
+            "L2 1e-4 on kernels, flips and shifts of 10 %, the mean image subtracted. The paper's "
+            "attacks on "
             "500 test images, the standard protocol on 200, checkpoints every two epochs under "
             "two attacks on 200."
         ),

@@ -192,7 +192,8 @@ RESNET20: Mapping[str, Mapping[str, Any]] = {
     },
     "cpu": {
         **AUTHORS,
-        "epochs": 9,
+        "optimizer": "adam:lr=2e-3",
+        "epochs": 8,
         "attacks": CIFAR10_WEAK,
         "images": 500,
         "standard": standard((0.01, 0.02), 200),
