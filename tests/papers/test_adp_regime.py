@@ -33,10 +33,16 @@ def test_the_mean_image_is_subtracted_and_nothing_is_divided() -> None:
     assert sum(p.shape[-2:] == (1, 1) for p in member.parameters() if p.ndim == 4) == 2
 
 
-def test_the_schedule_is_the_papers_in_proportion() -> None:
+def test_at_scale_paper_the_schedule_is_the_papers_in_proportion() -> None:
+    cells = resnet20.cells("paper", {"epochs": 18})
+    assert {cell["schedule"] for cell in cells} == {"multistep:at=12/16,factor=0.1"}
+    assert {cell["optimizer"] for cell in cells} == {"adam:lr=1e-3"}
+
+
+def test_at_scale_cpu_all_images_are_trained_on_along_a_cosine() -> None:
     cells = resnet20.cells("cpu", {"epochs": 18})
     assert [cell["contender"] for cell in cells] == ["plain", "adp", "smoothed", "adp-entropy"]
-    assert {cell["schedule"] for cell in cells} == {"multistep:at=12/16,factor=0.1"}
+    assert {cell["schedule"] for cell in cells} == {"cosine:warmup=1"}
     assert cells[0]["train"] is None
     assert (cells[0]["val"], cells[0]["kernel_decay"]) == (5000, 2e-4)
 
