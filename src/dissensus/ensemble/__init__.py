@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dissensus.ensemble.module import Ensemble, SharedInstanceWarning, member_seed
+from dissensus.ensemble.factories import SharedInstanceWarning, member_seed
+from dissensus.ensemble.module import Ensemble
 from dissensus.ensemble.soups import best_member, greedy_soup, soup
 
 __all__ = [

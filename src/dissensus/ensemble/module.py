@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, overload
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +23,7 @@ from dissensus.ensemble.execution import (
     stacked_outputs,
     takes_channels_last,
 )
+from dissensus.ensemble.factories import check_members, make_members, member_seed
 from dissensus.ensemble.stack import alike, like, put_tensors, stack_modules, tensors_of, unstack
 from dissensus.guards import formula
 from dissensus.models import MemberFactory
@@ -32,19 +31,7 @@ from dissensus.outputs import check_combination, check_weights, combine, majorit
 from dissensus.specs import check_choice
 from dissensus.tabular import html_table
 
-__all__ = ["MAX_MEMBERS", "Ensemble", "SharedInstanceWarning", "member_seed"]
-
-#: The most members of an ensemble: more is a slip of the pen, and would run until memory ends.
-MAX_MEMBERS = 10_000
-
-
-class SharedInstanceWarning(UserWarning):
-    """An ensemble was given one module instead of a function that makes modules."""
-
-
-def member_seed(seed: int, member: int) -> int:
-    """The seed of one member: the same whatever the number of members, unlike for unlike seeds."""
-    return int(np.random.SeedSequence([seed, member]).generate_state(1, np.uint64)[0]) >> 1
+__all__ = ["Ensemble"]
 
 
 class Ensemble(nn.Module):
@@ -81,13 +68,10 @@ class Ensemble(nn.Module):
         sharing: str | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(members, int) or members < 1:
-            raise ValueError(f"members must be an integer of at least 1, got {members!r}")
-        if members > MAX_MEMBERS:
-            raise ValueError(f"members must be at most {MAX_MEMBERS}, got {members}")
+        check_members(members)
         if sharing is not None:
             check_choice("Ensemble", "sharing", sharing, SHARINGS)
-        modules = _make_members(make_member, members, seed)
+        modules = make_members(make_member, members, seed)
         # Signs have a seed apart from that of the weights, which drew from the same numbers.
         signs = [member_seed(member_seed(seed, j), 0) for j in range(members)]
         self._settle(modules, combine, execution, signs if sharing else None)
@@ -415,54 +399,6 @@ class Ensemble(nn.Module):
 
 def _count_parameters(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _make_members(
-    make_member: Callable[[], nn.Module] | nn.Module, members: int, seed: int
-) -> list[nn.Module]:
-    if isinstance(make_member, nn.Module):
-        warnings.warn(
-            "Ensemble was given a module, not a function that makes one; its copies are "
-            "re-initialised, as identical members would learn the same thing. Pass "
-            "lambda: MyNetwork(…) instead",
-            SharedInstanceWarning,
-            stacklevel=4,
-        )
-        make_member = _remaker(make_member)
-    made: list[nn.Module] = []
-    for j in range(members):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(member_seed(seed, j))
-            module = make_member()
-        if not isinstance(module, nn.Module):
-            raise ValueError(f"make_member must return an nn.Module, got {type(module).__name__}")
-        if any(module is other for other in made):
-            raise ValueError(
-                "make_member returned the same module twice; it must make a new one at each call"
-            )
-        made.append(module)
-    return made
-
-
-def _remaker(instance: nn.Module) -> Callable[[], nn.Module]:
-    """A function that copies ``instance`` and draws its parameters anew."""
-    for name, module in instance.named_modules():
-        own = any(True for _ in module.parameters(recurse=False))
-        if own and not callable(getattr(module, "reset_parameters", None)):
-            raise ValueError(
-                f"cannot re-initialise {name or 'the module'} ({type(module).__name__} has no "
-                "reset_parameters); pass a function that makes a new network"
-            )
-
-    def make() -> nn.Module:
-        fresh = copy.deepcopy(instance)
-        for module in fresh.modules():
-            reset = getattr(module, "reset_parameters", None)
-            if callable(reset):
-                reset()
-        return fresh
-
-    return make
 
 
 def _three_axes(outputs: Tensor) -> Tensor:
