@@ -27,7 +27,7 @@ def test_an_odd_number_of_outputs_is_refused() -> None:
         Gaussian()(torch.zeros(3, 4, 3), torch.zeros(4, 1))
 
 
-@pytest.mark.parametrize("shuffle", ["shared", "members"])
+@pytest.mark.parametrize("shuffle", ["shared", pytest.param("members", marks=pytest.mark.slow)])
 def test_members_learn_the_noise_and_metrics_are_of_the_mixture(shuffle: str) -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(800, 1, generator=generator)

@@ -61,7 +61,7 @@ def sweep(
     return [
         Training(
             Ensemble(lambda: make(outputs), 3, seed=number, combine=combine),
-            data(number, 81, outputs),  # 81: the last one joins the batch before it
+            data(number, 65, outputs),  # 65: the last one joins the batch before it
             spec.format(number / 10),
             data(100 + number % 2, 40, outputs),
             replace(

@@ -126,7 +126,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Run], d
 
 
 @every_run
-@pytest.mark.parametrize("epoch", [1, 3])
+@pytest.mark.parametrize("epoch", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_run_that_goes_on_is_the_run_that_never_stopped(
     run: Run, epoch: int, tmp_path: Path, uninterrupted: Any
 ) -> None:
@@ -165,7 +165,7 @@ class Interrupt:
 
 
 @every_run
-@pytest.mark.parametrize("batch", [0, 5, 7])
+@pytest.mark.parametrize("batch", [5, *(pytest.param(b, marks=pytest.mark.slow) for b in (0, 7))])
 def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(
     run: Run, batch: int, tmp_path: Path, uninterrupted: Any
 ) -> None:

@@ -83,7 +83,7 @@ def test_a_named_optimizer_takes_a_scheduler_of_torch_and_the_other_way_round() 
     torch.testing.assert_close(ends[2][0], ends[0][0])
 
 
-@pytest.mark.parametrize("unlike", [False, True])
+@pytest.mark.parametrize("unlike", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "settings",
     [

@@ -33,6 +33,7 @@ def test_tensorboard_files_hold_every_curve(tmp_path: Path) -> None:
     assert "val/per_member_error/1" in events.Tags()["scalars"]
 
 
+@pytest.mark.slow  # importing MLflow takes seconds
 @pytest.mark.filterwarnings("ignore")  # of MLflow about its own store
 def test_mlflow_keeps_settings_and_metrics(tmp_path: Path, monkeypatch: Any) -> None:
     mlflow = pytest.importorskip("mlflow")
