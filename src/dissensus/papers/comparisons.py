@@ -154,6 +154,10 @@ class Quantity:
         """The mean over runs with its interval."""
         return mean_interval(list(self.values(records).values()))
 
+    def sides(self, first: Iterable[Record], second: Iterable[Record]) -> tuple[Values, Values]:
+        """The quantity by seed in ``first`` and in ``second``, as a case to compare."""
+        return self.values(first), self.values(second)
+
     def differences(self, first: Iterable[Record], second: Iterable[Record]) -> dict[int, float]:
         """The quantity of ``first`` minus that of ``second``, for each seed that both have."""
         left, right = self.values(first), self.values(second)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dissensus.files import write_text
-from dissensus.papers.base import PAPERS, Finding
+from dissensus.papers.base import PAPERS
 from dissensus.papers.page import RULE, Outcome, count_verdicts, markdown_table
 
 __all__ = ["FIGURES", "OPEN", "QUESTIONS", "overview_text", "write_overview"]
@@ -247,11 +247,13 @@ def _row(own: Sequence[Outcome], question: str, experiment: str, words: str) -> 
     if not found:
         return [question, f"`{experiment}` has no record", "–", "not tested at this scale", "–"]
     outcome, claim, finding = found[0]
+    figure = f", [figure]({outcome.figure})" if outcome.drawable else ""
     return [
         question,
         f"{claim.text}. {_shortened(finding.measured)}",
         _shortened(finding.smallest or "–"),
-        *_links(outcome, finding),
+        f"**{finding.verdict}**",
+        f"[{experiment}]({outcome.experiment.paper}.md#{experiment}){figure}",
     ]
 
 
@@ -261,10 +263,7 @@ def _figure(own: Sequence[Outcome], name: str) -> list[str]:
         line
         for one in own
         if one.experiment.name == name and one.drawable
-        for line in (
-            "",
-            f"![{one.experiment.title}]({one.experiment.paper}/figures/{name}.svg)",
-        )
+        for line in ("", f"![{one.experiment.title}]({one.figure})")
     ]
 
 
@@ -277,14 +276,6 @@ def _shortened(sentence: str, most: int = 4) -> str:
     cases = sentence.split("; ")
     left = len(cases) - most
     return "; ".join(cases[:most]) + f"; and {left} more" if left > 0 else sentence
-
-
-def _links(outcome: Outcome, finding: Finding) -> list[str]:
-    experiment = outcome.experiment
-    links = [f"[{experiment.name}]({experiment.paper}.md#{experiment.name})"]
-    if outcome.drawable:
-        links.append(f"[figure]({experiment.paper}/figures/{experiment.name}.svg)")
-    return [f"**{finding.verdict}**", ", ".join(links)]
 
 
 def write_overview(results: Sequence[Outcome], out: str | Path) -> Path:

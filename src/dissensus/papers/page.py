@@ -54,6 +54,11 @@ class Outcome:
         """Whether there is a figure and something to draw."""
         return self.experiment.draw is not None and bool(self.record.records)
 
+    @property
+    def figure(self) -> str:
+        """The path of the figure, below the folder of results."""
+        return f"{self.experiment.paper}/figures/{self.experiment.name}.svg"
+
 
 def outcomes(experiments: Iterable[Experiment], out: str | Path) -> list[Outcome]:
     """The experiments whose studies have a record below ``out``, with their findings."""
@@ -84,12 +89,9 @@ def write_figures(results: Iterable[Outcome], out: str | Path) -> list[Path]:
     """Draw every figure as SVG below ``out``; returns the files."""
     paths = []
     for outcome in results:
-        experiment = outcome.experiment
-        if experiment.draw is None or not outcome.drawable:
-            continue
-        folder = Path(out) / experiment.paper / "figures"
-        plot = experiment.draw(outcome.record.records)
-        paths.append(save(plot, folder / f"{experiment.name}.svg"))
+        draw = outcome.experiment.draw
+        if draw is not None and outcome.drawable:
+            paths.append(save(draw(outcome.record.records), Path(out) / outcome.figure))
     return paths
 
 
@@ -172,11 +174,8 @@ def _summary(results: Sequence[Outcome]) -> list[str]:
 
 def _source(outcome: Outcome) -> str:
     record = outcome.record
-    path = f"{record.paper}/{record.name}.json"
-    figure = ""
-    if outcome.drawable:
-        figure = f", [figure]({record.paper}/figures/{outcome.experiment.name}.svg)"
-    return f"[record]({path}) ({record.scale}){figure}"
+    figure = f", [figure]({outcome.figure})" if outcome.drawable else ""
+    return f"[record]({record.paper}/{record.name}.json) ({record.scale}){figure}"
 
 
 def _section(outcome: Outcome) -> list[str]:
@@ -203,7 +202,7 @@ def _section(outcome: Outcome) -> list[str]:
     lines += markdown_table([*header, "verdict"], rows)
     if outcome.drawable:
         alt = f"{experiment.shows}: {experiment.title}".replace("]", "").replace("[", "")
-        lines += ["", f"![{alt}]({experiment.paper}/figures/{experiment.name}.svg)"]
+        lines += ["", f"![{alt}]({outcome.figure})"]
     if experiment.table is not None and record.records:
         lines += ["", *markdown_table(*experiment.table(record.records))]
     return lines
@@ -250,7 +249,7 @@ def _runs(record: StudyRecord) -> list[str]:
         for key, words in _STATED.items():
             values = {cell[key] for cell in cells if isinstance(cell.get(key), int)} - {0}
             if values:
-                parts.append(words.format(_listed(values)))
+                parts.append(words.format(" or ".join(f"{value:,}" for value in sorted(values))))
             elif all(cell.get(key, 0) is None for cell in cells):
                 parts.append(words.format("all"))
         sentences.append(f"{data_title(name)}: {', '.join(parts)}")
@@ -270,11 +269,6 @@ def _seeds(cells: Sequence[Mapping[str, Any]]) -> str:
         for seeds, many in sorted(counts.items())
     ]
     return " and ".join(parts)
-
-
-def _listed(values: Iterable[int]) -> str:
-    """``"5"``, or ``"5 or 10"``, with separators of thousands."""
-    return " or ".join(f"{value:,}" for value in sorted(values))
 
 
 def _duration(seconds: float) -> str:

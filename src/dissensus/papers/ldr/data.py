@@ -63,6 +63,22 @@ class StudyData:
         """The shape of one example."""
         return tuple(self.train[0].shape[1:])
 
+    def through(self, change: Callable[[Tensor], Tensor]) -> StudyData:
+        """The same rows with ``change`` made to all inputs."""
+
+        def split(pair: Split) -> Split:
+            return change(pair[0]), pair[1]
+
+        return replace(
+            self,
+            train=split(self.train),
+            val=split(self.val),
+            test=split(self.test),
+            proxies={name: change(x) for name, x in self.proxies.items()},
+            unknown={name: (change(x), y) for name, (x, y) in self.unknown.items()},
+            disagreement={name: change(x) for name, x in self.disagreement.items()},
+        )
+
 
 def load_data(cell: Cell) -> StudyData:
     """The data that ``cell`` names; cells of one seed share their rows."""
@@ -131,7 +147,7 @@ def _features(train: int, val: int, test: int, seed: int) -> StudyData:
 
 def _images(name: str, train: int, val: int, test: int, seed: int) -> StudyData:
     """MNIST or Fashion-MNIST against corruptions of itself, KMNIST, and the other of the two."""
-    data = load(name, seed=seed, limit=train + val, val=val, test_limit=test)
+    data = _load(name, train, val, test, seed)
     shape = data.input_shape
     other = {"mnist": "fashion_mnist", "fashion_mnist": "mnist"}[name]
     kmnist = load_ood("kmnist", input_shape=shape)
@@ -148,14 +164,10 @@ def _images(name: str, train: int, val: int, test: int, seed: int) -> StudyData:
 
 def _digits(train: int, val: int, test: int, seed: int) -> StudyData:
     """The embedded digits against corruptions, negatives and digits on their side; for tests."""
-    data = load("digits", seed=seed, val=val, test=test)
+    data = _load("digits", train, val, test, seed)
     x = data.test[0]
     strangers = {"negative": 1 - x, "turned": x.rot90(1, (2, 3))}
-    disagreement = {
-        "turned": data.val[0].rot90(3, (2, 3)),
-        "negative": 1 - data.val[0],
-    }
-    data = replace(data, train=_first(data.train, train), rows={})
+    disagreement = {"turned": data.val[0].rot90(3, (2, 3)), "negative": 1 - data.val[0]}
     return _from_images(data, strangers, disagreement, seed)
 
 
@@ -166,18 +178,14 @@ def _from_images(
     unknown: dict[str, tuple[Tensor, Tensor | None]] = {
         f"corrupt{severity}": (corrupt_mixture(x, severity, seed), y) for severity in (1, 5)
     }
-    unknown |= {name: (_fast(images), None) for name, images in strangers.items()}
+    unknown |= {name: (images, None) for name, images in strangers.items()}
     pixels = data.train[0]
-    return StudyData(
-        _fast_split(data.train),
-        _fast_split(data.val),
-        _fast_split(data.test),
-        {name: _fast(x) for name, x in make_proxies(*data.val, seed).items()},
-        {name: (_fast(images), labels) for name, (images, labels) in unknown.items()},
-        {name: _fast(images) for name, images in disagreement.items()},
-        data.outputs,
-        ((float(pixels.mean()),), (float(pixels.std()),)),
-    )
+    proxies = make_proxies(*data.val, seed)
+    normalize = ((float(pixels.mean()),), (float(pixels.std()),))
+    parts = (data.train, data.val, data.test)
+    study = StudyData(*parts, proxies, unknown, disagreement, data.outputs, normalize)
+    # Pixels before channels is what convolutions on a CPU are fastest with.
+    return study.through(lambda x: x.contiguous(memory_format=torch.channels_last))
 
 
 def _backbone(train: int, val: int, test: int, seed: int) -> StudyData:
@@ -195,19 +203,7 @@ def _backbone(train: int, val: int, test: int, seed: int) -> StudyData:
     features = MemberFeatures(ens)
     seen = features(images.train[0])
     mean, std = seen.mean(0), seen.std(0).clamp_min(1e-3)
-
-    def through(x: Tensor) -> Tensor:
-        return (features(x) - mean) / std
-
-    return StudyData(
-        (through(images.train[0]), images.train[1]),
-        (through(images.val[0]), images.val[1]),
-        (through(images.test[0]), images.test[1]),
-        {name: through(x) for name, x in images.proxies.items()},
-        {name: (through(x), y) for name, (x, y) in images.unknown.items()},
-        {name: through(x) for name, x in images.disagreement.items()},
-        images.outputs,
-    )
+    return replace(images.through(lambda x: (features(x) - mean) / std), normalize=None)
 
 
 def _colored(name: str, train: int, val: int, test: int, seed: int) -> StudyData:
@@ -217,7 +213,7 @@ def _colored(name: str, train: int, val: int, test: int, seed: int) -> StudyData
     class 1 green, while validation and test digits have either colour in each class. Groups are
     ``2 · class + colour``; the validation digits are disagreement data, as in the paper.
     """
-    data = _digit_images(name, train, val, test, seed)
+    data = _load(name, train, val, test, seed)
     seen = _colour(data.train, 0.95, seed)
     validation, tested = _colour(data.val, 0.5, seed + 1), _colour(data.test, 0.5, seed + 2)
     mean, std = float(seen[0].mean()), float(seen[0].std())
@@ -232,13 +228,6 @@ def _colored(name: str, train: int, val: int, test: int, seed: int) -> StudyData
         ((mean, mean), (std, std)),
         groups=tested[2],
     )
-
-
-def _digit_images(name: str, train: int, val: int, test: int, seed: int) -> Data:
-    if name == "mnist":
-        return load(name, seed=seed, limit=train + val, val=val, test_limit=test)
-    data = load(name, seed=seed, val=val, test=test)
-    return replace(data, train=_first(data.train, train), rows={})
 
 
 def _colour(split: Split, share: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -325,17 +314,16 @@ def _plant(data: StudyData, share: float, labels: str, seed: int) -> StudyData:
     return replace(data, train=(x, y), planted=planted)
 
 
-# ---- tensors ------------------------------------------------------------------------------------
+# ---- rows ---------------------------------------------------------------------------------------
+
+
+def _load(name: str, train: int, val: int, test: int, seed: int) -> Data:
+    """Images and their labels; the digits of scikit-learn have no test part of their own."""
+    if name != "digits":
+        return load(name, seed=seed, limit=train + val, val=val, test_limit=test)
+    data = load(name, seed=seed, val=val, test=test)
+    return replace(data, train=_first(data.train, train), rows={})
 
 
 def _first(split: Split, rows: int) -> Split:
     return split[0][:rows], split[1][:rows]
-
-
-def _fast(x: Tensor) -> Tensor:
-    """Pixels before channels is what convolutions on a CPU are fastest with."""
-    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
-
-
-def _fast_split(split: Split) -> Split:
-    return _fast(split[0]), split[1]

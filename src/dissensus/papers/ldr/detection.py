@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from dissensus.papers.base import Claim, Experiment, Finding, Record, Table
 from dissensus.papers.comparisons import data_title, decide
 from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
@@ -15,6 +13,7 @@ from dissensus.papers.ldr.records import (
     detection_table,
     detects_better,
     entry_title,
+    mean_auroc,
     mean_aurocs,
     unknown_sets,
 )
@@ -113,8 +112,8 @@ def brief(records: list[Record]) -> list[str]:
         for method, score in (_PLAIN_BMA, _PLAIN_PDS, _LDR, _LDR_DIVDIS, _A2D):
             runs = choose_runs(records, data, method)
             if runs:
-                means = [auroc(part, score).mean(runs) for part in unknown_sets(runs)]
-                words.append(f"{entry_title((method, score))} {np.mean(means):.3f}")
+                mean = mean_auroc(score).mean(runs)
+                words.append(f"{entry_title((method, score))} {mean:.3f}")
         sentences.append(
             f"{data_title(data)}, AUROC over all unknown sets: {', '.join(words)} (A2D had "
             "unlabelled data to disagree on, the others had none)."

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from dissensus.papers.base import (
     CANNOT,
     Cell,
@@ -32,13 +30,14 @@ from dissensus.papers.comparisons import (
 from dissensus.papers.ldr.contenders import CPU, PAPER, SMOKE, run_cell
 from dissensus.papers.ldr.records import (
     accuracy,
+    mean_auroc,
     pds_auroc,
-    quantity_on,
     score_accuracy,
+    summary_cells,
     unique,
     unknown_sets,
 )
-from dissensus.papers.statistics import Estimate, judge_within, mean_interval
+from dissensus.papers.statistics import judge_within, mean_interval
 from dissensus.plots import Panel, Plot, Rule, Series, estimates
 
 __all__ = ["CONTENDERS", "FACTORS", "SIZE", "STUDY", "WHEN"]
@@ -50,9 +49,10 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     "ldr-divdis": {"method": "ldr", "strength": 1.0, "regularizer": "divdis"},
 }
 
+_USUAL = "as elsewhere"
 #: One change each from the setting of the other tables.
 FACTORS: dict[str, dict[str, Any]] = {
-    "as elsewhere": {},
+    _USUAL: {},
     "2,000 training rows": {"train": 2000},
     "learning rate 3e-4": {"optimizer": "adamw:lr=3e-4,weight_decay=0.01"},
     "label smoothing 0.5": {"label_smoothing": 0.5},
@@ -71,7 +71,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     settings = {"smoke": SMOKE, "cpu": CPU, "paper": PAPER}[scale]
     factors = {**FACTORS}
     if scale == "smoke":
-        factors = {name: FACTORS[name] for name in ("as elsewhere", "3 epochs", "5% planted")}
+        factors = {name: FACTORS[name] for name in (_USUAL, "3 epochs", "5% planted")}
     plan = []
     for seed in seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 3}[scale]):
         for factor, changes in factors.items():
@@ -121,11 +121,7 @@ STUDY = Study(
 _NAMES = {"ldr": "LDR", "ldr-divdis": "LDR, DivDis term", "deep-ensemble": "deep ensemble"}
 
 
-def _mean_auroc(record: Record) -> float:
-    return float(np.mean([aurocs["pds"] for aurocs in record["result"]["auroc"].values()]))
-
-
-_MEAN_AUROC = Quantity("mean AUROC of PDS over unknown sets", _mean_auroc)
+_MEAN_AUROC = replace(mean_auroc("pds"), name="mean AUROC of PDS over unknown sets")
 
 
 def _factors_in(records: list[Record]) -> list[str]:
@@ -138,10 +134,10 @@ def _runs(records: list[Record], factor: str, contender: str) -> list[Record]:
     return filter_records(records, factor=factor, **CONTENDERS[contender])
 
 
-def _rival(records: list[Record], factor: str) -> list[Record]:
-    """The deep ensemble of a factor; where members start alike, the usual one."""
+def _sides(records: list[Record], factor: str, contender: str) -> tuple[list[Record], list[Record]]:
+    """A contender and the deep ensemble of a factor; where members start alike, the usual one."""
     own = _runs(records, factor, "deep-ensemble")
-    return own or _runs(records, "as elsewhere", "deep-ensemble")
+    return _runs(records, factor, contender), own or _runs(records, _USUAL, "deep-ensemble")
 
 
 def _helps(contender: str) -> LargerInAll:
@@ -149,10 +145,7 @@ def _helps(contender: str) -> LargerInAll:
 
     def cases(records: list[Record]) -> Pairs:
         return {
-            factor: (
-                _MEAN_AUROC.values(_runs(records, factor, contender)),
-                _MEAN_AUROC.values(_rival(records, factor)),
-            )
+            factor: _MEAN_AUROC.sides(*_sides(records, factor, contender))
             for factor in _factors_in(records)
         }
 
@@ -164,10 +157,11 @@ def plot_when(records: list[Record]) -> Plot:
     factors = _factors_in(records)
 
     def gains(contender: str, quantity: Quantity, name: str, style: int) -> Series:
-        values = [_gain(records, factor, contender, quantity) for factor in factors]
+        sides = (_sides(records, factor, contender) for factor in factors)
+        values = [mean_interval(list(quantity.differences(*pair).values())) for pair in sides]
         return estimates(name, factors, values, style, "points")
 
-    sets = list(enumerate(unknown_sets(_rival(records, "as elsewhere"))))
+    sets = list(enumerate(unknown_sets(_runs(records, _USUAL, "deep-ensemble"))))
     ours = ("ldr", "ldr-divdis")
     lines = {
         _NAMES[contender]: [
@@ -186,11 +180,6 @@ def plot_when(records: list[Record]) -> Plot:
     return Plot(panels, "Gains of LDR over a deep ensemble", columns=3, size=(4.0, 3.6))
 
 
-def _gain(records: list[Record], factor: str, contender: str, quantity: Quantity) -> Estimate:
-    sides = _runs(records, factor, contender), _rival(records, factor)
-    return mean_interval(list(quantity.differences(*sides).values()))
-
-
 def when_table(records: list[Record]) -> Table:
     """Accuracy, #unique and AUROC of PDS of each contender at each factor."""
     rows = []
@@ -198,10 +187,8 @@ def when_table(records: list[Record]) -> Table:
         for contender in CONTENDERS:
             runs = _runs(records, factor, contender)
             if runs:
-                quantities = (accuracy, score_accuracy, unique)
-                cells = [quantity("test").text(runs) for quantity in quantities]
-                aurocs = quantity_on(unknown_sets(runs), pds_auroc, runs)
-                rows.append([factor, _NAMES[contender], *cells, *aurocs])
+                cells = summary_cells(runs, accuracy, score_accuracy, unique)
+                rows.append([factor, _NAMES[contender], *cells])
     header = ["setting", "method", "test accuracy", "averaged logits", "#unique", "AUROC of PDS"]
     return [*header, "", "", ""], rows
 
@@ -257,9 +244,7 @@ def _larger_detects(smaller: int, larger: int, margin: float = 0.0) -> LargerInA
 
     def cases(records: list[Record]) -> Pairs:
         many, few = _of_size(records, larger), _of_size(records, smaller)
-        return {
-            p: (pds_auroc(p).values(many), pds_auroc(p).values(few)) for p in unknown_sets(many)
-        }
+        return {part: pds_auroc(part).sides(many, few) for part in unknown_sets(many)}
 
     names = (f"{larger} members", f"{smaller} members")
     return LargerInAll(cases, names, "AUROC of PDS", margin=margin)
@@ -299,12 +284,15 @@ def plot_size(records: list[Record]) -> Plot:
     sets = unknown_sets(_of_size(records, _sizes_in(records)[0]))
 
     def both(quantity: Any) -> Sequence[Series]:
-        solid = [line(quantity(part), "ldr", n, part) for n, part in enumerate(sets)]
-        plain: dict[str, Any] = {"dash": "dotted", "legend": False}
-        dotted = [
-            line(quantity(part), "deep-ensemble", n, part, **plain) for n, part in enumerate(sets)
+        styles: dict[str, dict[str, Any]] = {
+            "ldr": {},
+            "deep-ensemble": {"dash": "dotted", "legend": False},
+        }
+        return [
+            line(quantity(part), method, number, part, **options)
+            for method, options in styles.items()
+            for number, part in enumerate(sets)
         ]
-        return [*solid, *dotted]
 
     exact = [
         line(accuracy("test"), m, n, _NAMES[m]) for n, m in enumerate(("ldr", "deep-ensemble"))
@@ -327,11 +315,9 @@ def size_table(records: list[Record]) -> Table:
                 runs = _of_size(records, size, method, active)
                 if runs:
                     drawn = str(active) if method == "ldr" else "all"
-                    some = (quantity("test") for quantity in (accuracy, score_accuracy, unique))
-                    quantities = (_SECONDS, *some)
-                    cells = [quantity.text(runs) for quantity in quantities]
-                    aurocs = quantity_on(unknown_sets(runs), pds_auroc, runs)
-                    rows.append([_NAMES[method], str(size), drawn, *cells, *aurocs])
+                    cells = summary_cells(runs, accuracy, score_accuracy, unique)
+                    labels = [_NAMES[method], str(size), drawn, _SECONDS.text(runs)]
+                    rows.append([*labels, *cells])
     header = ["method", "members", "|I|", "CPU seconds", "test accuracy", "averaged logits"]
     return [*header, "#unique", "AUROC of PDS", "", "", ""], rows
 

@@ -105,7 +105,7 @@ def distances(ens: Ensemble, data: StudyData) -> dict[str, dict[str, float]]:
     """
     aurocs = _distances(MemberFeatures(ens), data)
     if data.train[0].ndim == 2:
-        for name, raw in _distances(_identity, data).items():
+        for name, raw in _distances(lambda x: x, data).items():
             aurocs[name] |= {f"raw_{score}": value for score, value in raw.items()}
     temperature = fit_temperature(outputs_of(ens, data.val[0]), data.val[1])
     tempered = at_temperature("bma", temperature)
@@ -128,10 +128,6 @@ def _distances(features: Outputs, data: StudyData) -> dict[str, dict[str, float]
         name: _detection(inside, {score: f(features(x)) for score, f in scores.items()})
         for name, (x, _) in data.unknown.items()
     }
-
-
-def _identity(x: Tensor) -> Tensor:
-    return x
 
 
 def auroc(inside: Tensor, outside: Tensor) -> float:

@@ -16,8 +16,16 @@ from dissensus.papers.comparisons import (
     at,
     curve_series,
 )
-from dissensus.papers.ldr.weights import SETTING, STUDY, compare, curves, epoch_table, trainings
-from dissensus.plots import Panel, Plot, Rule, Series
+from dissensus.papers.ldr.weights import (
+    SETTING,
+    STUDY,
+    compare,
+    curves,
+    epoch_series,
+    epoch_table,
+    trainings,
+)
+from dissensus.plots import Panel, Plot, Rule
 
 __all__ = ["EXPERIMENT"]
 
@@ -26,23 +34,23 @@ _APART, _TOGETHER = (Quantity(key, at("curve", key)) for key in ("apart", "toget
 
 def _rate(part: str) -> Quantity:
     """The rate of total variation on a set by the pair term, mean over the times of a training."""
-
-    def read(record: Record) -> float:
-        return float(
-            np.mean([time["sets"][part]["pair_term"] for time in record["result"]["flow"]])
-        )
-
-    return Quantity("rate", read)
+    return Quantity(
+        "rate", lambda record: float(np.mean([one["pair_term"] for one in _flow(record, part)]))
+    )
 
 
 def _growth(part: str) -> Quantity:
     """The rate relative to the total variation that there is."""
+    return Quantity("growth", lambda record: float(np.mean(_growths(record, part))))
 
-    def read(record: Record) -> float:
-        sets = [time["sets"][part] for time in record["result"]["flow"]]
-        return float(np.mean([one["pair_term"] / one["tv"] for one in sets]))
 
-    return Quantity("growth", read)
+def _growths(record: Record, part: str) -> list[float]:
+    return [one["pair_term"] / one["tv"] for one in _flow(record, part)]
+
+
+def _flow(record: Record, part: str) -> list[dict[str, float]]:
+    """What the pair term does to a set of inputs, at each time of a training."""
+    return [time["sets"][part] for time in record["result"]["flow"]]
 
 
 def _on_unknown(runs: Sequence[Record], quantity: Callable[[str], Quantity]) -> Quantity:
@@ -76,23 +84,15 @@ def plot(records: list[Record]) -> Plot:
     """For each case, how fast the pair term moves members apart, by row and by set of inputs."""
     panels = []
     for case, runs in trainings(records).items():
-        rows: list[Series] = []
-        for style, (key, name) in enumerate({"apart": "apart", "together": "together"}.items()):
-            found = curves(runs, key)
-            rows.append(curve_series(name, range(1, len(found[0]) + 1), found, style))
-        flows = [run["result"]["flow"] for run in runs]
-        epochs = [time["epoch"] for time in flows[0]]
+        rows = [
+            epoch_series(key, curves(runs, key), style)
+            for style, key in enumerate(("apart", "together"))
+        ]
+        first = runs[0]["result"]["flow"]
+        epochs = [time["epoch"] for time in first]
         sets = [
-            curve_series(
-                part,
-                epochs,
-                [
-                    [one["sets"][part]["pair_term"] / one["sets"][part]["tv"] for one in flow]
-                    for flow in flows
-                ],
-                style,
-            )
-            for style, part in enumerate(flows[0][0]["sets"])
+            curve_series(part, epochs, [_growths(run, part) for run in runs], style)
+            for style, part in enumerate(first[0]["sets"])
         ]
         zero = [Rule("y", 0.0)]
         panels += [

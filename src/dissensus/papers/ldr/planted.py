@@ -161,41 +161,43 @@ def _stranger(records: list[Record]) -> str:
     return "kmnist" if "kmnist" in records[0]["result"]["auroc"] else "negative"
 
 
+def _ldr_and_rival(records: list[Record]) -> dict[str, tuple[list[Record], list[Record]]]:
+    """The runs of LDR and of the deep ensemble for every ε and λ."""
+    return {
+        f"ε = {share:g}, λ = {strength:g}": (
+            _runs(records, share, strength),
+            _runs(records, share, None),
+        )
+        for share in _shares_in(records)
+        for strength in _strengths_in(records)
+    }
+
+
 def _larger_with_ldr(quantity: QuantityOfQ, name: str) -> LargerInAll:
     """A check that a quantity is larger for LDR than for a deep ensemble, for every ε and λ."""
 
     def cases(records: list[Record]) -> Pairs:
         of = quantity(_stranger(records))
-        return {
-            f"ε = {share:g}, λ = {strength:g}": (
-                of.values(_runs(records, share, strength)),
-                of.values(_runs(records, share, None)),
-            )
-            for share in _shares_in(records)
-            for strength in _strengths_in(records)
-        }
+        return {case: of.sides(*runs) for case, runs in _ldr_and_rival(records).items()}
 
     return LargerInAll(cases, ("LDR", "deep ensemble"), name)
 
 
 def _gains(records: list[Record]) -> Pairs:
     """The gain of Pr[J = 1] over a deep ensemble, on Q and on P."""
-    cases = {}
-    for share in _shares_in(records):
-        for strength in _strengths_in(records):
-            ldr, rival = _runs(records, share, strength), _runs(records, share, None)
-            gains = [_any_on(part).differences(ldr, rival) for part in (_stranger(records), "test")]
-            cases[f"ε = {share:g}, λ = {strength:g}"] = (gains[0], gains[1])
-    return cases
+    on_q, on_p = _any_on(_stranger(records)), _any_on("test")
+    return {
+        case: (on_q.differences(*runs), on_p.differences(*runs))
+        for case, runs in _ldr_and_rival(records).items()
+    }
 
 
 def _with_and_without(records: list[Record]) -> Pairs:
     """LDR's AUROC on Q with the largest planted share and with none."""
     pds, most = pds_auroc(_stranger(records)), _shares_in(records)[-1]
     return {
-        f"λ = {strength:g}": (
-            pds.values(_runs(records, most, strength)),
-            pds.values(_runs(records, 0.0, strength)),
+        f"λ = {strength:g}": pds.sides(
+            _runs(records, most, strength), _runs(records, 0.0, strength)
         )
         for strength in _strengths_in(records)
     }

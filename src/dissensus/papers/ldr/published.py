@@ -30,7 +30,7 @@ from dissensus.papers.ldr.contenders import CPU, PAPER, SMOKE
 from dissensus.papers.ldr.data import Split, load_data
 from dissensus.papers.ldr.measurements import measure, outputs_of, soups
 from dissensus.papers.ldr.methods import train_ensemble
-from dissensus.papers.ldr.records import accuracy, auroc, score_accuracy, soup, unique
+from dissensus.papers.ldr.records import accuracy, auroc, score_accuracy, soup, unique, unknown_sets
 from dissensus.plots import Panel, Plot, estimates
 
 __all__ = ["EXPERIMENT", "SETTINGS", "STUDY", "favourite_shares"]
@@ -130,7 +130,11 @@ STUDY = Study(
 # ---- quantities ---------------------------------------------------------------------------------
 
 _COLLUDING = "ldr-shift"
-_CORRUPTED, _FAR = ("corrupt1", "corrupt5"), ("svhn", "cifar10")
+#: What each published setting is for, and on which sets: the shift, its inputs, their names.
+_SHIFTS = {
+    "ldr-shift": ("covariate", "corruption", ("corrupt1", "corrupt5")),
+    "ldr-semantic": ("semantic", "other images", ("svhn", "cifar10")),
+}
 
 _MEMBERS = Quantity("a member", at("parts", "test", "member_accuracies"), "{:.1%}")
 _WITHOUT = Quantity(
@@ -173,31 +177,36 @@ def _larger(first: Quantity, second: Quantity, published: str | None = None) -> 
     return LargerInAll(cases, (first.name, second.name), "test", first.form, published=published)
 
 
-def _detects(setting: str, score: str, parts: tuple[str, ...], published: str) -> LargerInAll:
-    """A check that a setting with PDS has a larger AUROC than a deep ensemble with ``score``."""
+def _detects(setting: str, score: str, published: str) -> Claim:
+    """That a setting with PDS has a larger AUROC than a deep ensemble with ``score``."""
+    shift, what, parts = _SHIFTS[setting]
 
     def cases(records: list[Record]) -> Pairs:
         ours, plain = _of(records, setting), _of(records, "deep-ensemble")
-        sets = [part for part in parts if all(part in run["result"]["auroc"] for run in ours)]
         return {
             part: (auroc(part, "pds").values(ours), auroc(part, score).values(plain))
-            for part in sets
+            for part in parts
+            if all(part in run["result"]["auroc"] for run in ours)
         }
 
     names = (f"{TITLES[setting]} + PDS", f"deep ensemble + {score.upper()}")
-    return LargerInAll(cases, names, "AUROC", published=published)
+    return Claim(
+        f"Trained for {shift} shift, LDR + PDS detects {what} better than a deep ensemble + "
+        f"{score.upper()}",
+        "Section 4.3, Table 2",
+        LargerInAll(cases, names, "AUROC", published=published),
+    )
 
 
 def _shifts_detect(records: list[Record]) -> Pairs:
     """The AUROC of PDS with the members' shifts and without them."""
     runs = _of(records, _COLLUDING)
-    sets = runs[0]["result"]["auroc"] if runs else {}
     return {
         part: (
             auroc(part, "pds").values(runs),
             Quantity("", at("without_shifts", "auroc", part, "pds")).values(runs),
         )
-        for part in sets
+        for part in unknown_sets(runs)
     }
 
 
@@ -225,7 +234,7 @@ def plot(records: list[Record]) -> Plot:
         estimates(title, names, [quantity.estimate(some) for quantity in _WAYS], style, "bars")
         for style, ((title,), some) in enumerate(runs.items())
     ]
-    sets = list(next(iter(runs.values()))[0]["result"]["auroc"])
+    sets = unknown_sets(next(iter(runs.values())))
     points = [
         estimates(
             title, sets, [auroc(part, "pds").estimate(some) for part in sets], style, "points"
@@ -247,7 +256,7 @@ def plot(records: list[Record]) -> Plot:
 def table(records: list[Record]) -> Table:
     """Accuracy of each way, #unique and AUROC of PDS and BMA for each setting."""
     runs = _by_setting(records)
-    sets = list(next(iter(runs.values()))[0]["result"]["auroc"])
+    sets = unknown_sets(next(iter(runs.values())))
     detection = [
         replace(auroc(part, score), name=f"{score.upper()} {part}")
         for score in ("pds", "bma")
@@ -268,8 +277,6 @@ def brief(records: list[Record]) -> list[str]:
         "colluding."
     ]
 
-
-_TABLE_2 = "Section 4.3, Table 2"
 
 EXPERIMENT = Experiment(
     "published",
@@ -299,30 +306,10 @@ EXPERIMENT = Experiment(
             "collusion, Section 6.1 (our question)",
             _found,
         ),
-        Claim(
-            "Trained for covariate shift, LDR + PDS detects corruption better than a deep ensemble "
-            "+ PDS",
-            _TABLE_2,
-            _detects("ldr-shift", "pds", _CORRUPTED, "68.1/89.4 and 56.5/62.5"),
-        ),
-        Claim(
-            "Trained for covariate shift, LDR + PDS detects corruption better than a deep ensemble "
-            "+ BMA",
-            _TABLE_2,
-            _detects("ldr-shift", "bma", _CORRUPTED, "68.1/89.4 and 61.9/83.5"),
-        ),
-        Claim(
-            "Trained for semantic shift, LDR + PDS detects other images better than a deep "
-            "ensemble + PDS",
-            _TABLE_2,
-            _detects("ldr-semantic", "pds", _FAR, "97.7/94.1 and 59.2/58.9"),
-        ),
-        Claim(
-            "Trained for semantic shift, LDR + PDS detects other images better than a deep "
-            "ensemble + BMA",
-            _TABLE_2,
-            _detects("ldr-semantic", "bma", _FAR, "97.7/94.1 and 95.8/91.1"),
-        ),
+        _detects("ldr-shift", "pds", "68.1/89.4 and 56.5/62.5"),
+        _detects("ldr-shift", "bma", "68.1/89.4 and 61.9/83.5"),
+        _detects("ldr-semantic", "pds", "97.7/94.1 and 59.2/58.9"),
+        _detects("ldr-semantic", "bma", "97.7/94.1 and 95.8/91.1"),
         Claim(
             "PDS of the colluding ensemble detects better with the members' shifts than without",
             "our question",

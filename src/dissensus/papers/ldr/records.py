@@ -32,6 +32,7 @@ __all__ = [
     "detects_better",
     "entry_title",
     "has_strangers",
+    "mean_auroc",
     "mean_aurocs",
     "on_all_parts",
     "pds_auroc",
@@ -39,6 +40,7 @@ __all__ = [
     "runs_by_seed",
     "score_accuracy",
     "soup",
+    "summary_cells",
     "unique",
     "unknown_sets",
     "with_strength",
@@ -179,9 +181,24 @@ def soup(part: str, kind: str) -> Quantity:
     return Quantity("accuracy", at("soups", part, kind), "{:.1%}")
 
 
+def mean_auroc(score: str) -> Quantity:
+    """The AUROC of ``score``, mean over the unknown sets."""
+
+    def read(record: Record) -> float:
+        return float(np.mean([one[score] for one in record["result"]["auroc"].values()]))
+
+    return Quantity("AUROC", read)
+
+
 def quantity_on(parts: Iterable[str], quantity: QuantityOn, runs: Sequence[Record]) -> list[str]:
     """Cells of a table: each part with its quantity, mean and interval over seeds."""
     return [f"{part} {quantity(part).text(runs)}" for part in parts]
+
+
+def summary_cells(runs: Sequence[Record], *quantities: QuantityOn) -> list[str]:
+    """Cells of a table: ``quantities`` on test inputs, the AUROC of PDS on each unknown set."""
+    known = [quantity("test").text(runs) for quantity in quantities]
+    return [*known, *quantity_on(unknown_sets(runs), pds_auroc, runs)]
 
 
 def mean_aurocs(part: str, entries: Mapping[Entry, Sequence[Record]]) -> dict[Entry, float]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from dissensus.papers.base import Claim, Experiment, Finding, Record, Table
-from dissensus.papers.comparisons import LargerInAll, Pairs, Quantity, data_title, decide
+from dissensus.papers.comparisons import LargerInAll, Pairs, data_title, decide
 from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
 from dissensus.papers.ldr.detection import main_data
 from dissensus.papers.ldr.measurements import DETECTORS
@@ -19,6 +17,7 @@ from dissensus.papers.ldr.records import (
     choose_runs,
     data_with,
     entry_title,
+    mean_auroc,
     mean_aurocs,
     quantity_on,
     unknown_sets,
@@ -160,19 +159,12 @@ _DISTANCES = ("mahalanobis", "relative_mahalanobis", "nearest_neighbours")
 
 def _distances_of_layers(records: list[Record]) -> Pairs:
     """The mean AUROC of each distance, of trained features and of the backbone's."""
-
-    def mean(score: str) -> Quantity:
-        def read(record: Record) -> float:
-            return float(np.mean([one[score] for one in record["result"]["auroc"].values()]))
-
-        return Quantity("AUROC", read)
-
     pairs = {}
     for data in data_with(records, "distances"):
         runs = choose_runs(records, data, "distances")
         for score in _DISTANCES:
             if _has_score(runs, f"raw_{score}"):
-                sides = mean(score).values(runs), mean(f"raw_{score}").values(runs)
+                sides = mean_auroc(score).values(runs), mean_auroc(f"raw_{score}").values(runs)
                 pairs[f"{data_title(data)}, {score.replace('_', ' ')}"] = sides
     return pairs
 
@@ -183,10 +175,7 @@ def plot_baselines(records: list[Record]) -> Plot:
     for data, entries in _rivals(records).items():
         names = [entry_title(entry) for entry in entries]
         strong = [auroc("corrupt5", score).mean(runs) for (_, score), runs in entries.items()]
-        overall = [
-            float(np.mean([auroc(part, score).mean(runs) for part in unknown_sets(runs)]))
-            for (_, score), runs in entries.items()
-        ]
+        overall = [mean_auroc(score).mean(runs) for (_, score), runs in entries.items()]
         bars = [
             Series("strong corruption", names, strong, 0, "bars"),
             Series("mean of all sets", names, overall, 4, "bars"),

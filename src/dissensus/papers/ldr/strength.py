@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -23,11 +23,12 @@ from dissensus.papers.ldr.records import (
     best_on,
     data_with,
     has_strangers,
+    mean_auroc,
     on_all_parts,
     pds_auroc,
-    quantity_on,
     runs_by_seed,
     score_accuracy,
+    summary_cells,
     unique,
     unknown_sets,
     with_strength,
@@ -89,35 +90,28 @@ def _spread(part: str) -> Quantity:
     return Quantity("C · PDS − 1", lambda record: (read(record) or 1.0) - 1)
 
 
-def _choices(proxy: str) -> Callable[[list[Record]], dict[str, dict[int, float]]]:
-    """The mean AUROC of PDS over unknown sets of the λ that looks best on a proxy, or is best."""
+def _choices_of(first: str, second: str) -> Cases:
+    """The mean AUROC of PDS over unknown sets of the λ that each of two proxies chooses."""
 
-    def chosen(records: list[Record]) -> dict[str, dict[int, float]]:
+    def cases(records: list[Record]) -> Pairs:
         found = {}
         for data in data_with(records, "ldr"):
             runs = [run for run in with_strength(records, data, "ldr") if run["cell"]["strength"]]
             if runs and all(map(has_strangers, runs)):
-                seeds = runs_by_seed(runs)
-                best = [
-                    max(some, key=_mean_auroc) if proxy == "hindsight" else best_on(some, proxy)
-                    for some in seeds
-                ]
-                found[data_title(data)] = {run["cell"]["seed"]: _mean_auroc(run) for run in best}
+                sides = (
+                    [_choice(some, by) for some in runs_by_seed(runs)] for by in (first, second)
+                )
+                found[data_title(data)] = mean_auroc("pds").sides(*sides)
         return found
 
-    return chosen
-
-
-def _mean_auroc(record: Record) -> float:
-    return float(np.mean([scores["pds"] for scores in record["result"]["auroc"].values()]))
-
-
-def _choices_of(first: str, second: str) -> Cases:
-    def cases(records: list[Record]) -> Pairs:
-        left, right = _choices(first)(records), _choices(second)(records)
-        return {data: (left[data], right[data]) for data in left}
-
     return cases
+
+
+def _choice(runs: list[Record], proxy: str) -> Record:
+    """The run that looks best on a proxy, or is best in hindsight."""
+    if proxy != "hindsight":
+        return best_on(runs, proxy)
+    return max(runs, key=lambda run: mean_auroc("pds").mean([run]))
 
 
 def plot(records: list[Record]) -> Plot:
@@ -159,10 +153,8 @@ def table(records: list[Record]) -> Table:
     for data in data_with(records, "ldr"):
         for strength in _strengths(records, data):
             runs = with_strength(records, data, "ldr", strength)
-            quantities = (accuracy, score_accuracy, unique)
-            cells = [quantity("test").text(runs) for quantity in quantities]
-            aurocs = quantity_on(unknown_sets(runs), pds_auroc, runs)
-            rows.append([data_title(data), f"{strength:g}", *cells, *aurocs])
+            cells = summary_cells(runs, accuracy, score_accuracy, unique)
+            rows.append([data_title(data), f"{strength:g}", *cells])
     header = ["data", "λ", "test accuracy", "averaged logits", "#unique", "AUROC of PDS"]
     return [*header, "", "", ""], rows
 

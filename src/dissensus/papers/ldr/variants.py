@@ -267,10 +267,7 @@ def drawn_table(records: list[Record]) -> Table:
 
 def _seconds_cases(records: list[Record]) -> Pairs:
     return {
-        data_title(data): (
-            _SECONDS.values(_FIVE(records, data)),
-            _SECONDS.values(_TWO(records, data)),
-        )
+        data_title(data): _SECONDS.sides(_FIVE(records, data), _TWO(records, data))
         for data in drawn_data(records)
     }
 

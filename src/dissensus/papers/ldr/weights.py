@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ __all__ = [
     "clashes",
     "compare",
     "curves",
+    "epoch_series",
     "epoch_table",
     "gradients_differ_by",
     "trainings",
@@ -240,10 +241,8 @@ def compare(first: Quantity, second: Quantity) -> Cases:
     """Both quantities of the trainings of every case that has them."""
 
     def cases(records: list[Record]) -> Pairs:
-        sides = {
-            case: (first.values(runs), second.values(runs))
-            for case, runs in trainings(records).items()
-        }
+        groups = trainings(records).items()
+        sides = {case: (first.values(runs), second.values(runs)) for case, runs in groups}
         return {case: pair for case, pair in sides.items() if all(pair)}
 
     return cases
@@ -277,7 +276,7 @@ def plot(records: list[Record]) -> Plot:
 
     def line(key: str, style: int, name: str, case: str) -> list[Series]:
         found = curves(cases[case], key)
-        return [curve_series(name, range(1, len(found[0]) + 1), found, style)] if found else []
+        return [epoch_series(name, found, style)] if found else []
 
     everywhere = list(enumerate(cases))
     means = [one for n, case in everywhere for one in line("mean", n, case, case)]
@@ -297,6 +296,11 @@ def plot(records: list[Record]) -> Plot:
     if ratios:
         panels.append(Panel("epoch", "mean α of planted rows / of others", ratios, legend="best"))
     return Plot(panels, "The weights α over training", 3, (3.5, 2.8))
+
+
+def epoch_series(name: str, found: Sequence[Sequence[float]], style: int) -> Series:
+    """Curves of some runs over the epochs."""
+    return curve_series(name, range(1, len(found[0]) + 1), found, style)
 
 
 def table(records: list[Record]) -> Table:
