@@ -30,6 +30,7 @@ __all__ = [
     "guess_task",
     "hold_out_classes",
     "missing_extra",
+    "original_units",
     "part_sizes",
     "split_rows",
 ]
@@ -133,9 +134,7 @@ class Data:
 
     def original(self, y: Tensor) -> Tensor:
         """Regression targets or predictions in the units of the source."""
-        scale = self.preprocessing.get("target_std", 1.0)
-        mean = self.preprocessing.get("target_mean", 0.0)
-        return y * torch.as_tensor(scale).to(y) + torch.as_tensor(mean).to(y)
+        return original_units(y, self.preprocessing)
 
     def __repr__(self) -> str:
         """Return one line: the tensors themselves would fill screens."""
@@ -305,6 +304,12 @@ def tensors(x: NDArray[Any], y: NDArray[Any], rows: Sequence[int] | Rows, task: 
         return inputs, torch.from_numpy(np.ascontiguousarray(y[rows], dtype=np.int64))
     targets = np.ascontiguousarray(y[rows], dtype=np.float32)
     return inputs, torch.from_numpy(targets[:, None] if targets.ndim == 1 else targets)
+
+
+def original_units(y: Tensor, notes: Mapping[str, Any]) -> Tensor:
+    """Regression targets in the units of the source; ``notes`` are those of preprocessing."""
+    scale, mean = notes.get("target_std", 1.0), notes.get("target_mean", 0.0)
+    return y * torch.as_tensor(scale).to(y) + torch.as_tensor(mean).to(y)
 
 
 def missing_extra(what: str, package: str, install: str) -> ValueError:

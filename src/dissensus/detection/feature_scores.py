@@ -8,10 +8,11 @@ one of their features.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -79,20 +80,23 @@ class TrainingFeatures(NamedTuple):
         return self.layer()
 
 
-class FeatureScore(Protocol):
-    """The settings of a score of features."""
-
-    def fit(self, train: TrainingFeatures) -> Distance: ...
-
-
 @dataclass(frozen=True)
-class MahalanobisFit:
-    """Squared distance to the nearest class mean in units of the covariance (Lee et al., 2018)."""
-
-    shrinkage: float | None = number(None, low=0, high=1)
+class FeatureScore(ABC):
+    """The settings of a score of features, checked on construction."""
 
     def __post_init__(self) -> None:
         check_numbers(self)
+
+    @abstractmethod
+    def fit(self, train: TrainingFeatures) -> Distance:
+        """The score, fitted to training features."""
+
+
+@dataclass(frozen=True)
+class MahalanobisFit(FeatureScore):
+    """Squared distance to the nearest class mean in units of the covariance (Lee et al., 2018)."""
+
+    shrinkage: float | None = number(None, low=0, high=1)
 
     def fit(self, train: TrainingFeatures) -> Distance:
         labels = train.labels("mahalanobis")
@@ -100,13 +104,8 @@ class MahalanobisFit:
 
 
 @dataclass(frozen=True)
-class RelativeMahalanobisFit:
+class RelativeMahalanobisFit(MahalanobisFit):
     """The same minus the distance to one Gaussian of all classes (Ren et al., 2021)."""
-
-    shrinkage: float | None = number(None, low=0, high=1)
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
 
     def fit(self, train: TrainingFeatures) -> Distance:
         labels = train.labels("relative_mahalanobis")
@@ -114,7 +113,7 @@ class RelativeMahalanobisFit:
 
 
 @dataclass(frozen=True)
-class NeighboursFit:
+class NeighboursFit(FeatureScore):
     """Distance to the k-th nearest training row (Sun et al., 2022).
 
     Without ``k`` it is 50, or the number of rows if there are fewer.
@@ -123,42 +122,33 @@ class NeighboursFit:
     k: int | None = number(None, low=1)
     normalize: bool = True
 
-    def __post_init__(self) -> None:
-        check_numbers(self)
-
     def fit(self, train: TrainingFeatures) -> Distance:
         k = min(50, len(train.features)) if self.k is None else self.k
         return NearestNeighbours.fit(train.features, k=k, normalize=self.normalize)
 
 
 @dataclass(frozen=True)
-class ViMFit:
+class ViMFit(FeatureScore):
     """Virtual logit: features outside the principal subspace, against the energy (Wang, 2022)."""
 
     dimension: int | None = number(None, low=1)
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
 
     def fit(self, train: TrainingFeatures) -> Distance:
         return ViM.fit(train.features, train.last_layer("vim"), dimension=self.dimension)
 
 
 @dataclass(frozen=True)
-class ReActFit:
+class ReActFit(FeatureScore):
     """Energy of the logits of clipped features (Sun et al., 2021)."""
 
     quantile: float = number(0.9, above=0, high=1)
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
 
     def fit(self, train: TrainingFeatures) -> Distance:
         return ReAct.fit(train.features, train.last_layer("react"), quantile=self.quantile)
 
 
 @dataclass(frozen=True)
-class Combined:
+class Combined(FeatureScore):
     """A score of outputs and one of features: the harmonic mean of their p-values.
 
     See :func:`combine_tails`. The two fail on different inputs: members may agree on what is far

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from dissensus.report.figure import (
     percent,
     short,
 )
-from dissensus.report.sweep_files import runs_as_sweep
+from dissensus.report.sweep_files import judged_space, runs_as_sweep
 
 __all__ = ["beta_sweep", "codependence", "debiased_share"]
 
@@ -134,7 +134,7 @@ def _sweep_series(line: SweepLine, name: str) -> Series | None:
 
 def _sweep_rows(sweep: Sweep, line: SweepLine) -> list[list[Cell]]:
     """One row for each point, with the best of each column marked."""
-    words = [_majority(point.verdicts) for point in line.points]
+    words = [point.verdict for point in line.points]
     columns: list[list[Cell]] = []
     for name in _NAMES:
         # ± one standard deviation is no interval of the mean: without parts nothing is marked.
@@ -153,11 +153,6 @@ def _sweep_rows(sweep: Sweep, line: SweepLine) -> list[list[Cell]]:
         ]
         for place, point in enumerate(line.points)
     ]
-
-
-def _majority(verdicts: Mapping[str, int]) -> str:
-    """The verdict of most repeats."""
-    return max(verdicts, key=lambda word: verdicts[word], default="")
 
 
 def _sweep_alt(sweep: Sweep, line: SweepLine) -> str:
@@ -279,10 +274,9 @@ def _offsets(number: int, method: Method) -> list[_Offsets]:
     record = method.diagnosis
     if record is None:
         return []
-    part = record.text("judged_on") or "test"
+    part, own = judged_space(record)
     spaces = record.at(f"debiased_share.{part}")
-    combine, ratio = record.text("combine"), record.number(f"explosion.{part}.ratio")
-    own = {"mean": "outputs", "score": "score"}.get(combine, "probability")
+    ratio = record.number(f"explosion.{part}.ratio")
     found = []
     for space in spaces if isinstance(spaces, dict) else {}:
         share = record.number(f"debiased_share.{part}.{space}.share")

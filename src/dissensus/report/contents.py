@@ -251,6 +251,11 @@ class SweepPoint:
     numbers: Mapping[str, Number]
     verdicts: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def verdict(self) -> str:
+        """The verdict of most repeats; empty if there is none."""
+        return max(self.verdicts, key=lambda word: self.verdicts[word], default="")
+
 
 @dataclass(frozen=True)
 class SweepLine:

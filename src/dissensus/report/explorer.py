@@ -143,9 +143,8 @@ def _explorer(sweep: Sweep) -> Explorer | None:
     stops = []
     for beta, held in sweep.held_out.items():
         point = points.get(beta, SweepPoint(beta, {}))
-        verdict = max(point.verdicts, key=lambda word: point.verdicts[word], default="")
         shown = _centred(held)[:, :, :_CLASSES]
-        stops.append(Stop(beta, shown, point.numbers, verdict, held.source))
+        stops.append(Stop(beta, shown, point.numbers, point.verdict, held.source))
     name = f"{sweep.name} ({sweep.setting})"
     return Explorer(name, stops, first.targets, labels[:_CLASSES], first.regression)
 

@@ -26,7 +26,7 @@ from dissensus.report.contents import (
 from dissensus.report.run_files import HELD_OUT_ROWS, Log
 from dissensus.runs import DataSummary
 
-__all__ = ["read_experiment_sweeps", "read_sweep", "runs_as_sweep"]
+__all__ = ["judged_space", "read_experiment_sweeps", "read_sweep", "runs_as_sweep"]
 
 #: Numbers of a point, and their keys in a row of ``summary.json``.
 _KEYS = {
@@ -173,8 +173,11 @@ def runs_as_sweep(methods: Sequence[Method]) -> Sweep | None:
         return None
     points, held_out = [], {}
     for beta, method in sorted(by_beta.items()):
-        share = _debiased_share(method.diagnosis) if method.diagnosis else None
-        numbers = {**method.numbers, **({} if share is None else {"debiased": share})}
+        numbers, diagnosis = dict(method.numbers), method.diagnosis
+        if diagnosis is not None:
+            part, space = judged_space(diagnosis)
+            share = diagnosis.number(f"debiased_share.{part}.{space}.share")
+            numbers |= {} if share is None else {"debiased": share}
         points.append(SweepPoint(beta, numbers, {method.verdict: 1} if method.verdict else {}))
         if method.held_out is not None:
             held_out[beta] = method.held_out
@@ -184,11 +187,11 @@ def runs_as_sweep(methods: Sequence[Method]) -> Sweep | None:
     return Sweep("the runs", path, "beta", words, 1, lines, held_out)
 
 
-def _debiased_share(diagnosis: Record) -> Number | None:
-    """The share in the space in which the run combines its members."""
-    part, combine = diagnosis.text("judged_on") or "test", diagnosis.text("combine")
-    space = {"mean": "outputs", "score": "score"}.get(combine, "probability")
-    return diagnosis.number(f"debiased_share.{part}.{space}.share")
+def judged_space(diagnosis: Record) -> tuple[str, str]:
+    """The split that was judged, and the space in which the run combines its members."""
+    own = {"mean": "outputs", "score": "score"}
+    part = diagnosis.text("judged_on") or "test"
+    return part, own.get(diagnosis.text("combine"), "probability")
 
 
 # ---- records of experiments ---------------------------------------------------------------------

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dissensus.detection.batches import eval_mode
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import combined_log_probs
 from dissensus.robustness.losses import Goal
@@ -251,19 +252,15 @@ def frozen(ens: Ensemble) -> Iterator[None]:
 
     Gradients are switched on for inputs, even where the caller has switched them off.
     """
-    modes = [(module, module.training) for module in ens.modules()]
     wanted = [(parameter, parameter.requires_grad) for parameter in ens.parameters()]
     try:
-        ens.eval()
         for parameter, _ in wanted:
             parameter.requires_grad_(False)
-        with torch.inference_mode(False), torch.enable_grad():
+        with eval_mode(ens), torch.inference_mode(False), torch.enable_grad():
             yield
     finally:
         for parameter, grad in wanted:
             parameter.requires_grad_(grad)
-        for module, training in modes:
-            module.training = training
 
 
 # ---- random numbers -----------------------------------------------------------------------------

@@ -6,7 +6,6 @@ that new inputs in the units of the source are treated as the training inputs we
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -57,7 +56,11 @@ class DataSummary:
     @classmethod
     def of(cls, data: Data, *, channels: bool = False) -> DataSummary:
         """The summary of ``data``; with ``channels`` mean and deviation of each input channel."""
+        from dissensus.data.feature_store import digest
+
         source = Path(data.source) if data.source else None
+        # Of shards and folders of images, the examples know it; data in memory have none.
+        on_disk = str(getattr(data.train[0], "digest", ""))
         return cls(
             data.name,
             data.task,
@@ -68,7 +71,7 @@ class DataSummary:
             list(data.features),
             dict(data.preprocessing),
             _channel_statistics(data.train[0]) if channels else {},
-            _digest(source) if source is not None and source.is_file() else _disk_digest(data),
+            digest(source) if source is not None and source.is_file() else on_disk,
         )
 
     @classmethod
@@ -116,11 +119,9 @@ class DataSummary:
 
     def original(self, y: Tensor) -> Tensor:
         """Regression outputs in the units of the source, as ``Data.original``."""
-        import torch
+        from dissensus.data.dataset import original_units
 
-        scale = self.preprocessing.get("target_std", 1.0)
-        mean = self.preprocessing.get("target_mean", 0.0)
-        return y * torch.as_tensor(scale).to(y) + torch.as_tensor(mean).to(y)
+        return original_units(y, self.preprocessing)
 
 
 def check_same_data(stored: DataSummary, now: DataSummary, run: str | Path) -> None:
@@ -152,13 +153,3 @@ def _channel_statistics(x: Any) -> dict[str, list[float]]:
     std = x.double().std(axes, correction=0)
     std = std.where(std > 1e-8, 1.0)
     return {"mean": x.double().mean(axes).tolist(), "std": std.tolist()}
-
-
-def _disk_digest(data: Data) -> str:
-    """The digest of shards or of a folder of images; empty for data in memory."""
-    return str(getattr(data.train[0], "digest", ""))
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as raw:
-        return hashlib.file_digest(raw, "sha256").hexdigest()
