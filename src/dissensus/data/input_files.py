@@ -28,32 +28,19 @@ class InputSpec(Protocol):
     """The form of a data set's inputs and targets, as :class:`~dissensus.data.Data` has it."""
 
     @property
-    def name(self) -> str:
-        """The data set."""
-
+    def name(self) -> str: ...
     @property
-    def task(self) -> str:
-        """Classification or regression."""
-
+    def task(self) -> str: ...
     @property
-    def input_shape(self) -> Sequence[int]:
-        """The shape of one example."""
-
+    def input_shape(self) -> Sequence[int]: ...
     @property
-    def outputs(self) -> int:
-        """The number of classes or targets."""
-
+    def outputs(self) -> int: ...
     @property
-    def classes(self) -> Sequence[str]:
-        """Their names."""
-
+    def classes(self) -> Sequence[str]: ...
     @property
-    def features(self) -> Sequence[str]:
-        """The columns of a table."""
-
+    def features(self) -> Sequence[str]: ...
     @property
-    def preprocessing(self) -> Mapping[str, Any]:
-        """The steps of preprocessing, with the statistics of the training rows."""
+    def preprocessing(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -207,9 +207,7 @@ class Detector:
             self._fit_score(train)
         values = self._values(val)
         if isinstance(self.recipe, Combined):
-            names = (str(self.recipe.score), self.recipe.distance)
-            first, second = (TailScale.fit(*pair) for pair in zip(values, names, strict=True))
-            self.scales = (first, second)
+            self.scales = self.recipe.fit_scales(*values)
         scores = self._combined(values)
         self.threshold, self.count = threshold_at(scores, accept), len(scores)
         self.accept = float(accept)

@@ -185,6 +185,10 @@ class Combined(FeatureScore):
         """Fit the score of features."""
         return self.feature_score.fit(train)
 
+    def fit_scales(self, scores: Tensor, distances: Tensor) -> Scales:
+        """The scales of both, from their values ``[rows]`` for validation data."""
+        return TailScale.fit(scores, str(self.score)), TailScale.fit(distances, self.distance)
+
 
 #: Scores that are fitted to training data.
 FITTED_SCORES: dict[str, type[Any]] = {

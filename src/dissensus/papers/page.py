@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from dissensus.export.markdown import table_row
 from dissensus.files import write_text
 from dissensus.papers.base import CANNOT, PAPERS, Claim, Experiment, Finding, Verdict
 from dissensus.papers.comparisons import data_title
@@ -289,9 +290,4 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list
     >>> markdown_table(["a"], [["x | y"]])
     ['| a |', '|---|', '| x \\\\| y |']
     """
-
-    def line(cells: Iterable[str]) -> str:
-        safe = (" ".join(str(cell).split()).replace("|", "\\|") for cell in cells)
-        return "| " + " | ".join(safe) + " |"
-
-    return [line(header), "|" + "---|" * len(header), *(line(row) for row in rows)]
+    return [table_row(header), "|" + "---|" * len(header), *map(table_row, rows)]

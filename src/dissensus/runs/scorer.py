@@ -18,7 +18,6 @@ from dissensus.detection import (
     Detector,
     LastLayer,
     MemberFeatures,
-    TailScale,
     default_score,
     is_fitted,
 )
@@ -252,14 +251,8 @@ class Scorer:
             x = x.to(self.ens.device)
             parts.append(self._parts(x, self._outputs(x)))
         for name, recipe in self.combined.items():
-            pairs = [self._combined_parts(name, *part) for part in parts]
-            first, second = (
-                TailScale.fit(torch.cat(values).cpu(), label)
-                for values, label in zip(
-                    zip(*pairs, strict=True), (str(recipe.score), recipe.distance), strict=True
-                )
-            )
-            self.scales[name] = (first, second)
+            pairs = zip(*(self._combined_parts(name, *part) for part in parts), strict=True)
+            self.scales[name] = recipe.fit_scales(*(torch.cat(values).cpu() for values in pairs))
 
     def _combined_spec(self, name: str) -> str:
         start = TUNED if name.startswith(TUNED) else ""
