@@ -21,8 +21,6 @@ from dissensus.data.dataset import PARTS, Data, Request, Split, check_task, divi
 from dissensus.data.table import Scaler
 from dissensus.files import read_npz
 
-__all__ = ["load_features", "load_npz"]
-
 Array = NDArray[Any]
 _FEATURES = ("features-effnetlite0", "tinyimagenet_effnetlite0_pca256.npz")
 

@@ -15,16 +15,6 @@ from torch.nn.functional import affine_grid, grid_sample, pad
 
 from dissensus.guards import guarded
 
-__all__ = [
-    "AUGMENTATIONS",
-    "Augment",
-    "check_images",
-    "random_crop",
-    "random_flip",
-    "random_rotation",
-    "random_shift",
-]
-
 
 @dataclass(frozen=True)
 class Augment:

@@ -22,8 +22,6 @@ from dissensus.data.images import fit_images
 from dissensus.models import resolve, split
 from dissensus.specs import check_name, read_settings, split_spec
 
-__all__ = ["BACKBONES", "TRANSFORMS", "Backbone", "Transform", "load_backbone", "weights_digest"]
-
 
 @dataclass(frozen=True)
 class Transform:

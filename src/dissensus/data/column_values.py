@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from dissensus.data.formats import is_missing
 
-__all__ = ["READERS", "find_gaps", "find_kind", "is_frame", "raw_columns", "text_column"]
-
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 

@@ -20,8 +20,6 @@ from torch.nn.functional import affine_grid, conv2d, grid_sample, pad
 from dissensus.guards import guarded
 from dissensus.specs import check_name
 
-__all__ = ["CORRUPTIONS", "corrupt", "corrupt_mixture", "parse_corruption"]
-
 # ---- fields: random numbers, smoothing, warping, clouds ------------------------------------------
 
 

@@ -16,25 +16,6 @@ from torch import Tensor
 
 from dissensus.guards import guarded
 
-__all__ = [
-    "HELD_OUT",
-    "Data",
-    "OnDisk",
-    "Request",
-    "Split",
-    "cache_folder",
-    "check_classes",
-    "check_task",
-    "data_places",
-    "divide",
-    "guess_task",
-    "hold_out_classes",
-    "missing_extra",
-    "original_units",
-    "part_sizes",
-    "split_rows",
-]
-
 Split = tuple[Tensor, Tensor]
 Rows = NDArray[np.int64]
 

@@ -27,8 +27,6 @@ from dissensus.data.dataset import Request
 from dissensus.files import write_bytes
 from dissensus.progress import ProgressBar
 
-__all__ = ["RemoteFile", "content", "extract", "locate"]
-
 _ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
 _CHUNK = 1 << 20
 

@@ -25,23 +25,6 @@ from torch import Tensor
 from dissensus.data.dataset import PARTS, Data, OnDisk, Request
 from dissensus.files import check_regular, read_json, write_text
 
-__all__ = [
-    "DTYPES",
-    "MANIFEST",
-    "UNFINISHED",
-    "FeatureStore",
-    "Manifest",
-    "StorePart",
-    "StoredRows",
-    "check_name",
-    "digest",
-    "is_store",
-    "label_file",
-    "load_store",
-    "map_array",
-    "shard_file",
-]
-
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"  # stands where the manifest will, while a store is being written
 

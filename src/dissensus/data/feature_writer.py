@@ -33,8 +33,6 @@ from dissensus.files import (
     write_text,
 )
 
-__all__ = ["FeatureWriter"]
-
 Compute = Callable[[int, int, int], NDArray[Any]]
 
 

@@ -20,24 +20,6 @@ from numpy.typing import NDArray
 from dissensus.data.dataset import missing_extra
 from dissensus.files import check_regular, check_size, open_regular
 
-__all__ = [
-    "IMAGE_SUFFIXES",
-    "MAX_PIXELS",
-    "TABLE_SUFFIXES",
-    "complete_rows",
-    "decode_image",
-    "is_missing",
-    "list_names",
-    "missing_counts",
-    "open_image",
-    "open_parquet",
-    "parse_separated",
-    "read_cifar",
-    "read_columns",
-    "read_idx",
-    "read_mat",
-]
-
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
 

@@ -29,8 +29,6 @@ from dissensus.data.on_disk.order import Numbers
 from dissensus.data.on_disk.shards import examples_data, with_test
 from dissensus.progress import ProgressBar
 
-__all__ = ["ImageFolder", "ImageRows", "divide_folder", "find_images", "load_folder"]
-
 #: Larger sets are not read into memory at once.
 _LARGEST = 4 << 30
 _ENDINGS = sorted(IMAGE_SUFFIXES)

@@ -21,15 +21,6 @@ from dissensus.data.formats import open_image, read_cifar, read_idx, read_mat
 from dissensus.data.images import draw_rows, to_unit
 from dissensus.files import read_npz
 
-__all__ = [
-    "IMAGE_SETS",
-    "ImageSet",
-    "Pixels",
-    "load_digits_images",
-    "load_image_set",
-    "load_test_pixels",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Pixels:

@@ -12,8 +12,6 @@ from torch.nn.functional import interpolate
 
 from dissensus.guards import guarded
 
-__all__ = ["draw_rows", "fit_images", "to_unit"]
-
 
 def to_unit(pixels: NDArray[np.uint8]) -> Tensor:
     """uint8 pixels as float32 in [0, 1]."""

@@ -19,8 +19,6 @@ from dissensus.data.preparation import Preparation
 from dissensus.data.table import Scaler
 from dissensus.files import ArrayHeader, read_npy, read_npz
 
-__all__ = ["InputSpec", "Inputs", "read_arrays", "read_inputs"]
-
 Array = NDArray[Any]
 
 

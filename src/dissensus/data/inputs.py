@@ -27,8 +27,6 @@ from dissensus.data.sets import DATASETS, OOD_SETS, dataset_name, load, load_ood
 from dissensus.files import read_npz
 from dissensus.specs import nearest
 
-__all__ = ["CorruptedImages", "find_inputs", "take_part"]
-
 _SPLITS = ("test", "val", "train")
 
 

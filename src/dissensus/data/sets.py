@@ -31,8 +31,6 @@ from dissensus.data.table_files import read_table_file
 from dissensus.data.table_sets import EMBEDDED_TABLES, UCI_TABLES, embedded_table, uci_table
 from dissensus.specs import check_name, nearest
 
-__all__ = ["DATASETS", "FORMATS", "OOD_SETS", "dataset_name", "load", "load_ood", "load_table"]
-
 #: Every data set by name: ``loader(request, **options)``; tables come whole, in raw units.
 DATASETS: dict[str, Callable[..., Data | Table]] = {
     "digits": load_digits_images,

@@ -20,8 +20,6 @@ from dissensus.data.formats import complete_rows, list_names, missing_counts, re
 from dissensus.data.preparation import MAX_LEVELS, Column, Preparation, sort_levels
 from dissensus.data.table import Floats, Table
 
-__all__ = ["read_table_file"]
-
 #: An integer target with at most this many values is taken for class labels.
 FEW_VALUES = 20
 

@@ -34,8 +34,6 @@ from dissensus.data.formats import complete_rows, parse_separated
 from dissensus.data.preparation import Column, Preparation, sort_levels
 from dissensus.data.table import Table
 
-__all__ = ["EMBEDDED_TABLES", "UCI_TABLES", "UCITable", "embedded_table", "uci_table"]
-
 _UCI = "https://archive.ics.uci.edu/static/public"
 _RESTORED = (
     "no unmodified copy was at hand to compute one from: rows, columns and names are checked"

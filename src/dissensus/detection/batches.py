@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-__all__ = ["batches", "device_of", "eval_mode"]
-
 
 def batches(data: Tensor | Iterable[Any]) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Inputs and labels of a tensor, an ``(x, y)`` tuple, a DataLoader or iterable of batches."""

@@ -11,8 +11,6 @@ from scipy.special import ndtri, stdtrit
 
 from dissensus.detection.measures import Estimate
 
-__all__ = ["MARKED", "among_best"]
-
 Floats = NDArray[np.float64]
 
 #: The rule in words, for wherever marks are shown.

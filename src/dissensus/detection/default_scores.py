@@ -23,8 +23,6 @@ from typing import Any
 
 from dissensus.guards import guarded
 
-__all__ = ["default_score"]
-
 #: Objectives whose members, on unknown inputs, are less diverse than independent ones.
 _AGREEING = ("ldr", "divdis")
 

@@ -35,8 +35,6 @@ from dissensus.outputs import check_finite, check_outputs, to_logits
 from dissensus.scores import at_temperature
 from dissensus.scores.functions import check_scale
 
-__all__ = ["Detector"]
-
 _SCORES_OF_DISAGREEMENT = ("mutual_information", "pds", "pds_sum", "unique", "disagreement")
 _QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from dissensus.files import read_json, write_text
 
-__all__ = ["file_checksum", "read_record", "write_detector"]
-
 _FORMAT = "dissensus.detector/1"
 _FIELDS: dict[str, Any] = {
     "score": str | None,

@@ -18,15 +18,6 @@ from torch import Tensor
 from dissensus.files import parse_json, read_safetensors, write_safetensors
 from dissensus.outputs import check_finite
 
-__all__ = [
-    "Mahalanobis",
-    "NearestNeighbours",
-    "check_features",
-    "pieces",
-    "read_distance",
-    "write_distance",
-]
-
 _FORMAT = "dissensus.distance/1"
 
 #: Numbers in one piece of a computation over many rows; a few such arrays are alive at a time.

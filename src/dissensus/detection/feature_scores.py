@@ -27,21 +27,6 @@ from dissensus.guards import guarded
 from dissensus.scores import SCORES, NamedScore, parse
 from dissensus.specs import check_name, check_numbers, number, parse_spec, spec_of, split_spec
 
-__all__ = [
-    "DISTANCES",
-    "FITTED_SCORES",
-    "Combined",
-    "Distance",
-    "FeatureScore",
-    "Scales",
-    "TrainingFeatures",
-    "combine_tails",
-    "is_fitted",
-    "load_distance",
-    "parse_score",
-    "score_spec",
-]
-
 #: The scales of a score and of a distance that are combined.
 Scales = tuple[TailScale, TailScale]
 

@@ -12,8 +12,6 @@ from torch import Tensor
 from dissensus.detection.distances import check_features, pieces
 from dissensus.outputs import check_finite
 
-__all__ = ["LastLayer"]
-
 
 @dataclass(frozen=True, eq=False)
 class LastLayer:

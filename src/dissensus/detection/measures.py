@@ -14,16 +14,6 @@ from torch import Tensor
 from dissensus.guards import formula, guarded
 from dissensus.tabular import Tabular
 
-__all__ = [
-    "Detection",
-    "Estimate",
-    "RocCurve",
-    "evaluate",
-    "proportion",
-    "roc_curve",
-    "threshold_at",
-]
-
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 

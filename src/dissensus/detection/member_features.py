@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from dissensus.detection.last_layer import LastLayer
 from dissensus.specs import nearest
 
-__all__ = ["PENULTIMATE", "MemberFeatures", "has_last_layer"]
-
 #: The features that go into a member's last linear layer.
 PENULTIMATE = "penultimate"
 

@@ -13,8 +13,6 @@ from torch import Tensor
 from dissensus.detection.distances import read_distance, write_distance
 from dissensus.detection.last_layer import LastLayer
 
-__all__ = ["ReAct"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReAct:

@@ -18,21 +18,6 @@ from torch import Tensor
 from dissensus.detection.measures import Detection, Estimate, evaluate, roc_curve, threshold_at
 from dissensus.tabular import Tabular
 
-__all__ = [
-    "ALL_SCORES",
-    "DEFAULT_SCORES",
-    "MEASURES",
-    "Divergent",
-    "Example",
-    "Study",
-    "compare",
-    "curve_rows",
-    "detection_rows",
-    "extreme_rows",
-    "group_means",
-    "histogram_rows",
-]
-
 #: Measures of detection, and whether more is better.
 MEASURES = {"auroc": True, "aupr_in": True, "aupr_out": True, "fpr95": False}
 

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from dissensus.outputs import check_finite
 
-__all__ = ["TailScale"]
-
 #: Where the exponential tail begins: the share of known inputs below.
 _BODY = 0.9
 

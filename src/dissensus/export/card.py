@@ -18,8 +18,6 @@ from dissensus.export.results import RunResults
 from dissensus.models import MODELS
 from dissensus.runs.data_summary import DataSummary
 
-__all__ = ["model_card"]
-
 Config = Mapping[str, Any]
 
 #: Metrics that the front matter names.

@@ -8,8 +8,6 @@ from typing import Any
 from dissensus.detection import Estimate
 from dissensus.export.markdown import code, prose, table_row
 
-__all__ = ["adversarial_inputs", "diagnosis", "results", "unknown_inputs"]
-
 #: Rows of the table of results: key, name, and the format of the number.
 _RESULTS = {
     "accuracy": ("accuracy", "{:.2%}"),

@@ -20,8 +20,6 @@ from dissensus.export.onnx_graph import onnx_model, onnx_runner
 from dissensus.files import replace_atomically, write_bytes
 from dissensus.runs.data_summary import DataSummary
 
-__all__ = ["to_onnx", "to_pt2"]
-
 #: The name of the metadata among the extra files of a pt2.
 EXTRA = "dissensus.json"
 

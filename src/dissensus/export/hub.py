@@ -23,8 +23,6 @@ from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import read_config
 from dissensus.runs.load import load, make_ensemble, member_factory, put_weights
 
-__all__ = ["save_folder", "save_run"]
-
 Model = MemberFactory | Sequence[MemberFactory] | None
 
 

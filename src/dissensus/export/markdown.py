@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from dissensus.console import printable
 
-__all__ = ["code", "prose", "table_row"]
-
 #: What Markdown or HTML would take for markup; an underscore inside of a word is none.
 _MARKUP = re.compile(r"[\\`*\[\]~!$|]|(?<!\w)_|_(?!\w)|^(?=[#+-])")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}

@@ -27,18 +27,6 @@ from dissensus.outputs import check_finite, combine
 from dissensus.runs.data_summary import DataSummary
 from dissensus.scores import NamedScore, parse
 
-__all__ = [
-    "ExportModule",
-    "Preprocessing",
-    "backbone_name",
-    "check_detector",
-    "check_weights",
-    "choose_scores",
-    "example_for",
-    "metadata",
-    "versions",
-]
-
 FORMAT = "dissensus.export/1"
 
 

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-__all__ = ["onnx_model", "onnx_runner"]
-
 
 def onnx_model(
     program: ExportedProgram, outputs: Sequence[str], metadata: Mapping[str, Any]

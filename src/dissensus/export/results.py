@@ -17,8 +17,6 @@ from dissensus.outputs import Predictions, combine
 from dissensus.records import read_record
 from dissensus.runs import DataSummary, describe
 
-__all__ = ["RunResults", "read_results"]
-
 _ACCURACY = {"accuracy": float, "low": float, "high": float}
 _OOD: dict[str, Any] = {
     "detection": [{"method": str, "set": str, "score": str, "auroc": float, "fpr95": float}],

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from dissensus.detection import Detector
     from dissensus.ensemble import Ensemble
 
-__all__ = ["Export", "ExportedRun", "export_run"]
-
 _SUFFIXES = {".onnx": "onnx", ".pt2": "pt2"}
 
 

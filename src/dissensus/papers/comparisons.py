@@ -25,33 +25,6 @@ from dissensus.papers.statistics import (
 )
 from dissensus.plots import Series, estimates
 
-__all__ = [
-    "DATA_TITLES",
-    "AboveZero",
-    "Cases",
-    "Groups",
-    "Larger",
-    "LargerInAll",
-    "Pairs",
-    "Quantity",
-    "Runs",
-    "Values",
-    "all_of",
-    "at",
-    "cell_values",
-    "compare_values",
-    "curve_series",
-    "data_title",
-    "decide",
-    "filter_records",
-    "group_by_data",
-    "group_records",
-    "interval_text",
-    "pair_values",
-    "quantity_table",
-    "smallest_of",
-]
-
 Key = TypeVar("Key")
 Labels = TypeVar("Labels", bound=tuple[str, ...])
 #: A quantity by seed, or by data set and seed.

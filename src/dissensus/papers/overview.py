@@ -13,8 +13,6 @@ from dissensus.files import write_text
 from dissensus.papers.base import PAPERS
 from dissensus.papers.page import RULE, Outcome, count_verdicts, markdown_table
 
-__all__ = ["FIGURES", "OPEN", "QUESTIONS", "overview_text", "write_overview"]
-
 #: The claims that matter: a question in our words, the experiment, and how the claim begins.
 QUESTIONS: Mapping[str, Sequence[tuple[str, str, str]]] = {
     "collusion": (

@@ -19,17 +19,6 @@ from dissensus.papers.comparisons import data_title
 from dissensus.papers.studies import StudyRecord, read_study, study_path
 from dissensus.plots import save
 
-__all__ = [
-    "RULE",
-    "Outcome",
-    "count_verdicts",
-    "outcomes",
-    "page_text",
-    "write_figures",
-    "write_page",
-]
-
-
 #: How verdicts are reached, for the top of each page.
 RULE = (
     "Brackets are 95 % intervals over runs. A claim that one thing is larger than another",

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from dissensus.plots.plot import Image, Panel, Plot, Series
 from dissensus.robustness import Robustness
 
-__all__ = ["accuracy_plot", "examples_plot"]
-
 #: The most lines of a panel.
 _LINES = 6
 

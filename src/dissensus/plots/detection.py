@@ -12,15 +12,6 @@ from numpy.typing import NDArray
 from dissensus.detection import Divergent, Example, Study, histogram_edges, roc_curve, thinned
 from dissensus.plots.plot import AnyPanel, Image, Panel, Plot, Rule, Series, Text, histogram
 
-__all__ = [
-    "examples_plot",
-    "histogram_plot",
-    "roc_line",
-    "roc_panel",
-    "roc_plot",
-    "score_panel",
-]
-
 #: The most curves of a panel, which can still be distinguished, and points of a curve.
 _CURVES, _POINTS = 8, 200
 

@@ -33,21 +33,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "AnyPanel",
-    "Estimated",
-    "Image",
-    "Matrix",
-    "Panel",
-    "Plot",
-    "Rule",
-    "Series",
-    "Text",
-    "Values",
-    "estimates",
-    "histogram",
-]
-
 Values = Sequence[float] | NDArray[Any]
 
 

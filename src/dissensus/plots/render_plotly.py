@@ -13,8 +13,6 @@ from typing import Any
 
 from dissensus.plots.plot import Image, Matrix, Panel, Plot, Series
 
-__all__ = ["plot_json", "safe_text"]
-
 _DIGITS = 5
 
 #: Markers by style, so that lines differ in more than their colour.

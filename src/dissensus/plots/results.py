@@ -22,8 +22,6 @@ from dissensus.training import History
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["PLOTS", "plot_result"]
-
 _TERMS = {"ensemble_error": "ERR", "member_error": "mean ERR", "diversity": "DIV"}
 
 

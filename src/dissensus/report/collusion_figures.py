@@ -28,8 +28,6 @@ from dissensus.report.figure import (
 )
 from dissensus.report.sweep_files import judged_space, runs_as_sweep
 
-__all__ = ["beta_sweep", "codependence", "debiased_share"]
-
 #: Panels of a sweep: the numbers in them, the label of their axis, and whether they are shares.
 _PANELS: tuple[tuple[tuple[str, ...], str, bool], ...] = (
     (("err", "member_err"), "error", False),

@@ -13,22 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "AttackImages",
-    "Contents",
-    "Detection",
-    "Floats",
-    "HeldOut",
-    "Images",
-    "Method",
-    "Number",
-    "Record",
-    "Reference",
-    "Sweep",
-    "SweepLine",
-    "SweepPoint",
-]
-
 Floats = NDArray[np.float64]
 Images = NDArray[np.uint8]
 

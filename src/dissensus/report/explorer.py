@@ -25,8 +25,6 @@ from dissensus.report.figure import Cell, percent, short
 from dissensus.report.html import Elements, Html, element, missing, save_buttons
 from dissensus.report.sweep_files import runs_as_sweep
 
-__all__ = ["Explorer", "Stop", "explorer_section", "explorers"]
-
 _CLASSES = 10  # the reader can choose among this many outputs at most
 
 _READOUT = {

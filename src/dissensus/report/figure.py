@@ -11,18 +11,6 @@ from dissensus.detection import Estimate, among_best
 from dissensus.plots import Plot
 from dissensus.report.contents import Number, Reference
 
-__all__ = [
-    "Cell",
-    "Figure",
-    "View",
-    "compare",
-    "format_number",
-    "join_names",
-    "mark_best",
-    "percent",
-    "short",
-]
-
 #: A cell of a table: text, or a number that can be traced, with its format.
 Cell = str | tuple[Number, str]
 

@@ -16,8 +16,6 @@ from dissensus.report.safety_figures import (
     score_histograms,
 )
 
-__all__ = ["FIGURES", "FigureKind"]
-
 _OOD = "`dissensus ood RUN --ood corrupt:5`, or --ood with data of your own"
 _ATTACK = "`dissensus attack RUN --standard --eps 0.1`"
 _DIAGNOSE = "`dissensus diagnose RUN`"

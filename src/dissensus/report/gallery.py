@@ -17,15 +17,6 @@ from dissensus.report.figure import short
 from dissensus.report.figures import FIGURES
 from dissensus.report.html import Elements, Html, element, join_html, missing, scroll_box
 
-__all__ = [
-    "attack_gallery",
-    "data_uri",
-    "divergent_gallery",
-    "png",
-    "shrink",
-    "strangers_gallery",
-]
-
 
 def divergent_gallery(contents: Contents, make: Elements) -> Html:
     """The most and least divergent inputs of each method, unfolded for the first (ldr, Fig. 3)."""

@@ -18,19 +18,6 @@ from urllib.parse import quote
 from dissensus.report.contents import Number, Reference
 from dissensus.report.figure import Cell, Figure, format_number
 
-__all__ = [
-    "Elements",
-    "Html",
-    "best_mark",
-    "element",
-    "join_html",
-    "method_color",
-    "missing",
-    "save_buttons",
-    "script_json",
-    "scroll_box",
-]
-
 
 class Html(str):
     """Text that is HTML."""

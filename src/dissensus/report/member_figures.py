@@ -11,8 +11,6 @@ from dissensus.plots import Matrix, Panel, Plot, Series, histogram
 from dissensus.report.contents import Contents, Floats, Method, Reference
 from dissensus.report.figure import Cell, Figure, View, compare, percent, short
 
-__all__ = ["ensemble_diversity", "pairs_of_members", "training"]
-
 _TERMS = {"ensemble_error": "ERR", "member_error": "mean ERR", "diversity": "DIV"}
 _EPOCHS = 200  # points of a line at most
 _BINS = 40

@@ -21,8 +21,6 @@ from dissensus.report.html import (
 )
 from dissensus.report.safety_figures import norm_name
 
-__all__ = ["Column", "Entry", "columns", "findings", "overview_section"]
-
 #: Columns from the run's own record: name, heading, meaning, which end is better, and format.
 _METRICS = (
     ("accuracy", "accuracy", "Share of test inputs predicted correctly.", "high", "percent"),

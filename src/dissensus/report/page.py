@@ -28,8 +28,6 @@ from dissensus.report.html import (
 )
 from dissensus.report.overview import overview_section
 
-__all__ = ["page_text", "plotly_script"]
-
 
 def plotly_script() -> str:
     """Plotly's own script, from the installed package."""

@@ -19,8 +19,6 @@ from dissensus.report.run_files import (
 )
 from dissensus.report.sweep_files import read_experiment_sweeps, read_sweep
 
-__all__ = ["read"]
-
 #: How deep below a folder runs, sweeps and records are looked for.
 _DEPTH = 4
 

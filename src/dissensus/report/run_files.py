@@ -32,8 +32,6 @@ from dissensus.report.contents import (
 from dissensus.runs import DataSummary, Run, describe
 from dissensus.scores import ensemble_diversity
 
-__all__ = ["ATTACK", "HELD_OUT_ROWS", "OOD", "Log", "read_attacks", "read_detection", "read_method"]
-
 OOD, ATTACK = "dissensus.ood/1", "dissensus.robustness/1"
 
 #: How many test rows figures of single predictions show.

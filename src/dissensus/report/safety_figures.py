@@ -11,9 +11,6 @@ from dissensus.plots.detection import roc_line, roc_panel, score_panel
 from dissensus.report.contents import Contents, Method, Number, Record
 from dissensus.report.figure import Cell, Figure, View, compare, mark_best, percent, short
 
-__all__ = ["accuracy_epsilon", "accuracy_steps", "norm_name", "roc", "score_histograms"]
-
-
 # ---- unknown inputs -----------------------------------------------------------------------------
 
 

@@ -26,8 +26,6 @@ from dissensus.report.contents import (
 from dissensus.report.run_files import HELD_OUT_ROWS, Log
 from dissensus.runs import DataSummary
 
-__all__ = ["judged_space", "read_experiment_sweeps", "read_sweep", "runs_as_sweep"]
-
 #: Numbers of a point, and their keys in a row of ``summary.json``.
 _KEYS = {
     "err": "test.ensemble_error",

@@ -14,8 +14,6 @@ from dissensus.robustness.losses import Goal, margin, rival
 from dissensus.scores import SCORES
 from dissensus.specs import check_choice, number
 
-__all__ = ["Disguised", "Reweighted", "member_weights"]
-
 #: Scores that have no gradient, as they only look at predicted classes.
 COUNTS = ("unique", "disagreement")
 

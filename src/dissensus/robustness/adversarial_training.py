@@ -16,9 +16,6 @@ from dissensus.robustness.losses import Goal
 from dissensus.robustness.outcome import check_inputs
 from dissensus.specs import join_spec, split_spec
 
-__all__ = ["PAPER_EPS", "AdversarialBatches", "adversary"]
-
-
 #: The default limits of ε: adp, Section 4.3.
 PAPER_EPS = (0.01, 0.05)
 

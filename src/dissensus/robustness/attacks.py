@@ -21,19 +21,6 @@ from dissensus.robustness.gradient import BIM, FGSM, MIM, PGD
 from dissensus.robustness.square import Noise, Square
 from dissensus.specs import check_choice, parse_spec
 
-__all__ = [
-    "ATTACKS",
-    "PAPER",
-    "PROTOCOLS",
-    "Protocol",
-    "choose_protocol",
-    "joined",
-    "paper",
-    "parse",
-    "spec",
-    "standard",
-]
-
 #: Every attack by the name that ``parse`` and the command line know it by.
 ATTACKS: dict[str, type[Attack]] = {
     "fgsm": FGSM,

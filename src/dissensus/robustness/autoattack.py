@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from dissensus.robustness.base import Attack, Case, Journal, Victim
 from dissensus.specs import number
 
-__all__ = ["AutoAttack", "installed"]
-
 
 def installed() -> bool:
     """Whether the package is there."""

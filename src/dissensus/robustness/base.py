@@ -25,22 +25,6 @@ from dissensus.outputs import combined_log_probs
 from dissensus.robustness.losses import Goal
 from dissensus.specs import check_choice, check_numbers, spec_of
 
-__all__ = [
-    "NORMS",
-    "Attack",
-    "Batch",
-    "Case",
-    "Journal",
-    "Victim",
-    "all_steps",
-    "ball",
-    "distances",
-    "frozen",
-    "normal",
-    "uniform",
-    "with_restarts",
-]
-
 #: Norms that a budget ε can be in.
 NORMS = ("linf", "l2")
 

@@ -21,8 +21,6 @@ from dissensus.robustness.gradient import FGSM, PGD, GradientAttack
 from dissensus.robustness.outcome import Outcome, run
 from dissensus.robustness.square import Noise, Square
 
-__all__ = ["CHECKED", "Flag", "Row", "large_eps", "order_flags", "probe_flags", "strongest"]
-
 #: How many examples the checks that need runs of their own look at.
 CHECKED = 128
 

@@ -19,8 +19,6 @@ from dissensus.robustness.outcome import Outcome, member_logits, run
 from dissensus.scores import score_all
 from dissensus.tabular import Tabular
 
-__all__ = ["AdversarialDetection", "detect"]
-
 
 @dataclass(frozen=True, repr=False)
 class AdversarialDetection(Tabular):

@@ -14,8 +14,6 @@ from dissensus.robustness.gradient import loss_and_gradient
 from dissensus.robustness.losses import Goal, ce, margin
 from dissensus.specs import check_choice, number
 
-__all__ = ["EAD", "JSMA", "CarliniWagner", "NearestAttack"]
-
 RULES = ("en", "l1", "l2")
 VARIANTS = ("fixed", "original")
 DIRECTIONS = ("down", "up", "both")

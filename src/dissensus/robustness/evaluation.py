@@ -24,8 +24,6 @@ from dissensus.robustness.outcome import run
 from dissensus.robustness.transfer import attack_by_transfer
 from dissensus.tabular import Tabular
 
-__all__ = ["Curve", "Robustness", "Worst", "curve_over_eps", "evaluate"]
-
 
 @dataclass(frozen=True, repr=False)
 class Curve(Tabular):

@@ -15,20 +15,6 @@ from dissensus.robustness.base import Attack, Batch, Case, Journal, Victim, ball
 from dissensus.robustness.losses import LOSSES, Goal
 from dissensus.specs import check_choice, number
 
-__all__ = [
-    "BIM",
-    "FGSM",
-    "MIM",
-    "PGD",
-    "SCHEDULES",
-    "GradientAttack",
-    "LossAttack",
-    "Plan",
-    "loss_and_gradient",
-    "project",
-    "unit_step",
-]
-
 #: Whose loss an attack climbs: the combination's, or the sum of the members' own losses.
 OF = ("ensemble", "members")
 

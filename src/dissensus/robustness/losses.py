@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["LOSSES", "Goal", "ce", "dlr", "margin", "rival"]
-
 
 @dataclass(frozen=True)
 class Goal:

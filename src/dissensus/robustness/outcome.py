@@ -19,16 +19,6 @@ from dissensus.robustness.base import Attack, Case, Journal, Victim, distances, 
 from dissensus.robustness.losses import Goal
 from dissensus.tabular import Tabular
 
-__all__ = [
-    "AttackError",
-    "Outcome",
-    "attack",
-    "check_inputs",
-    "draw_targets",
-    "member_logits",
-    "run",
-]
-
 
 @dataclass(frozen=True, repr=False)
 class Outcome(Tabular):

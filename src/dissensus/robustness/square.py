@@ -22,8 +22,6 @@ from dissensus.robustness.gradient import project, unit_step
 from dissensus.robustness.losses import LOSSES
 from dissensus.specs import check_choice, number
 
-__all__ = ["Noise", "Square"]
-
 #: The share of entries in a square falls by half after these many of 10,000 queries.
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 

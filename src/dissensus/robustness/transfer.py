@@ -19,8 +19,6 @@ from dissensus.robustness.base import Attack, Victim, all_steps
 from dissensus.robustness.losses import Goal
 from dissensus.robustness.outcome import Outcome, draw_targets, member_logits, run
 
-__all__ = ["attack_by_transfer", "transfer", "transfer_between"]
-
 
 def transfer(
     ens: Ensemble,

@@ -22,16 +22,6 @@ from dissensus.ensemble import Ensemble
 from dissensus.ensemble.soups import greedy_soup, soup
 from dissensus.outputs import check_labels, combine
 
-__all__ = [
-    "Accuracies",
-    "Candidates",
-    "GroupAccuracy",
-    "accuracies",
-    "group_accuracies",
-    "mean_estimate",
-    "summarize",
-]
-
 #: The row that is chosen with the answers in hand.
 ORACLE = "oracle"
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from dissensus.ensemble import Ensemble
     from dissensus.robustness import Protocol, Robustness
 
-__all__ = ["Attack", "RunRobustness", "attack"]
-
 #: The ε of the standard attacks where none is given, by the paper's data set that is most alike.
 _EPS = {"mnist": 0.1, "cifar10": 8 / 255, "cifar100": 8 / 255}
 

@@ -20,19 +20,6 @@ if TYPE_CHECKING:
     from dissensus.objectives import Objective
     from dissensus.robustness import AdversarialBatches
 
-__all__ = [
-    "absolute_model",
-    "absolute_path",
-    "augmentation",
-    "batch_augmentation",
-    "check_augmentation",
-    "complete_config",
-    "data_of",
-    "disagreement_inputs",
-    "load_data",
-    "table_layout",
-]
-
 
 def complete_config(
     sections: Sections, task: str, *, trust: bool = False

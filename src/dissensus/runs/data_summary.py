@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from dissensus.data import Data
 
-__all__ = ["SUMMARY", "DataSummary", "check_same_data"]
-
 SUMMARY = "data.json"
 
 _SCHEMA = {

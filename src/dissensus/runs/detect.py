@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from dissensus.runs.accuracy import Accuracies
     from dissensus.runs.scoring import Setup
 
-__all__ = ["Detect", "Detections", "MethodDetection", "detect"]
-
 
 @dataclass(frozen=True)
 class Detect:

@@ -14,8 +14,6 @@ from rich.text import Text
 
 from dissensus.detection import Estimate, among_best
 
-__all__ = ["leading_table", "record_tables"]
-
 Record = Mapping[str, Any]
 T = TypeVar("T")
 

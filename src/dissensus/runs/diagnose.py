@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from dissensus.diagnostics import Diagnosis
     from dissensus.outputs import Predictions
 
-__all__ = ["Diagnose", "RunDiagnosis", "diagnose"]
-
 
 @dataclass(frozen=True)
 class Diagnose(PredictionOptions):

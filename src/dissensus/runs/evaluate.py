@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from dissensus.decomposition import Decomposition
     from dissensus.outputs import Predictions
 
-__all__ = ["Evaluate", "Evaluation", "compute_metrics", "evaluate", "metrics_table"]
-
 
 @dataclass(frozen=True)
 class Evaluate(PredictionOptions):

@@ -30,16 +30,6 @@ from dissensus.records import (
 )
 from dissensus.runs.settings import check_settings
 
-__all__ = [
-    "Run",
-    "describe",
-    "find_runs",
-    "is_hub_folder",
-    "read_config",
-    "read_hub_config",
-    "remove_run",
-]
-
 #: The files that train, diagnose, ood and attack write into a run.
 _RUN_FILES = (
     *(METRICS, RECORD, CHECKPOINT, PREVIOUS, STATE, "data.json", "diagnosis.json", TRACKING),

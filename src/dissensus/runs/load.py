@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dissensus.ensemble import Ensemble
     from dissensus.models import MemberFactory
 
-__all__ = ["device_named", "load", "make_ensemble", "member_factory", "put_weights"]
-
 Config = Mapping[str, Mapping[str, Any]]
 _MODEL = {"name": str, "input_shape": [int], "outputs": int, "options": dict | None}
 _ENSEMBLE = {"members": int, "combine": str, "execution": str, "seed": int | None}

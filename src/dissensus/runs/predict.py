@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     Arrays = dict[str, "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"]
 
-__all__ = ["Predict", "PredictedInputs", "predict"]
-
 
 @dataclass(frozen=True)
 class Predict:

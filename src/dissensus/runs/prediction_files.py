@@ -13,15 +13,6 @@ from dissensus.verbs import option
 if TYPE_CHECKING:
     from dissensus.outputs import Predictions
 
-__all__ = [
-    "PANEL",
-    "PredictionOptions",
-    "array_keys",
-    "keys_option",
-    "probs_option",
-    "read_predictions",
-]
-
 PANEL = "Files of predictions"
 
 

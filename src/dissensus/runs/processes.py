@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from dissensus.runs.train import Train
     from dissensus.training.distributed import Communicator, Distributed
 
-__all__ = ["Processes", "distributed_settings"]
-
 T = TypeVar("T")
 
 

@@ -40,8 +40,6 @@ from dissensus.scores import SCORES, parse, score_all
 from dissensus.specs import spec_of
 from dissensus.training import predict
 
-__all__ = ["TUNED", "Scan", "Scorer"]
-
 #: The start of the name of a score that is given the outputs of tuned members.
 TUNED = "tuned/"
 

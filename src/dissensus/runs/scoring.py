@@ -41,8 +41,6 @@ from dissensus.training.tuning import tune
 if TYPE_CHECKING:
     from dissensus.runs.detect import Detect
 
-__all__ = ["Setup", "set_up"]
-
 #: How many training images and strangers are kept to be shown.
 _SHOWN = 8
 

@@ -17,16 +17,6 @@ from dissensus.files import read_toml
 from dissensus.specs import nearest, read_number
 from dissensus.verbs import option
 
-__all__ = [
-    "OPTION_SECTIONS",
-    "Sections",
-    "Settings",
-    "check_settings",
-    "is_local",
-    "resolve",
-    "setting_fields",
-]
-
 Sections = dict[str, dict[str, Any]]
 
 #: Sections whose keys belong to a data set or a model, which check them.

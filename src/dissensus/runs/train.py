@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from dissensus.ensemble import Ensemble
     from dissensus.training import History
 
-__all__ = ["Train", "TrainedRun", "resume_command", "train", "use_threads"]
-
 Callback = Callable[[dict[str, Any], "Ensemble"], bool | None]
 
 #: The most threads that torch may be asked to use.

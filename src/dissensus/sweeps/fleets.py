@@ -16,8 +16,6 @@ from dissensus.sweeps.engines import Cell, CellFolder, Crew
 from dissensus.sweeps.engines.cell_folder import as_companion
 from dissensus.sweeps.trainer import CellTrainer, nbytes
 
-__all__ = ["FLEETS", "make_batches"]
-
 FLEETS = "fleets.json"
 
 #: Bytes that the ensembles and data of all batches under way on one machine may take.

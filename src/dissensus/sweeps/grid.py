@@ -10,17 +10,6 @@ from typing import Any
 
 from dissensus.specs import parse_values
 
-__all__ = [
-    "Grid",
-    "Point",
-    "file_name",
-    "format_value",
-    "label",
-    "parse_axis",
-    "parse_grid",
-    "points",
-]
-
 #: A number, text, a truth value, or a list of numbers (layer widths, one learning rate per member).
 Value = Any
 Grid = dict[str, list[Value]]

@@ -26,8 +26,6 @@ from dissensus.sweeps.grid import Grid, Point, file_name, format_value, label, p
 from dissensus.sweeps.search import check_counts
 from dissensus.training.optim import Optimizer
 
-__all__ = ["CELLS", "SEARCH", "SUMMARY", "Plan", "cell_label", "known_keys", "with_point"]
-
 _SWEEP, SUMMARY, CELLS, SEARCH = "sweep.toml", "summary.json", "cells", "search"
 
 #: The most cells of a sweep: points of the grid times repeats.

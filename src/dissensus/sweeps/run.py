@@ -19,8 +19,6 @@ from dissensus.sweeps.search import search_repeats
 from dissensus.sweeps.summary import Summary, summarize
 from dissensus.sweeps.trainer import CellTrainer
 
-__all__ = ["SweepProgress", "Watcher", "load", "run_sweep"]
-
 OnRecord = Callable[[Record], object]
 
 

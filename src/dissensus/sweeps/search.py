@@ -26,16 +26,6 @@ if TYPE_CHECKING:
 
     Train = Callable[[Sequence[Cell], Sequence[Cell], CellFolder, Callable[[Record], object]], None]
 
-__all__ = [
-    "SharedStudy",
-    "Trial",
-    "best_trial",
-    "check_counts",
-    "propose",
-    "search",
-    "search_repeats",
-]
-
 #: Values to choose from, in order where they are numbers.
 Space = Mapping[str, Sequence[Any]]
 

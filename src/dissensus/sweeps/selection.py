@@ -30,8 +30,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Selection", "overall_verdict", "select_among_records", "select_setting"]
-
 _SEVERITY = ("healthy", "suspicious", "colluding")
 
 

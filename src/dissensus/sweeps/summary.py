@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from dissensus.plots import Series
 
-__all__ = ["Row", "Spread", "Summary", "summarize"]
-
 #: Metrics of each split, and signs of collusion, that a row has.
 METRICS = ("ensemble_error", "member_error", "diversity", "accuracy")
 SIGNS = ("div_to_err", "debiased_share")

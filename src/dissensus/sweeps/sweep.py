@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dissensus.sweeps.run import Watcher
     from dissensus.sweeps.summary import Summary
 
-__all__ = ["Sweep", "resume_command", "sweep"]
-
 
 @dataclass(frozen=True)
 class Sweep(EngineOptions, Settings):

@@ -34,8 +34,6 @@ from dissensus.sweeps.summary import METRICS
 from dissensus.training import History, NonFiniteLoss, Recipe, Training, fit, fit_fleet, predict
 from dissensus.training.fit_fleet import kind
 
-__all__ = ["CellTrainer", "CellTraining", "held_out", "nbytes"]
-
 OnRecord = Callable[[Record], object]
 
 #: Settings in ``[data]`` that the data themselves do not depend on.

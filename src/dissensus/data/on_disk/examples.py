@@ -17,8 +17,6 @@ from dissensus.data.formats import MAX_PIXELS
 from dissensus.data.images import to_unit
 from dissensus.data.on_disk.order import Blocks, Numbers, Order, Part, Scattered, Windowed
 
-__all__ = ["Batch", "Examples", "Reading", "Source", "Targets", "as_float", "read_each"]
-
 #: The most processes that read.
 MAX_WORKERS = 256
 

@@ -13,17 +13,6 @@ from dissensus.data.dataset import check_classes
 from dissensus.data.formats import IMAGE_SUFFIXES, MAX_PIXELS, decode_image
 from dissensus.files import parse_json, read_npy
 
-__all__ = [
-    "LabelScan",
-    "Labels",
-    "Target",
-    "class_names",
-    "decode_input",
-    "decode_target",
-    "finite",
-    "kind_of",
-]
-
 #: A label by number or by name, or the targets of a regression.
 Target = int | str | NDArray[np.float32]
 

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from dissensus.data.dataset import cache_folder
 from dissensus.files import open_regular, read_json, write_text
 
-__all__ = ["Index", "OpenFiles", "TableFile", "indexed"]
-
 _FILE, _FORMAT = "index.json", "dissensus.index/1"
 
 #: Writes tables into a folder and returns the facts and the files and folders to watch.

@@ -23,17 +23,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Blocks",
-    "Numbers",
-    "Order",
-    "Part",
-    "Permutation",
-    "Scattered",
-    "Windowed",
-    "whole",
-]
-
 Numbers = NDArray[np.int64]
 _Words = NDArray[np.uint64]
 

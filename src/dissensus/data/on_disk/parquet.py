@@ -25,8 +25,6 @@ from dissensus.data.on_disk.order import Numbers
 from dissensus.files import check_size
 from dissensus.progress import ProgressBar
 
-__all__ = ["ParquetSource", "index_parquet"]
-
 _LABELS = ("label", "labels", "target", "targets", "class", "cls", "y")
 _NUMBER_BYTES = 16  # of a number while a row group is read: as stored, and in an array
 _IMAGES = ("image", "img", "jpg", "png", "picture")

@@ -22,16 +22,6 @@ from dissensus.data.on_disk.order import Part, whole
 from dissensus.data.on_disk.parquet import ParquetSource, index_parquet
 from dissensus.data.on_disk.tar import TarSource, index_tar
 
-__all__ = [
-    "examples_data",
-    "expand",
-    "find_parts",
-    "is_shards",
-    "load_shards",
-    "open_shards",
-    "with_test",
-]
-
 
 def load_shards(
     path: str | Path,

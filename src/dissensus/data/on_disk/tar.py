@@ -25,8 +25,6 @@ from dissensus.data.on_disk.order import Numbers
 from dissensus.files import check_regular
 from dissensus.progress import ProgressBar
 
-__all__ = ["TarSource", "index_tar", "samples"]
-
 # As webdataset divides a name: the folder and all before the first dot, then the field.
 _NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 _META = re.compile(r"__[^/]*__($|/)")

@@ -26,20 +26,6 @@ from dissensus.papers.ldr.measurements import (
 )
 from dissensus.papers.ldr.methods import train_ensemble
 
-__all__ = [
-    "CONTENDERS",
-    "CPU",
-    "FASHION",
-    "PAPER",
-    "SETTING",
-    "SMOKE",
-    "STUDY",
-    "Contender",
-    "contender_title",
-    "run_cell",
-]
-
-
 # ---- settings and runs --------------------------------------------------------------------------
 
 #: Heads on frozen features, as two cores can train them.

@@ -32,8 +32,6 @@ from dissensus.models import make_factory
 from dissensus.papers.base import Cell
 from dissensus.training import fit
 
-__all__ = ["SOURCES", "StudyData", "load_data", "make_proxies", "mixed"]
-
 Split = tuple[Tensor, Tensor]
 Normalize = tuple[tuple[float, ...], tuple[float, ...]]
 

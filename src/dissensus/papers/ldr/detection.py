@@ -19,8 +19,6 @@ from dissensus.papers.ldr.records import (
 )
 from dissensus.plots import Panel, Plot
 
-__all__ = ["DETECTION"]
-
 _METHODS = (
     "single",
     "deep-ensemble",

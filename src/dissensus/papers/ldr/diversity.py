@@ -38,9 +38,6 @@ from dissensus.scores import pds_sum
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CLASSES", "DIVERSITY", "EXAMPLES", "EXAMPLES_STUDY"]
-
-
 # ---- unique predictions (Table 1) ---------------------------------------------------------------
 
 _ROWS = ("deep-ensemble", "diverse-hyperparameters", "divdis", "a2d", "ldr", "ldr-divdis")

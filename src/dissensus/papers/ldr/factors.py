@@ -40,8 +40,6 @@ from dissensus.papers.ldr.records import (
 from dissensus.papers.statistics import judge_within, mean_interval
 from dissensus.plots import Panel, Plot, Rule, Series, estimates
 
-__all__ = ["CONTENDERS", "FACTORS", "SIZE", "STUDY", "WHEN"]
-
 #: What is compared at every factor: the deep ensemble, and LDR with either pair term.
 CONTENDERS: dict[str, dict[str, Any]] = {
     "deep-ensemble": {"method": "deep-ensemble"},

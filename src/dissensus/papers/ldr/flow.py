@@ -17,8 +17,6 @@ from dissensus.losses import mean_cross_entropy
 from dissensus.objectives.disagreement import PAIR_TERMS, a2d_pairs, mean_over_pairs, pair_weights
 from dissensus.objectives.ldr import hardness_weights
 
-__all__ = ["network_flow", "row_flow", "total_variation"]
-
 
 def total_variation(logits: Tensor) -> Tensor:
     """The mean over pairs of members of ``½ Σ_c |p_c^m − p_c^l|``, ``[batch]``, from 0 to 1.

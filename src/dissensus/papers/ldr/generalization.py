@@ -30,9 +30,6 @@ from dissensus.papers.ldr.records import (
 )
 from dissensus.plots import Panel, Plot
 
-__all__ = ["GENERALIZATION", "WORST_GROUP", "WORST_GROUP_STUDY"]
-
-
 # ---- shift (Table 3) ----------------------------------------------------------------------------
 
 _METHODS = ("single", "deep-ensemble", "diverse-hyperparameters", "divdis", "a2d", "ldr")

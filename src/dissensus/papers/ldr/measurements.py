@@ -18,16 +18,6 @@ from dissensus.runs.accuracy import Candidates, accuracies, summarize
 from dissensus.scores import at_temperature, score_all
 from dissensus.training import predict
 
-__all__ = [
-    "DETECTORS",
-    "auroc",
-    "distances",
-    "dropout_passes",
-    "measure",
-    "outputs_of",
-    "soups",
-]
-
 #: The scores that are compared: the paper's (Table 6), and those that users will ask for.
 DETECTORS = (
     "pds",

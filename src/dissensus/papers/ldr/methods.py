@@ -33,8 +33,6 @@ from dissensus.papers.ldr.data import Split, StudyData
 from dissensus.training import Optimizer, Recipe, fit, predict
 from dissensus.training.optim import parse_schedule
 
-__all__ = ["METHODS", "train_ensemble"]
-
 Callback = Callable[[dict[str, Any], Ensemble], bool | None]
 
 

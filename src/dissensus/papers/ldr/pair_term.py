@@ -27,8 +27,6 @@ from dissensus.papers.ldr.weights import (
 )
 from dissensus.plots import Panel, Plot, Rule
 
-__all__ = ["EXPERIMENT"]
-
 _APART, _TOGETHER = (Quantity(key, at("curve", key)) for key in ("apart", "together"))
 
 

@@ -35,8 +35,6 @@ from dissensus.papers.statistics import mean_interval
 from dissensus.plots import Panel, Plot, Series
 from dissensus.scores import disagreement, unique
 
-__all__ = ["EXPERIMENT", "STUDY", "high_loss_disagreement"]
-
 #: H of Theorem 2: this share of the training rows, those with the highest loss.
 HIGH_LOSS = 0.05
 

@@ -33,8 +33,6 @@ from dissensus.papers.ldr.methods import train_ensemble
 from dissensus.papers.ldr.records import accuracy, auroc, score_accuracy, soup, unique, unknown_sets
 from dissensus.plots import Panel, Plot, estimates
 
-__all__ = ["EXPERIMENT", "SETTINGS", "STUDY", "favourite_shares"]
-
 _SHIFT: dict[str, Any] = {
     "label_smoothing": 0.5,
     "batch_size": 32,

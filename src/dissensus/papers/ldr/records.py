@@ -18,34 +18,6 @@ from dissensus.papers.comparisons import (
 )
 from dissensus.papers.ldr.contenders import contender_title
 
-__all__ = [
-    "Entry",
-    "accuracy",
-    "auroc",
-    "auroc_by",
-    "best_on",
-    "choose_runs",
-    "contender_of",
-    "data_in",
-    "data_with",
-    "detection_table",
-    "detects_better",
-    "entry_title",
-    "has_strangers",
-    "mean_auroc",
-    "mean_aurocs",
-    "on_all_parts",
-    "pds_auroc",
-    "quantity_on",
-    "runs_by_seed",
-    "score_accuracy",
-    "soup",
-    "summary_cells",
-    "unique",
-    "unknown_sets",
-    "with_strength",
-]
-
 #: A contender and the score that it detects by.
 Entry = tuple[str, str]
 #: The runs of a data set.

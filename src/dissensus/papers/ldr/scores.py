@@ -24,8 +24,6 @@ from dissensus.papers.ldr.records import (
 )
 from dissensus.plots import Panel, Plot, Series
 
-__all__ = ["BASELINES", "SCORES"]
-
 _HEADER = ["data", "method", "score", "AUROC", "", "", ""]
 
 

@@ -35,8 +35,6 @@ from dissensus.papers.ldr.records import (
 )
 from dissensus.plots import Panel, Plot
 
-__all__ = ["EXPERIMENT"]
-
 
 def _strengths(records: Iterable[Record], data: str) -> list[float]:
     return cell_values(with_strength(records, data, "ldr"), "strength")

@@ -34,8 +34,6 @@ from dissensus.papers.ldr.records import (
 )
 from dissensus.papers.statistics import combine_verdicts, judge_within, paired_difference
 
-__all__ = ["BACKBONE", "DISAGREEMENT_DATA", "LAYERS", "STOCHASTIC_SUM", "TWO_STAGE"]
-
 #: Differences in AUROC or accuracy below this count as none; the paper says "similar", "little".
 SIMILAR = 0.01
 

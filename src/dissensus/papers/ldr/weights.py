@@ -31,20 +31,6 @@ from dissensus.papers.ldr.measurements import outputs_of
 from dissensus.papers.ldr.methods import train_ensemble
 from dissensus.plots import Panel, Plot, Series
 
-__all__ = [
-    "EXPERIMENT",
-    "SETTING",
-    "STUDY",
-    "clashes",
-    "compare",
-    "curves",
-    "epoch_series",
-    "epoch_table",
-    "gradients_differ_by",
-    "trainings",
-]
-
-
 #: What a training is watched on: by name, the settings at each scale and what differs in them.
 CASES: Mapping[str, tuple[Mapping[str, Mapping[str, Any]], Mapping[str, Any]]] = {
     "features": ({"smoke": SMOKE, "cpu": CPU, "paper": PAPER}, {}),

@@ -13,19 +13,6 @@ from typing import Any
 
 from dissensus.records import environment, read_record, threads, write_record
 
-__all__ = [
-    "Cell",
-    "CellFolder",
-    "Record",
-    "as_companion",
-    "changed_settings",
-    "check_cells",
-    "execute",
-    "find_missing",
-    "plain",
-    "wanted",
-]
-
 Cell = dict[str, Any]
 Record = dict[str, Any]
 

@@ -21,8 +21,6 @@ from dissensus.sweeps.engines.queue import Crew
 from dissensus.sweeps.engines.ray_engine import RayEngine
 from dissensus.verbs import option
 
-__all__ = ["ENGINES", "Engine", "EngineOptions", "engine_named", "run_cells"]
-
 
 class Engine(Protocol):
     """Plain settings that say where to run."""

@@ -20,18 +20,6 @@ from dissensus.records import threads
 from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, execute, wanted
 from dissensus.sweeps.engines.queue import Batch, Crew, Queue
 
-__all__ = [
-    "Each",
-    "LocalEngine",
-    "Work",
-    "death_record",
-    "end_with_parent",
-    "environment_set",
-    "termination_as_interrupt",
-    "thread_variables",
-    "use_threads",
-]
-
 _SECONDS_TO_STOP = 10.0
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
 

@@ -27,8 +27,6 @@ from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, plain
 
 fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows has none
 
-__all__ = ["Batch", "Claims", "Crew", "OnRecord", "OnWait", "Queue", "exclusive"]
-
 _FOLDER, _LOCK = ".claims", "lock"
 _SECONDS_BETWEEN_LOOKS = 0.5
 

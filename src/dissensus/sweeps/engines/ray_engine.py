@@ -31,8 +31,6 @@ from dissensus.sweeps.engines.ray_session import (
     worker_environment,
 )
 
-__all__ = ["RayCrew", "RayEngine"]
-
 
 @dataclass(frozen=True)
 class RayEngine:

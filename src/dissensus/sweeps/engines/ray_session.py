@@ -17,16 +17,6 @@ from typing import NamedTuple
 
 from dissensus.sweeps.engines.local import environment_set, thread_variables
 
-__all__ = [
-    "Capacity",
-    "check_address",
-    "find_capacity",
-    "import_ray",
-    "missing_variables",
-    "session",
-    "worker_environment",
-]
-
 _STORE = 100 << 20  # bytes of shared memory; records are small
 _SECONDS_TO_ANSWER = 10.0
 _LONGEST = 40  # characters of a folder: below it Ray makes sockets, whose paths end at 107
