@@ -1,5 +1,7 @@
 """Files: whole or not there, and one reader and writer for each format."""
 
+import json
+import math
 import os
 import stat
 import threading
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from dissensus.files import (
     LOCK,
@@ -130,16 +133,46 @@ def test_tensors_come_back_even_where_they_share_memory(tmp_path: Path) -> None:
     assert all(torch.equal(back[name], tensors[name]) for name in tensors)
 
 
-def test_the_same_tensors_give_the_same_bytes_that_others_can_read(tmp_path: Path) -> None:
+def test_a_file_is_that_of_safetensors_with_metadata_in_order(tmp_path: Path) -> None:
+    names = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8"]
+    shapes: list[tuple[int, ...]] = [(3, 5), (), (0, 4), (7,)]
+    tensors = {
+        f"{number}.{name}": torch.arange(15)[: math.prod(shape)].reshape(shape).to(type_)
+        for name in [*names, "uint8", "bool"]
+        for type_ in [getattr(torch, name)]
+        for number, shape in enumerate(shapes)
+    }
     metadata = {"format": "pt", "ö": "\x1f", **{f"key{n}": str(n) for n in range(9)}}
-    tensors = {"b": torch.ones(2).half(), "a": torch.ones(3)}
-    files = [tmp_path / f"{number}.safetensors" for number in range(3)]
-    for file in files:
-        write_safetensors(file, tensors, metadata)
-    assert len({file.read_bytes() for file in files}) == 1
-    with safe_open(files[0], framework="pt") as file:
-        assert metadata.items() <= file.metadata().items()
-        assert torch.equal(file.get_tensor("b"), tensors["b"])
+    own, theirs = tmp_path / "own.safetensors", tmp_path / "theirs.safetensors"
+    write_safetensors(own, tensors, metadata)
+    with safe_open(own, framework="pt") as file:
+        written = file.metadata()
+    assert metadata.items() <= written.items()
+    save_file(tensors, theirs, written)
+    size = own.stat().st_size - int.from_bytes(own.read_bytes()[:8], "little") - 8
+    headers = [json.loads(file.read_bytes()[8:-size]) for file in (own, theirs)]
+    assert headers[0] == headers[1]
+    assert list(headers[0])[1:] == list(headers[1])[1:]
+    assert list(headers[0]["__metadata__"]) == sorted(written)
+    assert own.read_bytes()[-size:] == theirs.read_bytes()[-size:]
+
+
+def test_a_type_that_files_have_no_name_for_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a cannot hold the tensor 'z' of type complex128"):
+        write_safetensors(tmp_path / "a", {"z": torch.zeros(2, dtype=torch.complex128)})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("bit", [0, 31, 62, 63])
+def test_a_bit_that_changes_in_two_numbers_is_noticed(bit: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    write_safetensors(path, {"a": torch.zeros(100, dtype=torch.int64)})
+    content = bytearray(path.read_bytes())
+    for word in (90, 20):
+        content[bit // 8 - 8 * word] ^= 1 << bit % 8
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"a.safetensors is damaged: its content does not match"):
+        read_safetensors(path)
 
 
 @pytest.mark.parametrize("links", [True, False])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from dissensus.files import replace_atomically
 from dissensus.outputs import Predictions
 
 GOOD = torch.zeros(2, 4, 3)
@@ -159,11 +160,12 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     example().save(path)
     before = path.read_bytes()
 
-    def half_a_file(tensors: object, part: Path, metadata: object) -> None:
-        Path(part).write_bytes(before[:20])
+    def half(part: Path) -> None:
+        part.write_bytes(before[:20])
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("safetensors.torch.save_file", half_a_file)
+    replace = "dissensus.files.tensors.replace_atomically"
+    monkeypatch.setattr(replace, lambda path, write: replace_atomically(path, half))
     with pytest.raises(OSError, match="no space left"):
         example().save(path)
     assert path.read_bytes() == before

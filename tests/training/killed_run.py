@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
+import safetensors.torch  # noqa: F401  (forks need not import it)
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dissensus.ensemble import Ensemble
-from dissensus.files import LOCK
+from dissensus.files import LOCK, tensors
 from dissensus.training import fit
 from dissensus.training.run_folder import RunFolder, read_checkpoint
 from tests.training.problems import blobs
@@ -70,22 +70,25 @@ class Mine:
         os.open = self._before(os.open)
         Path.replace = self._before(Path.replace)  # type: ignore[method-assign]
         Path.unlink = self._before(Path.unlink)  # type: ignore[method-assign]
-        whole_text, whole_file = Path.write_text, safetensors.torch.save_file
+        whole_text, whole_file = Path.write_text, tensors.replace_atomically
 
         def write_text(path: Path, text: str, **options: Any) -> int:
             whole_text(path, text[: len(text) // 2], **options)
             self.event()
             return whole_text(path, text, **options)
 
-        def save_file(tensors: dict[str, Tensor], path: Path, **options: Any) -> None:
-            whole_file(tensors, path, **options)
-            content = path.read_bytes()
-            path.write_bytes(content[: len(content) // 2])
-            self.event()
-            path.write_bytes(content)
+        def replace(path: Path, write: Callable[[Path], object]) -> None:
+            def halves(part: Path) -> None:
+                write(part)
+                content = part.read_bytes()
+                part.write_bytes(content[: len(content) // 2])
+                self.event()
+                part.write_bytes(content)
+
+            whole_file(path, halves)
 
         Path.write_text = write_text  # type: ignore[method-assign,assignment]
-        safetensors.torch.save_file = save_file
+        tensors.replace_atomically = replace  # type: ignore[attr-defined]
         whole_line = RunFolder.append
 
         def append(folder: RunFolder, record: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
+from dissensus.files import replace_atomically
 from dissensus.training import NonFiniteLoss, fit
 from dissensus.training.run_folder import read_checkpoint
 from tests.training.problems import blobs, dense_mlp, norm_mlp, same_bits, state
@@ -131,7 +132,7 @@ def test_damaged_neighbours_are_named(tmp_path: Path) -> None:
 
 
 def test_what_kills_leave_behind_is_cleared_away(tmp_path: Path) -> None:
-    for name in (".config.toml.0123456789abcdef.part", ".tmpA1b2C3", ".writable", ".keep"):
+    for name in (".config.toml.0123456789abcdef.part", ".writable", ".keep"):
         (tmp_path / name).write_text("half")
     train(tmp_path)
     assert [path.name for path in tmp_path.glob(".*")] == [".keep"]
@@ -177,12 +178,13 @@ def test_a_disk_that_fills_up_leaves_the_last_checkpoint(
     train(tmp_path)
     before = (tmp_path / "checkpoint.safetensors").read_bytes()
 
-    def full(tensors: dict[str, Tensor], path: Path, **options: Any) -> None:
-        path.write_bytes(b"half")
+    def half(part: Path) -> None:
+        part.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("safetensors.torch.save_file", full)
+        replace = "dissensus.files.tensors.replace_atomically"
+        patch.setattr(replace, lambda path, write: replace_atomically(path, half))
         with pytest.raises(OSError, match="No space left"):
             train(tmp_path, resume=True, epochs=3)
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before

@@ -11,10 +11,6 @@ from pathlib import Path
 __all__ = ["keep_copy", "remove_parts", "replace_atomically", "write_bytes", "write_text"]
 
 
-# Names of half-written files: ours, and those of safetensors.
-_LEFT_BY_A_KILL = (".*.part", ".tmp??????")
-
-
 def replace_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary neighbour of ``path``, then rename it over ``path``.
 
@@ -29,11 +25,8 @@ def replace_atomically(path: str | Path, write: Callable[[Path], object]) -> Non
     part = _part(path)
     # Made here, not by ``write``, so that two writers can never share it; mode as the umask says.
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    mode = part.stat().st_mode
     try:
         write(part)
-        # Some writers put a file of their own, and of their own mode, in its place.
-        part.chmod(mode)
         with part.open("rb+") as file:
             os.fsync(file.fileno())
         part.replace(path)
@@ -64,9 +57,8 @@ def keep_copy(path: Path, copy: Path) -> None:
 
 def remove_parts(folder: Path) -> None:
     """Remove the half-written files that kills have left in ``folder``, which has no writer now."""
-    for pattern in _LEFT_BY_A_KILL:
-        for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)
+    for path in folder.glob(".*.part"):
+        path.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> None:

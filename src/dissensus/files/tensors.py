@@ -7,10 +7,10 @@ It guards against damage, not against people. The same content gives the same by
 
 from __future__ import annotations
 
-import hashlib
 import json
+import zlib
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -25,9 +25,30 @@ if TYPE_CHECKING:
 
 __all__ = ["read_safetensors", "verify_safetensors", "write_safetensors"]
 
-_CHECKSUM, _METADATA = "dissensus.checksum", "__metadata__"
-_WORDS = 1 << 17  # of 64 bits, read at once
+_CHECKSUM, _METADATA = "dissensus.crc32", "__metadata__"
+_PIECE = 1 << 20  # bytes that are read at once
 _MAX_HEADER = 100_000_000  # bytes, as safetensors has it
+
+#: What safetensors calls the types of torch, in the order in which tensors stand in a file: the
+#: largest first, so that each is aligned.
+_TYPES = {
+    "uint64": "U64",
+    "int64": "I64",
+    "float64": "F64",
+    "complex64": "C64",
+    "float32": "F32",
+    "uint32": "U32",
+    "int32": "I32",
+    "bfloat16": "BF16",
+    "float16": "F16",
+    "uint16": "U16",
+    "int16": "I16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
 
 
 def read_safetensors(
@@ -58,48 +79,56 @@ def verify_safetensors(path: str | Path) -> None:
         header = parse_json(_read_header(raw), path, {})
         metadata = header.get(_METADATA)
         wanted = metadata.get(_CHECKSUM) if isinstance(metadata, dict) else None
-        if wanted is not None and wanted != _checksum(raw, header):
+        if wanted is not None and wanted != _checksum(header, iter(partial(raw.read, _PIECE), b"")):
             raise ValueError(f"{path} is damaged: its content does not match its checksum")
 
 
 def write_safetensors(
     path: str | Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
 ) -> None:
-    """Write ``tensors``, the header's ``metadata`` and a checksum, whole or not at all."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    """Write ``tensors``, the header's ``metadata`` and a checksum, whole or not at all.
 
-    flat: dict[str, Tensor] = {}
-    memory: set[int] = set()
-    for name, tensor in tensors.items():
-        tensor = tensor.detach().cpu().contiguous()
-        if tensor.untyped_storage().data_ptr() in memory:  # safetensors refuses shared memory
-            tensor = tensor.clone()
-        memory.add(tensor.untyped_storage().data_ptr())
-        flat[name] = tensor
+    The file is that of ``safetensors.torch.save_file``, with its metadata in order. The checksum is
+    taken from memory, and everything is written once.
+    """
+    header: dict[str, Any] = {_METADATA: metadata or {}}
+    content: list[NDArray[np.uint8]] = []
+    types = {name: _type(path, name, tensor) for name, tensor in tensors.items()}
+    order = list(_TYPES.values())
+    end = 0
+    for name in sorted(tensors, key=lambda name: (order.index(types[name]), name)):
+        content.append(_bytes(tensors[name]))
+        begin, end = end, end + len(content[-1])
+        shape = list(tensors[name].shape)
+        header[name] = {"dtype": types[name], "shape": shape, "data_offsets": [begin, end]}
+    checksum = _checksum(header, content)
+    header[_METADATA] = dict(sorted({**header[_METADATA], _CHECKSUM: checksum}.items()))
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)  # numbers stand at multiples of their size
 
     def write(part: Path) -> None:
-        try:
-            save_file(flat, part, metadata={**(metadata or {}), _CHECKSUM: "0" * 64})
-        except SafetensorError as error:  # such as a full disk
-            raise OSError(f"{path} cannot be written: {error}") from error
-        _stamp(part)
+        with part.open("wb") as raw:
+            raw.write(len(text).to_bytes(8, "little") + text)
+            for tensor in content:
+                raw.write(tensor.data)
 
     replace_atomically(path, write)
 
 
-def _stamp(path: Path) -> None:
-    """Put the checksum into the header, and the metadata in order: safetensors keeps none."""
-    with path.open("rb+") as raw:
-        text = _read_header(raw)
-        header = json.loads(text)
-        header[_METADATA][_CHECKSUM] = _checksum(raw, header)
-        header[_METADATA] = dict(sorted(header[_METADATA].items()))
-        new = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-        if len(new) > len(text):
-            raise ValueError(f"the header of {path} has {len(new)} bytes, not {len(text)}")
-        raw.seek(8)
-        raw.write(new.ljust(len(text)))
+def _type(path: str | Path, name: str, tensor: Tensor) -> str:
+    type_ = str(tensor.dtype).removeprefix("torch.")
+    if type_ not in _TYPES:
+        raise ValueError(f"{path} cannot hold the tensor {name!r} of type {type_}")
+    return _TYPES[type_]
+
+
+def _bytes(tensor: Tensor) -> NDArray[np.uint8]:
+    """The memory of a tensor, without a copy where it is contiguous and on the CPU."""
+    import torch
+
+    flat = tensor.detach().cpu().contiguous().flatten()
+    array: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    return array
 
 
 def _read_header(raw: IO[bytes]) -> bytes:
@@ -107,26 +136,14 @@ def _read_header(raw: IO[bytes]) -> bytes:
     return raw.read(min(int.from_bytes(raw.read(8), "little"), _MAX_HEADER))
 
 
-def _checksum(raw: IO[bytes], header: dict[str, Any]) -> str:
-    """The sha256 of a header, but for the checksum in it, and of sums over the rest of the file.
+def _checksum(header: dict[str, Any], content: Iterable[bytes | NDArray[np.uint8]]) -> str:
+    """The CRC-32 of a header, but for the checksum in it, and of all bytes after it.
 
-    A sum is that of a piece's 64-bit words times odd numbers, modulo 2⁶⁴: no change of a single
-    word leaves it the same, and another one does by chance alone. It is much faster than a hash.
+    It finds every change of one or two bits in files up to 512 MB, and every one within 32 bits in
+    a row; of other damage it misses 1 in 2³². It is twice as fast as a cryptographic hash.
     """
-    import numpy as np
-
     metadata = {key: value for key, value in header[_METADATA].items() if key != _CHECKSUM}
-    described = json.dumps({**header, _METADATA: metadata}, sort_keys=True)
-    sha = hashlib.sha256(described.encode())
-    while piece := raw.read(8 * _WORDS):
-        words = np.frombuffer(piece.ljust(-(-len(piece) // 8) * 8, b"\0"), "<u8")
-        sha.update(np.dot(words, _weights()[: len(words)]).tobytes())
-    return sha.hexdigest()
-
-
-@cache
-def _weights() -> NDArray[np.uint64]:
-    """Odd numbers, spread over all 64 bits by the golden ratio."""
-    import numpy as np
-
-    return np.arange(1, _WORDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) | np.uint64(1)
+    crc = zlib.crc32(json.dumps({**header, _METADATA: metadata}, sort_keys=True).encode())
+    for piece in content:
+        crc = zlib.crc32(piece, crc)
+    return f"{crc:08x}"
