@@ -6,7 +6,6 @@ anything failed.
 """
 
 import os
-import random
 import resource
 import signal
 import subprocess
@@ -17,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tests.hardening import record
 
@@ -94,53 +92,27 @@ def hostile_files(folder: Path) -> Counts:
     from tests.hardening import hostile
     from tests.hardening import test_hostile_files as files
 
-    def by_hand() -> Iterator[tuple[str, Path]]:
-        for kind, make in hostile.GENERATORS.items():
-            for name, content in make():
-                path = folder / (name if "." in name else f"{name}.{kind}")
-                path.write_bytes(content)
-                yield kind, path
-                path.unlink()
+    def problems(kind: str, path: Path) -> str:
+        return "; ".join(filter(None, (files.failure(read, path) for read in files.READERS[kind])))
 
     def attempts() -> Iterator[tuple[object, Callable[[], str]]]:
+        for kind in hostile.GENERATORS:
+            for path in files.handmade_files(kind, folder):
+                yield path.name, partial(problems, kind, path)
         (folder / "damaged").mkdir()
-        for source in (by_hand(), files.damaged_files(folder / "damaged", 40)):
-            for kind, path in source:
-                yield (
-                    path.name,
-                    lambda kind=kind, path=path: "; ".join(
-                        filter(None, (files.failure(read, path) for read in files.READERS[kind]))
-                    ),
-                )
+        for kind, path in files.damaged_files(folder / "damaged", 40):
+            yield path.name, partial(problems, kind, path)
 
     return count(attempts())
-
-
-def loaded(file: Path, load: Callable[[], Any], wanted: object) -> str:
-    """Whether a damaged file is an error that names it, or makes no difference."""
-    from tests.hardening import test_damage as damage
-
-    try:
-        right = damage.same(load(), wanted)
-    except ValueError as error:
-        return "" if file.name in str(error) else f"{file} is not named: {error}"
-    except Exception as error:
-        return f"{file.name}: {error!r}"
-    return "" if right else f"{file.name} was loaded as if it were right"
 
 
 def damaged_files(folder: Path) -> Counts:
     from tests.hardening import test_damage as damage
 
     def attempts() -> Iterator[tuple[object, Callable[[], str]]]:
-        for kind, make in damage.KINDS.items():
+        for kind in damage.KINDS:
             (folder / kind).mkdir()
-            file, load = make(folder / kind)
-            whole, wanted = file.read_bytes(), load()
-            for bit in random.Random(kind).sample(range(8 * len(whole)), 30):
-                damage.flip(file, bit)
-                yield f"bit {bit} of {file.name}", partial(loaded, file, load, wanted)
-                file.write_bytes(whole)
+            yield from damage.flipped_bits(kind, folder / kind, 30)
 
     return count(attempts())
 

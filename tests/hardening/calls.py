@@ -374,7 +374,7 @@ def draw(rng: random.Random, names: Sequence[str], every: Mapping[str, Any]) -> 
 
 
 def cases(seed: int, count: int) -> Iterator[Case]:
-    """``count`` calls from a seed; the slow ones of ``ds`` and the attacks are rarer."""
+    """``count`` calls from a seed; the slow ones of ``ds`` are rarer."""
     rng, every = random.Random(seed), functions()
     quick = [name for name in every if not name.startswith("ds.")]
     slow = [name for name in every if name.startswith("ds.")]

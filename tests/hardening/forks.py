@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -66,15 +65,6 @@ def together(works: list[Callable[[], object]], scratch: Path) -> list[Ended]:
     files = [scratch / f"err{number}" for number in range(len(works))]
     children = [start(work, file) for work, file in zip(works, files, strict=True)]
     return [end(child, file) for child, file in zip(children, files, strict=True)]
-
-
-def wait_for(path: Path, seconds: float = 120.0) -> None:
-    """Wait until there is such a file."""
-    deadline = time.monotonic() + seconds
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no {path} after {seconds} s")
-        time.sleep(0.002)
 
 
 def report(results: Any) -> None:

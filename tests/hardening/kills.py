@@ -1,10 +1,10 @@
 """Processes that are killed at random moments, counted.
 
 ``python -m tests.hardening.kills KIND COUNT FOLDER`` prints tries and failures as JSON; with
-``--record`` they go into the record of the suite. Everything
-is imported once; each try is a fork of this process, so that it takes a moment, and its end is a
-real ``SIGKILL``. After each kill the folder is read as anyone might who comes upon it, and what is
-resumed to its end must have the bytes of a run that nobody killed.
+``--record`` they go into the record of the suite. Everything is imported once; each try is a fork
+of this process, so that it takes a moment, and its end is a real ``SIGKILL``. After each kill the
+folder is read as anyone might who comes upon it, and what is resumed to its end must have the bytes
+of a run that nobody killed.
 """
 
 import json

@@ -85,13 +85,13 @@ def spoilt_runs(good: Path, folder: Path, seed: int = 0) -> Iterator[tuple[str, 
         shutil.copy(good.parent / "table.csv", place)
         file = rng.choice(files)
         content = (good / file).read_bytes()
-        kind = rng.choice(["damage", "replace", "type", "fifo"])
+        kind = rng.choice(["damage", "replace", "type", "folder"])
         if kind == "damage" and content:
             _, spoilt = next(islice(hostile.damage("a", content, rng), rng.randrange(1, 4), None))
             (place / "run" / file).write_bytes(spoilt)
         elif kind == "type" and file.suffix in (".json", ".toml", ".jsonl"):
             (place / "run" / file).write_bytes(hostile.other_type(file.suffix, content, rng))
-        elif kind == "fifo":
+        elif kind == "folder":
             (place / "run" / file).unlink()
             (place / "run" / file).mkdir()
         else:

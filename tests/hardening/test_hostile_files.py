@@ -106,14 +106,20 @@ def failure(read: Callable[[Path], Any], path: Path) -> str:
     return f"{path.name} took {took:.0f} s" if took > SECONDS else ""
 
 
+def handmade_files(kind: str, folder: Path) -> Iterator[Path]:
+    """The files that the generator of a kind makes, one at a time."""
+    for name, content in hostile.GENERATORS[kind]():
+        path = folder / (name if "." in name else f"{name}.{kind}")
+        path.write_bytes(content)
+        yield path
+        path.unlink()
+
+
 @pytest.mark.parametrize("kind", hostile.GENERATORS)
 def test_a_hostile_file_is_one_sentence(kind: str, tmp_path: Path) -> None:
-    failures = []
-    for name, content in hostile.GENERATORS[kind]():
-        path = tmp_path / (name if "." in name else f"{name}.{kind}")
-        path.write_bytes(content)
-        failures += [failure(read, path) for read in READERS[kind]]
-    assert not [problem for problem in failures if problem]
+    files = handmade_files(kind, tmp_path)
+    failures = [failure(read, path) for path in files for read in READERS[kind]]
+    assert not list(filter(None, failures))
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")
