@@ -74,16 +74,17 @@ A category can be run by itself, and keeps its row until it is run again: the ro
 
 ## What others promise
 
-To the best of our knowledge; they were not put through this suite.
+As their documentation and sources have it (safetensors 0.8, Lightning 2.6, scikit-learn 1.9, torch 2.13); only the flipped bit
+in a file of `torch.save` was tried. They were not put through this suite.
 
 | | safetensors | Lightning | scikit-learn | Dissensus |
 |---|---|---|---|---|
-| a file runs no code | yes, by its format | checkpoints are pickles, read with `weights_only` where asked | pickles run code; skops is advised instead | yes, except pt2 files and `--trust` |
-| a flipped bit is noticed | no checksum; the header is checked | no | no | in tensors, headers, features, detectors |
-| interrupted training goes on | not its matter | from the last checkpoint; the loader's place is up to the user | not offered for most estimators | to the same bits |
+| a file runs no code | yes, by its format | checkpoints are pickles; `weights_only=True` is advised for those of others | pickles run code; ONNX and skops are named as safer | yes, except pt2 files and `--trust` |
+| a flipped bit is noticed | no checksum; the header is checked | not in weights: `torch.load` ignores the checksums that `torch.save` writes | no checksum of its own | in tensors, headers, features, detectors |
+| interrupted training goes on | not its matter | from the last checkpoint; within an epoch it warns, unless the loader can restore its place | with `warm_start` or `partial_fit`, which some estimators have | to the same bits |
 | two writers | not its matter | not mentioned | not mentioned | the second is refused |
-| bad values | not its matter | `detect_anomaly`, off by default | NaN and infinity are refused in inputs | refused in inputs and in results |
-| sizes before memory | header first | no | no | header first, limits by option |
+| bad values | not its matter | `detect_anomaly`, off by default | infinity is refused in inputs, and NaN unless the estimator takes missing values | refused in inputs and in results |
+| sizes before memory | header first, of at most 100 MB | not mentioned | not mentioned | header first, limits by option |
 """
 
 
