@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from dissensus.papers.comparisons import data_title
 
-__all__ = ["TABLE1", "TABLE2", "TABLE4", "TABLE5", "effects", "gains", "published_row"]
+__all__ = [
+    "TABLE1",
+    "TABLE2",
+    "TABLE4",
+    "TABLE5",
+    "effects",
+    "gains",
+    "mean_accuracy",
+    "mean_gain",
+    "published_row",
+]
 
 #: Error rates by data set and contender: Net 1 to 3, then the ensemble.
 TABLE1: Mapping[str, Mapping[str, Sequence[float]]] = {
@@ -85,6 +95,32 @@ def published_row(data: str, attack: str, parameter: float, contender: str) -> f
     row = TABLE2.get(data, {}).get(attack, {}).get(parameter)
     order = _THREE if row is not None and len(row) == 3 else ("plain", "adp")
     return None if row is None or contender not in order else row[order.index(contender)]
+
+
+def mean_accuracy(data: str, attacks: Sequence[str], contender: str) -> float | None:
+    """The printed accuracy of a contender, mean over the rows of these attacks on ``data``.
+
+    >>> mean_accuracy("mnist", ("pgd",), "plain")
+    28.5
+    """
+    table = TABLE2.get(data, {})
+    rows = [
+        published_row(data, attack, parameter, contender)
+        for attack in attacks
+        for parameter in table.get(attack, {})
+    ]
+    printed = [row for row in rows if row is not None]
+    return sum(printed) / len(printed) if printed else None
+
+
+def mean_gain(data: str, attacks: Sequence[str]) -> str | None:
+    """The baseline's and ADP's :func:`mean_accuracy`; None where nothing is printed.
+
+    >>> mean_gain("mnist", ("pgd",))
+    '28.5 → 61.9'
+    """
+    before, after = (mean_accuracy(data, attacks, name) for name in ("plain", "adp"))
+    return None if before is None or after is None else f"{before:.1f} → {after:.1f}"
 
 
 def gains(attack: str, larger: str = "adp", smaller: str = "plain") -> str | None:

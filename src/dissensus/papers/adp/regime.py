@@ -1,14 +1,19 @@
 """Regime of the adp authors' code: the network, the decay and the run folder of long trainings.
 
 What the text of the paper leaves open is as in the authors' code: the mean image is subtracted and
-nothing is divided, shortcuts that change the size are 1 × 1 projections, and only the kernels of
-convolutions decay. Keras' penalty ``1e-4 Σ w²`` has the gradient ``2e-4 w``, torch's weight decay
-``λ`` has ``λ w``: hence ``kernel_decay`` is 2e-4.
+nothing is divided (unless a cell names another of :data:`SCALINGS`), shortcuts that change the size
+are 1 × 1 projections, and only the kernels of convolutions decay. Keras' penalty ``1e-4 Σ w²`` has
+the gradient ``2e-4 w``, torch's weight decay ``λ`` has ``λ w``: hence ``kernel_decay`` is 2e-4.
+
+The authors add members' losses up. ``fit`` steps each member on its own loss, so that ``λ`` means
+the same for objectives that are sums and for those that are means. Minimised as it stands, a mean
+takes the steps of the sum under Adam if its ``λ`` is divided by the members.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,18 +22,27 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.data.dataset import cache_folder
-from dissensus.models import make_factory
+from dissensus.models import InputNormalize, make_factory
 from dissensus.papers.base import Cell
-from dissensus.papers.cells import ImageData
-from dissensus.training import Optimizer
+from dissensus.papers.cells import SEEDS_OPTION, ImageData, count_option
+from dissensus.training import Optimizer, parse_schedule
 
 __all__ = [
+    "OPTIONS",
+    "SCALINGS",
     "SubtractMean",
     "decay_kernels",
+    "epochs_of",
     "make_member",
     "optimizer_of",
     "work_folder",
 ]
+
+#: The options of studies of long trainings.
+OPTIONS = {
+    **SEEDS_OPTION,
+    "epochs": "epochs of training; the schedule is stretched in proportion",
+}
 
 
 class SubtractMean(nn.Module):
@@ -49,11 +63,19 @@ class SubtractMean(nn.Module):
         return x - self.mean
 
 
+#: Scalings of the input: the first layer of a member, from the training data; pixels are in [0, 1].
+SCALINGS: dict[str, Callable[[ImageData], nn.Module]] = {
+    "raw": lambda data: nn.Identity(),
+    "mean": lambda data: SubtractMean(data.train[0].mean(0)),  # the authors' own
+    "standardised": lambda data: InputNormalize(*data.normalize),  # by channel
+}
+
+
 def make_member(cell: Cell, data: ImageData) -> Callable[[], nn.Module]:
-    """A function that makes the cell's network behind the mean image of the training data."""
+    """A function that makes the cell's network behind the scaling of its input."""
     make = make_factory(cell["model"], data.input_shape, data.outputs, **cell["model_options"])
-    mean = data.train[0].mean(0)
-    return lambda: nn.Sequential(SubtractMean(mean), make())
+    scaling = SCALINGS[cell.get("scaling", "mean")]
+    return lambda: nn.Sequential(scaling(data), make())
 
 
 def decay_kernels(
@@ -74,6 +96,21 @@ def optimizer_of(cell: Cell) -> Callable[[list[Tensor]], torch.optim.Optimizer]:
     lr = Optimizer.parse(cell["optimizer"]).lr
     assert isinstance(lr, float)
     return partial(decay_kernels, lr=lr, weight_decay=cell["kernel_decay"])
+
+
+def epochs_of(settings: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The epochs of ``--set epochs=``, and the schedule with its decays in proportion.
+
+    >>> settings = {"epochs": 180, "schedule": "multistep:at=120/160,factor=0.1"}
+    >>> epochs_of(settings, {"epochs": 18})
+    {'epochs': 18, 'schedule': 'multistep:at=12/16,factor=0.1'}
+    """
+    epochs, schedule = count_option(options, "epochs", settings["epochs"]), settings["schedule"]
+    plan = parse_schedule(schedule)
+    if plan.at and epochs != settings["epochs"]:
+        at = tuple(moment * epochs / settings["epochs"] for moment in plan.at)
+        schedule = replace(plan, at=at).spec()
+    return {"epochs": epochs, "schedule": schedule}
 
 
 def work_folder(cell: Cell) -> Path:

@@ -36,7 +36,7 @@ from dissensus.papers.adp.ensembles import ADP_RUNS, BASELINE
 from dissensus.papers.adp.published import effects, gains, published_row
 from dissensus.papers.adp.settings import RESNET20, WEAK_PROTOCOL
 from dissensus.papers.base import CANNOT, Cell, Claim, Finding, Record, Study, Table
-from dissensus.papers.cells import ImageData, count_option, load_images, make_cell, seeds_of
+from dissensus.papers.cells import ImageData, load_images, make_cell, seeds_of
 from dissensus.papers.comparisons import Runs, data_title, decide
 from dissensus.papers.statistics import judge_larger
 from dissensus.plots import Panel, Plot, Series
@@ -55,9 +55,8 @@ _CONTENDERS = {
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """Every contender for each seed, the pair of all seeds first."""
-    settings = dict(RESNET20[scale])
-    epochs = count_option(options, "epochs", settings["epochs"])
-    changes = {"epochs": epochs, "schedule": schedule(scale, epochs)}
+    settings = RESNET20[scale]
+    changes = regime.epochs_of(settings, options)
     return [
         make_cell(f"{contender}-seed={seed}", settings, contender=contender, seed=seed, **changes)
         for pair in (True, False)
@@ -65,17 +64,6 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         for contender in _CONTENDERS[scale]
         if (contender in ensembles.PAIR) == pair
     ]
-
-
-def schedule(scale: str, epochs: int) -> str:
-    """A cosine after one epoch of warm-up; at scale ``paper`` the paper's decays, in proportion.
-
-    >>> schedule("cpu", 8), schedule("paper", 180)
-    ('cosine:warmup=1', 'multistep:at=120/160,factor=0.1')
-    """
-    if scale != "paper":
-        return "cosine:warmup=1"
-    return f"multistep:at={epochs * 2 / 3:g}/{epochs * 8 / 9:g},factor=0.1"
 
 
 def run(cell: Cell) -> dict[str, Any]:
@@ -132,10 +120,7 @@ STUDY = Study(
     "resnet20",
     cells,
     run,
-    options={
-        "seeds": "how many runs of each setting, each with its own seed and data split",
-        "epochs": "epochs of training; the schedule is stretched in proportion",
-    },
+    options=regime.OPTIONS,
     cost={"smoke": "20 s", "cpu": "2 h per ensemble", "paper": "GPU days"},
 )
 
