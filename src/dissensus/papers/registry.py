@@ -7,6 +7,7 @@ from dissensus.papers.adp import (
     members,
     overhead,
     resnet20,
+    scalings,
     theory,
     white_box,
 )
@@ -78,6 +79,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "adp/features": members.FEATURES,
     "adp/overhead": overhead.EXPERIMENT,
     "adp/resnet20": resnet20.RESNET20_RUNS,
+    "adp/mnist": scalings.MNIST,
     "adp/white-box": white_box.WHITE_BOX,
     "adp/adversarial-training": adp_variants.ADVERSARIAL_TRAINING,
     "adp/transfer": adversarial_examples.TRANSFER,
