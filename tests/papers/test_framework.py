@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 
-from dissensus.papers.base import check_options, option_values, select
+from dissensus.papers.base import Cell, Study, check_options, option_values, select
 from dissensus.papers.page import outcomes, page_text, write_figures, write_page
-from dissensus.papers.studies import cells_folder, read_study, run_study, study_path
-from tests.papers.made_up import COINS, STUDY
+from dissensus.papers.studies import (
+    StudyRecord,
+    cells_folder,
+    read_study,
+    run_study,
+    study_path,
+)
+from tests.papers.made_up import COINS, STUDY, cells
 
 KNOWN = {"collusion/coins": COINS, "collusion/cards": replace(COINS, name="cards")}
 
@@ -142,11 +148,60 @@ def test_an_interrupt_keeps_a_partial_record_but_never_instead_of_a_fuller_one(
     assert verdicts == ["holds", "not tested at this scale"]
 
     whole = run_coins(tmp_path)
-    for file in cells_folder(tmp_path, "collusion", "coins", "cpu").folder.iterdir():
-        file.unlink()
+    remove_working_files(tmp_path)
+    changed = replace(broken, cells=lambda *asked: [{**c, "coin": "new"} for c in cells(*asked)])
     with pytest.raises(KeyboardInterrupt):
-        run_study(broken, "collusion", "cpu", {}, tmp_path, progress=False)
+        run_study(changed, "collusion", "cpu", {}, tmp_path, progress=False)
     assert read_study(path) == whole
+
+
+def test_a_compact_record_is_enough_to_go_on_from(tmp_path: Path) -> None:
+    """Its cells are not run again without their working files, unless their settings changed."""
+    started: list[str] = []
+
+    def run(cell: Any) -> dict[str, Any]:
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        started.append(cell["name"])
+        return STUDY.run(cell)
+
+    def go_on(study: Study) -> StudyRecord:
+        started.clear()
+        return run_study(study, "collusion", "cpu", {"bias": 1 / 3}, tmp_path, progress=False)
+
+    with pytest.raises(KeyboardInterrupt):
+        go_on(replace(STUDY, run=run))
+    partial = read_study(study_path(tmp_path, "collusion", "coins"))
+    assert partial.records[0]["cell"]["bias"] == 0.333333  # not the 1/3 of the plan
+    remove_working_files(tmp_path)
+
+    def count(cell: Any) -> dict[str, Any]:
+        started.append(cell["name"])
+        return STUDY.run(cell)
+
+    whole = go_on(replace(STUDY, run=count))
+    assert started == ["run=2", "run=3", "run=4"]
+    assert whole.complete
+    assert whole.records[:2] == partial.records
+    assert whole.environments == partial.environments
+
+    remove_working_files(tmp_path)
+    assert go_on(replace(STUDY, run=count)) == whole
+    assert started == []
+
+    def plan(*asked: Any) -> list[Cell]:
+        return [{**cell, "bias": 0.4} if cell["seed"] == 3 else cell for cell in cells(*asked)]
+
+    remove_working_files(tmp_path)
+    changed = go_on(replace(STUDY, run=count, cells=plan))
+    assert started == ["run=3"]
+    assert changed.records[3]["result"]["heads"] == pytest.approx(1 / 3 + 0.43, abs=1e-6)
+
+
+def remove_working_files(out: Path) -> None:
+    """As in a fresh copy of the project, which has the compact record alone."""
+    for file in cells_folder(out, "collusion", "coins", "cpu").folder.iterdir():
+        file.unlink()
 
 
 def test_a_record_that_is_none_is_named(tmp_path: Path) -> None:

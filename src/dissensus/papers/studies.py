@@ -2,14 +2,15 @@
 
 Below ``out``: ``collusion/cells/<study>-<scale>/*.json`` are the working files, one for each cell;
 ``collusion/<study>.json`` is the compact record of the study, from which pages and figures are
-built. It holds no path of the machine, and numbers with six significant digits.
+built. It holds no path of the machine, and numbers with six significant digits. It is enough to go
+on from: its cells are done as long as their settings are those of the plan.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from dissensus.sweeps.engines import (
     Engine,
     LocalEngine,
     changed_settings,
+    plain,
     run_cells,
 )
 
@@ -86,9 +88,10 @@ def run_study(
 
     Without an ``engine`` it runs here, in as many processes as suit the study.
 
-    A compact record of another scale or other options is refused before anything runs. An
-    interrupt keeps finished cells in the working files, and in the compact record unless that would
-    replace a fuller one.
+    A compact record of another scale or other options is refused before anything runs; the cells of
+    one that is of the same kind are done, also where their working files are gone. An interrupt
+    keeps finished cells in the working files, and in the compact record unless that would replace
+    a fuller one.
     """
     if scale not in SCALES:
         raise ValueError(f"scale must be one of {', '.join(SCALES)}, got {scale!r}")
@@ -97,6 +100,8 @@ def run_study(
     earlier = _earlier(path, scale, options, again=again)
     cells = study.cells(scale, options)
     folder = cells_folder(out, paper, study.name, scale)
+    if earlier is not None:
+        _restore(earlier, cells, folder)
 
     def save() -> StudyRecord:
         record = _record_of(study.name, paper, scale, options, cells, folder)
@@ -162,6 +167,23 @@ def _earlier(
         f"--scale {scale} and {_options_text(options)}; choose another --out, or replace it with "
         "--again"
     )
+
+
+def _restore(earlier: StudyRecord, cells: Iterable[Cell], folder: CellFolder) -> None:
+    """Write the working files that are missing of cells whose results a compact record holds.
+
+    A cell whose settings have changed since is left to be run again.
+    """
+    done = folder.done()
+    records = {record["name"]: record for record in earlier.records}
+    for cell in cells:
+        record = records.get(cell["name"])
+        # Settings, too, have six significant digits in a compact record.
+        if record is None or cell["name"] in done or changed_settings(record, compact(plain(cell))):
+            continue
+        facts = {**earlier.environments[record["environment"]], "written": earlier.written}
+        measured = {"result": record["result"], "seconds": record["seconds"], "facts": facts}
+        folder.write({"name": cell["name"], "cell": plain(cell), **measured})
 
 
 def _options_text(options: Mapping[str, Any]) -> str:
