@@ -20,12 +20,12 @@ from dissensus.papers.adp.accuracy import (
     attack_parameter,
     attack_title,
     compare_images,
-    images_interval,
     standard_eps,
 )
 from dissensus.papers.adp.adversarial_examples import off_diagonal
 from dissensus.papers.adp.measurements import EDGES, GRID, strong_attacks
 from dissensus.papers.adp.published import TABLE2, gains, published_row
+from dissensus.papers.per_image import images_interval
 from dissensus.plots import draw
 
 TRAINED = (

@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import ADP, Independent, Objective
-from dissensus.papers.adp import mnist, regime, scalings
+from dissensus.papers import regime
+from dissensus.papers.adp import mnist, scalings
 from dissensus.papers.adp.measurements import strong_attacks
 from dissensus.papers.adp.published import mean_gain
 from dissensus.papers.cells import load_images

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from dissensus.papers.adp import regime, resnet20
+from dissensus.papers import regime
+from dissensus.papers.adp import resnet20
 from dissensus.papers.adp.settings import RESNET20
 from dissensus.papers.cells import load_images, make_cell
 from dissensus.plots import draw

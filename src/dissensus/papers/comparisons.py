@@ -257,7 +257,8 @@ def smallest_of(cases: Mapping[str, str]) -> str:
 # ---- checks -------------------------------------------------------------------------------------
 
 
-def _whole(records: list[Record]) -> dict[str, list[Record]]:
+def whole(records: list[Record]) -> dict[str, list[Record]]:
+    """All records as one group."""
     return {"": records}
 
 
@@ -272,7 +273,7 @@ class Larger:
     quantity: Quantity
     first: Runs
     second: Runs
-    groups: Groups = _whole
+    groups: Groups = whole
     published: str | None = None
     against: Quantity | None = None
     effects: Mapping[str, float] = field(default_factory=dict)

@@ -14,11 +14,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dissensus.papers.adp.ensembles import CONTENDERS
 from dissensus.papers.base import CANNOT, Finding, Record
 from dissensus.papers.comparisons import Runs, all_of, group_by_data
+from dissensus.papers.per_image import (
+    ImageValues,
+    PerImage,
+    Reader,
+    images_interval,
+    values_by_seed,
+)
 from dissensus.papers.statistics import Estimate, judge_larger, mean_interval
 from dissensus.robustness import parse
 
@@ -26,7 +32,6 @@ __all__ = [
     "FAMILIES",
     "GRADIENT",
     "PLACES",
-    "Attacks",
     "MoreRight",
     "accuracy_estimate",
     "accuracy_header",
@@ -36,10 +41,8 @@ __all__ = [
     "attack_names",
     "attack_parameter",
     "attack_title",
-    "bits_by_seed",
     "compare_images",
     "compare_over_data",
-    "images_interval",
     "right_after",
     "right_in_worst_case",
     "specs_of",
@@ -58,23 +61,6 @@ FAMILIES = {
     "cw": "C&W",
     "ead": "EAD",
 }
-
-#: Which images stayed right, as 0 and 1.
-Bits = NDArray[np.float64]
-#: Reads from a record which images stayed right; None where that was not measured.
-Reader = Callable[[Record], Bits | None]
-
-
-@dataclass(frozen=True)
-class Attacks:
-    """Some attacks: the accuracy under them as sentences call it, and a reader of it.
-
-    ``reader`` makes that of the attacks that some runs went through; None where there were none.
-    """
-
-    quantity: str
-    reader: Callable[[Sequence[Record]], Reader | None]
-
 
 # ---- attacks ------------------------------------------------------------------------------------
 
@@ -125,18 +111,18 @@ def standard_eps(records: Sequence[Record]) -> list[float]:
 # ---- which images stayed right ------------------------------------------------------------------
 
 
-def _array(bits: str) -> Bits:
+def _array(bits: str) -> ImageValues:
     return np.array([character == "1" for character in bits], dtype=np.float64)
 
 
 def right_after(specs: Sequence[str], part: str = "weak") -> Reader:
     """Reads the mean over some attacks of whether an image stayed right."""
 
-    def read(record: Record) -> Bits | None:
+    def read(record: Record) -> ImageValues | None:
         measured = record["result"].get(part, {})
         if not specs or any(spec not in measured for spec in specs):
             return None
-        bits: Bits = np.mean([_array(measured[spec]["right"]) for spec in specs], axis=0)
+        bits: ImageValues = np.mean([_array(measured[spec]["right"]) for spec in specs], axis=0)
         return bits
 
     return read
@@ -145,7 +131,7 @@ def right_after(specs: Sequence[str], part: str = "weak") -> Reader:
 def right_in_worst_case(eps: float, key: str = "right") -> Reader:
     """Reads what the strong attacks leave at ``eps``; ``key="autoattack"``: AutoAttack alone."""
 
-    def read(record: Record) -> Bits | None:
+    def read(record: Record) -> ImageValues | None:
         for entry in record["result"].get("standard", ()):
             if math.isclose(entry["eps"], eps):
                 return _array(entry[key])
@@ -154,7 +140,7 @@ def right_in_worst_case(eps: float, key: str = "right") -> Reader:
     return read
 
 
-def weak(families: Sequence[str], part: str = "weak") -> Attacks:
+def weak(families: Sequence[str], part: str = "weak") -> PerImage:
     """The paper's attacks of these families, their mean."""
 
     def reader(records: Sequence[Record]) -> Reader | None:
@@ -163,24 +149,18 @@ def weak(families: Sequence[str], part: str = "weak") -> Attacks:
 
     *names, last = (FAMILIES[family] for family in families)
     if not names:
-        return Attacks(f"accuracy under {last}", reader)
-    return Attacks(f"accuracy, mean of {', '.join(names)} and {last}", reader)
+        return PerImage(f"accuracy under {last}", reader)
+    return PerImage(f"accuracy, mean of {', '.join(names)} and {last}", reader)
 
 
-def worst_case(place: int) -> Attacks:
+def worst_case(place: int) -> PerImage:
     """The standard protocol at the ε of that place: 0 is the smallest, −1 the largest."""
 
     def reader(records: Sequence[Record]) -> Reader | None:
         sizes = standard_eps(records)
         return right_in_worst_case(sizes[place]) if sizes else None
 
-    return Attacks("worst case", reader)
-
-
-def bits_by_seed(records: Iterable[Record], read: Reader) -> dict[int, Bits]:
-    """The images that stayed right, by seed; records without that are left out."""
-    bits = {record["cell"]["seed"]: read(record) for record in records}
-    return {seed: value for seed, value in bits.items() if value is not None}
+    return PerImage("worst case", reader)
 
 
 # ---- comparisons --------------------------------------------------------------------------------
@@ -196,7 +176,7 @@ class MoreRight:
 
     first: Runs
     second: Runs
-    attacks: Attacks
+    attacks: PerImage
     published: str | None = None
     data: str | None = None
     effects: Mapping[str, float] = field(default_factory=dict)
@@ -207,7 +187,7 @@ class MoreRight:
             if self.data in (None, group[0]["cell"]["data"]):
                 pair = self.first.of(group), self.second.of(group)
                 read = self.attacks.reader(pair[0])
-                sides = [bits_by_seed(side, read) for side in pair] if read is not None else []
+                sides = [values_by_seed(side, read) for side in pair] if read is not None else []
                 if sides and all(sides):
                     runs[title] = (sides[0], sides[1])
         names = (self.first.name, self.second.name)
@@ -215,7 +195,7 @@ class MoreRight:
 
 
 def compare_over_data(
-    runs: Mapping[str, tuple[Mapping[int, Bits], Mapping[int, Bits]]],
+    runs: Mapping[str, tuple[Mapping[int, ImageValues], Mapping[int, ImageValues]]],
     names: tuple[str, str],
     quantity: str,
     published: str | None = None,
@@ -230,8 +210,8 @@ def compare_over_data(
 
 
 def compare_images(
-    first: Mapping[Any, Bits],
-    second: Mapping[Any, Bits],
+    first: Mapping[Any, ImageValues],
+    second: Mapping[Any, ImageValues],
     names: tuple[str, str],
     quantity: str,
     published: str | None = None,
@@ -263,18 +243,6 @@ def compare_images(
     return Finding(verdict, sentence, published, smallest)
 
 
-def images_interval(differences: Sequence[Bits]) -> Estimate:
-    """The mean over the images of all runs with its normal interval: x̄ ± 1.96 s / √n.
-
-    >>> print(images_interval([np.array([1.0, 0.0, 1.0, 1.0])]).text("{:.2f}"))
-    0.75 [0.26, 1.24]
-    """
-    images = np.concatenate(list(differences))
-    mean, count = float(images.mean()), len(images)
-    half = 1.96 * float(images.std(ddof=1)) / math.sqrt(count) if count > 1 else math.inf
-    return Estimate(mean, mean - half, mean + half, count)
-
-
 def _bounds(estimate: Estimate) -> str:
     """``"[3.0, 21.0]"``, in points."""
     return f"[{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
@@ -285,7 +253,7 @@ def _bounds(estimate: Estimate) -> str:
 
 def accuracy_estimate(records: Iterable[Record], read: Reader) -> Estimate | None:
     """The accuracy with its interval over seeds (of one seed: over images); None if not there."""
-    runs = list(bits_by_seed(records, read).values())
+    runs = list(values_by_seed(records, read).values())
     if not runs:
         return None
     if len(runs) == 1:

@@ -17,7 +17,8 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import ADP, Independent, Objective, target_probability
 from dissensus.papers import cells as shared
-from dissensus.papers.adp import measurements, regime
+from dissensus.papers import regime
+from dissensus.papers.adp import measurements
 from dissensus.papers.adp.settings import DATA_SETTINGS
 from dissensus.papers.base import Cell, Record, Study
 from dissensus.papers.cells import SEEDS_OPTION, ImageData, load_images, make_cell, seeds_of
@@ -122,14 +123,11 @@ def train(
     """As :func:`train_ensemble`, with the history; with a ``folder`` it goes on from there."""
     contender = CONTENDERS[cell["contender"]]
     members = contender.members or cell["members"]
-    changes: dict[str, Any] = {}
     if "kernel_decay" in cell:  # the regime of the authors' code
-        make = regime.make_member(cell, data)
-        ens = Ensemble(make, members, cell["seed"], execution=cell["execution"])
-        ens = ens.to("cuda") if torch.cuda.is_available() else ens
-        changes = {"optimizer": regime.optimizer_of(cell), "select_by": "last"}
+        ens, recipe = regime.new_ensemble(cell, data, members=members), regime.recipe(cell)
     else:
         ens = shared.new_ensemble(cell, data, members=members, execution=cell["execution"])
+        recipe = shared.recipe(cell)
     x, y = data.train
     if contender.smoothed:
         y = smoothed_labels(y, members, data.outputs)
@@ -143,7 +141,7 @@ def train(
         out=folder,
         resume=folder is not None and folder.exists(),
         progress=False,
-        recipe=shared.recipe(cell, **changes),
+        recipe=recipe,
     )
     return ens, history
 
@@ -223,7 +221,7 @@ def _contender_cell(
 def run(cell: Cell) -> dict[str, Any]:
     """Train the ensemble of ``cell`` and measure all that it asks for."""
     data = load_images(cell)
-    folder = regime.work_folder(cell) if "kernel_decay" in cell else None
+    folder = regime.work_folder(cell, "adp") if "kernel_decay" in cell else None
     return measure(train(cell, data, folder)[0], cell, data)
 
 

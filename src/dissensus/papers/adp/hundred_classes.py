@@ -12,7 +12,6 @@ from torch import Tensor
 from dissensus.data import fit_images
 from dissensus.ensemble import Ensemble
 from dissensus.papers.adp.accuracy import (
-    Attacks,
     MoreRight,
     accuracy_text,
     attack_names,
@@ -41,6 +40,7 @@ from dissensus.papers.adp.settings import (
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study, Table
 from dissensus.papers.cells import SEEDS_OPTION, ImageData, load_images, make_cell, seeds_of
 from dissensus.papers.comparisons import Larger, Quantity, Runs, at, cell_values, filter_records
+from dissensus.papers.per_image import PerImage
 from dissensus.plots import Panel, Plot, Series
 from dissensus.training import predict
 
@@ -170,7 +170,7 @@ def _kinds(records: list[Record]) -> list[Runs]:
 
 def _more_right_in_worst_case(records: list[Record]) -> Finding:
     smallest = "".join(f", ε = {eps:g}" for eps in standard_eps(records)[:1])
-    attacks = Attacks(f"worst case{smallest}", worst_case(0).reader)
+    attacks = PerImage(f"worst case{smallest}", worst_case(0).reader)
     return MoreRight(_AT_1, BASELINE, attacks)(records)
 
 
@@ -181,11 +181,11 @@ class HottestLarger:
     Compared with a temperature of 1.
     """
 
-    quantity: Quantity | Attacks
+    quantity: Quantity | PerImage
 
     def __call__(self, records: list[Record]) -> Finding:
         pair = _kinds(records)[-1], Runs("ADP₂,₀.₅, T = 1", _AT_1.settings)
-        if isinstance(self.quantity, Attacks):
+        if isinstance(self.quantity, PerImage):
             return MoreRight(*pair, self.quantity)(records)
         return Larger(self.quantity, *pair)(records)
 

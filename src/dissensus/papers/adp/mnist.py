@@ -6,7 +6,7 @@ they can say which scaling the paper's claim needs (:mod:`dissensus.papers.adp.s
 live in [0, 1]; the scaling is a fixed first layer of each member.
 
 Whether members' losses are added up or averaged needs no run: see
-:mod:`dissensus.papers.adp.regime`.
+:mod:`dissensus.papers.regime`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dissensus.papers.adp import regime
+from dissensus.papers import regime
 from dissensus.papers.adp.ensembles import PAIR, run
 from dissensus.papers.adp.settings import (
     AUTHORS,

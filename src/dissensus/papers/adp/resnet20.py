@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.files import read_json, read_safetensors, write_safetensors, write_text
-from dissensus.papers.adp import ensembles, measurements, regime
+from dissensus.files import read_json, write_text
+from dissensus.papers import regime
+from dissensus.papers.adp import ensembles, measurements
 from dissensus.papers.adp.accuracy import (
     GRADIENT,
-    Attacks,
     accuracy_header,
     accuracy_rows,
     attack_title,
-    bits_by_seed,
-    images_interval,
     weak,
     worst_case,
 )
@@ -37,8 +33,8 @@ from dissensus.papers.adp.published import effects, gains, published_row
 from dissensus.papers.adp.settings import RESNET20, WEAK_PROTOCOL
 from dissensus.papers.base import CANNOT, Cell, Claim, Finding, Record, Study, Table
 from dissensus.papers.cells import ImageData, load_images, make_cell, seeds_of
-from dissensus.papers.comparisons import Runs, data_title, decide
-from dissensus.papers.statistics import judge_larger
+from dissensus.papers.comparisons import decide
+from dissensus.papers.per_image import InTheseRuns
 from dissensus.plots import Panel, Plot, Series
 from dissensus.robustness import parse
 from dissensus.training import History
@@ -68,21 +64,13 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
 
 def run(cell: Cell) -> dict[str, Any]:
     """Train the ensemble of ``cell``, attack it along the way, and measure it at the end."""
-    data, folder = load_images(cell), regime.work_folder(cell)
-
-    def keep(record: dict[str, Any], ens: Ensemble) -> None:
-        if record["epoch"] % cell["every"] == 0:
-            write_safetensors(_weights(folder, record["epoch"]), ens.state_dict(), {})
-
+    data, folder = load_images(cell), regime.work_folder(cell, "adp")
+    keep = regime.keep_checkpoints(folder, cell["every"])
     ens, history = ensembles.train(cell, data, folder, (keep,))
     end = {name: tensor.clone() for name, tensor in ens.state_dict().items()}
     result = {"epochs": _curves(history), "along": _attack_along(ens, cell, data, folder)}
     ens.load_state_dict(end)
     return result | ensembles.measure(ens, cell, data)
-
-
-def _weights(folder: Path, epoch: int) -> Path:
-    return folder / "along" / f"epoch-{epoch:03d}.safetensors"
 
 
 def _curves(history: History) -> dict[str, list[float]]:
@@ -95,7 +83,7 @@ def _attack_along(ens: Ensemble, cell: Cell, data: ImageData, folder: Path) -> l
     """Clean error and accuracy under attack of every checkpoint, each kept once it is measured."""
     images = ensembles.test_images(cell, data)
     return [
-        _attack_checkpoint(ens, cell, images, _weights(folder, epoch), epoch)
+        _attack_checkpoint(ens, cell, images, regime.checkpoint_path(folder, epoch), epoch)
         for epoch in range(cell["every"], cell["epochs"] + 1, cell["every"])
     ]
 
@@ -105,7 +93,7 @@ def _attack_checkpoint(
 ) -> dict[str, Any]:
     kept = path.with_suffix(".json")
     if not kept.exists():
-        ens.load_state_dict(read_safetensors(path)[0])
+        regime.load_checkpoint(ens, path)
         few = tuple(part[: cell["along_images"]] for part in images)
         entry = {
             "epoch": epoch,
@@ -126,39 +114,6 @@ STUDY = Study(
 
 
 # ---- reading ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class InTheseRuns:
-    """Checks that more images stay right with the first contender, in the runs that there are.
-
-    The interval is over images: a finding about these networks. Other seeds may differ.
-    """
-
-    first: Runs
-    second: Runs
-    attacks: Attacks
-    published: str | None = None
-    effects: Mapping[str, float] = field(default_factory=dict)
-
-    def __call__(self, records: list[Record]) -> Finding:
-        pair = self.first.of(records), self.second.of(records)
-        read = self.attacks.reader(pair[0])
-        sides = [bits_by_seed(side, read) for side in pair] if read is not None else [{}, {}]
-        seeds = sorted(set(sides[0]) & set(sides[1]))
-        if not seeds:
-            sentence = f"{self.attacks.quantity}: no runs of both kinds"
-            return Finding(CANNOT, sentence, self.published)
-        gain = images_interval([sides[0][seed] - sides[1][seed] for seed in seeds])
-        title = data_title(pair[0][0]["cell"]["data"])
-        verdict, words = judge_larger(gain, self.effects.get(title))
-        shares = [float(np.mean([side[seed].mean() for seed in seeds])) for side in sides]
-        sentence = (
-            f"{self.attacks.quantity}: {self.first.name} {shares[0]:.1%}, {self.second.name} "
-            f"{shares[1]:.1%}, difference {gain.text('{:+.1%}')} over {gain.runs} images of "
-            f"{len(seeds)} run{'s' if len(seeds) > 1 else ''} ({words})"
-        )
-        return Finding(verdict, sentence, self.published, f"{gain.smallest:.1%}")
 
 
 def _accurate(records: list[Record]) -> Finding:

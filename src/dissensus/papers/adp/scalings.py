@@ -7,13 +7,10 @@ from dataclasses import dataclass
 
 from dissensus.papers.adp.accuracy import (
     GRADIENT,
-    Attacks,
-    Bits,
     MoreRight,
     accuracy_estimate,
     accuracy_header,
     accuracy_rows,
-    bits_by_seed,
     compare_images,
     weak,
     worst_case,
@@ -43,6 +40,7 @@ from dissensus.papers.comparisons import (
     group_records,
     interval_text,
 )
+from dissensus.papers.per_image import ImageValues, PerImage, values_by_seed
 from dissensus.papers.statistics import Estimate
 from dissensus.plots import Panel, Plot, Rule, estimates
 
@@ -81,7 +79,7 @@ class LargerGain:
 
     first: str
     second: str
-    attacks: Attacks
+    attacks: PerImage
 
     def __call__(self, records: list[Record]) -> Finding:
         first, second = (
@@ -91,11 +89,11 @@ class LargerGain:
         quantity = f"gain of ADP₂,₀.₅ over the baseline, {self.attacks.quantity}"
         return compare_images(first, second, (TITLES[self.first], TITLES[self.second]), quantity)
 
-    def _gains(self, records: list[Record]) -> dict[int, Bits]:
+    def _gains(self, records: list[Record]) -> dict[int, ImageValues]:
         read = self.attacks.reader(records)
         if read is None:
             return {}
-        ours, plain = (bits_by_seed(runs.of(records), read) for runs in (ADP_RUNS, BASELINE))
+        ours, plain = (values_by_seed(runs.of(records), read) for runs in (ADP_RUNS, BASELINE))
         return {seed: ours[seed] - plain[seed] for seed in sorted(set(ours) & set(plain))}
 
 
@@ -165,7 +163,7 @@ def brief(records: list[Record]) -> list[str]:
 
 def plot(records: list[Record]) -> Plot:
     """Accuracy by scaling, for each contender: the paper's attacks and the worst case."""
-    kinds: dict[str, tuple[Attacks, tuple[str, ...]]] = {
+    kinds: dict[str, tuple[PerImage, tuple[str, ...]]] = {
         "the paper's attacks": (weak(GRADIENT), GRADIENT),
         "the paper's PGD": (weak(("pgd",)), ("pgd",)),
         "worst case, ε = 0.1": (worst_case(0), ()),
@@ -189,7 +187,7 @@ def plot(records: list[Record]) -> Plot:
     return Plot(panels, "Accuracy under attacks by scaling of the input", len(kinds), (4.4, 3.2))
 
 
-def _estimate(records: list[Record], attacks: Attacks) -> Estimate | None:
+def _estimate(records: list[Record], attacks: PerImage) -> Estimate | None:
     read = attacks.reader(records)
     return None if read is None else accuracy_estimate(records, read)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dissensus.papers import regime
 from dissensus.robustness import paper
 
 __all__ = [
@@ -161,41 +162,26 @@ _PAPER_ON_CIFAR: Mapping[str, Any] = {
     "features": 2000,
 }
 
-#: The regime of the authors' code: see :mod:`dissensus.papers.adp.regime`. Their code has no
-#: validation data and keeps the epoch that is best on the test data; here the last is kept.
-AUTHORS: Mapping[str, Any] = {
-    **PAPER,
-    "val": 5000,
-    "model_options": {"shortcut": "projection"},
-    "kernel_decay": 2e-4,
-}
+#: The regime of the authors' code, with nothing measured yet.
+AUTHORS: Mapping[str, Any] = {**PAPER, **regime.AUTHORS}
 
-#: ResNet-20 on all of CIFAR-10, with checkpoints ``every`` few epochs that are attacked too.
+#: ResNet-20 on all of CIFAR-10; checkpoints are attacked too.
 _ALONG = ["pgd:eps=0.01,steps=10,step=0.1,early=false", "pgd:eps=0.01,steps=40,loss=margin"]
 RESNET20: Mapping[str, Mapping[str, Any]] = {
     "smoke": {
-        **AUTHORS,
-        "data": "digits",
-        "train": 200,
-        "val": 50,
-        "test": 100,
-        "model_options": {"shortcut": "projection", "width": 4},
-        "epochs": 2,
-        "schedule": "cosine:warmup=1",
+        **PAPER,
+        **regime.RESNET20["smoke"],
         "attacks": gradient_attacks((0.1,), (0.1,)),
         "images": 20,
         "standard": standard((0.1, 0.2), 10, **FEW_STEPS),
         "transfer": {"eps": 0.2, "steps": 5, "images": 10},
         "features": 50,
-        "every": 1,
         "along": ["pgd:eps=0.1,steps=3,step=0.3,early=false"],
         "along_images": 20,
     },
     "cpu": {
-        **AUTHORS,
-        "optimizer": "adam:lr=2e-3",
-        "epochs": 8,
-        "schedule": "cosine:warmup=1",
+        **PAPER,
+        **regime.RESNET20["cpu"],
         "attacks": CIFAR10_WEAK,
         "images": 500,
         "standard": standard((0.01, 0.02), 200),
@@ -203,15 +189,14 @@ RESNET20: Mapping[str, Mapping[str, Any]] = {
         "transfer": {"eps": 0.05, "steps": 50, "images": 100},
         "detection": {"eps": 0.1, "images": 300},
         "features": 500,
-        "every": 2,
         "along": _ALONG,
         "along_images": 200,
     },
     "paper": {
-        **AUTHORS,
+        **PAPER,
+        **regime.RESNET20["paper"],
         "attacks": CIFAR10_WEAK,
         "standard": standard((0.01, 0.02), 1000, **MORE_STEPS),
-        "every": 20,
         "along": _ALONG,
         "along_images": 1000,
     },

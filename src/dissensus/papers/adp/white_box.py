@@ -11,13 +11,11 @@ from dissensus.papers.adp.accuracy import (
     FAMILIES,
     GRADIENT,
     PLACES,
-    Bits,
     MoreRight,
     accuracy_estimate,
     accuracy_header,
     accuracy_rows,
     attack_parameter,
-    bits_by_seed,
     compare_images,
     compare_over_data,
     right_after,
@@ -39,6 +37,7 @@ from dissensus.papers.adp.published import effects, gains, mean_gain, published_
 from dissensus.papers.adp.settings import ENSEMBLE_SETTING, WEAK_PROTOCOL
 from dissensus.papers.base import CANNOT, Claim, Finding, Record, Table
 from dissensus.papers.comparisons import all_of, curve_series, data_title, decide, group_by_data
+from dissensus.papers.per_image import ImageValues, values_by_seed
 from dissensus.plots import Panel, Plot, Series
 
 __all__ = ["WHITE_BOX", "brief", "mean_accuracies"]
@@ -70,8 +69,8 @@ class Overstated:
                 continue
             eps = sizes[self.place]
             read = right_after(_paper_pgd(pair[0], eps))
-            lenient = [bits_by_seed(rows, read) for rows in pair]
-            strict = [bits_by_seed(rows, right_in_worst_case(eps)) for rows in pair]
+            lenient = [values_by_seed(rows, read) for rows in pair]
+            strict = [values_by_seed(rows, right_in_worst_case(eps)) for rows in pair]
             if all((*lenient, *strict)):
                 runs[title] = (
                     _gain(lenient[0], lenient[1], strict[0]),
@@ -82,8 +81,8 @@ class Overstated:
 
 
 def _gain(
-    first: dict[int, Bits], second: dict[int, Bits], images: dict[int, Bits]
-) -> dict[int, Bits]:
+    first: dict[int, ImageValues], second: dict[int, ImageValues], images: dict[int, ImageValues]
+) -> dict[int, ImageValues]:
     """First minus second by seed, on the images that the strong attacks were tried on."""
     seeds = sorted(set(first) & set(second) & set(images))
     count = {seed: len(images[seed]) for seed in seeds}
@@ -96,7 +95,7 @@ def _keeps_half(records: list[Record]) -> Finding:
     for title, group in group_by_data(records).items():
         rows = ADP_RUNS.of(group)
         sizes = standard_eps(rows)
-        left = bits_by_seed(rows, right_in_worst_case(sizes[-1])) if sizes else {}
+        left = values_by_seed(rows, right_in_worst_case(sizes[-1])) if sizes else {}
         clean = {row["cell"]["seed"]: 1 - row["result"]["clean"]["error"] for row in rows}
         half = {seed: np.full(len(bits), clean[seed] / 2) for seed, bits in left.items()}
         if left:
