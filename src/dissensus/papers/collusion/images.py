@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from dissensus.decomposition import decompose
 from dissensus.ensemble import Ensemble
@@ -59,7 +60,9 @@ __all__ = [
     "at_beta",
     "beta_cells",
     "beta_table",
+    "columns",
     "kind_cells",
+    "measure",
     "plot_beta_curves",
     "run_image_cell",
     "smoke_setting",
@@ -202,7 +205,7 @@ def run_image_cell(cell: Cell) -> dict[str, Any]:
         **{part: _measure(ens, getattr(data, part)) for part in data.measured},
     }
     if curve:
-        result["watched"] = _columns(curve)
+        result["watched"] = columns(curve)
     if data.val is not None:
         result["validation"] = _validation_curve(history)
     return result
@@ -218,12 +221,15 @@ def _objective(cell: Cell) -> Objective:
 
 
 def _measure(ens: Ensemble, part: Any) -> dict[str, Any]:
-    """ERR, mean ERR and DIV (cross-entropy), top-1 and top-5 accuracy, each member's accuracy."""
     predictions = predict(ens, part)
-    logits, targets = predictions.outputs, predictions.targets
-    assert targets is not None  # every part is labelled
-    split = decompose(logits, targets, "cross_entropy", ens.combine)
-    ranked = combined_log_probs(logits, ens.combine).topk(min(5, logits.shape[-1]))
+    assert predictions.targets is not None  # every part is labelled
+    return measure(predictions.outputs, predictions.targets, ens.combine)
+
+
+def measure(logits: Tensor, targets: Tensor, combine: str) -> dict[str, Any]:
+    """ERR, mean ERR and DIV (cross-entropy), top-1 and top-5 accuracy, each member's accuracy."""
+    split = decompose(logits, targets, "cross_entropy", combine)
+    ranked = combined_log_probs(logits, combine).topk(min(5, logits.shape[-1]))
     hits = ranked.indices == targets[:, None]
     own = (logits.argmax(-1) == targets).double().mean(-1)
     return {
@@ -236,13 +242,15 @@ def _measure(ens: Ensemble, part: Any) -> dict[str, Any]:
     }
 
 
-def _columns(curve: list[dict[str, Any]]) -> dict[str, Any]:
-    """A list of measurements as one short list for each quantity: ``{"train_error": […], …}``."""
-    columns: dict[str, Any] = {"epoch": [point["epoch"] for point in curve]}
+def columns(curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Measurements of epochs as one short list for each quantity: ``{"train_error": […], …}``."""
+    table: dict[str, Any] = {"epoch": [point["epoch"] for point in curve]}
     for part in ("train", "test"):
         for key in ("error", "member_error", "accuracy"):
-            columns[f"{part}_{key}"] = [_short(point[part][key]) for point in curve]
-    return columns
+            table[f"{part}_{key}"] = [_short(point[part][key]) for point in curve]
+        own = [np.mean(point[part]["member_accuracies"]) for point in curve]
+        table[f"{part}_member_accuracy"] = [_short(float(accuracy)) for accuracy in own]
+    return table
 
 
 def _validation_curve(history: History) -> dict[str, Any]:
