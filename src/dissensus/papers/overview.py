@@ -117,6 +117,12 @@ OPEN: Sequence[tuple[str, str, str]] = (
         "and as long again for attacks on 1,000 images: days",
     ),
     (
+        "collusion: joint training of networks of 80 % accuracy and more, all of CIFAR-10",
+        "`dissensus reproduce collusion/cifar10`",
+        "two cores: 20 min for each of eight small ensembles, 2 h for each of two or three of "
+        "ResNet-20, two at a time; the third is the baseline of `adp/resnet20`",
+    ),
+    (
         "collusion: Table 1 and Figures 5 and 6 with ResNet-18 on CIFAR whole",
         "`dissensus reproduce collusion/beta-sweep --scale paper`",
         "one GPU: days",

@@ -15,6 +15,7 @@ from dissensus.papers.adp import variants as adp_variants
 from dissensus.papers.base import Experiment
 from dissensus.papers.collusion import (
     architectures,
+    cifar10,
     dropout,
     gap,
     gat,
@@ -49,6 +50,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     "collusion/generalization-gap": gap.GENERALIZATION_GAP,
     "collusion/beta-sweep": sweeps.BETA_SWEEP,
     "collusion/training-curves": joint_training.TRAINING_CURVES,
+    "collusion/cifar10": cifar10.CIFAR10,
+    "collusion/cifar10-curves": cifar10.CIFAR10_CURVES,
     "collusion/gat": gat.EXPERIMENT,
     "collusion/gradients": gradients.EXPERIMENT,
     "collusion/larger-ensembles": sweeps.LARGER_ENSEMBLES,

@@ -1,0 +1,268 @@
+"""All of CIFAR-10: Table 1 and Figures 5, 6, 10 to 12, 14 and 17 with accurate networks.
+
+Claims about "these runs" have an interval over images: with one seed of ResNet-20 and two of the
+small network they are findings about these networks. Others have the interval over seeds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table
+from dissensus.papers.collusion.cifar10_runs import BETAS, STUDY, by_network, groups_named
+from dissensus.papers.collusion.curves import (
+    PANELS,
+    diversity_first,
+    first_third,
+    joint_larger,
+    mean,
+    plot_training,
+    second_half,
+)
+from dissensus.papers.collusion.images import (
+    INDEPENDENT,
+    JOINT,
+    QUANTITIES,
+    InEach,
+    LateDrop,
+    at_beta,
+    beta_table,
+    plot_beta_curves,
+)
+from dissensus.papers.collusion.joint_training import TABLE_1
+from dissensus.papers.comparisons import Groups, Larger, all_of, cell_values, decide
+from dissensus.papers.per_image import ImageValues, InTheseRuns, PerImage, Reader
+from dissensus.plots import Plot
+
+__all__ = ["CIFAR10", "CIFAR10_CURVES"]
+
+_PROBABILITIES, _SCORES = groups_named("scores", absent=True), groups_named("scores")
+_SMALL = groups_named("small")
+
+
+# ---- numbers of images, and checks --------------------------------------------------------------
+
+
+def _blocks(record: Record, part: str, key: str) -> ImageValues:
+    return np.asarray(record["result"][part]["blocks"][key], dtype=np.float64)
+
+
+def _per_block(quantity: str, read: Reader, form: str = "{:.1%}") -> PerImage:
+    return PerImage(quantity, lambda _: read, form, "blocks of images", same_images=True)
+
+
+_ACCURACY = _per_block("test accuracy", lambda record: _blocks(record, "test", "accuracy"))
+_MEMBERS = _per_block(
+    "test accuracy of a member", lambda record: _blocks(record, "test", "member_accuracy")
+)
+_BEHIND = _per_block(
+    "test accuracy of the ensemble − that of a member",
+    lambda record: _blocks(record, "test", "accuracy") - _blocks(record, "test", "member_accuracy"),
+)
+_ERROR = _per_block("test ERR", lambda record: _blocks(record, "test", "error"), "{:.3f}")
+_MEMBER_ERROR = _per_block(
+    "mean test ERR of members", lambda record: _blocks(record, "test", "member_error"), "{:.3f}"
+)
+# The images of both parts have nothing to do with each other, so that blocks may pair up anyhow.
+_GAP = _per_block(
+    "ERR test − ERR train",
+    lambda record: _blocks(record, "test", "error") - _blocks(record, "train", "error"),
+    "{:.3f}",
+)
+
+
+def _independent_larger(
+    values: PerImage, groups: Groups, published: str | None = None
+) -> InTheseRuns:
+    return InTheseRuns(INDEPENDENT, JOINT, values, published, groups=groups)
+
+
+def _joint_larger_here(values: PerImage) -> InTheseRuns:
+    return InTheseRuns(JOINT, INDEPENDENT, values, groups=_PROBABILITIES)
+
+
+def _accurate(records: list[Record]) -> Finding:
+    """Whether every small ensemble that is trained independently reaches 80 %."""
+    rows = [row for runs in _SMALL(records).values() for row in INDEPENDENT.of(runs)]
+    if not rows:
+        return Finding(CANNOT, "the small network was not trained at β = 0")
+    right = [row["result"]["test"]["accuracy"] for row in rows]
+    shown = ", ".join(f"{share:.1%}" for share in right)
+    return decide(min(right) >= 0.8, f"test accuracy at β = 0: {shown}")
+
+
+def _joint_worst(records: list[Record]) -> Finding:
+    """Whether β = 1 is less accurate than each smaller β."""
+    return all_of(
+        {
+            other.name: InTheseRuns(other, JOINT, _ACCURACY)(runs)
+            for runs in _SMALL(records).values()
+            for other in map(at_beta, cell_values(runs, "beta"))
+            if other != JOINT
+        }
+    )
+
+
+# ---- figures and table --------------------------------------------------------------------------
+
+_KEYS = ("accuracy", "error", "member_accuracy", "diversity")
+_ALL_PANELS = (
+    *PANELS,
+    ("test_accuracy", "accuracy", "Test: accuracy (Fig. 6)"),
+    ("test_member_accuracy", "accuracy", "Test: accuracy of a member (Fig. 6)"),
+)
+
+
+def plot(records: list[Record]) -> Plot:
+    """Figures 6 (left) and 17: accuracies and losses against β."""
+    return plot_beta_curves(by_network(records), _KEYS)
+
+
+def plot_curves(records: list[Record]) -> Plot:
+    """Two rows for each network and average: Figures 5, 6 and 10 to 12 over epochs."""
+    groups = by_network(records)
+    named = {name.replace(", ", ",\n"): runs for name, runs in groups.items()}
+    return plot_training(named, [at_beta(beta) for beta in sorted(BETAS)], _ALL_PANELS, 5)
+
+
+def table(records: list[Record]) -> Table:
+    """Every network, average and β in numbers."""
+    return beta_table(by_network(records), ("accuracy", "top5", *_KEYS[1:]))
+
+
+# ---- experiments --------------------------------------------------------------------------------
+
+_HERE = "In these runs, "
+_PUBLISHED = "ImageNet, %: " + ", ".join(
+    f"{name} {TABLE_1[name][1]:.2f} against {TABLE_1[name][3]:.2f}"
+    for name in ("ResNet-18", "ResNet-34")
+)
+_SETTING = {
+    "smoke": (
+        "200 digits of scikit-learn, a ResNet of three blocks and ResNet-20, both of width 4, two "
+        "epochs: too small for any claim."
+    ),
+    "cpu": (
+        "All of CIFAR-10: 45,000 images for training, 5,000 for validation, the 10,000 official "
+        "test images. Three members, averaged probabilities, Adam at 2e-3 along a cosine after one "
+        "epoch of warm-up, batch 64, L2 1e-4 on kernels, flips and shifts of "
+        "10 %, the mean image subtracted; the last epoch counts. Small ResNet: a 5 × 5 stem of "
+        "stride 2 and three blocks (24, 48 and 96 channels, 175 thousand parameters), ten epochs, "
+        "β in {0, 0.5, 0.9, 1}, two seeds. ResNet-20 with 1 × 1 projections, eight epochs: β = 0 "
+        "and 1, the latter "
+        "with averaged scores, too, one seed; β = 0 is the baseline of `adp/resnet20`. Curves: "
+        "the test images and 5,000 training images without augmentation, after every epoch "
+        "(ResNet-20: every second). Claims about “these runs” have an interval over images, in "
+        "blocks of 100: a finding about these networks; the others have one over seeds. The paper "
+        "has five ResNet-18 or -34, 80 epochs of SGD with decays and the best epoch by validation "
+        "ERR; for curves Adam without decay. It prints no numbers for CIFAR-10, only figures."
+    ),
+    "paper": (
+        "The same with 180 epochs of Adam at 1e-3 (× 0.1 after 120 and 160), the small network "
+        "with six seeds; curves every 20 epochs."
+    ),
+}
+
+CIFAR10 = Experiment(
+    "cifar10",
+    "collusion",
+    "Table 1 and Figures 6 (left), 14 and 17, on all of CIFAR-10",
+    "Joint against independent training of accurate networks",
+    STUDY,
+    (
+        Claim(
+            "The small ensemble is at least 80 % accurate at β = 0",
+            "our check",
+            _accurate,
+        ),
+        Claim(
+            "Joint training of the small network is less accurate than independent training",
+            "Section 3, Table 1; Section 6.3, Figure 6",
+            Larger(QUANTITIES["accuracy"], INDEPENDENT, JOINT, _SMALL, _PUBLISHED),
+        ),
+        Claim(
+            f"{_HERE}joint training is less accurate than independent training",
+            "Section 3, Table 1; Section 6.3, Figure 6",
+            _independent_larger(_ACCURACY, _PROBABILITIES, _PUBLISHED),
+        ),
+        Claim(
+            f"{_HERE}it is less accurate with averaged scores, too",
+            "Section G.3, Figure 14",
+            _independent_larger(_ACCURACY, _SCORES),
+        ),
+        Claim(
+            f"{_HERE}β = 1 is less accurate than each smaller β",
+            "Section 6.3, Figure 6",
+            _joint_worst,
+        ),
+        Claim(
+            "Collusion emerges as β → 1: accuracy falls more from the last β below 1 to 1 than "
+            "from 0 to there",
+            "Section 6.3, Figure 6",
+            InEach(_SMALL, LateDrop()),
+        ),
+        Claim(
+            f"{_HERE}base learners perform poorly under joint training",
+            "Section 6.3",
+            _independent_larger(_MEMBERS, _PROBABILITIES),
+        ),
+    ),
+    plot,
+    table,
+    _SETTING,
+)
+
+CIFAR10_CURVES = Experiment(
+    "cifar10-curves",
+    "collusion",
+    "Figures 5, 6 (right) and 10 to 12, on all of CIFAR-10",
+    "Losses, diversity and accuracy over the training of accurate networks",
+    STUDY,
+    (
+        Claim(
+            f"{_HERE}joint training ends with a larger generalisation gap",
+            "Section 6.2, Figure 5",
+            _joint_larger_here(_GAP),
+        ),
+        Claim(
+            "Its gap is larger as training proceeds: over the second half of training",
+            "Section 6.2, Figure 5",
+            joint_larger("gap", second_half, "mean gap over the second half", _SMALL),
+        ),
+        Claim(
+            "Joint training converges more slowly on the training set",
+            "Section G.1, Figure 10",
+            joint_larger("train_error", mean, "training ERR, mean over training", _SMALL),
+        ),
+        Claim(
+            f"{_HERE}joint training reaches a larger test loss",
+            "Section G.1, Figures 10 and 17",
+            _joint_larger_here(_ERROR),
+        ),
+        Claim(
+            "Diversity on training data is inflated early under joint training",
+            "Section G.1, Figure 11",
+            joint_larger(
+                "train_diversity", first_third, "training DIV, mean over the first third", _SMALL
+            ),
+        ),
+        Claim(
+            "Joint training maximises diversity early, before it minimises individual error",
+            "Section G.1, Figure 11",
+            diversity_first(_SMALL),
+        ),
+        Claim(
+            f"{_HERE}the members of a jointly trained ensemble have a larger test loss",
+            "Section G.1, Figure 12",
+            _joint_larger_here(_MEMBER_ERROR),
+        ),
+        Claim(
+            f"{_HERE}members stay further behind their ensemble under joint training",
+            "Section 6.3, Figure 6 (right)",
+            _joint_larger_here(_BEHIND),
+        ),
+    ),
+    plot_curves,
+    None,
+    _SETTING,
+)
