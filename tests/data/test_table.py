@@ -104,6 +104,20 @@ def test_a_weight_fills_as_a_repetition_does() -> None:
     assert np.allclose(weighed.scale, repeated.scale)
 
 
+def test_columns_of_a_large_table_are_estimated_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the same bits as all at once, for any number of columns."""
+    x = np.exp(np.random.default_rng(0).normal(size=(60, 11)))
+    x[::7, 3] = np.nan
+    for columns in (1, 4, 7, 11):
+        given = x[:, :columns], np.arange(columns) % 3 > 0, 1.0, x[:, 0]
+        whole = Scaler.fit(*given)
+        monkeypatch.setattr("dissensus.data.table._AT_ONCE", 100)
+        parts = Scaler.fit(*given)
+        monkeypatch.undo()
+        for name, values in vars(whole).items():
+            np.testing.assert_array_equal(getattr(parts, name), values, err_msg=name)
+
+
 def test_without_standardisation_numbers_stay_raw() -> None:
     table = load_table("wine")
     data = table.split(seed=0, standardize=False)

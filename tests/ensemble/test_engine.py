@@ -177,7 +177,7 @@ def test_the_cases_use_every_operation() -> None:
 
 
 @pytest.mark.parametrize("objective", ["ldr:strength=0.5", "ldr:active=none", "a2d:strength=0.5"])
-@pytest.mark.parametrize("name", ["ldr_head", "odd"])
+@pytest.mark.parametrize("name", ["ldr_head", "odd", "table_mlp"])
 def test_steps_are_those_of_the_loop(name: str, objective: str) -> None:
     """Over several steps: gradients are kept in one place and must not mix."""
     parsed, x = parse(objective), torch.randn(9, 6, dtype=torch.float64)

@@ -9,7 +9,7 @@ split alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,9 @@ from dissensus.data.preparation import Preparation
 __all__ = ["Scaler", "Table"]
 
 Floats = NDArray[np.float64]
+
+#: Numbers of a table that are estimated from at once.
+_AT_ONCE = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +53,14 @@ class Scaler:
 
         With ``weights`` ``[rows]`` means and deviations are weighted.
         """
+        if x.size > _AT_ONCE and x.shape[1] > 3:  # every line below copies x: half of it at a time
+            middle = x.shape[1] // 2
+            halves = [
+                cls.fit(x[:, half], scaled[half], log_skew, weights)
+                for half in (slice(middle), slice(middle, None))
+            ]
+            joined = (np.concatenate(each) for each in zip(*map(astuple, halves), strict=True))
+            return cls(*joined)
         fill = _known_means(x, weights)
         x = np.where(np.isnan(x), fill, x)
         log = np.zeros(x.shape[1], dtype=bool)

@@ -97,13 +97,16 @@ def _scaled(step: Step, tensors: Tensors, values: Values) -> tuple[Tensor, Saved
 def _scaled_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers) -> Back:
     assert isinstance(step.module, ScaledLinear)
     linear, inner, gain = saved
-    own = GradientBuffers()
+    name = step.name + "weight"
+    weight, own = buffers.tensors[name], GradientBuffers()
     own.tensors = inner
+    if name not in buffers.gradients:  # else its memory is taken by an earlier use of the layer
+        own.memory = buffers.memory
     back = _linear_back(step, linear, grad, own)
-    weight = buffers.tensors[step.name + "weight"]
-    at_product = own.gradients.pop(step.name + "weight").view_as(weight)  # dL/dV
-    buffers.add(step.name + "weight", at_product * gain)
-    buffers.add(step.name + "gain", step.module.rate * (at_product * weight).sum(1))
+    at_product = own.gradients.pop(name).view_as(weight)  # dL/dV
+    at_gain = torch.mul(at_product, weight, out=inner[name]).sum(1)  # V has had its last use
+    buffers.add(step.name + "gain", step.module.rate * at_gain)
+    buffers.add(name, at_product.mul_(gain))
     for name, bias in own.gradients.items():
         buffers.add(name, bias)
     return back

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fleet"]
 
-_PICKED = 1 << 21  # numbers of x that are picked from the data at once
+_PICKED = 1 << 19  # numbers of x that are picked from the data, or evaluated, at once
 
 
 class Fleet:
@@ -82,9 +82,10 @@ class Fleet:
         """Train one epoch and return each ensemble's record; ``failure`` says what went wrong."""
         meter, losses = FleetMeter(self.combine), []
         strangers = self._strangers(epoch)
-        for number, (x, y, *weights) in enumerate(self._batches(epoch)):
+        for x, y, *weights in self._batches(epoch):
             outputs, loss, parts, gradients = self._gradients(x, strangers(x), y, *weights)
-            self._step(gradients, epoch + number / len(self.sizes))
+            del x  # before the next one is made: inputs are the largest tensors of a step
+            self._step(gradients, epoch + len(losses) / len(self.sizes))
             meter.add(outputs, y, parts, *weights)
             losses.append(loss)
         columns = {"train": meter.records(), "val": self._evaluate("val")}
@@ -184,7 +185,7 @@ class Fleet:
             sizes = self.sizes[first : first + together]
             index = [order[begin : begin + sum(sizes)] for order in orders]
             picked = [
-                torch.stack([t.train[kind][i] for t, i in zip(self.trainings, index, strict=True)])
+                _pick([t.train[kind] for t in self.trainings], index)
                 for kind in range(len(self.trainings[0].train))
             ]
             for x, *others in zip(*(tensor.split(sizes, 1) for tensor in picked), strict=True):
@@ -309,6 +310,15 @@ class Fleet:
             tensor[ensembles if name in self.shared else rows]
             for name, tensor in zip(self.tensors, tensors, strict=True)
         ]
+
+
+def _pick(parts: Sequence[Tensor], index: Sequence[Tensor]) -> Tensor:
+    """``part[rows]`` of each, stacked; without the copy that ``torch.stack`` makes."""
+    first = parts[0]
+    picked = first.new_empty(len(parts), len(index[0]), *first.shape[1:])
+    for place, (part, rows) in enumerate(zip(parts, index, strict=True)):
+        torch.index_select(part, 0, rows, out=picked[place])
+    return picked
 
 
 def _objective(training: Training) -> Objective:
