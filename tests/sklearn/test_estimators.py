@@ -229,7 +229,7 @@ def test_auto_takes_no_beta_by_noise() -> None:
 
 def test_auto_takes_no_beta_whose_members_collude(monkeypatch: pytest.MonkeyPatch) -> None:
     """β = 1 has the lowest error, with and without a clear gain; its verdict decides."""
-    from dissensus.sklearn import base
+    from dissensus.sklearn import beta_choice
 
     X, y = FRIEDMAN
     plain, clear, unclear = [0.60, 0.62, 0.61], [0.30, 0.32, 0.31], [0.595, 0.56, 0.60]
@@ -240,7 +240,8 @@ def test_auto_takes_no_beta_whose_members_collude(monkeypatch: pytest.MonkeyPatc
         (unclear, "colluding", 0.0),
     ):
         errors, verdicts = np.array([plain, joint]), ["healthy"] * 3 + [words] * 3
-        monkeypatch.setattr(base, "judge_folds", lambda *_, e=errors, v=verdicts: (e.ravel(), v))
+        judged = errors.ravel(), verdicts
+        monkeypatch.setattr(beta_choice, "judge_folds", lambda *_, found=judged: found)
         model = regressor(beta="auto", betas=(0.0, 1.0), cv=3, max_iter=1).fit(X, y)
         assert model.beta_ == chosen
         assert list(model.cv_results_["verdict"]) == ["healthy", words]
@@ -262,21 +263,23 @@ def test_auto_judges_the_members_of_each_fold() -> None:
 
 def test_auto_trains_all_folds_and_betas_as_one_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
     """150 rows in 4 folds: training sets of unlike size, filled up, of one kind all the same."""
-    from dissensus.sklearn import trainings
+    from dissensus.sklearn import beta_choice
     from dissensus.training.fit_fleet import kind
 
-    kinds = []
+    kinds, tables = [], []
 
     def seen(trainings: Any, **settings: Any) -> Any:
         kinds.append([kind(training) for training in trainings])
+        tables.extend(training.train[0].data_ptr() for training in trainings)
         return fit_fleet(trainings, **settings)
 
-    monkeypatch.setattr(trainings, "fit_fleet", seen)
+    monkeypatch.setattr(beta_choice, "fit_fleet", seen)
     model = classifier(beta="auto", cv=4, early_stopping=True).fit(*IRIS)
     (together,) = kinds
     assert len(together) == 4 * 5
     assert len(set(together)) == 1
     assert together[0] is not None
+    assert len(set(tables)) == 4  # the β of a fold learn from one copy of its rows
     assert 0 <= model.beta_ <= 1
 
 
@@ -542,6 +545,13 @@ def test_members_may_have_an_order_and_rows_of_their_own(make: Any) -> None:
 def test_parameters_that_do_not_work_are_explained(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         classifier(**settings).fit(*IRIS)
+
+
+def test_the_device_may_be_found_by_itself() -> None:
+    model, found = classifier().fit(*IRIS), classifier(device="auto").fit(*IRIS)
+    np.testing.assert_allclose(found.predict_proba(IRIS[0]), model.predict_proba(IRIS[0]), atol=0.1)
+    with pytest.raises(ValueError, match="there is no device 'tpu9'; use cpu, cuda or auto"):
+        classifier(device="tpu9").fit(*IRIS)
 
 
 def test_data_that_do_not_work_are_explained() -> None:

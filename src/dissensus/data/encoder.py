@@ -102,6 +102,11 @@ class Encoder:
         """How many inputs a network gets."""
         return len(self.mean)
 
+    @property
+    def widths(self) -> list[int]:
+        """How many inputs each column becomes: itself, and one for each of its bins."""
+        return [1 if edges is None else len(edges) for edges in self.edges]
+
     def pack(self, x: Floats, dtype: Any = np.float64) -> NDArray[Any]:
         """Rows as two numbers for each that has edges, and one for others; see the module."""
         out = np.empty((len(x), sum(1 if e is None else 2 for e in self.edges)), dtype)

@@ -31,11 +31,15 @@ class ErrorModel:
     """σ(x) of one target, and the held-out errors in units of it.
 
     Gaussian members know their noise: σ² is the mean of their variances and the variance between
-    them. Else log σ is a sum of a piecewise linear function of the prediction (four knots, constant
-    beyond the outer ones) and a multiple of the logarithm of the members' standard deviation,
-    fitted to the held-out |y − f̄| by gamma regression with a small penalty. Cross-validation tells
-    whether that is worth it; where it is no better than a constant, or there are fewer than 50
-    rows, σ is one for all.
+    them. Else, with s the members' standard deviation and s̄ its root mean square::
+
+        log σ(x) = a + g(f̄(x)) + b log(s(x) + 0.05 s̄)
+
+    where g is piecewise linear with four knots at quantiles and constant beyond the outer ones; one
+    member has no s, and no last term. It is fitted to the held-out |y − f̄| by gamma regression with
+    a small penalty. Cross-validation tells whether that is worth it; where it is no better than a
+    constant, or there are fewer than 50 rows, σ is one for all. Errors over such a σ are the
+    locally weighted scores of Lei et al. (2018, Section 5.2).
 
     ``scores`` ``[rows]`` are the errors, each over the σ of a model that did not see its row: what
     a model has learnt by heart would make intervals too narrow.
@@ -62,7 +66,7 @@ class ErrorModel:
         shares = (weights / weights.mean()).numpy()
         targets = np.maximum(residuals.abs().numpy() / self._scale, 1e-9)
         sizes = _crossed_sizes(inputs, targets, shares)
-        # The gamma deviance, up to a constant: a size of 1 has the mean of log 1 + 1 = 1.
+        # Half the gamma deviance, mean of log σ + t/σ up to a constant: 1 for σ = 1, as t̄ = 1.
         if np.average(np.log(sizes) + targets / sizes, weights=shares) < 1:
             self._model = _fit(inputs, targets, shares)
             self.scores = residuals / torch.from_numpy(sizes * self._scale)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,9 +19,9 @@ from dissensus.calibration import conformal_quantile
 from dissensus.objectives import Objective
 from dissensus.outputs import combined_log_probs
 from dissensus.sklearn import uncertainty
-from dissensus.sklearn.base import BETAS, DiverseEstimator, takes_pieces
+from dissensus.sklearn.base import DiverseEstimator
 from dissensus.sklearn.evaluation import Evaluation, evaluate_classes, evaluate_numbers
-from dissensus.sklearn.held_out import find_held_out, need_held_out
+from dissensus.sklearn.parameters import BETAS, takes_pieces
 from dissensus.sklearn.rows import Floats
 
 __all__ = ["DiverseClassifier", "DiverseRegressor"]
@@ -82,43 +82,17 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         device: str = "cpu",
         verbose: bool = False,
     ) -> None:
-        """As :class:`DiverseEstimator`, and ``class_weight``.
+        """As :class:`.Parameters` describes them, and ``class_weight``.
 
         It multiplies ``sample_weight`` by a number for each class: a dict such as
         ``{"rare": 10, "common": 1}``, or ``"balanced"``, which gives every class the same weight in
         total, n_rows / (n_classes · rows of the class).
         """
-        super().__init__(
-            n_estimators,
-            members=members,
-            candidates=candidates,
-            hidden_layer_sizes=hidden_layer_sizes,
-            sharing=sharing,
-            objective=objective,
-            beta=beta,
-            betas=betas,
-            cv=cv,
-            learning_rate_init=learning_rate_init,
-            schedule=schedule,
-            max_iter=max_iter,
-            batch_size=batch_size,
-            alpha=alpha,
-            shuffle=shuffle,
-            bootstrap=bootstrap,
-            early_stopping=early_stopping,
-            validation=validation,
-            validation_fraction=validation_fraction,
-            n_iter_no_change=n_iter_no_change,
-            strangers=strangers,
-            warm_start=warm_start,
-            random_state=random_state,
-            device=device,
-            verbose=verbose,
-        )
+        settings = {**locals()}
+        for own in ("self", "class_weight", "__class__"):
+            del settings[own]
+        super().__init__(**settings)
         self.class_weight = class_weight
-
-    def _checks_of_targets(self) -> dict[str, Any]:
-        return {}
 
     def _learn_targets(self, y: NDArray[Any], kept: NDArray[np.bool_]) -> tuple[NDArray[Any], int]:
         if y.dtype == object and any(label is None for label in y):
@@ -197,7 +171,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         See :func:`dissensus.sklearn.held_out.held_out_temperature`.
         """
         check_is_fitted(self, "ensemble_")
-        held_out = find_held_out(self)
+        held_out = self.held_out_
         return 1.0 if held_out is None else held_out.temperature(self.ensemble_.combine)
 
     def predict_log_proba(self, X: Any) -> Floats:
@@ -220,9 +194,10 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         """For each row the classes among which the true one is with a probability of ``coverage``.
 
         ``[rows, classes]`` of bool, in the order of ``classes_``: those whose −log p is at most the
-        conformal quantile of that of the true classes of held-out rows, and the most probable one.
+        conformal quantile of that of the true classes of held-out rows (Sadinle et al., 2019), and
+        the most probable one.
         """
-        held_out, combine = need_held_out(self, "predict_set"), self.ensemble_.combine
+        held_out, combine = self._need_held_out("predict_set"), self.ensemble_.combine
         known = held_out.log_probs(combine).gather(1, held_out.targets[:, None]).squeeze(1)
         least = -conformal_quantile(-known, coverage, held_out.weights)
         log_probs = self.predict_log_proba(X)
@@ -233,7 +208,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         """Error, NLL, Brier score and ECE on ``(X, y)``, and what the held-out rows say."""
         outputs, combine = self.member_outputs(X), self.ensemble_.combine
         labels = self._known_targets(y)
-        return evaluate_classes(find_held_out(self), outputs, labels, combine, self.temperature_)
+        return evaluate_classes(self.held_out_, outputs, labels, combine, self.temperature_)
 
 
 class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
@@ -259,14 +234,12 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
     """
 
     _loss = "mse"
+    _target_checks: ClassVar[dict[str, Any]] = {"multi_output": True, "y_numeric": True}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
-
-    def _checks_of_targets(self) -> dict[str, Any]:
-        return {"multi_output": True, "y_numeric": True}
 
     def _learn_targets(self, y: NDArray[Any], kept: NDArray[np.bool_]) -> tuple[NDArray[Any], int]:
         targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
@@ -310,7 +283,7 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
         rows that members held out: wider where held-out errors were larger, by the prediction and
         the members' disagreement; see :mod:`dissensus.sklearn.uncertainty`.
         """
-        held_out = need_held_out(self, "predict_interval")
+        held_out = self._need_held_out("predict_interval")
         outputs, noise = self._outputs_and_noise(X)
         return self._plain(uncertainty.intervals(held_out, outputs, coverage, noise))
 
@@ -320,7 +293,7 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
         From the errors of held-out rows, as intervals are. Levels that these rows do not reach
         follow an exponential tail; see :func:`dissensus.calibration.sample_quantiles`.
         """
-        held_out = need_held_out(self, "predict_quantiles")
+        held_out = self._need_held_out("predict_quantiles")
         outputs, noise = self._outputs_and_noise(X)
         return self._plain(uncertainty.quantiles(held_out, outputs, quantiles, noise))
 
@@ -343,14 +316,14 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
             return self._plain(uncertainty.noise_std(None, outputs, noise))
         if kind not in ("noise", "total"):
             raise ValueError(f"kind must be 'members', 'noise' or 'total', got {kind!r}")
-        held_out = need_held_out(self, f"predict_std(kind={kind!r})")
+        held_out = self._need_held_out(f"predict_std(kind={kind!r})")
         find = uncertainty.noise_std if kind == "noise" else uncertainty.total_std
         return self._plain(find(held_out, outputs, noise))
 
     def evaluate(self, X: Any, y: Any) -> Evaluation:
         """Error, CRPS, NLL and coverage of 90% intervals on ``(X, y)``; what held-out rows say."""
         outputs, noise = self._outputs_and_noise(X)
-        return evaluate_numbers(find_held_out(self), outputs, self._known_targets(y), noise)
+        return evaluate_numbers(self.held_out_, outputs, self._known_targets(y), noise)
 
     def _plain(self, values: Tensor) -> Floats:
         array: Floats = values.numpy()

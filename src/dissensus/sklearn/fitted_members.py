@@ -19,6 +19,7 @@ from dissensus.detection import default_score
 from dissensus.diagnostics import Diagnosis, diagnose
 from dissensus.ensemble import Ensemble
 from dissensus.scores import parse as parse_score
+from dissensus.sklearn.held_out import HeldOut
 from dissensus.sklearn.rows import Floats, Standard, array_columns
 from dissensus.training import predict
 
@@ -26,7 +27,6 @@ __all__ = ["NUMBERS", "FittedMembers"]
 
 #: scikit-learn's checks of a table of numbers.
 NUMBERS = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "accept_sparse": "csr"}
-
 
 #: Rows that are predicted at once.
 _PART = 4096
@@ -41,6 +41,7 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
     columns_: Preparation
     standard_: Standard
     ensemble_: Ensemble
+    held_out_: HeldOut | None  # None where no rows were held out
     tuned_: Ensemble  # with strangers=True: members that ood_score scores by
 
     @abstractmethod
@@ -80,6 +81,16 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
             x = validate_data(self, X, reset=False, **NUMBERS)
             raw = array_columns(x, getattr(self, "feature_names_in_", None))
         return self.columns_.encode(raw, "X")
+
+    def _need_held_out(self, what: str) -> HeldOut:
+        """What members held out; raises if there is nothing for ``what`` to learn from."""
+        check_is_fitted(self, "ensemble_")
+        if self.held_out_ is None:
+            raise ValueError(
+                f"{what} learns from rows that members held out, and this {type(self).__name__} "
+                "held out none; fit it with validation='members'"
+            )
+        return self.held_out_
 
     def transform(self, X: Any) -> Floats:
         """What each member predicts, ``[rows, members · outputs]``: probabilities, or targets.

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
+from dissensus.objectives import Gaussian, Independent
 from dissensus.sklearn.held_out import HeldOut
 from dissensus.sklearn.trainings import (
     Job,
+    TrainedMembers,
     check_integer,
     equal_folds,
     make_ensemble,
@@ -31,7 +33,7 @@ from dissensus.sklearn.trainings import (
 from dissensus.training import History, Training, fit_fleet, predict
 from dissensus.training.batches import derived_seed
 
-__all__ = ["FOLDS", "LEAST_ROWS", "TrainedFolds", "mean_history", "train_folds"]
+__all__ = ["FOLDS", "LEAST_ROWS", "holds_out_folds", "mean_history", "train_folds"]
 
 #: The most folds: each member learns from seven eighths of the rows.
 FOLDS = 8
@@ -39,17 +41,29 @@ FOLDS = 8
 LEAST_ROWS = 20
 
 
-class TrainedFolds(NamedTuple):
-    """All members as one ensemble, the history of each fold, and what was held out."""
+def holds_out_folds(job: Job, params: dict[str, Any]) -> bool:
+    """Whether each member holds out a fold of its own; raises where that is asked for in vain."""
+    if not params["early_stopping"] or params["validation"] == "common":
+        return False
+    members, rows = params["n_estimators"], len(job.rows)
+    obstacles = {
+        f"members learn together by {job.objective.spec()!r}": not isinstance(
+            job.objective, Independent | Gaussian
+        ),
+        "shuffle='members' and bootstrap=True give members batches of their own": (
+            params["shuffle"] != "shared" or params["bootstrap"]
+        ),
+        "warm_start=True trains members further": params["warm_start"],
+        f"n_estimators is {members}, and each fold needs one": members == 1,
+        f"there are {rows} different rows, fewer than {LEAST_ROWS}": rows < LEAST_ROWS,
+    }
+    found = next((why for why, there in obstacles.items() if there), None)
+    if found is not None and params["validation"] == "members":
+        raise ValueError(f"validation='members' does not go here: {found}; use 'common'")
+    return found is None
 
-    ens: Ensemble
-    histories: list[History]
-    held_out: HeldOut
 
-
-def train_folds(
-    job: Job, outputs: int, combine: str, seed: int, params: dict[str, Any]
-) -> TrainedFolds:
+def train_folds(job: Job, seed: int, params: dict[str, Any]) -> TrainedMembers:
     """Train the members, at least two, each without its own fold of the job's rows."""
     members = check_integer("n_estimators", params["n_estimators"])
     validation_share(params)  # unused here, and still not to be nonsense
@@ -63,7 +77,7 @@ def train_folds(
     trainings = []
     for number, ((rows, own), size) in enumerate(zip(folds, sizes, strict=True)):
         start = derived_seed(seed, number)
-        ens = make_ensemble(job.standard.x.inputs, outputs, size, combine, start, params)
+        ens = make_ensemble(job.standard.x.inputs, job, size, start, params)
         chance = np.random.default_rng(start)
         index = torch.from_numpy(np.sort(chance.permutation(rows)[:most])).to(params["device"])
         val = tuple(tensor[own[:held]] for tensor in data)
@@ -72,8 +86,8 @@ def train_folds(
     histories = fit_fleet(trainings, progress=bool(params["verbose"]))
     ensembles = [training.ens.cpu().double().eval() for training in trainings]
     modules = [ens.member(member) for ens in ensembles for member in range(ens.members)]
-    whole = Ensemble.from_members(modules, combine)
-    return TrainedFolds(whole, histories, _held_out(job, folds, ensembles, data[0].cpu()))
+    whole = Ensemble.from_members(modules, job.combine)
+    return TrainedMembers(whole, histories, _held_out(job, folds, ensembles, data[0].cpu()))
 
 
 def _held_out(
@@ -81,8 +95,7 @@ def _held_out(
 ) -> HeldOut:
     """What the members of each fold predict for it; as many of each as the smallest fold has."""
     fewest, rows = min(ens.members for ens in ensembles), len(packed)
-    outputs = ensembles[0](job.standard.unpack(packed[:1]).double()).shape[-1]
-    predictions = torch.empty(fewest, rows, outputs, dtype=torch.float64)
+    predictions = torch.empty(fewest, rows, job.outputs, dtype=torch.float64)
     members = torch.empty(fewest, rows, dtype=torch.int64)
     first = 0
     for ens, (_, own) in zip(ensembles, folds, strict=True):

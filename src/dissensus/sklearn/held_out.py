@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from dissensus.calibration import TemperatureAtBound, fit_temperature
@@ -25,7 +24,7 @@ from dissensus.outputs import check_finite, check_outputs, combined_log_probs
 from dissensus.sklearn.error_model import ErrorModel
 from dissensus.sweeps.selection import overall_verdict
 
-__all__ = ["HeldOut", "find_held_out", "held_out_temperature", "need_held_out"]
+__all__ = ["HeldOut", "held_out_temperature"]
 
 #: Draws the temperature of few rows towards 1: as a prior on log T of standard deviation ½ does.
 _SHRINKAGE = 2.0
@@ -56,6 +55,21 @@ class HeldOut:
     total: int
     noise: Tensor | None = None
     _temperatures: dict[str, tuple[float, float]] = field(default_factory=dict, init=False)
+
+    @classmethod
+    def of_all(
+        cls,
+        outputs: Tensor,
+        targets: Tensor,
+        weights: Tensor | None = None,
+        noise: Tensor | None = None,
+    ) -> HeldOut:
+        """Rows that all members have held out; without ``weights`` they count alike."""
+        total, rows, _ = outputs.shape
+        members = torch.arange(total)[:, None].expand(-1, rows)
+        if weights is None:
+            weights = torch.ones(rows, dtype=torch.float64)
+        return cls(outputs, targets, weights, members, total, noise)
 
     def __post_init__(self) -> None:
         check_outputs(self.outputs, name="held-out outputs")
@@ -114,8 +128,9 @@ class HeldOut:
         """The squared errors of an average of k members and of all M, ``[outputs]`` each.
 
         With V the unbiased variance between members, ``E_m = E_1 − V (1 − 1/m)`` is the mean
-        squared error of an average of m of them: the ambiguity decomposition ERR = mean ERR − DIV,
-        whose DIV for m members drawn at random has the expectation V (1 − 1/m). Therefore
+        squared error of an average of m of them: the ambiguity decomposition ERR = mean ERR − DIV
+        (Krogh and Vedelsby, 1995), whose DIV for m members drawn at random has the expectation
+        V (1 − 1/m). Therefore
         ``E_M = E_k − V (1/k − 1/M)``, never below 0. One member (k = 1) does not tell V, and E_M
         is then taken to be E_1, which is too large.
         """
@@ -201,31 +216,17 @@ class HeldOut:
         return self._temperatures[combine]
 
 
-def find_held_out(estimator: Any) -> HeldOut | None:
-    """What a fitted estimator has held out."""
-    check_is_fitted(estimator, "ensemble_")
-    found: HeldOut | None = getattr(estimator, "held_out_", None)
-    return found
-
-
-def need_held_out(estimator: Any, what: str) -> HeldOut:
-    """The same; raises if there is nothing."""
-    found = find_held_out(estimator)
-    if found is None:
-        raise ValueError(
-            f"{what} learns from rows that members held out, and this "
-            f"{type(estimator).__name__} held out none; fit it with validation='members'"
-        )
-    return found
-
-
 def held_out_temperature(held_out: HeldOut, combine: str) -> tuple[float, float]:
     """The best temperatures for the k held-out members of a row, and for all M members.
 
-    A mixture is less sure than its members, the more so the more there are: a temperature that
-    suits k members leaves the mixture of M underconfident. As the error does, log T goes along 1/m;
-    the two ends of the line are T_1, best for the members by themselves, and T_k:
-    ``log T_M = log T_k + (log T_k − log T_1) (1/k − 1/M) / (1 − 1/k)``. With k = 1, T_M = T_1.
+    A mixture is less sure than its members, the more so the more there are (Rahaman and Thiery,
+    2021): a temperature that suits k members leaves the mixture of M underconfident. As the error
+    does, log T is taken to be linear in 1/m. The line goes through T_1, best for the members by
+    themselves, and T_k; this extrapolation is ours, and is tested on simulated members::
+
+        log T_M = log T_k + (log T_k − log T_1) (1/k − 1/M) / (1 − 1/k)
+
+    With k = 1 there is one point, and T_M = T_1.
     """
     logits, labels, weights = held_out.outputs, held_out.targets, held_out.weights
     own, rows, classes = logits.shape
@@ -237,10 +238,9 @@ def held_out_temperature(held_out: HeldOut, combine: str) -> tuple[float, float]
             found = fit_temperature(logits, labels.repeat(copies), combine, bounds=_BOUNDS, **known)
         return float(found.log())
 
-    several = best(logits, 1)
+    log_t_k = best(logits, 1)
     if own == 1:
-        log_t = several
-    else:
-        single = best(logits.reshape(1, own * rows, classes), own)
-        log_t = several + (several - single) * (1 / own - 1 / held_out.total) / (1 - 1 / own)
-    return math.exp(several), math.exp(log_t)
+        return math.exp(log_t_k), math.exp(log_t_k)
+    log_t_1 = best(logits.reshape(1, own * rows, classes), own)
+    log_t_m = log_t_k + (log_t_k - log_t_1) * (1 / own - 1 / held_out.total) / (1 - 1 / own)
+    return math.exp(log_t_k), math.exp(log_t_m)

@@ -1,16 +1,16 @@
 """Rows of a table as tensors: a canonical order, columns encoded, targets standardised.
 
 A training set with weights is a measure: what a weight of 2 says, two equal rows say too, and the
-order of rows says nothing. :meth:`Rows.of` leaves out rows of weight 0, merges equal rows (inputs
-and target alike) into one with the sum of their weights and sorts the rest. Whatever is then split,
-shuffled and trained on is the same for all ways of writing the same measure, so that a weight *is*
-a repetition, bit by bit, and a row's copies never stand on both sides of a split.
+order of rows says nothing. :meth:`Rows.merge` leaves out rows of weight 0, merges equal rows
+(inputs and target alike) into one with the sum of their weights and sorts the rest. Whatever is
+then split, shuffled and trained on is the same for all ways of writing the same measure, so that a
+weight *is* a repetition, bit by bit, and a row's copies never stand on both sides of a split.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,18 +66,17 @@ class Rows:
     def __len__(self) -> int:
         return len(self.x)
 
-    @classmethod
-    def of(cls, x: Floats, y: NDArray[Any], weights: Floats) -> Rows:
+    def merge(self) -> Rows:
         """Rows without those of weight 0, equal ones merged, in an order that is always the same.
 
         >>> x = np.array([[2.0], [1.0], [2.0], [0.0]])
-        >>> rows = Rows.of(x, np.array([1, 0, 1, 1]), np.array([1.0, 3.0, 1.0, 0.0]))
+        >>> rows = Rows(x, np.array([1, 0, 1, 1]), np.array([1.0, 3.0, 1.0, 0.0])).merge()
         >>> sorted(zip(rows.x.ravel().tolist(), rows.y.tolist(), rows.weights.tolist()))
         [(1.0, 0, 3.0), (2.0, 1, 2.0)]
         """
-        kept = weights > 0
-        x, y, weights = x[kept], y[kept], weights[kept]
-        both = np.column_stack([x, y.reshape(len(y), -1)])
+        if not self.weights.all():
+            return self.pick(np.flatnonzero(self.weights)).merge()
+        both = np.column_stack([self.x, self.y.reshape(len(self), -1)])
         both += 0.0  # makes −0 a 0: rows are compared byte by byte, and sorted by that
         keys = both.view(np.dtype((np.void, both.itemsize * both.shape[1]))).ravel()
         place = np.argsort(keys, kind="stable")
@@ -85,11 +84,13 @@ class Rows:
         for begin in range(0, len(place), _CHUNK):  # np.unique would copy all rows
             own = keys[place[begin : begin + _CHUNK + 1]]
             new[begin + 1 : begin + len(own)] = own[1:] != own[:-1]
+        del both, keys  # as large as the table
         first, group = place[new], np.cumsum(new) - 1
         # Sorted, so that a sum does not depend on the order of its terms.
-        order = np.lexsort((weights[place], group))
-        total: Floats = np.bincount(group[order], weights[place][order]).astype(np.float64)
-        return cls(x[first], y[first], total)
+        weights = self.weights[place]
+        order = np.lexsort((weights, group))
+        total: Floats = np.bincount(group[order], weights[order]).astype(np.float64)
+        return replace(self.pick(first), weights=total)
 
     def pick(self, index: NDArray[np.int64]) -> Rows:
         """Some of the rows."""

@@ -14,21 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dissensus.data.encoder import Encoder
 from dissensus.ensemble import Ensemble
 from dissensus.models.layers import ScaledLinear
-from dissensus.objectives import Independent, Objective
+from dissensus.objectives import Independent
 from dissensus.sklearn.greedy_choice import GreedyChoice
 from dissensus.sklearn.held_out import HeldOut
 from dissensus.sklearn.trainings import (
     Job,
+    TrainedMembers,
     check_integer,
     hidden_sizes,
     make_ensemble,
@@ -47,7 +47,7 @@ from dissensus.training import (
 )
 from dissensus.training.batches import derived_seed
 
-__all__ = ["Settings", "TrainedSample", "check_sampled", "draw_settings", "train_sampled"]
+__all__ = ["Settings", "draw_settings", "train_sampled"]
 
 #: Candidates for each member, and the most of them where no number is asked for.
 CANDIDATES, MOST = 4, 64
@@ -74,20 +74,11 @@ class Settings:
     alpha: float
 
 
-class TrainedSample(NamedTuple):
-    """The chosen members as one ensemble, in the order of choice, and what belongs to them."""
-
-    ens: Ensemble
-    settings: list[dict[str, Any]]
-    histories: list[History]
-    held_out: HeldOut | None
-
-
-def check_sampled(params: dict[str, Any], objective: Objective) -> None:
+def _check_sampled(job: Job, params: dict[str, Any]) -> None:
     """Raise for parameters that members with settings of their own do not go with."""
-    apart, own = isinstance(objective, Independent), params["shuffle"] != "shared"
+    apart, own = isinstance(job.objective, Independent), params["shuffle"] != "shared"
     obstacles = {
-        f"they have the objective 'independent', got {objective.spec()!r}": not apart,
+        f"they have the objective 'independent', got {job.objective.spec()!r}": not apart,
         f"no β couples them, got beta={params['beta']!r}": params["beta"] is not None,
         f"they share no weights, got sharing={params['sharing']!r}": params["sharing"],
         "each has an order of rows of its own anyway, got shuffle='members'": own,
@@ -101,10 +92,9 @@ def check_sampled(params: dict[str, Any], objective: Objective) -> None:
             raise ValueError(f"members='sampled': {why}; change it, or use members='alike'")
 
 
-def train_sampled(
-    job: Job, outputs: int, combine: str, seed: int, params: dict[str, Any]
-) -> TrainedSample:
-    """Train candidates and choose ``n_estimators`` of them."""
+def train_sampled(job: Job, seed: int, params: dict[str, Any]) -> TrainedMembers:
+    """Train candidates and choose ``n_estimators`` of them, kept in the order of choice."""
+    _check_sampled(job, params)
     members = check_integer("n_estimators", params["n_estimators"])
     count = count_candidates(members, params["candidates"])
     share = max(validation_share(params), min(HELD_SHARE, HELD_ROWS / len(job.rows)))
@@ -114,29 +104,27 @@ def train_sampled(
     parts = [tuple(tensor.to(params["device"]) for tensor in part) for part in (train, val)]
 
     def make(inputs: int, hidden: tuple[int, ...], start: int) -> Ensemble:
-        own = params | {"hidden_layer_sizes": hidden}
-        return make_ensemble(inputs, outputs, 1, combine, start, own)
+        return make_ensemble(inputs, job, 1, start, params | {"hidden_layer_sizes": hidden})
 
     trainings = _make_trainings(drawn, parts, make, job, recipe)
-    choice = GreedyChoice(val, members, combine)
+    choice = GreedyChoice(val, members, job.combine)
     progress = bool(params["verbose"])
     histories = fit_fleet(trainings, on_epoch=choice.end, progress=progress, keep_failed=True)
     places = _finished(histories, members)
     modules = [
         _whole_module(trainings[place].ens, drawn[place], job.standard.x) for place in places
     ]
-    every = predict(Ensemble.from_members(modules, combine), val[0].double()).outputs
+    every = predict(Ensemble.from_members(modules, job.combine), val[0].double()).outputs
     chosen = choice.among(every)
     held_out = None
     if len(job.rows) > 1:
-        known = torch.arange(members)[:, None].expand(-1, len(val[0]))
         predictions, targets = (job.standard.in_units(t) for t in (every[chosen], choice.targets))
-        held_out = HeldOut(predictions, targets, choice.weights, known, members)
-    return TrainedSample(
-        Ensemble.from_members([modules[number] for number in chosen], combine),
-        [asdict(drawn[places[number]]) for number in chosen],
+        held_out = HeldOut.of_all(predictions, targets, choice.weights)
+    return TrainedMembers(
+        Ensemble.from_members([modules[number] for number in chosen], job.combine),
         [histories[places[number]] for number in chosen],
         held_out,
+        [asdict(drawn[places[number]]) for number in chosen],
     )
 
 
@@ -225,8 +213,7 @@ def seen_inputs(encoder: Encoder, embedding: str) -> NDArray[np.int64]:
     """The inputs that a member with this embedding sees: all, or the first of each column."""
     if embedding == "piecewise":
         return np.arange(encoder.inputs)
-    widths = [1 if edges is None else len(edges) for edges in encoder.edges]
-    return np.cumsum([0, *widths[:-1]])
+    return np.cumsum([0, *encoder.widths[:-1]])
 
 
 def _whole_module(ens: Ensemble, own: Settings, encoder: Encoder) -> nn.Module:

@@ -1,24 +1,19 @@
-"""Trainings made from an estimator's parameters, and the choice of β by cross-validation.
-
-All folds and all β train side by side as one fleet.
-"""
+"""Trainings made from an estimator's parameters: objective, members, rows and recipe."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.model_selection import KFold, StratifiedKFold, check_cv, train_test_split
+from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 from torch import Tensor, nn
 
-from dissensus.diagnostics import Split
-from dissensus.diagnostics import judge as verdict_of
 from dissensus.ensemble import Ensemble
 from dissensus.losses import natural_combination
 from dissensus.models import table_mlp
@@ -31,23 +26,21 @@ from dissensus.objectives import (
     parse,
 )
 from dissensus.objectives.interpolation import Interpolation
-from dissensus.sklearn.rows import Floats, Rows, Standard, pad
-from dissensus.sweeps.selection import Selection, overall_verdict, select_setting
-from dissensus.training import Optimizer, Recipe, Training, fit_fleet
-from dissensus.training.meters import judge
+from dissensus.sklearn.held_out import HeldOut
+from dissensus.sklearn.rows import Rows, Standard, pad
+from dissensus.training import History, Optimizer, Recipe, Training, predict
 from dissensus.training.single_process import SingleProcess
 from dissensus.training.stream import make_stream
 
 __all__ = [
     "Job",
+    "TrainedMembers",
     "batch_size",
     "check_integer",
     "combination",
-    "cv_results",
     "equal_folds",
-    "folds",
+    "held_out_together",
     "hidden_sizes",
-    "judge_folds",
     "make_ensemble",
     "make_recipe",
     "make_trainings",
@@ -149,47 +142,61 @@ def batch_size(asked: int | str, rows: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One ensemble to train on ``rows``, which ``standard`` turns into tensors."""
+    """One ensemble to train on ``rows``, which ``standard`` turns into tensors.
+
+    Its members have so many ``outputs`` and are combined by ``combine``.
+    """
 
     rows: Rows
     objective: Objective
     standard: Standard
+    outputs: int
+    combine: str
+
+
+class TrainedMembers(NamedTuple):
+    """Members that trained apart, as one ensemble, the histories, and what was held out.
+
+    ``settings`` are those of each member, where members have their own.
+    """
+
+    ens: Ensemble
+    histories: list[History]
+    held_out: HeldOut | None
+    settings: list[dict[str, Any]] | None = None
 
 
 def make_trainings(
-    jobs: Sequence[Job],
-    outputs: int,
-    combine: str,
-    seed: int,
-    params: dict[str, Any],
-    start: Ensemble | None = None,
+    jobs: Sequence[Job], seed: int, params: dict[str, Any], start: Ensemble | None = None
 ) -> list[Training]:
     """Trainings that go side by side: their data sets are made of one length.
 
     All start from the same weights, those of ``start`` if it is given, and see rows in an order of
-    the same seed.
+    the same seed. Jobs on the same rows share their tensors.
     """
-    parts = [split_rows(job, seed, params) for job in jobs]
-    train = pad([part for part, _ in parts])
-    val = [part for _, part in parts if part is not None]
-    recipe = make_recipe(len(train[0][0]), seed, params)
-    members, device = check_integer("n_estimators", params["n_estimators"]), params["device"]
-    widths = hidden_sizes(params)
-    if start is None:
-        ens = make_ensemble(train[0][0].shape[1], outputs, members, combine, seed, params)
-    else:
-        ens = _copy_to_train(start, members, [*widths, outputs])
-        ens.combine = combine
-        ens = ens.to(device)
+    different = {id(job.rows): job for job in jobs}
+    parts = [split_rows(job, seed, params) for job in different.values()]
+    sides = [_place(side, params["device"]) for side in zip(*parts, strict=True)]
+    data = dict(zip(different, zip(*sides, strict=True), strict=True))
+    inputs = sides[0][0][0]
+    ens = (
+        make_ensemble(inputs.shape[1], jobs[0], params["n_estimators"], seed, params)
+        if start is None
+        else _copy_to_train(start, jobs[0], params)
+    )
+    recipe = make_recipe(len(inputs), seed, params)
+    trainings = []
+    for job in jobs:
+        train, val = data[id(job.rows)]
+        trainings.append(Training(deepcopy(ens), train, job.objective, val, recipe))
+    return trainings
 
-    def there(part: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(tensor.to(device) for tensor in part)
 
-    held_out = [there(part) for part in pad(val)] if val else [None] * len(jobs)
-    return [
-        Training(deepcopy(ens), there(part), job.objective, held, recipe)
-        for job, part, held in zip(jobs, train, held_out, strict=True)
-    ]
+def _place(parts: Sequence[Any], device: torch.device) -> Sequence[Any]:
+    """Data sets of one length on the device; None where there are none."""
+    if parts[0] is None:
+        return parts
+    return [tuple(tensor.to(device) for tensor in part) for part in pad(parts)]
 
 
 def hidden_sizes(params: dict[str, Any]) -> list[int]:
@@ -200,27 +207,43 @@ def hidden_sizes(params: dict[str, Any]) -> list[int]:
 
 
 def make_ensemble(
-    inputs: int, outputs: int, members: int, combine: str, seed: int, params: dict[str, Any]
+    inputs: int, job: Job, members: int, seed: int, params: dict[str, Any]
 ) -> Ensemble:
     """New members, on the device that is asked for."""
-    widths, sharing = hidden_sizes(params), params["sharing"]
+    members, widths = check_integer("n_estimators", members), hidden_sizes(params)
 
     def member() -> nn.Module:
-        return table_mlp((inputs,), outputs, hidden=widths)
+        return table_mlp((inputs,), job.outputs, hidden=widths)
 
-    return Ensemble(member, members, seed, combine, sharing=sharing).to(params["device"])
+    ens = Ensemble(member, members, seed, job.combine, sharing=params["sharing"])
+    return ens.to(params["device"])
 
 
-def _copy_to_train(ens: Ensemble, members: int, widths: list[int]) -> Ensemble:
+def _copy_to_train(ens: Ensemble, job: Job, params: dict[str, Any]) -> Ensemble:
     """A copy that can be trained further; raises if it has other members than are asked for."""
     layers = [weight.shape[1] for weight in ens.parameters() if weight.ndim == 3]
-    if (ens.members, layers) != (members, widths):
+    members, widths = params["n_estimators"], hidden_sizes(params)
+    if (ens.members, layers) != (members, [*widths, job.outputs]):
         raise ValueError(
             "to train further, n_estimators and hidden_layer_sizes must stay as they were, "
-            f"{ens.members} and {layers[:-1]}, got {members} and {widths[:-1]}; set them back, or "
+            f"{ens.members} and {layers[:-1]}, got {members} and {widths}; set them back, or "
             "train anew with fit and warm_start=False"
         )
-    return deepcopy(ens).float().requires_grad_(True)
+    copy = deepcopy(ens).float().requires_grad_(True).to(params["device"])
+    copy.combine = job.combine
+    return copy
+
+
+def held_out_together(training: Training, job: Job) -> HeldOut | None:
+    """What all members say of the rows that they have held out together."""
+    if training.val is None or len(job.rows) < 2:
+        return None
+    x, y, *weights = (tensor.double().cpu() for tensor in training.val)
+    raw = predict(training.ens.cpu().double().eval(), x).outputs
+    targets = y.long() if job.standard.y is None else job.standard.in_units(y)
+    return HeldOut.of_all(
+        job.standard.in_units(raw), targets, *weights, noise=job.standard.noise(raw)
+    )
 
 
 def train_once(
@@ -265,6 +288,14 @@ def split_rows(job: Job, seed: int, params: dict[str, Any]) -> tuple[Any, Any]:
     )
     # In the order of all rows, so that what is trained on is the same whatever the shuffle.
     return tuple(job.standard.tensors(rows.pick(np.sort(index))) for index in (train, val))  # type: ignore[return-value]
+
+
+def equal_folds(rows: Rows, count: int, seed: int) -> list[tuple[Index, Index]]:
+    """Rows to train on and rows to hold out, shuffled, classes in proportion where they can be."""
+    strata = rows.y.ndim == 1 and np.unique(rows.y, return_counts=True)[1].min() >= count
+    kind = StratifiedKFold if strata else KFold
+    splitter = kind(count, shuffle=True, random_state=seed)
+    return list(splitter.split(rows.x, rows.y if strata else None))
 
 
 def validation_share(params: dict[str, Any]) -> float:
@@ -314,99 +345,3 @@ def _number(name: str, value: Any) -> float:
     if not isinstance(value, Real) or not 0 <= float(value) < np.inf:
         raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
     return float(value)
-
-
-# ---- the choice of β ---------------------------------------------------------------------------
-
-
-def folds(rows: Rows, original: Rows, cv: Any, seed: int) -> list[tuple[Rows, Rows]]:
-    """Rows to train and rows to judge on, for each fold.
-
-    A number makes that many folds of the merged ``rows``, shuffled, with the classes in proportion
-    where they are large enough. A splitter, or pairs of indices, split the ``original`` rows.
-    """
-    if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
-        return [(rows.pick(a), rows.pick(b)) for a, b in equal_folds(rows, int(cv), seed)]
-    classifier = original.y.ndim == 1
-    labels = original.y if classifier else original.y[:, 0]
-    pairs: Iterable[tuple[Index, Index]] = check_cv(cv, labels, classifier=classifier).split(
-        original.x, labels
-    )
-    splits = []
-    for train, test in pairs:
-        parts = [original.pick(np.asarray(index)) for index in (train, test)]
-        if not all(part.weights.any() for part in parts):
-            raise ValueError("cv left no row of a weight above zero on one side of a split")
-        splits.append(tuple(Rows.of(part.x, part.y, part.weights) for part in parts))
-    return splits  # type: ignore[return-value]
-
-
-def equal_folds(rows: Rows, count: int, seed: int) -> list[tuple[Index, Index]]:
-    """Rows to train on and rows to hold out, shuffled, classes in proportion where they can be."""
-    if not 2 <= count <= len(rows):
-        raise ValueError(
-            f"beta='auto' needs cv of at least 2 and no more than there are different rows, got "
-            f"cv={count} and n_samples = {len(rows)}; with few rows, give beta a number"
-        )
-    strata = rows.y.ndim == 1 and np.unique(rows.y, return_counts=True)[1].min() >= count
-    kind = StratifiedKFold if strata else KFold
-    splitter = kind(count, shuffle=True, random_state=seed)
-    return list(splitter.split(rows.x, rows.y if strata else None))
-
-
-def judge_folds(
-    trainings: Sequence[Training], held_out: Sequence[tuple[Tensor, ...]], progress: bool
-) -> tuple[Floats, list[str]]:
-    """Train all; the ensemble's error of each on its held-out rows, and its verdict there."""
-    histories = fit_fleet(trainings, progress=progress, keep_failed=True)
-    errors, verdicts = np.full(len(trainings), np.inf), ["not judged"] * len(trainings)
-    for place, (training, history) in enumerate(zip(trainings, histories, strict=True)):
-        if history.ended.startswith("failed"):
-            continue
-        ens = training.ens
-        x, y, *weights = (tensor.to(ens.device) for tensor in held_out[place])
-        with ens.evaluating(), torch.no_grad():
-            outputs, train = ens(x), ens(training.train[0])
-        metrics = judge(outputs, y, ens.combine, *weights)
-        count = float(weights[0].sum()) if weights else len(x)
-        errors[place] = float(metrics["ensemble_error"]) / count
-        if np.isfinite(errors[place]):
-            test = Split.of((outputs, y), combine=ens.combine)
-            seen = Split.of((train, training.train[1]), combine=ens.combine)
-            verdicts[place] = verdict_of(test, seen).word
-    return errors, verdicts
-
-
-def cv_results(
-    betas: Sequence[float], errors: Floats, verdicts: Sequence[str], overlap: float
-) -> tuple[dict[str, Any], Selection]:
-    """Errors ``[β, folds]`` in the form of ``GridSearchCV.cv_results_``, and the choice of β.
-
-    Scores are minus the errors, so that higher is better. ``se_test_score`` is the standard error
-    of the mean, ``difference`` and ``se_difference`` are of the paired differences of errors to the
-    best, ``verdict`` is over folds, and ``status`` says what the rule of
-    :mod:`dissensus.sweeps.selection` made of each β.
-    """
-    words = np.array(verdicts).reshape(errors.shape)
-    overall = [overall_verdict(row.tolist()) for row in words]
-    found = select_setting(errors.tolist(), betas=betas, verdicts=overall, overlap=overlap)
-    scores = -errors
-    mean = scores.mean(1)
-    with np.errstate(invalid="ignore"):  # a β whose training failed has an infinite error
-        spread = scores.std(1)
-    ranks = np.argsort(np.argsort(-mean, kind="stable"), kind="stable") + 1
-    folds = range(scores.shape[1])
-    return {
-        "param_beta": np.array(betas, dtype=np.float64),
-        "params": [{"beta": float(beta)} for beta in betas],
-        **{f"split{fold}_test_score": scores[:, fold] for fold in folds},
-        "mean_test_score": mean,
-        "std_test_score": spread,
-        "rank_test_score": ranks.astype(np.int32),
-        "se_test_score": np.array(found.standard_errors),
-        "difference": np.array(found.differences),
-        "se_difference": np.array(found.difference_errors),
-        **{f"split{fold}_verdict": words[:, fold] for fold in folds},
-        "verdict": np.array(overall),
-        "status": np.array(found.status),
-    }, found

@@ -33,8 +33,7 @@ def tuned_members(
         raise ValueError(f"strangers=True needs at least 2 different rows, got {len(x)}")
     if standard.y is not None and ens(x[:1].double()).shape[-1] != y.shape[1]:
         raise ValueError("strangers=True does not go with loss='gaussian'; use loss='mse'")
-    widths = [1 if edges is None else len(edges) for edges in standard.x.edges]
-    strangers = Strangers(groups=tuple(np.repeat(groups, widths).tolist()))
+    strangers = Strangers(groups=tuple(np.repeat(groups, standard.x.widths).tolist()))
     settings: dict[str, Any] = {} if isinstance(batch_size, str) else {"batch_size": batch_size}
     start = copy.deepcopy(ens).float().requires_grad_(True)
     tuned, _ = tune(start, (x, y), strangers=strangers, seed=seed, progress=False, **settings)

@@ -26,7 +26,9 @@ def intervals(
     """Conformal intervals ``[rows, 2, outputs]`` that hold a new target with ``coverage``.
 
     ``f̄ + σ(x) [q⁻, q⁺]``, with q⁻ and q⁺ the conformal quantiles of the held-out errors in units of
-    σ, (1 − coverage) / 2 on each side: they need not be of one length.
+    σ, (1 − coverage) / 2 on each side: they need not be of one length. As each row was held out by
+    other members, this is cross-conformal prediction (Vovk, 2015), whose coverage holds nearly, not
+    exactly.
     """
     if not isinstance(coverage, float | int) or not 0 < coverage < 1:
         raise ValueError(f"coverage must lie between 0 and 1, got {coverage!r}; 0.9 means 90%")
