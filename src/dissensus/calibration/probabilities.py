@@ -20,18 +20,6 @@ from dissensus.outputs import (
 )
 from dissensus.tabular import Tabular
 
-__all__ = [
-    "BINNINGS",
-    "Calibration",
-    "Reliability",
-    "brier_score",
-    "calibration",
-    "check_inputs",
-    "ece",
-    "nll",
-    "reliability",
-]
-
 
 @guarded
 def nll(

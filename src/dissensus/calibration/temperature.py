@@ -15,13 +15,6 @@ from dissensus.guards import guarded
 from dissensus.losses import errors
 from dissensus.outputs import check_finite, to_logits
 
-__all__ = [
-    "TemperatureAtBound",
-    "apply_temperature",
-    "fit_member_temperatures",
-    "fit_temperature",
-]
-
 _Loss = Callable[[Sequence[float]], tuple[float, list[float]]]
 
 

@@ -11,8 +11,6 @@ from dissensus import runs
 from dissensus.cli.options import AsJson, RunFolder, draw, print_result, say, with_options
 from dissensus.runs import Attack
 
-__all__ = ["attack"]
-
 Out = Annotated[
     Path | None, typer.Option(help="Folder for all files.", show_default="RUN/robustness")
 ]

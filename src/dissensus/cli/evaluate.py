@@ -11,8 +11,6 @@ from dissensus import runs
 from dissensus.cli.options import AsJson, note, print_result, with_options
 from dissensus.runs import Diagnose, Evaluate
 
-__all__ = ["diagnose", "evaluate"]
-
 Source = Annotated[
     list[Path], typer.Argument(help="A run, a file, or two .npy files.", show_default=False)
 ]

@@ -18,8 +18,6 @@ from dissensus.verbs import REQUIRED, data_dir_option, device_option, option
 if TYPE_CHECKING:
     from dissensus.data import FeatureStore
 
-__all__ = ["Features", "features"]
-
 
 @dataclass(frozen=True)
 class Features:

@@ -10,8 +10,6 @@ import typer
 from dissensus.cli.options import AsJson, draw, print_result, say, with_options
 from dissensus.runs import Detect, detect
 
-__all__ = ["ood"]
-
 Runs = Annotated[
     list[Path], typer.Argument(help="Run folders, one for each method.", show_default=False)
 ]

@@ -31,8 +31,6 @@ import typer
 from dissensus.console import InertConsole
 from dissensus.verbs import REQUIRED, Result, collect
 
-__all__ = ["AsJson", "RunFolder", "draw", "note", "print_result", "say", "with_options"]
-
 RunFolder = Annotated[Path, typer.Argument(help="The run folder.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 

@@ -13,8 +13,6 @@ from dissensus.cli.options import RunFolder, note, say, with_options
 from dissensus.export import Export, export_run
 from dissensus.runs import Predict
 
-__all__ = ["export", "predict"]
-
 
 @with_options
 def predict(

@@ -12,8 +12,6 @@ from dissensus.cli.options import say, with_options
 from dissensus.console import InertConsole
 from dissensus.report import DrawFigure, Report, build, draw_figure
 
-__all__ = ["figure", "report"]
-
 
 @with_options
 def report(

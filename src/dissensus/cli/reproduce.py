@@ -12,8 +12,6 @@ from dissensus.cli.options import note, print_result, say, with_options
 from dissensus.sweeps.engines import EngineOptions
 from dissensus.verbs import option
 
-__all__ = ["reproduce"]
-
 
 @dataclass(frozen=True)
 class Reproduce(EngineOptions):

@@ -16,8 +16,6 @@ from dissensus.cli.options import say
 from dissensus.console import InertConsole, printable
 from dissensus.runs import Run, find_runs
 
-__all__ = ["runs"]
-
 
 def runs(
     folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"),

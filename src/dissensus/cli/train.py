@@ -13,8 +13,6 @@ from dissensus.cli.options import note, with_options
 from dissensus.runs import Train
 from dissensus.sweeps import Sweep
 
-__all__ = ["sweep", "train"]
-
 
 @with_options
 def train(options: Train) -> None:

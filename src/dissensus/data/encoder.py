@@ -35,8 +35,6 @@ from numpy.typing import NDArray
 
 from dissensus.data.table import Scaler
 
-__all__ = ["Encoder"]
-
 Floats = NDArray[np.float64]
 
 #: How far the encoding goes on beyond the outermost edges, in widths of the bins there.

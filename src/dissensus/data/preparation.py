@@ -38,8 +38,6 @@ from numpy.typing import NDArray
 from dissensus.data.column_values import READERS, find_gaps, find_kind, raw_columns
 from dissensus.data.formats import list_names
 
-__all__ = ["MAX_LEVELS", "Column", "Preparation", "sort_levels"]
-
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
 

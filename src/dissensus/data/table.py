@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from dissensus.data.dataset import PARTS, Data, check_task, split_rows, tensors
 from dissensus.data.preparation import Preparation
 
-__all__ = ["Scaler", "Table"]
-
 Floats = NDArray[np.float64]
 
 #: Numbers of a table that are estimated from at once.

@@ -20,20 +20,6 @@ from dissensus.outputs import (
     weighted_mean,
 )
 
-__all__ = [
-    "CLOSED_FORMS",
-    "LOG_PARTITIONS",
-    "ClosedForm",
-    "ambiguity",
-    "brier_diversity",
-    "closed_form_diversity",
-    "derivative",
-    "exponential_family_diversity",
-    "kl_diversity",
-    "log_ratio_diversity",
-    "vote_diversity",
-]
-
 
 @guarded
 def ambiguity(outputs: Tensor, weights: Tensor | None = None) -> Tensor:

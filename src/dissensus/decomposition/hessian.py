@@ -13,9 +13,6 @@ from dissensus.guards import formula, guarded
 from dissensus.losses import check_loss_inputs
 from dissensus.outputs import check_outputs, check_tensor, check_weights, weighted_mean
 
-__all__ = ["HessianDiversity", "hessian_diversity", "hessian_terms"]
-
-
 PerExampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 _CELLS = 32  # of the grid on which an extremum of φ' is bracketed

@@ -15,15 +15,6 @@ from dissensus.losses import LossLike, check_loss, check_loss_inputs, errors
 from dissensus.outputs import check_outputs, check_weights, to_logits, weighted_mean
 from dissensus.tabular import Tabular
 
-__all__ = [
-    "Decomposition",
-    "DecompositionTerms",
-    "debias",
-    "decompose",
-    "decomposition_terms",
-    "optimal_offsets",
-]
-
 
 class DecompositionTerms(NamedTuple):
     """The terms of each example, ``[batch]``, and ``per_member`` ``[members, batch]``."""

@@ -37,8 +37,6 @@ from dissensus.runs import Attack, attack, detect, diagnose, train
 from dissensus.sweeps import Watcher, sweep
 from dissensus.sweeps.engines import Cell, Record
 
-__all__ = ["MARK", "run"]
-
 #: The file that marks a folder as made by a demo, which a later demo may replace.
 MARK = "demo.json"
 

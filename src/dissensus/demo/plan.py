@@ -4,21 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = [
-    "ATTACKED",
-    "BETAS",
-    "CONTENDERS",
-    "CORRUPTED",
-    "CURVE",
-    "EPOCHS",
-    "PAPER",
-    "REPEATS",
-    "SETTINGS",
-    "STRONG",
-    "SWEEP",
-    "Contender",
-]
-
 
 class Contender(NamedTuple):
     """An objective, its display name, and what it does."""

@@ -16,8 +16,6 @@ from dissensus.demo.plan import CONTENDERS
 from dissensus.detection import Estimate, among_best
 from dissensus.report.figure import join_names
 
-__all__ = ["Outcome", "sentences", "table"]
-
 
 @dataclass(frozen=True)
 class Outcome:

@@ -15,19 +15,6 @@ from dissensus.decomposition import ambiguity, debias, optimal_offsets
 from dissensus.diagnostics.split import Split, ratio
 from dissensus.outputs import weighted_mean
 
-__all__ = [
-    "SPACES",
-    "DebiasedShare",
-    "Explosion",
-    "GeneralizationGap",
-    "LeftoverOffset",
-    "chance_to_cancel",
-    "debiased_share",
-    "explosion",
-    "generalization_gap",
-    "leftover_offset",
-]
-
 #: Where offsets are looked for, in words.
 SPACES = {"outputs": "outputs", "score": "scores", "probability": "probabilities"}
 

@@ -32,8 +32,6 @@ from dissensus.guards import guarded
 from dissensus.losses import LossLike
 from dissensus.tabular import Tabular
 
-__all__ = ["Diagnosis", "diagnose"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Diagnosis(Tabular):

@@ -17,18 +17,6 @@ from dissensus.diagnostics.split import Split, ratio
 from dissensus.losses import errors
 from dissensus.outputs import combined_log_probs, majority_vote
 
-__all__ = [
-    "Codependence",
-    "Dominance",
-    "Drop",
-    "Pairwise",
-    "codependence",
-    "dominance",
-    "errors_without",
-    "pairwise",
-    "q_statistic",
-]
-
 FRACTIONS = (0.2, 0.4, 0.6)  # Section 6.1, Fig. 4
 BUDGET = 2**23  # entries of the largest tensor made at a time; 64 MB in double precision
 

@@ -16,8 +16,6 @@ from torch.nn.functional import one_hot
 from dissensus.diagnostics.split import Split
 from dissensus.diagnostics.verdict import LEVELS, THRESHOLDS, Thresholds, judge
 
-__all__ = ["COLLUDING", "INDEPENDENT", "Planted", "Rates", "calibrate"]
-
 #: Train and test split of a planted ensemble: from a generator, members and examples per split.
 Planted = Callable[[torch.Generator, int, int], tuple[Split, Split]]
 

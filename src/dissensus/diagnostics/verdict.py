@@ -20,8 +20,6 @@ from dissensus.diagnostics.split import Split
 from dissensus.losses import errors
 from dissensus.outputs import weighted_mean
 
-__all__ = ["ADVICE", "THRESHOLDS", "Thresholds", "Verdict", "judge"]
-
 
 @dataclass(frozen=True)
 class Thresholds:

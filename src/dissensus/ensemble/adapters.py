@@ -33,8 +33,6 @@ from torch.nn import functional
 from dissensus.ensemble.stack import hooked, like, places_of, rebuild, stack_modules
 from dissensus.models.layers import ScaledLinear
 
-__all__ = ["SHARINGS", "AdaptedLinear", "kinds_of", "rows_of", "separate", "share"]
-
 #: What members may share, beside nothing: the weights of linear layers behind adapters.
 SHARINGS = ("adapters",)
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-__all__ = ["GradientBuffers", "Memory", "Tensors", "Values"]
-
 Tensors = Mapping[str, Tensor]
 
 _SMALL = 1 << 15  # numbers; the C library asks the system for pieces of 128 KB and more

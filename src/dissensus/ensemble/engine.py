@@ -25,8 +25,6 @@ from dissensus.ensemble.operations import ELEMENTWISE, OPERATIONS, Step
 from dissensus.ensemble.stack import hooked, places_of
 from dissensus.models.layers import ScaledLinear
 
-__all__ = ["Backward", "Engine", "engine_of"]
-
 #: From the gradients at outputs to those of the tensors, in their order.
 Backward = Callable[[Sequence[Tensor]], list[Tensor]]
 

@@ -28,19 +28,6 @@ from dissensus.ensemble.adapters import kinds_of
 from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.stack import call, places_of
 
-__all__ = [
-    "BATCH_NORMS",
-    "EXECUTIONS",
-    "channels_last",
-    "choose",
-    "convolutional",
-    "looped_outputs",
-    "measure",
-    "stackable",
-    "stacked_outputs",
-    "takes_channels_last",
-]
-
 EXECUTIONS = ("auto", "stacked", "looped", "tune")
 
 _CONVOLUTIONS = (

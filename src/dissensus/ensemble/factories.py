@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import nn
 
-__all__ = ["MAX_MEMBERS", "SharedInstanceWarning", "check_members", "make_members", "member_seed"]
-
 #: The most members of an ensemble: more is a slip of the pen, and would run until memory ends.
 MAX_MEMBERS = 10_000
 

@@ -31,8 +31,6 @@ from dissensus.outputs import check_combination, check_weights, combine, majorit
 from dissensus.specs import check_choice
 from dissensus.tabular import html_table
 
-__all__ = ["Ensemble"]
-
 
 class Ensemble(nn.Module):
     """``members`` networks from ``make_member()``, each with a seed of its own.

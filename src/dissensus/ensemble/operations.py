@@ -17,8 +17,6 @@ from dissensus.ensemble.adapters import AdaptedLinear
 from dissensus.ensemble.buffers import GradientBuffers, Tensors, Values
 from dissensus.models.layers import ScaledLinear
 
-__all__ = ["ELEMENTWISE", "OPERATIONS", "Operation", "Step"]
-
 Saved = tuple[Any, ...]
 Back = tuple[Tensor | None, ...]
 aten = torch.ops.aten

@@ -15,8 +15,6 @@ from dissensus.records import CONFIG, HUB_CONFIG, HUB_FORMAT, HUB_WEIGHTS
 if TYPE_CHECKING:
     from dissensus.ensemble.module import Ensemble
 
-__all__ = ["describe", "save", "weights_of"]
-
 
 def save(ens: Ensemble, folder: str | Path) -> None:
     """Write ``ens`` into ``folder``: ``model.safetensors`` and ``config.json``."""

@@ -17,8 +17,6 @@ from dissensus.ensemble.execution import BATCH_NORMS
 from dissensus.ensemble.module import Ensemble
 from dissensus.ensemble.stack import unstack
 
-__all__ = ["best_member", "greedy_soup", "soup"]
-
 _BATCH = 1024  # examples that run at once
 
 

@@ -15,19 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-__all__ = [
-    "alike",
-    "call",
-    "hooked",
-    "like",
-    "places_of",
-    "put_tensors",
-    "rebuild",
-    "stack_modules",
-    "tensors_of",
-    "unstack",
-]
-
 
 def alike(modules: Sequence[nn.Module]) -> bool:
     """Whether all modules have the same layers with the same settings and can be stacked."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["ArrayHeader", "read_npy", "read_npz", "write_npz"]
-
 _NPY_1 = b"\x93NUMPY\x01\x00"
 
 #: The longest header of an array; NumPy's own are of about 100 bytes.

@@ -8,8 +8,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["keep_copy", "remove_parts", "replace_atomically", "write_bytes", "write_text"]
-
 
 def replace_atomically(path: str | Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` fill a temporary neighbour of ``path``, then rename it over ``path``.

@@ -18,8 +18,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["LOCK", "lock_folder"]
-
 #: The file in a folder that is locked.
 LOCK = ".dissensus.lock"
 

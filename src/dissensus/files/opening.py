@@ -12,16 +12,6 @@ import stat
 from pathlib import Path
 from typing import IO
 
-__all__ = [
-    "MAX_BYTES_VARIABLE",
-    "check_regular",
-    "check_size",
-    "damaged",
-    "max_bytes",
-    "open_regular",
-    "read_regular",
-]
-
 #: The environment variable that sets :func:`max_bytes`.
 MAX_BYTES_VARIABLE = "DISSENSUS_MAX_BYTES"
 

@@ -19,11 +19,7 @@ from dissensus.files.opening import check_regular, damaged, open_regular
 from dissensus.files.text import parse_json
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
-
-__all__ = ["read_safetensors", "verify_safetensors", "write_safetensors"]
 
 _CHECKSUM, _METADATA = "dissensus.crc32", "__metadata__"
 _PIECE = 1 << 20  # bytes that are read at once
@@ -92,7 +88,7 @@ def write_safetensors(
     taken from memory, and everything is written once.
     """
     header: dict[str, Any] = {_METADATA: metadata or {}}
-    content: list[NDArray[np.uint8]] = []
+    content: list[memoryview] = []
     types = {name: _type(path, name, tensor) for name, tensor in tensors.items()}
     order = list(_TYPES.values())
     end = 0
@@ -110,7 +106,7 @@ def write_safetensors(
         with part.open("wb") as raw:
             raw.write(len(text).to_bytes(8, "little") + text)
             for tensor in content:
-                raw.write(tensor.data)
+                raw.write(tensor)
 
     replace_atomically(path, write)
 
@@ -122,13 +118,12 @@ def _type(path: str | Path, name: str, tensor: Tensor) -> str:
     return _TYPES[type_]
 
 
-def _bytes(tensor: Tensor) -> NDArray[np.uint8]:
+def _bytes(tensor: Tensor) -> memoryview:
     """The memory of a tensor, without a copy where it is contiguous and on the CPU."""
     import torch
 
     flat = tensor.detach().cpu().contiguous().flatten()
-    array: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
-    return array
+    return flat.view(torch.uint8).numpy().data
 
 
 def _read_header(raw: IO[bytes]) -> bytes:
@@ -136,7 +131,7 @@ def _read_header(raw: IO[bytes]) -> bytes:
     return raw.read(min(int.from_bytes(raw.read(8), "little"), _MAX_HEADER))
 
 
-def _checksum(header: dict[str, Any], content: Iterable[bytes | NDArray[np.uint8]]) -> str:
+def _checksum(header: dict[str, Any], content: Iterable[bytes | memoryview]) -> str:
     """The CRC-32 of a header, but for the checksum in it, and of all bytes after it.
 
     It finds every change of one or two bits in files up to 512 MB, and every one within 32 bits in

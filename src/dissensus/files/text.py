@@ -15,17 +15,6 @@ from typing import Any, get_args
 from dissensus.files.atomic import replace_atomically
 from dissensus.files.opening import damaged, read_regular
 
-__all__ = [
-    "check_types",
-    "format_toml",
-    "parse_json",
-    "read_json",
-    "read_text",
-    "read_toml",
-    "write_csv",
-]
-
-
 #: The most bytes of a JSON or a TOML file, how deep values may be nested, and the largest number.
 MAX_JSON_BYTES, MAX_TOML_BYTES, MAX_DEPTH, MAX_INTEGER = 1 << 28, 1 << 20, 100, (1 << 64) - 1
 

@@ -8,8 +8,6 @@ from torch import nn
 
 from dissensus.models.layers import check_count, check_image_shape, check_rate, conv_size
 
-__all__ = ["cnn", "small_cnn", "vgg"]
-
 
 def cnn(
     input_shape: Sequence[int],

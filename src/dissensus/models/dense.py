@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from dissensus.models.layers import ScaledLinear, check_count, check_rate
 
-__all__ = ["LDRHead", "ldr_head", "ldr_linear_head", "linear", "mlp", "table_mlp"]
-
 
 def linear(input_shape: Sequence[int], outputs: int) -> nn.Module:
     """One linear layer on the flattened input: logistic or linear regression.

@@ -14,17 +14,6 @@ from torch import Tensor, nn
 
 from dissensus.specs import check_choice
 
-__all__ = [
-    "NORMS",
-    "InputNormalize",
-    "ScaledLinear",
-    "check_count",
-    "check_image_shape",
-    "check_rate",
-    "conv_size",
-    "norm_layer",
-]
-
 #: The layers that may stand where the papers have batch normalisation.
 NORMS: dict[str, str] = {
     "batch": "BatchNorm2d: statistics of the batch in training, running ones in evaluation",

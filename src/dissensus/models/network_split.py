@@ -11,8 +11,6 @@ from torch import Tensor, fx, nn
 
 from dissensus.specs import check_choice, nearest
 
-__all__ = ["split"]
-
 Values = dict[fx.Node, fx.Node]
 
 

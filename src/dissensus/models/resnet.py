@@ -10,8 +10,6 @@ from torch.nn.functional import pad, relu
 from dissensus.models.layers import check_count, check_image_shape, norm_layer
 from dissensus.specs import check_choice
 
-__all__ = ["BasicBlock", "ResNet", "resnet18", "resnet20", "resnet34"]
-
 
 class BasicBlock(nn.Module):
     """Two 3 × 3 convolutions beside a shortcut (He et al., 2016).

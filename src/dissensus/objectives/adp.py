@@ -26,8 +26,6 @@ from dissensus.losses import cross_entropy
 from dissensus.objectives.base import Objective, Terms, check_hard_labels, number
 from dissensus.outputs import check_logits, check_targets, log_mean_exp, weighted_mean
 
-__all__ = ["ADP", "JSD", "alpha_for", "target_probability"]
-
 
 @dataclass(frozen=True)
 class ADP(Objective):

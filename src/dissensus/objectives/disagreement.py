@@ -23,18 +23,6 @@ from dissensus.losses import mean_cross_entropy
 from dissensus.objectives.base import Objective, Terms, number
 from dissensus.outputs import check_logits, check_targets, weighted_mean
 
-__all__ = [
-    "A2D",
-    "PAIR_TERMS",
-    "DivDis",
-    "a2d_pair",
-    "a2d_pairs",
-    "divdis_pairs",
-    "jsd_pairs",
-    "mean_over_pairs",
-    "pair_weights",
-]
-
 
 def a2d_pair(log_probs: Tensor, other_log_probs: Tensor) -> Tensor:
     """``−log(p_ŷ (1 − q_ŷ) + q_ŷ (1 − p_ŷ))`` with ŷ the class that p predicts (ldr, Eq. 3).

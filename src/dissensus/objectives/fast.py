@@ -32,8 +32,6 @@ from dissensus.objectives.ldr import LDR, hardness_weights
 from dissensus.objectives.wrappers import LearnerDropout
 from dissensus.outputs import log_mean_exp, weighted_mean
 
-__all__ = ["FAST", "fleet_value_and_gradient", "value_and_gradient"]
-
 
 def value_and_gradient(
     objective: Objective,

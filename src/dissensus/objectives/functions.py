@@ -10,8 +10,6 @@ from torch import Tensor
 
 from dissensus.objectives.base import Objective, Terms
 
-__all__ = ["FunctionObjective"]
-
 
 @dataclass(frozen=True)
 class FunctionObjective(Objective):

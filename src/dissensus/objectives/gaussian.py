@@ -15,8 +15,6 @@ from dissensus.objectives.base import Objective, Terms, number
 from dissensus.objectives.interpolation import error_terms
 from dissensus.outputs import check_outputs, check_regression_targets, log_mean_exp, weighted_mean
 
-__all__ = ["Gaussian", "gaussian_errors", "gaussian_moments"]
-
 #: The least variance, of standardised targets a thousandth of their deviation, squared: without
 #: one, a row that is met exactly has a loss of minus infinity.
 LEAST_VARIANCE = 1e-6

@@ -20,18 +20,6 @@ from dissensus.objectives.base import Objective, Terms, number
 from dissensus.outputs import weighted_mean
 from dissensus.specs import check_choice
 
-__all__ = [
-    "GNCL",
-    "NCL",
-    "Augmented",
-    "GradientAdjustedTargets",
-    "Independent",
-    "Joint",
-    "equivalent_alpha",
-    "equivalent_beta",
-    "error_terms",
-]
-
 _THEOREM_5_1 = (
     "beyond 1 the loss has no lower bound, members drive it to minus infinity by moving apart "
     "(Theorem 5.1) of the collusion paper, and below 0 diversity is punished"

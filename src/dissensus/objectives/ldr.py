@@ -22,8 +22,6 @@ from dissensus.objectives.disagreement import PAIR_TERMS, mean_over_pairs
 from dissensus.outputs import weighted_mean
 from dissensus.specs import check_choice
 
-__all__ = ["LDR", "hardness_weights"]
-
 
 @formula
 def hardness_weights(

@@ -12,8 +12,6 @@ from dissensus.objectives.base import Objective, Terms, number
 from dissensus.objectives.disagreement import mean_over_pairs
 from dissensus.outputs import weighted_mean
 
-__all__ = ["Repulsion"]
-
 
 @dataclass(frozen=True)
 class Repulsion(Objective):

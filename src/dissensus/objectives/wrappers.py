@@ -15,8 +15,6 @@ from dissensus.objectives.base import Objective, Terms, number, sample_without_r
 from dissensus.objectives.disagreement import A2D, a2d_pairs
 from dissensus.objectives.interpolation import Joint
 
-__all__ = ["LearnerDropout", "Sequential"]
-
 
 @dataclass(frozen=True)
 class LearnerDropout(Objective):

@@ -32,19 +32,6 @@ from dissensus.models import make_factory
 from dissensus.papers.base import Cell
 from dissensus.training import Optimizer, Recipe
 
-__all__ = [
-    "SEEDS_OPTION",
-    "ImageData",
-    "augmentation",
-    "count_option",
-    "load_images",
-    "make_cell",
-    "new_ensemble",
-    "rates_of_mean",
-    "recipe",
-    "seeds_of",
-]
-
 SEEDS_OPTION = {"seeds": "how many runs of each setting, each with its own seed and data split"}
 
 

@@ -20,22 +20,6 @@ from dissensus.objectives import Objective
 from dissensus.papers.base import Finding, Record
 from dissensus.papers.comparisons import decide
 
-__all__ = [
-    "TOLERANCE",
-    "Equal",
-    "Minimum",
-    "draw_alpha",
-    "draw_regression",
-    "extremes",
-    "generator_of",
-    "gradient_of",
-    "minimize_objective",
-    "relative_difference",
-    "scientific",
-    "uniform",
-    "value_and_gradient",
-]
-
 #: Two float64 computations of one number are taken for equal up to this, relative to its size.
 TOLERANCE = 1e-12
 

@@ -14,8 +14,6 @@ from torch import nn
 
 from dissensus.models import ResNet
 
-__all__ = ["library_model", "small_resnet", "small_vgg", "strided_cnn"]
-
 
 def small_resnet(
     input_shape: Sequence[int],

@@ -17,8 +17,6 @@ from dissensus.papers.base import CANNOT, Finding, Record
 from dissensus.papers.comparisons import Groups, Runs, all_of, data_title, whole
 from dissensus.papers.statistics import Estimate, judge_larger
 
-__all__ = ["ImageValues", "InTheseRuns", "PerImage", "Reader", "images_interval", "values_by_seed"]
-
 #: A number for each image, or for each block of images; whether it is right, as 0 and 1.
 ImageValues = NDArray[np.float64]
 #: Reads them from a record; None where they were not measured.

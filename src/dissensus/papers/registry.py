@@ -38,8 +38,6 @@ from dissensus.papers.ldr import (
     weights,
 )
 
-__all__ = ["EXPERIMENTS"]
-
 #: Every experiment by its full name, in the order of the papers.
 EXPERIMENTS: dict[str, Experiment] = {
     "collusion/joint-vs-independent": joint_training.JOINT_VS_INDEPENDENT,

@@ -21,8 +21,6 @@ from dissensus.verbs import Result
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["Catalogue", "Reproduction", "catalogue", "draw_figure", "reproduce", "results_folder"]
-
 _COLORS = {"holds": "green", "contradicted": "red", "undecided": "yellow", CANNOT: "dim"}
 
 

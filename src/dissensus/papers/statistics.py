@@ -31,17 +31,6 @@ from scipy import stats
 
 from dissensus.papers.base import CANNOT, Finding, Verdict
 
-__all__ = [
-    "Estimate",
-    "bootstrap_interval",
-    "combine_verdicts",
-    "judge_larger",
-    "judge_within",
-    "larger_than",
-    "mean_interval",
-    "paired_difference",
-]
-
 
 @dataclass(frozen=True)
 class Estimate:

@@ -28,8 +28,6 @@ from dissensus.sweeps.engines import (
     run_cells,
 )
 
-__all__ = ["StudyRecord", "cells_folder", "compact", "read_study", "run_study", "study_path"]
-
 _FORMAT = 1
 #: The keys of a compact record, in the order of the fields of :class:`StudyRecord`.
 _KEYS = (

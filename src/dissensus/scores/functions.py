@@ -22,25 +22,6 @@ from dissensus.outputs import (
     weighted_mean,
 )
 
-__all__ = [
-    "SCORES",
-    "View",
-    "bma",
-    "confidence",
-    "disagreement",
-    "energy",
-    "ensemble_diversity",
-    "entropy",
-    "max_logit",
-    "max_softmax",
-    "mean_entropy",
-    "mutual_information",
-    "pds",
-    "pds_sum",
-    "unique",
-    "variance",
-]
-
 
 class View:
     """Quantities of one batch that scores share, each computed once and only if it is needed."""

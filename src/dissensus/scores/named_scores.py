@@ -30,8 +30,6 @@ from dissensus.scores.functions import (
 )
 from dissensus.specs import check_name, join_spec, read_settings, split_spec
 
-__all__ = ["NamedScore", "at_temperature", "parse", "score_all", "score_file"]
-
 #: Scores of classifiers; the variance is for regression.
 _CLASSIFIER_SCORES = [name for name in SCORES if name != "variance"]
 

@@ -42,8 +42,6 @@ from dissensus.sklearn.tuned_members import tuned_members
 from dissensus.training import fit as train
 from dissensus.training.fit import name_objective
 
-__all__ = ["DiverseEstimator"]
-
 
 class DiverseEstimator(FittedMembers, Parameters):
     """An ensemble of perceptrons, trained by an objective, as a scikit-learn estimator.

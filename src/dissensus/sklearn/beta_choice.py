@@ -19,8 +19,6 @@ from dissensus.sweeps.selection import Selection, overall_verdict, select_settin
 from dissensus.training import Training, fit_fleet
 from dissensus.training.meters import judge
 
-__all__ = ["choose_beta"]
-
 
 def choose_beta(
     job: Job, original: Rows, seed: int, params: dict[str, Any]

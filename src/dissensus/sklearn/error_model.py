@@ -18,8 +18,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import SplineTransformer, StandardScaler
 from torch import Tensor
 
-__all__ = ["ErrorModel"]
-
 Floats = NDArray[np.float64]
 
 #: Fewer rows than this have errors of one size.

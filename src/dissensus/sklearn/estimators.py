@@ -24,8 +24,6 @@ from dissensus.sklearn.evaluation import Evaluation, evaluate_classes, evaluate_
 from dissensus.sklearn.parameters import BETAS, takes_pieces
 from dissensus.sklearn.rows import Floats
 
-__all__ = ["DiverseClassifier", "DiverseRegressor"]
-
 
 class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc]
     """An ensemble of perceptrons for classification, of two classes or more.

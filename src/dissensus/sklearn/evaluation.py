@@ -20,8 +20,6 @@ from dissensus.sklearn import uncertainty
 from dissensus.sklearn.held_out import HeldOut
 from dissensus.tabular import Tabular
 
-__all__ = ["Evaluation", "evaluate_classes", "evaluate_numbers"]
-
 #: The levels at which CRPS is measured, each for a fortieth of all.
 _LEVELS = [(2 * place + 1) / 80 for place in range(40)]
 

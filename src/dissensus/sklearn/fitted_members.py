@@ -23,8 +23,6 @@ from dissensus.sklearn.held_out import HeldOut
 from dissensus.sklearn.rows import Floats, Standard, array_columns
 from dissensus.training import predict
 
-__all__ = ["NUMBERS", "FittedMembers"]
-
 #: scikit-learn's checks of a table of numbers.
 NUMBERS = {"dtype": np.float64, "ensure_all_finite": "allow-nan", "accept_sparse": "csr"}
 

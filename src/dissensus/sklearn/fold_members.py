@@ -33,8 +33,6 @@ from dissensus.sklearn.trainings import (
 from dissensus.training import History, Training, fit_fleet, predict
 from dissensus.training.batches import derived_seed
 
-__all__ = ["FOLDS", "LEAST_ROWS", "holds_out_folds", "mean_history", "train_folds"]
-
 #: The most folds: each member learns from seven eighths of the rows.
 FOLDS = 8
 #: With fewer rows, a fold would hold no row or one.

@@ -11,8 +11,6 @@ from torch.nn.functional import log_softmax
 
 from dissensus.losses import cross_entropy, mse
 
-__all__ = ["GreedyChoice", "greedy_selection"]
-
 #: Epochs between two choices, and how many must pass over a candidate in a row to end it.
 EVERY, MISSED = 5, 2
 

@@ -24,8 +24,6 @@ from dissensus.outputs import check_finite, check_outputs, combined_log_probs
 from dissensus.sklearn.error_model import ErrorModel
 from dissensus.sweeps.selection import overall_verdict
 
-__all__ = ["HeldOut", "held_out_temperature"]
-
 #: Draws the temperature of few rows towards 1: as a prior on log T of standard deviation ½ does.
 _SHRINKAGE = 2.0
 #: Between which temperatures to search: those of networks that have learnt anything.

@@ -12,8 +12,6 @@ from dissensus.objectives import Objective
 from dissensus.sklearn.trainings import objective_of
 from dissensus.specs import check_choice
 
-__all__ = ["BETAS", "Parameters", "takes_pieces"]
-
 #: The β that ``beta="auto"`` tries where no others are given.
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -144,7 +142,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
 
     def _settings(self) -> dict[str, Any]:
         """The parameters by name, with the device that is meant."""
-        return self.get_params(deep=False) | {"device": device_named(self.device)}
+        return {**self.get_params(deep=False), "device": device_named(self.device)}
 
 
 def takes_pieces(estimator: Parameters) -> bool:

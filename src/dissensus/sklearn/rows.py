@@ -23,8 +23,6 @@ from dissensus.data.encoder import Encoder
 from dissensus.data.table import Scaler
 from dissensus.objectives import gaussian_moments
 
-__all__ = ["Floats", "Rows", "Standard", "array_columns", "check_weights", "frame_columns", "pad"]
-
 Floats = NDArray[np.float64]
 
 #: Rows that are compared at once.

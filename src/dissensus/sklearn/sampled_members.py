@@ -47,8 +47,6 @@ from dissensus.training import (
 )
 from dissensus.training.batches import derived_seed
 
-__all__ = ["Settings", "draw_settings", "train_sampled"]
-
 #: Candidates for each member, and the most of them where no number is asked for.
 CANDIDATES, MOST = 4, 64
 #: How many architectures are drawn: more would be smaller fleets.

@@ -32,26 +32,6 @@ from dissensus.training import History, Optimizer, Recipe, Training, predict
 from dissensus.training.single_process import SingleProcess
 from dissensus.training.stream import make_stream
 
-__all__ = [
-    "Job",
-    "TrainedMembers",
-    "batch_size",
-    "check_integer",
-    "combination",
-    "equal_folds",
-    "held_out_together",
-    "hidden_sizes",
-    "make_ensemble",
-    "make_recipe",
-    "make_trainings",
-    "objective_of",
-    "outputs_each",
-    "split_rows",
-    "train_once",
-    "validation_share",
-    "with_beta",
-]
-
 Index = NDArray[np.int64]
 
 
@@ -238,12 +218,11 @@ def held_out_together(training: Training, job: Job) -> HeldOut | None:
     """What all members say of the rows that they have held out together."""
     if training.val is None or len(job.rows) < 2:
         return None
-    x, y, *weights = (tensor.double().cpu() for tensor in training.val)
+    x, y, *rest = (tensor.double().cpu() for tensor in training.val)
+    weights = rest[0] if rest else None
     raw = predict(training.ens.cpu().double().eval(), x).outputs
     targets = y.long() if job.standard.y is None else job.standard.in_units(y)
-    return HeldOut.of_all(
-        job.standard.in_units(raw), targets, *weights, noise=job.standard.noise(raw)
-    )
+    return HeldOut.of_all(job.standard.in_units(raw), targets, weights, job.standard.noise(raw))
 
 
 def train_once(

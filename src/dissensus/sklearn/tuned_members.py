@@ -13,8 +13,6 @@ from dissensus.ensemble import Ensemble
 from dissensus.sklearn.rows import Rows, Standard
 from dissensus.training.tuning import tune
 
-__all__ = ["tuned_members"]
-
 
 def tuned_members(
     ens: Ensemble,

@@ -17,8 +17,6 @@ from torch import Tensor
 from dissensus.calibration import conformal_quantile, sample_quantiles
 from dissensus.sklearn.held_out import HeldOut
 
-__all__ = ["intervals", "member_std", "noise_std", "quantiles", "total_std"]
-
 
 def intervals(
     held_out: HeldOut, outputs: Tensor, coverage: float, noise: Tensor | None = None

@@ -17,21 +17,6 @@ from torch import Tensor
 from dissensus.data import Examples, StoredRows
 from dissensus.guards import describe
 
-__all__ = [
-    "Batches",
-    "MemberBatches",
-    "TensorBatches",
-    "as_batches",
-    "as_tensors",
-    "batch_sizes",
-    "batches_together",
-    "bootstrap_rows",
-    "derived_seed",
-    "shuffled",
-    "split_batches",
-    "split_weights",
-]
-
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
 

@@ -7,8 +7,6 @@ from typing import Any, Self
 
 from dissensus.objectives import Terms
 
-__all__ = ["Hooks"]
-
 
 class Hooks:
     """The optional methods of callbacks; ``fit`` calls them in the first process alone.

@@ -19,8 +19,6 @@ from dissensus.training.single_process import SingleProcess
 from dissensus.training.step import Trainer
 from dissensus.training.stream import Stream
 
-__all__ = ["Checkpoints"]
-
 
 class Checkpoints:
     """The state of a run, in memory and, where there is a folder, on disk.

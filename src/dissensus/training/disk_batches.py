@@ -34,8 +34,6 @@ from dissensus.training.batches import (
     split_batches,
 )
 
-__all__ = ["ExampleBatches", "RowBatches"]
-
 # ---- rows of a feature store --------------------------------------------------------------------
 
 _BLOCK = 1 << 16  # bytes that are read at once

@@ -30,8 +30,6 @@ from dissensus.training.step import Trainer
 from dissensus.training.stream import Batch, LabelledAugmentation, Stream, make_stream
 from dissensus.training.trackers import make_trackers
 
-__all__ = ["NonFiniteLoss", "fit"]
-
 
 class NonFiniteLoss(ValueError):
     """The loss became NaN or infinite."""

@@ -28,8 +28,6 @@ from dissensus.training.optim import Optimizer
 from dissensus.training.recipe import Recipe
 from dissensus.training.stream import as_strangers
 
-__all__ = ["Training", "fit_fleet"]
-
 OnEnd = Callable[[int, History], None]
 OnEpoch = Callable[[dict[int, Tensor]], Collection[int]]
 

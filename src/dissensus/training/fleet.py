@@ -23,8 +23,6 @@ from dissensus.training.stream import ORDER, STRANGERS
 if TYPE_CHECKING:
     from dissensus.training.fit_fleet import Training
 
-__all__ = ["Fleet"]
-
 _PICKED = 1 << 19  # numbers of x that are picked from the data, or evaluated, at once
 
 
@@ -80,7 +78,8 @@ class Fleet:
 
     def epoch(self, epoch: int) -> list[dict[str, Any]]:
         """Train one epoch and return each ensemble's record; ``failure`` says what went wrong."""
-        meter, losses = FleetMeter(self.combine), []
+        meter = FleetMeter(self.combine)
+        losses: list[Tensor] = []
         strangers = self._strangers(epoch)
         for x, y, *weights in self._batches(epoch):
             outputs, loss, parts, gradients = self._gradients(x, strangers(x), y, *weights)

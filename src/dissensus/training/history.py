@@ -9,8 +9,6 @@ from typing import Any
 from dissensus.tabular import Tabular
 from dissensus.training.recipe import SELECTIONS, Recipe
 
-__all__ = ["History", "RunState", "flatten", "select"]
-
 
 @dataclass(repr=False)
 class History(Tabular):

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from dissensus.specs import check_numbers, number
 
-__all__ = ["Distributed", "Layout", "Share", "deal"]
-
 
 @dataclass(frozen=True)
 class Distributed:

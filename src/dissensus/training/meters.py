@@ -19,8 +19,6 @@ from dissensus.losses import check_loss_inputs, cross_entropy, errors
 from dissensus.objectives.gaussian import gaussian_errors
 from dissensus.outputs import combined_log_probs, log_mean_exp
 
-__all__ = ["FleetMeter", "Meter", "MeterBatch", "check_task", "judge"]
-
 _KEPT = 1 << 20  # numbers kept before they are measured
 _BY_MEMBER = ("member", "member_hits", "member_examples")  # sums of each member
 

@@ -28,16 +28,6 @@ from dissensus.specs import (
     split_spec,
 )
 
-__all__ = [
-    "OPTIMIZERS",
-    "SCHEDULES",
-    "MemberOptimizer",
-    "Optimizer",
-    "Schedule",
-    "clip_by_member",
-    "parse_schedule",
-]
-
 #: Optimisers by name, with the learning rate each starts from where none is given.
 OPTIMIZERS: dict[str, float] = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
 

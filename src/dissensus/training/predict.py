@@ -15,8 +15,6 @@ from dissensus.progress import ProgressBar
 from dissensus.training.batches import Batches, as_batches, as_tensors, split_weights
 from dissensus.training.meters import Meter
 
-__all__ = ["evaluate", "predict"]
-
 
 @guarded
 def predict(

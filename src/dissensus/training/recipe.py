@@ -12,8 +12,6 @@ from dissensus.specs import check_choice, check_name, check_numbers, number
 from dissensus.training.optim import Optimizer, Schedule, parse_schedule
 from dissensus.training.torch_optim import OptimizerFactory, TorchSchedule, describe
 
-__all__ = ["SELECTIONS", "CheckpointInterval", "Recipe"]
-
 #: What the best epoch is chosen by on validation data, and whether higher is better.
 SELECTIONS: dict[str, bool] = {
     "ensemble_error": False,

@@ -40,8 +40,6 @@ from dissensus.records import (
     write_record,
 )
 
-__all__ = ["RunFolder", "check_writable", "read_checkpoint"]
-
 _FORMAT = "dissensus.checkpoint/1"
 
 

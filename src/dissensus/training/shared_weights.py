@@ -20,8 +20,6 @@ from dissensus.training.optim import MemberOptimizer, Optimizer
 from dissensus.training.recipe import Recipe
 from dissensus.training.torch_optim import OptimizerFactory, TorchOptimizer
 
-__all__ = ["SharingOptimizer", "check_recipe", "mean_gradients"]
-
 Backward = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 Settings = Optimizer | OptimizerFactory
 #: From parameters and their optimiser's settings to what steps them.

@@ -22,8 +22,6 @@ from dissensus.training.run_folder import RunFolder, read_checkpoint
 from dissensus.training.step import Trainer
 from dissensus.training.stream import Stream
 
-__all__ = ["Callback", "Interruption", "SingleProcess", "Stopped"]
-
 Callback = Callable[[dict[str, Any], Ensemble], bool | None]
 T = TypeVar("T")
 

@@ -28,8 +28,6 @@ from dissensus.training.shared_weights import SharingOptimizer, check_recipe, me
 from dissensus.training.stream import Batch
 from dissensus.training.torch_optim import OptimizerFactory, TorchOptimizer, TorchSchedule
 
-__all__ = ["Members", "SeparateMembers", "StackedMembers", "Trainer", "single_precision"]
-
 #: Parts of an objective that need the outputs of several members on the same examples.
 _COMMON = ("ensemble_error", "diversity")
 

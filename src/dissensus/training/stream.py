@@ -27,16 +27,6 @@ from dissensus.training.batches import (
 )
 from dissensus.training.recipe import Recipe
 
-__all__ = [
-    "ORDER",
-    "STRANGERS",
-    "Batch",
-    "LabelledAugmentation",
-    "Stream",
-    "as_strangers",
-    "make_stream",
-]
-
 # What random numbers are drawn for, each with a stream of its own.
 ORDER, _DRAWS, _LAYERS, _AUGMENT, _EXTRA, STRANGERS, _BOOTSTRAP = range(7)
 

@@ -23,8 +23,6 @@ from dissensus.import_paths import path_of
 from dissensus.specs import check_choice, join_spec
 from dissensus.training.optim import Optimizer, Schedule
 
-__all__ = ["OptimizerFactory", "TorchOptimizer", "TorchSchedule", "describe", "make_torch"]
-
 #: From the parameters of one member to its optimiser.
 OptimizerFactory = Callable[[list[Tensor]], torch.optim.Optimizer]
 

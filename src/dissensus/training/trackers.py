@@ -18,8 +18,6 @@ from dissensus.records import TRACKING
 from dissensus.specs import check_name
 from dissensus.training.history import History, flatten
 
-__all__ = ["TRACKERS", "MLflow", "TensorBoard", "WandB", "make_trackers"]
-
 
 class Tracker:
     """What trackers share; ``folder`` is where they keep files, None for the package's default."""

@@ -18,8 +18,6 @@ from dissensus.training.batches import as_batches, as_tensors, split_weights
 from dissensus.training.fit import fit, name_objective
 from dissensus.training.recipe import Recipe
 
-__all__ = ["STEPS", "load_tuned", "save_tuned", "tune"]
-
 #: The fewest steps of tuning unless epochs are given: two epochs of a few hundred rows do nothing.
 STEPS = 100
 

@@ -28,29 +28,6 @@ from dissensus.papers.per_image import (
 from dissensus.papers.statistics import Estimate, judge_larger, mean_interval
 from dissensus.robustness import parse
 
-__all__ = [
-    "FAMILIES",
-    "GRADIENT",
-    "PLACES",
-    "MoreRight",
-    "accuracy_estimate",
-    "accuracy_header",
-    "accuracy_rows",
-    "accuracy_text",
-    "attack_family",
-    "attack_names",
-    "attack_parameter",
-    "attack_title",
-    "compare_images",
-    "compare_over_data",
-    "right_after",
-    "right_in_worst_case",
-    "specs_of",
-    "standard_eps",
-    "weak",
-    "worst_case",
-]
-
 #: The attacks that follow the gradient inside a ball.
 GRADIENT = ("fgsm", "bim", "pgd", "mim")
 #: The ends of the standard protocol's ε: the place of each, and its name in claims.

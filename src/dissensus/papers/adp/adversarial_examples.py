@@ -27,8 +27,6 @@ from dissensus.papers.comparisons import (
 from dissensus.papers.statistics import larger_than
 from dissensus.plots import Matrix, Panel, Plot, Series, Text
 
-__all__ = ["DETECTION", "TRANSFER", "detection_brief", "off_diagonal", "transfer_brief"]
-
 #: The paper has CIFAR-10; the others are ours.
 _SETS = ("cifar10", "mnist", "fashion_mnist", "digits")
 

@@ -16,8 +16,6 @@ from dissensus.papers.adp.published import TABLE1
 from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.comparisons import Quantity, at, group_by_data
 
-__all__ = ["FACTOR", "Comparable", "paper_experiment"]
-
 #: The most that the baseline's error may be, as a multiple of the published error.
 FACTOR = 2.0
 

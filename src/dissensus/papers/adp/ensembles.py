@@ -26,27 +26,6 @@ from dissensus.papers.comparisons import Runs
 from dissensus.robustness import AdversarialBatches
 from dissensus.training import History, fit
 
-__all__ = [
-    "ADP_RUNS",
-    "BASELINE",
-    "CONTENDERS",
-    "CONTROLS",
-    "ENSEMBLES",
-    "PAIR",
-    "TRAINED",
-    "Contender",
-    "cells",
-    "contenders_in",
-    "measure",
-    "objective_of",
-    "run",
-    "runs_of",
-    "smoothed_labels",
-    "test_images",
-    "train",
-    "train_ensemble",
-]
-
 #: The paper's ADP₂,₀.₅.
 ALPHA, BETA = 2.0, 0.5
 

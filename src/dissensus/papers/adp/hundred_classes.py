@@ -44,8 +44,6 @@ from dissensus.papers.per_image import PerImage
 from dissensus.plots import Panel, Plot, Series
 from dissensus.training import predict
 
-__all__ = ["HUNDRED_CLASSES", "STUDY", "cells", "digit_pairs", "run"]
-
 _WEAK = gradient_attacks((), (0.025, 0.05))
 
 

@@ -14,8 +14,6 @@ from dissensus.papers.comparisons import cell_values, decide, filter_records
 from dissensus.papers.exact import generator_of, minimize_objective
 from dissensus.plots import Panel, Plot, Rule, Series
 
-__all__ = ["EXPERIMENT", "STUDY", "left_over"]
-
 _STARTS = {"smoke": 3, "cpu": 20, "paper": 100}
 _STRENGTHS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0)
 

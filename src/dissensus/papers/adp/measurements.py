@@ -20,23 +20,6 @@ from dissensus.outputs import combined_log_probs
 from dissensus.robustness import Outcome, attack, curve_over_eps, detect, parse, transfer
 from dissensus.training import predict
 
-__all__ = [
-    "EDGES",
-    "GRID",
-    "accuracy_at_half",
-    "accuracy_over_eps",
-    "attack_each",
-    "detection",
-    "diversity_histogram",
-    "errors",
-    "hidden_features",
-    "similarity",
-    "strong_attacks",
-    "transfer_matrices",
-    "tsne",
-    "worst_case",
-]
-
 #: Edges of the histograms of log diversity; three members that agree are at −26.5.
 EDGES = np.linspace(-30.0, 0.0, 61)
 #: False positive rates at which ROC curves are kept.

@@ -29,8 +29,6 @@ from dissensus.papers.comparisons import (
 )
 from dissensus.plots import Panel, Plot, Series
 
-__all__ = ["ERRORS", "FEATURES", "HISTOGRAM"]
-
 _ENTROPY, _SMOOTHED = runs_of("adp-entropy"), runs_of("smoothed")
 _MEMBER_ERROR = Quantity("mean error of members", at("clean", "member_errors"), "{:.2%}")
 _ERROR = Quantity("error of the ensemble", at("clean", "error"), "{:.2%}")

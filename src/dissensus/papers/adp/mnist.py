@@ -29,8 +29,6 @@ from dissensus.papers.adp.settings import (
 from dissensus.papers.base import Cell, Study
 from dissensus.papers.cells import make_cell, seeds_of
 
-__all__ = ["SETTING", "STUDY", "cells"]
-
 _CONTENDERS = (*PAIR, "smoothed")
 
 _MNIST: Mapping[str, Any] = {

@@ -19,8 +19,6 @@ from dissensus.papers.comparisons import decide, filter_records, interval_text
 from dissensus.papers.statistics import larger_than
 from dissensus.training import fit
 
-__all__ = ["EXPERIMENT", "OVERHEAD", "cells", "diversity_gradient", "run"]
-
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """5 and 20 members on 10 classes, batches of 32, as in the paper."""

@@ -6,18 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from dissensus.papers.comparisons import data_title
 
-__all__ = [
-    "TABLE1",
-    "TABLE2",
-    "TABLE4",
-    "TABLE5",
-    "effects",
-    "gains",
-    "mean_accuracy",
-    "mean_gain",
-    "published_row",
-]
-
 #: Error rates by data set and contender: Net 1 to 3, then the ensemble.
 TABLE1: Mapping[str, Mapping[str, Sequence[float]]] = {
     "mnist": {

@@ -39,8 +39,6 @@ from dissensus.plots import Panel, Plot, Series
 from dissensus.robustness import parse
 from dissensus.training import History
 
-__all__ = ["RESNET20_RUNS", "STUDY", "cells", "run"]
-
 #: The contenders of each scale; the pair comes first.
 _CONTENDERS = {
     "smoke": ("plain", "adp"),

@@ -44,8 +44,6 @@ from dissensus.papers.per_image import ImageValues, PerImage, values_by_seed
 from dissensus.papers.statistics import Estimate
 from dissensus.plots import Panel, Plot, Rule, estimates
 
-__all__ = ["MNIST", "TITLES", "LargerGain", "WithScaling", "brief", "plot", "table"]
-
 #: The scalings as pages call them.
 TITLES = {
     "raw": "raw pixels",

@@ -8,28 +8,6 @@ from typing import Any
 from dissensus.papers import regime
 from dissensus.robustness import paper
 
-__all__ = [
-    "AUTHORS",
-    "CIFAR10_WEAK",
-    "CIFAR100_WEAK",
-    "CPU",
-    "CPU_DIGITS",
-    "DATA_SETTINGS",
-    "ENSEMBLE_SETTING",
-    "FEW_STEPS",
-    "MNIST_WEAK",
-    "MORE_STEPS",
-    "PAPER",
-    "RESNET20",
-    "SMOKE",
-    "STRONG",
-    "WEAK_PROTOCOL",
-    "ensemble_setting",
-    "gradient_attacks",
-    "slow_attacks",
-    "standard",
-]
-
 NETWORK = "dissensus.papers.networks:strided_cnn"
 
 #: Sections 4.1 to 4.5, at the sizes of the paper; what the text leaves open is the authors' code's.

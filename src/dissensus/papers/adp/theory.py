@@ -16,8 +16,6 @@ from dissensus.papers.comparisons import decide, filter_records
 from dissensus.papers.exact import Minimum, minimize_objective
 from dissensus.plots import Panel, Plot, Series
 
-__all__ = ["EXPERIMENT", "THEORY", "corollary_loss", "corollary_solution"]
-
 #: How far a searched minimum may be from the stated one; probabilities that tend to 0 along
 #: logits without end are not there yet when the search stops.
 CLOSE = 1e-3

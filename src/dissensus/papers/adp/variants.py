@@ -44,9 +44,6 @@ from dissensus.papers.base import Cell, Claim, Record, Study, Table
 from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
 from dissensus.papers.comparisons import filter_records
 
-__all__ = ["ADVERSARIAL_TRAINING", "FIVE_MEMBERS", "FIVE_STUDY", "five_cells"]
-
-
 # ---- adversarial training (Table 4) -------------------------------------------------------------
 
 _SHOWN = (*PAIR, *TRAINED)

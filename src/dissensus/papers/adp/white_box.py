@@ -40,9 +40,6 @@ from dissensus.papers.comparisons import all_of, curve_series, data_title, decid
 from dissensus.papers.per_image import ImageValues, values_by_seed
 from dissensus.plots import Panel, Plot, Series
 
-__all__ = ["WHITE_BOX", "brief", "mean_accuracies"]
-
-
 # ---- checks -------------------------------------------------------------------------------------
 
 

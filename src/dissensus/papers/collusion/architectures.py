@@ -28,8 +28,6 @@ from dissensus.papers.collusion.images import (
 )
 from dissensus.papers.comparisons import Larger, Quantity, all_of, at, cell_values, filter_records
 
-__all__ = ["CNN", "CNNS", "VGGS", "VGG_SVHN"]
-
 # ---- the vanilla CNN ----------------------------------------------------------------------------
 
 #: Section G.4: Adam 1e-3 and early stopping with a patience of 5; else as the other sweeps.

@@ -34,8 +34,6 @@ from dissensus.papers.comparisons import Groups, Larger, all_of, cell_values, de
 from dissensus.papers.per_image import ImageValues, InTheseRuns, PerImage, Reader
 from dissensus.plots import Plot
 
-__all__ = ["CIFAR10", "CIFAR10_CURVES"]
-
 _PROBABILITIES, _SCORES = groups_named("scores", absent=True), groups_named("scores")
 _SMALL = groups_named("small")
 

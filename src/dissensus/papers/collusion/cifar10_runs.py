@@ -31,8 +31,6 @@ from dissensus.papers.collusion.images import NETWORKS, columns, measure
 from dissensus.papers.comparisons import Groups, group_records
 from dissensus.training import fit, predict
 
-__all__ = ["BETAS", "STUDY", "by_network", "cells", "groups_named", "run", "work_folder"]
-
 _RESNET20 = "resnet20"
 #: The ends of the sweep come first, so that a partial record has both.
 BETAS = (0.0, 1.0, 0.5, 0.9)

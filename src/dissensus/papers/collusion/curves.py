@@ -16,21 +16,6 @@ from dissensus.papers.collusion.images import KINDS
 from dissensus.papers.comparisons import Groups, Larger, Quantity, Runs, curve_series
 from dissensus.plots import AnyPanel, Panel, Plot, Text
 
-__all__ = [
-    "PANELS",
-    "Curve",
-    "Panels",
-    "diversity_first",
-    "first_third",
-    "joint_larger",
-    "last",
-    "mean",
-    "plot_training",
-    "read_curve",
-    "second_half",
-    "summary",
-]
-
 Curve = NDArray[np.float64]
 #: Curves with their units and titles.
 Panels = Sequence[tuple[str, str, str]]

@@ -22,8 +22,6 @@ from dissensus.papers.comparisons import Larger, Runs, all_of, cell_values, quan
 from dissensus.papers.statistics import judge_within, mean_interval
 from dissensus.plots import Panel, Plot
 
-__all__ = ["DROPOUT", "LEARNER_DROPOUT"]
-
 _DROPS = (0.0, 0.2, 0.4, 0.6)
 _KEYS = ("accuracy", "error", "diversity", "member_accuracy", "member_error")
 

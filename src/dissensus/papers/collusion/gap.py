@@ -34,8 +34,6 @@ from dissensus.papers.collusion.images import (
 from dissensus.papers.comparisons import data_title, group_records, quantity_table
 from dissensus.plots import Plot
 
-__all__ = ["GAP", "GENERALIZATION_GAP"]
-
 _MEMORISED = "without augmentation"
 _INDEPENDENT, _JOINT = KINDS.values()
 

@@ -36,8 +36,6 @@ from dissensus.papers.exact import (
 )
 from dissensus.plots import Panel, Plot, Series
 
-__all__ = ["DRAWS", "EXPERIMENT", "MEMBERS", "STUDY", "run"]
-
 MEMBERS = {
     "smoke": (2, 3, 5),
     "cpu": (2, 3, 4, 5, 7, 10, 15, 20, 50),

@@ -30,8 +30,6 @@ from dissensus.papers.exact import (
 )
 from dissensus.plots import Panel, Plot, Series
 
-__all__ = ["EXPERIMENT"]
-
 _SIZES = {  # (members, classes)
     "smoke": ((2, 2), (5, 10)),
     "cpu": ((2, 2), (2, 10), (3, 5), (5, 10), (5, 100), (10, 10), (20, 10), (5, 1000)),

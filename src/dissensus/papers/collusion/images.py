@@ -43,31 +43,6 @@ from dissensus.papers.statistics import mean_interval
 from dissensus.plots import Panel, Plot
 from dissensus.training import History, fit, predict
 
-__all__ = [
-    "BETAS",
-    "CPU",
-    "INDEPENDENT",
-    "JOINT",
-    "KINDS",
-    "NETWORKS",
-    "PAPER_SWEEP",
-    "QUANTITIES",
-    "SMOKE",
-    "InEach",
-    "JointWorst",
-    "LateDrop",
-    "Plan",
-    "at_beta",
-    "beta_cells",
-    "beta_table",
-    "columns",
-    "kind_cells",
-    "measure",
-    "plot_beta_curves",
-    "run_image_cell",
-    "smoke_setting",
-]
-
 BETAS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 #: The two ends of β, for studies of these alone.
 KINDS = {"independent": Runs("independent", {"beta": 0.0}), "joint": Runs("joint", {"beta": 1.0})}

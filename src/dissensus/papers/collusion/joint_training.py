@@ -28,8 +28,6 @@ from dissensus.papers.collusion.images import (
 from dissensus.papers.comparisons import Larger, Quantity, curve_series, group_records
 from dissensus.plots import Panel, Plot
 
-__all__ = ["COMPARISON", "JOINT_VS_INDEPENDENT", "TABLE_1", "TRAINING_CURVES"]
-
 _INDEPENDENT, _JOINT = KINDS.values()
 
 #: Table 1: members, then top-1 and top-5 of independent, top-1 and top-5 of joint training, in %.

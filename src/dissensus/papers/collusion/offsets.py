@@ -30,8 +30,6 @@ from dissensus.papers.exact import (
     uniform,
 )
 
-__all__ = ["OFFSET_CLAIMS", "run_offsets"]
-
 _FAR = (1.0, 10.0, 100.0, 1000.0, 10000.0)  # how far apart offsets are for the last claim
 
 

@@ -21,8 +21,6 @@ from dissensus.papers.statistics import (
 )
 from dissensus.plots import Panel, Plot, Series
 
-__all__ = ["BIAS_REMOVAL", "CODEPENDENCE", "EXPLOSION", "SEARCH_BETA"]
-
 Matrix = NDArray[np.float64]
 
 _JOINT = BETAS.index(1.0)  # the place of β = 1

@@ -44,8 +44,6 @@ from dissensus.papers.comparisons import (
 from dissensus.papers.statistics import judge_within, mean_interval
 from dissensus.plots import Plot
 
-__all__ = ["BETA_SWEEP", "LARGER_ENSEMBLES", "SCORE_AVERAGING", "SWEEPS"]
-
 #: Accuracies closer than this count as similar (Section G.3 says "similar" without a number).
 SIMILAR = 0.03
 

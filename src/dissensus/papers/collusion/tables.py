@@ -37,8 +37,6 @@ from dissensus.papers.cells import count_option, rates_of_mean
 from dissensus.sweeps import best_trial, search
 from dissensus.training import Recipe, Training, fit_fleet, predict
 
-__all__ = ["BETAS", "FRACTIONS", "GRID", "SEARCHES", "TABLES", "run"]
-
 #: The grid of Appendix B.
 GRID: dict[str, tuple[Any, ...]] = {
     "lr": (0.01, 0.005, 0.001),

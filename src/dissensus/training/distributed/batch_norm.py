@@ -11,8 +11,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dissensus.ensemble import Ensemble
 from dissensus.training.distributed.communicator import Communicator
 
-__all__ = ["WholeBatchNorm", "synchronize"]
-
 
 class WholeBatchNorm(nn.Module):
     """A BatchNorm layer whose mean and variance are over the rows of all ranks in a data group.

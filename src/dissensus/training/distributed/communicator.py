@@ -28,8 +28,6 @@ from torch.distributed.rendezvous import rendezvous
 
 from dissensus.training.distributed.heartbeat import Heartbeat, RankFailed
 
-__all__ = ["Communicator", "launched", "restarts"]
-
 T = TypeVar("T")
 
 _STARTUP = 120.0  # seconds in which all processes should have begun

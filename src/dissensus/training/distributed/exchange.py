@@ -18,8 +18,6 @@ from dissensus.training.layout import Layout, Share
 from dissensus.training.meters import Meter, MeterBatch
 from dissensus.training.step import single_precision
 
-__all__ = ["DistributedMeter", "Exchange", "to_all_members"]
-
 _HEAD = 3  # numbers in front of the outputs: wants to stop, rows, a sum over the targets
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 

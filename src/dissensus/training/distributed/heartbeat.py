@@ -13,8 +13,6 @@ import threading
 import time
 from typing import Any
 
-__all__ = ["Heartbeat", "RankFailed"]
-
 _BEAT = 0.25  # seconds between two signs of life
 _FAILED = "failed"
 

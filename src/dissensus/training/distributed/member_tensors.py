@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from dissensus.ensemble import Ensemble
 from dissensus.ensemble.stack import put_tensors
 
-__all__ = ["GivenEnsemble", "join", "own_part", "pack", "unpack"]
-
 Tensors = dict[str, Tensor]
 
 # In front of names: what a checkpoint keeps by member, and where in the rest of a name the number

@@ -34,8 +34,6 @@ from dissensus.training.run_folder import RunFolder, read_checkpoint
 from dissensus.training.single_process import Callback, Interruption, SingleProcess, Stopped
 from dissensus.training.stream import Stream
 
-__all__ = ["ProcessGroup"]
-
 T = TypeVar("T")
 
 _ASK_EVERY = 64  # batches after which ranks ask the first whether it is time to save

@@ -20,8 +20,6 @@ from dissensus.training.optim import MemberOptimizer
 from dissensus.training.recipe import Recipe
 from dissensus.training.step import Backward, SeparateMembers
 
-__all__ = ["ShardedMembers", "Shards"]
-
 Tensors = dict[str, Tensor]
 
 

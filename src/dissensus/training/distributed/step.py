@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from dissensus.training.distributed.process_group import ProcessGroup
     from dissensus.training.layout import Share
 
-__all__ = ["DistributedTrainer"]
-
 
 class DistributedTrainer(Trainer):
     """Steps this rank's members as one process would step all of them.
