@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dissensus.cli.options import AsJson, print_result, with_options
+from dissensus.cli.options import AsJson, RunFolder, print_result, with_options
 from dissensus.verbs import REQUIRED, Result, collect, option
 
 
@@ -44,11 +44,11 @@ class Painted(Result):
 
 
 def run(*arguments: str) -> Any:
-    app = typer.Typer()
+    app = typer.Typer(rich_markup_mode="rich")  # as that of the command line
 
     @app.command()
     @with_options
-    def paint(house: Path, options: Paint, as_json: AsJson = False) -> None:
+    def paint(house: RunFolder, options: Paint, as_json: AsJson = False) -> None:
         """Paint a house."""
         print_result(Painted(options), as_json=as_json)
 

@@ -146,6 +146,9 @@ def _from_series(column: Any) -> Array:
     if kind == "b" and not column.isna().any():
         return np.asarray(column, dtype=bool)
     if kind == "M":
+        zone = getattr(getattr(column.dtype, "pyarrow_dtype", None), "tz", None)
+        if zone:  # pandas 2.2 takes the time in UTC for that of Arrow on the clock
+            column = column.astype(f"datetime64[us, {zone}]")
         naive = column.dt.tz_localize(None)  # the time on the clock
         dates: Array = naive.to_numpy(dtype="datetime64[us]", na_value=np.datetime64("NaT"))
         return dates

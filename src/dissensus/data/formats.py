@@ -72,7 +72,7 @@ def read_mat(raw: bytes, where: str, names: Sequence[str]) -> list[Array]:
     try:
         file = loadmat(io.BytesIO(raw), variable_names=list(names))
         return [np.asarray(file[name]) for name in names]
-    except (MatReadError, ValueError, TypeError, KeyError, OSError, NotImplementedError) as error:
+    except (MatReadError, ValueError, TypeError, LookupError, OSError, RuntimeError) as error:
         wanted = " and ".join(names)
         raise ValueError(f"{where} must be a .mat file with {wanted} ({error!r})") from error
 
