@@ -148,6 +148,35 @@ def counts(paper: str) -> str:
     return count_verdicts(found).removesuffix(".").replace("Of", "of", 1)
 
 
+# ---- pages of results ---------------------------------------------------------------------------
+
+
+def entry(page: str, column: str, *row: str) -> str:
+    """An entry of a table on a page of results/: its column, and the first entries of its row."""
+    found = [
+        entries[header.index(column)]
+        for header, rows in _page_tables(page)
+        if column in header
+        for entries in rows
+        if tuple(entries[: len(row)]) == row
+    ]
+    if len(found) != 1:
+        raise ValueError(
+            f"results/{page}.md: {len(found)} rows begin {row} in tables with a column {column!r}"
+        )
+    return found[0]
+
+
+@cache
+def _page_tables(page: str) -> list[tuple[list[str], list[list[str]]]]:
+    tables = re.findall(r"(?:^\|.*\n)+", (RESULTS / f"{page}.md").read_text(), re.MULTILINE)
+    return [(header, rows) for header, _, *rows in (map(_entries, t.splitlines()) for t in tables)]
+
+
+def _entries(line: str) -> list[str]:
+    return [one.strip() for one in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
 # ---- benchmarks ---------------------------------------------------------------------------------
 
 
@@ -227,6 +256,7 @@ VALUES: dict[str, Callable[..., str]] = {
     "verdict": verdict,
     "brief": brief,
     "counts": counts,
+    "entry": entry,
     "bench": bench,
     "benchmarks": benchmarks,
     "report_figures": report_figures,

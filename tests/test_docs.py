@@ -208,6 +208,7 @@ def test_old_values_and_links_are_replaced(values: dict[str, Any], tmp_path: Pat
     assert "| weather | 10 | 0.0805 ± 0.0136 |" in (ROOT / "results" / "collusion.md").read_text()
     page = tmp_path / "page.md"
     page.write_text(
+        "In <!-- entry collusion; runs; weather -->?<!-- end --> runs "
         "ERR <!-- cell collusion/explosion; ERR, β = 0; weather -->7<!-- end --> and "
         "<!-- verdict collusion/explosion; Diversity stays low -->?<!-- end -->.\n\n"
         "<!-- report_figures -->\nstale\n<!-- end -->\n[`scores.pds`](../src/dissensus/stale.py)"
@@ -217,6 +218,7 @@ def test_old_values_and_links_are_replaced(values: dict[str, Any], tmp_path: Pat
     assert (
         "Diversity stays low -->**holds**<!-- end -->.\n\n<!-- report_figures -->\n\n| na" in text
     )
+    assert "runs; weather -->10<!-- end -->" in text
     assert "stale" not in text
     assert text.endswith("src/dissensus/scores/functions.py)")
 
@@ -228,6 +230,7 @@ def test_old_values_and_links_are_replaced(values: dict[str, Any], tmp_path: Pat
         ("a <!-- cell collusion/explosion; ERR, β = 1; wether -->", "0 rows begin"),
         ("a <!-- cell collusion/exposion; ERR, β = 1; weather -->", "there is no record"),
         ("a <!-- verdict collusion/explosion; Diversity -->", "2 claims of"),
+        ("a <!-- entry strangers; measured; gain -->", "0 rows begin"),
         ("a <!-- bench fleet; somebody -->", "0 measurements"),
         ("a <!-- cel x -->", "there is no value 'cel'"),
         ("- <!-- counts ldr -->", "put a word before"),
