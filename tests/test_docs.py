@@ -182,6 +182,22 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert not anchor or anchor in anchors(target), f"{name_of(path)}: no anchor {link}"
 
 
+@pytest.mark.parametrize("path", [DOCS / "architecture.md", ROOT / "CONTRIBUTING.md"], ids=name_of)
+def test_files_and_the_names_in_them_exist(path: Path) -> None:
+    def found(file: str) -> Path | None:
+        places = (folder / file for folder in (ROOT, ROOT / "src" / "dissensus"))
+        return next(filter(Path.exists, places), None)
+
+    text = path.read_text()
+    named = re.findall(r"`((?:\w+/)+\w+\.(?:py|md))`", text)
+    assert len(named) > 5
+    assert not [file for file in named if found(file) is None]
+    for name, file in re.findall(r"`([A-Z_]+)`(?:,| in) `((?:\w+/)+\w+\.py)`", text):
+        source = found(file)
+        assert source is not None
+        assert re.search(rf"^(?:class )?{name}\b", source.read_text(), re.MULTILINE), (name, file)
+
+
 # ---- values -------------------------------------------------------------------------------------
 
 
