@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--restarts", type=int, default=2)
     options = parser.parse_args()
 
-    data = ds.data.load("digits")  # images in [0, 1]; the network would normalise them
+    data = ds.data.load("digits")  # images in [0, 1]; any normalisation belongs in the network
     x, y = data.test[0][: options.images], data.test[1][: options.images]
     protocol = ds.robustness.standard(options.eps, steps=options.steps, restarts=options.restarts)
     network = ds.models.make_factory("small_cnn", data.input_shape, data.outputs)
@@ -32,7 +32,7 @@ def main() -> None:
         ens = ds.Ensemble(network, members=3)
         ds.fit(ens, data.train, objective, val=data.val, epochs=options.epochs, batch_size=64)
 
-        pgd = f"pgd:eps={options.eps},steps=10,step=0.1"  # the paper's: ten small steps
+        pgd = f"pgd:eps={options.eps},steps=10,step=0.1"  # the adp paper's: ten steps of ε/10
         followed = ds.robustness.transfer(ens, x, y, "pgd:eps=0.2,steps=20", targeted=True)
         others = followed[~torch.eye(ens.members, dtype=torch.bool)].mean()
         weak = ds.robustness.attack(ens, x, y, pgd)
@@ -45,7 +45,7 @@ def main() -> None:
         print(f"  worst case over {len(strong.rows)} strong attacks          {strong.accuracy}")
         for flag in strong.flags:
             print(f"  do not trust this yet: {flag.text}")
-    print("\nReport the worst case: an upper bound, as an attack that was not tried may do better.")
+    print("\nReport the worst case. It is an upper bound: an attack not tried here may do better.")
     print("Brackets are 95% intervals; if they overlap, compare on more images.")
     print("Fewer targets that transfer mean more diversity, not more robustness.")
 

@@ -24,7 +24,7 @@ def main() -> None:
     options = parser.parse_args()
     out = options.out or Path(tempfile.mkdtemp())
 
-    data = ds.data.load("digits", hold_out=["8", "9"])  # not in any split, but in data.extra
+    data = ds.data.load("digits", hold_out=["8", "9"])  # kept out of all splits, in data.extra
     network = ds.models.make_factory("small_cnn", data.input_shape, data.outputs)
     ens = ds.Ensemble(network, members=options.members)
     ds.fit(ens, data.train, "independent", val=data.val, epochs=options.epochs)

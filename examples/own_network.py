@@ -3,8 +3,8 @@
     python examples/own_network.py
     python examples/own_network.py --epochs 3
 
-The data are scikit-learn's digits, so that the script runs offline. To adapt it to your work,
-change the class ``Network`` and the function ``loaders``.
+The data are scikit-learn's digits, so the script runs offline. To adapt it to your work, change
+the class ``Network`` and the function ``loaders``.
 """
 
 import argparse
@@ -33,7 +33,7 @@ class Network(nn.Module):
 
 
 def loaders() -> tuple[DataLoader, DataLoader, DataLoader]:
-    """Batches ``(x, y)`` for training, for choosing the best epoch, and for testing."""
+    """Batches ``(x, y)`` for training, validation (to choose the best epoch) and testing."""
     images, labels = load_digits(return_X_y=True)
     x = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
     data = TensorDataset(x, torch.tensor(labels))

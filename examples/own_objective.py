@@ -4,9 +4,9 @@
     python examples/own_objective.py --strength 1 --epochs 80
 
 The idea looks good: reward members for scores that differ. ``Spread`` does so in twenty lines. But
-it matters what the reward costs. If each member must be right by itself, differing has a price. If
-only their average must be right, each member can add its own constant, the constants cancel, and
-the reward is free. The diagnosis distinguishes the two.
+it matters what the reward costs. If each member must be right on its own, differing has a price.
+If only their average must be right, each member can add its own constant, the constants cancel,
+and the reward is free. The diagnosis distinguishes the two.
 """
 
 import argparse

@@ -3,13 +3,13 @@
     python examples/own_strangers.py
     python examples/own_strangers.py --epochs 40 --members 10
 
-Members learn to tell sine, square and triangle waves apart, each a noisy signal [1, 64]. Signals
-that drop out, spike or change on the way are unknown. Dissensus knows strangers for images and for
-rows of numbers; for signals, a function of four lines makes them: pieces of signals of the batch,
-put together anew.
-A copy of the members learns to disagree on these; the ensemble and its predictions stay as they
-are. Whether that helps depends on the data, so a distance of features stands beside it: here the
-copy notices signals that change, and misses some of the dropouts that the members noticed.
+Members learn to distinguish sine, square and triangle waves, each a noisy signal [1, 64]. Signals
+that drop out, spike or change midway are unknown. Dissensus has strangers for images and for rows
+of numbers. For signals, a short function makes them: it shuffles pieces of the signals of a batch.
+
+A copy of the members learns to disagree on these strangers; the ensemble and its predictions do
+not change. Whether that helps depends on the data, so compare it with a distance of features. Here
+the copy detects signals that change, but misses some dropouts that the members detect.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def waves(rows: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def unknown_signals(x: Tensor, seed: int) -> dict[str, Tensor]:
-    """What goes wrong with sensors: known signals that drop out, spike, or become another one."""
+    """Sensor faults: known signals that drop out, spike, or turn into another signal."""
     generator = torch.Generator().manual_seed(seed)
     start = torch.randint(8, 40, (len(x), 1, 1), generator=generator)
     time = torch.arange(LENGTH)
@@ -79,7 +79,7 @@ def main() -> None:
         "plain, with a distance,": ds.Detector(ens, "combined").fit(val, train=train),
     }
     accuracy = (ens.predict(test[0]).argmax(1) == test[1]).float().mean()
-    print(f"Accuracy: {accuracy:.1%}, whichever detector stands beside the ensemble.")
+    print(f"Accuracy: {accuracy:.1%}, whichever detector is used.")
     for name, detector in detectors.items():
         known = detector.score(test[0])
         found = {
@@ -89,7 +89,7 @@ def main() -> None:
         listed = ", ".join(f"{kind} {auroc:.3f}" for kind, auroc in found.items())
         flagged = detector.is_ood(test[0]).float().mean()
         score = str(detector.score_name).partition(":")[0]
-        print(f"{name} {score}: AUROC of {listed}; {flagged:.0%} of known flagged.")
+        print(f"{name} {score}: AUROC of {listed}; {flagged:.0%} of known signals flagged.")
 
 
 if __name__ == "__main__":
