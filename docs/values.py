@@ -140,6 +140,15 @@ def brief(experiment: str, begins: str) -> str:
     return found[0].removeprefix(begins)
 
 
+def number(experiment: str, begins: str, words: str) -> str:
+    """The number that follows these words in a sentence of an experiment's summary."""
+    sentence = brief(experiment, begins)
+    found = re.findall(rf"{re.escape(words)} (\d+(?:\.\d+)?)", sentence)
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} numbers follow {words!r} in {sentence!r}")
+    return found[0]
+
+
 def counts(paper: str) -> str:
     """How many claims of a paper have each verdict."""
     found = [outcome for outcome in _outcomes().values() if outcome.experiment.paper == paper]
@@ -255,6 +264,7 @@ VALUES: dict[str, Callable[..., str]] = {
     "measured": measured,
     "verdict": verdict,
     "brief": brief,
+    "number": number,
     "counts": counts,
     "entry": entry,
     "bench": bench,
