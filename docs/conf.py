@@ -1,7 +1,7 @@
 """The documentation site: `make docs` builds it into site/, and warnings are errors.
 
-The pages are the Markdown files of the repository, read where they lie, so that their links also
-work on a code host. Only the reference is generated, from the docstrings.
+Pages are the repository's Markdown files, read in place, so their links also work on a code host.
+Only the reference is generated, from the docstrings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ include_patterns = [
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 
 myst_heading_anchors = 3
-smartquotes = False  # they would make dashes of the options of commands
+smartquotes = False  # they would turn the dashes of command-line options into en dashes
 autodoc_member_order = "bysource"  # for a module: the order of its __all__
 autodoc_inherit_docstrings = False
 add_module_names = False
@@ -93,7 +93,7 @@ MORE_MODULES = ("sklearn", "training.distributed")
 
 
 def setup(app: Sphinx) -> None:
-    """Generate the reference, and change what pages say on the site alone."""
+    """Generate the reference, and adapt pages to the site."""
     folder = DOCS / "reference"
     folder.mkdir(exist_ok=True)
     for name, text in reference_pages().items():
@@ -113,7 +113,7 @@ def read_page(_: Sphinx, page: str, source: list[str]) -> None:
 
 
 def skip_member(_: Sphinx, kind: str, name: str, *__: object) -> bool | None:
-    """Leave out what scikit-learn adds to estimators for the routing of metadata."""
+    """Skip the methods that scikit-learn adds to estimators for metadata routing."""
     return True if re.fullmatch(r"set_\w+_request", name) else None
 
 
@@ -131,7 +131,7 @@ def reference_pages() -> dict[str, str]:
     overview = [
         "# Public names",
         "",
-        "What `import dissensus as ds` gives. `ds.__version__` is the version as a string.",
+        "The names that `import dissensus as ds` provides. `ds.__version__` is the version.",
         "",
         *markdown_table(["name", "what it is"], names),
         "",
@@ -144,7 +144,7 @@ def reference_pages() -> dict[str, str]:
 
 
 def _module_page(name: str) -> str:
-    """The names of a module; those that its parent has as well are on the page of the parent."""
+    """The names of a module, without those on its parent's page."""
     module = import_module(f"dissensus.{name}")
     parent = import_module(f"dissensus.{name}".rpartition(".")[0])
     parent_names = parent.__all__ if parent is not dissensus else ()
@@ -154,12 +154,12 @@ def _module_page(name: str) -> str:
     if len(own) < len(module.__all__):
         shared = [one for one in module.__all__ if one in parent_names]
         links = ", ".join(f"{{py:obj}}`~{parent.__name__}.{one}`" for one in shared)
-        lines += ["", f"In `{parent.__name__}` as well: {links}."]
+        lines += ["", f"Also in `{parent.__name__}`: {links}."]
     return "\n".join(lines) + "\n"
 
 
 def _entry(module: ModuleType, name: str) -> list[str]:
-    """The directive for a name; autodoc does not find the comments of constants from elsewhere."""
+    """The directive for a name; autodoc misses the comments of constants from other modules."""
     value, place = getattr(module, name), f"{module.__name__}.{name}"
     if inspect.isclass(value):
         return [f".. autoclass:: {place}", "   :members:", ""]
@@ -180,7 +180,7 @@ def _comment(name: str, value: object) -> list[str]:
 
 
 def public_modules() -> list[str]:
-    """The modules that the reference shows."""
+    """The modules in the reference."""
     named = [getattr(dissensus, name) for name in dissensus.__all__]
     modules = [value.__name__ for value in named if isinstance(value, ModuleType)]
     return sorted({*MORE_MODULES, *(name.removeprefix("dissensus.") for name in modules)})
