@@ -50,8 +50,7 @@ STUDY = Study(
     cost={"smoke": "1 s"},
 )
 COINS = Experiment(
-    name="coins",
-    paper="collusion",
+    full_name="collusion/coins",
     shows="Figure 0",
     title="Heads come up more often",
     study=STUDY,

@@ -10,15 +10,15 @@ from dissensus.papers.comparisons import (
     Larger,
     Quantity,
     Runs,
+    Within,
     all_of,
     at,
     cell_values,
-    compare_values,
     curve_series,
     group_by_data,
     quantity_table,
 )
-from dissensus.papers.statistics import mean_interval
+from dissensus.papers.statistics import larger_than, mean_interval
 
 CANNOT = "not tested at this scale"
 ERROR = Quantity("error", at("test", "error"))
@@ -126,8 +126,22 @@ def test_above_zero_names_the_cases_against_it() -> None:
     assert check(a=[1.0]).verdict == CANNOT
 
 
+def test_within_must_hold_in_every_case() -> None:
+    def check(**cases: list[float]) -> Finding:
+        return Within("gain", lambda _: cases, -0.5, 0.5, "{:+.2f}", "about 0")([])
+
+    finding = check(a=[0.10, 0.12], b=[-0.10, -0.12])
+    assert finding.verdict == "holds"
+    assert finding.measured.startswith("gain: a +0.11 [")
+    assert finding.published == "about 0"
+    assert finding.smallest == "a 0.13; b 0.13"  # 12.7 · 0.0141 / √2, without a sign
+    assert check(a=[0.1, 0.11], b=[0.4, 0.6]).verdict == "undecided"
+    assert check(a=[0.1, 0.11], b=[0.8, 0.81]).verdict == "contradicted"
+    assert check(a=[0.1]).verdict == CANNOT
+
+
 def test_no_pairs_no_verdict() -> None:
-    found = compare_values([], [], ("a", "b"), "loss")
+    found = larger_than([], [], ("a", "b"), "loss")
     assert found.verdict == "not tested at this scale"
     assert all_of({}).verdict == "not tested at this scale"
 

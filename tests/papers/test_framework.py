@@ -18,7 +18,7 @@ from dissensus.papers.studies import (
 )
 from tests.papers.made_up import COINS, STUDY, cells
 
-KNOWN = {"collusion/coins": COINS, "collusion/cards": replace(COINS, name="cards")}
+KNOWN = {"collusion/coins": COINS, "collusion/cards": replace(COINS, full_name="collusion/cards")}
 
 
 def run_coins(out: Path, scale: str = "cpu", **settings: Any) -> Any:
@@ -233,7 +233,8 @@ def test_page_and_figures_are_the_same_bytes_every_time(tmp_path: Path) -> None:
 
 def test_what_stands_on_the_page(tmp_path: Path) -> None:
     run_coins(tmp_path)
-    known = KNOWN | {"collusion/dice": replace(COINS, name="dice", study=replace(STUDY, name="d"))}
+    dice = replace(COINS, full_name="collusion/dice", study=replace(STUDY, name="d"))
+    known = KNOWN | {"collusion/dice": dice}
     text = page_text("collusion", outcomes(known.values(), tmp_path), known)
     assert "Of 4 claims 4 hold, with 0 contradicted, 0 undecided and 0 not tested" in text
     assert "Not run yet: `collusion/dice`." in text

@@ -79,7 +79,7 @@ def committed() -> list[Outcome]:
 def test_the_overview_asks_about_claims_that_there_are() -> None:
     for paper, questions in QUESTIONS.items():
         assert len(questions) == 5
-        for _, name, words in questions:
+        for name, words in questions.values():
             claims = EXPERIMENTS[f"{paper}/{name}"].claims
             assert sum(claim.text.startswith(words) for claim in claims), (name, words)
     text = overview_text(committed())

@@ -13,29 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from dissensus.specs import close_names, nearest
-from dissensus.sweeps.engines import Cell
+from dissensus.sweeps.engines import Cell as Cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from dissensus.plots import Plot
-
-__all__ = [
-    "CANNOT",
-    "PAPERS",
-    "SCALES",
-    "Cell",
-    "Claim",
-    "Experiment",
-    "Finding",
-    "Record",
-    "Study",
-    "Table",
-    "Verdict",
-    "check_options",
-    "option_values",
-    "select",
-]
 
 Record = dict[str, Any]
 #: The header of a table and its rows.
@@ -116,11 +99,10 @@ class Experiment:
     ``setting`` says for each scale what is run (data, network, schedule, seeds) and how that
     differs from the paper. ``check``, ``draw`` and ``table`` get the records of finished cells,
     ``{"name", "cell", "result", "seconds"}``, in the order in which the study plans them.
-    ``brief`` makes sentences of them for the top of the page: what a reader must not miss.
+    ``brief`` returns sentences for the top of the page: what a reader must not miss.
     """
 
-    name: str
-    paper: str
+    full_name: str  # "collusion/explosion": the key of the registry
     shows: str
     title: str
     study: Study
@@ -131,9 +113,14 @@ class Experiment:
     brief: Callable[[list[Record]], list[str]] | None = None
 
     @property
-    def full_name(self) -> str:
-        """``"collusion/explosion"``: the key of the registry."""
-        return f"{self.paper}/{self.name}"
+    def paper(self) -> str:
+        """``"collusion"``."""
+        return self.full_name.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """``"explosion"``."""
+        return self.full_name.partition("/")[2]
 
 
 # ---- options of a study -------------------------------------------------------------------------

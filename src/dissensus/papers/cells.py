@@ -7,7 +7,7 @@ their objective and can be compared in pairs. Statistics come from the training 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -65,6 +65,15 @@ def make_cell(name: str, settings: Mapping[str, Any], **changes: Any) -> Cell:
     if unknown:
         raise ValueError(f"the cell has no setting {', '.join(unknown)}")
     return {"name": name, **settings, **changes}
+
+
+def seed_cells(variants: Mapping[str, Mapping[str, Any]], seeds: Iterable[int]) -> list[Cell]:
+    """A cell for each variant by its name and settings, seed after seed."""
+    return [
+        make_cell(f"{name}-seed={seed}", settings, seed=seed)
+        for seed in seeds
+        for name, settings in variants.items()
+    ]
 
 
 def new_ensemble(cell: Cell, data: Inputs, **options: Any) -> Ensemble:

@@ -8,17 +8,20 @@ check says what has to be larger than what. All verdicts follow the rule of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from dissensus.papers.base import CANNOT, Finding, Record, Table, Verdict
+from dissensus.papers.base import CANNOT, Finding, Record, Table
 from dissensus.papers.statistics import (
     Estimate,
     combine_verdicts,
     judge_larger,
+    judge_within,
     larger_than,
     mean_interval,
     paired_difference,
@@ -34,6 +37,8 @@ Groups = Callable[[list[Record]], Mapping[str, list[Record]]]
 #: Both sides of a comparison, for each case.
 Pairs = Mapping[str, tuple[Values, Values]]
 Cases = Callable[[list[Record]], Pairs]
+#: The numbers of all runs, for each case.
+NumberCases = Callable[[list[Record]], Mapping[str, ArrayLike]]
 
 #: Data sets as pages call them.
 DATA_TITLES = {
@@ -86,6 +91,13 @@ def group_records(
 def group_by_data(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Records by the title of their data set."""
     return group_records(records, lambda record: data_title(record["cell"]["data"]))
+
+
+def groups_named(groups: Groups, words: str, *, absent: bool = False) -> Groups:
+    """The groups whose names have ``words`` in them, or have not."""
+    return lambda records: {
+        name: runs for name, runs in groups(records).items() if (words in name) != absent
+    }
 
 
 def at(*path: Any) -> Read:
@@ -207,30 +219,6 @@ def pair_values(first: Values, second: Values) -> tuple[list[float], list[float]
 # ---- findings -----------------------------------------------------------------------------------
 
 
-def compare_values(
-    left: Sequence[float],
-    right: Sequence[float],
-    names: tuple[str, str],
-    quantity: str,
-    form: str = "{:.3f}",
-    published: str | None = None,
-    effect: float | None = None,
-) -> Finding:
-    """Whether ``quantity`` is larger in the first runs than in the second, pair by pair."""
-    if not left:
-        return Finding(CANNOT, f"{quantity}: no runs of both kinds", published)
-    return larger_than(
-        left,
-        right,
-        names,
-        quantity,
-        form=form,
-        published=published,
-        count_runs=False,
-        effect=effect,
-    )
-
-
 def all_of(findings: Mapping[str, Finding], published: str | None = None) -> Finding:
     """One finding from several cases (``combine_verdicts``); their sentences stand side by side."""
     sentence = "; ".join(
@@ -241,17 +229,30 @@ def all_of(findings: Mapping[str, Finding], published: str | None = None) -> Fin
         combine_verdicts(finding.verdict for finding in findings.values()),
         sentence or "no such runs are part of this scale",
         published,
-        smallest_of({name: finding.smallest for name, finding in findings.items()}),
+        join_cases({name: finding.smallest for name, finding in findings.items()}),
     )
 
 
-def smallest_of(cases: Mapping[str, str]) -> str:
-    """The smallest effects that the runs of each case could show, in one text.
+def join_cases(texts: Mapping[str, str]) -> str:
+    """The texts of several cases in one; a case without a text is left out.
 
-    >>> smallest_of({"MNIST": "0.2", "digits": "0.3", "CIFAR-10": ""})
+    >>> join_cases({"MNIST": "0.2", "digits": "0.3", "CIFAR-10": ""})
     'MNIST 0.2; digits 0.3'
     """
-    return "; ".join(f"{name} {text}".strip() for name, text in cases.items() if text)
+    return "; ".join(f"{name} {text}".strip() for name, text in texts.items() if text)
+
+
+def estimates_text(estimates: Mapping[str, Estimate], form: str) -> str:
+    """Mean and interval of each case."""
+    return join_cases({case: one.text(form) for case, one in estimates.items()})
+
+
+def smallest_effects(estimates: Mapping[str, Estimate], form: str) -> str:
+    """The smallest effect that the runs of each case could show; none of a single run."""
+    unsigned = form.replace("+", "")
+    return join_cases(
+        {case: unsigned.format(one.smallest) for case, one in estimates.items() if one.runs > 1}
+    )
 
 
 # ---- checks -------------------------------------------------------------------------------------
@@ -280,19 +281,18 @@ class Larger:
 
     def __call__(self, records: list[Record]) -> Finding:
         findings = {}
-        names = (self.first.name, self.second.name)
-        for group, members in self.groups(records).items():
-            left, right = pair_values(
-                self.quantity.values(self.first.of(members)),
-                (self.against or self.quantity).values(self.second.of(members)),
-            )
+        for group, runs in self.groups(records).items():
+            first = self.quantity.values(self.first.of(runs))
+            second = (self.against or self.quantity).values(self.second.of(runs))
+            left, right = pair_values(first, second)
             if left:
-                findings[group] = compare_values(
+                findings[group] = larger_than(
                     left,
                     right,
-                    names,
+                    (self.first.name, self.second.name),
                     self.quantity.name,
-                    self.quantity.form,
+                    form=self.quantity.form,
+                    count_runs=False,
                     effect=self.effects.get(group),
                 )
         return all_of(findings, self.published)
@@ -315,19 +315,16 @@ class LargerInAll:
     def __call__(self, records: list[Record]) -> Finding:
         signed = self.form.replace(":", ":+", 1)
         sentences: list[str] = []
-        verdicts: list[Verdict] = []
-        smallest: dict[str, str] = {}
+        differences: dict[str, Estimate] = {}
         for case, sides in self.cases(records).items():
             left, right = pair_values(*sides)
             if not left:
                 sentence = f"{self.quantity}: no runs of both kinds on {case}"
                 return Finding(CANNOT, sentence, self.published)
-            difference = paired_difference(left, right)
-            verdicts.append(judge_larger(difference.minus(self.margin))[0])
-            if difference.runs > 1:
-                smallest[case] = self.form.format(difference.smallest)
+            differences[case] = difference = paired_difference(left, right)
             means = [self.form.format(float(np.mean(side))) for side in (left, right)]
             sentences.append(f"{case} {means[0]} and {means[1]} ({difference.text(signed)})")
+        verdicts = [judge_larger(one.minus(self.margin))[0] for one in differences.values()]
         if CANNOT in verdicts or not sentences:
             sentence = f"{self.quantity}: fewer than two runs to compare"
             return Finding(CANNOT, sentence, self.published)
@@ -337,8 +334,8 @@ class LargerInAll:
             f"Larger{by} on {verdicts.count('holds')} of {len(sentences)}, not larger on "
             f"{verdicts.count('contradicted')}"
         )
-        verdict = combine_verdicts(verdicts)
-        return Finding(verdict, sentence, self.published, smallest_of(smallest))
+        smallest = smallest_effects(differences, self.form)
+        return Finding(combine_verdicts(verdicts), sentence, self.published, smallest)
 
 
 @dataclass(frozen=True)
@@ -346,33 +343,38 @@ class AboveZero:
     """Checks that a number of each run lies above 0 in every case; ``name`` says what it is."""
 
     name: str
-    cases: Callable[[list[Record]], Mapping[str, Any]]
+    cases: NumberCases
     form: str = "{:.3g}"
-    published: str | None = None
 
     def __call__(self, records: list[Record]) -> Finding:
-        estimates: dict[str, Estimate] = {
-            case: mean_interval(values) for case, values in self.cases(records).items()
-        }
-        verdicts = {case: judge_larger(estimate)[0] for case, estimate in estimates.items()}
-        shown = "; ".join(
-            f"{case} {estimate.text(self.form)}" for case, estimate in estimates.items()
-        )
-        sentence = f"{self.name}: {shown}"
+        numbers = {case: mean_interval(values) for case, values in self.cases(records).items()}
+        verdicts = {case: judge_larger(one)[0] for case, one in numbers.items()}
+        sentence = f"{self.name}: {estimates_text(numbers, self.form)}"
         if all(verdict == CANNOT for verdict in verdicts.values()):
-            return Finding(CANNOT, f"{sentence}: one run", self.published)
+            return Finding(CANNOT, f"{sentence}: one run")
         against = [case for case, verdict in verdicts.items() if verdict != "holds"]
         if against:
             sentence += f". Not shown to be above 0 on {', '.join(against)}"
+        smallest = smallest_effects(numbers, self.form)
+        return Finding(combine_verdicts(verdicts.values()), sentence, smallest=smallest)
+
+
+@dataclass(frozen=True)
+class Within:
+    """Checks that a number of each run lies between ``low`` and ``high`` in every case."""
+
+    name: str
+    cases: NumberCases
+    low: float = -math.inf
+    high: float = math.inf
+    form: str = "{:.0%}"
+    published: str | None = None
+
+    def __call__(self, records: list[Record]) -> Finding:
+        numbers = {case: mean_interval(values) for case, values in self.cases(records).items()}
         return Finding(
-            combine_verdicts(verdicts.values()),
-            sentence,
+            combine_verdicts(judge_within(one, self.low, self.high) for one in numbers.values()),
+            f"{self.name}: {estimates_text(numbers, self.form)}",
             self.published,
-            smallest_of(
-                {
-                    case: self.form.format(estimate.smallest)
-                    for case, estimate in estimates.items()
-                    if estimate.runs > 1
-                }
-            ),
+            smallest_effects(numbers, self.form),
         )

@@ -14,88 +14,64 @@ from dissensus.papers.base import PAPERS
 from dissensus.papers.page import RULE, Outcome, count_verdicts, markdown_table
 
 #: The claims that matter: a question in our words, the experiment, and how the claim begins.
-QUESTIONS: Mapping[str, Sequence[tuple[str, str, str]]] = {
-    "collusion": (
-        (
-            "Is an ensemble that is trained jointly worse than one trained independently?",
+QUESTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "collusion": {
+        "Is an ensemble that is trained jointly worse than one trained independently?": (
             "joint-vs-independent",
             "Independent training has a higher",
         ),
-        (
-            "Does its diversity explode?",
-            "explosion",
-            "Test diversity is far larger at β = 1",
-        ),
-        (
-            "Is much of that diversity a constant offset of each member?",
+        "Does its diversity explode?": ("explosion", "Test diversity is far larger at β = 1"),
+        "Is much of that diversity a constant offset of each member?": (
             "bias-removal",
             "Debiasing typically removes",
         ),
-        (
-            "Do jointly trained members depend on each other?",
+        "Do jointly trained members depend on each other?": (
             "codependence",
             "Leaving out members hurts more",
         ),
-        (
-            "Does joint training generalise worse?",
+        "Does joint training generalise worse?": (
             "generalization-gap",
             "Joint training ends with a larger",
         ),
-    ),
-    "ldr": (
-        (
-            "Do members trained with LDR disagree more on unknown inputs?",
+    },
+    "ldr": {
+        "Do members trained with LDR disagree more on unknown inputs?": (
             "diversity",
             "LDR has more unique predictions on unknown inputs than deep ensemble",
         ),
-        (
-            "Does LDR with PDS detect unknown inputs better than a deep ensemble?",
+        "Does LDR with PDS detect unknown inputs better than a deep ensemble?": (
             "detection",
             "LDR with PDS detects better than a deep ensemble with PDS",
         ),
-        (
-            "Does disagreement on hard training samples carry over to unknown inputs?",
+        "Does disagreement on hard training samples carry over to unknown inputs?": (
             "planted",
             "It raises disagreement on Q more than on P",
         ),
-        (
-            "Is training with two members drawn for each batch as cheap for 50 members as for 5?",
+        "Is training with two members drawn for each batch as cheap for 50 members as for 5?": (
             "size",
             "With two members drawn a batch",
         ),
-        (
-            "Does LDR help under shift?",
-            "generalization",
-            "Under shift, LDR's averaged predictions",
-        ),
-    ),
-    "adp": (
-        (
-            "Does ADP make CIFAR-10 networks more accurate under the paper's attacks?",
+        "Does LDR help under shift?": ("generalization", "Under shift, LDR's averaged predictions"),
+    },
+    "adp": {
+        "Does ADP make CIFAR-10 networks more accurate under the paper's attacks?": (
             "resnet20",
             "In these runs, ADP₂,₀.₅ is more accurate than the baseline under the paper's attacks",
         ),
-        (
-            "Does ADP withstand strong white-box attacks?",
+        "Does ADP withstand strong white-box attacks?": (
             "white-box",
             "ADP₂,₀.₅ withstands white-box attacks",
         ),
-        (
-            "Is it the determinant, or would label smoothing do?",
+        "Is it the determinant, or would label smoothing do?": (
             "white-box",
             "ADP₂,₀.₅ gains more than label smoothing with the F_y of Eq. 7, under",
         ),
-        (
-            "Do adversarial examples transfer less between ADP's members?",
+        "Do adversarial examples transfer less between ADP's members?": (
             "transfer",
             "digits: ADP's members follow the target of another member less often",
         ),
-        (
-            "Does ADP cost next to nothing?",
-            "overhead",
-            "ADP adds around 10 %",
-        ),
-    ),
+        "Does ADP cost next to nothing?": ("overhead", "ADP adds around 10 %"),
+    },
 }
 
 #: The experiment whose figure stands on the page.
@@ -218,7 +194,7 @@ def overview_text(results: Sequence[Outcome]) -> str:
             "",
             *markdown_table(
                 ["question", "measured", "smallest effect it could show", "verdict", "more"],
-                [_row(own, *question) for question in questions],
+                [_row(own, question, *claim) for question, claim in questions.items()],
             ),
             *_figure(own, FIGURES[paper]),
         ]

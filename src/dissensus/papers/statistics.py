@@ -176,11 +176,14 @@ def larger_than(
 
     Runs are paired; ``second`` may be one number that ``first`` is compared with. The sentence says
     how many runs there are unless ``count_runs`` is False. ``effect`` is the published difference.
+    Without pairs there is no verdict.
 
     >>> finding = larger_than([2.0, 2.1, 2.2], [1.0, 1.2, 1.1], ("joint", "independent"), "gap")
     >>> finding.verdict, finding.measured
     ('holds', 'gap: joint 2.1, independent 1.1, difference 1 [0.7516, 1.248] over 3 runs: larger')
     """
+    if not first:
+        return Finding(CANNOT, f"{quantity}: no runs of both kinds", published)
     other = [second] * len(first) if isinstance(second, int | float) else second
     difference = paired_difference(first, other)
     verdict, words = judge_larger(difference, effect)

@@ -165,8 +165,7 @@ _TRANSFER_PROTOCOLS = (
 )
 
 TRANSFER = paper_experiment(
-    "transfer",
-    "adp",
+    "adp/transfer",
     "Figure 3",
     "Transfer of adversarial examples among the members of an ensemble",
     ENSEMBLES,
@@ -290,8 +289,7 @@ _DETECTION_PROTOCOLS = (
 )
 
 DETECTION = paper_experiment(
-    "detection",
-    "adp",
+    "adp/detection",
     "Figure 4",
     "Ensemble diversity as a detector of adversarial examples",
     ENSEMBLES,

@@ -7,13 +7,13 @@ networks answer our own questions, and claims on data that the paper does not ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dissensus.papers.adp.ensembles import BASELINE
 from dissensus.papers.adp.published import TABLE1
-from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Study
+from dissensus.papers.base import CANNOT, Experiment, Finding, Record
 from dissensus.papers.comparisons import Quantity, at, group_by_data
 
 #: The most that the baseline's error may be, as a multiple of the published error.
@@ -60,21 +60,14 @@ def _too_weak(title: str, group: list[Record]) -> str:
     return f"{title}, where the baseline's error is {error:.1%}, not {printed[-1] / 100:.2%}"
 
 
-def paper_experiment(
-    name: str,
-    paper: str,
-    shows: str,
-    title: str,
-    study: Study,
-    claims: Iterable[Claim],
-    *rest: Any,
-) -> Experiment:
-    """An experiment whose claims, where they are the paper's, are checked on comparable networks.
+def paper_experiment(*parts: Any) -> Experiment:
+    """An :class:`Experiment` whose claims, where they are the paper's, need comparable networks.
 
     Our own claims say so where others have the place in the paper.
     """
-    checked = tuple(
+    experiment = Experiment(*parts)
+    claims = tuple(
         claim if claim.where.startswith("our ") else replace(claim, check=Comparable(claim.check))
-        for claim in claims
+        for claim in experiment.claims
     )
-    return Experiment(name, paper, shows, title, study, checked, *rest)
+    return replace(experiment, claims=claims)

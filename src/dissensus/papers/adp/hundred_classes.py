@@ -238,8 +238,7 @@ def table(records: list[Record]) -> Table:
 
 
 HUNDRED_CLASSES = Experiment(
-    "temperature",
-    "adp",
+    "adp/temperature",
     "Table 3, Appendix B.2",
     "A hundred classes, and a temperature in training",
     STUDY,

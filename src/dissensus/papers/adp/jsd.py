@@ -143,8 +143,7 @@ def plot(records: list[Record]) -> Plot:
 
 
 EXPERIMENT = Experiment(
-    "jsd",
-    "adp",
+    "adp/jsd",
     "Appendix B.1",
     "Jensen–Shannon divergence as the diversity",
     STUDY,

@@ -83,8 +83,7 @@ def errors_table(records: list[Record]) -> Table:
 
 
 ERRORS = paper_experiment(
-    "errors",
-    "adp",
+    "adp/errors",
     "Table 1",
     "Error rates on clean test images",
     ENSEMBLES,
@@ -150,8 +149,7 @@ def plot_histogram(records: list[Record]) -> Plot:
 
 
 HISTOGRAM = paper_experiment(
-    "histogram",
-    "adp",
+    "adp/histogram",
     "Figure 5",
     "The logarithm of the ensemble diversity on test images",
     ENSEMBLES,
@@ -202,8 +200,7 @@ def plot_features(records: list[Record]) -> Plot:
 
 
 FEATURES = paper_experiment(
-    "features",
-    "adp",
+    "adp/features",
     "Figure 2",
     "The members' last hidden features",
     ENSEMBLES,

@@ -167,8 +167,7 @@ def table(records: list[Record]) -> Table:
 
 
 EXPERIMENT = Experiment(
-    "overhead",
-    "adp",
+    "adp/overhead",
     "Section 4.2, training time",
     "What ADP costs in training time",
     OVERHEAD,

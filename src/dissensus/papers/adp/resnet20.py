@@ -168,8 +168,7 @@ _ENTROPY, _SMOOTHED = map(ensembles.runs_of, ("adp-entropy", "smoothed"))
 _TABLE_3 = f"Section 4.3, Table 2; {WEAK_PROTOCOL}"
 
 RESNET20_RUNS = paper_experiment(
-    "resnet20",
-    "adp",
+    "adp/resnet20",
     "Tables 1 and 2, along training",
     "ResNet-20 on all of CIFAR-10 in the regime of the authors' code",
     STUDY,

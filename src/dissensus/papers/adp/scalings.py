@@ -230,8 +230,7 @@ def _plain(scaling: str) -> Runs:
 
 
 MNIST = Experiment(
-    "mnist",
-    "adp",
+    "adp/mnist",
     "Tables 1 and 2, MNIST",
     "All of MNIST with three scalings of the input, and raw digits on fresh seeds",
     STUDY,

@@ -238,8 +238,7 @@ def table(records: list[Record]) -> Table:
 
 
 EXPERIMENT = Experiment(
-    "theory",
-    "adp",
+    "adp/theory",
     "Theorems 1 and 2, Corollary 1",
     "ADP's best predictions for one example",
     THEORY,

@@ -70,8 +70,7 @@ _TABLE_4_STRONG = "Section 4.3, Table 4; standard protocol"
 _FGSM, _FGSM_ADP, _PGD, _PGD_ADP = map(runs_of, TRAINED)
 
 ADVERSARIAL_TRAINING = paper_experiment(
-    "adversarial-training",
-    "adp",
+    "adp/adversarial-training",
     "Table 4",
     "Adversarial training alone and together with ADP",
     ENSEMBLES,
@@ -159,8 +158,7 @@ _TABLE_5_WEAK = f"Section 4.6, Table 5; {WEAK_PROTOCOL}"
 _TABLE_5_STRONG = "Section 4.6, Table 5; standard protocol"
 
 FIVE_MEMBERS = paper_experiment(
-    "five-members",
-    "adp",
+    "adp/five-members",
     "Table 5",
     "Five members on ten classes, where K does not divide L − 1",
     FIVE_STUDY,

@@ -234,8 +234,7 @@ _ENTROPY, _SMOOTHED, _SINGLE = map(runs_of, ("adp-entropy", "smoothed", "single"
 
 
 WHITE_BOX = paper_experiment(
-    "white-box",
-    "adp",
+    "adp/white-box",
     "Tables 2 and 3",
     "Accuracy under white-box attacks on the whole ensemble",
     ENSEMBLES,

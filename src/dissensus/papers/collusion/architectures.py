@@ -7,25 +7,7 @@ from typing import Any
 
 from dissensus.papers.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study
 from dissensus.papers.cells import SEEDS_OPTION, seeds_of
-from dissensus.papers.collusion.images import (
-    BETAS,
-    CPU,
-    INDEPENDENT,
-    JOINT,
-    NETWORKS,
-    PAPER_SWEEP,
-    QUANTITIES,
-    SMOKE,
-    InEach,
-    JointWorst,
-    Plan,
-    at_beta,
-    beta_cells,
-    beta_table,
-    plot_beta_curves,
-    run_image_cell,
-    smoke_setting,
-)
+from dissensus.papers.collusion import images
 from dissensus.papers.comparisons import Larger, Quantity, all_of, at, cell_values, filter_records
 
 # ---- the vanilla CNN ----------------------------------------------------------------------------
@@ -36,25 +18,30 @@ _ADAM = {"optimizer": "adam:lr=1e-3", "schedule": "constant", "patience": 5}
 
 def cnn_cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """Ensembles of two sizes over β."""
-    cpu = {**CPU, **_ADAM, "model": "cnn", "model_options": {}}
+    cpu = {**images.CPU, **_ADAM, "model": "cnn", "model_options": {}}
     cpu |= {"optimizer": "adam:lr=2e-3", "epochs": 20}
-    paper = {**PAPER_SWEEP, **_ADAM, "model": "cnn"}
-    smoke = {**SMOKE, **_ADAM, "model": "small_cnn", "model_options": {"width": 4, "hidden": 16}}
-    plans: dict[str, Plan] = {
+    paper = {**images.PAPER_SWEEP, **_ADAM, "model": "cnn"}
+    smoke = {
+        **images.SMOKE,
+        **_ADAM,
+        "model": "small_cnn",
+        "model_options": {"width": 4, "hidden": 16},
+    }
+    plans: dict[str, images.Plan] = {
         "smoke": {f"members={m}": ({**smoke, "members": m}, (0.0, 0.5, 1.0)) for m in (2, 3)},
         "cpu": {
-            "members=5": ({**cpu}, BETAS),
+            "members=5": ({**cpu}, images.BETAS),
             "members=10": ({**cpu, "members": 10}, (0.0, 0.4, 1.0)),
         },
-        "paper": {f"members={m}": ({**paper, "members": m}, BETAS) for m in (5, 10)},
+        "paper": {f"members={m}": ({**paper, "members": m}, images.BETAS) for m in (5, 10)},
     }
-    return beta_cells(plans[scale], seeds_of(options, 2 if scale == "smoke" else 3))
+    return images.beta_cells(plans[scale], seeds_of(options, 2 if scale == "smoke" else 3))
 
 
 CNNS = Study(
     "cnn",
     cnn_cells,
-    run_image_cell,
+    images.run_image_cell,
     options=SEEDS_OPTION,
     cost={"smoke": "5 s", "cpu": "10 min", "paper": "GPU hours"},
 )
@@ -72,22 +59,24 @@ def _best_between(records: list[Record]) -> Finding:
 
     That β is the one with the least mean ERR on validation data, so the test data do not choose.
     """
-    inner = [at_beta(beta) for beta in cell_values(records, "beta") if 0 < beta < 1]
+    inner = [images.at_beta(beta) for beta in cell_values(records, "beta") if 0 < beta < 1]
     if not inner:
         return Finding(CANNOT, "no β between 0 and 1 was run")
     validated = Quantity("validation ERR", at("val", "error"))
     best = min(inner, key=lambda runs: validated.mean(runs.of(records)))
-    error = QUANTITIES["error"]
+    error = images.QUANTITIES["error"]
     return all_of(
-        {f"against {end.name}": Larger(error, end, best)(records) for end in (INDEPENDENT, JOINT)}
+        {
+            f"against {end.name}": Larger(error, end, best)(records)
+            for end in (images.INDEPENDENT, images.JOINT)
+        }
     )
 
 
 _KEYS = ("accuracy", "error", "member_accuracy", "diversity")
 
 CNN = Experiment(
-    "cnn",
-    "collusion",
+    "collusion/cnn",
     "Figure 15",
     "Ensembles of the vanilla CNN of Table 3 over β",
     CNNS,
@@ -95,23 +84,23 @@ CNN = Experiment(
         Claim(
             "Joint training has the largest test loss of all β",
             "Section G.4, Figure 15",
-            InEach(_by_size, JointWorst("error")),
+            images.InEach(_by_size, images.JointWorst("error")),
         ),
         Claim(
             "Joint training is less accurate than independent training",
             "Section G.4, Figure 15",
-            Larger(QUANTITIES["accuracy"], INDEPENDENT, JOINT, _by_size),
+            images.independent_larger("accuracy", _by_size),
         ),
         Claim(
             "The lowest test loss is at a β between 0 and 1",
             "Section G.4, Figure 15",
-            InEach(_by_size, _best_between),
+            images.InEach(_by_size, _best_between),
         ),
     ),
-    lambda records: plot_beta_curves(_by_size(records), _KEYS[:3]),
-    lambda records: beta_table(_by_size(records), _KEYS),
+    lambda records: images.plot_beta_curves(_by_size(records), _KEYS[:3]),
+    lambda records: images.beta_table(_by_size(records), _KEYS),
     {
-        "smoke": smoke_setting("a tiny CNN"),
+        "smoke": images.smoke_setting("a tiny CNN"),
         "cpu": (
             "The network of Table 3 itself, on CIFAR-10 with 2,500 training images, 1,000 for "
             "validation and 5,000 of the official test images; Adam 2e-3 (the paper's 1e-3 needs "
@@ -131,9 +120,9 @@ CNN = Experiment(
 
 def vgg_cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """The sweep over β with a VGG-style network."""
-    small = f"{NETWORKS}:small_vgg"
+    small = f"{images.NETWORKS}:small_vgg"
     cpu = {
-        **CPU,
+        **images.CPU,
         "data": "fashion_mnist",
         "size": 14,
         "train": 2000,
@@ -142,19 +131,19 @@ def vgg_cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         "schedule": "multistep:at=6/8,factor=0.2",
         "epochs": 10,
     }
-    smoke = {**SMOKE, "model": small, "model_options": {"width": 4, "groups": 2}}
-    plans: dict[str, Plan] = {
+    smoke = {**images.SMOKE, "model": small, "model_options": {"width": 4, "groups": 2}}
+    plans: dict[str, images.Plan] = {
         "smoke": {"vgg": (smoke, (0.0, 0.5, 1.0))},
-        "cpu": {"vgg": (cpu, BETAS)},
-        "paper": {"vgg": ({**PAPER_SWEEP, "data": "svhn", "model": "vgg"}, BETAS)},
+        "cpu": {"vgg": (cpu, images.BETAS)},
+        "paper": {"vgg": ({**images.PAPER_SWEEP, "data": "svhn", "model": "vgg"}, images.BETAS)},
     }
-    return beta_cells(plans[scale], seeds_of(options, 2 if scale == "smoke" else 3))
+    return images.beta_cells(plans[scale], seeds_of(options, 2 if scale == "smoke" else 3))
 
 
 VGGS = Study(
     "vgg-svhn",
     vgg_cells,
-    run_image_cell,
+    images.run_image_cell,
     options=SEEDS_OPTION,
     cost={"smoke": "5 s", "cpu": "8 min", "paper": "GPU days"},
 )
@@ -170,8 +159,7 @@ def _stand_in(records: Sequence[Record]) -> dict[str, list[Record]]:
 
 
 VGG_SVHN = Experiment(
-    "vgg-svhn",
-    "collusion",
+    "collusion/vgg-svhn",
     "Figure 16",
     "The sweep over β with a VGG-style network on SVHN",
     VGGS,
@@ -179,28 +167,28 @@ VGG_SVHN = Experiment(
         Claim(
             "Joint training is less accurate than independent training",
             "Section G.5, Figure 16",
-            Larger(QUANTITIES["accuracy"], INDEPENDENT, JOINT, _stand_in),
+            images.independent_larger("accuracy", _stand_in),
         ),
         Claim(
             "Joint training (β = 1) has the worst test accuracy of all β",
             "Section G.5, Figure 16",
-            InEach(_stand_in, JointWorst("accuracy")),
+            images.InEach(_stand_in, images.JointWorst("accuracy")),
         ),
         Claim(
             "Joint training (β = 1) has the largest test loss of all β",
             "Section G.5, Figure 16",
-            InEach(_stand_in, JointWorst("error")),
+            images.InEach(_stand_in, images.JointWorst("error")),
         ),
         Claim(
             "Base learners perform poorly under joint training",
             "Section 6.3",
-            Larger(QUANTITIES["member_accuracy"], INDEPENDENT, JOINT, _stand_in),
+            images.independent_larger("member_accuracy", _stand_in),
         ),
     ),
-    lambda records: plot_beta_curves(_stand_in(records), _KEYS[:3]),
-    lambda records: beta_table(_stand_in(records), _KEYS),
+    lambda records: images.plot_beta_curves(_stand_in(records), _KEYS[:3]),
+    lambda records: images.beta_table(_stand_in(records), _KEYS),
     {
-        "smoke": smoke_setting("a tiny VGG"),
+        "smoke": images.smoke_setting("a tiny VGG"),
         "cpu": (
             "A stand-in for both network and data: SVHN's training files were not available, "
             "and the VGG of Table 4 costs two cores minutes an epoch. Fashion-MNIST, averaged "

@@ -9,33 +9,22 @@ from __future__ import annotations
 import numpy as np
 
 from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table
-from dissensus.papers.collusion.cifar10_runs import BETAS, STUDY, by_network, groups_named
+from dissensus.papers.collusion import images
+from dissensus.papers.collusion.cifar10_runs import BETAS, STUDY, by_network
 from dissensus.papers.collusion.curves import (
     PANELS,
-    diversity_first,
-    first_third,
-    joint_larger,
-    mean,
+    early_diversity,
+    larger_gap_late,
     plot_training,
-    second_half,
-)
-from dissensus.papers.collusion.images import (
-    INDEPENDENT,
-    JOINT,
-    QUANTITIES,
-    InEach,
-    LateDrop,
-    at_beta,
-    beta_table,
-    plot_beta_curves,
+    slow_convergence,
 )
 from dissensus.papers.collusion.joint_training import TABLE_1
-from dissensus.papers.comparisons import Groups, Larger, all_of, cell_values, decide
+from dissensus.papers.comparisons import Groups, all_of, cell_values, decide, groups_named
 from dissensus.papers.per_image import ImageValues, InTheseRuns, PerImage, Reader
 from dissensus.plots import Plot
 
-_PROBABILITIES, _SCORES = groups_named("scores", absent=True), groups_named("scores")
-_SMALL = groups_named("small")
+_PROBABILITIES = groups_named(by_network, "scores", absent=True)
+_SCORES, _SMALL = (groups_named(by_network, words) for words in ("scores", "small"))
 
 
 # ---- numbers of images, and checks --------------------------------------------------------------
@@ -72,16 +61,16 @@ _GAP = _per_block(
 def _independent_larger(
     values: PerImage, groups: Groups, published: str | None = None
 ) -> InTheseRuns:
-    return InTheseRuns(INDEPENDENT, JOINT, values, published, groups=groups)
+    return InTheseRuns(images.INDEPENDENT, images.JOINT, values, published, groups=groups)
 
 
 def _joint_larger_here(values: PerImage) -> InTheseRuns:
-    return InTheseRuns(JOINT, INDEPENDENT, values, groups=_PROBABILITIES)
+    return InTheseRuns(images.JOINT, images.INDEPENDENT, values, groups=_PROBABILITIES)
 
 
 def _accurate(records: list[Record]) -> Finding:
     """Whether every small ensemble that is trained independently reaches 80 %."""
-    rows = [row for runs in _SMALL(records).values() for row in INDEPENDENT.of(runs)]
+    rows = [row for runs in _SMALL(records).values() for row in images.INDEPENDENT.of(runs)]
     if not rows:
         return Finding(CANNOT, "the small network was not trained at β = 0")
     right = [row["result"]["test"]["accuracy"] for row in rows]
@@ -93,10 +82,10 @@ def _joint_worst(records: list[Record]) -> Finding:
     """Whether β = 1 is less accurate than each smaller β."""
     return all_of(
         {
-            other.name: InTheseRuns(other, JOINT, _ACCURACY)(runs)
+            other.name: InTheseRuns(other, images.JOINT, _ACCURACY)(runs)
             for runs in _SMALL(records).values()
-            for other in map(at_beta, cell_values(runs, "beta"))
-            if other != JOINT
+            for other in map(images.at_beta, cell_values(runs, "beta"))
+            if other != images.JOINT
         }
     )
 
@@ -113,19 +102,19 @@ _ALL_PANELS = (
 
 def plot(records: list[Record]) -> Plot:
     """Figures 6 (left) and 17: accuracies and losses against β."""
-    return plot_beta_curves(by_network(records), _KEYS)
+    return images.plot_beta_curves(by_network(records), _KEYS)
 
 
 def plot_curves(records: list[Record]) -> Plot:
     """Two rows for each network and average: Figures 5, 6 and 10 to 12 over epochs."""
     groups = by_network(records)
     named = {name.replace(", ", ",\n"): runs for name, runs in groups.items()}
-    return plot_training(named, [at_beta(beta) for beta in sorted(BETAS)], _ALL_PANELS, 5)
+    return plot_training(named, [images.at_beta(beta) for beta in sorted(BETAS)], _ALL_PANELS, 5)
 
 
 def table(records: list[Record]) -> Table:
     """Every network, average and β in numbers."""
-    return beta_table(by_network(records), ("accuracy", "top5", *_KEYS[1:]))
+    return images.beta_table(by_network(records), ("accuracy", "top5", *_KEYS[1:]))
 
 
 # ---- experiments --------------------------------------------------------------------------------
@@ -162,8 +151,7 @@ _SETTING = {
 }
 
 CIFAR10 = Experiment(
-    "cifar10",
-    "collusion",
+    "collusion/cifar10",
     "Table 1 and Figures 6 (left), 14 and 17, on all of CIFAR-10",
     "Joint against independent training of accurate networks",
     STUDY,
@@ -176,7 +164,7 @@ CIFAR10 = Experiment(
         Claim(
             "Joint training of the small network is less accurate than independent training",
             "Section 3, Table 1; Section 6.3, Figure 6",
-            Larger(QUANTITIES["accuracy"], INDEPENDENT, JOINT, _SMALL, _PUBLISHED),
+            images.independent_larger("accuracy", _SMALL, _PUBLISHED),
         ),
         Claim(
             f"{_HERE}joint training is less accurate than independent training",
@@ -197,7 +185,7 @@ CIFAR10 = Experiment(
             "Collusion emerges as β → 1: accuracy falls more from the last β below 1 to 1 than "
             "from 0 to there",
             "Section 6.3, Figure 6",
-            InEach(_SMALL, LateDrop()),
+            images.InEach(_SMALL, images.LateDrop()),
         ),
         Claim(
             f"{_HERE}base learners perform poorly under joint training",
@@ -211,8 +199,7 @@ CIFAR10 = Experiment(
 )
 
 CIFAR10_CURVES = Experiment(
-    "cifar10-curves",
-    "collusion",
+    "collusion/cifar10-curves",
     "Figures 5, 6 (right) and 10 to 12, on all of CIFAR-10",
     "Losses, diversity and accuracy over the training of accurate networks",
     STUDY,
@@ -222,33 +209,14 @@ CIFAR10_CURVES = Experiment(
             "Section 6.2, Figure 5",
             _joint_larger_here(_GAP),
         ),
-        Claim(
-            "Its gap is larger as training proceeds: over the second half of training",
-            "Section 6.2, Figure 5",
-            joint_larger("gap", second_half, "mean gap over the second half", _SMALL),
-        ),
-        Claim(
-            "Joint training converges more slowly on the training set",
-            "Section G.1, Figure 10",
-            joint_larger("train_error", mean, "training ERR, mean over training", _SMALL),
-        ),
+        larger_gap_late(_SMALL),
+        slow_convergence(_SMALL),
         Claim(
             f"{_HERE}joint training reaches a larger test loss",
             "Section G.1, Figures 10 and 17",
             _joint_larger_here(_ERROR),
         ),
-        Claim(
-            "Diversity on training data is inflated early under joint training",
-            "Section G.1, Figure 11",
-            joint_larger(
-                "train_diversity", first_third, "training DIV, mean over the first third", _SMALL
-            ),
-        ),
-        Claim(
-            "Joint training maximises diversity early, before it minimises individual error",
-            "Section G.1, Figure 11",
-            diversity_first(_SMALL),
-        ),
+        *early_diversity(_SMALL),
         Claim(
             f"{_HERE}the members of a jointly trained ensemble have a larger test loss",
             "Section G.1, Figure 12",

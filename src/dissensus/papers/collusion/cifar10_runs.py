@@ -24,11 +24,11 @@ from dissensus.papers.cells import (
     augmentation,
     count_option,
     load_images,
-    make_cell,
+    seed_cells,
     seeds_of,
 )
-from dissensus.papers.collusion.images import NETWORKS, columns, measure
-from dissensus.papers.comparisons import Groups, group_records
+from dissensus.papers.collusion.images import NETWORKS, beta_cells, columns, measure
+from dissensus.papers.comparisons import group_records
 from dissensus.training import fit, predict
 
 _RESNET20 = "resnet20"
@@ -58,16 +58,14 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         "model_options": {"width": 4 if scale == "smoke" else 24, "stages": [1, 1, 1], "stem": 2},
         "every": 20 if scale == "paper" else 1,
     }
-    plan = [
-        make_cell(f"small-beta={beta:g}-seed={seed}", small, beta=beta, seed=seed)
-        for seed in seeds_of(options, 6 if scale == "paper" else 2)
-        for beta in BETAS
-    ]
-    for average in ("probability", "score"):
-        changes = {"beta": 1.0, "combine": average, "averages": [average]}
-        plan.append(make_cell(f"{_RESNET20}-joint-{average}-seed=0", large, **changes))
-    both = ["probability", "score"]
-    return [*plan, make_cell(f"{_RESNET20}-independent-seed=0", large, averages=both)]
+    averages = ("probability", "score")
+    networks = {
+        f"{_RESNET20}-joint-{one}": {**large, "beta": 1.0, "combine": one, "averages": [one]}
+        for one in averages
+    }
+    networks[f"{_RESNET20}-independent"] = {**large, "averages": list(averages)}
+    seeds = seeds_of(options, 6 if scale == "paper" else 2)
+    return beta_cells({"small": (small, BETAS)}, seeds) + seed_cells(networks, [0])
 
 
 def _training(
@@ -196,12 +194,3 @@ def by_network(records: Sequence[Record]) -> dict[str, list[Record]]:
         return network + (", averaged scores" if record["cell"]["combine"] == "score" else "")
 
     return group_records(by_average(records), name)
-
-
-def groups_named(words: str, *, absent: bool = False) -> Groups:
-    """The groups whose names have ``words`` in them, or have not."""
-
-    def groups(records: list[Record]) -> dict[str, list[Record]]:
-        return {n: runs for n, runs in by_network(records).items() if (words in n) != absent}
-
-    return groups

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.papers.base import Record
+from dissensus.papers.base import Claim, Record
 from dissensus.papers.collusion.images import KINDS
 from dissensus.papers.comparisons import Groups, Larger, Quantity, Runs, curve_series
 from dissensus.plots import AnyPanel, Panel, Plot, Text
@@ -20,7 +20,7 @@ Curve = NDArray[np.float64]
 #: Curves with their units and titles.
 Panels = Sequence[tuple[str, str, str]]
 
-_INDEPENDENT, _JOINT = KINDS.values()
+_INDEPENDENT, _JOINT = KINDS
 
 PANELS: Panels = (
     ("gap", "ERR test − ERR train", "Generalisation gap (Fig. 5)"),
@@ -102,6 +102,41 @@ def diversity_first(groups: Groups) -> Larger:
         Runs("of largest DIV", _JOINT.settings),
         groups,
         against=_epoch_of("train_diversity", np.argmax),
+    )
+
+
+def larger_gap_late(groups: Groups) -> Claim:
+    """The claim of Figure 5 about the second half of training."""
+    return Claim(
+        "Its gap is larger as training proceeds: over the second half of training",
+        "Section 6.2, Figure 5",
+        joint_larger("gap", second_half, "mean gap over the second half", groups),
+    )
+
+
+def slow_convergence(groups: Groups) -> Claim:
+    """The claim of Figure 10 about training data."""
+    return Claim(
+        "Joint training converges more slowly on the training set",
+        "Section G.1, Figure 10",
+        joint_larger("train_error", mean, "training ERR, mean over training", groups),
+    )
+
+
+def early_diversity(groups: Groups) -> tuple[Claim, Claim]:
+    """The claims of Figure 11."""
+    name = "training DIV, mean over the first third"
+    return (
+        Claim(
+            "Diversity on training data is inflated early under joint training",
+            "Section G.1, Figure 11",
+            joint_larger("train_diversity", first_third, name, groups),
+        ),
+        Claim(
+            "Joint training maximises diversity early, before it minimises individual error",
+            "Section G.1, Figure 11",
+            diversity_first(groups),
+        ),
     )
 
 

@@ -7,16 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dissensus.papers.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study, Table
-from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
-from dissensus.papers.collusion.images import (
-    CPU,
-    KINDS,
-    PAPER_SWEEP,
-    QUANTITIES,
-    SMOKE,
-    run_image_cell,
-    smoke_setting,
-)
+from dissensus.papers.cells import SEEDS_OPTION, seed_cells, seeds_of
+from dissensus.papers.collusion import images
 from dissensus.papers.collusion.sweeps import SIMILAR
 from dissensus.papers.comparisons import Larger, Runs, all_of, cell_values, quantity_table
 from dissensus.papers.statistics import judge_within, mean_interval
@@ -31,22 +23,21 @@ _KEYS = ("accuracy", "error", "diversity", "member_accuracy", "member_error")
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """Joint training with each share of members dropped, and independent training beside it."""
-    settings: Mapping[str, Any] = {"smoke": SMOKE, "cpu": CPU, "paper": PAPER_SWEEP}[scale]
+    settings: Mapping[str, Any] = {
+        "smoke": images.SMOKE,
+        "cpu": images.CPU,
+        "paper": images.PAPER_SWEEP,
+    }[scale]
     drops = (0.0, 0.4) if scale == "smoke" else _DROPS
-    plan = []
-    for seed in seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 5}[scale]):
-        plan.append(make_cell(f"independent-seed={seed}", settings, seed=seed))
-        plan += [
-            make_cell(f"joint-drop={drop:g}-seed={seed}", settings, beta=1.0, drop=drop, seed=seed)
-            for drop in drops
-        ]
-    return plan
+    joint = {f"joint-drop={drop:g}": {**settings, "beta": 1.0, "drop": drop} for drop in drops}
+    seeds = seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 5}[scale])
+    return seed_cells({"independent": settings, **joint}, seeds)
 
 
 DROPOUT = Study(
     "learner-dropout",
     cells,
-    run_image_cell,
+    images.run_image_cell,
     options=SEEDS_OPTION,
     cost={"smoke": "5 s", "cpu": "6 min", "paper": "GPU days"},
 )
@@ -54,8 +45,8 @@ DROPOUT = Study(
 
 # ---- claims -------------------------------------------------------------------------------------
 
-_INDEPENDENT = KINDS["independent"]
-_ACCURACY = QUANTITIES["accuracy"]
+_INDEPENDENT = images.KINDS[0]
+_ACCURACY = images.QUANTITIES["accuracy"]
 
 
 def _dropping(share: float, prefix: str = "") -> Runs:
@@ -71,7 +62,7 @@ class Falls:
 
     def __call__(self, records: list[Record]) -> Finding:
         most = _dropping(cell_values(records, "drop")[-1])
-        return Larger(QUANTITIES[self.key], _dropping(0.0), most)(records)
+        return Larger(images.QUANTITIES[self.key], _dropping(0.0), most)(records)
 
 
 def _no_better(records: list[Record]) -> Finding:
@@ -107,7 +98,7 @@ def plot(records: list[Record]) -> Plot:
     joint, ends = [_dropping(share).of(records) for share in shares], (shares[0], shares[-1])
     panels = []
     for key in ("accuracy", "diversity", "member_accuracy", "error"):
-        quantity = QUANTITIES[key]
+        quantity = images.QUANTITIES[key]
         series = [
             quantity.series("joint (β = 1)", shares, joint, 1),
             quantity.series("independent (β = 0)", ends, (other, other), 0),
@@ -123,14 +114,13 @@ def table(records: list[Record]) -> Table:
     for kind in (*joint, _INDEPENDENT):
         runs = kind.of(records)
         rows[kind.name, str(len(runs))] = runs
-    return quantity_table(["training", "runs"], rows, [QUANTITIES[key] for key in _KEYS])
+    return quantity_table(["training", "runs"], rows, [images.QUANTITIES[key] for key in _KEYS])
 
 
 # ---- the experiment -----------------------------------------------------------------------------
 
 LEARNER_DROPOUT = Experiment(
-    "learner-dropout",
-    "collusion",
+    "collusion/learner-dropout",
     "Figure 18",
     "Joint training that drops a share of the members from each batch",
     DROPOUT,
@@ -159,7 +149,7 @@ LEARNER_DROPOUT = Experiment(
     plot,
     table,
     {
-        "smoke": smoke_setting("a tiny ResNet"),
+        "smoke": images.smoke_setting("a tiny ResNet"),
         "cpu": (
             "As beta-sweep at this scale (CIFAR-10, 2,500 training images, a ResNet of two blocks, "
             "5 members, 12 epochs), β = 1, p in {0, 0.2, 0.4, 0.6}, and β = 0 beside it. "

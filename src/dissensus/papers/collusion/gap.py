@@ -11,31 +11,24 @@ from typing import Any
 
 from dissensus.papers.base import Cell, Claim, Experiment, Record, Study, Table
 from dissensus.papers.cells import SEEDS_OPTION, seeds_of
+from dissensus.papers.collusion import images
 from dissensus.papers.collusion.curves import (
     PANELS,
     diversity_first,
+    early_diversity,
     first_third,
     joint_larger,
+    larger_gap_late,
     last,
-    mean,
     plot_training,
-    second_half,
+    slow_convergence,
     summary,
 )
-from dissensus.papers.collusion.images import (
-    CPU,
-    KINDS,
-    PAPER_SWEEP,
-    SMOKE,
-    kind_cells,
-    run_image_cell,
-    smoke_setting,
-)
-from dissensus.papers.comparisons import data_title, group_records, quantity_table
+from dissensus.papers.comparisons import data_title, group_records, groups_named, quantity_table
 from dissensus.plots import Plot
 
 _MEMORISED = "without augmentation"
-_INDEPENDENT, _JOINT = KINDS.values()
+_INDEPENDENT, _JOINT = images.KINDS
 
 
 # ---- the study ----------------------------------------------------------------------------------
@@ -44,17 +37,17 @@ _INDEPENDENT, _JOINT = KINDS.values()
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """Independent and joint training for each data set and seed."""
     shared = {"val": 0, "optimizer": "adam:lr=1e-3", "schedule": "constant"}
-    cpu = {**CPU, **shared, **_CPU_CHANGES}
+    cpu = {**images.CPU, **shared, **_CPU_CHANGES}
     plans: dict[str, dict[str, dict[str, Any]]] = {
-        "smoke": {"digits": {**SMOKE, **shared, "watch": 1, "epochs": 4}},
+        "smoke": {"digits": {**images.SMOKE, **shared, "watch": 1, "epochs": 4}},
         "cpu": {"cifar10": cpu, "cifar10-memorised": {**cpu, **_MEMORISED_CHANGES}},
         "paper": {
-            data: {**PAPER_SWEEP, **shared, "data": data, "epochs": 100, "watch": 1}
+            data: {**images.PAPER_SWEEP, **shared, "data": data, "epochs": 100, "watch": 1}
             for data in ("cifar10", "cifar100")
         },
     }
     seeds = seeds_of(options, {"smoke": 2, "cpu": 4, "paper": 6}[scale])
-    return kind_cells(plans[scale], seeds)
+    return images.kind_cells(plans[scale], seeds)
 
 
 #: As the paper, with augmentation.
@@ -73,8 +66,8 @@ _CPU_CHANGES: dict[str, Any] = {
 _MEMORISED_CHANGES: dict[str, Any] = {
     "train": 1500,
     "size": None,
-    "model": CPU["model"],
-    "model_options": CPU["model_options"],
+    "model": images.CPU["model"],
+    "model_options": images.CPU["model_options"],
     "augment": "none",
     "epochs": 50,
     "watch": 5,
@@ -83,7 +76,7 @@ _MEMORISED_CHANGES: dict[str, Any] = {
 GAP = Study(
     "generalization-gap",
     cells,
-    run_image_cell,
+    images.run_image_cell,
     options=SEEDS_OPTION,
     cost={"smoke": "10 s", "cpu": "15 min", "paper": "GPU days"},
 )
@@ -102,12 +95,8 @@ def _groups(records: Sequence[Record]) -> dict[str, list[Record]]:
     return group_records(records, name)
 
 
-def _as_published(records: Sequence[Record]) -> dict[str, list[Record]]:
-    return {name: runs for name, runs in _groups(records).items() if _MEMORISED not in name}
-
-
-def _memorised(records: Sequence[Record]) -> dict[str, list[Record]]:
-    return {name: runs for name, runs in _groups(records).items() if _MEMORISED in name}
+_as_published = groups_named(_groups, _MEMORISED, absent=True)
+_memorised = groups_named(_groups, _MEMORISED)
 
 
 # ---- figure and table ---------------------------------------------------------------------------
@@ -142,8 +131,7 @@ def table(records: list[Record]) -> Table:
 # ---- the experiment -----------------------------------------------------------------------------
 
 GENERALIZATION_GAP = Experiment(
-    "generalization-gap",
-    "collusion",
+    "collusion/generalization-gap",
     "Figures 5, 10, 11 and 12",
     "Train and test loss of joint and independent training over the course of training",
     GAP,
@@ -158,42 +146,20 @@ GENERALIZATION_GAP = Experiment(
             "Section 6.2, Figure 5",
             joint_larger("gap", first_third, "mean gap over the first third", _as_published),
         ),
-        Claim(
-            "Its gap is larger as training proceeds: over the second half of training",
-            "Section 6.2, Figure 5",
-            joint_larger("gap", second_half, "mean gap over the second half", _as_published),
-        ),
+        larger_gap_late(_as_published),
         Claim(
             "The gap is larger, too, where nothing keeps the training images from being memorised "
             "(our question, not the paper's: no augmentation)",
             "Section 6.2, Figure 5",
             joint_larger("gap", last, "gap in the last epoch", _memorised),
         ),
-        Claim(
-            "Joint training converges more slowly on the training set",
-            "Section G.1, Figure 10",
-            joint_larger("train_error", mean, "training ERR, mean over training", _as_published),
-        ),
+        slow_convergence(_as_published),
         Claim(
             "Joint training reaches a larger test loss",
             "Section G.1, Figure 10",
             joint_larger("test_error", last, "test ERR in the last epoch", _as_published),
         ),
-        Claim(
-            "Diversity on training data is inflated early under joint training",
-            "Section G.1, Figure 11",
-            joint_larger(
-                "train_diversity",
-                first_third,
-                "training DIV, mean over the first third",
-                _as_published,
-            ),
-        ),
-        Claim(
-            "Joint training maximises diversity early, before it minimises individual error",
-            "Section G.1, Figure 11",
-            diversity_first(_as_published),
-        ),
+        *early_diversity(_as_published),
         Claim(
             "The same where training goes on until the training images are memorised",
             "Section G.1, Figure 11 (our question)",
@@ -210,7 +176,7 @@ GENERALIZATION_GAP = Experiment(
     plot,
     table,
     {
-        "smoke": smoke_setting("a tiny ResNet", epochs=4),
+        "smoke": images.smoke_setting("a tiny ResNet", epochs=4),
         "cpu": (
             "CIFAR-10 averaged down to 16 × 16, 2,500 training and 2,000 test images, 5 members of "
             "a CNN with two convolutions (16 and 32 channels, max-pools, no batch norm); Adam 2e-3 "

@@ -335,11 +335,10 @@ _SETTING = (
 )
 
 EXPERIMENT = Experiment(
-    name="gat",
-    paper="collusion",
-    shows="Figures 8 and 9, Theorems D.1 and D.3",
-    title="Members trained on targets moved against the ensemble's error train with L^β",
-    study=STUDY,
+    "collusion/gat",
+    "Figures 8 and 9, Theorems D.1 and D.3",
+    "Members trained on targets moved against the ensemble's error train with L^β",
+    STUDY,
     claims=(
         Claim(
             "GAT's loss and gradient are (1 + α)² times those of L^β with β = 1 − 1/(1 + α)²",

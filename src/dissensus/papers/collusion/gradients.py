@@ -313,11 +313,10 @@ _SETTING = (
 )
 
 EXPERIMENT = Experiment(
-    name="gradients",
-    paper="collusion",
-    shows="Table 2, Appendices E and F",
-    title="The gradient of a member in independent and joint training",
-    study=Study(
+    "collusion/gradients",
+    "Table 2, Appendices E and F",
+    "The gradient of a member in independent and joint training",
+    Study(
         name="gradients",
         cells=cells,
         run=run,

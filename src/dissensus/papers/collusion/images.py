@@ -22,10 +22,10 @@ from dissensus.papers.base import CANNOT, Cell, Finding, Record, Table
 from dissensus.papers.cells import (
     augmentation,
     load_images,
-    make_cell,
     new_ensemble,
     rates_of_mean,
     recipe,
+    seed_cells,
 )
 from dissensus.papers.comparisons import (
     Groups,
@@ -35,17 +35,16 @@ from dissensus.papers.comparisons import (
     all_of,
     at,
     cell_values,
-    compare_values,
     pair_values,
     quantity_table,
 )
-from dissensus.papers.statistics import mean_interval
+from dissensus.papers.statistics import larger_than, mean_interval
 from dissensus.plots import Panel, Plot
 from dissensus.training import History, fit, predict
 
 BETAS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 #: The two ends of β, for studies of these alone.
-KINDS = {"independent": Runs("independent", {"beta": 0.0}), "joint": Runs("joint", {"beta": 1.0})}
+KINDS = Runs("independent", {"beta": 0.0}), Runs("joint", {"beta": 1.0})
 
 #: Where the small networks are, for the ``model`` of a cell.
 NETWORKS = "dissensus.papers.networks"
@@ -124,22 +123,22 @@ Plan = Mapping[str, tuple[Mapping[str, Any], Sequence[float]]]
 
 def beta_cells(plan: Plan, seeds: range) -> list[Cell]:
     """A cell for each sweep and β, seed after seed."""
-    return [
-        make_cell(f"{name}-beta={beta:g}-seed={seed}", settings, beta=beta, seed=seed)
-        for seed in seeds
+    variants = {
+        f"{name}-beta={beta:g}": {**settings, "beta": beta}
         for name, (settings, betas) in plan.items()
         for beta in betas
-    ]
+    }
+    return seed_cells(variants, seeds)
 
 
-def kind_cells(plan: Mapping[str, Mapping[str, Any]], seeds: range, **changes: Any) -> list[Cell]:
+def kind_cells(plan: Mapping[str, Mapping[str, Any]], seeds: range) -> list[Cell]:
     """Independent and joint training with each of the settings, seed after seed."""
-    return [
-        make_cell(f"{name}-{kind}-seed={seed}", settings, **runs.settings, seed=seed, **changes)
-        for seed in seeds
+    variants = {
+        f"{name}-{kind.name}": {**settings, **kind.settings}
         for name, settings in plan.items()
-        for kind, runs in KINDS.items()
-    ]
+        for kind in KINDS
+    }
+    return seed_cells(variants, seeds)
 
 
 def run_image_cell(cell: Cell) -> dict[str, Any]:
@@ -231,10 +230,9 @@ def columns(curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _validation_curve(history: History) -> dict[str, Any]:
     """ERR, mean ERR and accuracies on validation data after each epoch."""
     members = [_short(float(np.mean(a))) for a in history.column("val/per_member_accuracy")]
+    columns = {"error": "ensemble_error", "member_error": "member_error", "accuracy": "accuracy"}
     return {
-        "error": [_short(value) for value in history.column("val/ensemble_error")],
-        "member_error": [_short(value) for value in history.column("val/member_error")],
-        "accuracy": [_short(value) for value in history.column("val/accuracy")],
+        **{key: list(map(_short, history.column(f"val/{name}"))) for key, name in columns.items()},
         "member_accuracy": members,
     }
 
@@ -270,6 +268,11 @@ INDEPENDENT, JOINT = at_beta(0.0), at_beta(1.0)
 # ---- checks -------------------------------------------------------------------------------------
 
 
+def independent_larger(key: str, groups: Groups, published: str | None = None) -> Larger:
+    """A check that a quantity is larger with independent than with joint training."""
+    return Larger(QUANTITIES[key], INDEPENDENT, JOINT, groups, published)
+
+
 @dataclass(frozen=True)
 class InEach:
     """Checks every group: holds if ``check`` holds in each."""
@@ -288,23 +291,20 @@ class JointWorst:
     key: str
 
     def __call__(self, records: list[Record]) -> Finding:
-        quantity = QUANTITIES[self.key]
-        pairs: dict[str, tuple[Runs, Runs]] = {}
+        quantity, comparisons = QUANTITIES[self.key], []
         for other in (at_beta(beta) for beta in cell_values(records, "beta") if beta != 1):
             worse_is_larger = self.key in ("error", "member_error")
-            pairs[other.name] = (JOINT, other) if worse_is_larger else (other, JOINT)
-        if not pairs:
-            return Finding(CANNOT, "β = 1 alone was run")
-        lows = {}
-        for name, (first, second) in pairs.items():
-            differences = quantity.differences(first.of(records), second.of(records))
+            pair = (JOINT, other) if worse_is_larger else (other, JOINT)
+            differences = quantity.differences(*(runs.of(records) for runs in pair))
             if not differences:
                 return Finding(CANNOT, f"{quantity.name}: no runs of both kinds")
-            lows[name] = mean_interval(list(differences.values())).low
-        weakest = min(lows, key=lambda name: lows[name])
-        finding = Larger(quantity, *pairs[weakest])(records)
-        sentence = f"the weakest of {len(pairs)} comparisons is with {weakest}: {finding.measured}"
-        return Finding(finding.verdict, sentence)
+            comparisons.append((mean_interval(list(differences.values())).low, other.name, pair))
+        if not comparisons:
+            return Finding(CANNOT, "β = 1 alone was run")
+        _, name, pair = min(comparisons, key=lambda one: one[0])
+        finding = Larger(quantity, *pair)(records)
+        sentence = f"the weakest of {len(comparisons)} comparisons is with {name}"
+        return Finding(finding.verdict, f"{sentence}: {finding.measured}")
 
 
 @dataclass(frozen=True)
@@ -322,7 +322,8 @@ class LateDrop:
         falls = quantity.differences(middle, last), quantity.differences(first, middle)
         names = (f"from β = {near:g} to 1", f"from 0 to {near:g}")
         name = f"fall of {quantity.name}"
-        return compare_values(*pair_values(*falls), names, name, quantity.form)
+        sides = pair_values(*falls)
+        return larger_than(*sides, names, name, form=quantity.form, count_runs=False)
 
 
 # ---- table and figure ---------------------------------------------------------------------------

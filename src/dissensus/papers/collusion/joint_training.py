@@ -14,21 +14,11 @@ import numpy as np
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study, Table
 from dissensus.papers.cells import SEEDS_OPTION, seeds_of
-from dissensus.papers.collusion.images import (
-    CPU,
-    KINDS,
-    NETWORKS,
-    PAPER_SWEEP,
-    QUANTITIES,
-    SMOKE,
-    kind_cells,
-    run_image_cell,
-    smoke_setting,
-)
+from dissensus.papers.collusion import images
 from dissensus.papers.comparisons import Larger, Quantity, curve_series, group_records
 from dissensus.plots import Panel, Plot
 
-_INDEPENDENT, _JOINT = KINDS.values()
+_INDEPENDENT, _JOINT = images.KINDS
 
 #: Table 1: members, then top-1 and top-5 of independent, top-1 and top-5 of joint training, in %.
 TABLE_1: dict[str, tuple[int, float, float, float, float]] = {
@@ -60,64 +50,64 @@ _LIBRARY = {
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """Independent and joint training of each architecture, or of the one that is asked for."""
-    plan = {"smoke": _smoke, "cpu": _cpu, "paper": _paper}[scale]()
+    plan = _PLANS[scale]
     if "model" in options:
         model = str(options["model"])
-        base = {**next(iter(plan.values())), "model": model, "model_options": {}, "size": None}
-        plan = {re.sub(r"[^A-Za-z0-9.]+", "-", model).strip("-."): base}
+        name = re.sub(r"[^A-Za-z0-9.]+", "-", model).strip("-.")
+        plan = {name: {**next(iter(plan.values())), **_network(model)}}
     changes = {key: options[key] for key in ("data", "epochs", "members") if key in options}
-    return kind_cells(plan, seeds_of(options, 2 if scale == "smoke" else 3), **changes)
+    plan = {name: {**settings, **changes} for name, settings in plan.items()}
+    return images.kind_cells(plan, seeds_of(options, 2 if scale == "smoke" else 3))
 
 
-def _smoke() -> dict[str, dict[str, Any]]:
-    cnn = {"model": "small_cnn", "model_options": {"width": 4, "hidden": 16}}
-    return {"small-ResNet": {**SMOKE}, "small-CNN": {**SMOKE, **cnn}}
+#: Adam, because one learning rate of it suits networks with and without batch norm.
+_CPU = {**images.CPU, "optimizer": "adam:lr=2e-3", "schedule": "constant"}
+_PAPER: dict[str, Any] = {
+    **images.PAPER_SWEEP,
+    "data": "imagenet",
+    "size": 224,
+    "val": 50_000,
+    "model": f"{images.NETWORKS}:library_model",
+    "optimizer": "sgd:lr=0.1,momentum=0.9,weight_decay=1e-4",
+    "schedule": "multistep:at=30/60,factor=0.1",
+    "epochs": 90,
+    "augment": {"crop": 28, "flip": 0.5},
+    "patience": 3,
+}
 
 
-def _cpu() -> dict[str, dict[str, Any]]:
-    # Adam, because one learning rate of it suits networks with and without batch norm.
-    base = {**CPU, "optimizer": "adam:lr=2e-3", "schedule": "constant"}
-    vgg = {"width": 8, "groups": 2, "dropout": 0.1}
-    return {
-        "small-ResNet": base,
-        "vanilla-CNN": {**base, "model": "cnn", "model_options": {}},
-        "small-CNN": {**base, "size": 16, "model": "small_cnn", "model_options": {"width": 16}},
+def _network(model: str, size: int | None = None, **options: Any) -> dict[str, Any]:
+    return {"size": size, "model": model, "model_options": options}
+
+
+_PLANS: dict[str, dict[str, dict[str, Any]]] = {
+    "smoke": {
+        "small-ResNet": {**images.SMOKE},
+        "small-CNN": {**images.SMOKE, **_network("small_cnn", width=4, hidden=16)},
+    },
+    "cpu": {
+        "small-ResNet": _CPU,
+        "vanilla-CNN": {**_CPU, **_network("cnn")},
+        "small-CNN": {**_CPU, **_network("small_cnn", 16, width=16)},
         "small-VGG": {
-            **base,
-            "size": 16,
-            "model": f"{NETWORKS}:small_vgg",
-            "model_options": vgg,
+            **_CPU,
+            **_network(f"{images.NETWORKS}:small_vgg", 16, width=8, groups=2, dropout=0.1),
         },
-    }
-
-
-def _paper() -> dict[str, dict[str, Any]]:
-    base: dict[str, Any] = {
-        **PAPER_SWEEP,
-        "data": "imagenet",
-        "size": 224,
-        "val": 50_000,
-        "model": f"{NETWORKS}:library_model",
-        "optimizer": "sgd:lr=0.1,momentum=0.9,weight_decay=1e-4",
-        "schedule": "multistep:at=30/60,factor=0.1",
-        "epochs": 90,
-        "augment": {"crop": 28, "flip": 0.5},
-        "patience": 3,
-    }
-    return {
+    },
+    "paper": {
         name: {
-            **base,
+            **_PAPER,
             "members": members,
             "model_options": dict(zip(("package", "name"), _LIBRARY[name], strict=True)),
         }
         for name, (members, *_) in TABLE_1.items()
-    }
-
+    },
+}
 
 COMPARISON = Study(
     "joint-vs-independent",
     cells,
-    run_image_cell,
+    images.run_image_cell,
     options={
         **SEEDS_OPTION,
         "model": "one architecture instead of the study's: a name of dissensus.models.MODELS, "
@@ -154,7 +144,7 @@ class IndependentAhead:
     place: int
 
     def __call__(self, records: list[Record]) -> Finding:
-        quantity, ahead, pairs = QUANTITIES[self.key], 0, 0
+        quantity, ahead, pairs = images.QUANTITIES[self.key], 0, 0
         for runs in _architectures(records).values():
             gains = quantity.differences(_INDEPENDENT.of(runs), _JOINT.of(runs)).values()
             ahead += sum(gain > 0 for gain in gains)
@@ -212,7 +202,7 @@ def plot_curves(records: list[Record]) -> Plot:
 
 def plot_table(records: list[Record]) -> Plot:
     """Top-1 test accuracy of both kinds of training, a pair of bars for each architecture."""
-    groups, accuracy = _architectures(records), QUANTITIES["accuracy"]
+    groups, accuracy = _architectures(records), images.QUANTITIES["accuracy"]
     bars = [
         accuracy.series(kind.name, list(groups), map(kind.of, groups.values()), number, "bars")
         for number, kind in enumerate((_INDEPENDENT, _JOINT))
@@ -226,7 +216,7 @@ def table(records: list[Record]) -> Table:
     rows = []
     for name, runs in _architectures(records).items():
         shown = [
-            QUANTITIES[key].text(kind.of(runs))
+            images.QUANTITIES[key].text(kind.of(runs))
             for kind in (_INDEPENDENT, _JOINT)
             for key in ("accuracy", "top5")
         ]
@@ -242,7 +232,7 @@ def table(records: list[Record]) -> Table:
 # ---- experiments --------------------------------------------------------------------------------
 
 _SETTING = {
-    "smoke": smoke_setting("two tiny networks"),
+    "smoke": images.smoke_setting("two tiny networks"),
     "cpu": (
         "Not ImageNet: CIFAR-10, 2,500 training images, 1,000 for validation, 5,000 of the "
         "official test images, and four small architectures of 5 members: a ResNet of two blocks, "
@@ -261,8 +251,7 @@ _SETTING = {
 }
 
 JOINT_VS_INDEPENDENT = Experiment(
-    "joint-vs-independent",
-    "collusion",
+    "collusion/joint-vs-independent",
     "Table 1",
     "Top-1 and top-5 accuracy of independent and joint training across architectures",
     COMPARISON,
@@ -284,8 +273,7 @@ JOINT_VS_INDEPENDENT = Experiment(
 )
 
 TRAINING_CURVES = Experiment(
-    "training-curves",
-    "collusion",
+    "collusion/training-curves",
     "Figure 6 (right)",
     "Validation accuracy of the ensemble and its members throughout training",
     COMPARISON,

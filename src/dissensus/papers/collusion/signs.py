@@ -11,11 +11,17 @@ from numpy.typing import NDArray
 
 from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table, Verdict
 from dissensus.papers.collusion.tables import BETAS, FRACTIONS, SEARCHES, TABLES
-from dissensus.papers.comparisons import AboveZero, group_records, smallest_of
+from dissensus.papers.comparisons import (
+    AboveZero,
+    NumberCases,
+    Within,
+    estimates_text,
+    group_records,
+    smallest_effects,
+)
 from dissensus.papers.statistics import (
     Estimate,
     bootstrap_interval,
-    combine_verdicts,
     judge_within,
     mean_interval,
 )
@@ -66,34 +72,9 @@ def _tables(records: Sequence[Record]) -> dict[str, TableRuns]:
     return {table: TableRuns(runs) for table, runs in groups.items()}
 
 
-def _on_every_table(
-    name: str, value: Callable[[TableRuns], Matrix], form: str = "{:.3g}"
-) -> AboveZero:
-    """A check that a number of each run lies above 0 on every table."""
-    return AboveZero(
-        name,
-        lambda records: {table: value(runs) for table, runs in _tables(records).items()},
-        form,
-    )
-
-
-def _text(estimates: Mapping[str, Estimate], form: str) -> str:
-    return "; ".join(f"{table} {estimate.text(form)}" for table, estimate in estimates.items())
-
-
-def _smallest(estimates: Mapping[str, Estimate], form: str) -> str:
-    return smallest_of(
-        {table: form.format(one.smallest) for table, one in estimates.items() if one.runs > 1}
-    )
-
-
-def _all_within(
-    estimates: Mapping[str, Estimate], low: float, high: float, sentence: str, published: str | None
-) -> Finding:
-    """The finding on "between ``low`` and ``high`` on each table", in percent."""
-    verdict = combine_verdicts(judge_within(one, low, high) for one in estimates.values())
-    shown = f"{sentence}: {_text(estimates, '{:.0%}')}"
-    return Finding(verdict, shown, published, _smallest(estimates, "{:.0%}"))
+def _on_every_table(value: Callable[[TableRuns], Matrix]) -> NumberCases:
+    """A number of each run, by table."""
+    return lambda records: {table: value(runs) for table, runs in _tables(records).items()}
 
 
 def _mean_sd(values: Matrix, form: str = "{:.3g}") -> str:
@@ -146,14 +127,14 @@ def _diversity_beyond_error(records: list[Record]) -> Finding:
     }
     verdicts = [judge_within(ratio, low=1) for ratio in ratios.values()]
     above, below = verdicts.count("holds"), verdicts.count("contradicted")
-    sentence = f"DIV / ERR at β = 1: {_text(ratios, '{:.3g}')}"
+    sentence = f"DIV / ERR at β = 1: {estimates_text(ratios, '{:.3g}')}"
     sentence += f"; above 1 on {above} of {len(ratios)} tables, below on {below}"
     verdict: Verdict = "undecided"
     if above >= len(ratios) / 2:
         verdict = "holds"
     elif below > len(ratios) / 2:
         verdict = "contradicted"
-    return Finding(verdict, sentence, smallest=_smallest(ratios, "{:.2g}"))
+    return Finding(verdict, sentence, smallest=smallest_effects(ratios, "{:.2g}"))
 
 
 def _facebook_unharmed(records: list[Record]) -> Finding:
@@ -161,11 +142,11 @@ def _facebook_unharmed(records: list[Record]) -> Finding:
     changes = {table: _change_of_mean(runs.error) for table, runs in _tables(records).items()}
     if "facebook" not in changes:
         return Finding(CANNOT, "the Facebook table is not among the data")
-    shown = _text(changes, "{:+.1%}")
+    shown = estimates_text(changes, "{:+.1%}")
     return Finding(
         judge_within(changes["facebook"], -0.1, 0.1),
         f"change of mean ERR from β = 0 to 1 (bootstrap over runs): {shown}",
-        smallest=_smallest(changes, "{:.1%}"),
+        smallest=smallest_effects(changes, "{:.1%}"),
     )
 
 
@@ -208,8 +189,7 @@ def _explosion_table(records: list[Record]) -> Table:
 
 
 EXPLOSION = Experiment(
-    "explosion",
-    "collusion",
+    "collusion/explosion",
     "Figure 2",
     "Diversity explodes as training becomes joint",
     TABLES,
@@ -217,9 +197,9 @@ EXPLOSION = Experiment(
         Claim(
             "Test diversity is far larger at β = 1 than at β = 0",
             "Section 6.1",
-            _on_every_table(
+            AboveZero(
                 "DIV at β = 1 minus DIV at β = 0",
-                lambda runs: runs.diversity[:, _JOINT] - runs.diversity[:, 0],
+                _on_every_table(lambda runs: runs.diversity[:, _JOINT] - runs.diversity[:, 0]),
             ),
         ),
         Claim(
@@ -230,14 +210,17 @@ EXPLOSION = Experiment(
         Claim(
             "Diversity stays low for most values of β",
             "Section 6.1",
-            _on_every_table("half of DIV at β = 1 minus its mean over β ≤ 0.7", _half_minus_low),
+            AboveZero(
+                "half of DIV at β = 1 minus its mean over β ≤ 0.7",
+                _on_every_table(_half_minus_low),
+            ),
         ),
         Claim(
             "Diversity grows with β in a far from linear way",
             "Figure 2",
-            _on_every_table(
+            AboveZero(
                 "growth of DIV from β = 0.9 to 1 minus growth from 0 to 0.5",
-                _late_minus_early_growth,
+                _on_every_table(_late_minus_early_growth),
             ),
         ),
         Claim(
@@ -259,15 +242,6 @@ EXPLOSION = Experiment(
 # ---- Figure 3: removal of biases ----------------------------------------------------------------
 
 
-def _about_half(records: list[Record]) -> Finding:
-    """Around half: between a third and two thirds, on each table."""
-    shares = {
-        table: mean_interval(runs.share[:, _JOINT]) for table, runs in _tables(records).items()
-    }
-    sentence = "share of DIV at β = 1 that offsets explain"
-    return _all_within(shares, 1 / 3, 2 / 3, sentence, "around half")
-
-
 def _share_table(records: list[Record]) -> Table:
     return ["table", *(f"β = {beta:g}" for beta in BETAS)], [
         [table, *(_mean_sd(column, "{:.0f}") for column in (100 * runs.share).T)]
@@ -276,8 +250,7 @@ def _share_table(records: list[Record]) -> Table:
 
 
 BIAS_REMOVAL = Experiment(
-    "bias-removal",
-    "collusion",
+    "collusion/bias-removal",
     "Figure 3",
     "How much diversity is a constant shift of each member",
     TABLES,
@@ -285,14 +258,22 @@ BIAS_REMOVAL = Experiment(
         Claim(
             "Debiasing typically removes around half of the diversity at β = 1",
             "Section 6.1",
-            _about_half,
+            Within(  # around half: between a third and two thirds
+                "share of DIV at β = 1 that offsets explain",
+                _on_every_table(lambda runs: runs.share[:, _JOINT]),
+                1 / 3,
+                2 / 3,
+                published="around half",
+            ),
         ),
         Claim(
             "Offsets explain more of it at β = 1 than for β ≤ 0.5",
             "Figure 3",
-            _on_every_table(
+            AboveZero(
                 "share explained at β = 1 minus its mean over β ≤ 0.5",
-                lambda runs: runs.share[:, _JOINT] - runs.share[:, _UP_TO_HALF].mean(1),
+                _on_every_table(
+                    lambda runs: runs.share[:, _JOINT] - runs.share[:, _UP_TO_HALF].mean(1)
+                ),
                 "{:.1%}",
             ),
         ),
@@ -320,16 +301,6 @@ def _excess_increases(records: list[Record]) -> dict[str, Matrix]:
     }
 
 
-def _harmless_elsewhere(records: list[Record]) -> Finding:
-    """Minimal: at β ≤ 0.5, leaving out 60% raises ERR by less than a tenth."""
-    increases = {
-        table: mean_interval(runs.without(0.6)[:, _UP_TO_HALF].mean(1))
-        for table, runs in _tables(records).items()
-    }
-    sentence = "mean increase of ERR over β ≤ 0.5 with 60% of the members left out"
-    return _all_within(increases, -np.inf, 0.1, sentence, None)
-
-
 def _percent_without(fraction: float) -> Callable[[TableRuns], Matrix]:
     return lambda runs: 100 * runs.without(fraction)
 
@@ -345,8 +316,7 @@ def _without_table(records: list[Record]) -> Table:
 
 
 CODEPENDENCE = Experiment(
-    "codependence",
-    "collusion",
+    "collusion/codependence",
     "Figure 4",
     "What leaving out members at test time costs",
     TABLES,
@@ -360,7 +330,15 @@ CODEPENDENCE = Experiment(
                 "{:+.0%}",
             ),
         ),
-        Claim("It hardly matters elsewhere (β ≤ 0.5)", "Section 6.1", _harmless_elsewhere),
+        Claim(
+            "It hardly matters elsewhere (β ≤ 0.5)",
+            "Section 6.1",
+            Within(  # hardly: less than a tenth
+                "mean increase of ERR over β ≤ 0.5 with 60% of the members left out",
+                _on_every_table(lambda runs: runs.without(0.6)[:, _UP_TO_HALF].mean(1)),
+                high=0.1,
+            ),
+        ),
     ),
     lambda records: _plot(
         records,
@@ -410,8 +388,7 @@ def _search_table(records: list[Record]) -> Table:
 _SEARCH_SETTING = "As collusion/explosion, three runs, the search at β = 0, 0.5 and 1"
 
 SEARCH_BETA = Experiment(
-    "search-beta",
-    "collusion",
+    "collusion/search-beta",
     "Appendix B, left open",
     "How much it matters at which β hyperparameters are searched",
     SEARCHES,

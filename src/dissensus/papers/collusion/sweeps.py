@@ -12,36 +12,18 @@ from typing import Any
 
 from dissensus.papers.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study, Table
 from dissensus.papers.cells import SEEDS_OPTION, seeds_of
-from dissensus.papers.collusion.images import (
-    BETAS,
-    CPU,
-    INDEPENDENT,
-    JOINT,
-    PAPER_SWEEP,
-    QUANTITIES,
-    SMOKE,
-    InEach,
-    JointWorst,
-    LateDrop,
-    Plan,
-    at_beta,
-    beta_cells,
-    beta_table,
-    plot_beta_curves,
-    run_image_cell,
-    smoke_setting,
-)
+from dissensus.papers.collusion import images
 from dissensus.papers.comparisons import (
     Groups,
     Larger,
     Runs,
+    Within,
     all_of,
     cell_values,
     data_title,
     filter_records,
     group_records,
 )
-from dissensus.papers.statistics import judge_within, mean_interval
 from dissensus.plots import Plot
 
 #: Accuracies closer than this count as similar (Section G.3 says "similar" without a number).
@@ -56,49 +38,47 @@ _MODELS = {"resnet18": "ResNet-18", "resnet34": "ResNet-34"}
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """Every (data, network, members, combination, β) of the scale, for one seed after another."""
-    plan = {"smoke": _smoke, "cpu": _cpu, "paper": _paper}[scale]()
-    return beta_cells(plan, seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 6}[scale]))
+    seeds = seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 6}[scale])
+    return images.beta_cells(_PLANS[scale], seeds)
 
 
-def _smoke() -> Plan:
-    return {
-        "members=3-probability": ({**SMOKE}, (0.0, 0.5, 1.0)),
-        "members=4-probability": ({**SMOKE, "members": 4}, (0.0, 1.0)),
-        "members=3-score": ({**SMOKE, "combine": "score"}, (0.0, 1.0)),
+_SMOKE, _CPU = images.SMOKE, images.CPU
+# Twice the rate and half the decay, so that a member trains just as one of five does.
+_TEN = {**_CPU, "members": 10, "optimizer": "sgd:lr=1.0,momentum=0.9,weight_decay=2.5e-4"}
+_LONGER = {"epochs": 36, "schedule": "multistep:at=21/30,factor=0.2"}
+
+
+def _paper_plan(data: str) -> images.Plan:
+    base = {**images.PAPER_SWEEP, "data": data}
+    changes: dict[str, dict[str, Any]] = {
+        "resnet18-members=5-probability": {},
+        "resnet34-members=5-probability": {"model": "resnet34"},
+        "resnet18-members=10-probability": {"members": 10},
+        "resnet18-members=5-score": {"combine": "score"},
     }
+    return {f"{data}-{name}": ({**base, **own}, images.BETAS) for name, own in changes.items()}
 
 
-def _cpu() -> Plan:
-    # Twice the rate and half the decay, so that a member trains just as one of five does.
-    ten = {**CPU, "members": 10, "optimizer": "sgd:lr=1.0,momentum=0.9,weight_decay=2.5e-4"}
-    score = {**CPU, "combine": "score"}
-    longer = {"epochs": 36, "schedule": "multistep:at=21/30,factor=0.2"}
-    return {
-        "members=5-probability": ({**CPU}, BETAS),
-        "members=10-probability": (ten, _FEWER),
-        "members=5-score": (score, _FEWER),
-        "members=5-probability-longer": ({**CPU, **longer}, (0.0, 1.0)),
-        "members=5-score-longer": ({**score, **longer}, (0.0, 1.0)),
-    }
-
-
-def _paper() -> Plan:
-    plan: dict[str, tuple[Mapping[str, Any], Sequence[float]]] = {}
-    for data in ("cifar10", "cifar100"):
-        base = {**PAPER_SWEEP, "data": data}
-        plan |= {
-            f"{data}-resnet18-members=5-probability": (base, BETAS),
-            f"{data}-resnet34-members=5-probability": ({**base, "model": "resnet34"}, BETAS),
-            f"{data}-resnet18-members=10-probability": ({**base, "members": 10}, BETAS),
-            f"{data}-resnet18-members=5-score": ({**base, "combine": "score"}, BETAS),
-        }
-    return plan
-
+_PLANS: dict[str, images.Plan] = {
+    "smoke": {
+        "members=3-probability": (_SMOKE, (0.0, 0.5, 1.0)),
+        "members=4-probability": ({**_SMOKE, "members": 4}, (0.0, 1.0)),
+        "members=3-score": ({**_SMOKE, "combine": "score"}, (0.0, 1.0)),
+    },
+    "cpu": {
+        "members=5-probability": (_CPU, images.BETAS),
+        "members=10-probability": (_TEN, _FEWER),
+        "members=5-score": ({**_CPU, "combine": "score"}, _FEWER),
+        "members=5-probability-longer": ({**_CPU, **_LONGER}, (0.0, 1.0)),
+        "members=5-score-longer": ({**_CPU, "combine": "score", **_LONGER}, (0.0, 1.0)),
+    },
+    "paper": {**_paper_plan("cifar10"), **_paper_plan("cifar100")},
+}
 
 SWEEPS = Study(
     "beta-sweep",
     cells,
-    run_image_cell,
+    images.run_image_cell,
     options=SEEDS_OPTION,
     cost={"smoke": "10 s", "cpu": "40 min", "paper": "GPU weeks"},
 )
@@ -142,12 +122,8 @@ _BASE, _LARGE, _SCORE = Sweep(), Sweep(larger=True), Sweep("score")
 _BASE_LONGER, _SCORE_LONGER = Sweep(longer=True), Sweep("score", longer=True)
 
 
-def _independent_better(sweep: Sweep, key: str = "accuracy") -> Larger:
-    return Larger(QUANTITIES[key], INDEPENDENT, JOINT, sweep)
-
-
 def _joint_loss_larger(sweep: Sweep) -> Larger:
-    return Larger(QUANTITIES["error"], JOINT, INDEPENDENT, sweep)
+    return Larger(images.QUANTITIES["error"], images.JOINT, images.INDEPENDENT, sweep)
 
 
 def _larger_helps(records: list[Record]) -> Finding:
@@ -159,27 +135,19 @@ def _larger_helps(records: list[Record]) -> Finding:
         if len(set(sizes)) < 2:
             return Finding(CANNOT, "there are ensembles of one size only")
         sides = [Runs(f"{size} members", {"beta": 0.0, "members": size}) for size in sizes]
-        findings[name] = Larger(QUANTITIES["accuracy"], sides[0], sides[1])(many + few)
+        findings[name] = Larger(images.QUANTITIES["accuracy"], sides[0], sides[1])(many + few)
     return all_of(findings)
 
 
-def _similar_to_probability(records: list[Record]) -> Finding:
-    """The interval of the difference in accuracy lies within ±SIMILAR, at both ends."""
-    findings = {}
+def _score_minus_probability(records: list[Record]) -> dict[str, list[float]]:
+    """The difference in accuracy of both averages, at both ends of β."""
+    differences = {}
     for name, scores in _SCORE(records).items():
-        for beta in (0.0, 1.0):
-            groups = scores, _BASE(records).get(name, [])
-            sides = [at_beta(beta).of(group) for group in groups]
-            differences = QUANTITIES["accuracy"].differences(*sides)
-            if len(differences) < 2:
-                return Finding(CANNOT, "fewer than two pairs of runs")
-            difference = mean_interval(list(differences.values()))
-            findings[f"{name}, β = {beta:g}"] = Finding(
-                judge_within(difference, -SIMILAR, SIMILAR),
-                f"accuracy of scores − probabilities {difference.text('{:+.1%}')}",
-                smallest=f"{difference.smallest:.1%}",
-            )
-    return all_of(findings)
+        for end in (images.INDEPENDENT, images.JOINT):
+            sides = (end.of(runs) for runs in (scores, _BASE(records).get(name, [])))
+            gains = images.QUANTITIES["accuracy"].differences(*sides)
+            differences[f"{name}, {end.name}"] = list(gains.values())
+    return differences
 
 
 # ---- experiments --------------------------------------------------------------------------------
@@ -201,7 +169,7 @@ _PAPER_SETTING = (
     "epoch (the paper has 3 runs in the appendix)."
 )
 _SETTING = {
-    "smoke": smoke_setting("a tiny ResNet"),
+    "smoke": images.smoke_setting("a tiny ResNet"),
     "cpu": _CPU_SETTING,
     "paper": _PAPER_SETTING,
 }
@@ -211,7 +179,7 @@ _KEYS = ("accuracy", "error", "member_accuracy", "diversity")
 def _table(groups: Groups, longer: Groups | None = None) -> Callable[[list[Record]], Table]:
     def table(records: list[Record]) -> Table:
         more = _labelled(longer(records), "longer") if longer else {}
-        return beta_table({**groups(records), **more}, _KEYS)
+        return images.beta_table({**groups(records), **more}, _KEYS)
 
     return table
 
@@ -222,7 +190,7 @@ def _labelled(groups: Mapping[str, list[Record]], label: str) -> dict[str, list[
 
 def _plot_base(records: list[Record]) -> Plot:
     """Figure 6 (left) and Figure 17: accuracy and ERR against β."""
-    return plot_beta_curves(_BASE(records), ("accuracy", "error", "member_accuracy"))
+    return images.plot_beta_curves(_BASE(records), ("accuracy", "error", "member_accuracy"))
 
 
 def _plot_large(records: list[Record]) -> Plot:
@@ -231,17 +199,16 @@ def _plot_large(records: list[Record]) -> Plot:
         for sweep in (_BASE, _LARGE)
         for name, runs in sweep(records).items()
     }
-    return plot_beta_curves(both, ("accuracy", "error"))
+    return images.plot_beta_curves(both, ("accuracy", "error"))
 
 
 def _plot_score(records: list[Record]) -> Plot:
     both = {**_labelled(_BASE(records), "probabilities"), **_labelled(_SCORE(records), "scores")}
-    return plot_beta_curves(both, ("accuracy", "error"))
+    return images.plot_beta_curves(both, ("accuracy", "error"))
 
 
 BETA_SWEEP = Experiment(
-    "beta-sweep",
-    "collusion",
+    "collusion/beta-sweep",
     "Figures 6 (left) and 17",
     "Test accuracy and loss as training goes from independent (β = 0) to joint (β = 1)",
     SWEEPS,
@@ -249,34 +216,34 @@ BETA_SWEEP = Experiment(
         Claim(
             "Joint training (β = 1) has the worst test accuracy of all β",
             "Section 6.3, Figure 6",
-            InEach(_BASE, JointWorst("accuracy")),
+            images.InEach(_BASE, images.JointWorst("accuracy")),
         ),
         Claim(
             "Joint training (β = 1) is less accurate than independent training (β = 0)",
             "Section 6.3, Figure 6",
-            _independent_better(_BASE),
+            images.independent_larger("accuracy", _BASE),
         ),
         Claim(
             "Lack of training is not the reason: it is less accurate after three times as many "
             "epochs, too",
             "Section 6.3 (our question: joint training converges more slowly)",
-            _independent_better(_BASE_LONGER),
+            images.independent_larger("accuracy", _BASE_LONGER),
         ),
         Claim(
             "The test loss of the ensemble, which β = 1 optimises, is worst at β = 1",
             "Section G.6, Figure 17",
-            InEach(_BASE, JointWorst("error")),
+            images.InEach(_BASE, images.JointWorst("error")),
         ),
         Claim(
             "Base learners perform poorly under joint training",
             "Section 6.3",
-            _independent_better(_BASE, "member_accuracy"),
+            images.independent_larger("member_accuracy", _BASE),
         ),
         Claim(
             "Collusion emerges as β → 1: accuracy falls more from the last β below 1 to 1 than "
             "from 0 to there",
             "Section 6.3, Figure 6",
-            InEach(_BASE, LateDrop()),
+            images.InEach(_BASE, images.LateDrop()),
         ),
     ),
     _plot_base,
@@ -285,8 +252,7 @@ BETA_SWEEP = Experiment(
 )
 
 LARGER_ENSEMBLES = Experiment(
-    "larger-ensembles",
-    "collusion",
+    "collusion/larger-ensembles",
     "Figure 13",
     "The sweep over β with twice as many members",
     SWEEPS,
@@ -294,12 +260,12 @@ LARGER_ENSEMBLES = Experiment(
         Claim(
             "With more members, joint training is still less accurate than independent training",
             "Section G.2, Figure 13",
-            _independent_better(_LARGE),
+            images.independent_larger("accuracy", _LARGE),
         ),
         Claim(
             "The trend is the same: β = 1 is the worst of all β",
             "Section G.2, Figure 13",
-            InEach(_LARGE, JointWorst("accuracy")),
+            images.InEach(_LARGE, images.JointWorst("accuracy")),
         ),
         Claim(
             "More members bring a small improvement in test accuracy",
@@ -313,8 +279,7 @@ LARGER_ENSEMBLES = Experiment(
 )
 
 SCORE_AVERAGING = Experiment(
-    "score-averaging",
-    "collusion",
+    "collusion/score-averaging",
     "Figure 14",
     "The sweep over β with averaged scores instead of averaged probabilities",
     SWEEPS,
@@ -322,7 +287,7 @@ SCORE_AVERAGING = Experiment(
         Claim(
             "Joint training is less accurate than independent training with averaged scores too",
             "Section G.3, Figure 14",
-            _independent_better(_SCORE),
+            images.independent_larger("accuracy", _SCORE),
         ),
         Claim(
             "Its test loss is larger with averaged scores too",
@@ -332,7 +297,7 @@ SCORE_AVERAGING = Experiment(
         Claim(
             "It is less accurate after three times as many epochs",
             "Section G.3 (our question)",
-            _independent_better(_SCORE_LONGER),
+            images.independent_larger("accuracy", _SCORE_LONGER),
         ),
         Claim(
             "Its test loss is larger after three times as many epochs",
@@ -342,7 +307,13 @@ SCORE_AVERAGING = Experiment(
         Claim(
             f"Test accuracy is similar (within {SIMILAR:.0%}) to that of averaged probabilities",
             "Section G.3",
-            _similar_to_probability,
+            Within(
+                "accuracy with averaged scores − with averaged probabilities",
+                _score_minus_probability,
+                -SIMILAR,
+                SIMILAR,
+                "{:+.1%}",
+            ),
         ),
     ),
     _plot_score,

@@ -122,8 +122,7 @@ def brief(records: list[Record]) -> list[str]:
 _TABLE_2 = "Section 4.3, Table 2"
 
 DETECTION = Experiment(
-    "detection",
-    "ldr",
+    "ldr/detection",
     "Table 2",
     "Detecting unknown inputs by averaged confidence (BMA) and by disagreement (PDS)",
     STUDY,

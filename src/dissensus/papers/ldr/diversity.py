@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +13,10 @@ from dissensus.papers.cells import make_cell
 from dissensus.papers.comparisons import (
     LargerInAll,
     Pairs,
+    Within,
     cell_values,
     data_title,
     decide,
-    smallest_of,
 )
 from dissensus.papers.ldr.contenders import FASHION, SETTING, SMOKE, STUDY, contender_title
 from dissensus.papers.ldr.data import load_data
@@ -31,12 +31,8 @@ from dissensus.papers.ldr.records import (
     unique,
     unknown_sets,
 )
-from dissensus.papers.statistics import combine_verdicts, judge_within
 from dissensus.plots import Image, Panel, Plot, estimates
 from dissensus.scores import pds_sum
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # ---- unique predictions (Table 1) ---------------------------------------------------------------
 
@@ -64,19 +60,13 @@ def _gains(records: list[Record]) -> Pairs:
     return cases
 
 
-def _hardly_diverse(records: list[Record]) -> Finding:
-    """A deep ensemble's #unique on test inputs stays below 1.2."""
-    estimates = {
-        data_title(data): unique("test").estimate(choose_runs(records, data, "deep-ensemble"))
+def _plain_unique(records: list[Record]) -> dict[str, list[float]]:
+    """A deep ensemble's #unique on test inputs."""
+    runs = {
+        data_title(data): choose_runs(records, data, "deep-ensemble")
         for data in data_with(records, "ldr", "deep-ensemble")
     }
-    shown = "; ".join(f"{data} {one.text('{:.2f}')}" for data, one in estimates.items())
-    return Finding(
-        combine_verdicts(judge_within(one, high=1.2) for one in estimates.values()),
-        f"#unique of a deep ensemble on test inputs (of at most 5): {shown}",
-        "1.05 on IN-Val",
-        smallest_of({data: f"{one.smallest:.2f}" for data, one in estimates.items()}),
-    )
+    return {title: list(unique("test").values(some).values()) for title, some in runs.items()}
 
 
 def plot_diversity(records: list[Record]) -> Plot:
@@ -109,8 +99,7 @@ def diversity_table(records: list[Record]) -> Table:
 
 
 DIVERSITY = Experiment(
-    "diversity",
-    "ldr",
+    "ldr/diversity",
     "Table 1",
     "How many different classes five members predict, on test and on unknown inputs",
     STUDY,
@@ -131,7 +120,13 @@ DIVERSITY = Experiment(
         Claim(
             "A deep ensemble has next to no diversity on test inputs (#unique below 1.2)",
             "Section 4.2, Table 1",
-            _hardly_diverse,
+            Within(
+                "#unique of a deep ensemble on test inputs (of at most 5)",
+                _plain_unique,
+                high=1.2,
+                form="{:.2f}",
+                published="1.05 on IN-Val",
+            ),
         ),
     ),
     plot_diversity,
@@ -143,7 +138,7 @@ DIVERSITY = Experiment(
 # ---- images on which members differ (Figure 3) --------------------------------------------------
 
 #: Fashion-MNIST's classes, in the order of its labels.
-CLASSES = (
+CLASSES = [
     "T-shirt",
     "trousers",
     "pullover",
@@ -154,7 +149,7 @@ CLASSES = (
     "trainer",
     "bag",
     "boot",
-)
+]
 _SHOWN = 5
 
 
@@ -172,26 +167,24 @@ def run(cell: Cell) -> dict[str, Any]:
     logits = outputs_of(ens, x)
     scores = pds_sum(logits)
     order = scores.argsort(descending=True, stable=True)
-    picked = {"most": order[:_SHOWN], "least": order[-_SHOWN:].flip(0)}
-    wrong = logits.softmax(-1).mean(0).argmax(-1) != y
+    predictions = logits.softmax(-1).mean(0).argmax(-1)
+    wrong = (predictions != y).double()[order]
     tenth = max(1, len(order) // 10)
-    return {
-        **{
-            name: [_example(x, y, logits, scores, int(row)) for row in rows]
-            for name, rows in picked.items()
-        },
-        "wrong_most": float(wrong[order[:tenth]].double().mean()),
-        "wrong_least": float(wrong[order[-tenth:]].double().mean()),
-    }
 
+    def example(row: int) -> dict[str, Any]:
+        return {
+            "pixels": (x[row, 0] * 255).round().to(torch.uint8).tolist(),
+            "label": int(y[row]),
+            "prediction": int(predictions[row]),
+            "members": logits[:, row].argmax(-1).tolist(),
+            "pds_sum": float(scores[row]),
+        }
 
-def _example(x: Tensor, y: Tensor, logits: Tensor, scores: Tensor, row: int) -> dict[str, Any]:
     return {
-        "pixels": (x[row, 0] * 255).round().to(torch.uint8).tolist(),
-        "label": int(y[row]),
-        "prediction": int(logits[:, row].softmax(-1).mean(0).argmax()),
-        "members": logits[:, row].argmax(-1).tolist(),
-        "pds_sum": float(scores[row]),
+        "most": [example(row) for row in order[:_SHOWN].tolist()],
+        "least": [example(row) for row in order[-_SHOWN:].flip(0).tolist()],
+        "wrong_most": float(wrong[:tenth].mean()),
+        "wrong_least": float(wrong[-tenth:].mean()),
     }
 
 
@@ -210,7 +203,7 @@ def _ambiguous(records: list[Record]) -> Finding:
 def plot_examples(records: list[Record]) -> Plot:
     """Figure 3: the five most and the five least divided test images, with their votes."""
     cell, result = records[0]["cell"], records[0]["result"]
-    names = CLASSES if cell["data"] == "fashion_mnist" else tuple(map(str, range(10)))
+    names = CLASSES if cell["data"] == "fashion_mnist" else list(map(str, range(10)))
     images = []
     for kind in ("most", "least"):
         for number, example in enumerate(result[kind]):
@@ -230,8 +223,7 @@ def plot_examples(records: list[Record]) -> Plot:
 
 
 EXAMPLES = Experiment(
-    "examples",
-    "ldr",
+    "ldr/examples",
     "Figure 3",
     "The test images on which an LDR ensemble is most and least divided",
     EXAMPLES_STUDY,

@@ -203,8 +203,7 @@ _SETTING = {
 }
 
 WHEN = Experiment(
-    "when",
-    "ldr",
+    "ldr/when",
     "our question",
     "When LDR helps: one setting changed at a time, beside a deep ensemble",
     STUDY,
@@ -321,8 +320,7 @@ def size_table(records: list[Record]) -> Table:
 
 
 SIZE = Experiment(
-    "size",
-    "ldr",
+    "ldr/size",
     "Figure 5 (right), Table 10",
     "How many members, at a constant cost",
     STUDY,

@@ -76,8 +76,7 @@ def shift_table(records: list[Record]) -> Table:
 _LDR_AND_PLAIN = ("LDR", "deep ensemble")
 
 GENERALIZATION = Experiment(
-    "generalization",
-    "ldr",
+    "ldr/generalization",
     "Table 3",
     "Accuracy under shift of averaged predictions, averaged weights and the best member",
     STUDY,
@@ -244,8 +243,7 @@ def group_table(records: list[Record]) -> Table:
 
 
 WORST_GROUP = Experiment(
-    "worst-group",
-    "ldr",
+    "ldr/worst-group",
     "Table 8",
     "The worst group where training has a shortcut",
     WORST_GROUP_STUDY,

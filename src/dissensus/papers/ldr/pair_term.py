@@ -132,8 +132,7 @@ def brief(records: list[Record]) -> list[str]:
 
 
 EXPERIMENT = Experiment(
-    "flow",
-    "ldr",
+    "ldr/flow",
     "our question",
     "Whether the pair term moves members apart, and on which inputs",
     STUDY,

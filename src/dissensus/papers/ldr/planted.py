@@ -286,8 +286,7 @@ def brief(records: list[Record]) -> list[str]:
 
 
 EXPERIMENT = Experiment(
-    "planted",
-    "ldr",
+    "ldr/planted",
     "Theorem 2",
     "Disagreement on high-loss rows and on Q, with a planted share of Q in the training data",
     STUDY,

@@ -277,8 +277,7 @@ def brief(records: list[Record]) -> list[str]:
 
 
 EXPERIMENT = Experiment(
-    "published",
-    "ldr",
+    "ldr/published",
     "Table 2, the published settings",
     "The two ensembles behind one row of Table 2, and the collusion of the first",
     STUDY,

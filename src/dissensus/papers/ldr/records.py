@@ -122,7 +122,7 @@ def unknown_sets(runs: Sequence[Record]) -> list[str]:
 
 def auroc(unknown: str, score: str) -> Quantity:
     """The AUROC of ``score`` between test inputs and an unknown set."""
-    return Quantity("AUROC", at("auroc", unknown, score))
+    return Quantity(f"AUROC of {score.upper()}", at("auroc", unknown, score))
 
 
 def auroc_by(score: str) -> QuantityOn:

@@ -70,8 +70,7 @@ def scores_table(records: list[Record]) -> Table:
 
 
 SCORES = Experiment(
-    "scores",
-    "ldr",
+    "ldr/scores",
     "Table 6",
     "Which score detects best, for an LDR ensemble and for a deep ensemble",
     STUDY,
@@ -193,8 +192,7 @@ def baselines_table(records: list[Record]) -> Table:
 
 
 BASELINES = Experiment(
-    "baselines",
-    "ldr",
+    "ldr/baselines",
     "Figure 4",
     "LDR with PDS beside dropout passes, snapshots, temperature, energy and distances of features",
     STUDY,

@@ -158,8 +158,7 @@ def table(records: list[Record]) -> Table:
 
 
 EXPERIMENT = Experiment(
-    "strength",
-    "ldr",
+    "ldr/strength",
     "Figure 5 (left)",
     "What the strength λ does to diversity, accuracy and detection",
     STUDY,

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 
-from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table
+from dissensus.papers.base import Claim, Experiment, Record, Table
 from dissensus.papers.comparisons import (
-    Cases,
     LargerInAll,
     Pairs,
     Quantity,
+    Within,
     data_title,
     pair_values,
-    smallest_of,
 )
 from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
 from dissensus.papers.ldr.records import (
@@ -32,49 +30,27 @@ from dissensus.papers.ldr.records import (
     unknown_sets,
     with_strength,
 )
-from dissensus.papers.statistics import combine_verdicts, judge_within, paired_difference
 
 #: Differences in AUROC or accuracy below this count as none; the paper says "similar", "little".
 SIMILAR = 0.01
 
 
-@dataclass(frozen=True)
-class Similar:
-    """Checks that two contenders differ by less than :data:`SIMILAR`, interval included."""
-
-    cases: Cases
-    names: tuple[str, str]
-    quantity: str
-    published: str
-
-    def __call__(self, records: list[Record]) -> Finding:
-        differences = {
-            case: paired_difference(*pair_values(*sides))
-            for case, sides in self.cases(records).items()
-        }
-        if any(one.runs < 2 for one in differences.values()) or not differences:
-            return Finding(CANNOT, "fewer than two runs to compare", self.published)
-        verdict = combine_verdicts(
-            judge_within(one, -SIMILAR, SIMILAR) for one in differences.values()
-        )
-        shown = "; ".join(f"{case} {one.text('{:+.3f}')}" for case, one in differences.items())
-        sentence = f"{self.quantity}, {self.names[0]} − {self.names[1]}: {shown}"
-        smallest = {case: f"{one.smallest:.3f}" for case, one in differences.items()}
-        sentence = f"{sentence} (alike means within ±{SIMILAR})"
-        return Finding(verdict, sentence, self.published, smallest_of(smallest))
-
-
 def _similar(
-    first: str,
-    second: str,
-    quantity: QuantityOn,
-    parts: tuple[str, ...],
-    name: str,
-    published: str,
-) -> Similar:
+    first: str, second: str, quantity: QuantityOn, parts: tuple[str, ...], published: str
+) -> Within:
+    """A check that two contenders differ by less than :data:`SIMILAR`, interval included."""
     cases = on_all_parts(first, second, quantity, parts=lambda runs: parts)
-    names = (contender_title(first), contender_title(second))
-    return Similar(cases, names, name, published)
+
+    def differences(records: list[Record]) -> dict[str, list[float]]:
+        pairs = {case: pair_values(*sides) for case, sides in cases(records).items()}
+        return {
+            case: [one - other for one, other in zip(*sides, strict=True)]
+            for case, sides in pairs.items()
+        }
+
+    name = f"{quantity('').name}, {contender_title(first)} − {contender_title(second)}"
+    alike = f"alike means within ±{SIMILAR}"
+    return Within(f"{name} ({alike})", differences, -SIMILAR, SIMILAR, "{:+.3f}", published)
 
 
 def _contender_table(*names: str) -> Callable[[list[Record]], Table]:
@@ -94,8 +70,7 @@ def _contender_table(*names: str) -> Callable[[list[Record]], Table]:
 # ---- layers (Table 4) and backbone (Table 5) ----------------------------------------------------
 
 LAYERS = Experiment(
-    "layers",
-    "ldr",
+    "ldr/layers",
     "Table 4",
     "Training the last layer of each member, or the last two",
     STUDY,
@@ -127,8 +102,7 @@ LAYERS = Experiment(
 )
 
 BACKBONE = Experiment(
-    "backbone",
-    "ldr",
+    "ldr/backbone",
     "Table 5",
     "Linear heads on other frozen networks",
     STUDY,
@@ -158,8 +132,7 @@ BACKBONE = Experiment(
 # ---- two stages (Table 7) and disagreement data (Table 9) ---------------------------------------
 
 TWO_STAGE = Experiment(
-    "two-stage",
-    "ldr",
+    "ldr/two-stage",
     "Table 7",
     "Choosing the rows to disagree on by a first network's confidence, before training",
     STUDY,
@@ -182,7 +155,6 @@ TWO_STAGE = Experiment(
                 "ldr",
                 accuracy,
                 ("test", "corrupt1", "corrupt5"),
-                "accuracy",
                 "85.2 and 85.3 on val, 77.3 and 77.3 on C-1, 40.7 and 40.6 on C-5",
             ),
         ),
@@ -193,8 +165,7 @@ TWO_STAGE = Experiment(
 )
 
 DISAGREEMENT_DATA = Experiment(
-    "disagreement-data",
-    "ldr",
+    "ldr/disagreement-data",
     "Table 9",
     "Which data A2D and DivDis disagree on",
     STUDY,
@@ -208,7 +179,6 @@ DISAGREEMENT_DATA = Experiment(
                 name,
                 pds_auroc,
                 ("corrupt1", "corrupt5"),
-                "AUROC of PDS",
                 "differences up to 0.004",
             ),
         )
@@ -271,8 +241,7 @@ def _seconds_cases(records: list[Record]) -> Pairs:
 
 
 STOCHASTIC_SUM = Experiment(
-    "stochastic-sum",
-    "ldr",
+    "ldr/stochastic-sum",
     "Table 10",
     "How many of the five members a batch trains, with the time of an epoch",
     STUDY,

@@ -330,8 +330,7 @@ SETTING = {
 }
 
 EXPERIMENT = Experiment(
-    "weights",
-    "ldr",
+    "ldr/weights",
     "Equations 4, 5, 17 to 25",
     "The weights α_n over training, and the gradients meant to justify them",
     STUDY,
