@@ -1,7 +1,7 @@
 """Overview of all papers on one page: five questions each, what is open, and what it would take.
 
-Findings, counts and figures come from the records; the questions, and where published settings
-differ from the papers' texts, stand here.
+Findings, counts and figures come from the records; the questions stand here, and the rest of the
+page in ``outlook.md``.
 """
 
 from __future__ import annotations
@@ -77,99 +77,11 @@ QUESTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 #: The experiment whose figure stands on the page.
 FIGURES = {"collusion": "explosion", "ldr": "detection", "adp": "white-box"}
 
-#: What these runs do not answer: the question, the command, and what it takes. Times of ResNet-20
-#: follow from 4.8 ms for each image and member of a training step on one core of an EPYC, channels
-#: last; those of a GPU from 0.25 GFLOP an image at 2 TFLOP/s. They are estimates.
-OPEN: Sequence[tuple[str, str, str]] = (
-    (
-        "adp: the paper's gain under attack on CIFAR-10, at 88 % accuracy or more; one seed",
-        "`dissensus reproduce adp/resnet20`",
-        "two cores: 2 h for each of four ensembles, two at a time",
-    ),
-    (
-        "adp: Tables 1 to 4 and Figures 3 to 5 on MNIST, CIFAR-10 and CIFAR-100 whole",
-        "`dissensus reproduce adp --scale paper`",
-        "one GPU: about 1 h to train each CIFAR ensemble, three seeds of up to nine contenders, "
-        "and as long again for attacks on 1,000 images: days",
-    ),
-    (
-        "collusion: joint training of networks of 80 % accuracy and more, all of CIFAR-10",
-        "`dissensus reproduce collusion/cifar10`",
-        "two cores: 20 min for each of eight small ensembles, 2 h for each of two or three of "
-        "ResNet-20, two at a time; the third is the baseline of `adp/resnet20`",
-    ),
-    (
-        "collusion: Table 1 and Figures 5 and 6 with ResNet-18 on CIFAR whole",
-        "`dissensus reproduce collusion/beta-sweep --scale paper`",
-        "one GPU: days",
-    ),
-    (
-        "collusion: Table 1 on ImageNet",
-        "`dissensus reproduce collusion/joint-vs-independent --scale paper`",
-        "several GPUs: weeks; ImageNet in a folder that DISSENSUS_DATA lists",
-    ),
-    (
-        "ldr: Tables 1 to 3 on ImageNet features of DeiT-III",
-        "`dissensus reproduce ldr --scale paper`",
-        "one GPU: days; ImageNet and the unknown sets in folders that DISSENSUS_DATA lists",
-    ),
-)
-
-#: Settings of adp: what the text says, what the authors' code does, what is used here.
-_SETTINGS = (
-    ("optimiser", "Adam, 1e-3", "Adam, 1e-3", "the same; 2e-3 on two cores"),
-    (
-        "decay of the rate, CIFAR",
-        "“similar setting as He et al.”",
-        "× 0.1 after 100 and 150 epochs in one version, after 80, 120 and 160 in another",
-        "after 120 and 160 of 180; on two cores 8 epochs along a cosine from 2e-3 instead",
-    ),
-    ("weight decay", "–", "1e-4 Σ w² of convolutions' kernels", "the same: λ = 2e-4 on kernels"),
-    (
-        "pixels",
-        "scaled to [0, 1]",
-        "[0, 1], then the mean image subtracted, no division",
-        "the same, subtracted inside the network, after augmentation",
-    ),
-    ("augmentation, CIFAR", "–", "shifts of 10 %, flips; off by default", "shifts and flips"),
-    (
-        "shortcuts",
-        "ResNet-20 of He et al.",
-        "1 × 1 projections without batch norm, biases in convolutions",
-        "1 × 1 projections with batch norm, no biases",
-    ),
-    ("network, MNIST", "ResNet-20", "ResNet-32 in one version", "ResNet-20"),
-    (
-        "the epoch that is kept",
-        "–",
-        "the best on the test images, by the members' mean accuracy",
-        "the last; 5,000 training images are for validation",
-    ),
-    ("α", "2", "1 by default, 2 in the instructions", "2"),
-    (
-        "more members than L − 1",
-        "20 on ten classes, for timing",
-        "1e-6 on the diagonal",
-        "the same, with a warning",
-    ),
-)
-
-
-_STEPS = (
-    "1. `pip install dissensus[plots,robustness]` with a torch that sees the GPU "
-    "(`python -c 'import torch; print(torch.cuda.is_available())'`).",
-    "2. Data sets are downloaded where that is possible; else put `cifar-10-batches-bin`,",
-    "   `cifar-100-binary` and `mnist` below a folder and name it in `DISSENSUS_DATA` (a list of",
-    "   folders will do).",
-    "3. `dissensus reproduce adp --scale smoke` runs everything small, in minutes.",
-    "4. `dissensus reproduce adp/resnet20 --scale paper` is the pair that decides: the baseline",
-    "   and ADP₂,₀.₅, 180 epochs, attacked every 20 epochs.",
-    "5. `dissensus reproduce adp --scale paper` runs the rest into `results-paper/`; give names to",
-    "   run parts, `--set seeds=1` to begin with one seed.",
-    "6. After an interruption give the same command again: finished cells are kept, and a training",
-    "   goes on from its last checkpoint, in `~/.cache/dissensus/reproduce`.",
-    "7. `dissensus reproduce --report --scale paper` builds the pages again from the records.",
-)
+#: The end of the page: what these runs do not answer and what it would take, and where published
+#: settings differ from the papers' texts. Times of ResNet-20 follow from 4.8 ms for each image and
+#: member of a training step on one core of an EPYC, channels last; those of a GPU from 0.25 GFLOP
+#: an image at 2 TFLOP/s.
+OUTLOOK = Path(__file__).with_name("outlook.md")
 
 
 def overview_text(results: Sequence[Outcome]) -> str:
@@ -198,23 +110,7 @@ def overview_text(results: Sequence[Outcome]) -> str:
             ),
             *_figure(own, FIGURES[paper]),
         ]
-    lines += [
-        "",
-        "## What is open, and what it would take",
-        "",
-        "Times are estimates. Every command goes on where it was interrupted.",
-        "",
-        *markdown_table(["open", "command", "machine and time"], OPEN),
-        "",
-        "## The adp paper on a GPU machine, step by step",
-        "",
-        *_STEPS,
-        "",
-        "## Published settings of adp that differ from the paper's text",
-        "",
-        *markdown_table(["setting", "text", "authors' code", "here"], _SETTINGS),
-    ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n\n" + OUTLOOK.read_text(encoding="utf-8")
 
 
 def _row(own: Sequence[Outcome], question: str, experiment: str, words: str) -> list[str]:

@@ -19,6 +19,7 @@ from dissensus.papers.statistics import Estimate, judge_larger
 
 #: A number for each image, or for each block of images; whether it is right, as 0 and 1.
 ImageValues = NDArray[np.float64]
+BySeed = Mapping[int, ImageValues]
 #: Reads them from a record; None where they were not measured.
 Reader = Callable[[Record], ImageValues | None]
 
@@ -37,6 +38,15 @@ class PerImage:
     form: str = "{:.1%}"
     unit: str = "images"
     same_images: bool = False
+
+    def sides(self, first: Sequence[Record], second: Sequence[Record]) -> tuple[BySeed, ...]:
+        """The numbers of both sides for the seeds that both have; nothing if there are none."""
+        read = self.reader(first)
+        if read is None:
+            return ()
+        both = [values_by_seed(side, read) for side in (first, second)]
+        seeds = sorted(set(both[0]) & set(both[1]))
+        return tuple({seed: side[seed] for seed in seeds} for side in both) if seeds else ()
 
 
 def values_by_seed(records: Iterable[Record], read: Reader) -> dict[int, ImageValues]:
@@ -74,27 +84,21 @@ class InTheseRuns:
     groups: Groups = whole
 
     def __call__(self, records: list[Record]) -> Finding:
-        findings = {}
-        for name, group in self.groups(records).items():
-            finding = self._compare(group)
-            if finding is not None:
-                findings[name] = finding
+        findings = {
+            name: self._compare(sides, self.effects.get(data_title(group[0]["cell"]["data"])))
+            for name, group in self.groups(records).items()
+            if (sides := self.values.sides(self.first.of(group), self.second.of(group)))
+        }
         if not findings:
             sentence = f"{self.values.quantity}: no runs of both kinds"
             return Finding(CANNOT, sentence, self.published)
         return all_of(findings, self.published)
 
-    def _compare(self, records: list[Record]) -> Finding | None:
-        pair = self.first.of(records), self.second.of(records)
-        read = self.values.reader(pair[0])
-        sides = [values_by_seed(side, read) for side in pair] if read is not None else [{}, {}]
-        seeds = sorted(set(sides[0]) & set(sides[1]))
-        if not seeds:
-            return None
+    def _compare(self, sides: Sequence[BySeed], effect: float | None) -> Finding:
+        seeds = list(sides[0])
         gains = [sides[0][seed] - sides[1][seed] for seed in seeds]
         gain = images_interval([np.mean(gains, axis=0)] if self.values.same_images else gains)
-        title = data_title(pair[0][0]["cell"]["data"])
-        verdict, words = judge_larger(gain, self.effects.get(title))
+        verdict, words = judge_larger(gain, effect)
         form = self.values.form
         means = [form.format(float(np.mean([side[s].mean() for s in seeds]))) for side in sides]
         sentence = (

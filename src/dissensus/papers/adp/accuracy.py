@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from dissensus.papers.adp.ensembles import CONTENDERS
-from dissensus.papers.base import CANNOT, Finding, Record
+from dissensus.papers.base import CANNOT, Finding, Record, Table
 from dissensus.papers.comparisons import Runs, all_of, group_by_data
 from dissensus.papers.per_image import (
+    BySeed,
     ImageValues,
     PerImage,
     Reader,
@@ -159,39 +159,21 @@ class MoreRight:
     effects: Mapping[str, float] = field(default_factory=dict)
 
     def __call__(self, records: list[Record]) -> Finding:
-        runs = {}
-        for title, group in group_by_data(records).items():
-            if self.data in (None, group[0]["cell"]["data"]):
-                pair = self.first.of(group), self.second.of(group)
-                read = self.attacks.reader(pair[0])
-                sides = [values_by_seed(side, read) for side in pair] if read is not None else []
-                if sides and all(sides):
-                    runs[title] = (sides[0], sides[1])
         names = (self.first.name, self.second.name)
-        return compare_over_data(runs, names, self.attacks.quantity, self.published, self.effects)
-
-
-def compare_over_data(
-    runs: Mapping[str, tuple[Mapping[int, ImageValues], Mapping[int, ImageValues]]],
-    names: tuple[str, str],
-    quantity: str,
-    published: str | None = None,
-    effects: Mapping[str, float] | None = None,
-) -> Finding:
-    """The finding over all data sets; ``runs`` has both sides for each of them, by its title."""
-    findings = {
-        title: compare_images(*both, names, quantity, effect=(effects or {}).get(title))
-        for title, both in runs.items()
-    }
-    return all_of(findings, published)
+        findings = {
+            title: compare_images(*sides, names, self.attacks.quantity, self.effects.get(title))
+            for title, group in group_by_data(records).items()
+            if self.data in (None, group[0]["cell"]["data"])
+            and (sides := self.attacks.sides(self.first.of(group), self.second.of(group)))
+        }
+        return all_of(findings, self.published)
 
 
 def compare_images(
-    first: Mapping[Any, ImageValues],
-    second: Mapping[Any, ImageValues],
+    first: BySeed,
+    second: BySeed,
     names: tuple[str, str],
     quantity: str,
-    published: str | None = None,
     effect: float | None = None,
 ) -> Finding:
     """Whether more images stay right in the first runs than in the second, run by run.
@@ -200,14 +182,14 @@ def compare_images(
     """
     seeds = sorted(set(first) & set(second))
     if not seeds:
-        return Finding(CANNOT, f"{quantity}: no runs of both kinds", published)
+        return Finding(CANNOT, f"{quantity}: no runs of both kinds")
     images = [first[seed] - second[seed] for seed in seeds]
     difference = mean_interval([float(one.mean()) for one in images])
     means = [np.mean([float(side[seed].mean()) for seed in seeds]) for side in (first, second)]
     over = images_interval(images)
     if means in ([0.0, 0.0], [1.0, 1.0]):
         sentence = f"{quantity}: {means[0]:.0%} of {over.runs} images on both sides"
-        return Finding(CANNOT, f"{sentence}, so that nothing can be compared", published)
+        return Finding(CANNOT, f"{sentence}, so that nothing can be compared")
     verdict, words = judge_larger(difference, effect)
     gain = f"{100 * difference.mean:+.1f}"
     gain += f" {_bounds(difference)} points" if difference.runs > 1 else " points"
@@ -217,7 +199,7 @@ def compare_images(
         f"{_bounds(over)}"
     )
     smallest = f"{100 * difference.smallest:.1f} points" if difference.runs > 1 else ""
-    return Finding(verdict, sentence, published, smallest)
+    return Finding(verdict, sentence, smallest=smallest)
 
 
 def _bounds(estimate: Estimate) -> str:
@@ -247,13 +229,13 @@ def accuracy_text(records: Iterable[Record], read: Reader) -> str:
     return f"{100 * estimate.mean:.1f} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
-def accuracy_rows(
+def accuracy_table(
     records: list[Record],
     contenders: Sequence[str],
     parts: Sequence[str] = ("weak",),
     strong: Mapping[str, str] | None = None,
     published: Callable[[str, str, float, str], float | None] | None = None,
-) -> list[list[str]]:
+) -> Table:
     """Accuracies in %: a row for each data set and attack, a column for each contender.
 
     ``strong`` are the keys of the standard protocol with their titles; ``published`` gives the
@@ -282,9 +264,4 @@ def accuracy_rows(
                 read = right_in_worst_case(eps, key)
                 cells = [accuracy_text(some, read) for some in runs.values()]
                 rows.append([title, f"{words}, ε = {eps:g}", *cells])
-    return rows
-
-
-def accuracy_header(contenders: Sequence[str]) -> list[str]:
-    """The header of :func:`accuracy_rows`."""
-    return ["data", "attack", *(CONTENDERS[name].title for name in contenders)]
+    return ["data", "attack", *(CONTENDERS[name].title for name in contenders)], rows

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from dissensus.detection import MemberFeatures
 from dissensus.diversity import log_ensemble_diversity
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import combined_log_probs
@@ -231,20 +232,9 @@ def diversity_histogram(ens: Ensemble, part: tuple[Tensor, Tensor]) -> dict[str,
 
 def hidden_features(ens: Ensemble, x: Tensor, batch_size: int = 256) -> Tensor:
     """The inputs of each member's last linear layer, ``[members, batch, features]``."""
-    features = []
-    for number in range(ens.members):
-        member = ens.member(number).eval()
-        last = [module for module in member.modules() if isinstance(module, nn.Linear)][-1]
-        seen: list[Tensor] = []
-        keep = last.register_forward_pre_hook(lambda _, args, to=seen: to.append(args[0].cpu()))
-        try:
-            with torch.no_grad():
-                for part in x.split(batch_size):
-                    member(part.to(ens.device))
-        finally:
-            keep.remove()
-        features.append(torch.cat(seen))
-    return torch.stack(features)
+    read = MemberFeatures(ens)
+    features = torch.cat([read(part).cpu() for part in x.split(batch_size)])
+    return features.unflatten(1, (ens.members, -1)).transpose(0, 1)
 
 
 def similarity(features: Tensor) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dissensus.papers.comparisons import data_title
+from dissensus.papers.comparisons import data_title, join_cases
 
 #: Error rates by data set and contender: Net 1 to 3, then the ensemble.
 TABLE1: Mapping[str, Mapping[str, Sequence[float]]] = {
@@ -85,19 +85,24 @@ def published_row(data: str, attack: str, parameter: float, contender: str) -> f
     return None if row is None or contender not in order else row[order.index(contender)]
 
 
+def _rows(data: str, attacks: Sequence[str], *contenders: str) -> list[list[float]]:
+    """The numbers of these contenders in each row of these attacks that has them all."""
+    found = []
+    for attack in attacks:
+        for parameter in TABLE2.get(data, {}).get(attack, {}):
+            row = [published_row(data, attack, parameter, name) for name in contenders]
+            if None not in row:
+                found.append([number for number in row if number is not None])
+    return found
+
+
 def mean_accuracy(data: str, attacks: Sequence[str], contender: str) -> float | None:
     """The printed accuracy of a contender, mean over the rows of these attacks on ``data``.
 
     >>> mean_accuracy("mnist", ("pgd",), "plain")
     28.5
     """
-    table = TABLE2.get(data, {})
-    rows = [
-        published_row(data, attack, parameter, contender)
-        for attack in attacks
-        for parameter in table.get(attack, {})
-    ]
-    printed = [row for row in rows if row is not None]
+    printed = [number for (number,) in _rows(data, attacks, contender)]
     return sum(printed) / len(printed) if printed else None
 
 
@@ -117,15 +122,12 @@ def gains(attack: str, larger: str = "adp", smaller: str = "plain") -> str | Non
     >>> gains("ead")
     'MNIST 29.8 → 93.4, 7.3 → 89.5; CIFAR-10 17.5 → 67.3, 2.4 → 29.6'
     """
-    parts = []
-    for data, table in TABLE2.items():
-        pairs = [
-            (published_row(data, attack, at, smaller), published_row(data, attack, at, larger))
-            for at in table.get(attack, {})
-        ]
-        shown = ", ".join(f"{low} → {high}" for low, high in pairs if None not in (low, high))
-        parts += [f"{data_title(data)} {shown}"] if shown else []
-    return "; ".join(parts) or None
+    rows = {data: _rows(data, [attack], smaller, larger) for data in TABLE2}
+    parts = {
+        data_title(data): ", ".join(f"{low} → {high}" for low, high in some)
+        for data, some in rows.items()
+    }
+    return join_cases(parts) or None
 
 
 def effects(
@@ -136,14 +138,9 @@ def effects(
     >>> {title: round(gain, 3) for title, gain in effects(("pgd",)).items()}
     {'MNIST': 0.334, 'CIFAR-10': 0.244, 'CIFAR-100': 0.061}
     """
-    found = {}
-    for data, table in TABLE2.items():
-        pairs = [
-            (published_row(data, attack, at, larger), published_row(data, attack, at, smaller))
-            for attack in attacks
-            for at in table.get(attack, {})
-        ]
-        gained = [high - low for high, low in pairs if high is not None and low is not None]
-        if gained:
-            found[data_title(data)] = sum(gained) / len(gained) / 100
-    return found
+    rows = {data: _rows(data, attacks, smaller, larger) for data in TABLE2}
+    return {
+        data_title(data): sum(high - low for low, high in some) / len(some) / 100
+        for data, some in rows.items()
+        if some
+    }

@@ -21,8 +21,7 @@ from dissensus.papers import regime
 from dissensus.papers.adp import ensembles, measurements
 from dissensus.papers.adp.accuracy import (
     GRADIENT,
-    accuracy_header,
-    accuracy_rows,
+    accuracy_table,
     attack_title,
     weak,
     worst_case,
@@ -159,8 +158,7 @@ def _lines(records: list[Record], spec: str | None) -> list[Series]:
 def table(records: list[Record]) -> Table:
     """Accuracies in % at the end, ours and in round brackets the published ones."""
     everybody = [runs.settings["contender"] for runs in ensembles.contenders_in(records)]
-    rows = accuracy_rows(records, everybody, ("weak",), None, published_row)
-    return accuracy_header(everybody), rows
+    return accuracy_table(records, everybody, published=published_row)
 
 
 _HERE = "In these runs, "

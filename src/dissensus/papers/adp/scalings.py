@@ -9,8 +9,7 @@ from dissensus.papers.adp.accuracy import (
     GRADIENT,
     MoreRight,
     accuracy_estimate,
-    accuracy_header,
-    accuracy_rows,
+    accuracy_table,
     compare_images,
     weak,
     worst_case,
@@ -40,7 +39,7 @@ from dissensus.papers.comparisons import (
     group_records,
     interval_text,
 )
-from dissensus.papers.per_image import ImageValues, PerImage, values_by_seed
+from dissensus.papers.per_image import ImageValues, PerImage
 from dissensus.papers.statistics import Estimate
 from dissensus.plots import Panel, Plot, Rule, estimates
 
@@ -88,11 +87,8 @@ class LargerGain:
         return compare_images(first, second, (TITLES[self.first], TITLES[self.second]), quantity)
 
     def _gains(self, records: list[Record]) -> dict[int, ImageValues]:
-        read = self.attacks.reader(records)
-        if read is None:
-            return {}
-        ours, plain = (values_by_seed(runs.of(records), read) for runs in (ADP_RUNS, BASELINE))
-        return {seed: ours[seed] - plain[seed] for seed in sorted(set(ours) & set(plain))}
+        sides = self.attacks.sides(ADP_RUNS.of(records), BASELINE.of(records))
+        return {seed: sides[0][seed] - sides[1][seed] for seed in sides[0]} if sides else {}
 
 
 _ERROR = Quantity("error", at("clean", "error"))
@@ -211,9 +207,8 @@ def table(records: list[Record]) -> Table:
             printed = TABLE1.get(data, {}).get(name)
             text = interval_text(errors, "{:.2f}")
             rows[-1].append(text if printed is None else f"{text} ({printed[-1]:.2f})")
-        _, *attacked = accuracy_rows(group, names, published=published_row)
+        header, (_, *attacked) = accuracy_table(group, names, published=published_row)
         rows += [[title, TITLES[scaling], *rest] for title, *rest in attacked]
-    header = accuracy_header(names)
     return [header[0], "input", *header[1:]], rows
 
 

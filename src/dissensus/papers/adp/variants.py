@@ -11,8 +11,7 @@ from dissensus.papers.adp.accuracy import (
     GRADIENT,
     PLACES,
     MoreRight,
-    accuracy_header,
-    accuracy_rows,
+    accuracy_table,
     weak,
     worst_case,
 )
@@ -41,7 +40,7 @@ from dissensus.papers.adp.settings import (
     standard,
 )
 from dissensus.papers.base import Cell, Claim, Record, Study, Table
-from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.cells import SEEDS_OPTION, seed_cells, seeds_of
 from dissensus.papers.comparisons import filter_records
 
 # ---- adversarial training (Table 4) -------------------------------------------------------------
@@ -49,25 +48,24 @@ from dissensus.papers.comparisons import filter_records
 _SHOWN = (*PAIR, *TRAINED)
 
 
-def _published(before: str, after: str) -> str:
-    means = [float(np.mean(TABLE4[name])) for name in (before, after)]
+def _published(attack: str) -> str:
+    means = [float(np.mean(TABLE4[name])) for name in (attack, f"{attack}-adp")]
     return f"CIFAR-10, mean of the four attacks: {means[0]:.1f} → {means[1]:.1f}"
 
 
 def adversarial_table(records: list[Record]) -> Table:
     """Accuracies in %, ours and Table 4's."""
     trained = {record["cell"]["data"] for record in filter_records(records, contender="pgd")}
-    rows = accuracy_rows([r for r in records if r["cell"]["data"] in trained], _SHOWN)
+    header, rows = accuracy_table([r for r in records if r["cell"]["data"] in trained], _SHOWN)
     for place, name in enumerate(GRADIENT):
         eps = 0.04 if name == "fgsm" else 0.02
         cells = [f"{TABLE4[who][place]}" if who in TABLE4 else "–" for who in _SHOWN]
         rows.append(["published, CIFAR-10", f"{name.upper()}, ε = {eps:g}", *cells])
-    return accuracy_header(_SHOWN), rows
+    return header, rows
 
 
 _TABLE_4_WEAK = f"Section 4.3, Table 4; {WEAK_PROTOCOL}"
-_TABLE_4_STRONG = "Section 4.3, Table 4; standard protocol"
-_FGSM, _FGSM_ADP, _PGD, _PGD_ADP = map(runs_of, TRAINED)
+_PGD, _PGD_ADP = runs_of("pgd"), runs_of("pgd-adp")
 
 ADVERSARIAL_TRAINING = paper_experiment(
     "adp/adversarial-training",
@@ -75,30 +73,28 @@ ADVERSARIAL_TRAINING = paper_experiment(
     "Adversarial training alone and together with ADP",
     ENSEMBLES,
     (
-        Claim(
-            "ADP₂,₀.₅ adds to adversarial training on FGSM",
-            _TABLE_4_WEAK,
-            MoreRight(_FGSM_ADP, _FGSM, weak(GRADIENT), _published("fgsm", "fgsm-adp")),
-        ),
-        Claim(
-            "ADP₂,₀.₅ adds to adversarial training on PGD",
-            _TABLE_4_WEAK,
-            MoreRight(_PGD_ADP, _PGD, weak(GRADIENT), _published("pgd", "pgd-adp")),
+        *(
+            Claim(
+                f"ADP₂,₀.₅ adds to adversarial training on {attack.upper()}",
+                _TABLE_4_WEAK,
+                MoreRight(
+                    runs_of(f"{attack}-adp"), runs_of(attack), weak(GRADIENT), _published(attack)
+                ),
+            )
+            for attack in ("fgsm", "pgd")
         ),
         Claim(
             "Adversarial training on PGD adds to ADP₂,₀.₅",
             _TABLE_4_WEAK,
             MoreRight(_PGD_ADP, ADP_RUNS, weak(GRADIENT)),
         ),
-        Claim(
-            "At the smaller ε, ADP₂,₀.₅ adds to adversarial training on PGD in the worst case",
-            _TABLE_4_STRONG,
-            MoreRight(_PGD_ADP, _PGD, worst_case(0)),
-        ),
-        Claim(
-            "At the larger ε, ADP₂,₀.₅ adds to adversarial training on PGD in the worst case",
-            _TABLE_4_STRONG,
-            MoreRight(_PGD_ADP, _PGD, worst_case(-1)),
+        *(
+            Claim(
+                f"At the {size} ε, ADP₂,₀.₅ adds to adversarial training on PGD in the worst case",
+                "Section 4.3, Table 4; standard protocol",
+                MoreRight(_PGD_ADP, _PGD, worst_case(place)),
+            )
+            for place, size in PLACES
         ),
         Claim(
             "At the larger ε, adversarial training on PGD alone is more robust than ADP₂,₀.₅ alone",
@@ -130,11 +126,8 @@ def five_cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
             "standard": standard((0.01, 0.02), 1000, **MORE_STEPS),
         },
     }[scale]
-    return [
-        make_cell(f"{contender}-seed={seed}", settings, contender=contender, members=5, seed=seed)
-        for seed in seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 3}[scale])
-        for contender in PAIR
-    ]
+    variants = {name: {**settings, "contender": name, "members": 5} for name in PAIR}
+    return seed_cells(variants, seeds_of(options, 2 if scale == "smoke" else 3))
 
 
 FIVE_STUDY = Study(
@@ -148,14 +141,11 @@ FIVE_STUDY = Study(
 
 def five_table(records: list[Record]) -> Table:
     """Accuracies in %, ours and Table 5's."""
-    rows = accuracy_rows(records, PAIR)
+    header, rows = accuracy_table(records, PAIR)
     for name, printed in TABLE5.items():
         rows.append(["published, CIFAR-10", name.upper(), *(f"{value}" for value in printed)])
-    return accuracy_header(PAIR), rows
+    return header, rows
 
-
-_TABLE_5_WEAK = f"Section 4.6, Table 5; {WEAK_PROTOCOL}"
-_TABLE_5_STRONG = "Section 4.6, Table 5; standard protocol"
 
 FIVE_MEMBERS = paper_experiment(
     "adp/five-members",
@@ -166,7 +156,7 @@ FIVE_MEMBERS = paper_experiment(
         *(
             Claim(
                 f"Under {name.upper()}, ADP₂,₀.₅ is more accurate than the baseline",
-                _TABLE_5_WEAK,
+                f"Section 4.6, Table 5; {WEAK_PROTOCOL}",
                 MoreRight(
                     ADP_RUNS, BASELINE, weak((name,)), "CIFAR-10 {} → {}".format(*TABLE5[name])
                 ),
@@ -176,7 +166,7 @@ FIVE_MEMBERS = paper_experiment(
         *(
             Claim(
                 f"At the {size} ε, ADP₂,₀.₅ is more accurate than the baseline in the worst case",
-                _TABLE_5_STRONG,
+                "Section 4.6, Table 5; standard protocol",
                 MoreRight(ADP_RUNS, BASELINE, worst_case(place)),
             )
             for place, size in PLACES

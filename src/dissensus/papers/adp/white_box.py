@@ -13,11 +13,9 @@ from dissensus.papers.adp.accuracy import (
     PLACES,
     MoreRight,
     accuracy_estimate,
-    accuracy_header,
-    accuracy_rows,
+    accuracy_table,
     attack_parameter,
     compare_images,
-    compare_over_data,
     right_after,
     right_in_worst_case,
     specs_of,
@@ -58,7 +56,8 @@ class Overstated:
     place: int
 
     def __call__(self, records: list[Record]) -> Finding:
-        runs = {}
+        names = ("under the paper's PGD", "in the worst case")
+        findings = {}
         for title, group in group_by_data(records).items():
             pair = ADP_RUNS.of(group), BASELINE.of(group)
             sizes = standard_eps(pair[0])
@@ -69,12 +68,10 @@ class Overstated:
             lenient = [values_by_seed(rows, read) for rows in pair]
             strict = [values_by_seed(rows, right_in_worst_case(eps)) for rows in pair]
             if all((*lenient, *strict)):
-                runs[title] = (
-                    _gain(lenient[0], lenient[1], strict[0]),
-                    _gain(strict[0], strict[1], strict[0]),
-                )
-        names = ("under the paper's PGD", "in the worst case")
-        return compare_over_data(runs, names, "gain of ADP₂,₀.₅ over the baseline")
+                gains = (_gain(*sides, strict[0]) for sides in (lenient, strict))
+                quantity = "gain of ADP₂,₀.₅ over the baseline"
+                findings[title] = compare_images(*gains, names, quantity)
+        return all_of(findings)
 
 
 def _gain(
@@ -219,8 +216,7 @@ def table(records: list[Record]) -> Table:
     """Accuracies in %, ours and in round brackets the published ones."""
     everybody = [runs.settings["contender"] for runs in contenders_in(records)]
     strong = {"autoattack": "AutoAttack", "right": "**worst case, standard**"}
-    rows = accuracy_rows(records, everybody, ("weak", "slow"), strong, published_row)
-    return accuracy_header(everybody), rows
+    return accuracy_table(records, everybody, ("weak", "slow"), strong, published_row)
 
 
 # ---- the experiment -----------------------------------------------------------------------------

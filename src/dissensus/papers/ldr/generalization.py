@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dissensus.papers.base import Cell, Claim, Experiment, Record, Study, Table
-from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.cells import SEEDS_OPTION, seed_cells, seeds_of
 from dissensus.papers.comparisons import (
     LargerInAll,
     Pairs,
@@ -18,15 +18,16 @@ from dissensus.papers.comparisons import (
 from dissensus.papers.ldr.contenders import FASHION, SETTING, STUDY, contender_title, run_cell
 from dissensus.papers.ldr.records import (
     QuantityOn,
-    Select,
+    Side,
     accuracy,
+    at_strength,
     choose_runs,
+    chosen,
     data_with,
     on_all_parts,
     runs_by_seed,
     score_accuracy,
     soup,
-    with_strength,
 )
 from dissensus.plots import Panel, Plot
 
@@ -46,15 +47,16 @@ _WAYS: dict[str, QuantityOn] = {
 }
 
 
-def _stochastic_sum(records: Iterable[Record], data: str) -> list[Record]:
-    """LDR with λ = 0: what the drawing of members does alone."""
-    return with_strength(records, data, "ldr", 0.0)
+_LDR, _PLAIN = chosen("ldr"), chosen("deep-ensemble")
+#: LDR with λ = 0: what the drawing of members does alone.
+_DRAWING = at_strength("ldr", 0.0, "λ = 0")
 
 
 def _better_under_shift(
-    first: str | Select, second: str | Select, names: tuple[str, str], way: str, published: str
+    first: Side, second: Side, published: str, way: str = "prediction ensemble"
 ) -> LargerInAll:
-    cases = on_all_parts(first, second, _WAYS[way], parts=lambda runs: _SHIFTS)
+    cases = on_all_parts(first, second, _WAYS[way], lambda runs: _SHIFTS)
+    names = (first.name, second.name)
     return LargerInAll(cases, names, f"accuracy, {way}", published=published)
 
 
@@ -63,7 +65,7 @@ def shift_table(records: list[Record]) -> Table:
     rows = []
     for data in data_with(records, "ldr"):
         contenders = {contender_title(name): choose_runs(records, data, name) for name in _METHODS}
-        contenders["LDR, λ = 0"] = _stochastic_sum(records, data)
+        contenders["LDR, λ = 0"] = _DRAWING.select(records, data)
         for name, runs in contenders.items():
             for way, quantity in _WAYS.items():
                 single = name == contender_title("single")
@@ -72,8 +74,6 @@ def shift_table(records: list[Record]) -> Table:
                     rows.append([data_title(data), name, way, *cells])
     return ["data", "method", "combination", "test", "corruption 1", "corruption 5"], rows
 
-
-_LDR_AND_PLAIN = ("LDR", "deep ensemble")
 
 GENERALIZATION = Experiment(
     "ldr/generalization",
@@ -84,42 +84,24 @@ GENERALIZATION = Experiment(
         Claim(
             "Under shift, LDR's averaged predictions are more accurate than a deep ensemble's",
             "Section A.2, Table 3",
-            _better_under_shift(
-                "ldr",
-                "deep-ensemble",
-                _LDR_AND_PLAIN,
-                "prediction ensemble",
-                "C-1 77.3 and 75.7, C-5 40.7 and 38.6",
-            ),
+            _better_under_shift(_LDR, _PLAIN, "C-1 77.3 and 75.7, C-5 40.7 and 38.6"),
         ),
         Claim(
             "Under shift, LDR's averaged weights are more accurate than a deep ensemble's",
             "Section A.2, Table 3",
             _better_under_shift(
-                "ldr",
-                "deep-ensemble",
-                _LDR_AND_PLAIN,
-                "uniform soup",
-                "C-1 77.3 and 75.5, C-5 40.6 and 38.3",
+                _LDR, _PLAIN, "C-1 77.3 and 75.5, C-5 40.6 and 38.3", "uniform soup"
             ),
         ),
         Claim(
             "The stochastic sum alone (λ = 0) is more accurate under shift than LDR with λ > 0",
             "Section A.2: “the best results are achieved … keeping λ = 0”",
-            _better_under_shift(
-                _stochastic_sum, "ldr", ("λ = 0", "LDR"), "prediction ensemble", "no numbers"
-            ),
+            _better_under_shift(_DRAWING, _LDR, "no numbers"),
         ),
         Claim(
             "The stochastic sum alone (λ = 0) is more accurate under shift than a deep ensemble",
             "Section A.2",
-            _better_under_shift(
-                _stochastic_sum,
-                "deep-ensemble",
-                ("λ = 0", "deep ensemble"),
-                "prediction ensemble",
-                "C-1 77.3 and 75.7, C-5 40.7 and 38.6",
-            ),
+            _better_under_shift(_DRAWING, _PLAIN, "C-1 77.3 and 75.7, C-5 40.7 and 38.6"),
         ),
     ),
     None,
@@ -161,18 +143,12 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     if scale == "paper":
         settings |= {"train": 50_000, "val": 10_000, "test": 10_000, "epochs": 20, "model": "cnn"}
         settings["model_options"] = {"dropout": 0.0}
-    return [
-        make_cell(
-            f"{method}-strength={strength:g}-seed={seed}",
-            settings,
-            method=method,
-            strength=strength,
-            seed=seed,
-        )
-        for seed in seeds_of(options, {"smoke": 2, "cpu": 5, "paper": 5}[scale])
+    variants = {
+        f"{method}-strength={strength:g}": {**settings, "method": method, "strength": strength}
         for method, strengths in _STRENGTHS.items()
         for strength in (strengths[-1:] if scale == "smoke" else strengths)
-    ]
+    }
+    return seed_cells(variants, seeds_of(options, {"smoke": 2, "cpu": 5, "paper": 5}[scale]))
 
 
 WORST_GROUP_STUDY = Study(

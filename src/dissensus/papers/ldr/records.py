@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,8 +21,6 @@ from dissensus.papers.ldr.contenders import contender_title
 
 #: A contender and the score that it detects by.
 Entry = tuple[str, str]
-#: The runs of a data set.
-Select = Callable[[Iterable[Record], str], list[Record]]
 #: A quantity by the name of the part that it is measured on.
 QuantityOn = Callable[[str], Quantity]
 
@@ -198,37 +197,65 @@ def detection_table(rows: Iterable[tuple[str, Entry, Sequence[Record]]]) -> Tabl
 # ---- cases to compare ---------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Side:
+    """A side of a comparison: its name in sentences, and its runs on a data set."""
+
+    name: str
+    select: Callable[[list[Record], str], list[Record]]
+
+
+def chosen(contender: str, name: str | None = None) -> Side:
+    """A contender at the strength that validation data choose."""
+    return Side(
+        name or contender_title(contender),
+        lambda records, data: choose_runs(records, data, contender),
+    )
+
+
+def at_strength(contender: str, strength: float, name: str) -> Side:
+    """A contender at one strength."""
+    return Side(name, lambda records, data: with_strength(records, data, contender, strength))
+
+
 def on_all_parts(
-    first: str | Select,
-    second: str | Select,
+    first: Side,
+    second: Side,
     quantity: QuantityOn,
-    against: QuantityOn | None = None,
     parts: Callable[[list[Record]], Sequence[str]] = unknown_sets,
-    data_sets: Callable[[list[Record]], list[str]] = data_in,
+    against: QuantityOn | None = None,
 ) -> Cases:
     """Both sides on every part of every data set where both were run.
 
-    A side is a contender at its chosen strength, or a function that selects runs of a data set;
     ``against`` is the quantity of the second side where it is another one.
     """
 
     def cases(records: list[Record]) -> Pairs:
         sides = {}
-        for data in data_sets(records):
-            pair = [_select(side, records, data) for side in (first, second)]
-            if all(pair):
-                for part in parts(pair[0]):
-                    sides[f"{data_title(data)} {part}"] = (
-                        quantity(part).values(pair[0]),
-                        (against or quantity)(part).values(pair[1]),
-                    )
+        for data in data_in(records):
+            ours, theirs = (side.select(records, data) for side in (first, second))
+            for part in parts(ours) if ours and theirs else ():
+                sides[f"{data_title(data)} {part}"] = (
+                    quantity(part).values(ours),
+                    (against or quantity)(part).values(theirs),
+                )
         return sides
 
     return cases
 
 
-def _select(side: str | Select, records: list[Record], data: str) -> list[Record]:
-    return choose_runs(records, data, side) if isinstance(side, str) else side(records, data)
+def larger_on_parts(
+    first: Side,
+    second: Side,
+    quantity: QuantityOn,
+    published: str | None = None,
+    parts: Callable[[list[Record]], Sequence[str]] = unknown_sets,
+    margin: float = 0.0,
+) -> LargerInAll:
+    """A check that ``first`` has the larger quantity on every part, by more than ``margin``."""
+    cases, named = on_all_parts(first, second, quantity, parts), quantity("")
+    names = (first.name, second.name)
+    return LargerInAll(cases, names, named.name, named.form, margin, published)
 
 
 def entry_title(entry: Entry) -> str:
@@ -240,6 +267,7 @@ def detects_better(
     first: Entry, second: Entry, published: str, names: tuple[str, str] | None = None
 ) -> LargerInAll:
     """A check that ``first`` has the larger AUROC on every unknown set."""
-    cases = on_all_parts(first[0], second[0], auroc_by(first[1]), auroc_by(second[1]))
+    sides = (chosen(contender) for contender, _ in (first, second))
+    cases = on_all_parts(*sides, auroc_by(first[1]), against=auroc_by(second[1]))
     names = names or (entry_title(first), entry_title(second))
     return LargerInAll(cases, names, "AUROC", published=published)

@@ -18,13 +18,13 @@ from dissensus.papers.comparisons import (
 )
 from dissensus.papers.ldr.contenders import SETTING, STUDY
 from dissensus.papers.ldr.records import (
-    Select,
+    Side,
     accuracy,
     best_on,
     data_with,
     has_strangers,
+    larger_on_parts,
     mean_auroc,
-    on_all_parts,
     pds_auroc,
     runs_by_seed,
     score_accuracy,
@@ -40,18 +40,17 @@ def _strengths(records: Iterable[Record], data: str) -> list[float]:
     return cell_values(with_strength(records, data, "ldr"), "strength")
 
 
-def _at_end(place: int) -> Select:
+def _at_end(name: str, place: int) -> Side:
     """LDR at the greatest strength (−1), or at the smallest above 0 (0)."""
 
-    def select(records: Iterable[Record], data: str) -> list[Record]:
+    def select(records: list[Record], data: str) -> list[Record]:
         above = [strength for strength in _strengths(records, data) if strength > 0]
         return with_strength(records, data, "ldr", above[place]) if above else []
 
-    return select
+    return Side(name, select)
 
 
-_GREATEST, _SMALLEST = _at_end(-1), _at_end(0)
-_ENDS = ("greatest λ", "smallest λ")
+_GREATEST, _SMALLEST = _at_end("greatest λ", -1), _at_end("smallest λ", 0)
 
 
 def _rises(relative: bool) -> Cases:
@@ -166,27 +165,22 @@ EXPERIMENT = Experiment(
         Claim(
             "A greater λ makes the ensemble more diverse",
             "Section 4.3, Figure 5",
-            LargerInAll(
-                on_all_parts(
-                    _GREATEST,
-                    _SMALLEST,
-                    unique,
-                    parts=lambda runs: ["test", *unknown_sets(runs)],
-                ),
-                _ENDS,
-                "#unique",
-                "{:.2f}",
-                published="PDS jumps for λ between 0.1 and 10 (Figure 5)",
+            larger_on_parts(
+                _GREATEST,
+                _SMALLEST,
+                unique,
+                "PDS jumps for λ between 0.1 and 10 (Figure 5)",
+                lambda runs: ["test", *unknown_sets(runs)],
             ),
         ),
         Claim(
             "The AUROC of PDS rises with λ over the same range",
             "Section 4.3, Figure 5",
-            LargerInAll(
-                on_all_parts(_GREATEST, _SMALLEST, pds_auroc),
-                _ENDS,
-                "AUROC of PDS",
-                published="AUROC jumps for λ between 0.1 and 10 (Figure 5)",
+            larger_on_parts(
+                _GREATEST,
+                _SMALLEST,
+                pds_auroc,
+                "AUROC jumps for λ between 0.1 and 10 (Figure 5)",
             ),
         ),
         Claim(

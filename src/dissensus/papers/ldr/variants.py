@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 
 from dissensus.papers.base import Claim, Experiment, Record, Table
 from dissensus.papers.comparisons import (
@@ -18,17 +17,19 @@ from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
 from dissensus.papers.ldr.records import (
     QuantityOn,
     accuracy,
+    at_strength,
     choose_runs,
+    chosen,
     data_with,
     detection_table,
     detects_better,
+    larger_on_parts,
     on_all_parts,
     pds_auroc,
     quantity_on,
     score_accuracy,
     unique,
     unknown_sets,
-    with_strength,
 )
 
 #: Differences in AUROC or accuracy below this count as none; the paper says "similar", "little".
@@ -39,7 +40,7 @@ def _similar(
     first: str, second: str, quantity: QuantityOn, parts: tuple[str, ...], published: str
 ) -> Within:
     """A check that two contenders differ by less than :data:`SIMILAR`, interval included."""
-    cases = on_all_parts(first, second, quantity, parts=lambda runs: parts)
+    cases = on_all_parts(chosen(first), chosen(second), quantity, lambda runs: parts)
 
     def differences(records: list[Record]) -> dict[str, list[float]]:
         pairs = {case: pair_values(*sides) for case, sides in cases(records).items()}
@@ -69,6 +70,8 @@ def _contender_table(*names: str) -> Callable[[list[Record]], Table]:
 
 # ---- layers (Table 4) and backbone (Table 5) ----------------------------------------------------
 
+_TWO_LAYERS, _ONE_LAYER = chosen("ldr", "two layers"), chosen("linear-ldr", "one layer")
+
 LAYERS = Experiment(
     "ldr/layers",
     "Table 4",
@@ -78,22 +81,17 @@ LAYERS = Experiment(
         Claim(
             "Two layers detect better than one",
             "Section A.6, Table 4",
-            LargerInAll(
-                on_all_parts("ldr", "linear-ldr", pds_auroc),
-                ("two layers", "one layer"),
-                "AUROC of PDS",
-                published="0.681/0.894/0.977/0.941 and 0.677/0.889/0.964/0.928",
+            larger_on_parts(
+                _TWO_LAYERS,
+                _ONE_LAYER,
+                pds_auroc,
+                "0.681/0.894/0.977/0.941 and 0.677/0.889/0.964/0.928",
             ),
         ),
         Claim(
             "Members of one layer differ less: with cross-entropy their problem is convex",
             "Section A.6",
-            LargerInAll(
-                on_all_parts("ldr", "linear-ldr", unique),
-                ("two layers", "one layer"),
-                "#unique",
-                "{:.2f}",
-            ),
+            larger_on_parts(_TWO_LAYERS, _ONE_LAYER, unique),
         ),
     ),
     None,
@@ -140,11 +138,11 @@ TWO_STAGE = Experiment(
         Claim(
             "LDR detects better than the two-stage approach",
             "Section A.9, Table 7",
-            LargerInAll(
-                on_all_parts("ldr", "two-stage", pds_auroc),
-                ("LDR", "two-stage"),
-                "AUROC of PDS",
-                published="0.686/0.896/0.977/0.941 and 0.597/0.845/0.960/0.911",
+            larger_on_parts(
+                chosen("ldr"),
+                chosen("two-stage"),
+                pds_auroc,
+                "0.686/0.896/0.977/0.941 and 0.597/0.845/0.960/0.911",
             ),
         ),
         Claim(
@@ -192,8 +190,11 @@ DISAGREEMENT_DATA = Experiment(
 
 # ---- stochastic sum (Table 10) ------------------------------------------------------------------
 
-#: The contender that trains so many of the five members in a batch.
-_DRAWN = {2: "ldr", 3: "ldr-3", 4: "ldr-4", 5: "ldr-all"}
+#: LDR that trains so many of the five members in a batch, at the same strength.
+_DRAWN = {
+    members: at_strength(contender, 0.3, f"|I| = {members}")
+    for members, contender in ((2, "ldr"), (3, "ldr-3"), (4, "ldr-4"), (5, "ldr-all"))
+}
 
 
 def _epoch_seconds(record: Record) -> float:
@@ -205,12 +206,7 @@ def _epoch_seconds(record: Record) -> float:
     return float(record["result"]["training_seconds"]) / epochs
 
 
-def _runs_drawing(records: Iterable[Record], data: str, members: int) -> list[Record]:
-    return with_strength(records, data, _DRAWN[members], 0.3)
-
-
 _SECONDS = Quantity("CPU seconds an epoch", _epoch_seconds, "{:.2f}")
-_TWO, _FIVE = partial(_runs_drawing, members=2), partial(_runs_drawing, members=5)
 
 
 def drawn_data(records: list[Record]) -> list[str]:
@@ -222,8 +218,8 @@ def drawn_table(records: list[Record]) -> Table:
     """Table 10 for five members, λ = 0.3: CPU seconds an epoch, accuracy and AUROC of PDS."""
     rows = []
     for data in drawn_data(records):
-        for members in _DRAWN:
-            runs = _runs_drawing(records, data, members)
+        for members, side in _DRAWN.items():
+            runs = side.select(records, data)
             accuracies = [accuracy(part).text(runs) for part in ("test", "corrupt1", "corrupt5")]
             accuracies.insert(1, score_accuracy("test").text(runs))
             aurocs = quantity_on(unknown_sets(runs), pds_auroc, runs)
@@ -235,7 +231,7 @@ def drawn_table(records: list[Record]) -> Table:
 
 def _seconds_cases(records: list[Record]) -> Pairs:
     return {
-        data_title(data): _SECONDS.sides(_FIVE(records, data), _TWO(records, data))
+        data_title(data): _SECONDS.sides(*(_DRAWN[m].select(records, data) for m in (5, 2)))
         for data in drawn_data(records)
     }
 
@@ -260,12 +256,12 @@ STOCHASTIC_SUM = Experiment(
         Claim(
             "Drawing pairs detects about as well as using all members (at most 0.02 less)",
             "Sections A.12 and A.13, Table 10",
-            LargerInAll(
-                on_all_parts(_TWO, _FIVE, pds_auroc, data_sets=drawn_data),
-                ("|I| = 2", "|I| = 5"),
-                "AUROC of PDS",
+            larger_on_parts(
+                _DRAWN[2],
+                _DRAWN[5],
+                pds_auroc,
+                "0.686/0.896/0.977/0.941 and 0.711/0.903/0.970/0.937",
                 margin=-0.02,
-                published="0.686/0.896/0.977/0.941 and 0.711/0.903/0.970/0.937",
             ),
         ),
     ),
