@@ -70,9 +70,9 @@ def test_other_contenders_are_trained_and_attacked(contender: str) -> None:
 
 
 def test_studies_of_five_members_and_of_pairs() -> None:
-    found = variants.FIVE_STUDY.run(tiny(variants.five_cells("smoke", {})[1]))
+    found = variants.FIVE_STUDY.run(tiny(variants.FIVE_STUDY.cells("smoke", {})[1]))
     assert len(found["clean"]["member_errors"]) == 5
-    found = hundred_classes.run(tiny(hundred_classes.cells("smoke", {})[-1]))
+    found = hundred_classes.run(tiny(hundred_classes.STUDY.cells("smoke", {})[-1]))
     wrong = found["wrong"]
     assert wrong["in_training_all"] > 0
     # Hardly anything has been learnt: a temperature of 4 takes from the largest of them.
@@ -132,7 +132,7 @@ def test_the_papers_settings() -> None:
         *["cw"] * 3,
         *["ead"] * 2,
     ]
-    assert all(cell["members"] == 5 for cell in variants.five_cells("paper", {}))
+    assert all(cell["members"] == 5 for cell in variants.FIVE_STUDY.cells("paper", {}))
     assert CONTENDERS["adp"].objective == ADP(2.0, 0.5)
     assert CONTENDERS["adp-entropy"].objective == ADP(2.0, 0.0)
     with pytest.raises(ValueError, match="the cell has no setting epoch"):

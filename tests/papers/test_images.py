@@ -298,9 +298,9 @@ def test_the_papers_schedule() -> None:
     assert PAPER_SWEEP["optimizer"] == "sgd:lr=0.1,momentum=0.9,weight_decay=5e-4"
     assert PAPER_SWEEP["schedule"] == "multistep:at=30/50/70,factor=0.2"
     assert (PAPER_SWEEP["epochs"], PAPER_SWEEP["batch_size"]) == (80, 128)
-    assert all(cell["epochs"] == 100 for cell in gap.cells("paper", {}))
-    assert all("adam" in cell["optimizer"] for cell in gap.cells("paper", {}))
-    assert all(cell["patience"] == 5 for cell in architectures.cnn_cells("paper", {}))
+    assert all(cell["epochs"] == 100 for cell in gap.GAP.cells("paper", {}))
+    assert all("adam" in cell["optimizer"] for cell in gap.GAP.cells("paper", {}))
+    assert all(cell["patience"] == 5 for cell in architectures.CNNS.cells("paper", {}))
 
 
 @pytest.mark.parametrize(

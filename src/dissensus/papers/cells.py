@@ -7,7 +7,7 @@ their objective and can be compared in pairs. Statistics come from the training 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -29,8 +29,11 @@ from dissensus.data import (
 )
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
-from dissensus.papers.base import Cell
+from dissensus.papers.base import SCALES, Cell, Study
 from dissensus.training import Optimizer, Recipe
+
+#: The settings of cells by the names of these, which lack the seed.
+Variants = Mapping[str, Mapping[str, Any]]
 
 SEEDS_OPTION = {"seeds": "how many runs of each setting, each with its own seed and data split"}
 
@@ -67,13 +70,34 @@ def make_cell(name: str, settings: Mapping[str, Any], **changes: Any) -> Cell:
     return {"name": name, **settings, **changes}
 
 
-def seed_cells(variants: Mapping[str, Mapping[str, Any]], seeds: Iterable[int]) -> list[Cell]:
-    """A cell for each variant by its name and settings, seed after seed."""
+def seed_cells(variants: Variants, seeds: Iterable[int]) -> list[Cell]:
+    """A cell for each variant, seed after seed."""
     return [
         make_cell(f"{name}-seed={seed}", settings, seed=seed)
         for seed in seeds
         for name, settings in variants.items()
     ]
+
+
+def seed_study(
+    name: str,
+    variants: Mapping[str, Variants],
+    run: Callable[[Cell], dict[str, Any]],
+    *,
+    seeds: tuple[int, int, int],
+    cost: tuple[str, str, str],
+) -> Study:
+    """A study that runs the variants of each scale with several seeds.
+
+    ``seeds`` and ``cost`` are those of ``smoke``, ``cpu`` and ``paper``.
+    """
+    counts = dict(zip(SCALES, seeds, strict=True))
+
+    def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
+        return seed_cells(variants[scale], seeds_of(options, counts[scale]))
+
+    costs = dict(zip(SCALES, cost, strict=True))
+    return Study(name, cells, run, options=SEEDS_OPTION, cost=costs)
 
 
 def new_ensemble(cell: Cell, data: Inputs, **options: Any) -> Ensemble:

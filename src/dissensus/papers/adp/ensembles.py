@@ -21,7 +21,7 @@ from dissensus.papers import regime
 from dissensus.papers.adp import measurements
 from dissensus.papers.adp.settings import DATA_SETTINGS
 from dissensus.papers.base import Cell, Record, Study
-from dissensus.papers.cells import SEEDS_OPTION, ImageData, load_images, make_cell, seeds_of
+from dissensus.papers.cells import SEEDS_OPTION, ImageData, load_images, seed_cells, seeds_of
 from dissensus.papers.comparisons import Runs
 from dissensus.robustness import AdversarialBatches
 from dissensus.training import History, fit
@@ -170,31 +170,33 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     plan = [(seeds, sets, contenders) for sets, contenders in _ENTRIES[scale]]
     if scale == "cpu" and "seeds" not in options:
         plan.append((range(3, 5), *_ENTRIES[scale][0]))
-    settings = DATA_SETTINGS[scale]
     return [
-        _contender_cell(f"{data}-{contender}-seed={seed}", settings[data], data, contender, seed)
+        cell
         for some_seeds, sets, contenders in plan
-        for seed in some_seeds
-        for data in sets
-        for contender in contenders
+        for cell in seed_cells(
+            {
+                f"{data}-{contender}": _settings(scale, data, contender)
+                for data in sets
+                for contender in contenders
+            },
+            some_seeds,
+        )
     ]
 
 
-def _contender_cell(
-    name: str, settings: Mapping[str, Any], data: str, contender: str, seed: int
-) -> Cell:
-    """The cell of a contender, without the measurements that no table reads; they cost the most."""
-    changes: dict[str, Any] = {"data": data, "contender": contender, "seed": seed}
+def _settings(scale: str, data: str, contender: str) -> dict[str, Any]:
+    """Those of a contender, without the measurements that no table reads; they cost the most."""
+    settings = {**DATA_SETTINGS[scale][data], "data": data, "contender": contender}
     if contender not in PAIR:
-        changes |= {"slow_attacks": [], "curve": None, "detection": None, "features": 0}
+        settings |= {"slow_attacks": [], "curve": None, "detection": None, "features": 0}
     if contender in ("single", *TRAINED):
-        changes |= {"transfer": None}
+        settings["transfer"] = None
     if contender in ("fgsm", "fgsm-adp"):
-        changes |= {"standard": None}
+        settings["standard"] = None
     elif contender in CONTROLS and settings["standard"]:
-        smallest = settings["standard"]["eps"][:1]
-        changes |= {"standard": {**settings["standard"], "eps": smallest}}
-    return make_cell(name, settings, **changes)
+        strong = settings["standard"]
+        settings["standard"] = {**strong, "eps": strong["eps"][:1]}
+    return settings
 
 
 def run(cell: Cell) -> dict[str, Any]:

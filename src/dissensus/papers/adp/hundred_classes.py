@@ -37,8 +37,8 @@ from dissensus.papers.adp.settings import (
     gradient_attacks,
     standard,
 )
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study, Table
-from dissensus.papers.cells import SEEDS_OPTION, ImageData, load_images, make_cell, seeds_of
+from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Table
+from dissensus.papers.cells import ImageData, Variants, load_images, seed_study
 from dissensus.papers.comparisons import Larger, Quantity, Runs, at, cell_values, filter_records
 from dissensus.papers.per_image import PerImage
 from dissensus.plots import Panel, Plot, Series
@@ -47,45 +47,42 @@ from dissensus.training import predict
 _WEAK = gradient_attacks((), (0.025, 0.05))
 
 
-def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
-    """The baseline, and ADP at several temperatures, for each seed."""
-    settings: dict[str, Any] = {
-        "smoke": {
-            **SMOKE,
-            "pairs": True,
-            "attacks": _WEAK,
-            "standard": standard((0.05,), 10, **FEW_STEPS),
-        },
-        "cpu": {
-            **CPU,
-            "data": "mnist",
-            "pairs": True,
-            "train": 8000,
-            "attacks": _WEAK,
-            "standard": standard((0.05,), 30),
-        },
-        "paper": {
-            **PAPER,
-            "data": "cifar100",
-            "pairs": False,
-            "attacks": CIFAR100_WEAK,
-            "standard": standard((0.005, 0.01), 1000, **MORE_STEPS),
-        },
-    }[scale]
-    settings["temperature"] = 1.0
-    kinds = [("plain", 1.0), ("adp", 1.0), ("adp", 4.0)]
-    return [
-        make_cell(
-            f"{contender}-temperature={temperature:g}-seed={seed}",
-            settings,
-            contender=contender,
-            temperature=temperature,
-            seed=seed,
-            standard=settings["standard"] if temperature == 1.0 else None,
-        )
-        for seed in seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 3}[scale])
-        for contender, temperature in kinds
-    ]
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "smoke": {
+        **SMOKE,
+        "pairs": True,
+        "attacks": _WEAK,
+        "standard": standard((0.05,), 10, **FEW_STEPS),
+    },
+    "cpu": {
+        **CPU,
+        "data": "mnist",
+        "pairs": True,
+        "train": 8000,
+        "attacks": _WEAK,
+        "standard": standard((0.05,), 30),
+    },
+    "paper": {
+        **PAPER,
+        "data": "cifar100",
+        "pairs": False,
+        "attacks": CIFAR100_WEAK,
+        "standard": standard((0.005, 0.01), 1000, **MORE_STEPS),
+    },
+}
+
+
+def _variants(settings: Mapping[str, Any]) -> Variants:
+    """The baseline, and ADP at several temperatures; strong attacks only at temperature 1."""
+    return {
+        f"{contender}-temperature={temperature:g}": {
+            **settings,
+            "contender": contender,
+            "standard": settings["standard"] if temperature == 1.0 else None,
+            "temperature": temperature,
+        }
+        for contender, temperature in (("plain", 1.0), ("adp", 1.0), ("adp", 4.0))
+    }
 
 
 def run(cell: Cell) -> dict[str, Any]:
@@ -136,12 +133,12 @@ def _wrong_probability(ens: Ensemble, data: ImageData, temperature: float) -> di
     return result
 
 
-STUDY = Study(
+STUDY = seed_study(
     "temperature",
-    cells,
+    {scale: _variants(settings) for scale, settings in _SETTINGS.items()},
     run,
-    options=SEEDS_OPTION,
-    cost={"smoke": "10 s", "cpu": "10 min", "paper": "GPU days"},
+    seeds=(2, 3, 3),
+    cost=("10 s", "10 min", "GPU days"),
 )
 
 

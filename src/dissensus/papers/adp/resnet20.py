@@ -31,7 +31,7 @@ from dissensus.papers.adp.ensembles import ADP_RUNS, BASELINE
 from dissensus.papers.adp.published import effects, gains, published_row
 from dissensus.papers.adp.settings import RESNET20, WEAK_PROTOCOL
 from dissensus.papers.base import CANNOT, Cell, Claim, Finding, Record, Study, Table
-from dissensus.papers.cells import ImageData, load_images, make_cell, seeds_of
+from dissensus.papers.cells import ImageData, load_images, seed_cells, seeds_of
 from dissensus.papers.comparisons import decide
 from dissensus.papers.per_image import InTheseRuns
 from dissensus.plots import Panel, Plot, Series
@@ -50,13 +50,10 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """Every contender for each seed, the pair of all seeds first."""
     settings = RESNET20[scale]
     changes = regime.epochs_of(settings, options)
-    return [
-        make_cell(f"{contender}-seed={seed}", settings, contender=contender, seed=seed, **changes)
-        for pair in (True, False)
-        for seed in seeds_of(options, 1)
-        for contender in _CONTENDERS[scale]
-        if (contender in ensembles.PAIR) == pair
-    ]
+    variants = {name: {**settings, "contender": name, **changes} for name in _CONTENDERS[scale]}
+    seeds, pair = seeds_of(options, 1), ensembles.PAIR
+    rest = {name: own for name, own in variants.items() if name not in pair}
+    return seed_cells({name: variants[name] for name in pair}, seeds) + seed_cells(rest, seeds)
 
 
 def run(cell: Cell) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -39,8 +38,8 @@ from dissensus.papers.adp.settings import (
     WEAK_PROTOCOL,
     standard,
 )
-from dissensus.papers.base import Cell, Claim, Record, Study, Table
-from dissensus.papers.cells import SEEDS_OPTION, seed_cells, seeds_of
+from dissensus.papers.base import Claim, Record, Table
+from dissensus.papers.cells import seed_study
 from dissensus.papers.comparisons import filter_records
 
 # ---- adversarial training (Table 4) -------------------------------------------------------------
@@ -111,31 +110,29 @@ ADVERSARIAL_TRAINING = paper_experiment(
 # ---- five members (Table 5) ---------------------------------------------------------------------
 
 
-def five_cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
-    """The baseline and ADP with five members, for each seed."""
-    settings: dict[str, Any] = {
-        "smoke": {**SMOKE, "attacks": MNIST_WEAK, "standard": standard((0.1,), 20, **FEW_STEPS)},
-        "cpu": {**CPU_DIGITS, "attacks": MNIST_WEAK, "standard": standard((0.1, 0.15), 40)},
-        "paper": {
-            **AUTHORS,
-            "attacks": CIFAR10_WEAK,
-            "slow_attacks": [
-                "cw:c=0.01,searches=1,confidence=0.1",
-                "ead:c=1.0,searches=1,confidence=0.1",
-            ],
-            "standard": standard((0.01, 0.02), 1000, **MORE_STEPS),
-        },
-    }[scale]
-    variants = {name: {**settings, "contender": name, "members": 5} for name in PAIR}
-    return seed_cells(variants, seeds_of(options, 2 if scale == "smoke" else 3))
+_FIVE: dict[str, dict[str, Any]] = {
+    "smoke": {**SMOKE, "attacks": MNIST_WEAK, "standard": standard((0.1,), 20, **FEW_STEPS)},
+    "cpu": {**CPU_DIGITS, "attacks": MNIST_WEAK, "standard": standard((0.1, 0.15), 40)},
+    "paper": {
+        **AUTHORS,
+        "attacks": CIFAR10_WEAK,
+        "slow_attacks": [
+            "cw:c=0.01,searches=1,confidence=0.1",
+            "ead:c=1.0,searches=1,confidence=0.1",
+        ],
+        "standard": standard((0.01, 0.02), 1000, **MORE_STEPS),
+    },
+}
 
-
-FIVE_STUDY = Study(
+FIVE_STUDY = seed_study(
     "five-members",
-    five_cells,
+    {
+        scale: {name: {**settings, "contender": name, "members": 5} for name in PAIR}
+        for scale, settings in _FIVE.items()
+    },
     run,
-    options=SEEDS_OPTION,
-    cost={"smoke": "10 s", "cpu": "10 min", "paper": "GPU days"},
+    seeds=(2, 3, 3),
+    cost=("10 s", "10 min", "GPU days"),
 )
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from dissensus.papers.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study
-from dissensus.papers.cells import SEEDS_OPTION, seeds_of
+from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record
 from dissensus.papers.collusion import images
 from dissensus.papers.comparisons import Larger, Quantity, all_of, at, cell_values, filter_records
 
@@ -16,34 +14,34 @@ from dissensus.papers.comparisons import Larger, Quantity, all_of, at, cell_valu
 _ADAM = {"optimizer": "adam:lr=1e-3", "schedule": "constant", "patience": 5}
 
 
-def cnn_cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
-    """Ensembles of two sizes over β."""
-    cpu = {**images.CPU, **_ADAM, "model": "cnn", "model_options": {}}
-    cpu |= {"optimizer": "adam:lr=2e-3", "epochs": 20}
-    paper = {**images.PAPER_SWEEP, **_ADAM, "model": "cnn"}
-    smoke = {
-        **images.SMOKE,
-        **_ADAM,
-        "model": "small_cnn",
-        "model_options": {"width": 4, "hidden": 16},
-    }
-    plans: dict[str, images.Plan] = {
-        "smoke": {f"members={m}": ({**smoke, "members": m}, (0.0, 0.5, 1.0)) for m in (2, 3)},
-        "cpu": {
-            "members=5": ({**cpu}, images.BETAS),
-            "members=10": ({**cpu, "members": 10}, (0.0, 0.4, 1.0)),
-        },
-        "paper": {f"members={m}": ({**paper, "members": m}, images.BETAS) for m in (5, 10)},
-    }
-    return images.beta_cells(plans[scale], seeds_of(options, 2 if scale == "smoke" else 3))
+_CPU = {
+    **images.CPU,
+    **_ADAM,
+    "model": "cnn",
+    "model_options": {},
+    "optimizer": "adam:lr=2e-3",
+    "epochs": 20,
+}
+_PAPER = {**images.PAPER_SWEEP, **_ADAM, "model": "cnn"}
+_SMOKE = {
+    **images.SMOKE,
+    **_ADAM,
+    "model": "small_cnn",
+    "model_options": {"width": 4, "hidden": 16},
+}
 
-
-CNNS = Study(
+CNNS = images.beta_study(
     "cnn",
-    cnn_cells,
-    images.run_image_cell,
-    options=SEEDS_OPTION,
-    cost={"smoke": "5 s", "cpu": "10 min", "paper": "GPU hours"},
+    {
+        "smoke": {f"members={m}": ({**_SMOKE, "members": m}, (0.0, 0.5, 1.0)) for m in (2, 3)},
+        "cpu": {
+            "members=5": (_CPU, images.BETAS),
+            "members=10": ({**_CPU, "members": 10}, (0.0, 0.4, 1.0)),
+        },
+        "paper": {f"members={m}": ({**_PAPER, "members": m}, images.BETAS) for m in (5, 10)},
+    },
+    seeds=(2, 3, 3),
+    cost=("5 s", "10 min", "GPU hours"),
 )
 
 
@@ -118,34 +116,28 @@ CNN = Experiment(
 # ---- VGG on SVHN --------------------------------------------------------------------------------
 
 
-def vgg_cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
-    """The sweep over β with a VGG-style network."""
-    small = f"{images.NETWORKS}:small_vgg"
-    cpu = {
-        **images.CPU,
-        "data": "fashion_mnist",
-        "size": 14,
-        "train": 2000,
-        "model": small,
-        "model_options": {"width": 8, "groups": 2, "dropout": 0.1},
-        "schedule": "multistep:at=6/8,factor=0.2",
-        "epochs": 10,
-    }
-    smoke = {**images.SMOKE, "model": small, "model_options": {"width": 4, "groups": 2}}
-    plans: dict[str, images.Plan] = {
-        "smoke": {"vgg": (smoke, (0.0, 0.5, 1.0))},
-        "cpu": {"vgg": (cpu, images.BETAS)},
-        "paper": {"vgg": ({**images.PAPER_SWEEP, "data": "svhn", "model": "vgg"}, images.BETAS)},
-    }
-    return images.beta_cells(plans[scale], seeds_of(options, 2 if scale == "smoke" else 3))
+_SMALL_VGG = f"{images.NETWORKS}:small_vgg"
+_CPU_VGG = {
+    **images.CPU,
+    "data": "fashion_mnist",
+    "size": 14,
+    "train": 2000,
+    "model": _SMALL_VGG,
+    "model_options": {"width": 8, "groups": 2, "dropout": 0.1},
+    "schedule": "multistep:at=6/8,factor=0.2",
+    "epochs": 10,
+}
+_SMOKE_VGG = {**images.SMOKE, "model": _SMALL_VGG, "model_options": {"width": 4, "groups": 2}}
 
-
-VGGS = Study(
+VGGS = images.beta_study(
     "vgg-svhn",
-    vgg_cells,
-    images.run_image_cell,
-    options=SEEDS_OPTION,
-    cost={"smoke": "5 s", "cpu": "8 min", "paper": "GPU days"},
+    {
+        "smoke": {"vgg": (_SMOKE_VGG, (0.0, 0.5, 1.0))},
+        "cpu": {"vgg": (_CPU_VGG, images.BETAS)},
+        "paper": {"vgg": ({**images.PAPER_SWEEP, "data": "svhn", "model": "vgg"}, images.BETAS)},
+    },
+    seeds=(2, 3, 3),
+    cost=("5 s", "8 min", "GPU days"),
 )
 
 _DATA = {"svhn": "VGG on SVHN", "digits": "tiny VGG on digits"}

@@ -27,7 +27,7 @@ from dissensus.papers.cells import (
     seed_cells,
     seeds_of,
 )
-from dissensus.papers.collusion.images import NETWORKS, beta_cells, columns, measure
+from dissensus.papers.collusion.images import NETWORKS, beta_variants, columns, measure
 from dissensus.papers.comparisons import group_records
 from dissensus.training import fit, predict
 
@@ -65,7 +65,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     }
     networks[f"{_RESNET20}-independent"] = {**large, "averages": list(averages)}
     seeds = seeds_of(options, 6 if scale == "paper" else 2)
-    return beta_cells({"small": (small, BETAS)}, seeds) + seed_cells(networks, [0])
+    return seed_cells(beta_variants({"small": (small, BETAS)}), seeds) + seed_cells(networks, [0])
 
 
 def _training(

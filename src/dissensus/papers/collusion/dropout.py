@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dissensus.papers.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study, Table
-from dissensus.papers.cells import SEEDS_OPTION, seed_cells, seeds_of
+from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table
+from dissensus.papers.cells import Variants, seed_study
 from dissensus.papers.collusion import images
 from dissensus.papers.collusion.sweeps import SIMILAR
 from dissensus.papers.comparisons import Larger, Runs, all_of, cell_values, quantity_table
@@ -21,25 +21,22 @@ _KEYS = ("accuracy", "error", "diversity", "member_accuracy", "member_error")
 # ---- the study ----------------------------------------------------------------------------------
 
 
-def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
+def _variants(settings: Mapping[str, Any], drops: Sequence[float] = _DROPS) -> Variants:
     """Joint training with each share of members dropped, and independent training beside it."""
-    settings: Mapping[str, Any] = {
-        "smoke": images.SMOKE,
-        "cpu": images.CPU,
-        "paper": images.PAPER_SWEEP,
-    }[scale]
-    drops = (0.0, 0.4) if scale == "smoke" else _DROPS
     joint = {f"joint-drop={drop:g}": {**settings, "beta": 1.0, "drop": drop} for drop in drops}
-    seeds = seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 5}[scale])
-    return seed_cells({"independent": settings, **joint}, seeds)
+    return {"independent": settings, **joint}
 
 
-DROPOUT = Study(
+DROPOUT = seed_study(
     "learner-dropout",
-    cells,
+    {
+        "smoke": _variants(images.SMOKE, (0.0, 0.4)),
+        "cpu": _variants(images.CPU),
+        "paper": _variants(images.PAPER_SWEEP),
+    },
     images.run_image_cell,
-    options=SEEDS_OPTION,
-    cost={"smoke": "5 s", "cpu": "6 min", "paper": "GPU days"},
+    seeds=(2, 3, 5),
+    cost=("5 s", "6 min", "GPU days"),
 )
 
 

@@ -6,11 +6,11 @@ Nothing is chosen here, so there is no validation part, as in the paper.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from dissensus.papers.base import Cell, Claim, Experiment, Record, Study, Table
-from dissensus.papers.cells import SEEDS_OPTION, seeds_of
+from dissensus.papers.base import Claim, Experiment, Record, Table
+from dissensus.papers.cells import seed_study
 from dissensus.papers.collusion import images
 from dissensus.papers.collusion.curves import (
     PANELS,
@@ -34,24 +34,12 @@ _INDEPENDENT, _JOINT = images.KINDS
 # ---- the study ----------------------------------------------------------------------------------
 
 
-def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
-    """Independent and joint training for each data set and seed."""
-    shared = {"val": 0, "optimizer": "adam:lr=1e-3", "schedule": "constant"}
-    cpu = {**images.CPU, **shared, **_CPU_CHANGES}
-    plans: dict[str, dict[str, dict[str, Any]]] = {
-        "smoke": {"digits": {**images.SMOKE, **shared, "watch": 1, "epochs": 4}},
-        "cpu": {"cifar10": cpu, "cifar10-memorised": {**cpu, **_MEMORISED_CHANGES}},
-        "paper": {
-            data: {**images.PAPER_SWEEP, **shared, "data": data, "epochs": 100, "watch": 1}
-            for data in ("cifar10", "cifar100")
-        },
-    }
-    seeds = seeds_of(options, {"smoke": 2, "cpu": 4, "paper": 6}[scale])
-    return images.kind_cells(plans[scale], seeds)
-
+_LONG = {"val": 0, "optimizer": "adam:lr=1e-3", "schedule": "constant"}
 
 #: As the paper, with augmentation.
-_CPU_CHANGES: dict[str, Any] = {
+_CPU: dict[str, Any] = {
+    **images.CPU,
+    **_LONG,
     "size": 16,
     "test": 2000,
     "model": "small_cnn",
@@ -63,7 +51,8 @@ _CPU_CHANGES: dict[str, Any] = {
 }
 
 #: Fewer images, no augmentation and batch norm: the training images are learnt by heart.
-_MEMORISED_CHANGES: dict[str, Any] = {
+_CPU_MEMORISED: dict[str, Any] = {
+    **_CPU,
     "train": 1500,
     "size": None,
     "model": images.CPU["model"],
@@ -73,12 +62,20 @@ _MEMORISED_CHANGES: dict[str, Any] = {
     "watch": 5,
 }
 
-GAP = Study(
+_PAPER: dict[str, Any] = {**images.PAPER_SWEEP, **_LONG, "epochs": 100, "watch": 1}
+
+_PLANS: dict[str, dict[str, dict[str, Any]]] = {
+    "smoke": {"digits": {**images.SMOKE, **_LONG, "watch": 1, "epochs": 4}},
+    "cpu": {"cifar10": _CPU, "cifar10-memorised": _CPU_MEMORISED},
+    "paper": {data: {**_PAPER, "data": data} for data in ("cifar10", "cifar100")},
+}
+
+GAP = seed_study(
     "generalization-gap",
-    cells,
+    {scale: images.kind_variants(plan) for scale, plan in _PLANS.items()},
     images.run_image_cell,
-    options=SEEDS_OPTION,
-    cost={"smoke": "10 s", "cpu": "15 min", "paper": "GPU days"},
+    seeds=(2, 4, 6),
+    cost=("10 s", "15 min", "GPU days"),
 )
 
 

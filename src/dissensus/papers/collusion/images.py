@@ -18,14 +18,15 @@ from dissensus.decomposition import decompose
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Augmented, LearnerDropout, Objective
 from dissensus.outputs import combined_log_probs
-from dissensus.papers.base import CANNOT, Cell, Finding, Record, Table
+from dissensus.papers.base import CANNOT, Cell, Finding, Record, Study, Table
 from dissensus.papers.cells import (
+    Variants,
     augmentation,
     load_images,
     new_ensemble,
     rates_of_mean,
     recipe,
-    seed_cells,
+    seed_study,
 )
 from dissensus.papers.comparisons import (
     Groups,
@@ -121,24 +122,28 @@ def smoke_setting(networks: str, epochs: int = 2) -> str:
 Plan = Mapping[str, tuple[Mapping[str, Any], Sequence[float]]]
 
 
-def beta_cells(plan: Plan, seeds: range) -> list[Cell]:
-    """A cell for each sweep and β, seed after seed."""
-    variants = {
+def beta_variants(plan: Plan) -> Variants:
+    """The settings for each sweep and β."""
+    return {
         f"{name}-beta={beta:g}": {**settings, "beta": beta}
         for name, (settings, betas) in plan.items()
         for beta in betas
     }
-    return seed_cells(variants, seeds)
 
 
-def kind_cells(plan: Mapping[str, Mapping[str, Any]], seeds: range) -> list[Cell]:
-    """Independent and joint training with each of the settings, seed after seed."""
-    variants = {
+def beta_study(name: str, plans: Mapping[str, Plan], **scales: Any) -> Study:
+    """A study of sweeps over β; ``scales`` are the seeds and the cost of each scale."""
+    variants = {scale: beta_variants(plan) for scale, plan in plans.items()}
+    return seed_study(name, variants, run_image_cell, **scales)
+
+
+def kind_variants(plan: Variants) -> Variants:
+    """Independent and joint training with each of the settings."""
+    return {
         f"{name}-{kind.name}": {**settings, **kind.settings}
         for name, settings in plan.items()
         for kind in KINDS
     }
-    return seed_cells(variants, seeds)
 
 
 def run_image_cell(cell: Cell) -> dict[str, Any]:

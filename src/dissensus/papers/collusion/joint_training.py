@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study, Table
-from dissensus.papers.cells import SEEDS_OPTION, seeds_of
+from dissensus.papers.cells import SEEDS_OPTION, seed_cells, seeds_of
 from dissensus.papers.collusion import images
 from dissensus.papers.comparisons import Larger, Quantity, curve_series, group_records
 from dissensus.plots import Panel, Plot
@@ -57,7 +57,8 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         plan = {name: {**next(iter(plan.values())), **_network(model)}}
     changes = {key: options[key] for key in ("data", "epochs", "members") if key in options}
     plan = {name: {**settings, **changes} for name, settings in plan.items()}
-    return images.kind_cells(plan, seeds_of(options, 2 if scale == "smoke" else 3))
+    seeds = seeds_of(options, 2 if scale == "smoke" else 3)
+    return seed_cells(images.kind_variants(plan), seeds)
 
 
 #: Adam, because one learning rate of it suits networks with and without batch norm.

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dissensus.papers.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study, Table
-from dissensus.papers.cells import SEEDS_OPTION, seeds_of
+from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table
 from dissensus.papers.collusion import images
 from dissensus.papers.comparisons import (
     Groups,
@@ -34,12 +33,6 @@ _MODELS = {"resnet18": "ResNet-18", "resnet34": "ResNet-34"}
 
 
 # ---- the study ----------------------------------------------------------------------------------
-
-
-def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
-    """Every (data, network, members, combination, β) of the scale, for one seed after another."""
-    seeds = seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 6}[scale])
-    return images.beta_cells(_PLANS[scale], seeds)
 
 
 _SMOKE, _CPU = images.SMOKE, images.CPU
@@ -75,12 +68,8 @@ _PLANS: dict[str, images.Plan] = {
     "paper": {**_paper_plan("cifar10"), **_paper_plan("cifar100")},
 }
 
-SWEEPS = Study(
-    "beta-sweep",
-    cells,
-    images.run_image_cell,
-    options=SEEDS_OPTION,
-    cost={"smoke": "10 s", "cpu": "40 min", "paper": "GPU weeks"},
+SWEEPS = images.beta_study(
+    "beta-sweep", _PLANS, seeds=(2, 3, 6), cost=("10 s", "40 min", "GPU weeks")
 )
 
 

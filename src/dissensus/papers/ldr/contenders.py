@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from dissensus.papers.base import Cell, Study
-from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.cells import SEEDS_OPTION, seed_cells, seeds_of
 from dissensus.papers.ldr.data import load_data
 from dissensus.papers.ldr.measurements import (
     Outputs,
@@ -206,18 +206,16 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
 def _cells(
     settings: Mapping[str, Any], contenders: Mapping[str, Sequence[float]], seeds: Iterable[int]
 ) -> list[Cell]:
-    return [
-        make_cell(
-            f"{settings['data']}-{name}-strength={strength:g}-seed={seed}",
-            settings,
+    variants = {
+        f"{settings['data']}-{name}-strength={strength:g}": {
+            **settings,
             **_changes(name, settings),
-            strength=strength,
-            seed=seed,
-        )
-        for seed in seeds
+            "strength": strength,
+        }
         for name, strengths in contenders.items()
         for strength in strengths
-    ]
+    }
+    return seed_cells(variants, seeds)
 
 
 def _changes(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:

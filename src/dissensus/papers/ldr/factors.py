@@ -17,7 +17,7 @@ from dissensus.papers.base import (
     Table,
     Verdict,
 )
-from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.cells import SEEDS_OPTION, seed_cells, seeds_of
 from dissensus.papers.comparisons import (
     LargerInAll,
     Pairs,
@@ -65,44 +65,33 @@ _SIZES = (2, 5, 10, 50)
 
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
-    """Every factor for one seed after another, then every size."""
+    """Every factor and every size, for one seed after another."""
     settings = {"smoke": SMOKE, "cpu": CPU, "paper": PAPER}[scale]
-    factors = {**FACTORS}
-    if scale == "smoke":
-        factors = {name: FACTORS[name] for name in (_USUAL, "3 epochs", "5% planted")}
-    plan = []
-    for seed in seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 3}[scale]):
-        for factor, changes in factors.items():
-            for name, contender in CONTENDERS.items():
-                # Alike at the start and trained alike, members of a deep ensemble stay the same.
-                if name != "deep-ensemble" or "start" not in changes:
-                    plan.append(_cell(settings, name, factor, {**contender, **changes}, seed))
-        for members in (2, 5) if scale == "smoke" else _SIZES:
-            plan += _sizes(settings, members, seed)
-    return plan
+    variants: dict[str, Mapping[str, Any]] = {}
+    for factor in (_USUAL, "3 epochs", "5% planted") if scale == "smoke" else FACTORS:
+        slug = factor.replace(",", "").replace("%", "pc").replace(" ", "-")
+        for name, contender in CONTENDERS.items():
+            # Alike at the start and trained alike, members of a deep ensemble stay the same.
+            if name != "deep-ensemble" or "start" not in FACTORS[factor]:
+                own = {"factor": factor, **contender, **FACTORS[factor]}
+                variants[f"{slug}-{name}"] = {**settings, **own}
+    for members in (2, 5) if scale == "smoke" else _SIZES:
+        variants |= _sizes(settings, members)
+    plan = seed_cells(variants, seeds_of(options, 2 if scale == "smoke" else 3))
+    return [cell for cell in plan if cell["active"] == 2 or cell["seed"] == 0]
 
 
-def _cell(
-    settings: Mapping[str, Any], name: str, factor: str, changes: Mapping[str, Any], seed: int
-) -> Cell:
-    slug = factor.replace(",", "").replace("%", "pc").replace(" ", "-")
-    base = {**settings, "factor": factor, "seed": seed}
-    return make_cell(f"{slug}-{name}-seed={seed}", base, **changes)
-
-
-def _sizes(settings: Mapping[str, Any], members: int, seed: int) -> list[Cell]:
+def _sizes(settings: Mapping[str, Any], members: int) -> dict[str, dict[str, Any]]:
     """Figure 5 (right): LDR with as many batches for 50 members as for 5; A.12's |I| beside it."""
-    base = {**settings, "factor": "size", "members": members, "seed": seed, "footing": "epochs"}
-    base["epochs"] = round(settings["epochs"] * 2.5)
-    plan = []
-    for active in (2, 5) if members == 50 and seed == 0 else (2,):
-        name = f"size-{members}-active={active}-ldr-seed={seed}"
-        plan.append(make_cell(name, base, method="ldr", strength=0.3, active=active))
+    base = {**settings, "factor": "size", "members": members, "footing": "epochs"}
+    long = {**base, "method": "ldr", "strength": 0.3, "epochs": round(settings["epochs"] * 2.5)}
+    variants = {
+        f"size-{members}-active={active}-ldr": {**long, "active": active}
+        for active in ((2, 5) if members == 50 else (2,))
+    }
     if members <= 5:
-        usual = {**base, "epochs": settings["epochs"]}
-        name = f"size-{members}-deep-ensemble-seed={seed}"
-        plan.append(make_cell(name, usual, method="deep-ensemble"))
-    return plan
+        variants[f"size-{members}-deep-ensemble"] = {**base, "method": "deep-ensemble"}
+    return variants
 
 
 STUDY = Study(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dissensus.papers.base import Cell, Claim, Experiment, Record, Study, Table
-from dissensus.papers.cells import SEEDS_OPTION, seed_cells, seeds_of
+from dissensus.papers.base import Claim, Experiment, Record, Table
+from dissensus.papers.cells import seed_study
 from dissensus.papers.comparisons import (
     LargerInAll,
     Pairs,
@@ -134,29 +134,41 @@ _STRENGTHS = {
 }
 
 
-def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
-    """Each method at its strengths, seed after seed."""
-    settings = dict(_CPU)
-    if scale == "smoke":
-        settings |= {"data": "colored_digits", "train": 200, "val": 100, "test": 200, "epochs": 2}
-        settings["model_options"] = {"hidden": [16]}
-    if scale == "paper":
-        settings |= {"train": 50_000, "val": 10_000, "test": 10_000, "epochs": 20, "model": "cnn"}
-        settings["model_options"] = {"dropout": 0.0}
-    variants = {
-        f"{method}-strength={strength:g}": {**settings, "method": method, "strength": strength}
-        for method, strengths in _STRENGTHS.items()
-        for strength in (strengths[-1:] if scale == "smoke" else strengths)
-    }
-    return seed_cells(variants, seeds_of(options, {"smoke": 2, "cpu": 5, "paper": 5}[scale]))
+_COLORED = {
+    "smoke": {
+        **_CPU,
+        "data": "colored_digits",
+        "train": 200,
+        "val": 100,
+        "test": 200,
+        "epochs": 2,
+        "model_options": {"hidden": [16]},
+    },
+    "cpu": _CPU,
+    "paper": {
+        **_CPU,
+        "train": 50_000,
+        "val": 10_000,
+        "test": 10_000,
+        "epochs": 20,
+        "model": "cnn",
+        "model_options": {"dropout": 0.0},
+    },
+}
 
-
-WORST_GROUP_STUDY = Study(
+WORST_GROUP_STUDY = seed_study(
     "worst-group",
-    cells,
+    {
+        scale: {
+            f"{method}-strength={strength:g}": {**settings, "method": method, "strength": strength}
+            for method, strengths in _STRENGTHS.items()
+            for strength in (strengths[-1:] if scale == "smoke" else strengths)
+        }
+        for scale, settings in _COLORED.items()
+    },
     run_cell,
-    options=SEEDS_OPTION,
-    cost={"smoke": "5 s", "cpu": "10 min", "paper": "1 h on a GPU"},
+    seeds=(2, 5, 5),
+    cost=("5 s", "10 min", "1 h on a GPU"),
 )
 
 

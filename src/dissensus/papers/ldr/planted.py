@@ -7,7 +7,7 @@ images that were not planted, on test images of P, and on the training rows of h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study, Table
-from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Table
+from dissensus.papers.cells import Variants, seed_study
 from dissensus.papers.comparisons import (
     LargerInAll,
     Pairs,
@@ -42,29 +42,20 @@ _SHARES = (0.0, 0.01, 0.05)
 _STRENGTHS = (0.1, 0.3, 1.0)
 
 
-def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
+def _variants(
+    settings: Mapping[str, Any],
+    shares: Sequence[float] = _SHARES,
+    strengths: Sequence[float] = _STRENGTHS,
+) -> Variants:
     """Every ε with a deep ensemble and with LDR at each strength."""
-    settings = dict(SMOKE if scale == "smoke" else FASHION)
-    if scale == "paper":
-        settings |= {"train": 50_000, "val": 10_000, "test": 10_000, "epochs": 20}
-    shares = (0.0, 0.05) if scale == "smoke" else _SHARES
-    strengths = (0.3,) if scale == "smoke" else _STRENGTHS
-    plan = []
-    for seed in seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 5}[scale]):
-        for share in shares:
-            common = {**settings, "planted": share, "seed": seed}
-            name = f"planted={share:g}"
-            plan.append(make_cell(f"{name}-deep-ensemble-seed={seed}", common))
-            plan += [
-                make_cell(
-                    f"{name}-ldr-strength={strength:g}-seed={seed}",
-                    common,
-                    method="ldr",
-                    strength=strength,
-                )
-                for strength in strengths
-            ]
-    return plan
+    variants = {}
+    for share in shares:
+        name, common = f"planted={share:g}", {**settings, "planted": share}
+        variants[f"{name}-deep-ensemble"] = common
+        for strength in strengths:
+            ldr = {**common, "method": "ldr", "strength": strength}
+            variants[f"{name}-ldr-strength={strength:g}"] = ldr
+    return variants
 
 
 def run(cell: Cell) -> dict[str, Any]:
@@ -109,12 +100,18 @@ def _any(logits: Tensor) -> float:
     return float((unique(logits) > 1).double().mean())
 
 
-STUDY = Study(
+_LARGE = {"train": 50_000, "val": 10_000, "test": 10_000, "epochs": 20}
+
+STUDY = seed_study(
     "planted",
-    cells,
+    {
+        "smoke": _variants(SMOKE, (0.0, 0.05), (0.3,)),
+        "cpu": _variants(FASHION),
+        "paper": _variants({**FASHION, **_LARGE}),
+    },
     run,
-    options=SEEDS_OPTION,
-    cost={"smoke": "5 s", "cpu": "10 min", "paper": "1 h on a GPU"},
+    seeds=(2, 3, 5),
+    cost=("5 s", "10 min", "1 h on a GPU"),
 )
 
 

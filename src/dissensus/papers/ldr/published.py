@@ -15,8 +15,8 @@ from torch import Tensor
 
 from dissensus.decomposition import optimal_offsets
 from dissensus.diagnostics import diagnose
-from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study, Table
-from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Table
+from dissensus.papers.cells import Variants, seed_study
 from dissensus.papers.comparisons import (
     LargerInAll,
     Pairs,
@@ -61,20 +61,6 @@ TITLES = {
 }
 
 
-def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
-    """Every setting, seed after seed."""
-    base = {"smoke": SMOKE, "cpu": CPU, "paper": PAPER}[scale]
-    plan = []
-    for seed in seeds_of(options, {"smoke": 2, "cpu": 5, "paper": 3}[scale]):
-        for name, changes in SETTINGS.items():
-            own = {
-                key: value for key, value in changes.items() if scale == "cpu" or key != "epochs"
-            }
-            settings = {**base, "setting": name, "seed": seed}
-            plan.append(make_cell(f"{name}-seed={seed}", settings, **own))
-    return plan
-
-
 def run(cell: Cell) -> dict[str, Any]:
     """Train, measure as it is and without each member's constant shift, and diagnose."""
     data = load_data(cell)
@@ -116,12 +102,23 @@ def _diagnosis(train: Split, test: Split, way: str) -> dict[str, Any]:
     }
 
 
-STUDY = Study(
+def _variants(base: Mapping[str, Any], **changes: Any) -> Variants:
+    return {
+        name: {**base, "setting": name, **settings, **changes}
+        for name, settings in SETTINGS.items()
+    }
+
+
+STUDY = seed_study(
     "published",
-    cells,
+    {
+        "smoke": _variants(SMOKE, epochs=SMOKE["epochs"]),
+        "cpu": _variants(CPU),
+        "paper": _variants(PAPER, epochs=PAPER["epochs"]),
+    },
     run,
-    options=SEEDS_OPTION,
-    cost={"smoke": "10 s", "cpu": "20 min", "paper": "GPU days"},
+    seeds=(2, 5, 3),
+    cost=("10 s", "20 min", "GPU days"),
 )
 
 

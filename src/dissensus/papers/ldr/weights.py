@@ -12,7 +12,7 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.objectives.ldr import hardness_weights
 from dissensus.papers.base import Cell, Claim, Experiment, Finding, Record, Study, Table
-from dissensus.papers.cells import SEEDS_OPTION, make_cell, seeds_of
+from dissensus.papers.cells import SEEDS_OPTION, make_cell, seed_cells, seeds_of
 from dissensus.papers.comparisons import (
     Cases,
     LargerInAll,
@@ -45,20 +45,15 @@ _ROWS, _TIMES = 500, 5
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     """The gradients once, then a training of each case for each seed."""
-    seeds = seeds_of(options, {"smoke": 2, "cpu": 3, "paper": 3}[scale])
-    first = CASES["features"][0][scale]
+    ldr = {"method": "ldr", "strength": 0.3}
+    variants = {
+        case: {**settings[scale], "case": case, **changes, **ldr}
+        for case, (settings, changes) in CASES.items()
+        if scale in settings
+    }
     return [
-        make_cell("gradients", first, method="gradients"),
-        *(
-            make_cell(
-                f"{case}-seed={seed}",
-                {**settings[scale], "case": case},
-                **{**changes, "method": "ldr", "strength": 0.3, "seed": seed},
-            )
-            for seed in seeds
-            for case, (settings, changes) in CASES.items()
-            if scale in settings
-        ),
+        make_cell("gradients", CASES["features"][0][scale], method="gradients"),
+        *seed_cells(variants, seeds_of(options, 2 if scale == "smoke" else 3)),
     ]
 
 
