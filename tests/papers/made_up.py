@@ -57,5 +57,4 @@ COINS = Experiment(
     claims=(Claim("Heads | tails", "Section 0", check), Claim("There", "Section 1", first_cell)),
     draw=plot,
     table=table,
-    setting={"smoke": "Three throws.", "cpu": "Five throws."},
 )

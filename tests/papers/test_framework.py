@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dissensus.papers import base
 from dissensus.papers.base import Cell, Study, check_options, option_values, select
 from dissensus.papers.page import outcomes, page_text, write_figures, write_page
 from dissensus.papers.studies import (
@@ -231,8 +232,10 @@ def test_page_and_figures_are_the_same_bytes_every_time(tmp_path: Path) -> None:
     assert b"<dc:date>" not in first["coins.svg"]
 
 
-def test_what_stands_on_the_page(tmp_path: Path) -> None:
+def test_what_stands_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_coins(tmp_path)
+    settings = {"coins": {"cpu": "Five throws.", "cpu, coins": "Of a coin."}}
+    monkeypatch.setattr(base, "read_settings", lambda paper: settings)
     dice = replace(COINS, full_name="collusion/dice", study=replace(STUDY, name="d"))
     known = KNOWN | {"collusion/dice": dice}
     text = page_text("collusion", outcomes(known.values(), tmp_path), known)
@@ -241,7 +244,8 @@ def test_what_stands_on_the_page(tmp_path: Path) -> None:
     assert "| [`coins`](#coins) | Heads \\| tails | Section 0 | **holds** |" in text
     assert "0.6 \\| 0.4" in text
     assert "share: heads 0.6033, tails 0.3333, difference 0.27 [0.2504, 0.2896] over 5 runs" in text
-    assert "*Setting (`cpu`).* Five throws." in text
+    assert text.count("*Setting (`cpu`).* Five throws. Of a coin.\n") == 1
+    assert text.count("*Setting (`cpu`).* Five throws.\n") == 1  # the cards, of the same study
     assert "![Figure 0: Heads come up more often](collusion/figures/coins.svg)" in text
     assert "| run=4 | 0.623 |" in text
 

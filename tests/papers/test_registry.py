@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dissensus.import_paths import resolve
-from dissensus.papers.base import PAPERS, SCALES
+from dissensus.papers.base import PAPERS, SCALES, read_settings
 from dissensus.papers.overview import QUESTIONS, overview_text
 from dissensus.papers.page import Outcome, outcomes, page_text
 from dissensus.papers.registry import EXPERIMENTS
@@ -26,6 +26,17 @@ def test_an_experiment_says_all_about_itself() -> None:
         for claim in experiment.claims:
             assert claim.text, name
             assert claim.where, name
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_settings_are_of_studies_and_experiments_that_there_are(paper: str) -> None:
+    own = [one for one in EXPERIMENTS.values() if one.paper == paper]
+    texts = read_settings(paper)
+    assert set(texts) == {one.study.name for one in own}
+    for study, titles in texts.items():
+        readers = [one.name for one in own if one.study.name == study]
+        added = {f"{scale}, {name}" for scale in SCALES for name in readers}
+        assert set(titles) <= {*SCALES, *added}, study
 
 
 def test_studies_of_one_name_are_one_study() -> None:

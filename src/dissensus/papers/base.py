@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from dissensus.specs import close_names, nearest
@@ -96,8 +98,7 @@ class Claim:
 class Experiment:
     """A table or figure of a paper: its study, its claims, and how it is drawn and tabled.
 
-    ``setting`` says for each scale what is run (data, network, schedule, seeds) and how that
-    differs from the paper. ``check``, ``draw`` and ``table`` get the records of finished cells,
+    ``check``, ``draw`` and ``table`` get the records of finished cells,
     ``{"name", "cell", "result", "seconds"}``, in the order in which the study plans them.
     ``brief`` returns sentences for the top of the page: what a reader must not miss.
     """
@@ -109,7 +110,6 @@ class Experiment:
     claims: tuple[Claim, ...]
     draw: Callable[[list[Record]], Plot | Figure] | None = None
     table: Callable[[list[Record]], Table] | None = None
-    setting: Mapping[str, str] = field(default_factory=dict)
     brief: Callable[[list[Record]], list[str]] | None = None
 
     @property
@@ -121,6 +121,28 @@ class Experiment:
     def name(self) -> str:
         """``"explosion"``."""
         return self.full_name.partition("/")[2]
+
+    @property
+    def setting(self) -> dict[str, str]:
+        """By scale: what is run (data, network, schedule, seeds), and how the paper differs."""
+        texts = read_settings(self.paper).get(self.study.name, {})
+        return {
+            scale: " ".join((texts[scale], texts.get(f"{scale}, {self.name}", ""))).strip()
+            for scale in SCALES
+            if scale in texts
+        }
+
+
+@cache
+def read_settings(paper: str) -> dict[str, dict[str, str]]:
+    """The texts of ``<paper>/settings.md``, by study and scale."""
+    page = (Path(__file__).parent / paper / "settings.md").read_text(encoding="utf-8")
+    settings: dict[str, dict[str, str]] = {}
+    for section in page.split("\n## ")[1:]:
+        study, *parts = section.split("\n### ")
+        texts = (part.partition("\n") for part in parts)
+        settings[study.strip()] = {title: " ".join(text.split()) for title, _, text in texts}
+    return settings
 
 
 # ---- options of a study -------------------------------------------------------------------------

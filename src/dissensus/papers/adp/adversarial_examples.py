@@ -12,7 +12,7 @@ from dissensus.papers.adp.accuracy import GRADIENT, attack_names
 from dissensus.papers.adp.comparable import paper_experiment
 from dissensus.papers.adp.ensembles import ADP_RUNS, BASELINE, ENSEMBLES, contenders_in, runs_of
 from dissensus.papers.adp.measurements import GRID
-from dissensus.papers.adp.settings import WEAK_PROTOCOL, ensemble_setting
+from dissensus.papers.adp.settings import WEAK_PROTOCOL
 from dissensus.papers.base import CANNOT, Claim, Finding, Record, Table
 from dissensus.papers.comparisons import (
     Larger,
@@ -192,10 +192,6 @@ TRANSFER = paper_experiment(
     ),
     plot_transfer,
     transfer_table,
-    ensemble_setting(
-        "Transfer: ε = 0.2 on MNIST and digits, 0.08 on Fashion-MNIST, 0.05 (the paper's) on "
-        "CIFAR-10; 80 images per seed (paper: 1,000); the paper prints Figure 3 as colours."
-    ),
     transfer_brief,
 )
 
@@ -322,11 +318,5 @@ DETECTION = paper_experiment(
     ),
     plot_detection,
     detection_table,
-    ensemble_setting(
-        "Detection: ε = 0.3 on MNIST and digits and 0.12 on Fashion-MNIST, so that nearly all "
-        "are misclassified; 120 images per seed (paper: 1,000 of CIFAR-10), the diversity taken "
-        "with the predicted label, and against an attack that raises it once it is through (100 "
-        "steps)."
-    ),
     detection_brief,
 )

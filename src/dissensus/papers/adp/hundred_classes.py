@@ -32,7 +32,6 @@ from dissensus.papers.adp.settings import (
     MORE_STEPS,
     PAPER,
     SMOKE,
-    STRONG,
     WEAK_PROTOCOL,
     gradient_attacks,
     standard,
@@ -277,20 +276,4 @@ HUNDRED_CLASSES = Experiment(
     ),
     plot,
     table,
-    {
-        "smoke": (
-            "Pairs of 300 digits of scikit-learn, a tiny CNN, 8 epochs: too small for any claim."
-        ),
-        "cpu": (
-            "CIFAR-100 was not available: a hundred classes are made of MNIST, two digits side by "
-            "side at 14 × 14 pixels each; 8,000 pairs for training, 2,000 for testing; three "
-            "members of the CNN of the other ensembles, Adam 2e-3, 15 epochs; α = 2, "
-            "β = 0.5, T = 1 and 4 in training and 1 in use. The paper's attacks on 200 test "
-            f"images a seed. {STRONG}; on 30 test images per seed, for T = 1."
-        ),
-        "paper": (
-            "CIFAR-100 whole, three ResNet-20, the paper's schedule; T = 1 and 4; "
-            "attacks on 1,000 images."
-        ),
-    },
 )

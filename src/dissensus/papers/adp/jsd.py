@@ -165,11 +165,4 @@ EXPERIMENT = Experiment(
         ),
     ),
     plot,
-    None,
-    {
-        scale: f"The logits of one example are free and the loss is minimised over them by L-BFGS "
-        f"in float64 from {starts} random starts, for λ from 0.5 to 20; Eq. 11 at random points. "
-        "No network is trained."
-        for scale, starts in _STARTS.items()
-    },
 )

@@ -16,7 +16,6 @@ from dissensus.papers.adp.ensembles import (
 )
 from dissensus.papers.adp.measurements import EDGES
 from dissensus.papers.adp.published import TABLE1
-from dissensus.papers.adp.settings import ENSEMBLE_SETTING, ensemble_setting
 from dissensus.papers.base import Claim, Record, Table
 from dissensus.papers.comparisons import (
     Larger,
@@ -115,7 +114,6 @@ ERRORS = paper_experiment(
     ),
     None,
     errors_table,
-    ENSEMBLE_SETTING,
 )
 
 
@@ -173,7 +171,6 @@ HISTOGRAM = paper_experiment(
     ),
     plot_histogram,
     lambda records: _quantity_table(records, _DIVERSITY),
-    ENSEMBLE_SETTING,
 )
 
 
@@ -214,8 +211,4 @@ FEATURES = paper_experiment(
     ),
     plot_features,
     lambda records: _quantity_table(records, _SIMILARITY),
-    ensemble_setting(
-        "Features: t-SNE (scikit-learn) of 300 test images, as in the paper to be looked at; the "
-        "claim is judged by linear CKA (Kornblith et al. 2019), which the paper does not have."
-    ),
 )

@@ -23,7 +23,6 @@ from dissensus.papers.adp.settings import (
     FEW_STEPS,
     MNIST_WEAK,
     SMOKE,
-    STRONG,
     standard,
 )
 from dissensus.papers.base import Cell, Study
@@ -102,28 +101,3 @@ STUDY = Study(
     options=regime.OPTIONS,
     cost={"smoke": "20 s", "cpu": "15 min per ensemble", "paper": "GPU days"},
 )
-
-#: The same in words.
-SETTING = {
-    "smoke": (
-        "300 digits of scikit-learn, a tiny CNN, 8 epochs, a few steps of each attack: that it "
-        "runs."
-    ),
-    "cpu": (
-        "MNIST: 55,000 images for training and 5,000 left out, three members of a CNN with batch "
-        "norm (four 3 × 3 convolutions of 16, 16, 32 and 32 channels, two max-pools, a hidden "
-        "layer of 64, dropout 0.1) in place of ResNet-20; five epochs of Adam at 2e-3 along a "
-        "cosine after one epoch of warm-up (the paper: 40 epochs at 1e-3 with two decays), L2 1e-4 "
-        "on kernels, no augmentation. Digits of scikit-learn: network and schedule of `white-box`, "
-        "raw pixels, fresh seeds (from 10 on). The paper's attacks on 1,000 test images per seed, "
-        f"on digits 400. {STRONG}; at ε = 0.1 on 200 test images per seed, on digits 100. Label "
-        "smoothing has the F_y = 0.588 of Eq. 7 as target. Each member steps on its own loss, so "
-        "that objectives that add members' losses up and those that average them have the same "
-        "decay."
-    ),
-    "paper": (
-        "MNIST: three ResNet-20 in the regime of the authors' code, who subtract the mean image; "
-        "Adam 1e-3, 40 epochs with decays after 15 and 30; the paper's attacks and the standard "
-        "protocol (ε = 0.1, 0.15, 0.2) on 1,000 images."
-    ),
-}

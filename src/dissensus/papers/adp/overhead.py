@@ -190,13 +190,4 @@ EXPERIMENT = Experiment(
     ),
     None,
     table,
-    {
-        "smoke": "A small MLP on random pixels, two steps of 32 images, twice: only that it runs.",
-        "cpu": (
-            "ResNet-20 on random images of 32 × 32 × 3, batches of 32: one step with each "
-            "objective in turns, after a warm-up, in processor seconds of one core "
-            "(the paper: epochs on a Tesla P100)."
-        ),
-        "paper": "ResNet-20, an epoch of 1,562 batches of 32 random images, three times, on a GPU.",
-    },
 )

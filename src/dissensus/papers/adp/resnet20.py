@@ -198,16 +198,4 @@ RESNET20_RUNS = paper_experiment(
     ),
     plot,
     table,
-    {
-        "smoke": "200 digits of scikit-learn, ResNet-20 of width 4, two epochs: that it runs.",
-        "cpu": (
-            "ResNet-20 with 1 × 1 projections, all of CIFAR-10; eight epochs of Adam at 2e-3 along "
-            "a cosine after one epoch of warm-up (the paper: 180 epochs at 1e-3 with two decays), "
-            "L2 1e-4 on kernels, flips and shifts of 10 %, the mean image subtracted. The paper's "
-            "attacks on "
-            "500 test images, the standard protocol on 200, checkpoints every two epochs under "
-            "two attacks on 200."
-        ),
-        "paper": "The same with 180 epochs and 1,000 images, checkpoints every 20 epochs.",
-    },
 )

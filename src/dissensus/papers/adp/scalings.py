@@ -16,7 +16,7 @@ from dissensus.papers.adp.accuracy import (
 )
 from dissensus.papers.adp.comparable import Comparable
 from dissensus.papers.adp.ensembles import ADP_RUNS, BASELINE, contenders_in, runs_of
-from dissensus.papers.adp.mnist import SETTING, STUDY
+from dissensus.papers.adp.mnist import STUDY
 from dissensus.papers.adp.published import (
     TABLE1,
     effects,
@@ -302,6 +302,5 @@ MNIST = Experiment(
     ),
     plot,
     table,
-    SETTING,
     brief,
 )

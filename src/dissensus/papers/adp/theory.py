@@ -278,9 +278,4 @@ EXPERIMENT = Experiment(
     ),
     plot,
     table,
-    {
-        scale: f"The logits of one example are free and ADP's loss is minimised over them by "
-        f"L-BFGS in float64, from {starts} random starts a setting. No network is trained."
-        for scale, starts in _STARTS.items()
-    },
 )

@@ -29,12 +29,10 @@ from dissensus.papers.adp.settings import (
     AUTHORS,
     CIFAR10_WEAK,
     CPU_DIGITS,
-    ENSEMBLE_SETTING,
     FEW_STEPS,
     MNIST_WEAK,
     MORE_STEPS,
     SMOKE,
-    STRONG,
     WEAK_PROTOCOL,
     standard,
 )
@@ -103,7 +101,6 @@ ADVERSARIAL_TRAINING = paper_experiment(
     ),
     None,
     adversarial_table,
-    ENSEMBLE_SETTING,
 )
 
 
@@ -171,16 +168,4 @@ FIVE_MEMBERS = paper_experiment(
     ),
     None,
     five_table,
-    {
-        "smoke": ("300 digits of scikit-learn, a tiny CNN, 8 epochs: too small for any claim."),
-        "cpu": (
-            "Scikit-learn's digits in place of CIFAR-10, the CNN and schedule of the other "
-            "ensembles on digits, five members; the paper's attacks on 200 test images "
-            f"per seed. {STRONG}; on 40 test images per seed. C&W and EAD of Table 5 were not run."
-        ),
-        "paper": (
-            "CIFAR-10 whole, five ResNet-20, the paper's schedule; all attacks of "
-            "Table 5 and the standard protocol on 1,000 images."
-        ),
-    },
 )

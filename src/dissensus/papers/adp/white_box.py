@@ -32,7 +32,7 @@ from dissensus.papers.adp.ensembles import (
     runs_of,
 )
 from dissensus.papers.adp.published import effects, gains, mean_gain, published_row
-from dissensus.papers.adp.settings import ENSEMBLE_SETTING, WEAK_PROTOCOL
+from dissensus.papers.adp.settings import WEAK_PROTOCOL
 from dissensus.papers.base import CANNOT, Claim, Finding, Record, Table
 from dissensus.papers.comparisons import all_of, curve_series, data_title, decide, group_by_data
 from dissensus.papers.per_image import ImageValues, values_by_seed
@@ -341,6 +341,5 @@ WHITE_BOX = paper_experiment(
     ),
     plot,
     table,
-    ENSEMBLE_SETTING,
     brief,
 )

@@ -97,19 +97,6 @@ CNN = Experiment(
     ),
     lambda records: images.plot_beta_curves(_by_size(records), _KEYS[:3]),
     lambda records: images.beta_table(_by_size(records), _KEYS),
-    {
-        "smoke": images.smoke_setting("a tiny CNN"),
-        "cpu": (
-            "The network of Table 3 itself, on CIFAR-10 with 2,500 training images, 1,000 for "
-            "validation and 5,000 of the official test images; Adam 2e-3 (the paper's 1e-3 needs "
-            "more steps than 20 epochs of this subset have), patience 5, at most 20 epochs, batch "
-            "64, no augmentation; 5 members over all β, 10 members over {0, 0.4, 1}."
-        ),
-        "paper": (
-            "CIFAR-10, the network of Table 3, Adam 1e-3, patience 5, at most 80 epochs, batch "
-            "128, crops, flips and rotations, 80/20 split; 5 and 10 members."
-        ),
-    },
 )
 
 
@@ -179,20 +166,4 @@ VGG_SVHN = Experiment(
     ),
     lambda records: images.plot_beta_curves(_stand_in(records), _KEYS[:3]),
     lambda records: images.beta_table(_stand_in(records), _KEYS),
-    {
-        "smoke": images.smoke_setting("a tiny VGG"),
-        "cpu": (
-            "A stand-in for both network and data: SVHN's training files were not available, "
-            "and the VGG of Table 4 costs two cores minutes an epoch. Fashion-MNIST, averaged "
-            "down to 14 × 14, 2,000 training images, 1,000 for validation, 5,000 official test "
-            "images; two groups of two convolutions (8 and 16 channels, batch norm, max-pool, "
-            "dropout 0.1), 5 members; SGD 0.1 times the members, × 0.2 at epochs 6 and 8, 10 "
-            "epochs, batch 64; best epoch by validation ERR. It tests the claim for a "
-            "VGG-style network, not for SVHN."
-        ),
-        "paper": (
-            "SVHN, the VGG of Table 4, 5 members, the schedule and augmentation of Appendix B, 3 "
-            "seeds."
-        ),
-    },
 )

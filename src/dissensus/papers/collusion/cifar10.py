@@ -124,31 +124,6 @@ _PUBLISHED = "ImageNet, %: " + ", ".join(
     f"{name} {TABLE_1[name][1]:.2f} against {TABLE_1[name][3]:.2f}"
     for name in ("ResNet-18", "ResNet-34")
 )
-_SETTING = {
-    "smoke": (
-        "200 digits of scikit-learn, a ResNet of three blocks and ResNet-20, both of width 4, two "
-        "epochs: too small for any claim."
-    ),
-    "cpu": (
-        "All of CIFAR-10: 45,000 images for training, 5,000 for validation, the 10,000 official "
-        "test images. Three members, averaged probabilities, Adam at 2e-3 along a cosine after one "
-        "epoch of warm-up, batch 64, L2 1e-4 on kernels, flips and shifts of "
-        "10 %, the mean image subtracted; the last epoch counts. Small ResNet: a 5 × 5 stem of "
-        "stride 2 and three blocks (24, 48 and 96 channels, 175 thousand parameters), ten epochs, "
-        "β in {0, 0.5, 0.9, 1}, two seeds. ResNet-20 with 1 × 1 projections, eight epochs: β = 0 "
-        "and 1, the latter "
-        "with averaged scores, too, one seed; β = 0 is the baseline of `adp/resnet20`. Curves: "
-        "the test images and 5,000 training images without augmentation, after every epoch "
-        "(ResNet-20: every second). Claims about “these runs” have an interval over images, in "
-        "blocks of 100: a finding about these networks; the others have one over seeds. The paper "
-        "has five ResNet-18 or -34, 80 epochs of SGD with decays and the best epoch by validation "
-        "ERR; for curves Adam without decay. It prints no numbers for CIFAR-10, only figures."
-    ),
-    "paper": (
-        "The same with 180 epochs of Adam at 1e-3 (× 0.1 after 120 and 160), the small network "
-        "with six seeds; curves every 20 epochs."
-    ),
-}
 
 CIFAR10 = Experiment(
     "collusion/cifar10",
@@ -195,7 +170,6 @@ CIFAR10 = Experiment(
     ),
     plot,
     table,
-    _SETTING,
 )
 
 CIFAR10_CURVES = Experiment(
@@ -229,6 +203,4 @@ CIFAR10_CURVES = Experiment(
         ),
     ),
     plot_curves,
-    None,
-    _SETTING,
 )

@@ -145,13 +145,4 @@ LEARNER_DROPOUT = Experiment(
     ),
     plot,
     table,
-    {
-        "smoke": images.smoke_setting("a tiny ResNet"),
-        "cpu": (
-            "As beta-sweep at this scale (CIFAR-10, 2,500 training images, a ResNet of two blocks, "
-            "5 members, 12 epochs), β = 1, p in {0, 0.2, 0.4, 0.6}, and β = 0 beside it. "
-            "int(5p) members are dropped a batch, and get no step and no weight decay in it."
-        ),
-        "paper": "CIFAR-10, ResNet-18, 5 members, the schedule of Appendix B.",
-    },
 )

@@ -172,21 +172,4 @@ GENERALIZATION_GAP = Experiment(
     ),
     plot,
     table,
-    {
-        "smoke": images.smoke_setting("a tiny ResNet", epochs=4),
-        "cpu": (
-            "CIFAR-10 averaged down to 16 × 16, 2,500 training and 2,000 test images, 5 members of "
-            "a CNN with two convolutions (16 and 32 channels, max-pools, no batch norm); Adam 2e-3 "
-            "without decay, 40 epochs, batch 64, crops, flips and rotations as in the paper; "
-            "measured every 4 epochs on the training images without augmentation and on the test "
-            "images. Once more without augmentation, on 1,500 images with the small "
-            "ResNet of the sweeps for 50 epochs (measured every 5), which learns its training "
-            "images by heart. ResNet-18 for 100 epochs is out of reach of two cores."
-        ),
-        "paper": (
-            "CIFAR-10 and CIFAR-100, ResNet-18 with a CIFAR stem, 5 members, Adam 1e-3 without "
-            "decay (the paper states no learning rate), 100 epochs, crops, flips and rotations, "
-            "the official split."
-        ),
-    },
 )

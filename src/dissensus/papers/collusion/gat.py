@@ -328,12 +328,6 @@ def table(records: list[Record]) -> Table:
     return ["members", "draws", *columns.values()], rows
 
 
-_SETTING = (
-    "Outputs and targets from normal distributions of varying width, {draws} draws for each of M = "
-    "{members}; steps α from 0.001 to 1000, evenly in the logarithm; float64. The paper proves "
-    "these equalities and draws the curves; nothing is left out, and the draws are added here."
-)
-
 EXPERIMENT = Experiment(
     "collusion/gat",
     "Figures 8 and 9, Theorems D.1 and D.3",
@@ -398,8 +392,4 @@ EXPERIMENT = Experiment(
     ),
     draw=plot,
     table=table,
-    setting={
-        scale: _SETTING.format(draws=DRAWS[scale], members=", ".join(map(str, MEMBERS[scale])))
-        for scale in MEMBERS
-    },
 )

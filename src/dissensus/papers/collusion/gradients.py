@@ -305,13 +305,6 @@ def _range(records: list[Record], key: str) -> str:
     return scientific(low) if low == high else f"{scientific(low)} to {high:.2g}"
 
 
-_SETTING = (
-    "Logits from normal distributions of widths 0.1 to 5, {draws} draws for each of (members, "
-    "classes) = {sizes}; float64; autograd through the library's objectives against the closed "
-    "forms. Appendix F with 2 to 20 members. The paper derives these by hand; the draws are added "
-    "here, and so is the figure."
-)
-
 EXPERIMENT = Experiment(
     "collusion/gradients",
     "Table 2, Appendices E and F",
@@ -362,10 +355,4 @@ EXPERIMENT = Experiment(
     ),
     draw=plot,
     table=table,
-    setting={
-        scale: _SETTING.format(
-            draws=_DRAWS[scale], sizes=", ".join(f"({m}, {c})" for m, c in _SIZES[scale])
-        )
-        for scale in _SIZES
-    },
 )

@@ -111,11 +111,6 @@ SMOKE: Mapping[str, Any] = {
 }
 
 
-def smoke_setting(networks: str, epochs: int = 2) -> str:
-    """The setting of scale ``smoke`` in words."""
-    return f"256 scikit-learn digits, {networks}, {epochs} epochs: too small for any claim."
-
-
 # ---- cells --------------------------------------------------------------------------------------
 
 #: Names of sweeps, with the settings of each and the β it goes through.

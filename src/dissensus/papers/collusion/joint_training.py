@@ -232,24 +232,6 @@ def table(records: list[Record]) -> Table:
 
 # ---- experiments --------------------------------------------------------------------------------
 
-_SETTING = {
-    "smoke": images.smoke_setting("two tiny networks"),
-    "cpu": (
-        "Not ImageNet: CIFAR-10, 2,500 training images, 1,000 for validation, 5,000 of the "
-        "official test images, and four small architectures of 5 members: a ResNet of two blocks, "
-        "the CNN of Table 3, a CNN with max-pools and a VGG of two groups (the last two on images "
-        "averaged down to 16 × 16); Adam 2e-3, 12 epochs, batch 64, no augmentation, best epoch by "
-        "validation ERR. The published numbers are for other networks and data: their "
-        "order can be compared, not their size. Another architecture: --set model=file.py:name."
-    ),
-    "paper": (
-        "ImageNet at 224 × 224 in folders train/ and val/, the architectures of Table 1 from "
-        "torchvision and timm; SGD 0.1 (× 0.1 at 30 and 60), momentum 0.9, weight decay 1e-4, "
-        "batch 128, at most 90 epochs, flips and padded crops, patience of 3 epochs (15 "
-        "evaluations of 2,000 batches). The paper tuned rates and schedules without "
-        "stating them, and stopped by the set it reports; here validation is cut from train."
-    ),
-}
 
 JOINT_VS_INDEPENDENT = Experiment(
     "collusion/joint-vs-independent",
@@ -270,7 +252,6 @@ JOINT_VS_INDEPENDENT = Experiment(
     ),
     plot_table,
     table,
-    _SETTING,
 )
 
 TRAINING_CURVES = Experiment(
@@ -296,6 +277,4 @@ TRAINING_CURVES = Experiment(
         ),
     ),
     plot_curves,
-    None,
-    _SETTING,
 )

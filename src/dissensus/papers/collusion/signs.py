@@ -101,21 +101,6 @@ def _plot(
     return Plot(panels, f"{label} against β on each table", len(panels), (2.6, 2.5))
 
 
-_PROTOCOL = (
-    "Appendix B in full: each run of a table has its own split (20% test, the rest "
-    "80/20), 20 iterations of Bayesian optimisation at β = 0.5 over the paper's grid, early "
-    "stopping with patience 5, then all eleven β with the setting found. Left open there and "
-    "chosen here: the β of the search, Adam, and how to retrain on training and validation rows "
-    "together, namely for as many epochs as early stopping gave that β. Bands are one standard "
-    "deviation over runs, as in the paper"
-)
-_SETTING = {
-    "smoke": "scikit-learn's diabetes table, two runs, two search iterations, six epochs",
-    "cpu": _PROTOCOL,
-    "paper": _PROTOCOL + ". The same as at scale cpu",
-}
-
-
 # ---- Figure 2: explosion ------------------------------------------------------------------------
 
 
@@ -235,7 +220,6 @@ EXPLOSION = Experiment(
         "mean squared error",
     ),
     _explosion_table,
-    _SETTING,
 )
 
 
@@ -285,7 +269,6 @@ BIAS_REMOVAL = Experiment(
         y_range=(0.0, 100.0),
     ),
     _share_table,
-    _SETTING,
 )
 
 
@@ -346,7 +329,6 @@ CODEPENDENCE = Experiment(
         "increase of ERR, %",
     ),
     _without_table,
-    _SETTING,
 )
 
 
@@ -385,8 +367,6 @@ def _search_table(records: list[Record]) -> Table:
     return header, sorted(rows, key=lambda row: row[0])
 
 
-_SEARCH_SETTING = "As collusion/explosion, three runs, the search at β = 0, 0.5 and 1"
-
 SEARCH_BETA = Experiment(
     "collusion/search-beta",
     "Appendix B, left open",
@@ -401,5 +381,4 @@ SEARCH_BETA = Experiment(
     ),
     None,
     _search_table,
-    {"smoke": _SETTING["smoke"], "cpu": _SEARCH_SETTING, "paper": _SEARCH_SETTING},
 )

@@ -141,27 +141,6 @@ def _score_minus_probability(records: list[Record]) -> dict[str, list[float]]:
 
 # ---- experiments --------------------------------------------------------------------------------
 
-_CPU_SETTING = (
-    "CIFAR-10, 2,500 training images, 1,000 for validation, 5,000 of the official test images; "
-    "a ResNet of two blocks, width 16, after a stem of stride 4 (21 thousand parameters, batch "
-    "norm); SGD with momentum 0.9, learning rate 0.1 times the members (for the mean over members; "
-    "× 0.2 at epochs 7 and 10), weight decay 5e-4 (half of it for 10 members, so that each trains "
-    "as one of 5 does), 12 epochs, batch 64, no augmentation; "
-    "best epoch by validation ERR; each seed has its own images and split. Two cores cannot "
-    "train ResNet-18 on CIFAR: data, network and schedule are the smallest in which both ends of "
-    "the sweep learn well beyond chance. β in {0, 0.4, 0.8, 1} for 10 members and for scores; "
-    "β = 0 and 1 once more with 36 epochs (× 0.2 at 21 and 30)."
-)
-_PAPER_SETTING = (
-    "Appendix B: CIFAR-10 and CIFAR-100, ResNet-18 and -34 with a CIFAR stem, 80 epochs of SGD "
-    "0.1 (× 0.2 at 30, 50, 70), batch 128, crops, flips and rotations, 80/20 split for the best "
-    "epoch (the paper has 3 runs in the appendix)."
-)
-_SETTING = {
-    "smoke": images.smoke_setting("a tiny ResNet"),
-    "cpu": _CPU_SETTING,
-    "paper": _PAPER_SETTING,
-}
 _KEYS = ("accuracy", "error", "member_accuracy", "diversity")
 
 
@@ -237,7 +216,6 @@ BETA_SWEEP = Experiment(
     ),
     _plot_base,
     _table(_BASE, _BASE_LONGER),
-    _SETTING,
 )
 
 LARGER_ENSEMBLES = Experiment(
@@ -264,7 +242,6 @@ LARGER_ENSEMBLES = Experiment(
     ),
     _plot_large,
     _table(_LARGE),
-    _SETTING,
 )
 
 SCORE_AVERAGING = Experiment(
@@ -307,5 +284,4 @@ SCORE_AVERAGING = Experiment(
     ),
     _plot_score,
     _table(_SCORE, _SCORE_LONGER),
-    _SETTING,
 )

@@ -237,29 +237,3 @@ STUDY = Study(
     options=SEEDS_OPTION,
     cost={"smoke": "15 s", "cpu": "30 min", "paper": "GPU days"},
 )
-
-#: What is run, for the experiments that read this study.
-SETTING = {
-    "smoke": "300 digits of scikit-learn, an MLP, 3 epochs, 2 seeds: too small for any claim.",
-    "cpu": (
-        "(a) Heads on EfficientNet-lite0 features of 8,000 Tiny ImageNet images (256 dimensions, "
-        "200 classes): norm, MLP 256→512→256 with residual and layer scale, norm, linear; AdamW "
-        "1e-3, decay 0.01, batch 256, 8 epochs, 4 seeds; unknown: the test images corrupted "
-        "mildly and strongly (severity 1 and 5), SVHN, CIFAR-10. (b) Fashion-MNIST and MNIST, "
-        "6,000 images, the CNN of collusion without dropout, batch 128, 8 epochs, 3 seeds; "
-        "unknown: corruptions 1 and 5, KMNIST, the other of the two. (c) Linear heads on frozen "
-        "features of such a CNN. Five members; every member gets the same number of updates, so "
-        "that LDR, which trains two of five in a batch, runs 2.5 times the epochs at two fifths "
-        "of the cost (“same epochs” does not). A2D and DivDis disagree on CIFAR-10 features (SVHN "
-        "images in (b)) that are not tested on. λ is chosen per seed on validation data: among "
-        "strengths within one point of the best accuracy, the one whose PDS best tells validation "
-        "inputs from strangers made of them (LDR in (a): columns permuted), in runs from before "
-        "there were strangers from averages of two of them. “Test accuracy” is that of averaged "
-        "probabilities; that of averaged logits stands beside it. ImageNet and DeiT-III were not "
-        "available."
-    ),
-    "paper": (
-        "ImageNet features of DeiT-III Base/16, heads 768→3072→768→1000, 10 epochs; unknown: "
-        "ImageNet-C 1 and 5, iNaturalist, OpenImages-O; 3 seeds."
-    ),
-}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dissensus.papers.base import Claim, Experiment, Finding, Record, Table
 from dissensus.papers.comparisons import data_title, decide
-from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
+from dissensus.papers.ldr.contenders import STUDY, contender_title
 from dissensus.papers.ldr.records import (
     Entry,
     auroc,
@@ -169,6 +169,5 @@ DETECTION = Experiment(
     ),
     plot,
     table,
-    SETTING,
     brief,
 )

@@ -18,7 +18,7 @@ from dissensus.papers.comparisons import (
     data_title,
     decide,
 )
-from dissensus.papers.ldr.contenders import FASHION, SETTING, SMOKE, STUDY, contender_title
+from dissensus.papers.ldr.contenders import FASHION, SMOKE, STUDY, contender_title
 from dissensus.papers.ldr.data import load_data
 from dissensus.papers.ldr.measurements import outputs_of
 from dissensus.papers.ldr.methods import train_ensemble
@@ -130,7 +130,6 @@ DIVERSITY = Experiment(
     ),
     plot_diversity,
     diversity_table,
-    SETTING,
 )
 
 
@@ -234,10 +233,4 @@ EXAMPLES = Experiment(
         ),
     ),
     plot_examples,
-    None,
-    {
-        "smoke": "Digits of scikit-learn, an MLP, 3 epochs: nothing to see yet.",
-        "cpu": "Fashion-MNIST as in `detection`, LDR with λ = 0.3, one run.",
-        "paper": "As cpu: the photographs of ImageNet are not part of its features.",
-    },
 )

@@ -180,17 +180,6 @@ def when_table(records: list[Record]) -> Table:
     return [*header, "", "", ""], rows
 
 
-_SETTING = {
-    "smoke": "Digits, two factors, two sizes, 2 seeds: too small for any claim.",
-    "cpu": (
-        "The heads on features of `detection`, 3 seeds, LDR with λ = 0.3 (A2D's pair term) and "
-        "λ = 1 (DivDis's), one setting changed at a time; 5% planted are CIFAR-10 features with "
-        "random labels among the training rows. Sizes: LDR trains two members a batch for 20 "
-        "epochs whatever the size, λ = 0.3; a deep ensemble 8 epochs."
-    ),
-    "paper": "The same on ImageNet features of DeiT-III Base/16.",
-}
-
 WHEN = Experiment(
     "ldr/when",
     "our question",
@@ -206,7 +195,6 @@ WHEN = Experiment(
     ),
     plot_when,
     when_table,
-    _SETTING,
 )
 
 
@@ -332,5 +320,4 @@ SIZE = Experiment(
     ),
     plot_size,
     size_table,
-    _SETTING,
 )

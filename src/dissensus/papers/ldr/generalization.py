@@ -15,7 +15,7 @@ from dissensus.papers.comparisons import (
     data_title,
     filter_records,
 )
-from dissensus.papers.ldr.contenders import FASHION, SETTING, STUDY, contender_title, run_cell
+from dissensus.papers.ldr.contenders import FASHION, STUDY, contender_title, run_cell
 from dissensus.papers.ldr.records import (
     QuantityOn,
     Side,
@@ -106,7 +106,6 @@ GENERALIZATION = Experiment(
     ),
     None,
     shift_table,
-    SETTING,
 )
 
 
@@ -257,15 +256,4 @@ WORST_GROUP = Experiment(
     ),
     plot_groups,
     group_table,
-    {
-        "smoke": "200 coloured digits of scikit-learn, an MLP, 2 epochs: too small for any claim.",
-        "cpu": (
-            "Coloured MNIST stands in for Waterbirds, which was not available: is the digit 5 or "
-            "more, where 95% of the training digits have the colour of their class; 6,000 digits "
-            "of 14 × 14 pixels, an MLP of two hidden layers of 128, 4 members, all in every batch, "
-            "8 epochs, 5 seeds. Validation digits (2,000, either colour in each class) are the "
-            "disagreement data of A2D and DivDis and choose λ, by accuracy."
-        ),
-        "paper": "Coloured MNIST, all digits, the CNN of collusion; Waterbirds is not offered.",
-    },
 )

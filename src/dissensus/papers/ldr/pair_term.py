@@ -17,7 +17,6 @@ from dissensus.papers.comparisons import (
     curve_series,
 )
 from dissensus.papers.ldr.weights import (
-    SETTING,
     STUDY,
     compare,
     curves,
@@ -165,6 +164,5 @@ EXPERIMENT = Experiment(
     ),
     plot,
     table,
-    SETTING,
     brief,
 )

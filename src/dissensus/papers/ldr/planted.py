@@ -318,15 +318,5 @@ EXPERIMENT = Experiment(
     ),
     plot,
     table,
-    {
-        "smoke": "Digits with 5% negatives planted, 2 seeds: too small for any claim.",
-        "cpu": (
-            "P is Fashion-MNIST (6,000 training images, settings of `detection`), Q is KMNIST: ε "
-            "of the training rows are replaced by KMNIST images with random labels, and 2,000 "
-            "others are tested on. H are the 5% of training rows with the highest summed loss "
-            "after training. 3 seeds."
-        ),
-        "paper": "The same with 50,000 images and 20 epochs.",
-    },
     brief,
 )

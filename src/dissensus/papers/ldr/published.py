@@ -312,17 +312,5 @@ EXPERIMENT = Experiment(
     ),
     plot,
     table,
-    {
-        "smoke": "300 digits of scikit-learn, an MLP, 2 seeds: too small for any claim.",
-        "cpu": (
-            "The heads on features of `detection`, 5 members. For covariate shift: λ = 5, label "
-            "smoothing 0.5, batch 32, AdamW 1e-3, decay 0.1, as published; for semantic shift: "
-            "λ = 0.5, batch 256, AdamW 1e-4, decay 0.01, as published, for 40 epochs instead of 8. "
-            "Two members a batch, 2.5 times the epochs. The deep ensemble as in `detection`, and "
-            "with smoothing, batch and optimiser of the first setting. A member's shift is the "
-            "mean difference of its logits from the ensemble's on training data."
-        ),
-        "paper": "The same on ImageNet features of DeiT-III Base/16.",
-    },
     brief,
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dissensus.papers.base import Claim, Experiment, Finding, Record, Table
 from dissensus.papers.comparisons import LargerInAll, Pairs, data_title, decide
-from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
+from dissensus.papers.ldr.contenders import STUDY, contender_title
 from dissensus.papers.ldr.detection import main_data
 from dissensus.papers.ldr.measurements import DETECTORS
 from dissensus.papers.ldr.records import (
@@ -88,7 +88,6 @@ SCORES = Experiment(
     ),
     None,
     scores_table,
-    SETTING,
 )
 
 
@@ -211,5 +210,4 @@ BASELINES = Experiment(
     ),
     plot_baselines,
     baselines_table,
-    SETTING,
 )

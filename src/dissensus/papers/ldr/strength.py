@@ -16,7 +16,7 @@ from dissensus.papers.comparisons import (
     cell_values,
     data_title,
 )
-from dissensus.papers.ldr.contenders import SETTING, STUDY
+from dissensus.papers.ldr.contenders import STUDY
 from dissensus.papers.ldr.records import (
     Side,
     accuracy,
@@ -221,5 +221,4 @@ EXPERIMENT = Experiment(
     ),
     plot,
     table,
-    SETTING,
 )

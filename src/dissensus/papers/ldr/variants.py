@@ -13,7 +13,7 @@ from dissensus.papers.comparisons import (
     data_title,
     pair_values,
 )
-from dissensus.papers.ldr.contenders import SETTING, STUDY, contender_title
+from dissensus.papers.ldr.contenders import STUDY, contender_title
 from dissensus.papers.ldr.records import (
     QuantityOn,
     accuracy,
@@ -96,7 +96,6 @@ LAYERS = Experiment(
     ),
     None,
     _contender_table("linear-deep-ensemble", "linear-ldr", "deep-ensemble", "ldr"),
-    SETTING,
 )
 
 BACKBONE = Experiment(
@@ -123,7 +122,6 @@ BACKBONE = Experiment(
     ),
     None,
     _contender_table("linear-deep-ensemble", "linear-ldr"),
-    SETTING,
 )
 
 
@@ -159,7 +157,6 @@ TWO_STAGE = Experiment(
     ),
     None,
     _contender_table("two-stage", "ldr"),
-    SETTING,
 )
 
 DISAGREEMENT_DATA = Experiment(
@@ -184,7 +181,6 @@ DISAGREEMENT_DATA = Experiment(
     ),
     None,
     _contender_table("a2d", "a2d-other", "divdis", "divdis-other"),
-    SETTING,
 )
 
 
@@ -267,5 +263,4 @@ STOCHASTIC_SUM = Experiment(
     ),
     None,
     drawn_table,
-    SETTING,
 )

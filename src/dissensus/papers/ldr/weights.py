@@ -309,21 +309,6 @@ def epoch_table(records: list[Record], keys: Mapping[str, str]) -> Table:
     return ["case", "epoch", *keys.values()], rows
 
 
-#: What is run, for the experiments that read this study.
-SETTING = {
-    "smoke": "Digits of scikit-learn with 5% planted, 3 epochs, 2 seeds.",
-    "cpu": (
-        "Heads on features, the same with 5% of the training rows replaced by CIFAR-10 "
-        "features with random labels, Fashion-MNIST and MNIST, all as in `detection`, λ = 0.3; "
-        "α of all training rows as one batch after every epoch, its effect on the total "
-        "variation of 2,000 of them as logits follow its gradient; five times in a training, "
-        "on 500 rows of each set, the rate at which total variation changes as weights follow "
-        "the gradient of the pair term on 500 training rows; 3 seeds. The gradients on random "
-        "and on gridded probabilities."
-    ),
-    "paper": "The same on ImageNet features of DeiT-III Base/16.",
-}
-
 EXPERIMENT = Experiment(
     "ldr/weights",
     "Equations 4, 5, 17 to 25",
@@ -377,5 +362,4 @@ EXPERIMENT = Experiment(
     ),
     plot,
     table,
-    SETTING,
 )
