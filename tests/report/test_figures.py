@@ -70,7 +70,7 @@ def test_the_sweep_shows_means_with_bands(contents: Contents, folders: Path) -> 
     assert list(own.y) == pytest.approx([error["mean"] for error in errors])
     assert own.high is not None
     assert list(own.high) == pytest.approx([error["mean"] + error["sd"] for error in errors])
-    assert (own.name, members.name) == ("ERR (ensemble)", "mean ERR (members)")
+    assert (own.name, members.name) == ("ERR", "mean ERR")
     share = panel_of(plot, place=3).series[0]
     shares = [row["diagnosis"]["debiased_share"]["mean"] for row in summary["rows"]]
     assert list(share.y) == pytest.approx(shares)
@@ -80,7 +80,7 @@ def test_the_sweep_shows_means_with_bands(contents: Contents, folders: Path) -> 
 
 def test_runs_with_three_beta_are_a_sweep_too(contents: Contents) -> None:
     line = panel_of(made("beta-sweep", contents), view=1).series[0]
-    by_name = {method.name: method.numbers["err"].value for method in contents.methods}
+    by_name = {method.name: method.numbers["ensemble_error"].value for method in contents.methods}
     assert list(line.x) == [0.0, 0.5, 1.0]
     assert list(line.y) == [by_name[name] for name in ("independent", "half", "joint")]
 
@@ -187,14 +187,14 @@ def test_the_explorer_moves_over_the_same_points(contents: Contents, folders: Pa
 
 
 def test_columns_are_those_that_runs_fill(contents: Contents) -> None:
-    table = {column.name: column for column in columns(contents)}
+    table = columns(contents)
     assert list(table) == [
-        *("accuracy", "nll", "ece", "err", "member_err", "div"),
+        *("accuracy", "nll", "ece_width", "ensemble_error", "member_error", "diversity"),
         *("verdict", "auroc", "robust"),
     ]
-    assert not any(entry is not None and entry.best for entry in table["div"].entries)
+    assert not any(entry is not None and entry.best for entry in table["diversity"].entries)
     assert table["auroc"].entries[3] is None
-    assert "ε = 0.2" in table["robust"].meaning
+    assert "ε = 0.2" in table["robust"].metric.meaning
     for entry, method in zip(table["robust"].entries, contents.methods, strict=True):
         if entry is not None and method.attacks is not None:
             flagged = bool(method.attacks.rows("flags"))
@@ -219,7 +219,7 @@ def planted(*robust: float, verdicts: tuple[str, ...] = (), half: float = 0.07) 
 
 def test_what_cannot_be_told_from_the_best_is_marked_with_it() -> None:
     marks = lambda *given, **how: [  # noqa: E731
-        entry.best for entry in columns(planted(*given, **how))[-1].entries if entry
+        entry.best for entry in columns(planted(*given, **how))["robust"].entries if entry
     ]
     assert marks(0.48, 0.475, 0.48) == [False] * 3  # equal: nobody wins
     assert marks(0.48, 0.475, 0.10) == [True, True, False]
@@ -236,7 +236,7 @@ def test_what_cannot_be_told_from_the_best_is_marked_with_it() -> None:
 
 def test_a_colluding_ensemble_is_never_crowned_without_a_word(tmp_path: Path) -> None:
     contents = planted(0.48, 0.20, 0.10, verdicts=("colluding",), half=0.02)
-    (entry, *_) = columns(contents)[-1].entries
+    (entry, *_) = columns(contents)["robust"].entries
     assert entry is not None
     assert (entry.best, entry.number.doubt) == (True, "colluding")
     said = " ".join(findings(contents))
@@ -249,7 +249,7 @@ def test_a_colluding_ensemble_is_never_crowned_without_a_word(tmp_path: Path) ->
 def test_accuracies_of_runs_are_compared_input_by_input(contents: Contents) -> None:
     """The parts of every metric add up to it, so that the same inputs can be compared."""
     for method in contents.methods:
-        for name in ("accuracy", "nll", "ece", "err", "member_err"):
+        for name in ("accuracy", "nll", "ece_width", "ensemble_error", "member_error"):
             number = method.numbers[name]
             assert number.parts is not None, name
             assert len(number.parts) == 359
@@ -258,7 +258,7 @@ def test_accuracies_of_runs_are_compared_input_by_input(contents: Contents) -> N
 
 def test_repeats_of_a_sweep_are_compared_one_by_one(contents: Contents, folders: Path) -> None:
     for point in contents.sweeps[0].lines[0].points:
-        number = point.numbers["err"]
+        number = point.numbers["ensemble_error"]
         assert number.parts is not None
         cells = sorted((folders / "sweeps" / "beta" / "cells").glob(f"beta={point.x:g}+*.json"))
         values = [

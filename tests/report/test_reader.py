@@ -31,7 +31,7 @@ def test_methods_come_in_the_order_given_with_the_numbers_of_their_records(
     for method, run in zip(found.methods, runs, strict=True):
         test = json.loads((run / "record.json").read_text())["test"]
         assert method.numbers["accuracy"].value == test["accuracy"]
-        assert method.numbers["ece"].source.key == "test.ece_width"
+        assert method.numbers["ece_width"].source.key == "test.ece_width"
         assert [record.at("epoch") for record in method.epochs] == [1, 2, 3]
     joint, adp = found.methods[1], found.methods[3]
     assert joint.detection is not None
@@ -65,7 +65,7 @@ def test_the_sweep_has_means_deviations_and_held_out_outputs(folders: Path) -> N
     errors = [json.loads(file.read_text())["result"]["test"] for file in files]
     assert len(errors) == 2
     values = [test["ensemble_error"] for test in errors]
-    number = line.points[-1].numbers["err"]
+    number = line.points[-1].numbers["ensemble_error"]
     assert number.value == pytest.approx(np.mean(values))
     assert number.high == pytest.approx(np.mean(values) + np.std(values, ddof=1))
     assert sorted(sweep.held_out) == [0.0, 0.5, 1.0]
@@ -164,7 +164,7 @@ def test_a_study_is_a_sweep_where_it_has_several_beta(tmp_path: Path) -> None:
     found = read([file])
     (sweep,) = found.sweeps
     assert [line.label for line in sweep.lines] == ["a", "b"]
-    number = sweep.lines[0].points[1].numbers["err"]
+    number = sweep.lines[0].points[1].numbers["ensemble_error"]
     assert (number.value, sweep.repeats) == (2.0, 2)
     assert number.low == pytest.approx(2.0 - 0.5**0.5)
     assert "12 of 12" in page_text(found, tmp_path, "")
@@ -186,7 +186,7 @@ def test_contents_of_a_regression(tmp_path: Path) -> None:
     command("train", *words, "--quiet", "--threads", 1, "--out", run)
     found: Contents = read([run])
     (method,) = found.methods
-    assert set(method.numbers) == {"rmse", "err", "member_err", "div"}
+    assert set(method.numbers) == {"rmse", "ensemble_error", "member_error", "diversity"}
     assert method.log_diversity is None
     assert method.held_out is not None
     assert method.held_out.regression

@@ -15,76 +15,68 @@ from dissensus.report.contents import (
     Reference,
     Sweep,
     SweepLine,
+    interval_ends,
 )
 from dissensus.report.figure import (
     Cell,
     Figure,
     View,
+    cell,
     compare,
     join_names,
     mark_best,
     percent,
     short,
 )
+from dissensus.report.metrics import METRICS, SWEEP_METRICS
 from dissensus.report.sweep_files import judged_space, runs_as_sweep
 
-#: Panels of a sweep: the numbers in them, the label of their axis, and whether they are shares.
-_PANELS: tuple[tuple[tuple[str, ...], str, bool], ...] = (
-    (("err", "member_err"), "error", False),
-    (("div",), "DIV", False),
-    (("accuracy",), "accuracy", True),
-    (("debiased",), "share of DIV", True),
-)
-_NAMES = {
-    "err": "ERR (ensemble)",
-    "member_err": "mean ERR (members)",
-    "div": "DIV",
-    "accuracy": "accuracy",
-    "debiased": "explained by constant offsets",
+#: Panels of a sweep: the label of the vertical axis, and the metrics.
+_PANELS = {
+    "error": ("ensemble_error", "member_error"),
+    "DIV": ("diversity",),
+    "accuracy": ("accuracy",),
+    "share of DIV": ("debiased_share",),
 }
-#: The numbers that have a better end.
-_BETTER = {"err": "low", "member_err": "low", "accuracy": "high"}
 _OWN_SPACE = "where members are averaged"
 _SPACES = {"score": "scores", "probability": "probabilities", "outputs": "outputs"}
-
 
 # ---- the β sweep --------------------------------------------------------------------------------
 
 
 def beta_sweep(contents: Contents) -> Figure | None:
     """ERR, mean ERR, DIV, accuracy and debiased share along β (collusion, Figures 2 and 3)."""
-    chosen = [(s, line) for s in contents.sweeps for line in s.lines if len(line.points) > 1]
+    lines = [(s, line) for s in contents.sweeps for line in s.lines if len(line.points) > 1]
     from_runs = runs_as_sweep(contents.methods)
     if from_runs is not None and len(from_runs.lines[0].points) > 2:  # two are a comparison
-        chosen.append((from_runs, from_runs.lines[0]))
-    if not chosen:
+        lines.append((from_runs, from_runs.lines[0]))
+    if not lines:
         return None
-    views = [
-        View(Plot(_sweep_panels(sweep, line), _sweep_alt(sweep, line)), (_line_name(sweep, line),))
-        for sweep, line in chosen
-    ]
-    repeated = any(sweep.repeats > 1 for sweep, _ in chosen)
-    bands = (
-        " Bands are ± one standard deviation over repeats. In the table, the best of each sweep "
-        "is shaded with all that are not distinguishable from it, repeat by repeat."
+    sweeps = list(dict.fromkeys(sweep for sweep, _ in lines))
+    lead = (
+        "With β = 0 each member is trained on its own, with β = 1 only the ensemble is trained. "
+        "ERR is the ensemble's error, mean ERR that of its members, DIV the difference. The "
+        "debiased share is the part of DIV that constant offsets of members explain."
     )
-    bands = bands if repeated else ""
-    choices = "".join(
-        f" In {sweep.name}, validation data choose {sweep.choice}."
-        for sweep in dict.fromkeys(sweep for sweep, _ in chosen)
-        if sweep.choice
-    )
+    if any(sweep.repeats > 1 for sweep in sweeps):
+        lead += (
+            " Bands are ± one standard deviation over repeats. In the table, the best of each "
+            "sweep is shaded with all that are not distinguishable from it, repeat by repeat."
+        )
+    for sweep in sweeps:
+        if sweep.choice:
+            lead += f" In {sweep.name}, validation data choose {sweep.choice}."
     return Figure(
         "beta-sweep",
         "From independent to joint training",
-        "With β = 0 each member is trained on its own, with β = 1 only the ensemble is trained. "
-        "ERR is the ensemble's error, mean ERR that of its members, DIV the difference."
-        + bands
-        + choices,
-        views,
-        ("sweep", "at", *_NAMES.values(), "verdicts"),
-        [row for sweep, line in chosen for row in _sweep_rows(sweep, line)],
-        [Reference(sweep.file, "rows") for sweep in dict.fromkeys(sweep for sweep, _ in chosen)],
+        lead,
+        [
+            View(Plot(_sweep_panels(*item), _sweep_alt(*item)), (_line_name(*item),))
+            for item in lines
+        ],
+        ("sweep", "at", *(METRICS[name].heading for name in SWEEP_METRICS), "verdicts"),
+        [row for item in lines for row in _sweep_rows(*item)],
+        [Reference(sweep.file, "rows") for sweep in sweeps],
         ("sweep",),
     )
 
@@ -100,15 +92,14 @@ def _axis_name(sweep: Sweep) -> str:
 
 def _sweep_panels(sweep: Sweep, line: SweepLine) -> list[Panel]:
     panels = []
-    for names, label, shares in _PANELS:
+    for label, names in _PANELS.items():
         series = [s for name in names if (s := _sweep_series(line, name)) is not None]
-        if not series:
-            continue
-        title = "ERR and mean ERR"
-        if len(series) == 1:
-            series, title = [replace(series[0], legend=False)], _NAMES[names[0]]
-        words = (_axis_name(sweep), label, series, title)
-        panels.append(Panel(*words, y_percent=shares, from_zero=names == ("div",)))
+        if series:
+            title = " and ".join(each.name for each in series)
+            series = [replace(each, legend=len(series) > 1) for each in series]
+            shares = METRICS[names[0]].form == "percent"
+            axes = (_axis_name(sweep), label, series, title)
+            panels.append(Panel(*axes, y_percent=shares, from_zero=label == "DIV"))
     return panels
 
 
@@ -116,32 +107,29 @@ def _sweep_series(line: SweepLine, name: str) -> Series | None:
     points = [(point.x, point.numbers[name]) for point in line.points if name in point.numbers]
     if len(points) < 2:
         return None
-    low = [number.low for _, number in points if number.low is not None]
-    high = [number.high for _, number in points if number.high is not None]
-    banded = len(low) == len(high) == len(points)
+    low, high = interval_ends([number for _, number in points])
     return Series(
-        _NAMES[name],
+        METRICS[name].heading,
         [x for x, _ in points],
         [number.value for _, number in points],
-        "muted" if name == "member_err" else "ink",
-        low=low if banded else None,
-        high=high if banded else None,
-        dash="dashed" if name == "member_err" else "solid",
+        "muted" if name == "member_error" else "ink",
+        low=low,
+        high=high,
+        dash="dashed" if name == "member_error" else "solid",
     )
 
 
 def _sweep_rows(sweep: Sweep, line: SweepLine) -> list[list[Cell]]:
     """One row for each point, with the best of each column marked."""
-    words = [point.verdict for point in line.points]
+    verdicts = [point.verdict for point in line.points]
     columns: list[list[Cell]] = []
-    for name in _NAMES:
+    for name in SWEEP_METRICS:
+        metric, numbers = METRICS[name], [point.numbers.get(name) for point in line.points]
         # ± one standard deviation is no interval of the mean: without parts nothing is marked.
-        numbers = [point.numbers.get(name) for point in line.points]
         repeated = all(n is None or (n.parts is not None and len(n.parts) > 1) for n in numbers)
-        if name in _BETTER and repeated:
-            numbers = mark_best(numbers, words, highest=_BETTER[name] == "high")
-        form = "percent" if name in ("accuracy", "debiased") else "short"
-        columns.append(["–" if number is None else (number, form) for number in numbers])
+        if metric.better and repeated:
+            numbers = mark_best(numbers, verdicts, highest=metric.better == "high")
+        columns.append([cell(number, metric.form) for number in numbers])
     return [
         [
             _line_name(sweep, line),
@@ -154,13 +142,14 @@ def _sweep_rows(sweep: Sweep, line: SweepLine) -> list[list[Cell]]:
 
 
 def _sweep_alt(sweep: Sweep, line: SweepLine) -> str:
-    first, last, axis = line.points[0], line.points[-1], _axis_name(sweep)
+    first, last = line.points[0], line.points[-1]
     changes = [
-        f"{name} goes from {short(first.numbers[key].value)} to {short(last.numbers[key].value)}"
-        for key, name in (("err", "ERR"), ("member_err", "mean ERR"), ("div", "DIV"))
-        if key in first.numbers and key in last.numbers
+        f"{METRICS[name].heading} goes from {short(first.numbers[name].value)} to "
+        f"{short(last.numbers[name].value)}"
+        for name in ("ensemble_error", "member_error", "diversity")
+        if name in first.numbers and name in last.numbers
     ]
-    where = f"In {_line_name(sweep, line)}, from {axis} = {first.x:g} to {last.x:g}"
+    where = f"In {_line_name(sweep, line)}, from {_axis_name(sweep)} = {first.x:g} to {last.x:g}"
     return f"{where} {join_names(changes)}."
 
 
@@ -194,8 +183,8 @@ def codependence(contents: Contents) -> Figure | None:
             sources.append(record.reference("codependence"))
         index = record.number("codependence.index")
         if index is not None:
-            words = (method.name, [method.name], [index.value], number)
-            points.append(Series(*words, "points", legend=not lines))
+            point = (method.name, [method.name], [index.value], number)
+            points.append(Series(*point, "points", legend=not lines))
             rows.append([method.name, "index", (index, "short"), ""])
     if not lines:
         return None
@@ -234,24 +223,24 @@ class _Offsets(NamedTuple):
 
 def debiased_share(contents: Contents) -> Figure | None:
     """How much of the members' spread is a constant offset (collusion, Section 6.1, Figure 3)."""
-    found = [o for item in enumerate(contents.methods) for o in _offsets(*item)]
-    if not found:
+    offsets = [each for item in enumerate(contents.methods) for each in _offsets(*item)]
+    if not offsets:
         return None
-    own = [offsets for offsets in found if offsets.size is not None]
+    own = [each for each in offsets if each.size is not None]
     views = [View(_own_offsets_plot(own), (_OWN_SPACE,))] if own else []
-    for space in dict.fromkeys(offsets.space for offsets in found):
-        shares = [offsets for offsets in found if offsets.space == space]
+    for space in dict.fromkeys(each.space for each in offsets):
+        shares = [each for each in offsets if each.space == space]
         where = f"In the space of {_SPACES.get(space, space)} constant offsets explain"
         views.append(View(Plot([_share_panel(shares)], _share_alt(where, shares)), (space,)))
     rows: list[list[Cell]] = [
         [
-            offsets.method.name,
-            offsets.space,
-            (offsets.share, "percent"),
-            "–" if offsets.size is None else short(offsets.size),
-            offsets.method.verdict or "–",
+            each.method.name,
+            each.space,
+            (each.share, "percent"),
+            "–" if each.size is None else short(each.size),
+            each.method.verdict or "–",
         ]
-        for offsets in found
+        for each in offsets
     ]
     return Figure(
         "debiased-share",
@@ -263,7 +252,7 @@ def debiased_share(contents: Contents) -> Figure | None:
         views,
         ("method", "space", "share", "share · DIV / ERR", "verdict"),
         rows,
-        [offsets.share.source for offsets in found],
+        [each.share.source for each in offsets],
         ("space",),
     )
 
@@ -275,13 +264,13 @@ def _offsets(number: int, method: Method) -> list[_Offsets]:
     part, own = judged_space(record)
     spaces = record.at(f"debiased_share.{part}")
     ratio = record.number(f"explosion.{part}.ratio")
-    found = []
+    offsets = []
     for space in spaces if isinstance(spaces, dict) else {}:
         share = record.number(f"debiased_share.{part}.{space}.share")
         if share is not None:
             size = share.value * ratio.value if ratio and space == own else None
-            found.append(_Offsets(number, method, str(space), share, size))
-    return found
+            offsets.append(_Offsets(number, method, str(space), share, size))
+    return offsets
 
 
 def _share_panel(shares: Sequence[_Offsets]) -> Panel:

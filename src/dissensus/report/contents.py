@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ class Reference:
 class Number:
     """A value from a record; ``low`` and ``high`` are the ends of its interval, if it has one.
 
-    ``parts`` are the values of single examples or repeats, whose mean it is, if they were kept.
+    ``parts`` are the values of single examples or repeats, whose mean it is, if they are known.
     ``best`` marks what is not distinguishable from the best of its column, and ``doubt`` says what
     speaks against it ("colluding").
     """
@@ -41,6 +41,15 @@ class Number:
     parts: Floats | None = field(default=None, compare=False, repr=False)
     best: bool = False
     doubt: str = ""
+
+
+def interval_ends(
+    numbers: Sequence[Number],
+) -> tuple[list[float], list[float]] | tuple[None, None]:
+    """The lower and the upper ends of the intervals; None if a number has no interval."""
+    low = [number.low for number in numbers if number.low is not None]
+    high = [number.high for number in numbers if number.high is not None]
+    return (low, high) if len(low) == len(high) == len(numbers) else (None, None)
 
 
 @dataclass(frozen=True)
@@ -71,10 +80,10 @@ class Record:
 
     def number(self, key: str, low: str = "", high: str = "") -> Number | None:
         """The finite number at ``key``, with the ends of its interval; None if there is none."""
-        value = _finite(self.at(key))
+        value = finite(self.at(key))
         if value is None:
             return None
-        bottom, top = (_finite(self.at(end)) if end else None for end in (low, high))
+        bottom, top = (finite(self.at(end)) if end else None for end in (low, high))
         return Number(value, self.reference(key), bottom, top)
 
     def text(self, key: str) -> str:
@@ -103,7 +112,8 @@ class Record:
         return Reference(self.file, f"{self.prefix}.{key}" if self.prefix else key)
 
 
-def _finite(value: Any) -> float | None:
+def finite(value: Any) -> float | None:
+    """``value`` if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
@@ -172,12 +182,8 @@ class Detection:
             return numbers[0] if numbers else None
         keys = ", ".join(number.source.key for number in numbers)
         mean = statistics.fmean(number.value for number in numbers)
-        lows = [number.low for number in numbers if number.low is not None]
-        highs = [number.high for number in numbers if number.high is not None]
-        source = self.record.reference(f"mean of {keys}")
-        if not len(lows) == len(highs) == len(numbers):
-            return Number(mean, source)
-        return Number(mean, source, statistics.fmean(lows), statistics.fmean(highs))
+        low, high = (None if e is None else statistics.fmean(e) for e in interval_ends(numbers))
+        return Number(mean, self.record.reference(f"mean of {keys}"), low, high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,8 +304,5 @@ class Contents:
     @property
     def score(self) -> str:
         """The score of tables and sentences: the first one of the records."""
-        detections = (d for _, _, d in self.with_detection())
-        scores = [
-            row.text("score") for detection in detections for row in detection.rows("detection")
-        ]
-        return next(iter(scores), "")
+        rows = (row for _, _, d in self.with_detection() for row in d.rows("detection"))
+        return next((row.text("score") for row in rows), "")

@@ -6,7 +6,7 @@ held-out points for every β, each member's output for them, and the members' me
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,56 +16,43 @@ from dissensus.report.contents import (
     Contents,
     Floats,
     HeldOut,
-    Number,
     Reference,
     Sweep,
     SweepPoint,
 )
-from dissensus.report.figure import Cell, percent, short
+from dissensus.report.figure import Cell, cell, format_number, short
 from dissensus.report.html import Elements, Html, element, missing, save_buttons
+from dissensus.report.metrics import METRICS, SWEEP_METRICS
 from dissensus.report.sweep_files import runs_as_sweep
 
 _CLASSES = 10  # the reader can choose among this many outputs at most
-
-_READOUT = {
-    "err": "ERR",
-    "member_err": "mean ERR",
-    "div": "DIV",
-    "accuracy": "accuracy",
-    "debiased": "debiased share",
-    "verdict": "verdict",
-}
-_SHARES = ("accuracy", "debiased")
+_READOUT = {name: METRICS[name].heading for name in SWEEP_METRICS} | {"verdict": "verdict"}
 
 
 @dataclass(frozen=True, eq=False)
 class Stop:
-    """One β: ``outputs`` ``[members, rows, outputs]`` and numbers of the whole test split."""
+    """One β: ``outputs`` ``[members, rows, outputs]``, and the numbers of the whole test split."""
 
     beta: float
     outputs: Floats
-    numbers: Mapping[str, Number]
-    verdict: str
+    point: SweepPoint
     source: Reference
 
     @property
-    def around(self) -> Floats:
+    def deviations(self) -> Floats:
         """The members' outputs minus the ensemble's."""
         deviations: Floats = self.outputs - self.outputs.mean(0)
         return deviations
 
     def json(self) -> dict[str, Any]:
         """The stop as the page needs it; outputs have four digits."""
-        texts = {
-            name: (percent if name in _SHARES else short)(number.value)
-            for name, number in self.numbers.items()
-        }
-        sources = {name: number.source for name, number in self.numbers.items()}
+        numbers, verdict = self.point.numbers, self.point.verdict
+        texts = {name: format_number(n, METRICS[name].form) for name, n in numbers.items()}
         return {
             "beta": self.beta,
             "values": [[[float(f"{v:.4g}") for v in r] for r in m] for m in self.outputs],
-            "texts": texts | ({"verdict": self.verdict} if self.verdict else {}),
-            "keys": {name: f"{source.file} → {source.key}" for name, source in sources.items()},
+            "texts": texts | ({"verdict": verdict} if verdict else {}),
+            "keys": {name: f"{n.source.file} → {n.source.key}" for name, n in numbers.items()},
         }
 
 
@@ -80,10 +67,11 @@ class Explorer:
     regression: bool
 
     def alt(self) -> str:
-        """One sentence on what is seen."""
+        """A text alternative: how far members are from their mean at both ends of the slider."""
         first, last = self.stops[0], self.stops[-1]
         (spread, offset), (last_spread, last_offset) = (
-            (short(_rms(stop.around)), short(_rms(stop.around.mean(1)))) for stop in (first, last)
+            (short(_rms(stop.deviations)), short(_rms(stop.deviations.mean(1))))
+            for stop in (first, last)
         )
         return (
             f"On {first.outputs.shape[1]} held-out inputs the root mean square distance of "
@@ -94,7 +82,7 @@ class Explorer:
 
     def json(self) -> dict[str, Any]:
         """What the page draws; it starts with the output whose offsets differ most."""
-        offsets = self.stops[-1].around.mean(1)
+        offsets = self.stops[-1].deviations.mean(1)
         return {
             "name": self.name,
             "alt": self.alt(),
@@ -125,11 +113,11 @@ def _explorer(sweep: Sweep) -> Explorer | None:
         return None
     first = next(iter(sweep.held_out.values()))
     members, _, outputs = first.outputs.shape
-    alike = all(
+    same_rows = all(
         held.outputs.shape == first.outputs.shape and np.array_equal(held.targets, first.targets)
         for held in sweep.held_out.values()
     )
-    if not alike or members < 2:
+    if not same_rows or members < 2:
         return None
     if first.regression:
         labels = [f"output {index + 1}" for index in range(outputs)]
@@ -138,20 +126,24 @@ def _explorer(sweep: Sweep) -> Explorer | None:
         classes = first.classes if len(first.classes) == outputs else range(outputs)
         labels = [f"score of class {name}" for name in classes]
     points = {point.x: point for point in sweep.lines[0].points}
-    stops = []
-    for beta, held in sweep.held_out.items():
-        point = points.get(beta, SweepPoint(beta, {}))
-        shown = _centred(held)[:, :, :_CLASSES]
-        stops.append(Stop(beta, shown, point.numbers, point.verdict, held.source))
+    stops = [
+        Stop(
+            beta,
+            _center(held)[:, :, :_CLASSES],
+            points.get(beta, SweepPoint(beta, {})),
+            held.source,
+        )
+        for beta, held in sweep.held_out.items()
+    ]
     name = f"{sweep.name} ({sweep.setting})"
     return Explorer(name, stops, first.targets, labels[:_CLASSES], first.regression)
 
 
-def _centred(held: HeldOut) -> Floats:
+def _center(held: HeldOut) -> Floats:
     """Scores minus their mean, as a constant on all scores changes no prediction; values as is."""
     shift = 0.0 if held.regression else held.outputs.mean(-1, keepdims=True)
-    centred: Floats = held.outputs - shift
-    return centred
+    centered: Floats = held.outputs - shift
+    return centered
 
 
 # ---- as HTML ------------------------------------------------------------------------------------
@@ -170,36 +162,44 @@ def explorer_section(sets: Sequence[Explorer], make: Elements) -> Html:
         sweep = "`dissensus sweep --objective augmented --grid beta=0:1:0.1`"
         return missing("No collusion explorer", f"{sweep}, or runs that differ in β alone")
     readout = [
-        element("div", element("dt", word), element("dd", data_text=name))
-        for name, word in _READOUT.items()
+        element("div", element("dt", heading), element("dd", data_text=name))
+        for name, heading in _READOUT.items()
+    ]
+    rows: list[list[Cell]] = [
+        [
+            explorer.name,
+            f"{stop.beta:g}",
+            *(cell(stop.point.numbers.get(name), METRICS[name].form) for name in SWEEP_METRICS),
+            stop.point.verdict or "–",
+        ]
+        for explorer in sets
+        for stop in explorer.stops
     ]
     canvas = {"class_": "canvas", "role": "img", "aria_labelledby": "alt-explorer"}
-    controls = (_set_list(sets), _slider(sets[0]), *_lists())
-    sources = [stop.source for explorer in sets for stop in explorer.stops]
-    table = make.table(("from", "β", *_READOUT.values()), _rows(sets), "the collusion explorer")
     return element(
         "figure",
         element("h3", "The collusion explorer"),
         element("p", _LEAD, "" if sets[0].regression else _SCORES),
-        element("div", *controls, save_buttons("explorer"), class_="controls"),
+        element("div", *_controls(sets), save_buttons("explorer"), class_="controls"),
         element("dl", *readout, class_="readout", aria_live="polite"),
         element("div", id="plot-explorer", **canvas),
         element("figcaption", sets[0].alt(), id="alt-explorer"),
-        make.details(table, sources),
+        make.details(
+            make.table(("from", "β", *_READOUT.values()), rows, "the collusion explorer"),
+            [stop.source for explorer in sets for stop in explorer.stops],
+        ),
         id="explorer",
         class_="explorer",
     )
 
 
-def _set_list(sets: Sequence[Explorer]) -> Html | None:
-    if len(sets) < 2:
-        return None
-    options = [element("option", e.name, value=index) for index, e in enumerate(sets)]
-    return element("label", "from", element("select", *options, id="explorer-source"))
-
-
-def _slider(first: Explorer) -> Html:
-    last = len(first.stops) - 1
+def _controls(sets: Sequence[Explorer]) -> list[Html]:
+    """The list of sets, if there are several, the slider, and what to look at."""
+    controls = []
+    if len(sets) > 1:
+        options = [element("option", e.name, value=index) for index, e in enumerate(sets)]
+        controls.append(element("label", "from", element("select", *options, id="explorer-source")))
+    last = len(sets[0].stops) - 1
     slider = element(
         "input",
         id="explorer-beta",
@@ -212,29 +212,13 @@ def _slider(first: Explorer) -> Html:
     )
     output = element("output", id="explorer-shown", for_="explorer-beta")
     ends = [element("span", text) for text in ("independent", "joint")]
-    return element("label", output, slider, element("span", *ends, class_="ends"), class_="slide")
-
-
-def _lists() -> tuple[Html, Html]:
     modes = (
         element("option", "predictions", value="plain"),
         element("option", "difference from the ensemble", value="around"),
     )
-    return (
+    return [
+        *controls,
+        element("label", output, slider, element("span", *ends, class_="ends"), class_="slide"),
         element("label", "look at", element("select", id="explorer-output")),
         element("label", "show", element("select", *modes, id="explorer-mode")),
-    )
-
-
-def _rows(sets: Sequence[Explorer]) -> list[list[Cell]]:
-    rows = []
-    for explorer in sets:
-        for stop in explorer.stops:
-            cells: list[Cell] = [explorer.name, f"{stop.beta:g}"]
-            for name in _READOUT:
-                number = stop.numbers.get(name)
-                if name != "verdict":
-                    form = "percent" if name in _SHARES else "short"
-                    cells.append("–" if number is None else (number, form))
-            rows.append([*cells, stop.verdict or "–"])
-    return rows
+    ]

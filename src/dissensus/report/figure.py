@@ -58,25 +58,30 @@ class Figure:
 
 
 def mark_best(
-    numbers: Sequence[Number | None], verdicts: Sequence[str] = (), *, highest: bool = True
+    numbers: Sequence[Number | None], verdicts: Sequence[str], *, highest: bool = True
 ) -> list[Number | None]:
-    """``numbers`` with ``best`` as :func:`~dissensus.detection.among_best` has it.
+    """``numbers``, the best marked by the rule of :func:`~dissensus.detection.among_best`.
 
-    A number of a colluding ensemble, by its entry of ``verdicts``, is never marked without a doubt.
+    ``verdicts`` are those on the ensembles; the mark of a colluding one comes with a doubt.
     """
     known = [number for number in numbers if number is not None]
     estimates = [Estimate(n.value, _or_nan(n.low), _or_nan(n.high)) for n in known]
     marks = iter(among_best(estimates, [n.parts for n in known], highest=highest))
-    words = [word if word == "colluding" else "" for word in verdicts] or [""] * len(numbers)
-    marked: list[Number | None] = []
-    for number, word in zip(numbers, words, strict=True):
-        best = number is not None and next(marks)
-        marked.append(replace(number, best=True, doubt=word) if number and best else number)
-    return marked
+    return [
+        replace(number, best=True, doubt="colluding" if verdict == "colluding" else "")
+        if number is not None and next(marks)
+        else number
+        for number, verdict in zip(numbers, verdicts, strict=True)
+    ]
 
 
 def _or_nan(end: float | None) -> float:
     return math.nan if end is None else end
+
+
+def cell(number: Number | None, form: str) -> Cell:
+    """The cell of ``number``; a dash if there is none."""
+    return "–" if number is None else (number, form)
 
 
 # ---- numbers and names as text ------------------------------------------------------------------

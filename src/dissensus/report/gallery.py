@@ -8,80 +8,84 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dissensus.report.contents import AttackImages, Contents, Images, Record
+from dissensus.report.contents import Contents, Images, Method, Record, Reference
 from dissensus.report.figure import short
 from dissensus.report.figures import FIGURES
 from dissensus.report.html import Elements, Html, element, join_html, missing, scroll_box
 
+#: Pictures of one method, and where they come from.
+_Part = tuple[list[Html], Reference]
+
 
 def divergent_gallery(contents: Contents, make: Elements) -> Html:
-    """The most and least divergent inputs of each method, unfolded for the first (ldr, Fig. 3)."""
-    parts: list[Html] = []
-    for method in contents.methods:
-        images = method.detection.images if method.detection else ()
-        if not method.detection or not images:
-            continue
-        halves = []
-        for name in dict.fromkeys(row.text("set") for row, _ in images):
-            both = [_half(images, name, kind) for kind in ("most", "least")]
-            halves.append(element("div", *both, class_="halves"))
-        sources = make.sources([method.detection.record.reference("examples")])
-        summary = element("summary", method.name)
-        parts.append(element("details", summary, *halves, sources, open=not parts))
+    """The most and least divergent inputs of each method (ldr, Fig. 3)."""
     lead = (
         "In bold the ensemble's prediction, then what dissenting members predict instead, the "
         "truth, and the score."
     )
     title = "Inputs that divide members most and least"
-    return _gallery(title, lead, parts, FIGURES["roc"].needs)
+    return _gallery(contents, make, title, lead, _divergent_part, FIGURES["roc"].needs)
 
 
 def strangers_gallery(contents: Contents, make: Elements) -> Html:
     """Training images, and the strangers made of them; nothing where there are none."""
-    parts: list[Html] = []
-    for method in contents.methods:
-        images = method.detection.strangers if method.detection else ()
-        if not method.detection or not images:
-            continue
-        halves = []
-        for kind, words in (("known", "training images"), ("stranger", "strangers")):
-            items = [
-                element("li", element("img", src=data_uri(image), alt=f"{kind} {place}"))
-                for place, (row, image) in enumerate(images)
-                if row.text("kind") == kind
-            ]
-            pictures = element("ul", *items, class_="pictures")
-            halves.append(element("div", element("h4", words), pictures))
-        sources = make.sources([method.detection.record.reference("strangers")])
-        both = element("div", *halves, class_="halves")
-        summary = element("summary", method.name)
-        parts.append(element("details", summary, both, sources, open=not parts))
     lead = (
         "Strangers are made from each training batch: they keep its strokes and textures, and are "
         "none of its classes. Members learn to disagree on them, and then disagree on unknown "
         "inputs too."
     )
-    return _gallery("Strangers", lead, parts, "") if parts else join_html()
+    return _gallery(contents, make, "Strangers", lead, _strangers_part)
 
 
-def _gallery(title: str, lead: str, parts: Sequence[Html], needs: str) -> Html:
-    heading = element("h3", title)
-    if not parts:
-        return join_html(heading, missing("No pictures", needs))
-    return element("div", heading, element("p", lead), *parts, class_="gallery")
+def attack_gallery(contents: Contents, make: Elements) -> Html:
+    """Originals above what attacks made of them, in one table for each method."""
+    lead = "Images that most attacks broke, each with the ensemble's prediction below it."
+    title, needs = "Inputs before and after an attack", FIGURES["accuracy-epsilon"].needs
+    return _gallery(contents, make, title, lead, _attack_part, needs)
+
+
+def _gallery(
+    contents: Contents,
+    make: Elements,
+    title: str,
+    lead: str,
+    part_of: Callable[[Method], _Part | None],
+    needs: str = "",
+) -> Html:
+    """What ``part_of`` gives for each method, unfolded for the first.
+
+    Without any pictures, a sentence names the command that ``needs`` has, if it has one.
+    """
+    parts: list[Html] = []
+    for method in contents.methods:
+        if (part := part_of(method)) is not None:
+            pictures, source = part
+            content = (element("summary", method.name), *pictures, make.sources([source]))
+            parts.append(element("details", *content, open=not parts))
+    if parts:
+        return element("div", element("h3", title), element("p", lead), *parts, class_="gallery")
+    return join_html(element("h3", title), missing("No pictures", needs)) if needs else Html("")
+
+
+def _divergent_part(method: Method) -> _Part | None:
+    detection = method.detection
+    if detection is None or not detection.images:
+        return None
+    sets = dict.fromkeys(row.text("set") for row, _ in detection.images)
+    halves = [[_half(detection.images, name, kind) for kind in ("most", "least")] for name in sets]
+    pictures = [element("div", *both, class_="halves") for both in halves]
+    return pictures, detection.record.reference("examples")
 
 
 def _half(images: Sequence[tuple[Record, Images]], name: str, kind: str) -> Html:
-    chosen = [
-        (row, image) for row, image in images if (row.text("set"), row.text("kind")) == (name, kind)
-    ]
-    words = f"{kind} divergent of {name}, by {chosen[0][0].text('score')}" if chosen else ""
-    items = element("ul", *(_divergent_item(*item) for item in chosen), class_="pictures")
-    return element("div", element("h4", words), items)
+    rows = [item for item in images if (item[0].text("set"), item[0].text("kind")) == (name, kind)]
+    heading = f"{kind} divergent of {name}, by {rows[0][0].text('score')}" if rows else ""
+    items = element("ul", *(_divergent_item(*item) for item in rows), class_="pictures")
+    return element("div", element("h4", heading), items)
 
 
 def _divergent_item(row: Record, image: Images) -> Html:
@@ -102,28 +106,35 @@ def _divergent_item(row: Record, image: Images) -> Html:
     )
 
 
-def attack_gallery(contents: Contents, make: Elements) -> Html:
-    """Originals above what attacks made of them, in one table for each method."""
-    parts: list[Html] = []
-    for method in contents.methods:
-        images = method.attack_images
-        if images is not None:
-            table = scroll_box(_attack_table(images), f"Adversarial examples of {method.name}")
-            content = (element("summary", method.name), table, make.sources([images.source]))
-            parts.append(element("details", *content, open=not parts))
-    lead = "Images that most attacks broke, each with the ensemble's prediction below it."
-    needs = FIGURES["accuracy-epsilon"].needs
-    return _gallery("Inputs before and after an attack", lead, parts, needs)
+def _strangers_part(method: Method) -> _Part | None:
+    detection = method.detection
+    if detection is None or not detection.strangers:
+        return None
+    halves = []
+    for kind, heading in (("known", "training images"), ("stranger", "strangers")):
+        items = [
+            element("li", element("img", src=data_uri(image), alt=f"{kind} {place}"))
+            for place, (row, image) in enumerate(detection.strangers)
+            if row.text("kind") == kind
+        ]
+        pictures = element("ul", *items, class_="pictures")
+        halves.append(element("div", element("h4", heading), pictures))
+    both = element("div", *halves, class_="halves")
+    return [both], detection.record.reference("strangers")
 
 
-def _attack_table(images: AttackImages) -> Html:
+def _attack_part(method: Method) -> _Part | None:
+    images = method.attack_images
+    if images is None:
+        return None
     names = ("original", *images.attacks)
     pixels = (images.original, *images.adversarial)
     predictions = (images.labels, *images.predictions)
     rows = [
         _attack_row(*row, images.labels) for row in zip(names, pixels, predictions, strict=True)
     ]
-    return element("table", element("tbody", *rows), class_="beside")
+    table = element("table", element("tbody", *rows), class_="beside")
+    return [scroll_box(table, f"Adversarial examples of {method.name}")], images.source
 
 
 def _attack_row(name: str, images: Images, predicted: Sequence[str], labels: Sequence[str]) -> Html:

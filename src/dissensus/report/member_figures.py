@@ -9,7 +9,7 @@ import numpy as np
 
 from dissensus.plots import Matrix, Panel, Plot, Series, histogram
 from dissensus.report.contents import Contents, Floats, Method, Reference
-from dissensus.report.figure import Cell, Figure, View, compare, percent, short
+from dissensus.report.figure import Cell, Figure, View, cell, compare, percent, short
 
 _TERMS = {"ensemble_error": "ERR", "member_error": "mean ERR", "diversity": "DIV"}
 _EPOCHS = 200  # points of a line at most
@@ -30,7 +30,7 @@ def training(contents: Contents) -> Figure | None:
         last = method.epochs[-1]
         part = "val" if last.number("val.ensemble_error") else "train"
         numbers = {key: last.number(f"{part}.{key}") for key in _TERMS}
-        cells: list[Cell] = ["–" if n is None else (n, "short") for n in numbers.values()]
+        cells = (cell(number, "short") for number in numbers.values())
         rows.append([method.name, f"{last.at('epoch')}, {part}", *cells])
         if numbers["diversity"] is not None:
             diversity[method.name] = numbers["diversity"].value

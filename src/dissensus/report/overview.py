@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dissensus.detection import MARKED
@@ -19,18 +19,8 @@ from dissensus.report.html import (
     missing,
     scroll_box,
 )
+from dissensus.report.metrics import METRICS, Metric
 from dissensus.report.safety_figures import norm_name
-
-#: Columns from the run's own record: name, heading, meaning, which end is better, and format.
-_METRICS = (
-    ("accuracy", "accuracy", "Share of test inputs predicted correctly.", "high", "percent"),
-    ("rmse", "RMSE", "Root mean squared error, in the target's units.", "low", "short"),
-    ("nll", "NLL", "Negative log-likelihood of the combined prediction.", "low", "short"),
-    ("ece", "ECE", "Expected calibration error, with bins of equal width.", "low", "percent"),
-    ("err", "ERR", "The ensemble's error: its loss on test inputs.", "low", "short"),
-    ("member_err", "mean ERR", "The members' own error, on average.", "low", "short"),
-    ("div", "DIV", "Diversity: mean ERR − ERR. More is not better by itself.", "", "short"),
-)
 
 _VERDICTS = ("healthy", "not judged", "suspicious", "colluding")
 
@@ -51,55 +41,43 @@ class Entry:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its heading, its meaning, and an entry for each method that has one.
+    """One column: an entry for each method that has one."""
 
-    ``better`` is the end that is better, "high" or "low", if one is.
-    """
-
-    name: str
-    heading: str
-    meaning: str
+    metric: Metric
     entries: Sequence[Entry | None]
-    better: str = ""
 
 
 # ---- columns ------------------------------------------------------------------------------------
 
 
-def columns(contents: Contents) -> list[Column]:
-    """The columns that at least one run fills."""
+def columns(contents: Contents) -> dict[str, Column]:
+    """The columns that at least one run fills, by name."""
     methods, score = contents.methods, contents.score
     verdicts = [method.verdict for method in methods]
-    table = [
-        _column(*words, [m.numbers.get(words[0]) for m in methods], verdicts) for words in _METRICS
-    ]
-    table.append(_verdict_column(methods))
+    table = {
+        name: _column(metric, [method.numbers.get(name) for method in methods], verdicts)
+        for name, metric in METRICS.items()
+    }
+    table["verdict"] = _verdict_column(methods)
     meaning = f"Mean over the unknown sets, with the score {score}."
     aurocs = [m.detection.mean_auroc(score) if m.detection else None for m in methods]
-    table.append(_column("auroc", "AUROC", meaning, "high", "estimate", aurocs, verdicts))
-    table.append(_robust_column(contents))
-    return [column for column in table if any(column.entries)]
+    table["auroc"] = _column(Metric("AUROC", meaning, "high", "estimate"), aurocs, verdicts)
+    table["robust"] = _robust_column(methods, verdicts)
+    return {name: column for name, column in table.items() if any(column.entries)}
 
 
-def _column(
-    name: str,
-    heading: str,
-    meaning: str,
-    better: str,
-    form: str,
-    numbers: Sequence[Number | None],
-    verdicts: Sequence[str],
-) -> Column:
+def _column(metric: Metric, numbers: Sequence[Number | None], verdicts: Sequence[str]) -> Column:
     """A column of ``numbers``, with marks on all that are not distinguishable from the best."""
-    marked = mark_best(numbers, verdicts, highest=better == "high") if better else numbers
+    if metric.better:
+        numbers = mark_best(numbers, verdicts, highest=metric.better == "high")
     entries: list[Entry | None] = []
-    for number in marked:
+    for number in numbers:
         if number is None:
             entries.append(None)
-            continue
-        text, _, interval = format_number(number, form).partition(" ")
-        entries.append(Entry(text, number, interval))
-    return Column(name, heading, meaning, entries, better)
+        else:
+            text, _, interval = format_number(number, metric.form).partition(" ")
+            entries.append(Entry(text, number, interval))
+    return Column(metric, entries)
 
 
 def _verdict_column(methods: Sequence[Method]) -> Column:
@@ -108,37 +86,33 @@ def _verdict_column(methods: Sequence[Method]) -> Column:
         word = method.verdict
         if not word or method.diagnosis is None:
             entries.append(None)
-            continue
-        rank = _VERDICTS.index(word) if word in _VERDICTS else len(_VERDICTS)
-        number = Number(float(rank), method.diagnosis.reference("verdict"))
-        entries.append(Entry(word, number))
+        else:
+            rank = _VERDICTS.index(word) if word in _VERDICTS else len(_VERDICTS)
+            entries.append(Entry(word, Number(rank, method.diagnosis.reference("verdict"))))
     meaning = "Is the diversity real, or do members collude? By `dissensus diagnose`."
-    return Column("verdict", "verdict", meaning, entries)
+    return Column(Metric("verdict", meaning), entries)
 
 
-def _robust_column(contents: Contents) -> Column:
+def _robust_column(methods: Sequence[Method], verdicts: Sequence[str]) -> Column:
     """Worst-case accuracy; entries that ``dissensus attack`` has flagged are called doubtful."""
-    budgets = [_budgets(method.attacks) for method in contents.methods]
+    budgets = [_budgets(method.attacks) for method in methods]
     keys = [key for accuracies in budgets for key in accuracies]
     # The budget that most runs have; of several, the largest.
-    common = max(keys, key=lambda key: (keys.count(key), key[1]), default=None)
-    numbers = [accuracies.get(common) if common else None for accuracies in budgets]
-    meaning = "Accuracy in the worst case over all attacks."
-    if common is not None:
-        meaning = (
-            "Accuracy in the worst case over all attacks within "
-            f"{norm_name(common[0])} ε = {common[1]:g}. Doubtful: there are signs that the attacks "
-            "failed for reasons of their own (see Under attack)."
-        )
-    words = ("robust", "robust accuracy", meaning, "high", "percent_interval")
-    column = _column(*words, numbers, [method.verdict for method in contents.methods])
+    norm, eps = max(keys, key=lambda key: (keys.count(key), key[1]), default=("", 0.0))
+    meaning = (
+        f"Accuracy in the worst case over all attacks within {norm_name(norm)} ε = {eps:g}. "
+        "Doubtful: there are signs that the attacks failed for reasons of their own (see Under "
+        "attack)."
+    )
+    metric = Metric("robust accuracy", meaning, "high", "percent_interval")
+    column = _column(metric, [accuracies.get((norm, eps)) for accuracies in budgets], verdicts)
     entries = [
         replace(entry, interval=f"{entry.interval} doubtful".strip())
         if entry is not None and method.attacks and method.attacks.rows("flags")
         else entry
-        for entry, method in zip(column.entries, contents.methods, strict=True)
+        for entry, method in zip(column.entries, methods, strict=True)
     ]
-    return replace(column, entries=entries)
+    return Column(metric, entries)
 
 
 def _budgets(attacks: Record | None) -> dict[tuple[str, float], Number | None]:
@@ -157,7 +131,7 @@ def findings(contents: Contents) -> list[str]:
     """The main results in a few sentences, with a warning where one run each is no proof."""
     if len(contents.methods) < 2:
         return _verdict_findings(contents.methods)
-    table = {column.name: column for column in columns(contents)}
+    table = columns(contents)
     names, score = [method.name for method in contents.methods], contents.score
 
     def best(column: str, sentence: str) -> list[str]:
@@ -182,10 +156,10 @@ def _best_finding(column: Column, names: Sequence[str], sentence: str) -> list[s
     low, high = (end(pairs, key=lambda pair: pair[1].number.value) for end in (min, max))
     best = [(name, entry) for name, entry in pairs if entry.best]
     if not best:
-        heading = column.heading[:1].upper() + column.heading[1:]
+        heading = column.metric.heading[:1].upper() + column.metric.heading[1:]
         ends = f"{heading} is {low[1].text} to {high[1].text}"
         return [f"{ends}: no difference that can be told from chance."]
-    top = low if column.better == "low" else high
+    top = low if column.metric.better == "low" else high
     others = [_with_doubt(name, entry) for name, entry in best if entry is not top[1]]
     equal = f" Not distinguishable from it: {join_names(others)}." if others else ""
     value = " ".join(filter(None, (top[1].text, top[1].interval)))
@@ -218,14 +192,14 @@ def overview_section(contents: Contents, make: Elements) -> Html:
     if not contents.methods:
         return missing("No runs", "`dissensus train`")
     table = columns(contents)
-    names = {column.name for column in table}
     absent = []
-    if "auroc" not in names:
+    if "auroc" not in table:
         absent.append(missing("No column of AUROC", FIGURES["roc"].needs))
-    if "robust" not in names and any(m.task != "regression" for m in contents.methods):
+    if "robust" not in table and any(m.task != "regression" for m in contents.methods):
         absent.append(missing("No column of robust accuracy", FIGURES["accuracy-epsilon"].needs))
     head = [_heading("method", "The run's folder and objective")]
-    head += [_heading(column.heading, column.meaning, "value") for column in table]
+    metrics = [column.metric for column in table.values()]
+    head += [_heading(metric.heading, metric.meaning, "value") for metric in metrics]
     rows = [_row(number, method, table, make) for number, method in enumerate(contents.methods)]
     runs = element(
         "table",
@@ -236,7 +210,7 @@ def overview_section(contents: Contents, make: Elements) -> Html:
         id="runs",
     )
     meanings = [
-        element("li", element("b", column.heading), f": {column.meaning}") for column in table
+        element("li", element("b", metric.heading), f": {metric.meaning}") for metric in metrics
     ]
     note = (
         f"Shaded: {MARKED} Test inputs are compared one by one where their predictions are kept. "
@@ -256,7 +230,7 @@ def _heading(text: str, meaning: str, kind: str | None = None) -> Html:
     return element("th", button, scope="col", aria_sort="none", class_=kind)
 
 
-def _row(number: int, method: Method, table: Sequence[Column], make: Elements) -> Html:
+def _row(number: int, method: Method, table: Mapping[str, Column], make: Elements) -> Html:
     words = f"{method.objective}, {method.members} members, {method.data} ({method.split})"
     if not method.status.startswith("finished"):
         words += f"; {method.status}"
@@ -268,22 +242,24 @@ def _row(number: int, method: Method, table: Sequence[Column], make: Elements) -
         scope="row",
         data_value=method.name,
     )
-    cells = [_cell(column, column.entries[number], make) for column in table]
+    cells = [
+        _cell(column.metric.heading, column.entries[number], make) for column in table.values()
+    ]
     return element("tr", name, *cells, data_method=number)
 
 
-def _cell(column: Column, entry: Entry | None, make: Elements) -> Html:
+def _cell(heading: str, entry: Entry | None, make: Elements) -> Html:
     """A cell; on a phone, where there is no room for headings, it shows its label."""
     if entry is None:
-        return element("td", "–", class_="value", data_value="", data_label=column.heading)
+        return element("td", "–", class_="value", data_value="", data_label=heading)
     value, source = entry.number.value, entry.number.source
-    known = {"data_value": value, "data_label": column.heading}
-    if column.name == "verdict":
+    labels = {"data_value": value, "data_label": heading}
+    if heading == "verdict":
         word = entry.text if entry.text in ("healthy", "suspicious", "colluding") else ""
         link = make.traced(entry.text, source, entry.text)
         content = element("span", link, class_=f"verdict {word}".rstrip())
-        return element("td", content, class_="value", **known)
+        return element("td", content, class_="value", **labels)
     link = make.traced(entry.text, source, f"{value:.10g}")
     interval = element("span", entry.interval, class_="interval") if entry.interval else None
     kind = "value best" if entry.best else "value"
-    return element("td", link, best_mark(entry.number), interval, class_=kind, **known)
+    return element("td", link, best_mark(entry.number), interval, class_=kind, **labels)

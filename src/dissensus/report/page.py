@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dissensus._version import __version__
 from dissensus.plots.render_plotly import plot_json
@@ -43,8 +43,11 @@ def plotly_script() -> str:
 
 def page_text(contents: Contents, out: Path, script: str, title: str | None = None) -> str:
     """The page as text; links to records are relative to ``out``."""
-    made = ((name, kind.make(contents)) for name, kind in FIGURES.items())
-    figures = {name: figure for name, figure in made if figure is not None}
+    figures = {
+        name: figure
+        for name, kind in FIGURES.items()
+        if (figure := kind.make(contents)) is not None
+    }
     sets = explorers(contents)
     sections = _sections(contents, figures, sets, Elements(out))
     values = {
@@ -52,8 +55,14 @@ def page_text(contents: Contents, out: Path, script: str, title: str | None = No
         "explorers": [explorer.json() for explorer in sets],
     }
     js = _asset("page.js")
-    body = [element("section", element("h2", s.title), s.content, id=s.name) for s in sections]
-    links = [element("li", element("a", s.title, href=f"#{s.name}")) for s in sections]
+    body = [
+        element("section", element("h2", heading), content, id=name)
+        for name, (heading, content) in sections.items()
+    ]
+    links = [
+        element("li", element("a", heading, href=f"#{name}"))
+        for name, (heading, _) in sections.items()
+    ]
     filled = {
         "version": join_html(__version__),
         "policy": join_html(_policy(script, js)),
@@ -127,30 +136,22 @@ def _subtitle(contents: Contents) -> str:
         "record": len(contents.records),
     }
     words = [f"{n} {word}{'s' if n > 1 else ''}" for word, n in counts.items() if n]
-    latest = max(map(_written, contents.records), default="")
+    written = (r.text("written") or r.text("environment.written") for r in contents.records)
+    latest = max(written, default="")
     when = f", the latest written on {latest[:10]}" if latest else ""
     return f"{join_names(words)}{when}."
-
-
-def _written(record: Record) -> str:
-    return record.text("written") or record.text("environment.written")
 
 
 # ---- sections -----------------------------------------------------------------------------------
 
 
-class _Section(NamedTuple):
-    """A part of the page; ``name`` is its anchor."""
-
-    name: str
-    title: str
-    content: Html
-
-
 def _sections(
     contents: Contents, figures: Mapping[str, Figure], sets: Sequence[Explorer], make: Elements
-) -> list[_Section]:
-    """Every section; one without data says which command would fill it."""
+) -> dict[str, tuple[str, Html]]:
+    """Title and content of every section, by its anchor.
+
+    A section without data says which command would fill it.
+    """
 
     def show(*names: str) -> Html:
         return join_html(
@@ -176,19 +177,19 @@ def _sections(
     if any(method.task != "regression" for method in contents.methods):
         accuracy = show("accuracy-epsilon", "accuracy-steps")
         attacks = join_html(_flags(contents), accuracy, attack_gallery(contents, make))
-    sections = [
-        _Section("overview", "Overview", overview_section(contents, make)),
-        _Section("collusion", "Is the diversity real?", collusion),
-        _Section("training", "During training", show("training")),
-        _Section("members", "Members compared", show("members", "ensemble-diversity")),
-        _Section("unknown", "Unknown inputs", unknown),
-        _Section("attacks", "Under attack", attacks),
-    ]
-    if not contents.methods:  # without runs only sweeps have something to show
-        sections = [section for section in sections if section.name == "collusion"]
+    sections: dict[str, tuple[str, Html]] = {"collusion": ("Is the diversity real?", collusion)}
+    if contents.methods:  # without runs only sweeps have something to show
+        sections = {
+            "overview": ("Overview", overview_section(contents, make)),
+            **sections,
+            "training": ("During training", show("training")),
+            "members": ("Members compared", show("members", "ensemble-diversity")),
+            "unknown": ("Unknown inputs", unknown),
+            "attacks": ("Under attack", attacks),
+        }
     if contents.experiments:
-        sections.append(_Section("experiments", "Experiments", _experiments(contents, make)))
-    return [*sections, _Section("sources", "Sources", _sources(contents, make))]
+        sections["experiments"] = ("Experiments", _experiments(contents, make))
+    return sections | {"sources": ("Sources", _sources(contents, make))}
 
 
 def _verdicts(contents: Contents) -> Html | None:
@@ -203,7 +204,7 @@ def _verdicts(contents: Contents) -> Html | None:
 
 
 def _flags(contents: Contents) -> Html:
-    """Warnings of ``dissensus attack`` about numbers that should not be trusted."""
+    """Warnings of ``dissensus attack`` about numbers that cannot be trusted."""
     warnings = [
         element("li", element("b", method.name), f": {row.text('text')}")
         for _, method, record in contents.with_attacks()

@@ -85,9 +85,9 @@ class _Reader:
 
     def _add_record(self, record: Record) -> None:
         if record.text("format") in (OOD, ATTACK):
-            self.loose.append(self.log.keep(record))
+            self.loose.append(self.log.add(record))
         elif record.text("study"):
-            self.experiments.append(self.log.keep(record))
+            self.experiments.append(self.log.add(record))
             self.sweeps += read_experiment_sweeps(record)
         else:
             raise ValueError("a report does not read this record by itself; give its folder")

@@ -17,7 +17,8 @@ from dissensus.files import read_npz
 from dissensus.objectives import parse
 from dissensus.objectives.interpolation import Augmented, Independent, Joint
 from dissensus.outputs import Predictions, combine
-from dissensus.records import METRICS, RECORD, read_metrics, read_record
+from dissensus.records import METRICS as METRICS_FILE
+from dissensus.records import RECORD, read_metrics, read_record
 from dissensus.report.contents import (
     AttackImages,
     Detection,
@@ -29,6 +30,7 @@ from dissensus.report.contents import (
     Record,
     Reference,
 )
+from dissensus.report.metrics import METRICS
 from dissensus.runs import DataSummary, Run, describe
 from dissensus.scores import ensemble_diversity
 
@@ -36,18 +38,6 @@ OOD, ATTACK = "dissensus.ood/1", "dissensus.robustness/1"
 
 #: How many test rows figures of single predictions show.
 HELD_OUT_ROWS = 40
-
-#: Numbers of the overview, and their keys in a record.
-_KEYS = {
-    "accuracy": "accuracy",
-    "rmse": "rmse",
-    "nll": "nll",
-    "ece": "ece_width",
-    "err": "ensemble_error",
-    "member_err": "member_error",
-    "div": "diversity",
-}
-
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -60,7 +50,7 @@ class Log:
         self.records: dict[Path, Record] = {}
         self.notes: list[str] = []
 
-    def keep(self, record: Record) -> Record:
+    def add(self, record: Record) -> Record:
         """Remember that ``record`` was used."""
         self.records[record.file.resolve()] = record
         return record
@@ -84,7 +74,7 @@ def read_method(path: Path, log: Log) -> Method:
         raise ValueError("it has no checkpoint yet; continue it with `dissensus train --resume`")
     record = Record(path / RECORD, read_record(path / RECORD) if (path / RECORD).is_file() else {})
     if record.values:
-        log.keep(record)
+        log.add(record)
     folder = _RunFolder(path, record, log)
     split, numbers = _numbers(run, record)
     facts = DataSummary.read(path)
@@ -105,7 +95,7 @@ def read_method(path: Path, log: Log) -> Method:
         split=split,
         numbers=numbers,
         beta=beta_of(objective),
-        epochs=tuple(Record(path / METRICS, epoch) for epoch in read_metrics(path)),
+        epochs=tuple(Record(path / METRICS_FILE, epoch) for epoch in read_metrics(path)),
         diagnosis=folder.diagnosis(predictions),
         detection=folder.detection(),
         attacks=attacks,
@@ -140,8 +130,8 @@ def _numbers(run: Run, record: Record) -> tuple[str, dict[str, Number]]:
     if not run.test:
         epoch = f"epoch {run.best_epoch}"
         split, prefix = "val", f"{epoch}.val"
-        record = Record(run.path / METRICS, {epoch: {"val": run.val}})
-    numbers = {name: record.number(f"{prefix}.{key}") for name, key in _KEYS.items()}
+        record = Record(run.path / METRICS_FILE, {epoch: {"val": run.val}})
+    numbers = {name: record.number(f"{prefix}.{name}") for name in METRICS}
     return split, {name: number for name, number in numbers.items() if number is not None}
 
 
@@ -161,7 +151,7 @@ def _row_values(predictions: Predictions) -> dict[str, Floats]:
     """
     split = Split.of(predictions)
     terms = split.decompose().examples
-    values = {"err": terms.ensemble_error, "member_err": terms.member_error}
+    values = {"ensemble_error": terms.ensemble_error, "member_error": terms.member_error}
     if split.regression:
         rmse = terms.ensemble_error.mean().sqrt()
         values["rmse"] = (rmse + terms.ensemble_error / rmse) / 2
@@ -172,7 +162,7 @@ def _row_values(predictions: Predictions) -> dict[str, Floats]:
         values["nll"] = terms.ensemble_error
         gaps, table = confidence - values["accuracy"], reliability(probs, split.targets)
         signs = (table.confidence - table.accuracy).sign()
-        values["ece"] = gaps * signs[torch.bucketize(confidence, table.edges[1:-1])]
+        values["ece_width"] = gaps * signs[torch.bucketize(confidence, table.edges[1:-1])]
     return {name: value.numpy() for name, value in values.items()}
 
 
@@ -253,7 +243,7 @@ class _RunFolder:
                 f"`dissensus {command} {self.path}` again"
             )
             return None
-        return self.log.keep(record)
+        return self.log.add(record)
 
 
 # ---- results of `dissensus ood` and `dissensus attack` ------------------------------------------
@@ -263,7 +253,7 @@ def read_detection(record: Record, name: str) -> Detection:
     """The results of the run that an ``ood.json`` calls ``name``."""
     detection = Detection(record, name)
     for row in record.rows("curves"):
-        _check_alike(row, "fpr", "tpr")
+        _check_lengths(row, "fpr", "tpr")
     for row in record.rows("histograms"):
         bins, share = len(row.array("edges")) - 1, row.arrays("share")
         if any(len(values) != bins for values in share.values()):
@@ -272,11 +262,12 @@ def read_detection(record: Record, name: str) -> Detection:
             )
     if any(detection.id_name not in row.at("share") for row in detection.rows("histograms")):
         raise ValueError(f"{record.file}: histograms need the share of {detection.id_name}")
-    shown = [row for row in _images(detection, "examples") if row[0].number("value")]
-    return replace(detection, images=tuple(shown), strangers=tuple(_images(detection, "strangers")))
+    examples = [item for item in _images(detection, "examples") if item[0].number("value")]
+    strangers = _images(detection, "strangers")
+    return replace(detection, images=tuple(examples), strangers=tuple(strangers))
 
 
-def _check_alike(row: Record, first: str, second: str) -> None:
+def _check_lengths(row: Record, first: str, second: str) -> None:
     shapes = [row.array(key).shape for key in (first, second)]
     if shapes[0] != shapes[1] or len(shapes[0]) != 1:
         raise ValueError(
@@ -306,7 +297,7 @@ def read_attacks(record: Record, classes: Sequence[str] = ()) -> tuple[Record, A
     ``classes`` are names for their labels.
     """
     for row in record.rows("curves"):
-        _check_alike(row, "values", "accuracy")
+        _check_lengths(row, "values", "accuracy")
     if record.at("transfer") is not None and record.array("transfer.accuracy").ndim != 2:
         raise ValueError(f"{record.file}: transfer.accuracy must be a matrix")
     return record, _attack_images(record, classes)

@@ -9,7 +9,7 @@ import numpy as np
 from dissensus.plots import Panel, Plot, Series
 from dissensus.plots.detection import roc_line, roc_panel, score_panel
 from dissensus.report.contents import Contents, Method, Number, Record
-from dissensus.report.figure import Cell, Figure, View, compare, mark_best, percent, short
+from dissensus.report.figure import Cell, Figure, View, cell, compare, mark_best, percent, short
 
 # ---- unknown inputs -----------------------------------------------------------------------------
 
@@ -18,9 +18,9 @@ def roc(contents: Contents) -> Figure | None:
     """ROC curves of every score and unknown set, with AUROC."""
     methods = contents.with_detection()
     panels: dict[tuple[str, str], list[Series]] = {}
-    for number, method, detection in methods:
+    for style, method, detection in methods:
         for row in detection.rows("curves"):
-            line = roc_line(method.name, row.array("fpr"), row.array("tpr"), number)
+            line = roc_line(method.name, row.array("fpr"), row.array("tpr"), style)
             panels.setdefault((row.text("score"), row.text("set")), []).append(line)
     if not panels:
         return None
@@ -34,8 +34,8 @@ def roc(contents: Contents) -> Figure | None:
     ]
     for key, highest in (("auroc", True), ("fpr95", False)):
         numbers = [row.number(key, f"{key}_low", f"{key}_high") for _, row in measured]
-        for cells, found in zip(rows, _best_by(sets, numbers, verdicts, highest), strict=True):
-            cells.append("–" if found is None else (found, "estimate"))
+        for cells, number in zip(rows, _best_by(sets, numbers, verdicts, highest), strict=True):
+            cells.append(cell(number, "estimate"))
     return Figure(
         "roc",
         "ROC curves",
@@ -150,10 +150,13 @@ def accuracy_epsilon(contents: Contents) -> Figure | None:
     table: list[tuple[Method, str, Number]] = []
     worst: dict[str, float] = {}
     for number, method, record in contents.with_attacks():
-        clean = _accuracy(record, "clean_accuracy")
+        clean, lowest = (
+            record.number(f"{key}.accuracy", f"{key}.low", f"{key}.high")
+            for key in ("clean_accuracy", "worst_case")
+        )
         if clean is not None:
             table.append((method, "no attack", clean))
-        if (lowest := _accuracy(record, "worst_case")) is not None:
+        if lowest is not None:
             worst[method.name] = lowest.value
         for curve in record.rows("curves"):
             if curve.text("over") == "eps":
@@ -198,10 +201,6 @@ def accuracy_epsilon(contents: Contents) -> Figure | None:
         [record.reference("curves, budgets") for _, _, record in contents.with_attacks()],
         ("norm",),
     )
-
-
-def _accuracy(record: Record, key: str) -> Number | None:
-    return record.number(f"{key}.accuracy", f"{key}.low", f"{key}.high")
 
 
 def _points(curve: Record) -> list[tuple[float, float]]:

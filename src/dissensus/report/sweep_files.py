@@ -22,26 +22,14 @@ from dissensus.report.contents import (
     Sweep,
     SweepLine,
     SweepPoint,
+    finite,
 )
+from dissensus.report.metrics import SWEEP_METRICS
 from dissensus.report.run_files import HELD_OUT_ROWS, Log
 from dissensus.runs import DataSummary
 
-#: Numbers of a point, and their keys in a row of ``summary.json``.
-_KEYS = {
-    "err": "test.ensemble_error",
-    "member_err": "test.member_error",
-    "div": "test.diversity",
-    "accuracy": "test.accuracy",
-    "debiased": "diagnosis.debiased_share",
-}
-
-#: Their keys in the test results of an experiment's cell; the first one present counts.
-_CELL_KEYS = {
-    "err": ("ensemble_error", "error"),
-    "member_err": ("member_error",),
-    "div": ("diversity",),
-    "accuracy": ("accuracy",),
-}
+#: Other names of metrics in the test results of an experiment's cell.
+_ALIASES = {"ensemble_error": "error"}
 
 #: Settings that a line's name leaves out if the others are enough to tell it apart.
 _MINOR = ("optimizer", "schedule", "epochs", "batch_size", "model_options")
@@ -50,17 +38,13 @@ _MINOR = ("optimizer", "schedule", "epochs", "batch_size", "model_options")
 _FEWEST = 3
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 # ---- sweep folders ------------------------------------------------------------------------------
 
 
 def read_sweep(path: Path, log: Log) -> Sweep:
-    """The sweep in ``path`` along β, or along its first key with several numbers."""
+    """The sweep in ``path``."""
     config = read_toml(path / "sweep.toml")
-    summary = log.keep(Record(path / "summary.json", read_record(path / "summary.json")))
+    summary = log.add(Record(path / "summary.json", read_record(path / "summary.json")))
     axis = _axis(config.get("grid", {}))
     cells = [Record(f, read_record(f)) for f in sorted((path / "cells").glob("[!.]*.json"))]
     groups: dict[str, list[SweepPoint]] = {}
@@ -90,14 +74,11 @@ def read_sweep(path: Path, log: Log) -> Sweep:
 
 
 def _axis(grid: Mapping[str, Any]) -> str:
-    def numbers(values: Any) -> set[float]:
-        return {v for v in values if _is_number(v)} if isinstance(values, list) else set()
-
-    if len(numbers(grid.get("beta"))) > 1:
-        return "beta"
-    for key, values in grid.items():
-        if len(numbers(values)) > 1 and all(_is_number(value) for value in values):
-            return str(key)
+    """The key along which the sweep is drawn: β, or the first key with several numbers."""
+    for key in sorted(grid, key=lambda key: key != "beta"):
+        values = grid[key] if isinstance(grid[key], list) else []
+        if all(finite(value) is not None for value in values) and len(set(values)) > 1:
+            return key
     raise ValueError("no key of its grid has several numbers, so there is no axis to draw along")
 
 
@@ -116,11 +97,12 @@ def _summary_point(row: Record, axis: str, cells: Sequence[Record]) -> SweepPoin
     """Means of a point; ``cells`` are its repeats, which those of other points share."""
     numbers = {}
     cells = sorted(cells, key=lambda cell: cell.at("cell.repeat") or 0)
-    for name, key in _KEYS.items():
+    for name in SWEEP_METRICS:
+        key = f"diagnosis.{name}" if name == "debiased_share" else f"test.{name}"
         mean, sd = row.number(f"{key}.mean"), row.number(f"{key}.sd")
         if mean is not None:
-            found = [cell.number(f"result.{key}") for cell in cells]
-            values = [number.value for number in found if number is not None]
+            repeats = (cell.number(f"result.{key}") for cell in cells)
+            values = [number.value for number in repeats if number is not None]
             parts = np.array(values) if len(values) == row.at("done") else None
             deviation = None if sd is None else sd.value
             numbers[name] = _mean_number(mean.value, deviation, mean.source, parts)
@@ -175,7 +157,7 @@ def runs_as_sweep(methods: Sequence[Method]) -> Sweep | None:
         if diagnosis is not None:
             part, space = judged_space(diagnosis)
             share = diagnosis.number(f"debiased_share.{part}.{space}.share")
-            numbers |= {} if share is None else {"debiased": share}
+            numbers |= {} if share is None else {"debiased_share": share}
         points.append(SweepPoint(beta, numbers, {method.verdict: 1} if method.verdict else {}))
         if method.held_out is not None:
             held_out[beta] = method.held_out
@@ -224,28 +206,24 @@ def _cell_tests(row: Record) -> tuple[dict[str, Any], list[tuple[float, Mapping[
     setting = {k: v for k, v in cell.items() if k not in ("name", "seed", "run", "beta")}
     several = result.get("betas")
     parts = several if isinstance(several, list) else [{**result, "beta": cell.get("beta")}]
-    tests: list[tuple[float, Mapping[str, Any]]] = [
-        (float(part["beta"]), part["test"])
-        for part in parts
-        if isinstance(part, dict)
-        and _is_number(part.get("beta"))
-        and isinstance(part.get("test"), dict)
-    ]
+    tests: list[tuple[float, Mapping[str, Any]]] = []
+    for part in filter(lambda part: isinstance(part, dict), parts):
+        beta, test = finite(part.get("beta")), part.get("test")
+        if beta is not None and isinstance(test, dict):
+            tests.append((beta, test))
     return setting, tests
 
 
 def _mean_point(record: Record, beta: float, tests: Sequence[Mapping[str, Any]]) -> SweepPoint:
     numbers = {}
-    for name, keys in _CELL_KEYS.items():
-        key = next((key for key in keys if any(_is_number(test.get(key)) for test in tests)), None)
-        if key is None:
-            continue
-        values = [float(test[key]) for test in tests if _is_number(test.get(key))]
-        mean = statistics.fmean(values)
-        sd = statistics.stdev(values) if len(values) > 1 else None
-        where = f"cells[β = {beta:g}].test.{key}, mean of {len(values)}"
-        source = Reference(record.file, where)
-        numbers[name] = _mean_number(mean, sd, source, np.array(values))
+    for name in SWEEP_METRICS:
+        key = name if any(name in test for test in tests) else _ALIASES.get(name, name)
+        values = [value for test in tests if (value := finite(test.get(key))) is not None]
+        if values:
+            mean = statistics.fmean(values)
+            sd = statistics.stdev(values) if len(values) > 1 else None
+            where = f"cells[β = {beta:g}].test.{key}, mean of {len(values)}"
+            numbers[name] = _mean_number(mean, sd, Reference(record.file, where), np.array(values))
     return SweepPoint(beta, numbers)
 
 
