@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import dissensus as ds
 from dissensus.robustness import attack
 from dissensus.robustness.adaptive import SMOOTH, member_weights
-from dissensus.robustness.autoattack import installed
+from dissensus.robustness.autoattack import is_installed
 from dissensus.robustness.square import Square, _bumps
 from dissensus.scores import SCORES
 
@@ -134,10 +134,10 @@ def test_autoattack_leaves_tracing_and_randomness_alone(problem: Problem) -> Non
 def test_without_the_package_the_error_says_what_to_install(
     problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dissensus.robustness.autoattack.installed", lambda: False)
+    monkeypatch.setattr("dissensus.robustness.autoattack.is_installed", lambda: False)
     with pytest.raises(ValueError, match=r"pip install 'dissensus\[robustness\]'"):
         attack(problem.ens, problem.x[:4], problem.y[:4], "autoattack", progress=False)
-    assert isinstance(installed(), bool)
+    assert isinstance(is_installed(), bool)
 
 
 def test_noise_is_random_corners(problem: Problem) -> None:

@@ -258,7 +258,7 @@ def test_changed_inputs_are_kept(ordinary: Robustness, tmp_path: Path, suffix: s
 
 
 def test_the_standard_protocol_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dissensus.robustness.attacks.installed", lambda: True)
+    monkeypatch.setattr("dissensus.robustness.attacks.is_installed", lambda: True)
     chosen = standard(0.1)
     pgd = [a for a in chosen.attacks if a.spec().startswith("pgd")]
     assert all(a.steps >= 100 and a.restarts >= 5 for a in pgd)  # type: ignore[attr-defined]
@@ -268,12 +268,12 @@ def test_the_standard_protocol_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"autoattack", "reweighted", "square", "fgsm", "noise"} <= kinds
     assert all(a.budget() == ("linf", 0.1) for a in chosen.attacks)
     assert chosen.notes == ()
-    monkeypatch.setattr("dissensus.robustness.attacks.installed", lambda: False)
+    monkeypatch.setattr("dissensus.robustness.attacks.is_installed", lambda: False)
     assert "pip install 'dissensus[robustness]'" in standard(0.1).notes[0]
 
 
 def test_a_protocol_runs(trained: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dissensus.robustness.attacks.installed", lambda: False)
+    monkeypatch.setattr("dissensus.robustness.attacks.is_installed", lambda: False)
     short = standard(0.1, steps=10, restarts=1)
     found = evaluate(
         trained.ens, trained.x[:20], trained.y[:20], protocol=short, checks=False, progress=False
@@ -287,9 +287,8 @@ def test_a_protocol_runs(trained: Problem, monkeypatch: pytest.MonkeyPatch) -> N
     ("options", "sentence"),
     [
         ({}, "give attacks="),
-        ({"attacks": ["fgsm"], "protocol": "standard"}, "needs eps="),
-        ({"protocol": "standard"}, "needs eps="),
-        ({"protocol": "strong"}, "protocol must be one of paper, standard"),
+        ({"attacks": ["fgsm"], "protocol": "standard"}, r"such as robustness.standard\(0.1\)"),
+        ({"protocol": "standard"}, "protocol must be a Protocol, .* got 'standard'"),
         ({"attacks": []}, "at least one attack, got none"),
         ({"protocol": Protocol("empty", "none", ())}, "at least one attack, got none"),
         ({"attacks": ["fgsm", "fgsm:eps=0.1"]}, "given twice"),

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dissensus.robustness.adaptive import Disguised, Reweighted
-from dissensus.robustness.autoattack import AutoAttack, installed
+from dissensus.robustness.autoattack import AutoAttack, is_installed
 from dissensus.robustness.base import NORMS, Attack
 from dissensus.robustness.distortion import EAD, JSMA, CarliniWagner
 from dissensus.robustness.gradient import BIM, FGSM, MIM, PGD
@@ -61,12 +61,10 @@ def spec(attack: Attack) -> str:
 
 # ---- protocols ----------------------------------------------------------------------------------
 
-PROTOCOLS = ("paper", "standard")
-
 
 @dataclass(frozen=True)
 class Protocol:
-    """Attacks, what they are called, and what a reader should know about them."""
+    """Attacks with a name, a label for reports, and notes on what a reader should know."""
 
     name: str
     label: str
@@ -117,9 +115,9 @@ PAPER: dict[str, dict[str, Sequence[float]]] = {
 def paper(like: str = "mnist") -> Protocol:
     """The adp paper's evaluation (Section 4.3), historical and weak.
 
-    Ten steps of ε/10, from a random start for PGD: they cannot even cross the ball. C&W and EAD
-    have one c, 1,000 iterations, learning rate 0.01 and confidence 0.1 (the paper used the first
-    1,000 images); JSMA is the authors' own program, stuck mask and all (100 images).
+    Ten steps of ε/10, from a random start for PGD, cannot even cross the ball. C&W and EAD have one
+    c, 1,000 iterations, learning rate 0.01 and confidence 0.1 (the paper used the first 1,000
+    images). JSMA is the authors' own program, with the mask that gets stuck (100 images).
 
     >>> [attack.spec() for attack in paper("cifar100").attacks][:2]
     ['bim:eps=0.005,step=0.1,early=false', 'bim:eps=0.01,step=0.1,early=false']
@@ -143,7 +141,7 @@ def paper(like: str = "mnist") -> Protocol:
         tuple(parse(text) for text in texts),
         (
             "These attacks are the paper's, and weak: ten steps of ε/10 cannot cross the ball. The "
-            "honest number is that of the protocol `standard`.",
+            "protocol `standard` gives the honest number.",
         ),
     )
 
@@ -169,7 +167,7 @@ def standard(eps: float, norm: str = "linf", *, steps: int = 100, restarts: int 
         f"square:{ball},queries={50 * steps}",
     ]
     notes: tuple[str, ...] = ()
-    if installed():
+    if is_installed():
         texts.append(f"autoattack:{ball},steps={steps},queries={50 * steps}")
     else:
         notes = (
@@ -180,15 +178,16 @@ def standard(eps: float, norm: str = "linf", *, steps: int = 100, restarts: int 
     return Protocol("standard", label, tuple(parse(text) for text in texts), notes)
 
 
-def choose_protocol(
-    attacks: Sequence[str | Attack] | None,
-    protocol: str | Protocol | None,
-    eps: float | None,
-    norm: str,
-    like: str,
-) -> Protocol:
+def choose_protocol(attacks: Sequence[str | Attack] | None, protocol: Protocol | None) -> Protocol:
     """The attacks that :func:`dissensus.robustness.evaluate` is asked for."""
-    protocols = [] if protocol is None else [_find_protocol(protocol, eps, norm, like)]
+    protocols = []
+    if protocol is not None:
+        if not isinstance(protocol, Protocol):
+            raise ValueError(
+                "protocol must be a Protocol, such as robustness.standard(0.1) or "
+                f"robustness.paper('mnist'), got {protocol!r}"
+            )
+        protocols.append(protocol)
     if attacks is not None:
         if isinstance(attacks, str | Attack):
             attacks = [attacks]
@@ -197,19 +196,8 @@ def choose_protocol(
             raise ValueError("an attack is given twice; leave one out")
         protocols.append(Protocol("own", "attacks as asked for", parsed))
     if not protocols:
-        raise ValueError("give attacks=['pgd:eps=0.1', …] or protocol='standard' with eps=")
+        raise ValueError("give attacks=['pgd:eps=0.1', …] or protocol=robustness.standard(0.1)")
     chosen = joined(protocols)
     if not chosen.attacks:
         raise ValueError("attacks must name at least one attack, got none")
     return chosen
-
-
-def _find_protocol(protocol: str | Protocol, eps: float | None, norm: str, like: str) -> Protocol:
-    if isinstance(protocol, Protocol):
-        return protocol
-    check_choice("evaluate", "protocol", protocol, PROTOCOLS)
-    if protocol == "paper":
-        return paper(like)
-    if eps is None:
-        raise ValueError("protocol='standard' needs eps=, as 0.1 for MNIST or 8/255 for CIFAR-10")
-    return standard(float(eps), norm)

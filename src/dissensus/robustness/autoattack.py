@@ -17,8 +17,8 @@ from dissensus.robustness.base import Attack, Case, Journal, Victim
 from dissensus.specs import number
 
 
-def installed() -> bool:
-    """Whether the package is there."""
+def is_installed() -> bool:
+    """Whether ``pyautoattack`` can be imported."""
     return find_spec("pyautoattack") is not None
 
 
@@ -81,7 +81,7 @@ class _Model(nn.Module):
 
 
 def _package() -> Any:
-    if not installed():
+    if not is_installed():
         raise ValueError(
             "the attack autoattack needs pyautoattack, which is not installed: pip install "
             "'dissensus[robustness]'"

@@ -21,11 +21,11 @@ from dissensus.robustness.gradient import FGSM, PGD, GradientAttack
 from dissensus.robustness.outcome import Outcome, run
 from dissensus.robustness.square import Noise, Square
 
-#: How many examples the checks that need runs of their own look at.
-CHECKED = 128
+#: How many examples are attacked by the checks that need runs of their own.
+PROBE_EXAMPLES = 128
 
-#: Shares that are too many: of examples, and of gradients.
-TOLERATED, ZEROS, LEFT = 0.01, 0.1, 0.05
+#: The shares that are still tolerated: of examples, of zero gradients, of examples that resist.
+TOLERATED_SHARE, MAX_ZERO_SHARE, MAX_RESISTING = 0.01, 0.1, 0.05
 
 
 class Flag(NamedTuple):
@@ -44,7 +44,7 @@ class Row:
 
     @property
     def label(self) -> str:
-        """What the line is called."""
+        """The name of the line: the attack, and the surrogate it was made on."""
         spec = self.outcome.attack.spec()
         return spec if self.source is None else f"{spec} on {self.source}, transferred"
 
@@ -70,7 +70,7 @@ class Row:
         return self.source is None and gradients
 
 
-def _exceeds(count: int, examples: int, share: float = TOLERATED) -> bool:
+def _exceeds(count: int, examples: int, share: float = TOLERATED_SHARE) -> bool:
     """More than one example, and more than the share that chance may explain."""
     return count > max(1, share * examples)
 
@@ -114,7 +114,7 @@ def _gradient_flags(rows: Sequence[Row]) -> Iterator[Flag]:
                 f"{row.label} met {bad} gradients that are not finite and could not follow "
                 "them: its accuracy means nothing. Look for an overflow in the model.",
             )
-        if row.outcome.zero_share > ZEROS:
+        if row.outcome.zero_share > MAX_ZERO_SHARE:
             yield Flag(
                 "zero gradients",
                 f"{row.outcome.zero_share:.0%} of the gradients of {row.label} are exactly 0, "
@@ -134,7 +134,7 @@ def _convergence_flags(rows: Sequence[Row]) -> Iterator[Flag]:
         if (
             plan.early
             and plan.steps >= 10
-            and _exceeds(int(late.sum()), len(outcome), 2 * TOLERATED)
+            and _exceeds(int(late.sum()), len(outcome), 2 * TOLERATED_SHARE)
         ):
             yield Flag(
                 "more steps",
@@ -176,11 +176,11 @@ def probe_flags(
     seed: int,
 ) -> list[Flag]:
     """Two runs of ``probe`` on some examples: at a large ε, and in float64 if a row has it."""
-    x, y = x[:CHECKED], y[:CHECKED]
+    x, y = x[:PROBE_EXAMPLES], y[:PROBE_EXAMPLES]
     flags = [*_large_eps_flags(ens, x, y, probe, batch_size, seed)]
     broken = [row.outcome.broken for row in rows if row.outcome.attack is probe]
     if broken and next(ens.parameters()).dtype != torch.float64:
-        flags += _float64_flags(ens, x, y, probe, broken[0][:CHECKED], batch_size, seed)
+        flags += _float64_flags(ens, x, y, probe, broken[0][:PROBE_EXAMPLES], batch_size, seed)
     return flags
 
 
@@ -190,7 +190,7 @@ def _large_eps_flags(
     big = replace(attack, eps=large_eps(x, attack.norm))
     outcome = run(ens, x, y, big, batch_size, seed)
     left = int((~outcome.broken).sum())
-    if _exceeds(left, len(outcome), LEFT):
+    if _exceeds(left, len(outcome), MAX_RESISTING):
         yield Flag(
             "large ε",
             f"At ε = {big.eps:.3g} ({attack.norm}), where every input can be made plain grey, "
@@ -216,7 +216,7 @@ def _float64_flags(
         yield Flag("float64", " ".join(text.split()))
         return
     more = int(outcome.broken.sum()) - int(broken.sum())
-    if _exceeds(more, len(outcome), 2 * TOLERATED):
+    if _exceeds(more, len(outcome), 2 * TOLERATED_SHARE):
         yield Flag(
             "float64",
             f"In float64 {attack.spec()} breaks {more} more of {len(outcome)} examples than in "

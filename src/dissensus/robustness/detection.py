@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from dissensus.progress import ProgressBar
 from dissensus.robustness.adaptive import SMOOTH, Disguised
 from dissensus.robustness.attacks import parse
 from dissensus.robustness.base import Attack, all_steps
-from dissensus.robustness.outcome import Outcome, member_logits, run
+from dissensus.robustness.outcome import member_logits, run
 from dissensus.scores import score_all
 from dissensus.tabular import Tabular
 
@@ -24,9 +24,9 @@ from dissensus.tabular import Tabular
 class AdversarialDetection(Tabular):
     """How well each score separates adversarial inputs from clean ones; adversarial is positive.
 
-    ``plain`` has each score's figures under the attack that does not know of a detector,
-    ``adaptive`` those under an attack that hides from this very score. **The adaptive one is the
-    honest number.** ``curves`` and ``adaptive_curves`` are the ROC curves to both.
+    ``plain`` has the measures of each score under an attack that does not know of a detector,
+    ``adaptive`` those under an attack that evades this very score. **The adaptive one is the honest
+    number.** ``curves`` and ``adaptive_curves`` are the ROC curves of both.
     """
 
     attack: str
@@ -43,10 +43,10 @@ class AdversarialDetection(Tabular):
         rows = []
         for name, plain in self.plain.items():
             row: dict[str, Any] = {"score": name}
-            for kind, found in (("plain", plain), ("adaptive", self.adaptive.get(name))):
+            for kind, detection in (("plain", plain), ("adaptive", self.adaptive.get(name))):
                 for end in ("value", "low", "high"):
                     column = f"{kind}_auroc" if end == "value" else f"{kind}_auroc_{end}"
-                    row[column] = None if found is None else getattr(found.auroc, end)
+                    row[column] = None if detection is None else getattr(detection.auroc, end)
             rows.append(row)
         return rows
 
@@ -87,10 +87,10 @@ def detect(
     seed: int = 0,
     progress: bool = True,
 ) -> AdversarialDetection:
-    """ROC figures of every score (or of ``scores``) against ``attack``, and under adaptive attacks.
+    """Measure how well every score, or ``scores``, detects ``attack`` and adaptive attacks.
 
-    Clean inputs ``x`` are compared with those adversarial ones that are misclassified; a change
-    that fools nobody need not be found. Ensemble diversity is taken with the *predicted* label.
+    Clean inputs ``x`` are compared with the adversarial ones that are misclassified; a change that
+    fools nobody need not be detected. Ensemble diversity is taken with the *predicted* label.
     ``adaptive`` names the scores, or is ``"all"``, against which ``Disguised`` is run with the same
     budget; scores that have no gradient, and those that do not suit the ensemble, are left out of
     ``"all"``.
@@ -99,59 +99,55 @@ def detect(
     budget = chosen.budget()
     clean = score_all(member_logits(ens, x, batch_size).cpu(), scores)
     if adaptive == "all":
-        hidden = [name for name in clean if name in SMOOTH]
+        evaded = [name for name in clean if name in SMOOTH]
     else:
         # The default asks for ensemble diversity, which small sets of classes do not have.
-        hidden = [name for name in adaptive if name in clean or name != "ensemble_diversity"]
-    missing = [name for name in hidden if name not in clean]
+        evaded = [name for name in adaptive if name in clean or name != "ensemble_diversity"]
+    missing = [name for name in evaded if name not in clean]
     if missing:
         raise ValueError(f"adaptive names {missing[0]!r}, which is not among the scores")
-    if hidden and budget is None:
+    if evaded and budget is None:
         raise ValueError(f"{chosen.spec()} has no ε that an adaptive attack could share")
-    with ProgressBar("attacks", 1 + len(hidden), show=progress, delay=2.0) as bar:
-        tick = bar.begin(chosen.spec())
-        outcome = run(ens, x, y, chosen, batch_size, seed, tick)
-        plain, curves = _measure(ens, outcome, clean, bootstrap, batch_size)
-        adapted: dict[str, Detection] = {}
-        adapted_curves: dict[str, RocCurve] = {}
+
+    def measure(
+        attack: Attack, names: Iterable[str], tick: Callable[[float], None]
+    ) -> tuple[int, dict[str, Detection], dict[str, RocCurve]]:
+        """The number of adversarial inputs, and how well the scores separate them."""
+        outcome = run(ens, x, y, attack, batch_size, seed, tick)
+        fooled = outcome.moved
+        if not bool(fooled.any()):
+            raise ValueError(
+                f"{attack.spec()} broke none of {len(outcome)} examples, so that there is nothing "
+                "to detect; raise its ε"
+            )
+        after = member_logits(ens, outcome.adversarial[fooled], batch_size).cpu()
+        pairs = {
+            name: (clean[name], values) for name, values in score_all(after, list(names)).items()
+        }
+        return (
+            int(fooled.sum()),
+            {n: evaluate_detection(*pair, bootstrap=bootstrap) for n, pair in pairs.items()},
+            {name: roc_curve(*pair) for name, pair in pairs.items()},
+        )
+
+    with ProgressBar("attacks", 1 + len(evaded), show=progress, delay=2.0) as bar:
+        adversarial, plain, curves = measure(chosen, clean, bar.begin(chosen.spec()))
         counts: dict[str, int] = {}
-        for name in hidden:
+        detections: dict[str, Detection] = {}
+        adaptive_curves: dict[str, RocCurve] = {}
+        for name in evaded:
             assert budget is not None
             disguise = Disguised(norm=budget[0], eps=budget[1], score=name)
-            tick = bar.begin(disguise.spec())
-            disguised = run(ens, x, y, disguise, batch_size, seed, tick)
-            measured, roc = _measure(ens, disguised, {name: clean[name]}, bootstrap, batch_size)
-            adapted |= measured
-            adapted_curves |= roc
-            counts[name] = int(disguised.moved.sum())
+            counts[name], own, roc = measure(disguise, [name], bar.begin(disguise.spec()))
+            detections |= own
+            adaptive_curves |= roc
     return AdversarialDetection(
         chosen.spec(),
         plain,
         curves,
-        adapted,
-        adapted_curves,
+        detections,
+        adaptive_curves,
         clean=len(x),
-        adversarial=int(outcome.moved.sum()),
+        adversarial=adversarial,
         adaptive_adversarial=counts,
     )
-
-
-def _measure(
-    ens: Ensemble,
-    outcome: Outcome,
-    clean: Mapping[str, Tensor],
-    bootstrap: int,
-    batch_size: int,
-) -> tuple[dict[str, Detection], dict[str, RocCurve]]:
-    fooled = outcome.moved
-    if not bool(fooled.any()):
-        raise ValueError(
-            f"{outcome.attack.spec()} broke none of {len(outcome)} examples, so that there is "
-            "nothing to detect; raise its ε"
-        )
-    after = member_logits(ens, outcome.adversarial[fooled], batch_size).cpu()
-    changed = score_all(after, list(clean))
-    measured = {
-        name: evaluate_detection(clean[name], changed[name], bootstrap=bootstrap) for name in clean
-    }
-    return measured, {name: roc_curve(clean[name], changed[name]) for name in clean}

@@ -1,4 +1,4 @@
-"""Robustness of an ensemble: many attacks, the worst of them for each example, and doubts."""
+"""Robustness of an ensemble: many attacks, the worst case for each example, and warnings."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Robustness(Tabular):
     ``accuracy`` is the headline: the share of examples that no attack broke. ``worst`` has it for
     each budget; there an attack without a budget (C&W, EAD, JSMA) counts where it came near
     enough. ``rows`` are the attacks one by one, ``flags`` say in plain words where the numbers
-    should not be trusted; without a flag they are still only an upper bound. ``inputs`` are the
-    examples as they were.
+    cannot be trusted; without a flag they are still only an upper bound. ``inputs`` are the
+    unchanged examples.
     """
 
     label: str
@@ -109,7 +109,7 @@ class Robustness(Tabular):
 
     @property
     def breaker(self) -> Tensor:
-        """Which row, the first of them, broke each example, ``[batch]``; −1 where none did."""
+        """The first row that broke each example, ``[batch]``; −1 where none did."""
         broken = torch.stack([row.outcome.broken for row in self.rows])
         return torch.where(broken.any(0), broken.int().argmax(0), -1)
 
@@ -126,14 +126,14 @@ class Robustness(Tabular):
         path = Path(path)
         if path.suffix not in (".npz", ".safetensors"):
             raise ValueError(f"adversarial examples go to .npz or .safetensors, got {path.name}")
-        original, by = self.inputs.detach().cpu(), self.breaker
+        original, breaker = self.inputs.detach().cpu(), self.breaker
         adversarial = torch.stack([row.outcome.adversarial.cpu() for row in self.rows])
-        changed = adversarial[by.clamp_min(0), torch.arange(len(by))].to(original.dtype)
-        is_broken = (by >= 0).reshape(-1, *[1] * (original.ndim - 1))
+        changed = adversarial[breaker.clamp_min(0), torch.arange(len(breaker))].to(original.dtype)
+        is_broken = (breaker >= 0).reshape(-1, *[1] * (original.ndim - 1))
         tensors = {
             "x": torch.where(is_broken, changed, original),
             "y": self.rows[0].outcome.labels,
-            "broken_by": by,
+            "broken_by": breaker,
             "original": original,
             "adversarial": adversarial,
             "predictions": torch.stack([row.outcome.predictions for row in self.rows]),
@@ -165,7 +165,7 @@ class Robustness(Tabular):
         return rows
 
     def headline(self) -> str:
-        """The worst case beside accuracy without an attack, and how many doubts there are."""
+        """Worst-case and clean accuracy, and the number of signs not to trust them."""
         doubts = f"; {len(self.flags)} signs not to trust it" if self.flags else ""
         return (
             f"worst case {self.accuracy} of {len(self.rows)} attacks, {self.clean_accuracy} "
@@ -173,7 +173,7 @@ class Robustness(Tabular):
         )
 
     def report(self) -> str:
-        """The table, the headline, and what to doubt, to read."""
+        """The table, the worst case, and signs that the numbers cannot be trusted, as text."""
         lines = [
             f"{self.examples} examples, white-box on the whole ensemble, inputs in [0, 1]",
             f"Attacks: {self.label}",
@@ -272,10 +272,7 @@ def evaluate(
     y: Tensor,
     attacks: Sequence[str | Attack] | None = None,
     *,
-    protocol: str | Protocol | None = None,
-    eps: float | None = None,
-    norm: str = "linf",
-    like: str = "mnist",
+    protocol: Protocol | None = None,
     surrogates: Mapping[str, Ensemble] | None = None,
     curve: Sequence[float] = (),
     checks: bool = True,
@@ -285,12 +282,11 @@ def evaluate(
 ) -> Robustness:
     """Attack ``ens`` at ``x`` in [0, 1] in many ways and take the worst case for each example.
 
-    Give ``attacks`` (strings or attacks), a ``protocol``, or both: ``"standard"`` with ``eps`` and
-    ``norm``, or ``"paper"``, the adp paper's parameters for data ``like`` mnist, cifar10 or
-    cifar100. ``surrogates`` are other ensembles, by name: the strongest gradient attack is run on
-    them and its results are tried on ``ens``. ``curve`` are values of ε for which the strongest
-    gradient attack is run again. With ``checks`` two more runs on 128 examples look for masked
-    gradients: at an ε that nothing can resist, and in float64.
+    Give ``attacks`` (strings or attacks), a ``protocol`` such as ``robustness.standard(0.1)``, or
+    both. ``surrogates`` are other ensembles, by name: the strongest gradient attack is run on them
+    and its results are tried on ``ens``. ``curve`` are values of ε for which the strongest gradient
+    attack is run again. With ``checks`` two more runs on 128 examples look for masked gradients: at
+    an ε that nothing can resist, and in float64.
 
     >>> ens = Ensemble(lambda: torch.nn.Linear(4, 3), members=2)
     >>> x = torch.rand(32, 4, generator=torch.Generator().manual_seed(0))
@@ -299,7 +295,7 @@ def evaluate(
     >>> result.accuracy <= min(row.outcome.accuracy for row in result.rows)
     True
     """
-    chosen = choose_protocol(attacks, protocol, eps, norm, like)
+    chosen = choose_protocol(attacks, protocol)
     surrogates = surrogates or {}
     total = len(chosen.attacks) + len(surrogates) + len(curve) + bool(checks)
     with ProgressBar("attacks", total, show=progress, delay=2.0) as bar:
@@ -314,8 +310,7 @@ def evaluate(
             rows.append(Row(outcome, source=name))
         curves = [each for row in rows for each in _progress_curves(row)]
         if len(curve):
-            ticks = [bar.begin(f"{probe.spec()} at ε = {value:g}") for value in curve]
-            curves.append(curve_over_eps(ens, x, y, probe, curve, batch_size, seed, ticks))
+            curves.append(curve_over_eps(ens, x, y, probe, curve, batch_size, seed, bar.begin))
         flags = order_flags(rows)
         if checks:
             bar.begin("checks")(0.0)
@@ -337,27 +332,25 @@ def curve_over_eps(
     values: Sequence[float],
     batch_size: int = 256,
     seed: int = 0,
-    ticks: Sequence[Callable[[float], None]] | None = None,
+    begin: Callable[[str], Callable[[float], None]] | None = None,
 ) -> Curve:
-    """Accuracy under ``attack`` for several ε; it cannot rise, as what broke at a smaller ε counts.
+    """Accuracy under ``attack`` for several ε; it cannot rise with ε.
 
-    An example that broke stays broken: its changed input lies in the larger ball too.
+    An example that broke at a smaller ε stays broken: its changed input lies in the larger ball
+    too. ``begin`` is that of a progress bar.
     """
     base = parse(attack)
     budget = base.budget()
     if budget is None:
         raise ValueError(f"{base.spec()} has no ε to vary")
-    order = sorted(range(len(values)), key=lambda place: values[place])
-    broken = torch.zeros(len(x), dtype=torch.bool)
-    accuracy = [0.0] * len(values)
-    for place in order:
-        changed = replace(base, eps=float(values[place]))  # type: ignore[call-arg]
-        tick = None if ticks is None else ticks[place]
+    sizes = tuple(float(value) for value in values)
+    broken, accuracy = torch.zeros(len(x), dtype=torch.bool), {}
+    for eps in sorted(sizes):
+        changed = replace(base, eps=eps)  # type: ignore[call-arg]
+        tick = None if begin is None else begin(changed.spec())
         broken |= run(ens, x, y, changed, batch_size, seed, tick).broken
-        accuracy[place] = float((~broken).double().mean())
-    return Curve(
-        base.spec(), budget[0], "eps", tuple(float(value) for value in values), tuple(accuracy)
-    )
+        accuracy[eps] = float((~broken).double().mean())
+    return Curve(base.spec(), budget[0], "eps", sizes, tuple(accuracy[eps] for eps in sizes))
 
 
 def _progress_curves(row: Row) -> list[Curve]:
