@@ -21,7 +21,6 @@ def made_up(**changes: object) -> Outcome:
         "corrupted": Estimate(0.80, low=0.77, high=0.83),
         "paper": Estimate(0.60, low=0.55, high=0.65),
         "strong": Estimate(0.45, low=0.40, high=0.50),
-        "error": 0.1,
         "diversity": 0.01,
         "verdict": "healthy",
     }

@@ -162,7 +162,7 @@ def demo(
     epochs: Annotated[int, typer.Option(min=1, help="Fewer for a quick look.")] = 60,
     seed: Annotated[int, typer.Option(help="The seed of all randomness.")] = 0,
 ) -> None:
-    """Train, diagnose, test and attack five ensembles on real digits, and write the report page.
+    """Train, diagnose, test and attack six ensembles on real digits, and write the report page.
 
     It takes a minute or two and needs no network. Every number comes from the run itself.
     """

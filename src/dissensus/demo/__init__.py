@@ -1,4 +1,4 @@
-"""The demo: five ensembles on digits, compared by collusion, detection and robustness.
+"""The demo: six ensembles on digits, compared by collusion, detection and robustness.
 
 Ensembles of five small networks learn the digits 0 to 7 of scikit-learn's set under different
 objectives; 8 and 9 are held out as unknown inputs. Every number comes from this run.

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dissensus import report, runs
 from dissensus.console import InertConsole
 from dissensus.data import HELD_OUT
-from dissensus.demo.plan import (
-    ATTACKED,
-    BETAS,
-    CONTENDERS,
-    CORRUPTED,
-    CURVE,
-    EPOCHS,
-    PAPER,
-    REPEATS,
-    SETTINGS,
-    STRONG,
-    SWEEP,
-)
+from dissensus.demo import plan
 from dissensus.demo.summary import Outcome, sentences, table
 from dissensus.detection import MARKED, Estimate, default_score
 from dissensus.files import write_text
 from dissensus.progress import ProgressBar
 from dissensus.records import read_record
-from dissensus.runs import Attack, attack, detect, diagnose, train
 from dissensus.sweeps import Watcher, sweep
 from dissensus.sweeps.engines import Cell, Record
 
@@ -41,16 +30,15 @@ from dissensus.sweeps.engines import Cell, Record
 MARK = "demo.json"
 
 Tick = Callable[[float], None]
-
 _RUNS, _SWEEP, _REPORT = "runs", "sweep", "report"
 
 
 def run(
     out: str | Path = "demo",
     *,
-    epochs: int = EPOCHS,
-    limit: int = ATTACKED,
-    attacks: Sequence[str] = STRONG,
+    epochs: int = plan.EPOCHS,
+    limit: int = plan.ATTACKED,
+    attacks: Sequence[str] = plan.STRONG,
     seed: int = 0,
     threads: int = 1,
 ) -> dict[str, Outcome]:
@@ -59,28 +47,31 @@ def run(
     The folder then holds a run folder for each method and a sweep over β, as the commands of
     ``dissensus`` write them, and the page made of them.
     """
-    place, console = Path(out), InertConsole()
+    place, console, contenders = Path(out), InertConsole(), plan.CONTENDERS
+    folders = {key: place / _RUNS / key for key in contenders}
     _clear(place)
     with _threads(threads):
         console.print(
-            f"Dissensus: {len(CONTENDERS)} ways to train {SETTINGS['members']} small "
+            f"Dissensus: {len(contenders)} ways to train {plan.SETTINGS['members']} small "
             "networks on the digits 0 to 7; 8 and 9 are held out"
         )
-        with ProgressBar("demo", total=4 * len(CONTENDERS) + 2) as bar:
-            runs = _train(place, epochs, seed, bar)
+        with ProgressBar("demo", total=4 * len(contenders) + 2) as bar:
+            for key, folder in folders.items():
+                tick = bar.begin(f"train {contenders[key].name}")
+                _train(contenders[key], folder, epochs, seed, tick)
             _sweep(place / _SWEEP, epochs, seed, bar.begin("sweep β"))
-            for key, folder in runs.items():
-                bar.begin(f"diagnose {CONTENDERS[key].name}")
-                diagnose(folder, device="cpu").save()
-            for key, folder in runs.items():
-                bar.begin(f"detect with {CONTENDERS[key].name}")
-                _detect(folder, CONTENDERS[key].objective, seed)
-            for key, folder in runs.items():
-                bar.begin(f"attack {CONTENDERS[key].name}")
+            for key, folder in folders.items():
+                bar.begin(f"diagnose {contenders[key].name}")
+                runs.diagnose(folder, device="cpu").save()
+            for key, folder in folders.items():
+                bar.begin(f"detect with {contenders[key].name}")
+                _detect(folder, contenders[key].objective, seed)
+            for key, folder in folders.items():
+                bar.begin(f"attack {contenders[key].name}")
                 _attack(folder, limit, attacks, seed)
             bar.begin("report")
-            page = _page(place, runs)
-    outcomes = _outcomes(runs)
+            page = _page(place, folders)
+    outcomes = _outcomes(folders)
     _print_summary(console, outcomes, page, len(attacks) + 1)
     return outcomes
 
@@ -88,18 +79,16 @@ def run(
 # ---- the stages ---------------------------------------------------------------------------------
 
 
-def _train(place: Path, epochs: int, seed: int, bar: ProgressBar) -> dict[str, Path]:
-    runs = {key: place / _RUNS / key for key in CONTENDERS}
-    for key, contender in CONTENDERS.items():
-        tick = bar.begin(f"train {contender.name}")
+def _train(contender: plan.Contender, out: Path, epochs: int, seed: int, tick: Tick) -> None:
+    def advance(record: dict[str, Any], ens: Any) -> None:
+        tick(record["epoch"] / epochs)
 
-        def advance(record: dict[str, Any], ens: Any, tick: Tick = tick) -> None:
-            tick(record["epoch"] / epochs)
-
-        asked = {**SETTINGS, "objective": contender.objective, "epochs": epochs, "seed": seed}
-        asked["disagreement"] = contender.disagreement
-        train(**asked, out=runs[key], callbacks=[advance])
-    return runs
+    settings = {
+        **plan.SETTINGS,
+        "objective": contender.objective,
+        "disagreement": contender.disagreement,
+    }
+    runs.train(**settings, epochs=epochs, seed=seed, out=out, callbacks=[advance])
 
 
 class _SweepTicks(Watcher):
@@ -117,52 +106,47 @@ class _SweepTicks(Watcher):
 
 
 def _sweep(out: Path, epochs: int, seed: int, tick: Tick) -> None:
-    asked = {**SWEEP, "epochs": min(epochs, SWEEP["epochs"]), "seed": seed}
-    grid = {"beta": list(BETAS)}
-    sweep(**asked, grid=grid, repeats=REPEATS, out=out, watcher=_SweepTicks(tick))
+    settings = {**plan.SWEEP, "epochs": min(epochs, plan.SWEEP["epochs"]), "seed": seed}
+    grid = {"beta": list(plan.BETAS)}
+    sweep(**settings, grid=grid, repeats=plan.REPEATS, out=out, watcher=_SweepTicks(tick))
 
 
 def _detect(folder: Path, objective: str, seed: int) -> None:
     scores = list(dict.fromkeys([default_score(objective), "mutual_information", "pds", "energy"]))
-    detect(folder, unknown=[HELD_OUT, CORRUPTED], scores=scores, seed=seed, device="cpu").save()
+    unknown = [HELD_OUT, plan.CORRUPTED]
+    runs.detect(folder, unknown=unknown, scores=scores, seed=seed, device="cpu").save()
 
 
 def _attack(folder: Path, limit: int, attacks: Sequence[str], seed: int) -> None:
-    specs = (PAPER, *attacks)
-    options = Attack(attacks=specs, limit=limit, curve=CURVE, checks=False, seed=seed, device="cpu")
-    attack(folder, options).save()
+    specs, settings = (plan.PAPER, *attacks), {"curve": plan.CURVE, "checks": False}
+    runs.attack(folder, attacks=specs, limit=limit, **settings, seed=seed, device="cpu").save()
 
 
-def _page(place: Path, runs: dict[str, Path]) -> Path | None:
+def _page(place: Path, folders: dict[str, Path]) -> Path | None:
     """The report page; None if plotly, an extra, is not installed."""
-    from importlib.util import find_spec
-
-    from dissensus.report import build
-
     if find_spec("plotly") is None:
         return None
     title = "Dissensus: six ways to train an ensemble on digits"
-    return build([*runs.values(), place / _SWEEP], out=place / _REPORT, title=title)
+    paths = [*folders.values(), place / _SWEEP]
+    return report.build(paths, out=place / _REPORT, title=title)
 
 
 # ---- results ------------------------------------------------------------------------------------
 
 
-def _outcomes(runs: dict[str, Path]) -> dict[str, Outcome]:
-    """The numbers of all methods, from the records that this run has just written."""
-    from dissensus.report import read
-
-    accuracies = [method.numbers["accuracy"] for method in read(list(runs.values())).methods]
+def _outcomes(folders: dict[str, Path]) -> dict[str, Outcome]:
+    """The numbers of all methods, from the records that this demo has just written."""
+    methods = report.read(list(folders.values())).methods
     return {
-        key: _outcome(key, folder, accuracy.parts)
-        for (key, folder), accuracy in zip(runs.items(), accuracies, strict=True)
+        key: _outcome(key, folder, method.numbers["accuracy"].parts)
+        for (key, folder), method in zip(folders.items(), methods, strict=True)
     }
 
 
 def _outcome(key: str, folder: Path, correct: NDArray[np.float64] | None) -> Outcome:
     record, ood = read_record(folder / "record.json"), read_record(folder / "ood" / "ood.json")
     attacks = read_record(folder / "robustness" / "record.json")
-    (paper,) = (row for row in attacks["attacks"] if row["attack"] == PAPER)
+    (paper,) = (row for row in attacks["attacks"] if row["attack"] == plan.PAPER)
     worst = attacks["worst_case"]
     aurocs = {
         row["set"]: Estimate(row["auroc"], row["auroc_low"], row["auroc_high"])
@@ -173,11 +157,10 @@ def _outcome(key: str, folder: Path, correct: NDArray[np.float64] | None) -> Out
     return Outcome(
         Estimate(**shares["ensemble"]),
         Estimate(**shares["mean_member"]),
-        record["test"]["ensemble_error"],
         record["test"]["diversity"],
         read_record(folder / "diagnosis.json")["verdict"],
         aurocs[HELD_OUT],
-        aurocs[CORRUPTED],
+        aurocs[plan.CORRUPTED],
         Estimate(paper["accuracy"], *paper["interval"]),
         Estimate(worst["accuracy"], worst["low"], worst["high"]),
         correct,

@@ -23,14 +23,13 @@ class Outcome:
 
     accuracy: Estimate
     member: Estimate  # the mean accuracy of a single member
-    error: float
     diversity: float
     verdict: str
     held_out: Estimate  # AUROC of the default score on digits that were never trained on
     corrupted: Estimate  # and on corrupted digits
     paper: Estimate  # accuracy under the paper's attack
     strong: Estimate  # and in the worst case over all attacks
-    correct: NDArray[np.float64] | None = None  # whether each test digit is predicted rightly
+    correct: NDArray[np.float64] | None = None  # whether each test digit is predicted correctly
 
 
 #: Measures by which methods are compared: the field, its heading, and its name in a sentence.
@@ -83,10 +82,10 @@ def _column(name: str, outcomes: Sequence[Outcome]) -> list[Text]:
     for outcome, value, best in zip(outcomes, values, marks, strict=True):
         star = ("(*)" if outcome.verdict == "colluding" else "*") if best else ""
         if name in AUROCS:
-            shown, ends = f"{value.value:.3f}", f"{value.low:.2f}–{value.high:.2f}"
+            text, ends = f"{value.value:.3f}", f"{value.low:.2f}–{value.high:.2f}"
         else:
-            shown, ends = f"{value:.1%}", f"{100 * value.low:.0f}–{100 * value.high:.0f}"
-        cells.append(Text.assemble(f"{star}{shown}\n", (ends, "dim")))
+            text, ends = f"{value:.1%}", f"{100 * value.low:.0f}–{100 * value.high:.0f}"
+        cells.append(Text.assemble(f"{star}{text}\n", (ends, "dim")))
     return cells
 
 
@@ -134,7 +133,7 @@ def _comparison(outcome: Outcome, plain: Outcome, pairs: int) -> str:
         first, second = _among_best(name, (outcome, plain), pairs)
         better += [numbers] if first else []
         worse += [numbers] if second else []
-    good = "Not distinguishably better than independent members at anything measured here"
+    sentence = "Not distinguishably better than independent members at anything measured here"
     if better:
-        good = f"Better than independent members at {join_names(better)}"
-    return f"{good}; worse at {join_names(worse)}" if worse else good
+        sentence = f"Better than independent members at {join_names(better)}"
+    return f"{sentence}; worse at {join_names(worse)}" if worse else sentence
