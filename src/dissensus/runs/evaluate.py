@@ -261,7 +261,7 @@ def _errors(terms: Decomposition) -> dict[str, Any]:
 
 # ---- tables -------------------------------------------------------------------------------------
 
-#: Rows of the table: key, name, and the format of the number.
+#: Rows of the table, by the keys of the metrics: their name, and the format of the number.
 _ROWS = {
     "accuracy": ("accuracy", "{:.2%}"),
     "per_member_accuracy": ("members", "{:.2%}"),
@@ -273,13 +273,13 @@ _ROWS = {
     "brier": ("Brier", "{:.4f}"),
     "ece_width": ("ECE, bins of equal width", "{:.4f}"),
     "ece_mass": ("ECE, bins of equal mass", "{:.4f}"),
+    "zero_one.ensemble_error": ("ERR, 0-1 loss", "{:.4f}"),
+    "zero_one.member_error": ("mean ERR, 0-1 loss", "{:.4f}"),
+    "zero_one.diversity": ("DIV, 0-1 loss", "{:.4f}"),
 }
 
-#: Rows of the decomposition of the 0-1 loss.
-_ZERO_ONE_ROWS = {"ensemble_error": "ERR", "member_error": "mean ERR", "diversity": "DIV"}
-
 #: Rows that a short table leaves out.
-_DETAILS = frozenset({"brier", "ece_mass"})
+_DETAILS = ("brier", "ece_mass", "zero_one")
 
 
 def metrics_table(columns: Mapping[str, Mapping[str, Any]], *, short: bool = False) -> Table:
@@ -290,19 +290,16 @@ def metrics_table(columns: Mapping[str, Mapping[str, Any]], *, short: bool = Fal
     table.add_column("")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
-    splits = list(columns.values())
-    for key, (name, form) in _ROWS.items():
-        if any(key in metrics for metrics in splits) and not (short and key in _DETAILS):
-            table.add_row(name, *(_format(metrics.get(key), form) for metrics in splits))
-    if not short and any("zero_one" in metrics for metrics in splits):
-        for key, name in _ZERO_ONE_ROWS.items():
-            values = (metrics.get("zero_one", {}).get(key) for metrics in splits)
-            table.add_row(f"{name}, 0-1 loss", *(_format(value, "{:.4f}") for value in values))
+    for path, (name, form) in _ROWS.items():
+        group, _, key = path.rpartition(".")
+        values = [(m.get(group, {}) if group else m).get(key) for m in columns.values()]
+        if any(value is not None for value in values) and not (short and path.startswith(_DETAILS)):
+            table.add_row(name, *(_format(value, form) for value in values))
     return table
 
 
 def members_table(metrics: Mapping[str, Any]) -> Table:
-    """For each member one line: its accuracy, where it has one, and its error."""
+    """One line for each member: its accuracy, where it has one, and its error."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)

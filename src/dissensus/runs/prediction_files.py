@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,18 +70,11 @@ class PredictionOptions:
 
 def read_predictions(paths: Sequence[Path], options: PredictionOptions) -> Predictions:
     """Predictions with targets from one file, or from two ``.npy`` files; they know their space."""
-    from dissensus.outputs import Predictions
-
-    found = _read(paths, array_keys(options.keys))
-    meta = {**found.meta, "space": "probs"} if options.probs else found.meta
-    return Predictions(found.outputs, found.targets, meta)
-
-
-def _read(paths: Sequence[Path], keys: dict[str, str]) -> Predictions:
     import torch
 
     from dissensus.outputs import KEY_HINT, Predictions
 
+    keys = array_keys(options.keys)
     for path in paths:
         if path.is_dir() and len(paths) > 1:
             raise ValueError(f"{path} is a folder: give one run, one file or two .npy files")
@@ -95,14 +88,16 @@ def _read(paths: Sequence[Path], keys: dict[str, str]) -> Predictions:
         for path, array in zip(paths, arrays, strict=True):
             if array.dtype.kind not in "fiub":
                 raise ValueError(f"{path} must hold numbers, got {array.dtype}")
-        outputs, targets = map(torch.as_tensor, arrays)
-        return Predictions(outputs, targets)
-    if suffixes == [".npy"]:
+        predictions = Predictions(*map(torch.as_tensor, arrays))
+    elif suffixes == [".npy"]:
         raise ValueError(f"{paths[0]} needs the targets beside it: pass outputs.npy targets.npy")
-    if suffixes not in ([".npz"], [".safetensors"]):
+    elif suffixes not in ([".npz"], [".safetensors"]):
         names = ", ".join(path.name for path in paths)
         raise ValueError(f"predictions must be .npz, .safetensors or two .npy files, got {names}")
-    predictions = Predictions.load(paths[0], keys)
+    else:
+        predictions = Predictions.load(paths[0], keys)
     if predictions.targets is None:
         raise ValueError(f"{paths[0]} must hold outputs and targets, got no targets; {KEY_HINT}")
+    if options.probs:
+        predictions = replace(predictions, meta={**predictions.meta, "space": "probs"})
     return predictions

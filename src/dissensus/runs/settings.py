@@ -34,7 +34,7 @@ _PANELS = {
 
 
 def _setting(place: str, preset: Any, help: str, *, metavar: str | None = None) -> Any:
-    """An option with a place, ``section.key``; None is what was not said, and ``preset`` holds."""
+    """An option with a place, ``section.key``; where it stays None, ``preset`` holds."""
     section, _, key = place.partition(".")
     text = None if preset is None or preset is False else str(preset)
     return option(
@@ -51,7 +51,7 @@ def _setting(place: str, preset: Any, help: str, *, metavar: str | None = None) 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that can be set about a training run; None is what was not said."""
+    """Everything that can be set about a training run; None leaves a setting to its default."""
 
     data: str | None = _setting(
         "data.name",
@@ -237,9 +237,10 @@ _SECTIONS = list(dict.fromkeys(section for section, _ in _BY_PLACE))
 
 
 def resolve(settings: Settings, stored: Sections | None = None) -> Sections:
-    """All settings in their sections: defaults, then ``stored``, the file, and what was said.
+    """All settings in their sections; later sources win over earlier ones.
 
-    ``stored`` is the config of a run that is resumed, the file is ``settings.config``.
+    The sources are the defaults, ``stored`` (the config of a run that is resumed), the file
+    ``settings.config``, and the fields of ``settings`` that are not None.
 
     >>> resolve(Settings(members=3))["ensemble"]["members"]
     3
@@ -247,22 +248,19 @@ def resolve(settings: Settings, stored: Sections | None = None) -> Sections:
     merged: Sections = {section: {} for section in (*_SECTIONS, *OPTION_SECTIONS)}
     for (section, key), item in _BY_PLACE.items():
         merged[section][key] = item.metadata["preset"]
-    sources = [({} if stored is None else stored, "the config of the run")]
+    sources: list[tuple[Mapping[str, Any], str]] = [(stored or {}, "the config of the run: ")]
     if settings.config is not None:
-        sources.append((read_toml(settings.config), str(settings.config)))
+        sources.append((read_toml(settings.config), f"{settings.config}: "))
+    options = {name.replace("_", "-"): getattr(settings, name) for name in _FIELDS}
+    sources.append(({name: v for name, v in options.items() if v is not None}, "--"))
     for source, where in sources:
         for section, key, value in _entries(source, where):
             merged[section][key] = value
-    for name, item in _FIELDS.items():
-        value = getattr(settings, name)
-        if value is not None:
-            section, key = item.metadata["section"], item.metadata["key"]
-            merged[section][key] = _checked(value, item, "--" + name.replace("_", "-"))
     for section in OPTION_SECTIONS:
-        options = getattr(settings, section)
-        if not isinstance(options, Mapping):
-            options = dict(_assignment(text, section) for text in options)
-        merged[section] |= options
+        given = getattr(settings, section)
+        if not isinstance(given, Mapping):
+            given = dict(_assignment(text, section) for text in given)
+        merged[section] |= given
     return {
         section: {
             key: value
@@ -274,34 +272,31 @@ def resolve(settings: Settings, stored: Sections | None = None) -> Sections:
 
 
 def _entries(source: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, Any]]:
-    """Section, key and value of each setting in ``source``; an unknown key names the nearest."""
-    for key, value in source.items():
-        if isinstance(value, dict):
-            yield from _section_entries(key, value, where)
-            continue
-        item = _FIELDS.get(key.replace("-", "_"))
-        if item is None:
-            raise ValueError(f"{where}: there is no setting {key!r}; {nearest(key, list(_FIELDS))}")
-        place = item.metadata["section"], item.metadata["key"]
-        yield *place, _checked(value, item, f"{where}: {key}")
+    """Section, key and value of each setting in ``source``; an unknown key names the nearest.
 
-
-def _section_entries(
-    section: str, values: Mapping[str, Any], where: str
-) -> Iterator[tuple[str, str, Any]]:
-    if section in OPTION_SECTIONS:
-        yield from ((section, key, value) for key, value in values.items())
-        return
-    if section not in _SECTIONS:
-        hint = nearest(section, [*_SECTIONS, *OPTION_SECTIONS])
-        raise ValueError(f"{where}: there is no section [{section}]; {hint}")
-    for raw, value in values.items():
-        key = raw.replace("-", "_")
-        item = _BY_PLACE.get((section, key))
-        if item is None:
-            hint = nearest(key, [name for place, name in _BY_PLACE if place == section])
-            raise ValueError(f"{where}: there is no setting {raw!r} in [{section}]; {hint}")
-        yield section, key, _checked(value, item, f"{where}: [{section}] {raw}")
+    ``where`` is the beginning of error messages.
+    """
+    for name, value in source.items():
+        if isinstance(value, dict) and name in OPTION_SECTIONS:
+            yield from ((name, key, setting) for key, setting in value.items())
+        elif isinstance(value, dict):
+            if name not in _SECTIONS:
+                hint = nearest(name, [*_SECTIONS, *OPTION_SECTIONS])
+                raise ValueError(f"{where}there is no section [{name}]; {hint}")
+            for raw, setting in value.items():
+                key = raw.replace("-", "_")
+                if (name, key) not in _BY_PLACE:
+                    hint = nearest(key, [known for place, known in _BY_PLACE if place == name])
+                    raise ValueError(f"{where}there is no setting {raw!r} in [{name}]; {hint}")
+                item = _BY_PLACE[name, key]
+                yield name, key, _checked(setting, item, f"{where}[{name}] {raw}")
+        else:
+            item = _FIELDS.get(name.replace("-", "_"))
+            if item is None:
+                hint = nearest(name, list(_FIELDS))
+                raise ValueError(f"{where}there is no setting {name!r}; {hint}")
+            place = item.metadata["section"], item.metadata["key"]
+            yield *place, _checked(value, item, f"{where}{name}")
 
 
 def check_settings(config: Mapping[str, Any], where: str | Path) -> None:

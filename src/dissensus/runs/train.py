@@ -161,17 +161,18 @@ def train(
     out = _run_folder(asked)
     if options.overwrite and asked["run"]["resume"]:
         raise ValueError("--resume continues a run and --overwrite replaces it; leave one out")
-    settled = distributed_settings(options)
     with (
-        Processes(settled, asked["machine"]["device"]) as processes,
+        Processes(distributed_settings(options), asked["machine"]["device"]) as processes,
         lock_folder(out, processes.on_first),
     ):
         exists = (out / CONFIG).exists
         resume = processes.resumes(asked["run"]["resume"], exists)
         stored = read_config(out) if resume and exists() else None
         sections = resolve(options, stored)
-        said = {name: getattr(options, name) is not None for name in ("model", "objective")}
-        trust = {name: options.trust or said[name] for name in said}
+        trust = {
+            name: options.trust or getattr(options, name) is not None
+            for name in ("model", "objective")
+        }
         replaced = options.overwrite and stored is None
         callbacks = [*callbacks, *_trackers(options.track, out)]
         return _train(sections, out, stored, processes, trust, callbacks, replaced=replaced)
@@ -200,16 +201,16 @@ def _train(
     machine, training = sections["machine"], sections["training"]
     if "threads" in machine:
         use_threads(machine["threads"])
-    if "name" not in sections["data"] and sections["run"]["resume"] and stored is None:
-        raise ValueError(
-            f"there is no run in {out} to resume, as it has no {CONFIG}: a run that was stopped "
-            "before its first step starts anew with all its settings, such as --data digits"
-        )
     if "name" not in sections["data"]:
+        if sections["run"]["resume"] and stored is None:
+            raise ValueError(
+                f"there is no run in {out} to resume, as it has no {CONFIG}: a run that was "
+                "stopped before its first step starts anew with all its settings, such as --data "
+                "digits"
+            )
         raise ValueError("say what to train on, such as --data digits or --data table.csv")
-    parse(
-        training["objective"], trust=trust["objective"]
-    )  # a mistake is reported before anything is loaded
+    # A mistake in the objective is reported before anything is loaded.
+    parse(training["objective"], trust=trust["objective"])
     recipe = Recipe.of({key: value for key, value in training.items() if key != "objective"})
     check_augmentation(sections["data"])
     data = processes.first_then_others(lambda: load_data(sections))
