@@ -147,19 +147,16 @@ def _shape(plot: Plot) -> str:
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
-    offsets, width = _offsets(panel)
+    names, (offsets, width) = panel.names, _offsets(panel)
     for series, offset in zip(panel.series, offsets, strict=True):
-        x = _places(series, panel.names, offset)
-        if series.kind == "bars":
-            _draw_bars(axes, panel, series, x, width)
-        elif series.kind == "points":
-            _draw_points(axes, panel, series, x)
-        elif series.kind == "steps":
-            _draw_steps(axes, series)
-        else:
-            _draw_line(axes, series, x)
+        x = np.array([names.index(v) + offset if isinstance(v, str) else v for v in series.x])
+        _draw_series(axes, panel, series, x, width)
     for rule in panel.rules:
-        _draw_rule(axes, rule.axis, rule.at, rule.text)
+        line = axes.axvline if rule.axis == "x" else axes.axhline
+        line(rule.at, color="#888888", linestyle=":", linewidth=1.0)
+        if rule.text:
+            where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "fontsize": 7.0}
+            axes.annotate(rule.text, (1, rule.at), ha="right", va="bottom", **where)
     _finish_axes(axes, panel)
 
 
@@ -175,57 +172,32 @@ def _offsets(panel: Panel) -> tuple[list[float], float]:
     return [offsets.get(id(series), 0.0) for series in panel.series], 0.92 * width
 
 
-def _places(series: Series, names: list[str], offset: float) -> NDArray[Any]:
-    return np.array([names.index(v) + offset if isinstance(v, str) else v for v in series.x])
-
-
-def _draw_line(axes: Axes, series: Series, x: NDArray[Any]) -> None:
+def _draw_series(axes: Axes, panel: Panel, series: Series, x: NDArray[Any], width: float) -> None:
     color, marker = _look(series)
-    shown = marker if series.markers and len(x) <= _MARKED else None
-    line: dict[str, Any] = {"color": color, "linestyle": _DASHES[series.dash], "marker": shown}
-    axes.plot(x, np.asarray(series.y), **line, label=_label(series))
-    if series.low is not None and series.high is not None:
-        band: dict[str, Any] = {"color": color, "alpha": 0.16, "linewidth": 0}
-        axes.fill_between(x, np.asarray(series.low), np.asarray(series.high), **band)
-
-
-def _draw_points(axes: Axes, panel: Panel, series: Series, x: NDArray[Any]) -> None:
-    color, marker = _look(series)
-    y, errors = np.asarray(series.y), _errors(series)
-    crowded = sum(len(other.x) for other in panel.series) > _CROWD
-    size: dict[str, Any] = {"markersize": 2.5, "capsize": 0.0} if crowded else {"capsize": 2.5}
-    common: dict[str, Any] = {"fmt": marker, "color": color, "linewidth": 1.0, **size}
-    if panel.horizontal:
-        axes.errorbar(y, x, xerr=errors, **common, label=_label(series))
+    y, errors, turned = np.asarray(series.y), _errors(series), panel.horizontal
+    label = _escape(series.name) if series.legend and series.name else None
+    common: dict[str, Any] = {"color": color, "label": label}
+    intervals = {"xerr" if turned else "yerr": errors}
+    if series.kind == "bars":
+        bars, start = (axes.barh, "left") if turned else (axes.bar, "bottom")
+        base: dict[str, Any] = {start: panel.bases(series), "ecolor": "#333333"}
+        bars(x, y, width, **base, **intervals, **common)
+    elif series.kind == "points":
+        crowded = sum(len(other.x) for other in panel.series) > _CROWD
+        size: dict[str, Any] = {"markersize": 2.5, "capsize": 0.0} if crowded else {"capsize": 2.5}
+        place = (y, x) if turned else (x, y)
+        axes.errorbar(*place, **intervals, fmt=marker, linewidth=1.0, **size, **common)
+    elif series.kind == "steps":
+        axes.stairs(y, x, **common)
+        if series.fill:
+            axes.stairs(y, x, color=color, fill=True, alpha=0.3)
     else:
-        axes.errorbar(x, y, yerr=errors, **common, label=_label(series))
-
-
-def _draw_bars(axes: Axes, panel: Panel, series: Series, x: NDArray[Any], width: float) -> None:
-    color, _ = _look(series)
-    y, errors = np.asarray(series.y), _errors(series)
-    below = panel.bases(series)
-    edges: dict[str, Any] = {"color": color, "label": _label(series), "ecolor": "#333333"}
-    if panel.horizontal:
-        axes.barh(x, y, width, left=below, xerr=errors, **edges)
-    else:
-        axes.bar(x, y, width, bottom=below, yerr=errors, **edges)
-
-
-def _draw_steps(axes: Axes, series: Series) -> None:
-    color, _ = _look(series)
-    common: dict[str, Any] = {"color": color, "label": _label(series)}
-    axes.stairs(np.asarray(series.y), np.asarray(series.x), **common)
-    if series.fill:
-        axes.stairs(np.asarray(series.y), np.asarray(series.x), color=color, fill=True, alpha=0.3)
-
-
-def _draw_rule(axes: Axes, direction: str, at: float, text: str) -> None:
-    line = axes.axvline if direction == "x" else axes.axhline
-    line(at, color="#888888", linestyle=":", linewidth=1.0)
-    if text:
-        where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "fontsize": 7.0}
-        axes.annotate(text, (1, at), ha="right", va="bottom", **where)
+        marked = series.markers and len(x) <= _MARKED
+        common |= {"linestyle": _DASHES[series.dash], "marker": marker if marked else None}
+        axes.plot(x, y, **common)
+        if series.low is not None and series.high is not None:
+            band: dict[str, Any] = {"color": color, "alpha": 0.16, "linewidth": 0}
+            axes.fill_between(x, np.asarray(series.low), np.asarray(series.high), **band)
 
 
 def _look(series: Series) -> tuple[str, str]:
@@ -236,8 +208,9 @@ def _look(series: Series) -> tuple[str, str]:
     return _COLORS[series.style % len(_COLORS)], _MARKERS[number % len(_MARKERS)]
 
 
-def _label(series: Series) -> str | None:
-    return series.name.replace("$", r"\$") if series.legend and series.name else None
+def _escape(text: str) -> str:
+    """``text`` without mathematics: matplotlib takes what stands between dollars for a formula."""
+    return text.replace("$", r"\$")
 
 
 def _errors(series: Series) -> NDArray[Any] | None:
@@ -254,20 +227,19 @@ def _finish_axes(axes: Axes, panel: Panel) -> None:
 
     turned = panel.horizontal
     _label_axes(axes, *((panel.y, panel.x) if turned else (panel.x, panel.y)), panel.title)
-    set_x, set_y = (axes.set_ylim, axes.set_xlim) if turned else (axes.set_xlim, axes.set_ylim)
+    x, y = ("y", "x") if turned else ("x", "y")
     x_axis, y_axis = (axes.yaxis, axes.xaxis) if turned else (axes.xaxis, axes.yaxis)
     if panel.x_log:
-        (axes.set_yscale if turned else axes.set_xscale)("log")
+        axes.set(**{f"{x}scale": "log"})
         _tick_values(x_axis, panel)
     if panel.y_log:
-        (axes.set_xscale if turned else axes.set_yscale)("log")
+        axes.set(**{f"{y}scale": "log"})
     if panel.x_range is not None:
-        set_x(*panel.x_range)
+        axes.set(**{f"{x}lim": panel.x_range})
     if panel.y_range is not None:
-        set_y(*panel.y_range)
+        axes.set(**{f"{y}lim": panel.y_range})
     elif panel.from_zero:
-        start = axes.get_xlim()[0] if turned else axes.get_ylim()[0]
-        set_y(min(0.0, start))
+        axes.set(**{f"{y}lim": (min(0.0, y_axis.get_view_interval()[0]), None)})
     for percent, axis in ((panel.x_percent, x_axis), (panel.y_percent, y_axis)):
         if percent:
             low, high = axis.get_view_interval()
@@ -281,7 +253,9 @@ def _finish_axes(axes: Axes, panel: Panel) -> None:
         x_axis.set_ticks(range(len(names)), names, fontsize=8.0, **(slant if slanted else {}))
         if turned:
             axes.set_ylim(len(names) - 0.5, -0.5)
-    elif not panel.x_log and all(_whole(series) for series in panel.series):
+    elif not panel.x_log and all(
+        isinstance(value, int | np.integer) for series in panel.series for value in series.x
+    ):  # x counts something: epochs, steps, members
         x_axis.set_major_locator(MaxNLocator("auto", integer=True))
     if not panel.ticks:
         axes.set_xticks([])
@@ -300,15 +274,10 @@ def _tick_values(axis: Any, panel: Panel) -> None:
         axis.set_ticks([], minor=True)
 
 
-def _whole(series: Series) -> bool:
-    """Whether ``x`` counts something: epochs, steps, members."""
-    return all(isinstance(value, int | np.integer) for value in series.x)
-
-
 def _label_axes(axes: Axes, x: str, y: str, title: str) -> None:
     axes.set_xlabel(x)
     axes.set_ylabel(textwrap.fill(y, 36))
-    axes.set_title(title.replace("$", r"\$"))
+    axes.set_title(_escape(title))
 
 
 # ---- matrices and images ------------------------------------------------------------------------
@@ -338,14 +307,12 @@ def _draw_image(axes: Axes, image: Image) -> None:
     axes.grid(visible=False)
     axes.set_frame_on(False)
     ink = _INKS["accent"] if image.alert else "black"
-    title = image.title.replace("$", r"\$")
-    axes.set_title(title, loc="center", fontsize=7.5, pad=2.0, color=ink)
+    axes.set_title(_escape(image.title), loc="center", fontsize=7.5, pad=2.0, color=ink)
     if image.label:
-        words = image.label.replace("$", r"\$")
         below: dict[str, Any] = {"fontweight": "bold", "fontsize": 8.0, "ha": "center", "va": "top"}
-        axes.text(0.5, -0.03, words, transform=axes.transAxes, **below)
+        axes.text(0.5, -0.03, _escape(image.label), transform=axes.transAxes, **below)
     if image.label or image.caption:  # the caption stands below the line of the label
-        axes.set_xlabel("\n" + image.caption.replace("$", r"\$"), fontsize=7.5)
+        axes.set_xlabel("\n" + _escape(image.caption), fontsize=7.5)
     if image.side:
         axes.set_ylabel(image.side, fontsize=7.0, rotation=0, ha="right", va="center")
 

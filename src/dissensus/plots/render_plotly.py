@@ -83,8 +83,14 @@ def _trace(series: Series, panel: Panel, first: bool) -> dict[str, Any]:
         if panel.stacked:
             trace |= {"offsetgroup": "0", "base": _values(panel.bases(series))}
         return trace | {"type": "bar", "marker": {"color": color}} | _intervals(series, "@ink")
-    marker = {"color": color, "size": _marker_size(series), "symbol": _symbol(series)}
-    line = {"color": color, "width": 2, "dash": _dash(series)}
+    marker, dash = {"color": color, "size": 7, "symbol": "circle"}, _DASHES[series.dash]
+    if isinstance(series.style, int):
+        # Later markers are smaller, so that those below them are seen.
+        marker |= {"size": 11 - series.style % 5, "symbol": _MARKERS[series.style % len(_MARKERS)]}
+        dash = _LINES[series.style % len(_LINES)] if series.dash == "solid" else dash
+    if series.marker is not None:
+        marker["symbol"] = _MARKERS[series.marker % len(_MARKERS)]
+    line = {"color": color, "width": 2, "dash": dash}
     if series.kind == "points":
         trace |= {"type": "scatter", "mode": "markers", "marker": marker}
         return trace | _intervals(series, color)
@@ -133,33 +139,12 @@ def _band(series: Series) -> list[dict[str, Any]]:
     return [common | outline | quiet | {"line": {"width": 0, "color": color}}]
 
 
-def _dash(series: Series) -> str:
-    """The dash that was asked for, else that of the style."""
-    if series.dash == "solid" and isinstance(series.style, int):
-        return _LINES[series.style % len(_LINES)]
-    return _DASHES[series.dash]
-
-
-def _marker_size(series: Series) -> int:
-    """Later markers are smaller, so that those below them are seen."""
-    return 11 - series.style % 5 if isinstance(series.style, int) else 7
-
-
-def _symbol(series: Series) -> str:
-    number = series.style if series.marker is None else series.marker
-    return _MARKERS[number % len(_MARKERS)] if isinstance(number, int) else "circle"
-
-
 def _axes(panel: Panel) -> dict[str, Any]:
     x: dict[str, Any] = {"title": {"text": safe_text(panel.x)}}
     x |= {"type": "category"} if panel.names else {"zeroline": False}
-    x |= {"tickformat": ".0%"} if panel.x_percent else {}
-    x |= {"range": _range(panel.x_range, panel.x_log)} if panel.x_range else {}
-    x |= {"type": "log"} if panel.x_log else {}
-    y: dict[str, Any] = {"tickformat": ".0%"} if panel.y_percent else {}
-    y |= {"range": _range(panel.y_range, panel.y_log)} if panel.y_range else {}
+    x |= _axis(panel.x_percent, panel.x_range, panel.x_log)
+    y = _axis(panel.y_percent, panel.y_range, panel.y_log)
     y |= {"rangemode": "tozero"} if panel.from_zero else {}
-    y |= {"type": "log"} if panel.y_log else {}
     label = panel.y
     if panel.horizontal:
         title = {"title": {"text": safe_text(panel.y)}}
@@ -171,9 +156,11 @@ def _axes(panel: Panel) -> dict[str, Any]:
     return {**words, "x": x, "y": y, "rules": rules, "style": panel.style, "square": panel.square}
 
 
-def _range(ends: tuple[float, float], log: bool) -> list[float]:
-    """The ends of an axis; Plotly wants the exponents of a logarithmic one."""
-    return [math.log10(end) for end in ends] if log else list(ends)
+def _axis(percent: bool, ends: tuple[float, float] | None, log: bool) -> dict[str, Any]:
+    axis: dict[str, Any] = {"tickformat": ".0%"} if percent else {}
+    if ends is not None:  # Plotly wants the exponents of a logarithmic axis
+        axis["range"] = [math.log10(end) for end in ends] if log else list(ends)
+    return axis | ({"type": "log"} if log else {})
 
 
 # ---- matrices and images ------------------------------------------------------------------------
@@ -183,7 +170,7 @@ def _matrix(matrix: Matrix) -> dict[str, Any]:
     rows, columns = matrix.values.shape
     values = matrix.values.tolist()
     z = [[None if math.isnan(v) else round(v, _DIGITS) for v in row] for row in values]
-    shown = [["" if v is None else f"{v:.2f}" for v in row] for row in z]
+    texts = [["" if v is None else f"{v:.2f}" for v in row] for row in z]
     rows_are = safe_text(matrix.y or matrix.x)
     hover = f"{rows_are} %{{y}}, {safe_text(matrix.x)} %{{x}}: %{{z:.3f}}<extra></extra>"
     return {
@@ -196,7 +183,7 @@ def _matrix(matrix: Matrix) -> dict[str, Any]:
         "colorscale": "@diverging" if matrix.diverging else "@sequential",
         "showscale": False,
         "hovertemplate": hover,
-        "text": shown,
+        "text": texts,
         "texttemplate": "%{text}" if max(rows, columns) <= 6 else "",
         "xgap": 1,
         "ygap": 1,
