@@ -96,7 +96,7 @@ def test_the_slider_moves_the_figure(opened: Opened) -> None:
     slider = opened.page.locator("#explorer-beta")
     slider.focus()
     joint = opened.data("explorer")
-    shown = opened.page.locator("#explorer-shown")
+    shown = opened.page.locator("#explorer-value")
     assert shown.inner_text() == "β = 1"
     slider.press("ArrowLeft")
     assert shown.inner_text() == "β = 0.5"
@@ -119,7 +119,7 @@ def test_the_slider_moves_the_figure(opened: Opened) -> None:
     opened.page.select_option("#explorer-output", "3")
     assert opened.data("explorer") != joint
     opened.page.select_option("#explorer-source", "1")
-    assert opened.page.locator("#explorer-shown").inner_text() == "β = 1"
+    assert opened.page.locator("#explorer-value").inner_text() == "β = 1"
     assert opened.complaints == []
 
 

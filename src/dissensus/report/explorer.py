@@ -210,7 +210,7 @@ def _controls(sets: Sequence[Explorer]) -> list[Html]:
         step=1,
         aria_label="β, from independent to joint training",
     )
-    output = element("output", id="explorer-shown", for_="explorer-beta")
+    output = element("output", id="explorer-value", for_="explorer-beta")
     ends = [element("span", text) for text in ("independent", "joint")]
     modes = (
         element("option", "predictions", value="plain"),

@@ -100,10 +100,7 @@ class _Reader:
             for method in self.methods
         ]
         for record in self.loose:
-            attach = (
-                self._attach_detection if record.text("format") == OOD else self._attach_attacks
-            )
-            self.log.attempt(record.file, attach, record)
+            self.log.attempt(record.file, self._attach, record)
         return Contents(
             tuple(self.methods),
             tuple(self.sweeps),
@@ -112,30 +109,26 @@ class _Reader:
             tuple(self.log.notes),
         )
 
-    def _attach_detection(self, record: Record) -> None:
-        """Give each run its part of an ``ood.json`` that is about several."""
-        for name, folder in zip(record.at("id"), record.at("runs"), strict=True):
-            index = self._index_of(str(folder), str(name))
+    def _attach(self, record: Record) -> None:
+        """Give each run its part of a record of ood or attack that is not in its folder."""
+        owners = {Path(record.text("run")).name: record.text("run")}
+        if record.text("format") == OOD:
+            owners = dict(zip(record.at("id"), record.at("runs"), strict=True))
+        for name, folder in owners.items():
+            index = self._index_of(str(folder), name)
             if index is None:
                 self.log.notes.append(
                     f"{record.file} has results of {name}, whose run folder is not among the paths"
                 )
+                continue
+            method = self.methods[index]
+            if record.text("format") == OOD:
+                method = replace(method, detection=read_detection(record, name))
             else:
-                results = read_detection(record, str(name))
-                self.methods[index] = replace(self.methods[index], detection=results)
-
-    def _attach_attacks(self, record: Record) -> None:
-        run = record.text("run")
-        index = self._index_of(run, Path(run).name)
-        if index is None:
-            self.log.notes.append(
-                f"{record.file} has results of {run or 'a run'}, which is not among the paths"
-            )
-            return
-        method = self.methods[index]
-        classes = method.held_out.classes if method.held_out else ()
-        attacks, images = read_attacks(record, classes)
-        self.methods[index] = replace(method, attacks=attacks, attack_images=images)
+                classes = method.held_out.classes if method.held_out else ()
+                attacks, images = read_attacks(record, classes)
+                method = replace(method, attacks=attacks, attack_images=images)
+            self.methods[index] = method
 
     def _index_of(self, path: str, name: str) -> int | None:
         """The method in the folder ``path``, or else the one called ``name``."""

@@ -3,7 +3,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const root = document.documentElement;
   const hidden = new Set();            // numbers of methods that are switched off
-  const chosen = new Map();            // the chosen view of each plot
+  const chosen = new Map();            // the choices that lead to the view of each plot
   const coarse = matchMedia("(pointer: coarse)").matches;
 
   // ---- colours: tokens of the figures, resolved by the style sheet ----------------------------
@@ -19,13 +19,13 @@
       return getComputedStyle(probe).color;
     };
     const names = ["paper", "ink", "muted", "rule", "grid", "accent", "link"];
-    const found = Object.fromEntries(names.map((name) => [name, read(name)]));
+    const colors = Object.fromEntries(names.map((name) => [name, read(name)]));
     for (let number = 0; number < 8; number += 1) {
-      found[number] = read(`m${number}`);            // methods
-      found[`k${number}`] = read(`k${number}`);      // members
+      colors[number] = read(`m${number}`);            // methods
+      colors[`k${number}`] = read(`k${number}`);      // members
     }
     probe.remove();
-    return found;
+    return colors;
   }
 
   function paint(value, colors) {
@@ -55,7 +55,6 @@
   }
 
   // ---- where panels stand -----------------------------------------------------------------------
-
 
   // legend is the height that the legend was measured to need; without it, it is estimated
   function compose(view, width, colors, legend) {
@@ -139,12 +138,12 @@
 
   const CONFIG = { displayModeBar: false, displaylogo: false, responsive: false, doubleClick: "reset" };
   const canvas = (name) => document.getElementById(`plot-${name}`);
-  const drawn = new Map();             // what gives a plot's view, by its name
+  const views = new Map();             // functions that return the current view of a plot, by name
 
   async function draw(name) {
     const div = canvas(name);
     const show = async (legend) => {
-      const { traces, layout, reserved } = compose(drawn.get(name)(), div.clientWidth, palette(false), legend);
+      const { traces, layout, reserved } = compose(views.get(name)(), div.clientWidth, palette(false), legend);
       await Plotly.react(div, traces, layout, CONFIG);
       return reserved;
     };
@@ -155,7 +154,7 @@
     if (Math.abs(needed - reserved) > 6) await show(needed);
   }
 
-  const drawAll = () => Promise.all([...drawn.keys()].map(draw));
+  const drawAll = () => Promise.all([...views.keys()].map(draw));
 
   function chosenView(plot) {
     const wanted = chosen.get(plot.name) || plot.views[0].choice;
@@ -164,15 +163,15 @@
   }
 
   for (const plot of data.plots) {
-    drawn.set(plot.name, () => chosenView(plot));
+    views.set(plot.name, () => chosenView(plot));
     for (const select of document.querySelectorAll(`select[data-plot="${plot.name}"]`)) {
       select.addEventListener("change", () => {
         const selects = [...document.querySelectorAll(`select[data-plot="${plot.name}"]`)];
         chosen.set(plot.name, selects.map((one) => one.value));
-        const found = chosenView(plot);
-        selects.forEach((one, number) => { one.value = found.choice[number]; });
-        chosen.set(plot.name, found.choice);
-        if (found.alt) document.getElementById(`alt-${plot.name}`).textContent = found.alt;
+        const view = chosenView(plot);
+        selects.forEach((one, number) => { one.value = view.choice[number]; });
+        chosen.set(plot.name, view.choice);
+        if (view.alt) document.getElementById(`alt-${plot.name}`).textContent = view.alt;
         draw(plot.name);
       });
     }
@@ -196,7 +195,7 @@
       outputs.value = String(set.start);
       outputs.closest("label").hidden = set.outputs.length < 2;
       document.getElementById("alt-explorer").textContent = set.alt;
-      tell();
+      updateReadout();
     }
 
     // [stops][members][points], the points in the order of the ensemble's output at the first stop
@@ -215,10 +214,10 @@
     function view() {
       const set = current(), all = values(), { members, middle, order } = all[Number(slider.value)];
       const around = mode.value === "around";
-      const shown = (one) => one.members.map((member) => member.map((value, point) => value - (around ? one.middle[point] : 0)));
-      const wide = [all.flatMap((one) => shown(one).flat()), all.flatMap((one) => offsets(one))].map(reach);
+      const curves = (one) => one.members.map((member) => member.map((value, point) => value - (around ? one.middle[point] : 0)));
+      const wide = [all.flatMap((one) => curves(one).flat()), all.flatMap((one) => offsets(one))].map(reach);
       const x = middle.map((_, point) => point + 1);
-      const traces = shown({ members, middle }).map((y, member) => ({
+      const traces = curves({ members, middle }).map((y, member) => ({
         type: "scatter", mode: "lines+markers", name: `member ${member}`, legendgroup: `member ${member}`, x, y, xaxis: "x", yaxis: "y", showlegend: true,
         line: { color: `@k${member % 8}`, width: 1.3, dash: ["solid", "dash", "dot"][Math.floor(member / 8) % 3] }, marker: { color: `@k${member % 8}`, size: 5, symbol: SYMBOLS[member % SYMBOLS.length] }, hovertemplate: "%{fullData.name}, point %{x}: %{y:.3g}<extra></extra>",
       }));
@@ -244,9 +243,9 @@
       return [low - room, high + room];
     }
 
-    function tell() {
+    function updateReadout() {
       const stop = current().stops[Number(slider.value)];
-      part("shown").textContent = `β = ${stop.beta}`;
+      part("value").textContent = `β = ${stop.beta}`;
       slider.setAttribute("aria-valuetext", `beta ${stop.beta}`);
       for (const item of explorer.querySelectorAll("[data-text]")) {
         const text = stop.texts[item.dataset.text];
@@ -256,8 +255,8 @@
       }
     }
 
-    drawn.set("explorer", view);
-    slider.addEventListener("input", () => { tell(); draw("explorer"); });
+    views.set("explorer", view);
+    slider.addEventListener("input", () => { updateReadout(); draw("explorer"); });
     for (const one of [outputs, mode]) one.addEventListener("change", () => draw("explorer"));
     if (sources) sources.addEventListener("change", () => { refill(); draw("explorer"); });
     refill();
@@ -266,7 +265,7 @@
   // ---- downloads: always on white paper ---------------------------------------------------------
 
   async function save(name, format) {
-    const { traces, layout } = compose(drawn.get(name)(), Math.max(560, canvas(name).clientWidth), palette(true));
+    const { traces, layout } = compose(views.get(name)(), Math.max(560, canvas(name).clientWidth), palette(true));
     const paper = { ...layout, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff" };
     const url = await Plotly.toImage({ data: traces, layout: paper }, { format, width: layout.width, height: layout.height, scale: format === "png" ? 2 : 1 });
     const link = document.createElement("a");
