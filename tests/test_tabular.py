@@ -145,7 +145,7 @@ def test_without_a_plot_or_matplotlib_the_error_says_what_to_do(
         def headline(self) -> str:
             return ""
 
-    with pytest.raises(TypeError, match=r"Prices has no plot, but its to_frame\(\); History, "):
+    with pytest.raises(TypeError, match=r"Prices has no plot; use its to_frame\(\)\. History, "):
         Prices().plot()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ValueError, match=r"pip install 'dissensus\[plots\]'"):

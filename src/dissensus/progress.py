@@ -71,7 +71,7 @@ class ProgressBar:
             self.say(self._unwritten)
 
     def advance(self, amount: float = 1) -> None:
-        """So much more is done."""
+        """Add ``amount`` to what is done."""
         self.update(completed=self.completed + amount)
 
     def update(
@@ -114,7 +114,7 @@ class ProgressBar:
         return tick
 
     def log(self, text: str) -> None:
-        """Where there are no bars, a line every few seconds; the last one is always written."""
+        """Print ``text`` where there are no bars: every few seconds at most, and at the end."""
         if self._console is None or self._live:
             return
         self._unwritten = text
@@ -123,7 +123,7 @@ class ProgressBar:
             self.say(text)
 
     def say(self, text: str) -> None:
-        """A line that stays on the screen."""
+        """Print a line that stays on the screen."""
         self._unwritten = ""
         console = _DISPLAY.console or self._console
         if self._console is not None and console is not None:

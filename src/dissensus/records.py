@@ -93,7 +93,7 @@ def _check_numbers(epochs: list[int], file: Path) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """What a result depends on beside its settings: versions, machine, commit, time."""
+    """What a result depends on besides its settings: versions, machine, commit, time."""
     packages = {}
     for name in ("torch", "numpy", "scikit-learn", "scipy", "safetensors"):
         try:

@@ -318,7 +318,7 @@ def _format(value: Any, separator: str) -> str:
 
 # ---- lists of values ----------------------------------------------------------------------------
 
-#: The most values of one range; more is a slip of the pen.
+#: The most values of one range; more is likely a typo.
 _MOST_VALUES = 10_000
 
 

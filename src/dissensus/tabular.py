@@ -65,12 +65,12 @@ class Tabular(ABC):
 def html_table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> str:
     """``rows`` as an HTML table below ``caption``, everything escaped and long tables cut short."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    shown = columns[:_COLUMNS]
-    lines = (_html_cells("td", [_text(row.get(name)) for name in shown]) for row in rows[:_ROWS])
+    first = columns[:_COLUMNS]
+    lines = (_html_cells("td", [_text(row.get(name)) for name in first]) for row in rows[:_ROWS])
     left = {"rows": len(rows) - _ROWS, "columns": len(columns) - _COLUMNS}
     more = " and ".join(f"{count} more {what}" for what, count in left.items() if count > 0)
     return (
-        f"<div><p>{escape(caption)}</p><table><thead>{_html_cells('th', shown)}</thead>"
+        f"<div><p>{escape(caption)}</p><table><thead>{_html_cells('th', first)}</thead>"
         f"<tbody>{''.join(lines)}</tbody></table>"
         f"{f'<p>{more} in to_frame()</p>' if more else ''}</div>"
     )

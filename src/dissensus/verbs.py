@@ -99,21 +99,14 @@ def collect(kind: type[T], options: T | None, settings: Mapping[str, Any]) -> T:
         if name not in known:
             hint = nearest(name, list(known))
             raise ValueError(f"{kind.__name__.lower()} has no option {name!r}; {hint}")
-        values[name] = _as_tuple(value) if _repeatable(known[name].type) else value
+        repeatable = str(known[name].type).startswith("tuple[")
+        values[name] = _as_tuple(value) if repeatable else value
     if options is not None:
         return replace(options, **values)  # type: ignore[type-var]
-    missing = [name for name, item in known.items() if _required(item) and name not in values]
+    missing = [n for n, item in known.items() if item.default is MISSING and n not in values]
     if missing:
         raise ValueError(f"{kind.__name__.lower()} needs the option {missing[0]!r}")
     return kind(**values)
-
-
-def _repeatable(annotation: Any) -> bool:
-    return str(annotation).startswith("tuple[")
-
-
-def _required(item: Any) -> bool:
-    return item.default is MISSING and item.default_factory is MISSING
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...] | Mapping[str, Any]:

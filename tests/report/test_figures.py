@@ -225,7 +225,7 @@ def test_what_cannot_be_told_from_the_best_is_marked_with_it() -> None:
     assert marks(0.48, 0.475, 0.10) == [True, True, False]
     assert marks(0.48, 0.10, 0.10) == [True, False, False]
     said = findings(planted(0.48, 0.475, 0.48))
-    assert "Robust accuracy is 47.5% to 48.0%: no difference that can be told from chance." in said
+    assert "Robust accuracy is 47.5% to 48.0%: no difference beyond chance." in said
     assert any(
         "run0 (48.0% [41%, 55%]). Not distinguishable from it: run1." in text
         for text in findings(planted(0.48, 0.475, 0.1))

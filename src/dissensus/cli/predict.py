@@ -27,9 +27,9 @@ def predict(
     Predict new inputs with a run.
 
     Inputs are .npz (the array x, or the only one), .npy, a table with the columns of the training
-    table, or shards (.tar, 'new-*.parquet'), in the units of the source: what training filled,
-    encoded and standardised is so here, by the same statistics. The output, .npz or .csv, has for a
-    classifier probs [rows, classes], labels [rows] (positions in classes) and classes, for a
+    table, or shards (.tar, 'new-*.parquet'), in the units of the source: missing values, encodings
+    and scales are handled as in training, by the same statistics. The output, .npz or .csv, has for
+    a classifier probs [rows, classes], labels [rows] (positions in classes) and classes, for a
     regression mean [rows, outputs] in the units of the target.
 
     Examples

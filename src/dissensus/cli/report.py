@@ -27,8 +27,7 @@ def report(
     PATHS are run folders, sweep folders, records (ood.json, robustness/record.json, those of
     reproduce), or folders of them. The page is one file: it needs no network and no server, and can
     be sent to anybody. Nothing is trained or attacked for it: every number comes from a file, and
-    says from which. What is missing is named with the command that would fill it: diagnose, ood,
-    attack and sweep leave what the page shows in the run's folder.
+    says from which. Where content is missing, the page names the command that would produce it.
 
     Examples
 

@@ -54,7 +54,7 @@ def reproduce(
             show_default=False,
         ),
     ] = None,
-    listed: Annotated[
+    listing: Annotated[
         bool, typer.Option("--list", help="List all experiments, or those of NAME, and stop.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
@@ -94,7 +94,7 @@ def reproduce(
     from dissensus.papers.reproduce import catalogue, draw_figure, results_folder
     from dissensus.papers.reproduce import reproduce as run
 
-    if listed:
+    if listing:
         print_result(catalogue(names or ()))
         return
     if figure is not None:

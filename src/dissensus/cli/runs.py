@@ -33,9 +33,9 @@ def runs(
 
       dissensus runs runs/ldr   one run
     """
-    listed = find_runs(folder)
-    if listed:
-        InertConsole().print(runs_table(listed, folder))
+    entries = find_runs(folder)
+    if entries:
+        InertConsole().print(runs_table(entries, folder))
     else:
         say(f"There are no runs in {folder}; `dissensus train --help` says how to make one.")
 

@@ -1,6 +1,6 @@
 """Plots before they are drawn: data classes for series, panels, matrices and images.
 
-A :class:`Plot` says what stands where, and knows nothing of its medium:
+A :class:`Plot` describes what to draw, and knows nothing of the medium:
 :func:`~dissensus.plots.render_matplotlib.save` writes it as SVG or PNG, and
 :func:`~dissensus.plots.render_plotly.plot_json` prepares it for the report's page. The pattern is
 always the same: numbers to series, series to panels, panels to a plot.

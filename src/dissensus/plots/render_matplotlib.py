@@ -1,4 +1,4 @@
-"""matplotlib as the medium of plots: figures for papers, as SVG or PNG.
+"""The matplotlib renderer: plots as figures for papers, SVG or PNG.
 
 There is no global state, and the same plot gives the same bytes. The colours are those of Okabe
 and Ito, which colour-blind readers can tell apart; lines differ in their markers too. matplotlib

@@ -1,4 +1,4 @@
-"""Plotly as the medium of plots: traces and axes as JSON, for the report's page.
+"""The Plotly renderer: plots as traces and axes in JSON, for the report's page.
 
 Colours are tokens (``@0`` for the first style, ``@ink``, ``@accent``), which the page resolves for
 light and dark; the page also places the panels, by the width of the screen. All text from files is

@@ -30,7 +30,7 @@ def plot_result(result: object) -> Figure:
     if type(result) not in PLOTS:
         known = ", ".join(kind.__name__ for kind in PLOTS)
         raise TypeError(
-            f"{type(result).__name__} has no plot, but its to_frame(); {known} have one"
+            f"{type(result).__name__} has no plot; use its to_frame(). {known} have one"
         )
     return draw(PLOTS[type(result)](result))
 
@@ -51,14 +51,13 @@ def _history(history: History) -> Plot:
     return Plot(panels, "Metrics after each epoch")
 
 
-def _decomposition(found: Decomposition) -> Plot:
+def _decomposition(result: Decomposition) -> Plot:
     """ERR, mean ERR and DIV beside the error of each member."""
-    terms = Series(
-        "", list(_TERMS.values()), [float(getattr(found, key)) for key in _TERMS], 0, "bars"
-    )
-    names = [str(member) for member in range(len(found.per_member))]
-    members = Series("", names, found.per_member.tolist(), 1, "bars")
-    return Plot([Panel("", found.loss, [terms]), Panel("member", found.loss, [members])])
+    values = [float(getattr(result, key)) for key in _TERMS]
+    terms = Series("", list(_TERMS.values()), values, 0, "bars")
+    names = [str(member) for member in range(len(result.per_member))]
+    members = Series("", names, result.per_member.tolist(), 1, "bars")
+    return Plot([Panel("", result.loss, [terms]), Panel("member", result.loss, [members])])
 
 
 def _diagnosis(diagnosis: Diagnosis) -> Plot:
@@ -76,13 +75,13 @@ def _diagnosis(diagnosis: Diagnosis) -> Plot:
     return Plot(panels)
 
 
-def _detection(found: Detection) -> Plot:
+def _detection(detection: Detection) -> Plot:
     """Each measure with its interval."""
-    rows = found.to_rows()
+    rows = detection.to_rows()
     names, values = [row["measure"] for row in rows], [row["value"] for row in rows]
     intervals = _intervals([row["low"] for row in rows], [row["high"] for row in rows])
     points = Series("", names, values, 0, "points", **intervals)
-    title = f"{found.id_count} ID, {found.ood_count} OOD"
+    title = f"{detection.id_count} ID, {detection.ood_count} OOD"
     return Plot([Panel("", "", [points], title, horizontal=True)])
 
 
@@ -98,11 +97,15 @@ def _roc(curves: Mapping[str, RocCurve], title: str = "") -> Panel:
     return roc_panel(lines, title, legend="lower right")
 
 
-def _adversarial(found: AdversarialDetection) -> Plot:
+def _adversarial(detection: AdversarialDetection) -> Plot:
     """ROC curves of the best scores, and of those whose attack hides from them."""
-    best = sorted(found.curves, key=lambda name: -found.plain[name].auroc)[:6]
-    parts = {"plain attack": (best, found.plain, found.curves)}
-    parts["attack that hides"] = (list(found.adaptive), found.adaptive, found.adaptive_curves)
+    best = sorted(detection.curves, key=lambda name: -detection.plain[name].auroc)[:6]
+    parts = {"plain attack": (best, detection.plain, detection.curves)}
+    parts["attack that hides"] = (
+        list(detection.adaptive),
+        detection.adaptive,
+        detection.adaptive_curves,
+    )
     panels = [
         _roc({f"{name} {measures[name].auroc:.3f}": curves[name] for name in names}, title)
         for title, (names, measures, curves) in parts.items()
@@ -165,7 +168,7 @@ PLOTS: dict[type, Callable[[Any], Plot]] = {
     Detection: _detection,
     RocCurve: lambda curve: Plot([_roc({curve.headline(): curve})], size=(3.2, 3.0)),
     Study: roc_plot,
-    Calibration: lambda found: _reliability({"width": found.width, "mass": found.mass}),
+    Calibration: lambda result: _reliability({"width": result.width, "mass": result.mass}),
     Reliability: lambda table: _reliability({"bins": table}),
     Robustness: _robustness,
     Curve: _curve,

@@ -274,7 +274,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Contents:
-    """All that a report is made of; ``notes`` say what was left out, and why.
+    """Everything a report is made of; ``notes`` say what was left out, and why.
 
     ``experiments`` are records of ``dissensus reproduce``.
     """

@@ -22,7 +22,7 @@ _DIAGNOSE = "`dissensus diagnose RUN`"
 
 
 class FigureKind(NamedTuple):
-    """What makes a figure from the contents, what it shows, and what it needs."""
+    """How to make a figure from the contents, what it shows, and the command that it needs."""
 
     make: Callable[[Contents], Figure | None]
     what: str

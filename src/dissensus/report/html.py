@@ -26,7 +26,7 @@ class Html(str):
 
 
 def element(name: str, /, *children: str | None, **attributes: Any) -> Html:
-    """One element; a trailing ``_`` of an attribute falls away, other ``_`` become ``-``.
+    """One element; a trailing ``_`` of an attribute is dropped, other ``_`` become ``-``.
 
     >>> element("a", "x < y", href="r.json", title='"q"', class_="num", hidden=False)
     '<a href="r.json" title="&quot;q&quot;" class="num">x &lt; y</a>'
@@ -134,7 +134,7 @@ class Elements:
 
 
 def best_mark(number: Number) -> Html | None:
-    """What stands beside a marked number: hidden words, and a doubt that everyone sees."""
+    """The mark of a number: words for screen readers, and a visible doubt."""
     if not number.best:
         return None
     doubt = element("span", f" {number.doubt}", class_="doubt") if number.doubt else None
@@ -143,17 +143,11 @@ def best_mark(number: Number) -> Html | None:
 
 def save_buttons(name: str) -> Html:
     """The buttons that download a figure."""
-    buttons = [
-        element(
-            "button",
-            f"Save {kind.upper()}",
-            type="button",
-            data_save=kind,
-            data_plot=name,
-            aria_label=f"Save this figure as {kind.upper()}",
-        )
-        for kind in ("svg", "png")
-    ]
+    buttons = []
+    for kind in ("svg", "png"):
+        label = f"Save this figure as {kind.upper()}"
+        action = {"data_save": kind, "data_plot": name, "aria_label": label}
+        buttons.append(element("button", f"Save {kind.upper()}", type="button", **action))
     return element("span", *buttons, class_="save")
 
 

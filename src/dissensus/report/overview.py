@@ -149,7 +149,7 @@ def findings(contents: Contents) -> list[str]:
 
 
 def _best_finding(column: Column, names: Sequence[str], sentence: str) -> list[str]:
-    """The best of a column, and who cannot be told apart from it; or that nobody can."""
+    """The best of a column, and who is not distinguishable from it; or that nobody stands out."""
     pairs = [(n, e) for n, e in zip(names, column.entries, strict=True) if e is not None]
     if len(pairs) < 2:
         return []
@@ -158,7 +158,7 @@ def _best_finding(column: Column, names: Sequence[str], sentence: str) -> list[s
     if not best:
         heading = column.metric.heading[:1].upper() + column.metric.heading[1:]
         ends = f"{heading} is {low[1].text} to {high[1].text}"
-        return [f"{ends}: no difference that can be told from chance."]
+        return [f"{ends}: no difference beyond chance."]
     top = low if column.metric.better == "low" else high
     others = [_with_doubt(name, entry) for name, entry in best if entry is not top[1]]
     equal = f" Not distinguishable from it: {join_names(others)}." if others else ""

@@ -90,7 +90,7 @@ def _asset(name: str) -> str:
 
 
 def _policy(*scripts: str) -> str:
-    """Only these scripts may run, and nothing may be loaded from anywhere."""
+    """A policy under which only these scripts run, and nothing is loaded from anywhere."""
     hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in scripts)
     allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in hashes)
     return (
@@ -173,7 +173,9 @@ def _sections(
         strangers_gallery(contents, make),
         divergent_gallery(contents, make),
     )
-    attacks = element("p", "Attacks need classes; these runs predict values.", class_="missing")
+    attacks = element(
+        "p", "Attacks need a classifier; these runs are regressions.", class_="missing"
+    )
     if any(method.task != "regression" for method in contents.methods):
         accuracy = show("accuracy-epsilon", "accuracy-steps")
         attacks = join_html(_flags(contents), accuracy, attack_gallery(contents, make))

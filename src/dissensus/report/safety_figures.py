@@ -256,8 +256,8 @@ def accuracy_steps(contents: Contents) -> Figure | None:
     return Figure(
         "accuracy-steps",
         "Accuracy against steps",
-        "A curve that still falls at its end says that the attack was stopped too early, and that "
-        "its number is too high.",
+        "If a curve still falls at its end, the attack was stopped too early, and its accuracy is "
+        "too high.",
         views,
         ("method", "attack", "over", "first", "last"),
         rows,

@@ -25,11 +25,10 @@ class AdversarialBatches:
 
     For ``fit(ens, train, objective, augment=AdversarialBatches(ens, "fgsm"))``, with any objective
     and any execution. ``attack`` is an untargeted gradient attack. Its ε is drawn anew for each
-    batch, from ``U(0.01, 0.05)`` where nothing else is said, as in the adp paper (Section 4.3,
-    Table 4), with clean and adversarial examples 1:1. ``"fgsm:eps=0.02/0.1"`` or
-    ``eps=(0.02, 0.1)`` draws from other limits; ``"fgsm:eps=0.1"`` and an attack that is no string
-    have one ε. ``augment(x, generator)`` changes inputs before they are attacked. Examples are made
-    in evaluation mode.
+    batch, by default from ``U(0.01, 0.05)`` as in the adp paper (Section 4.3, Table 4), with clean
+    and adversarial examples 1:1. ``"fgsm:eps=0.02/0.1"`` or ``eps=(0.02, 0.1)`` draws from other
+    limits; ``"fgsm:eps=0.1"`` and attack objects have one ε. ``augment(x, generator)`` changes
+    inputs before they are attacked. Examples are made in evaluation mode.
 
     The objective sees both halves as one batch, so that its value is the mean over both.
 

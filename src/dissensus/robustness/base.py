@@ -31,7 +31,7 @@ NORMS = ("linf", "l2")
 
 @dataclass(frozen=True)
 class Case:
-    """The examples to attack: inputs, what is wanted, their place in the whole, and a seed.
+    """The examples to attack: inputs, the goal, their indices among all examples, and a seed.
 
     ``rows`` are the examples' indices among all that are attacked; their random numbers follow from
     it, so that it does not matter in which batch they are.
@@ -76,7 +76,7 @@ class Journal:
         return gradient.nan_to_num(0.0) if bool(bad.any()) else gradient
 
     def query(self, rows: Tensor) -> None:
-        """Count a look at the outputs for each example."""
+        """Count a query of the outputs for each example."""
         self.queries[rows] += 1
 
     def broke(self, rows: Tensor, step: int, restart: int) -> None:
@@ -146,7 +146,7 @@ class Attack(ABC):
         """Changed inputs of the shape of ``case.x``, in [0, 1] and within the budget."""
 
     def budget(self) -> tuple[str, float] | None:
-        """The norm and the ε that no result exceeds; None for attacks that look for the nearest."""
+        """The norm and the ε that no result exceeds; None for attacks that minimise it."""
         eps = getattr(self, "eps", None)
         return None if eps is None else (getattr(self, "norm", "linf"), float(eps))
 
@@ -166,7 +166,7 @@ Kind = TypeVar("Kind", bound=Attack)
 
 
 def all_steps(attack: Kind) -> Kind:
-    """The same attack, making all its steps where it would stop as soon as it is through."""
+    """The same attack without early stopping: it makes all its steps for all examples."""
     if not hasattr(attack, "early"):
         return attack
     return dataclasses.replace(attack, early=False)  # type: ignore[call-arg]

@@ -22,7 +22,7 @@ from dissensus.tabular import Tabular
 
 @dataclass(frozen=True, repr=False)
 class Outcome(Tabular):
-    """The result of one attack, evaluated anew: nothing is taken from the attack's own word.
+    """The result of one attack, evaluated independently of what the attack itself reports.
 
     ``success`` ``[batch]`` says whether the attack got what it wants (a wrong class, or the
     target), ``broken`` whether the prediction is wrong; an example that was wrong from the start is
@@ -58,12 +58,12 @@ class Outcome(Tabular):
 
     @property
     def accuracy(self) -> Estimate:
-        """The share that is still predicted rightly, with Wilson's interval."""
+        """The share that is still predicted correctly, with Wilson's interval."""
         return proportion(int((~self.broken).sum()), len(self))
 
     @property
     def clean_accuracy(self) -> Estimate:
-        """The share that was predicted rightly before."""
+        """The share that was predicted correctly before."""
         return proportion(int((self.clean_predictions == self.labels).sum()), len(self))
 
     @property
@@ -73,7 +73,7 @@ class Outcome(Tabular):
 
     @property
     def moved(self) -> Tensor:
-        """Examples that were right and that the attack broke: those whose distance means much."""
+        """Examples that were predicted correctly and that the attack broke."""
         return self.broken & (self.clean_predictions == self.labels)
 
     def distortion(self, norm: str) -> float | None:
@@ -148,13 +148,13 @@ def attack(
 
     ``how`` is an attack or a string such as ``"pgd:eps=0.1,steps=100"``. A targeted one aims at
     ``targets`` ``[batch]``, or at classes drawn by ``seed``. The ensemble runs in evaluation mode
-    and its parameters get no gradients; modes and ``requires_grad`` come back as they were, after
-    errors too. Examples that are broken leave the batch. Every result is evaluated anew: range, ε
-    and finiteness are checked, and what counts is the prediction for it.
+    and its parameters get no gradients; modes and ``requires_grad`` are restored, after errors too.
+    Examples that are broken leave the batch. Every result is evaluated again: its range, ε and
+    finiteness are checked, and what counts is the ensemble's prediction for it.
 
-    An example's random numbers follow from the seed and its place in ``x`` alone. So results do not
-    depend on the batch size or on other examples, but for rounding: matrix products of another
-    size may differ in their last bits, and the sign of a gradient near 0 with them.
+    An example's random numbers depend on the seed and on its place in ``x`` alone. So results do
+    not depend on the batch size or on other examples, except for rounding: matrix products of
+    another size may differ in their last bits, and the sign of a gradient near 0 with them.
 
     >>> from torch import nn
     >>> ens = Ensemble(lambda: nn.Linear(4, 3), members=2)
@@ -192,7 +192,7 @@ def run(
     started, home = time.perf_counter(), x.device
     with frozen(ens):
         x, y = x.detach().to(ens.device, victim.dtype).clone(), y.to(ens.device).clone()
-        log_probs = _predicted(victim, x, batch_size)
+        log_probs = _predict(victim, x, batch_size)
         check_labels(y, len(x), log_probs.shape[-1])
         goal = Goal(y.long(), _targets(chosen, targets, y, log_probs.shape[-1], seed))
         journal = Journal(len(x), x.device, tick)
@@ -206,7 +206,7 @@ def run(
             _check_result(chosen, case.x, points)
             adversarial[rows] = points
         after = log_probs.clone()
-        after[open_rows] = _predicted(victim, adversarial[open_rows], batch_size).to(after.dtype)
+        after[open_rows] = _predict(victim, adversarial[open_rows], batch_size).to(after.dtype)
         _check_finite_outputs(after)
         moved = distances(x, adversarial)
     return Outcome(
@@ -228,7 +228,7 @@ def run(
     )
 
 
-def _predicted(victim: Victim, x: Tensor, batch_size: int) -> Tensor:
+def _predict(victim: Victim, x: Tensor, batch_size: int) -> Tensor:
     """Combined log-probabilities without gradients, batch by batch."""
     if not len(x):
         return x.new_zeros(0, 1)
@@ -247,8 +247,8 @@ def member_logits(ens: Ensemble, x: Tensor, batch_size: int) -> Tensor:
 def draw_targets(y: Tensor, classes: int, seed: int) -> Tensor:
     """A wrong class for each example, each equally likely."""
     rows = torch.arange(len(y), device=y.device)
-    drawn = uniform(seed, rows, (1 << 20,), (1,), torch.float64).squeeze(1)
-    return (y + 1 + (drawn * (classes - 1)).long()) % classes
+    shares = uniform(seed, rows, (1 << 20,), (1,), torch.float64).squeeze(1)
+    return (y + 1 + (shares * (classes - 1)).long()) % classes
 
 
 def check_inputs(x: Tensor) -> None:

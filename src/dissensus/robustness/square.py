@@ -1,4 +1,4 @@
-"""Square, and plain noise: attacks that see outputs only, a check on what gradients say."""
+"""Square and plain noise: attacks that see only outputs, as a check on gradient attacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 
 @dataclass(frozen=True)
 class Noise(Attack):
-    """Random points of the ball, the corners of it in L∞: what no gradient attack may lose to."""
+    """Random points of the ball, its corners in L∞: a baseline for attacks that use gradients."""
 
     eps: float = number(0.1, above=0, always=True)
     norm: str = "linf"
@@ -144,8 +144,8 @@ class Square(Attack):
         return torch.where(inside, new, torch.where(either, nothing, change))
 
     def _signs(self, case: Case, draw: tuple[int, int], shape: tuple[int, ...]) -> Tensor:
-        drawn = uniform(case.seed, case.rows, (*draw, 7), shape, case.x.dtype)
-        return torch.where(drawn < 0.5, -1.0, 1.0).to(case.x.dtype)
+        values = uniform(case.seed, case.rows, (*draw, 7), shape, case.x.dtype)
+        return torch.where(values < 0.5, -1.0, 1.0).to(case.x.dtype)
 
     def _share(self, query: int) -> float:
         """The share of entries in a square, by the paper's schedule for 10,000 queries."""

@@ -32,7 +32,7 @@ def transfer(
     seed: int = 0,
     progress: bool = True,
 ) -> Tensor:
-    """``[members, members]``: entry (i, j) is what member j makes of inputs made to fool member i.
+    """``[members, members]``: entry (i, j) is how member j does on inputs made to fool member i.
 
     Untargeted it is member j's accuracy, so that *high* means little transfer; targeted it is how
     often member j predicts the target, so that *low* does (adp, Section 4.4 and Figure 3). The

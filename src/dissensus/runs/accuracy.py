@@ -22,7 +22,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.ensemble.soups import greedy_soup, soup
 from dissensus.outputs import check_labels, combine
 
-#: The row that is chosen with the answers in hand.
+#: The row that is chosen by the labels of the shifted data themselves.
 ORACLE = "oracle"
 
 

@@ -104,9 +104,9 @@ def predict(
 ) -> PredictedInputs:
     """Predict the inputs in a file or DataFrame; ``settings`` are the fields of :class:`Predict`.
 
-    Inputs are in the units of the source: what training filled, encoded and standardised is so
-    here, by the same statistics. With ``output``, an ``.npz`` or ``.csv`` file, the predictions are
-    saved there.
+    Inputs are in the units of the source: missing values, encodings and scales are handled as in
+    training, by the same statistics. With ``output``, an ``.npz`` or ``.csv`` file, the predictions
+    are saved there.
 
     ::
 
