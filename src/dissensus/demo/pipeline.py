@@ -118,8 +118,9 @@ def _detect(folder: Path, objective: str, seed: int) -> None:
 
 
 def _attack(folder: Path, limit: int, attacks: Sequence[str], seed: int) -> None:
-    specs, settings = (plan.PAPER, *attacks), {"curve": plan.CURVE, "checks": False}
-    runs.attack(folder, attacks=specs, limit=limit, **settings, seed=seed, device="cpu").save()
+    settings: dict[str, Any] = {"limit": limit, "curve": plan.CURVE, "checks": False}
+    specs = (plan.PAPER, *attacks)
+    runs.attack(folder, attacks=specs, **settings, seed=seed, device="cpu").save()
 
 
 def _page(place: Path, folders: dict[str, Path]) -> Path | None:

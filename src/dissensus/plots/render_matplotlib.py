@@ -177,16 +177,16 @@ def _draw_series(axes: Axes, panel: Panel, series: Series, x: NDArray[Any], widt
     y, errors, turned = np.asarray(series.y), _errors(series), panel.horizontal
     label = _escape(series.name) if series.legend and series.name else None
     common: dict[str, Any] = {"color": color, "label": label}
-    intervals = {"xerr" if turned else "yerr": errors}
+    intervals: dict[str, Any] = {"xerr" if turned else "yerr": errors}
     if series.kind == "bars":
         bars, start = (axes.barh, "left") if turned else (axes.bar, "bottom")
         base: dict[str, Any] = {start: panel.bases(series), "ecolor": "#333333"}
         bars(x, y, width, **base, **intervals, **common)
     elif series.kind == "points":
         crowded = sum(len(other.x) for other in panel.series) > _CROWD
-        size: dict[str, Any] = {"markersize": 2.5, "capsize": 0.0} if crowded else {"capsize": 2.5}
-        place = (y, x) if turned else (x, y)
-        axes.errorbar(*place, **intervals, fmt=marker, linewidth=1.0, **size, **common)
+        common |= {"markersize": 2.5, "capsize": 0.0} if crowded else {"capsize": 2.5}
+        across, along = (y, x) if turned else (x, y)
+        axes.errorbar(across, along, fmt=marker, linewidth=1.0, **intervals, **common)
     elif series.kind == "steps":
         axes.stairs(y, x, **common)
         if series.fill:

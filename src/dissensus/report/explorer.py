@@ -21,7 +21,7 @@ from dissensus.report.contents import (
     SweepPoint,
 )
 from dissensus.report.figure import Cell, cell, format_number, short
-from dissensus.report.html import Elements, Html, element, missing, save_buttons
+from dissensus.report.html import Elements, Html, element, join_html, missing, save_buttons
 from dissensus.report.metrics import METRICS, SWEEP_METRICS
 from dissensus.report.sweep_files import runs_as_sweep
 
@@ -180,7 +180,7 @@ def explorer_section(sets: Sequence[Explorer], make: Elements) -> Html:
         "figure",
         element("h3", "The collusion explorer"),
         element("p", _LEAD, "" if sets[0].regression else _SCORES),
-        element("div", *_controls(sets), save_buttons("explorer"), class_="controls"),
+        element("div", _controls(sets), save_buttons("explorer"), class_="controls"),
         element("dl", *readout, class_="readout", aria_live="polite"),
         element("div", id="plot-explorer", **canvas),
         element("figcaption", sets[0].alt(), id="alt-explorer"),
@@ -193,32 +193,18 @@ def explorer_section(sets: Sequence[Explorer], make: Elements) -> Html:
     )
 
 
-def _controls(sets: Sequence[Explorer]) -> list[Html]:
+def _controls(sets: Sequence[Explorer]) -> Html:
     """The list of sets, if there are several, the slider, and what to look at."""
-    controls = []
-    if len(sets) > 1:
-        options = [element("option", e.name, value=index) for index, e in enumerate(sets)]
-        controls.append(element("label", "from", element("select", *options, id="explorer-source")))
+    options = [element("option", e.name, value=index) for index, e in enumerate(sets)]
+    source = element("label", "from", element("select", *options, id="explorer-source"))
     last = len(sets[0].stops) - 1
-    slider = element(
-        "input",
-        id="explorer-beta",
-        type="range",
-        min=0,
-        max=last,
-        value=last,
-        step=1,
-        aria_label="β, from independent to joint training",
+    rest = (
+        '<label class="slide"><output id="explorer-value" for="explorer-beta"></output>'
+        f'<input id="explorer-beta" type="range" min="0" max="{last}" value="{last}" step="1" '
+        'aria-label="β, from independent to joint training">'
+        '<span class="ends"><span>independent</span><span>joint</span></span></label>'
+        '<label>look at<select id="explorer-output"></select></label>'
+        '<label>show<select id="explorer-mode"><option value="plain">predictions</option>'
+        '<option value="around">difference from the ensemble</option></select></label>'
     )
-    output = element("output", id="explorer-value", for_="explorer-beta")
-    ends = [element("span", text) for text in ("independent", "joint")]
-    modes = (
-        element("option", "predictions", value="plain"),
-        element("option", "difference from the ensemble", value="around"),
-    )
-    return [
-        *controls,
-        element("label", output, slider, element("span", *ends, class_="ends"), class_="slide"),
-        element("label", "look at", element("select", id="explorer-output")),
-        element("label", "show", element("select", *modes, id="explorer-mode")),
-    ]
+    return join_html(source if len(sets) > 1 else None, Html(rest))

@@ -142,13 +142,13 @@ def best_mark(number: Number) -> Html | None:
 
 
 def save_buttons(name: str) -> Html:
-    """The buttons that download a figure."""
-    buttons = []
-    for kind in ("svg", "png"):
-        label = f"Save this figure as {kind.upper()}"
-        action = {"data_save": kind, "data_plot": name, "aria_label": label}
-        buttons.append(element("button", f"Save {kind.upper()}", type="button", **action))
-    return element("span", *buttons, class_="save")
+    """The buttons that download the figure called ``name``."""
+    buttons = (
+        f'<button type="button" data-save="{kind.lower()}" data-plot="{name}" '
+        f'aria-label="Save this figure as {kind}">Save {kind}</button>'
+        for kind in ("SVG", "PNG")
+    )
+    return element("span", Html("".join(buttons)), class_="save")
 
 
 def _selects(figure: Figure) -> list[Html]:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.robustness.base import Attack
 from dissensus.robustness.gradient import FGSM, PGD, GradientAttack
 from dissensus.robustness.outcome import Outcome, run
 from dissensus.robustness.square import Noise, Square
@@ -150,11 +149,6 @@ def _convergence_flags(rows: Sequence[Row]) -> Iterator[Flag]:
             )
 
 
-def large_eps(x: Tensor, norm: str) -> float:
-    """A budget with which any image can be turned into plain grey, so that nothing can resist."""
-    return 0.5 if norm == "linf" else 0.5 * float(x[0].numel()) ** 0.5
-
-
 def strongest(rows: Sequence[Row]) -> GradientAttack:
     """The iterative gradient attack that left the least accuracy; plain PGD if there is none."""
     iterative = [row.outcome for row in rows if row.iterative]
@@ -174,51 +168,35 @@ def probe_flags(
     rows: Sequence[Row],
     batch_size: int,
     seed: int,
-) -> list[Flag]:
+) -> Iterator[Flag]:
     """Two runs of ``probe`` on some examples: at a large ε, and in float64 if a row has it."""
     x, y = x[:PROBE_EXAMPLES], y[:PROBE_EXAMPLES]
-    flags = [*_large_eps_flags(ens, x, y, probe, batch_size, seed)]
-    broken = [row.outcome.broken for row in rows if row.outcome.attack is probe]
-    if broken and next(ens.parameters()).dtype != torch.float64:
-        flags += _float64_flags(ens, x, y, probe, broken[0][:PROBE_EXAMPLES], batch_size, seed)
-    return flags
-
-
-def _large_eps_flags(
-    ens: Ensemble, x: Tensor, y: Tensor, attack: GradientAttack, batch_size: int, seed: int
-) -> Iterator[Flag]:
-    big = replace(attack, eps=large_eps(x, attack.norm))
-    outcome = run(ens, x, y, big, batch_size, seed)
-    left = int((~outcome.broken).sum())
-    if _exceeds(left, len(outcome), MAX_RESISTING):
+    # With this ε any image can be turned into plain grey, so that nothing can resist.
+    eps = 0.5 if probe.norm == "linf" else 0.5 * float(x[0].numel()) ** 0.5
+    large = replace(probe, eps=eps)
+    outcome = run(ens, x, y, large, batch_size, seed)
+    resisting = int((~outcome.broken).sum())
+    if _exceeds(resisting, len(outcome), MAX_RESISTING):
         yield Flag(
             "large ε",
-            f"At ε = {big.eps:.3g} ({attack.norm}), where every input can be made plain grey, "
-            f"{left} of {len(outcome)} examples still resist {big.spec()}: the attack fails, not "
-            "the inputs. Gradients are masked or it has too few steps.",
+            f"At ε = {eps:.3g} ({probe.norm}), where every input can be made plain grey, "
+            f"{resisting} of {len(outcome)} examples still resist {large.spec()}: the attack "
+            "fails, not the inputs. Gradients are masked or it has too few steps.",
         )
-
-
-def _float64_flags(
-    ens: Ensemble,
-    x: Tensor,
-    y: Tensor,
-    attack: Attack,
-    broken: Tensor,
-    batch_size: int,
-    seed: int,
-) -> Iterator[Flag]:
+    broken = [row.outcome.broken for row in rows if row.outcome.attack is probe]
+    if not broken or next(ens.parameters()).dtype == torch.float64:
+        return
     exact = copy.deepcopy(ens).double()
     try:
-        outcome = run(exact, x.double(), y, attack, batch_size, seed)
+        outcome = run(exact, x.double(), y, probe, batch_size, seed)
     except RuntimeError as error:  # a layer that makes float32 of its own
-        text = f"The model does not run in float64 ({error}), so that rounding was not looked at."
+        text = f"The model does not run in float64 ({error}), so that rounding was not checked."
         yield Flag("float64", " ".join(text.split()))
         return
-    more = int(outcome.broken.sum()) - int(broken.sum())
+    more = int(outcome.broken.sum()) - int(broken[0][:PROBE_EXAMPLES].sum())
     if _exceeds(more, len(outcome), 2 * TOLERATED_SHARE):
         yield Flag(
             "float64",
-            f"In float64 {attack.spec()} breaks {more} more of {len(outcome)} examples than in "
+            f"In float64 {probe.spec()} breaks {more} more of {len(outcome)} examples than in "
             "float32: rounding hides gradients. Evaluate ens.double().",
         )

@@ -247,19 +247,16 @@ def _accuracy(value: Estimate) -> tuple[str, str]:
 
 
 def _headline(result: Robustness) -> list[str]:
-    worst = result.worst
-    lines = [
-        f"Worst case for each example, {entry.norm} ε = {entry.eps:g}: "
-        f"{entry.accuracy.value:.1%} (95% interval {entry.accuracy.low:.1%} to "
-        f"{entry.accuracy.high:.1%})"
-        for entry in worst
-    ]
-    if len(worst) != 1 or any(row.outcome.attack.budget() is None for row in result.rows):
-        value = result.accuracy
-        lines.append(
-            f"Worst case over all attacks, whatever their size: {value.value:.1%} "
-            f"({value.low:.1%} to {value.high:.1%})"
-        )
+    cases = {
+        f"Worst case for each example, {worst.norm} ε = {worst.eps:g}": worst.accuracy
+        for worst in result.worst
+    }
+    if len(cases) != 1 or any(row.outcome.attack.budget() is None for row in result.rows):
+        cases["Worst case over all attacks, whatever their size"] = result.accuracy
+    lines = []
+    for case, estimate in cases.items():
+        accuracy, interval = _accuracy(estimate)
+        lines.append(f"{case}: {accuracy} (95% interval {interval})")
     return lines
 
 

@@ -96,15 +96,10 @@ __all__ = [
 
 
 #: These need torch or NumPy.
+_ACCURACY = (
+    *("Accuracies", "Candidates", "GroupAccuracy"),
+    *("accuracies", "group_accuracies", "mean_estimate"),
+)
 __getattr__ = lazy_attributes(
-    __name__,
-    {
-        "Accuracies": "accuracy:Accuracies",
-        "Candidates": "accuracy:Candidates",
-        "GroupAccuracy": "accuracy:GroupAccuracy",
-        "Scorer": "scorer:Scorer",
-        "accuracies": "accuracy:accuracies",
-        "group_accuracies": "accuracy:group_accuracies",
-        "mean_estimate": "accuracy:mean_estimate",
-    },
+    __name__, {name: f"accuracy:{name}" for name in _ACCURACY} | {"Scorer": "scorer:Scorer"}
 )

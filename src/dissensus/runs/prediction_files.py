@@ -88,7 +88,8 @@ def read_predictions(paths: Sequence[Path], options: PredictionOptions) -> Predi
         for path, array in zip(paths, arrays, strict=True):
             if array.dtype.kind not in "fiub":
                 raise ValueError(f"{path} must hold numbers, got {array.dtype}")
-        predictions = Predictions(*map(torch.as_tensor, arrays))
+        outputs, targets = map(torch.as_tensor, arrays)
+        predictions = Predictions(outputs, targets)
     elif suffixes == [".npy"]:
         raise ValueError(f"{paths[0]} needs the targets beside it: pass outputs.npy targets.npy")
     elif suffixes not in ([".npz"], [".safetensors"]):

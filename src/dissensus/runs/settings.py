@@ -288,8 +288,8 @@ def _entries(source: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, 
                 if (name, key) not in _BY_PLACE:
                     hint = nearest(key, [known for place, known in _BY_PLACE if place == name])
                     raise ValueError(f"{where}there is no setting {raw!r} in [{name}]; {hint}")
-                item = _BY_PLACE[name, key]
-                yield name, key, _checked(setting, item, f"{where}[{name}] {raw}")
+                label = f"{where}[{name}] {raw}"
+                yield name, key, _checked(setting, _BY_PLACE[name, key], label)
         else:
             item = _FIELDS.get(name.replace("-", "_"))
             if item is None:
