@@ -6,7 +6,8 @@ import io
 import math
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +26,7 @@ _MAX_HEADER = 10_000
 
 
 class ArrayHeader(NamedTuple):
-    """What a file says about an array before its data, and how many bytes these take."""
+    """The header of an array in a file, and the number of bytes of its data."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -39,29 +40,24 @@ def read_npz(
 ) -> dict[str, NDArray[Any]]:
     """The arrays of an ``.npz`` file, or of its bytes, by name; errors call it ``where``.
 
-    All headers are read before any data: ``choose`` is given them and returns the names of the
-    arrays to read, or raises. Without it all are read. Together they may take :func:`max_bytes`.
+    All headers are read before any data. ``choose`` takes the headers and returns the names of the
+    arrays to read, or raises; by default all are read. Together they may take :func:`max_bytes`.
     """
     import numpy as np
 
-    name = where or _name(source)
-    with _opened(source, where) as raw:
-        try:
-            with zipfile.ZipFile(raw) as archive:
-                members = _members(archive)
-                headers = {key: _member_header(archive, info) for key, info in members.items()}
-        except Exception as error:  # zipfile, zlib and NumPy raise all kinds for damaged files
-            raise damaged(name, ".npz", error) from error
+    with _open_source(source, where) as raw:
+        name = where or _name(source)
+        with _damage_of(name, ".npz"):
+            archive = zipfile.ZipFile(raw)
+            members = _members(archive)
+            headers = {key: _member_header(archive, info) for key, info in members.items()}
         wanted = list(headers if choose is None else choose(headers))
         check_size(sum(headers[key].nbytes for key in wanted), name)
         arrays = {}
-        try:
-            with zipfile.ZipFile(raw) as archive:
-                for key in wanted:
-                    with archive.open(members[key]) as stream:
-                        arrays[key] = np.lib.format.read_array(stream, allow_pickle=False)
-        except Exception as error:
-            raise damaged(name, ".npz", error) from error
+        with _damage_of(name, ".npz"):
+            for key in wanted:
+                with archive.open(members[key]) as stream:
+                    arrays[key] = np.lib.format.read_array(stream, allow_pickle=False)
     return arrays
 
 
@@ -75,7 +71,7 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
             raise ValueError(f"{info.filename!r} in it has the compression {info.compress_type}")
         key = info.filename.removesuffix(".npy")
         if key == info.filename or key in members:
-            raise ValueError(f"{info.filename!r} in it is no array, or is there twice")
+            raise ValueError(f"{info.filename!r} in it is no array, or occurs twice")
         members[key] = info
     return members
 
@@ -106,31 +102,36 @@ def read_npy(source: str | Path | bytes, where: str = "") -> NDArray[Any]:
     """The array of an ``.npy`` file, or of its bytes; errors call it ``where``."""
     import numpy as np
 
-    name = where or _name(source)
-    with _opened(source, where) as raw:
-        try:
-            if isinstance(source, bytes) and source[:8] == _NPY_1:
-                start = 10 + int.from_bytes(source[8:10], "little")
-                if start <= min(len(source), _MAX_HEADER):
-                    dtype, shape, fortran = _npy_header(source[:start])
-                    flat = np.frombuffer(source, dtype, offset=start)
-                    return flat.reshape(shape, order="F" if fortran else "C")
-            header, start = _read_header(raw)
-            if raw.seek(0, os.SEEK_END) < start + header.nbytes:
-                raise ValueError(f"it has fewer numbers than its shape {header.shape}")
-            raw.seek(0)
-            array: NDArray[Any] = np.lib.format.read_array(raw, allow_pickle=False)
-            return array
-        except Exception as error:  # NumPy raises all kinds for damaged files
-            raise damaged(name, ".npy", error) from error
+    with _open_source(source, where) as raw, _damage_of(where or _name(source), ".npy"):
+        if isinstance(source, bytes) and source[:8] == _NPY_1:
+            start = 10 + int.from_bytes(source[8:10], "little")
+            if start <= min(len(source), _MAX_HEADER):
+                dtype, shape, fortran = _npy_header(source[:start])
+                flat = np.frombuffer(source, dtype, offset=start)
+                return flat.reshape(shape, order="F" if fortran else "C")
+        header, start = _read_header(raw)
+        if raw.seek(0, os.SEEK_END) < start + header.nbytes:
+            raise ValueError(f"it has fewer numbers than its shape {header.shape}")
+        raw.seek(0)
+        array: NDArray[Any] = np.lib.format.read_array(raw, allow_pickle=False)
+    return array
 
 
 def _name(source: str | Path | bytes) -> str:
     return "data" if isinstance(source, bytes) else str(source)
 
 
-def _opened(source: str | Path | bytes, where: str) -> IO[bytes]:
+def _open_source(source: str | Path | bytes, where: str) -> IO[bytes]:
     return io.BytesIO(source) if isinstance(source, bytes) else open_regular(source, where)
+
+
+@contextmanager
+def _damage_of(name: str, kind: str) -> Iterator[None]:
+    """Turn whatever zipfile, zlib and NumPy raise for a damaged file into one error."""
+    try:
+        yield
+    except Exception as error:
+        raise damaged(name, kind, error) from error
 
 
 @lru_cache(maxsize=256)
@@ -138,9 +139,8 @@ def _npy_header(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
     """Type, shape and order; samples have few different headers, and parsing them is slow."""
     import numpy as np
 
-    read = np.lib.format.read_array_header_1_0
-    if head[6] != 1:
-        read = np.lib.format.read_array_header_2_0
+    formats = np.lib.format
+    read = formats.read_array_header_1_0 if head[6] == 1 else formats.read_array_header_2_0
     shape, fortran, dtype = read(io.BytesIO(head[8:]))
     if dtype.hasobject:
         raise ValueError("its type is object")

@@ -37,15 +37,17 @@ def replace_atomically(path: str | Path, write: Callable[[Path], object]) -> Non
 
 
 def keep_copy(path: Path, copy: Path) -> None:
-    """Let ``copy`` be what ``path`` is now; at every moment both are whole.
+    """Make ``copy`` what ``path`` is now, if it exists; both are whole at every moment.
 
-    It is a second link to the same file where the file system has links. What replaces ``path``
-    later leaves ``copy`` as it is.
+    The copy is a second link to the same file where the file system has links. A file that replaces
+    ``path`` later leaves it unchanged.
     """
     part = _part(copy)
     try:
         try:
             os.link(path, part)
+        except FileNotFoundError:
+            return
         except OSError:
             shutil.copyfile(path, part)
         part.replace(copy)
@@ -54,7 +56,7 @@ def keep_copy(path: Path, copy: Path) -> None:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove the half-written files that kills have left in ``folder``, which has no writer now."""
+    """Remove the half-written files that kills left in ``folder``; nobody may be writing to it."""
     for path in folder.glob(".*.part"):
         path.unlink(missing_ok=True)
 

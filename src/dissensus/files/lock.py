@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,11 @@ def lock_folder(
     name: str = LOCK,
     wait: float | None = None,
 ) -> Iterator[None]:
-    """While entered, no other process, and no other thread, gets past this line for ``folder``.
+    """Keep other processes and threads from entering this context for the same ``folder``.
 
     They get a ``ValueError`` after ``wait`` seconds, by default one. The same thread may enter
-    again. Of several ranks the first takes the lock, through ``on_first``. The folder is made if it
-    is not there, and removed if it is still empty. Where a file system has no locks, there is none.
+    again. Of several ranks the first takes the lock, through ``on_first``. A missing folder is
+    made, and removed if it is still empty. File systems without locks are not locked.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -72,7 +73,7 @@ def _hold(folder: Path, name: str, wait: float) -> Iterator[None]:
     if key in _held and _held[key][0] == thread:
         yield
         return
-    made = _make_folders(folder)
+    new = _make_folders(folder)
     try:
         file = _acquire(path, key, time.monotonic() + wait)
         try:
@@ -80,19 +81,19 @@ def _hold(folder: Path, name: str, wait: float) -> Iterator[None]:
         finally:
             _release(path, key, file)
     finally:
-        for empty in made:
+        for empty in new:
             with suppress(OSError):  # something was written
                 empty.rmdir()
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Make ``folder``; return it and those above it that were not there, the innermost first."""
-    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    """Make ``folder`` and those above it; return the new ones, the innermost first."""
+    new = list(takewhile(lambda each: not each.exists(), (folder, *folder.parents)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _cannot_write(folder, error) from error
-    return made
+    return new
 
 
 def _acquire(path: Path, key: str, deadline: float) -> int:

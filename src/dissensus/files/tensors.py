@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from dissensus.files.atomic import replace_atomically
 from dissensus.files.opening import check_regular, damaged, open_regular
@@ -70,9 +70,10 @@ def read_safetensors(
 
 
 def verify_safetensors(path: str | Path) -> None:
-    """Raise if the file holds a checksum, and another content; it is read in pieces."""
+    """Raise if the content does not match the file's checksum, if it has one."""
     with open_regular(path) as raw:
-        header = parse_json(_read_header(raw), path, {})
+        size = min(int.from_bytes(raw.read(8), "little"), _MAX_HEADER)
+        header = parse_json(raw.read(size), path, {})
         metadata = header.get(_METADATA)
         wanted = metadata.get(_CHECKSUM) if isinstance(metadata, dict) else None
         if wanted is not None and wanted != _checksum(header, iter(partial(raw.read, _PIECE), b"")):
@@ -89,14 +90,17 @@ def write_safetensors(
     """
     header: dict[str, Any] = {_METADATA: metadata or {}}
     content: list[memoryview] = []
-    types = {name: _type(path, name, tensor) for name, tensor in tensors.items()}
-    order = list(_TYPES.values())
+    types = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in tensors.items()}
+    for name, kind in types.items():
+        if kind not in _TYPES:
+            raise ValueError(f"{path} cannot hold the tensor {name!r} of type {kind}")
+    order = list(_TYPES)
     end = 0
     for name in sorted(tensors, key=lambda name: (order.index(types[name]), name)):
         content.append(_bytes(tensors[name]))
         begin, end = end, end + len(content[-1])
         shape = list(tensors[name].shape)
-        header[name] = {"dtype": types[name], "shape": shape, "data_offsets": [begin, end]}
+        header[name] = {"dtype": _TYPES[types[name]], "shape": shape, "data_offsets": [begin, end]}
     checksum = _checksum(header, content)
     header[_METADATA] = dict(sorted({**header[_METADATA], _CHECKSUM: checksum}.items()))
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
@@ -111,24 +115,11 @@ def write_safetensors(
     replace_atomically(path, write)
 
 
-def _type(path: str | Path, name: str, tensor: Tensor) -> str:
-    type_ = str(tensor.dtype).removeprefix("torch.")
-    if type_ not in _TYPES:
-        raise ValueError(f"{path} cannot hold the tensor {name!r} of type {type_}")
-    return _TYPES[type_]
-
-
 def _bytes(tensor: Tensor) -> memoryview:
     """The memory of a tensor, without a copy where it is contiguous and on the CPU."""
     import torch
 
-    flat = tensor.detach().cpu().contiguous().flatten()
-    return flat.view(torch.uint8).numpy().data
-
-
-def _read_header(raw: IO[bytes]) -> bytes:
-    """The text of the header; the file is left where the bytes of tensors begin."""
-    return raw.read(min(int.from_bytes(raw.read(8), "little"), _MAX_HEADER))
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 def _checksum(header: dict[str, Any], content: Iterable[bytes | memoryview]) -> str:

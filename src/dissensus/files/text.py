@@ -112,14 +112,11 @@ def check_types(value: Any, schema: Any, where: str | Path) -> None:
     elif isinstance(schema, dict):
         for key, inner in schema.items():
             check_types(value.get(key), inner, f"{where}: {key}")
-    elif not _is_of(value, schema):
-        names = " or ".join(_kind_name(each) for each in get_args(schema) or (schema,))
-        raise ValueError(f"{where} must be {names}, got {_kind_name(type(value))}")
-
-
-def _is_of(value: Any, kind: Any) -> bool:
-    kinds = get_args(kind) or (kind,)
-    return type(value) in kinds or (type(value) is int and float in kinds)
+    else:
+        kinds = get_args(schema) or (schema,)
+        if type(value) not in kinds and not (type(value) is int and float in kinds):
+            names = " or ".join(map(_kind_name, kinds))
+            raise ValueError(f"{where} must be {names}, got {_kind_name(type(value))}")
 
 
 def _kind_name(kind: type) -> str:
@@ -139,20 +136,15 @@ def format_toml(values: dict[str, Any]) -> str:
     milestones = [1, 2]
     <BLANKLINE>
     """
-    lines = [
-        f"{_toml_key(key)} = {_toml_value(key, value)}"
-        for key, value in values.items()
-        if value is not None and not isinstance(value, dict)
-    ]
-    for key, value in values.items():
-        if isinstance(value, dict):
-            lines += ["", f"[{_toml_key(key)}]"]
-            lines += [
-                f"{_toml_key(inner)} = {_toml_value(inner, item)}"
-                for inner, item in value.items()
-                if item is not None
-            ]
+    lines = _toml_lines({k: value for k, value in values.items() if not isinstance(value, dict)})
+    for key, section in values.items():
+        if isinstance(section, dict):
+            lines += ["", f"[{_toml_key(key)}]", *_toml_lines(section)]
     return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _toml_lines(values: dict[str, Any]) -> list[str]:
+    return [f"{_toml_key(k)} = {_toml_value(k, v)}" for k, v in values.items() if v is not None]
 
 
 def _toml_key(key: str) -> str:

@@ -107,8 +107,7 @@ class RunFolder:
     def save(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         """Replace the checkpoint."""
         header = {"format": _FORMAT, "values": json.dumps(values)}
-        if (self.path / CHECKPOINT).is_file():
-            keep_copy(self.path / CHECKPOINT, self.path / PREVIOUS)
+        keep_copy(self.path / CHECKPOINT, self.path / PREVIOUS)
         write_safetensors(self.path / CHECKPOINT, tensors, header)
         write_text(self.path / STATE, json.dumps(values, indent=1) + "\n")
 
