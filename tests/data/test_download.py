@@ -224,7 +224,7 @@ def test_damaged_archives(tmp_path: Path) -> None:
         extract(tmp_path / "good.tar.gz", tmp_path / "folder", ["b.bin"])
     (tmp_path / "bad.gz").write_bytes(gzip.compress(BODY)[:-4])
     with pytest.raises(ValueError, match=r"bad.gz cannot be unpacked: it is damaged or cut short"):
-        content(tmp_path / "bad.gz")
+        content(tmp_path / "bad.gz", RemoteFile("bad.gz", "", unchecked="made here"))
 
 
 def test_downloads_go_to_the_first_folder_that_can_be_written(

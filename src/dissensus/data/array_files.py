@@ -22,7 +22,7 @@ from dissensus.data.table import Scaler
 from dissensus.files import read_npz
 
 Array = NDArray[Any]
-_FEATURES = ("features-effnetlite0", "tinyimagenet_effnetlite0_pca256.npz")
+_FEATURES = "features-effnetlite0/tinyimagenet_effnetlite0_pca256.npz"
 
 
 def load_npz(
@@ -43,7 +43,9 @@ def load_npz(
     for validation and cuts test from train, ``val_as="test"`` keeps it as the test set and cuts
     validation from train.
     """
-    return _from_arrays(path.name, read_npz(path), request, task, standardize, val_as, str(path))
+    if val_as not in ("val", "test"):
+        raise ValueError(f"val_as must be 'val' or 'test', got {val_as!r}")
+    return _from_arrays(path.name, read_npz(path), request, task, standardize, val_as, path)
 
 
 def load_features(request: Request, *, standardize: bool = False) -> Data:
@@ -54,23 +56,20 @@ def load_features(request: Request, *, standardize: bool = False) -> Data:
     ``corrupt5`` (the first 2,000 test images at severity 1 and 5, with their labels), ``svhn`` and
     ``cifar10``. The file is made, not official: it has no download.
     """
-    folder, name = _FEATURES
-    for place in request.places:
-        path = place / folder / name
-        if path.is_file():
-            arrays = read_npz(path)
-            for corrupted in ("corrupt1", "corrupt5"):
-                if f"{corrupted}_x" in arrays:
-                    count = len(arrays[f"{corrupted}_x"])
-                    arrays[f"{corrupted}_y"] = arrays["val_y"][:count]
-            title = "features_effnetlite0"
-            task = "classification"
-            return _from_arrays(title, arrays, request, task, standardize, "test", str(path))
-    tried = ", ".join(str(place / folder) for place in request.places)
-    raise ValueError(
-        f"features_effnetlite0 has no download: put {name} into {tried}, or give any .npz with "
-        "train_x, train_y, val_x and val_y by its path"
-    )
+    name, task = "features_effnetlite0", "classification"
+    paths = [place / _FEATURES for place in request.places]
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        folders = ", ".join(str(path.parent) for path in paths)
+        raise ValueError(
+            f"{name} has no download: put {Path(_FEATURES).name} into {folders}, or give any .npz "
+            "with train_x, train_y, val_x and val_y by its path"
+        )
+    arrays = read_npz(path)
+    for corrupted in ("corrupt1", "corrupt5"):
+        if f"{corrupted}_x" in arrays:
+            arrays[f"{corrupted}_y"] = arrays["val_y"][: len(arrays[f"{corrupted}_x"])]
+    return _from_arrays(name, arrays, request, task, standardize, "test", path)
 
 
 def _from_arrays(
@@ -80,10 +79,8 @@ def _from_arrays(
     task: str | None,
     standardize: bool | None,
     val_as: str,
-    source: str,
+    source: Path,
 ) -> Data:
-    if val_as not in ("val", "test"):
-        raise ValueError(f"val_as must be 'val' or 'test', got {val_as!r}")
     renamed = {}
     if "x" in arrays and "train_x" not in arrays:
         renamed = {"x": "train_x", "y": "train_y"}
@@ -102,10 +99,8 @@ def _from_arrays(
 
     x = {key[:-2]: _inputs(a, key) for key, a in arrays.items() if key.endswith("_x")}
     targets = {key[:-2]: a for key, a in arrays.items() if key.endswith("_y")}
-    guess = ""
-    if task is None:
-        task, guess = _guess_task(targets)
-    y, task, classes = _targets(targets, task)
+    task, guess = _guess_task(targets) if task is None else (task, "")
+    y, classes = _encode_targets(targets, task)
     ids: dict[str, NDArray[np.int64]] = {}
     for part in (part for part in PARTS if part in x):
         ids[part] = np.arange(len(x[part])) + sum(map(len, ids.values()))
@@ -127,7 +122,7 @@ def _from_arrays(
             "ignored": [key for key in arrays if not key.endswith(("_x", "_y"))],
             **({"guess": guess} if guess else {}),
         },
-        source=source,
+        source=str(source),
     )
     flat = len(data.input_shape) == 1
     return _standardize(data) if standardize or (standardize is None and flat) else data
@@ -145,8 +140,7 @@ def _inputs(array: Array, key: str) -> Tensor:
             x = x[:, None]
         elif x.ndim == 4 and x.shape[-1] in (1, 3) and x.shape[1] not in (1, 3):
             x = x.permute(0, 3, 1, 2).contiguous()
-    if not bool(torch.isfinite(x).all()):
-        bad = int((~torch.isfinite(x)).sum())
+    if bad := int((~torch.isfinite(x)).sum()):
         raise ValueError(
             f"{key} holds {bad} NaN or infinite of {x.numel()} values; fill them first"
         )
@@ -164,16 +158,16 @@ def _guess_task(arrays: Mapping[str, Array]) -> tuple[str, str]:
     return guess_task("y", values, most_classes=None if kinds <= set("iu") else 0)
 
 
-def _targets(
+def _encode_targets(
     arrays: Mapping[str, Array], task: str
-) -> tuple[dict[str, Tensor], str, tuple[str, ...]]:
-    kinds = {array.dtype.kind for array in arrays.values()}
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Targets by part, and the names of the classes."""
     check_task(task)
     if task == "regression":
-        if not kinds <= set("iubf"):
+        if not all(array.dtype.kind in "iubf" for array in arrays.values()):
             raise ValueError("regression targets must be numbers, got text")
         floats = {k: torch.from_numpy(a.astype(np.float32)) for k, a in arrays.items()}
-        return {k: y if y.ndim > 1 else y[:, None] for k, y in floats.items()}, task, ()
+        return {k: y if y.ndim > 1 else y[:, None] for k, y in floats.items()}, ()
     for key, array in arrays.items():
         if array.ndim != 1:
             raise ValueError(f"{key}_y must be labels [rows], got {array.shape}")
@@ -184,7 +178,7 @@ def _targets(
         for key, array in arrays.items()
         if np.isin(array, known).all()
     }
-    return labels, task, tuple(str(value) for value in known.tolist())
+    return labels, tuple(str(value) for value in known.tolist())
 
 
 def _standardize(data: Data) -> Data:

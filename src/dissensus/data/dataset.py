@@ -30,14 +30,12 @@ class OnDisk:
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
         return len(self.shape)
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def numel(self) -> int:
-        """The number of values."""
         return self.shape.numel()
 
     def element_size(self) -> int:
@@ -53,10 +51,10 @@ class Data:
     and float32 ``[rows, outputs]`` for regression. A split that was not asked for has 0 rows.
     ``rows`` says for each split which rows of the source it holds; no row is in two. ``extra``
     holds further sets, such as shifted or out-of-distribution inputs, with labels where known.
-    ``preprocessing`` is plain JSON: the steps and the statistics that they used, and as ``guess`` a
-    sentence about the task where the targets left it open. Of a feature
-    store each ``x`` is a :class:`~dissensus.data.StoredRows`, of shards an
-    :class:`~dissensus.data.Examples`, read as it is used.
+    ``preprocessing`` is plain JSON: the steps, the statistics that they used, and as ``guess`` a
+    sentence about the task where the targets left it open. Each ``x`` of a feature store is a
+    :class:`~dissensus.data.StoredRows`, of shards an :class:`~dissensus.data.Examples`; they are
+    read as they are used.
     """
 
     name: str
@@ -85,8 +83,8 @@ class Data:
                 raise ValueError(f"{self.name}: {part} inputs hold {bad} NaN or infinite values")
         if len(self.train[0]) == 0:
             raise ValueError(f"{self.name}: no rows are left for training; lower val and test")
-        taken = torch.cat([*self.rows.values()]) if self.rows else torch.empty(0)
-        if len(taken.unique()) != len(taken):
+        numbers = torch.cat([*self.rows.values()]) if self.rows else torch.empty(0)
+        if len(numbers.unique()) != len(numbers):
             raise ValueError(f"{self.name}: a row is in more than one split")
 
     @property
@@ -118,7 +116,6 @@ class Data:
         return original_units(y, self.preprocessing)
 
     def __repr__(self) -> str:
-        """Return one line: the tensors themselves would fill screens."""
         sizes = ", ".join(f"{part} {len(x)}" for part, (x, _) in self.splits().items())
         ends = f"{len(self.classes)} classes" if self.classes else f"{self.outputs} outputs"
         extra = f", extra {', '.join(self.extra)}" if self.extra else ""
@@ -192,20 +189,20 @@ def split_rows(
     [90, 10, 0]
     """
     order = np.random.default_rng(seed).permutation(count).astype(np.int64)
-    validated, tested = part_sizes(count, val=val, test=test)
-    held = tested + validated
-    return order[held:], order[tested:held], order[:tested]
+    val_size, test_size = part_sizes(count, val=val, test=test)
+    held_out = test_size + val_size
+    return order[held_out:], order[test_size:held_out], order[:test_size]
 
 
 def part_sizes(count: int, *, val: float | int, test: float | int) -> tuple[int, int]:
     """The numbers of rows for validation and test; raise unless some are left for training."""
-    tested = _part_size("test", test, count)
-    validated = _part_size("val", val, count - tested)
-    if tested + validated >= count:
+    test_size = _part_size("test", test, count)
+    val_size = _part_size("val", val, count - test_size)
+    if test_size + val_size >= count:
         raise ValueError(
             f"test={test!r} and val={val!r} of {count} rows leave none for training; lower them"
         )
-    return validated, tested
+    return val_size, test_size
 
 
 def _part_size(name: str, part: float | int, count: int) -> int:
@@ -266,8 +263,8 @@ def data_places(data_dir: str | Path | None = None) -> tuple[Path, ...]:
 
     ``data_dir`` alone where it is given; else the folders that ``DISSENSUS_DATA`` lists, separated
     as in ``PATH`` (``:``, on Windows ``;``), then the user's cache. A data set comes from the first
-    that has it. Downloads go to the first of them that can be written; of a list, folders that do
-    not exist are left out, so that a slip of the pen makes no folder.
+    that has it, and downloads go to the first that can be written. Of a list, folders that do not
+    exist are left out, so that a typing mistake makes no folder.
     """
     if data_dir is not None:
         return (Path(data_dir).expanduser(),)
@@ -315,35 +312,35 @@ def hold_out_classes(data: Data, classes: str | Sequence[str | int]) -> Data:
     >>> hold_out_classes(load("wine"), "class_1")
     Data('wine': classification, (13,), 2 classes; train 75, val 14, test 18, extra held_out)
     """
-    held = _indices(data, classes)
-    kept = [index for index in range(len(data.classes)) if index not in held]
-    numbers = torch.full((len(data.classes),), -1)
-    numbers[kept] = torch.arange(len(kept))
+    names = _held_out_classes(data, classes)
+    known_classes = tuple(name for name in data.classes if name not in names)
+    new_labels = torch.tensor(
+        [-1 if name in names else known_classes.index(name) for name in data.classes]
+    )
     splits: dict[str, Any] = {}
     rows: dict[str, Tensor] = {}
-    strange: list[Tensor] = []
+    unknown: list[Tensor] = []
     for part, (x, y) in data.splits().items():
         if not isinstance(x, Tensor):
             raise ValueError(f"{data.name}: rows on disk cannot be held out by their class")
-        known = numbers[y] >= 0
-        splits[part] = x[known], numbers[y[known]]
-        strange.append(x[~known])
+        known = new_labels[y] >= 0
+        splits[part] = x[known], new_labels[y[known]]
+        unknown.append(x[~known])
         if part in data.rows:
             rows[part] = data.rows[part][known]
-    names = [data.classes[index] for index in held]
     notes = [*data.preprocessing.get("notes", ()), f"classes held out: {', '.join(names)}"]
     return replace(
         data,
         **splits,
-        classes=tuple(data.classes[index] for index in kept),
+        classes=known_classes,
         rows=rows,
-        extra={**data.extra, HELD_OUT: (torch.cat(strange), None)},
+        extra={**data.extra, HELD_OUT: (torch.cat(unknown), None)},
         preprocessing={**data.preprocessing, "notes": notes},
     )
 
 
-def _indices(data: Data, classes: str | Sequence[str | int]) -> list[int]:
-    """The classes' numbers; raises for names that are not there, or too many."""
+def _held_out_classes(data: Data, classes: str | Sequence[str | int]) -> list[str]:
+    """Names of classes; raises for those that do not exist, and for too many."""
     if data.task != "classification":
         raise ValueError(f"{data.name} is a regression: there are no classes to hold out")
     listed = classes.split(",") if isinstance(classes, str) else classes
@@ -359,4 +356,4 @@ def _indices(data: Data, classes: str | Sequence[str | int]) -> list[int]:
             f"hold_out must leave at least two of {len(data.classes)} classes, and name one, got "
             f"{names}"
         )
-    return [data.classes.index(name) for name in names]
+    return names

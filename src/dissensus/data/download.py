@@ -74,13 +74,13 @@ def locate(
         for file in files
     }
     missing = [file for file in files if paths[file.name] is None]
-    for file in missing:
-        archive = _find([file.archive], ["", *folders], request) if file.archive else None
-        if archive is not None and paths[file.name] is None:
+    for name in dict.fromkeys(file.archive for file in missing if file.archive):
+        archive = _find([name], ["", *folders], request)
+        if archive is not None:
             target = _writable(request, what) / folders[0]
-            inside = [other for other in missing if other.archive == file.archive]
-            extract(archive, target, [other.name for other in inside])
-            paths |= {other.name: target / other.name for other in inside}
+            inside = [file.name for file in missing if file.archive == name]
+            extract(archive, target, inside)
+            paths |= {file: target / file for file in inside}
     missing = [file for file in missing if paths[file.name] is None]
     if missing:
         paths |= _download_all(missing, folders[0], request, what)
@@ -116,12 +116,12 @@ def _writable(request: Request, what: str) -> Path:
 # ---- reading and checking -----------------------------------------------------------------------
 
 
-def content(path: Path, file: RemoteFile | None = None, *, verify: bool = True) -> bytes:
+def content(path: Path, file: RemoteFile, *, verify: bool = True) -> bytes:
     """The bytes of a file, gunzipped, after a check against its official checksum."""
     raw = path.read_bytes()
     if path.suffix == ".gz":
         raw = _gunzip(raw, path)
-    if verify and file is not None and file.checksum is not None:
+    if verify:
         _check(raw, file.checksum, str(path))
     return raw
 
@@ -142,7 +142,9 @@ def _gunzip(raw: bytes, path: Path) -> bytes:
     return data
 
 
-def _check(raw: bytes, checksum: str, where: str) -> None:
+def _check(raw: bytes, checksum: str | None, where: str) -> None:
+    if checksum is None:
+        return
     kind, _, expected = checksum.partition(":")
     got = hashlib.new(kind, raw, usedforsecurity=False).hexdigest()
     if got != expected:
@@ -180,21 +182,17 @@ def _how_to_get(files: Sequence[RemoteFile], target: Path, reason: str) -> str:
 
 def _download(file: RemoteFile, files: Sequence[RemoteFile], target: Path) -> None:
     archive = file.archive
+    raw = _get(file.url, archive or file.name)
     if archive is None:
-        raw = _get(file.url, file.name)
         plain = _gunzip(raw, Path(file.name)) if file.name.endswith(".gz") else raw
-        if file.checksum is not None:
-            _check(plain, file.checksum, file.url)
+        _check(plain, file.checksum, file.url)
         write_bytes(target / file.name, raw)
         return
-    raw = _get(file.url, archive)
-    if file.archive_checksum is not None:
-        _check(raw, file.archive_checksum, file.url)
+    _check(raw, file.archive_checksum, file.url)
     inside = [other for other in files if other.archive == archive]
     contents = members(archive, io.BytesIO(raw), [other.name for other in inside])
     for other in inside:
-        if other.checksum is not None:
-            _check(contents[other.name], other.checksum, f"{other.name} in {file.url}")
+        _check(contents[other.name], other.checksum, f"{other.name} in {file.url}")
     for name, data in contents.items():
         write_bytes(target / name, data)
 
@@ -234,11 +232,10 @@ def extract(archive: str | Path, folder: str | Path, wanted: Sequence[str]) -> N
     link or device refuses the whole archive, and nothing is written. Members land in ``folder``
     itself, under their last name.
     """
-    archive, folder = Path(archive), Path(folder)
-    with archive.open("rb") as stream:
+    with Path(archive).open("rb") as stream:
         contents = members(str(archive), stream, wanted)
     for name, data in contents.items():
-        write_bytes(folder / name, data)
+        write_bytes(Path(folder) / name, data)
 
 
 def members(name: str, stream: IO[bytes], wanted: Sequence[str]) -> dict[str, bytes]:
@@ -254,10 +251,10 @@ def _wanted_members(name: str, stream: IO[bytes], wanted: Sequence[str]) -> dict
     contents: dict[str, bytes] = {}
     nested: dict[str, bytes] = {}
     try:
-        with _opened(name, stream) as (names, read):
-            for path, kind, size in names:
+        with _open_archive(name, stream) as (entries, read):
+            for path, kind, size in entries:
                 _check_member(name, path, kind, size)
-            for path, kind, _ in names:
+            for path, kind, _ in entries:
                 last = PurePosixPath(path).name
                 if kind == "file" and last in wanted and last not in contents:
                     contents[last] = read(path)
@@ -277,19 +274,16 @@ def _wanted_members(name: str, stream: IO[bytes], wanted: Sequence[str]) -> dict
 
 
 @contextmanager
-def _opened(
+def _open_archive(
     name: str, stream: IO[bytes]
 ) -> Iterator[tuple[list[tuple[str, str, int]], Callable[[str], bytes]]]:
     """Members as (path, kind, size) and a function that reads one, for zip and tar alike."""
     if name.endswith(".zip"):
         with zipfile.ZipFile(stream) as archive:
-            entries = [
-                (info.filename, _zip_kind(info), info.file_size) for info in archive.infolist()
-            ]
-            yield entries, archive.read
+            infos = archive.infolist()
+            yield [(info.filename, _zip_kind(info), info.file_size) for info in infos], archive.read
         return
     with tarfile.open(fileobj=stream) as tar:
-        listed = tar.getmembers()
 
         def read(path: str) -> bytes:
             member: IO[Any] | None = tar.extractfile(path)
@@ -297,7 +291,7 @@ def _opened(
                 raise tarfile.TarError(f"{path} is not a file")
             return bytes(member.read())
 
-        yield [(info.name, _tar_kind(info), info.size) for info in listed], read
+        yield [(info.name, _tar_kind(info), info.size) for info in tar.getmembers()], read
 
 
 def _zip_kind(info: zipfile.ZipInfo) -> str:

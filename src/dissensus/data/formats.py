@@ -220,7 +220,6 @@ def open_parquet(path: Path | str) -> Any:
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm"})
 
-
 #: The most pixels of an image, before and after it is scaled, where ``max_pixels`` says nothing.
 MAX_PIXELS = 64_000_000
 
@@ -242,13 +241,11 @@ def open_image(source: Path | IO[bytes], where: str, max_pixels: int = MAX_PIXEL
                     return opened.convert("RGB")
         except Exception as error:  # decoders raise all kinds for damaged images
             raise ValueError(f"{where} cannot be read as an image ({error})") from error
-    raise _too_large(where, size, max_pixels)
+    raise _too_large(where, *size, max_pixels)
 
 
-def _too_large(where: str, size: tuple[int, int], max_pixels: int) -> ValueError:
-    return ValueError(
-        f"{where} has {size[0]} × {size[1]} pixels, more than max_pixels={max_pixels} allows"
-    )
+def _too_large(where: str, width: int, height: int, most: int) -> ValueError:
+    return ValueError(f"{where} has {width} × {height} pixels, more than max_pixels={most} allows")
 
 
 @cache
@@ -274,7 +271,7 @@ def decode_image(
     scale = size * 256 / 224 / min(image.size)
     width, height = (max(size, round(side * scale)) for side in image.size)
     if width * height > max_pixels:
-        raise _too_large(f"{where}, scaled for size={size},", (width, height), max_pixels)
+        raise _too_large(f"{where}, scaled for size={size},", width, height, max_pixels)
     image = image.resize((width, height), 2)  # bilinear
     left, top = (width - size) // 2, (height - size) // 2
     pixels = np.asarray(image.crop((left, top, left + size, top + size)), dtype=np.uint8)

@@ -100,6 +100,17 @@ def _file(base: str, name: str, checksum: str | None = None, unchecked: str = ""
     return RemoteFile(name, f"{base}/{name}", checksum, unchecked)
 
 
+def _idx_files(base: str, *checksums: str) -> dict[str, tuple[RemoteFile, ...]]:
+    """Files in MNIST's layout; checksums of images and labels, of train and then of test."""
+    parts = {"train": "train", "test": "t10k"}
+    kinds = ("images-idx3", "labels-idx1")
+    sums = iter(checksums)
+    return {
+        part: tuple(_file(base, f"{word}-{kind}-ubyte.gz", next(sums)) for kind in kinds)
+        for part, word in parts.items()
+    }
+
+
 def _cifar10_file(name: str, checksum: str) -> RemoteFile:
     return RemoteFile(name, f"{_CIFAR}/cifar-10-binary.tar.gz", checksum)
 
@@ -140,16 +151,13 @@ wardrobe whale willow_tree wolf woman worm
 IMAGE_SETS: dict[str, ImageSet] = {
     "mnist": ImageSet(
         folders=("mnist", "MNIST/raw"),
-        files={
-            "train": (
-                _file(_MNIST, "train-images-idx3-ubyte.gz", "md5:6bbc9ace898e44ae57da46a324031adb"),
-                _file(_MNIST, "train-labels-idx1-ubyte.gz", "md5:a25bea736e30d166cdddb491f175f624"),
-            ),
-            "test": (
-                _file(_MNIST, "t10k-images-idx3-ubyte.gz", "md5:2646ac647ad5339dbf082846283269ea"),
-                _file(_MNIST, "t10k-labels-idx1-ubyte.gz", "md5:27ae3e4e09519cfbb04c329615203637"),
-            ),
-        },
+        files=_idx_files(
+            _MNIST,
+            "md5:6bbc9ace898e44ae57da46a324031adb",
+            "md5:a25bea736e30d166cdddb491f175f624",
+            "md5:2646ac647ad5339dbf082846283269ea",
+            "md5:27ae3e4e09519cfbb04c329615203637",
+        ),
         read=_idx,
         rows={"train": 60_000, "test": 10_000},
         shape=(1, 28, 28),
@@ -158,32 +166,13 @@ IMAGE_SETS: dict[str, ImageSet] = {
     ),
     "fashion_mnist": ImageSet(
         folders=("fashion-mnist", "FashionMNIST/raw"),
-        files={
-            "train": (
-                _file(
-                    _FASHION,
-                    "train-images-idx3-ubyte.gz",
-                    "sha256:c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-                ),
-                _file(
-                    _FASHION,
-                    "train-labels-idx1-ubyte.gz",
-                    "sha256:bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-                ),
-            ),
-            "test": (
-                _file(
-                    _FASHION,
-                    "t10k-images-idx3-ubyte.gz",
-                    "sha256:5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-                ),
-                _file(
-                    _FASHION,
-                    "t10k-labels-idx1-ubyte.gz",
-                    "sha256:0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-                ),
-            ),
-        },
+        files=_idx_files(
+            _FASHION,
+            "sha256:c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            "sha256:bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            "sha256:5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            "sha256:0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
         read=_idx,
         rows={"train": 60_000, "test": 10_000},
         shape=(1, 28, 28),
@@ -278,9 +267,10 @@ def load_image_set(
                 f"{name}: {part} labels run from {low} to {high}, there are "
                 f"{len(images.classes)} classes"
             )
+    limits = (("train", limit, "limit"), ("test", test_limit, "test_limit"))
     rows = {
-        "train": draw_rows(len(parts["train"].x), limit, request.seed, "limit"),
-        "test": draw_rows(len(parts["test"].x), test_limit, request.seed, "test_limit"),
+        part: draw_rows(len(parts[part].x), most, request.seed, option)
+        for part, most, option in limits
     }
 
     def pick(part: str, places: NDArray[np.int64]) -> Split:
@@ -305,12 +295,11 @@ def load_test_pixels(name: str, request: Request, *, verify: bool = True) -> Pix
     For SVHN, where the official file is missing, a strip of 5,000 test digits serves that were cut
     from the full photographs: good for unknown inputs, not for a published accuracy.
     """
-    if name == "svhn":
-        folders = [place / name for place in request.places for name in IMAGE_SETS["svhn"].folders]
-        for folder in folders:
-            official = (folder / IMAGE_SETS["svhn"].files["test"][0].name).is_file()
-            if not official and (folder / _STRIP).is_file():
-                return _strip(folder)
+    images = IMAGE_SETS[name]
+    for folder in [place / each for place in request.places for each in images.folders]:
+        official = (folder / images.files["test"][0].name).is_file()
+        if name == "svhn" and not official and (folder / _STRIP).is_file():
+            return _strip(folder)
     return _pixels(name, "test", request, verify)
 
 

@@ -61,7 +61,6 @@ class Inputs:
         return len(self.x)
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Inputs and targets, ``size`` rows at a time."""
         for start in range(0, len(self), size):
             rows = slice(start, start + size)
             yield self.x[rows], None if self.y is None else self.y[rows]
@@ -74,12 +73,8 @@ class Inputs:
             raise ValueError(f"limit must be at least 1, got {limit}")
         generator = torch.Generator().manual_seed(seed)
         rows = torch.randperm(len(self), generator=generator)[:limit].sort().values
-        return replace(
-            self,
-            x=self.x[rows],
-            y=None if self.y is None else self.y[rows],
-            groups=None if self.groups is None else self.groups[rows],
-        )
+        y, groups = (None if each is None else each[rows] for each in (self.y, self.groups))
+        return replace(self, x=self.x[rows], y=y, groups=groups)
 
 
 def read_inputs(
@@ -95,8 +90,8 @@ def read_inputs(
     An ``.npz`` holds ``x`` (or one array of any name) and, if ``labelled``, ``y``; a table has the
     columns that the training table had (``header=False``: no names in its first line), and
     ``target`` is the one to be predicted. A DataFrame, or a dict of columns, is a table too.
-    Numbers are in the units of the source: what was filled, encoded and standardised in training is
-    so here, by the statistics of the training rows, and unsigned bytes for a model of images are
+    Numbers are in the units of the source: they are filled, encoded and standardised as in
+    training, by the statistics of the training rows, and unsigned bytes for a model of images are
     divided by 255. Shards (``.tar``, or a pattern of ``.tar`` or ``.parquet``) stay on disk.
     """
     is_path = isinstance(source, str | Path)
@@ -106,16 +101,18 @@ def read_inputs(
         x, y = cast(Tensor, examples), cast("Tensor | None", examples.targets)
         return Inputs(Path(source).stem, x, y)
     path = Path(source).expanduser() if is_path else Path("table")
-    unknown: dict[str, Any] = {}
     if is_path and not path.is_file():
         raise ValueError(f"there is no file {path}")
+    unknown: dict[str, Any] = {}
     if not is_path or path.suffix.lower() in TABLE_SUFFIXES:
-        table, layout = path if is_path else source, {"header": header, "labelled": labelled}
-        rows, targets, unknown = _read_table(table, like, target, **layout)
+        table = path if is_path else source
+        rows, targets, unknown = _read_table(table, like, target, header=header, labelled=labelled)
     else:
         rows, targets = read_arrays(path, like, labelled=labelled)
-    rows = _standardize(_check(rows, like, path), like)
-    x = torch.from_numpy(np.ascontiguousarray(rows, dtype=np.float32))
+    _check_form(rows, like, path)
+    pixels = rows.dtype == np.uint8 and len(like.input_shape) >= 2
+    rows = rows.astype(np.float32) / 255 if pixels else rows.astype(np.float64)
+    x = torch.from_numpy(np.ascontiguousarray(_standardize(rows, like), dtype=np.float32))
     y = None if targets is None else _encode_targets(targets, like, path)
     return Inputs(path.stem, x, y, **unknown)
 
@@ -193,14 +190,6 @@ def _check_form(x: Array | ArrayHeader, like: InputSpec, path: Path) -> None:
         )
 
 
-def _check(x: Array, like: InputSpec, path: Path) -> Array:
-    """``x`` as floating point, once its form is checked."""
-    _check_form(x, like, path)
-    if x.dtype == np.uint8 and len(like.input_shape) >= 2:
-        return x.astype(np.float32) / 255
-    return x.astype(np.float64)
-
-
 def _standardize(x: Array, like: InputSpec) -> Array:
     """Flat inputs filled and scaled by the statistics of the training rows, where training did."""
     notes = like.preprocessing
@@ -241,8 +230,7 @@ def _read_table(
     if target is None or target not in raw:
         raise ValueError(f"{where} lacks the column {target!r}, which is to be predicted")
     y = raw[target]
-    gaps = int(find_gaps(y).sum())
-    if gaps:
+    if gaps := int(find_gaps(y).sum()):
         raise ValueError(f"{where}: the target {target!r} is missing in {gaps} of {len(y)} rows")
     return x, y, unknown
 

@@ -74,10 +74,14 @@ def find_inputs(
         return _known_images(key, like, data_dir, match=match)
     if key is None and (path.is_file() or (is_shards(name) and not path.is_dir())):
         if not match:
-            return _as_stored(path)
+            x, _ = read_arrays(path, labelled=False)
+            stored = to_unit(x) if x.dtype == np.uint8 else torch.from_numpy(x).float()
+            return Inputs(path.stem, stored)
         columns = {"target": target, "header": header}
         return _from_file(path, like, labelled=labelled, groups=groups, **columns)
-    if key is None and everything and _is_image_folder(path, like, match=match):
+    takes_images = not match or len(like.input_shape) == 3
+    holds_images = path.is_dir() and not is_shards(path) and not is_store(path)
+    if key is None and everything and takes_images and holds_images:
         return _from_images(path, like, size or 224, match=match)
     if key is not None or path.is_dir():
         if size is not None and key is None and not is_store(path):
@@ -183,11 +187,6 @@ def _from_data(
     return Inputs(data.name, x, y)
 
 
-def _is_image_folder(path: Path, like: InputSpec, *, match: bool) -> bool:
-    wanted = not match or len(like.input_shape) == 3
-    return wanted and path.is_dir() and not is_shards(path) and not is_store(path)
-
-
 def _from_images(path: Path, like: InputSpec, size: int, *, match: bool) -> Inputs:
     """All images below a folder; the names of its folders are labels if all are classes."""
     if not match:
@@ -195,28 +194,21 @@ def _from_images(path: Path, like: InputSpec, size: int, *, match: bool) -> Inpu
     shape = tuple(like.input_shape)
     images = ImageRows.below(path, max(shape[1:]), shape)
     number = {name: index for index, name in enumerate(like.classes)}
-    folders = [file.relative_to(path).parts[0] for file in images.files]
-    y = None
-    if all(folder in number for folder in folders):
-        y = torch.tensor([number[folder] for folder in folders])
+    labels = [number.get(file.relative_to(path).parts[0]) for file in images.files]
+    y = None if None in labels else torch.tensor(labels)
     return Inputs(path.name, cast(Tensor, images), y)
-
-
-def _as_stored(path: Path) -> Inputs:
-    x, _ = read_arrays(path, labelled=False)
-    return Inputs(path.stem, to_unit(x) if x.dtype == np.uint8 else torch.from_numpy(x).float())
 
 
 def _from_file(
     path: Path, like: InputSpec, *, labelled: bool | None, groups: str | None, **columns: Any
 ) -> Inputs:
-    if labelled is not None or like.task != "classification":
-        inputs = read_inputs(path, like, labelled=bool(labelled), **columns)
-    else:
-        try:
-            inputs = read_inputs(path, like, labelled=True, **columns)
-        except ValueError:  # without labels, or with those of other classes
-            inputs = read_inputs(path, like, **columns)
+    optional = labelled is None and like.task == "classification"
+    try:
+        inputs = read_inputs(path, like, labelled=optional or bool(labelled), **columns)
+    except ValueError:  # perhaps without labels, or with those of other classes
+        if not optional:
+            raise
+        inputs = read_inputs(path, like, **columns)
     return replace(inputs, groups=_groups(path, groups, len(inputs)))
 
 

@@ -70,12 +70,8 @@ class Scaler:
             mean = np.average(x, 0, weights)
             scale = np.sqrt(np.average((x - mean) ** 2, 0, weights))
         constant = scale <= 1e-8 * np.maximum(1.0, np.abs(mean))
-        return cls(
-            log,
-            fill,
-            np.where(scaled, mean, 0.0),
-            np.where(scaled & ~constant, scale, 1.0),
-        )
+        mean, scale = np.where(scaled, mean, 0.0), np.where(scaled & ~constant, scale, 1.0)
+        return cls(log, fill, mean, scale)
 
     def to_dict(self, features: Sequence[str]) -> dict[str, Any]:
         """Plain JSON values, for ``Data.preprocessing``; ``features`` are the columns' names."""
@@ -111,9 +107,8 @@ def _skewness(x: Floats) -> Floats:
     """Third standardised moment; 0 for a constant column."""
     centred = x - x.mean(0)
     variance = (centred**2).mean(0)
-    cubed = (centred**3).mean(0)
     safe = np.where(variance > 0, variance, 1.0)
-    skewness: Floats = np.where(variance > 0, cubed / safe**1.5, 0.0)
+    skewness: Floats = np.where(variance > 0, (centred**3).mean(0) / safe**1.5, 0.0)
     return skewness
 
 
@@ -167,7 +162,6 @@ class Table:
         return len(self.x)
 
     def __repr__(self) -> str:
-        """Return one line without the numbers."""
         return f"Table({self.name!r}: {self.task}, {len(self)} rows, {self.x.shape[1]} columns)"
 
     def split(
@@ -190,10 +184,9 @@ class Table:
         """
         standardize = self.standardize if standardize is None else standardize
         parts = dict(zip(PARTS, split_rows(len(self), val=val, test=test, seed=seed), strict=True))
-        train = parts["train"]
-        x, y = self.x, self.y
-        scaler = Scaler.fit(x[train], self.scaled & standardize, self.log_skew)
-        x = scaler(x)
+        train, y = parts["train"], self.y
+        scaler = Scaler.fit(self.x[train], self.scaled & standardize, self.log_skew)
+        x = scaler(self.x)
         notes: dict[str, Any] = {
             "split_seed": seed,
             "notes": list(self.notes),

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dissensus.data.column_values import find_kind, text_column
+from dissensus.data.column_values import Array, find_kind, text_column
 from dissensus.data.dataset import Request, check_task, guess_task
 from dissensus.data.formats import complete_rows, list_names, missing_counts, read_columns
 from dissensus.data.preparation import MAX_LEVELS, Column, Preparation, sort_levels
-from dissensus.data.table import Floats, Table
+from dissensus.data.table import Table
 
 #: An integer target with at most this many values is taken for class labels.
 FEW_VALUES = 20
@@ -49,34 +49,35 @@ def read_table_file(
     ``"drop"`` leaves out their rows, ``"error"`` reports them, both also for new rows. ``log_skew``
     is that of :class:`~dissensus.data.table.Table`.
     """
+    if isinstance(max_levels, bool) or not isinstance(max_levels, int) or max_levels < 2:
+        raise ValueError(f"max_levels must be an integer of at least 2, got {max_levels!r}")
     path = Path(path)
     columns = read_columns(path, header=header)
     for name in drop:
-        _known(name, columns, "drop")
-    goal = _target(target, columns, path)
-    kept = {name: values for name, values in columns.items() if name not in set(drop)}
-    if goal not in kept:
-        raise ValueError(f"target {goal!r} is also in drop; it cannot be both")
+        _check_column(name, columns, "drop")
+    target = _target_name(target, columns, path)
+    columns = {name: values for name, values in columns.items() if name not in set(drop)}
+    if target not in columns:
+        raise ValueError(f"target {target!r} is also in drop; it cannot be both")
     for name in categorical:
-        _known(name, kept, "categorical")
-    ids = _without_gaps(kept, goal, missing, path)
+        _check_column(name, columns, "categorical")
+    ids = _without_gaps(columns, target, missing, path)
     if len(ids) == 0:
         raise ValueError(f"{path}: every row lacks a value; try missing='fill', or drop columns")
-    kept = {name: [values[i] for i in ids] for name, values in kept.items()}
-    goal_values = kept.pop(goal)
-    if not kept:
-        raise ValueError(f"{path} has no column besides the target {goal!r}")
-    task, guess = _task(goal_values, goal, task)
-    y, classes = _labels(goal_values) if task == "classification" else _targets(goal_values, goal)
-    raw = {name: text_column(values) for name, values in kept.items()}
+    raw = {name: text_column(values[i] for i in ids) for name, values in columns.items()}
+    values = raw.pop(target)
+    if not raw:
+        raise ValueError(f"{path} has no column besides the target {target!r}")
+    task, guess = _task(values, target, task)
+    y, classes = _labels(values) if task == "classification" else _numbers(values, target)
     preparation = Preparation.fit(
         raw,
         categorical=categorical,
         parse=True,
-        max_levels=_level_limit(max_levels),
+        max_levels=max_levels,
         missing="fill" if missing == "fill" else "error",
     )
-    notes = (f"target {goal}", *(f"dropped {name}" for name in drop), f"missing={missing}")
+    notes = (f"target {target}", *(f"dropped {name}" for name in drop), f"missing={missing}")
     return Table(
         path.name,
         task,
@@ -93,36 +94,26 @@ def read_table_file(
     )
 
 
-# ---- reading ------------------------------------------------------------------------------------
+# ---- columns ------------------------------------------------------------------------------------
 
 
-def _known(name: str, columns: dict[str, list[str]], what: str) -> None:
+def _check_column(name: str, columns: dict[str, list[str]], what: str) -> None:
     if name not in columns:
         raise ValueError(f"{what}: there is no column {name!r}; there are {list_names(columns)}")
 
 
-def _target(target: str | int | None, columns: dict[str, list[str]], path: Path) -> str:
-    names = list(columns)
+def _target_name(target: str | int | None, columns: dict[str, list[str]], path: Path) -> str:
     if target is None:
         raise ValueError(
             f"say which column of {path} is to be learnt with target=; there are "
             f"{list_names(columns)}"
         )
     if isinstance(target, str):
-        _known(target, columns, "target")
+        _check_column(target, columns, "target")
         return target
-    if not -len(names) <= target < len(names):
-        raise ValueError(f"target={target} is no position among {len(names)} columns")
-    return names[target]
-
-
-def _level_limit(max_levels: int) -> int:
-    if isinstance(max_levels, bool) or not isinstance(max_levels, int) or max_levels < 2:
-        raise ValueError(f"max_levels must be an integer of at least 2, got {max_levels!r}")
-    return max_levels
-
-
-# ---- gaps ---------------------------------------------------------------------------------------
+    if not -len(columns) <= target < len(columns):
+        raise ValueError(f"target={target} is no position among {len(columns)} columns")
+    return list(columns)[target]
 
 
 def _without_gaps(
@@ -152,30 +143,29 @@ def _without_gaps(
 # ---- the target ---------------------------------------------------------------------------------
 
 
-def _task(values: Sequence[str], name: str, task: str | None) -> tuple[str, str]:
+def _task(values: Array, name: str, task: str | None) -> tuple[str, str]:
     """The task, and a sentence about it where numbers leave it open."""
     if task is not None:
         check_task(task)
         return task, ""
-    if find_kind(text_column(values), parse=True) != "number":
+    if find_kind(values, parse=True) != "number":
         return "classification", ""
-    numbers = np.array(values, dtype=np.float64)
+    numbers = values.astype(np.float64)
     return guess_task(f"target {name!r}", numbers, most_classes=FEW_VALUES)
 
 
-def _labels(values: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
-    classes = sort_levels(values)
+def _labels(values: Array) -> tuple[Array, tuple[str, ...]]:
+    classes = sort_levels(values.tolist())
     if len(classes) < 2:
         raise ValueError(f"the target has one value only, {values[0]!r}: there is nothing to learn")
     index = {name: number for number, name in enumerate(classes)}
     return np.array([index[value] for value in values], dtype=np.int64), tuple(classes)
 
 
-def _targets(values: Sequence[str], name: str) -> tuple[Floats, tuple[str, ...]]:
-    texts = text_column(values)
-    if find_kind(texts, parse=True) != "number":
+def _numbers(values: Array, name: str) -> tuple[Array, tuple[str, ...]]:
+    if find_kind(values, parse=True) != "number":
         raise ValueError(
             f"the target {name!r} holds text such as {values[0]!r}; regression needs numbers: "
             "leave task out, or pass task='classification'"
         )
-    return Column(name, "number").read(texts), ()
+    return Column(name, "number").read(values), ()
