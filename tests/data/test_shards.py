@@ -272,8 +272,8 @@ def test_the_index_is_built_once_and_again_when_the_data_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[Path] = []
-    original = index._built
-    monkeypatch.setattr(index, "_built", lambda f, b: built.append(f) or original(f, b))
+    original = index._build_index
+    monkeypatch.setattr(index, "_build_index", lambda f, b: built.append(f) or original(f, b))
     shards = write_vectors(tmp_path / "shards", [5, 5])
     first = data.load(shards, val=0, test=0)
     again = data.load(shards, val=0, test=0)

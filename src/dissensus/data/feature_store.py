@@ -156,10 +156,10 @@ def digest(file: Path) -> str:
 def verify_file(file: Path, checksum: str) -> None:
     """Raise unless the file has that sha256."""
     try:
-        found = digest(file)
+        same = digest(file) == checksum
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error}") from error
-    if found != checksum:
+    if not same:
         raise ValueError(
             f"{file} is damaged: its sha256 is not the manifest's; delete the folder "
             f"{file.parents[1]} and make the features again"
@@ -223,11 +223,9 @@ class StoredRows(OnDisk):
 
     @property
     def row_bytes(self) -> int:
-        """The size of one row on disk."""
         return self.shape[1:].numel() * self.stored.itemsize
 
     def __repr__(self) -> str:
-        """Return one line."""
         passes = f", {self.passes} passes" if self.passes > 1 else ""
         return f"StoredRows({self.part!r}: {tuple(self.shape)} {self.stored.name}{passes})"
 
@@ -240,31 +238,35 @@ class StoredRows(OnDisk):
         chosen = torch.arange(len(self))[index]  # as a tensor of rows would understand it
         if chosen.ndim != 1:
             raise ValueError(f"rows on disk are taken by one axis of numbers, got {index!r}")
-        read = np.empty((len(chosen), *self.shape[1:]), self.stored)
-        order = chosen.argsort()
-        for place in order.tolist():
+        rows = np.empty((len(chosen), *self.shape[1:]), self.stored)
+        for place in chosen.argsort().tolist():
             row = int(chosen[place])
-            self.read(row, row + 1, into=read[place : place + 1])
-        return torch.from_numpy(read).float()
+            self.read(row, row + 1, into=rows[place : place + 1])
+        return torch.from_numpy(rows).float()
 
     def read(
         self, start: int, stop: int, number: int = 0, into: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         """Rows ``start`` to ``stop`` of a pass as they are stored, into an array if given one."""
-        read = np.empty((stop - start, *self.shape[1:]), self.stored) if into is None else into
+        rows = np.empty((stop - start, *self.shape[1:]), self.stored) if into is None else into
         done = 0
         while start + done < stop:
             shard, first = divmod(start + done, self.shard_rows)
             count = min(self.shard_rows - first, stop - start - done)
-            self._fill(read[done : done + count], number, shard, first)
+            self._fill(rows[done : done + count], number, shard, first)
             done += count
-        return read
+        return rows
 
-    def _fill(self, array: NDArray[Any], number: int, shard: int, first: int) -> None:
+    def verify(self, number: int, shard: int) -> Path:
+        """The file of a shard; its checksum is verified the first time."""
         file = shard_file(self.folder, self.part, number, shard)
         if (number, shard) not in self.verified:
             verify_file(file, self.checksums[number][shard])
             self.verified.add((number, shard))
+        return file
+
+    def _fill(self, array: NDArray[Any], number: int, shard: int, first: int) -> None:
+        file = self.verify(number, shard)
         wanted = memoryview(array.data).cast("B")
         try:
             with file.open("rb", buffering=0) as raw:
@@ -298,8 +300,8 @@ def is_store(folder: Path) -> bool:
 class FeatureStore:
     """Features on disk: ``parts`` by name, each rows and labels (None where there are none).
 
-    Opening checks the form of every file and the checksums of labels; that of a shard is checked
-    when it is first read. ``verify=True`` checks all of them at once.
+    Opening checks the form of every file and the checksums of labels; the checksum of a shard is
+    checked when it is first read, or with ``verify=True`` at once.
 
     >>> import tempfile
     >>> from dissensus.data import FeatureWriter
@@ -314,12 +316,15 @@ class FeatureStore:
     def __init__(self, folder: str | Path, *, verify: bool = False) -> None:
         self.folder = Path(folder)
         self.manifest = Manifest.read(self.folder)
-        if verify:
-            self._verify()
         self.parts: dict[str, tuple[StoredRows, Tensor | None]] = {
             name: (StoredRows(self.folder, name, self.manifest), self._labels(name))
             for name in self.manifest.parts
         }
+        if verify:
+            for rows, _ in self.parts.values():
+                for number, checksums in enumerate(rows.checksums):
+                    for shard in range(len(checksums)):
+                        rows.verify(number, shard)
 
     def data(self, *, in_memory: bool = False) -> Data:
         """The store as a data set; parts other than train, val and test are its ``extra``.
@@ -354,30 +359,15 @@ class FeatureStore:
 
     def _labels(self, name: str) -> Tensor | None:
         part = self.manifest.parts[name]
-        if not part.labelled:
+        if part.labels is None:
             return None
         file = inside(self.folder, label_file(self.folder, name))
         labels = np.array(map_array(file, (part.rows,), np.dtype(np.int64)))
         low, high, classes = int(labels.min()), int(labels.max()), len(self.manifest.classes)
         if low < 0 or high >= classes:
             raise ValueError(f"{file} holds labels from {low} to {high}, of {classes} classes")
-        if part.labels is not None:
-            verify_file(file, part.labels)
+        verify_file(file, part.labels)
         return torch.from_numpy(labels)
-
-    def _verify(self) -> None:
-        wanted: dict[Path, str] = {}
-        for name, part in self.manifest.parts.items():
-            for number, sums in enumerate(part.shards):
-                for shard, checksum in enumerate(sums):
-                    wanted[shard_file(self.folder, name, number, shard)] = checksum
-            if part.labels is not None:
-                wanted[label_file(self.folder, name)] = part.labels
-        missing = [str(file) for file in wanted if not file.is_file()]
-        if missing:
-            raise ValueError(f"{missing[0]} is missing from the features")
-        for file, checksum in wanted.items():
-            verify_file(inside(self.folder, file), checksum)
 
 
 def load_store(

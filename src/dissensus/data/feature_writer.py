@@ -40,8 +40,8 @@ class FeatureWriter:
     """Writes a feature store; as a context, the manifest is written when it ends without an error.
 
     ``shape`` is that of one example's features. ``backbone``, ``transform``, ``data`` and
-    ``versions`` are plain JSON about where they come from. In a folder where the same was begun
-    before, shards that are there are kept; something else that was begun there is refused.
+    ``versions`` are plain JSON about where they come from. A writer with the same settings goes on
+    in a folder where one was interrupted and keeps its shards; other settings are refused.
     """
 
     def __init__(
@@ -58,17 +58,9 @@ class FeatureWriter:
         versions: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = Path(folder)
-        self.manifest = Manifest(
-            dtype,
-            tuple(int(size) for size in shape),
-            shard_rows,
-            {},
-            tuple(str(name) for name in classes),
-            dict(backbone or {}),
-            dict(transform or {}),
-            dict(data or {}),
-            dict(versions or {}),
-        )
+        sizes, names = tuple(int(size) for size in shape), tuple(str(name) for name in classes)
+        about = (dict(facts or {}) for facts in (backbone, transform, data, versions))
+        self.manifest = Manifest(dtype, sizes, shard_rows, {}, names, *about)
         self.stored = np.dtype(DTYPES[dtype])
         self.parts: dict[str, StorePart] = {}
         self._lock = ExitStack()
@@ -109,8 +101,8 @@ class FeatureWriter:
     ) -> None:
         """Add a part shard by shard: ``compute(pass, start, stop)`` gives those rows' features.
 
-        It is not asked for shards that are there already. ``on_shard`` hears of the rows of each
-        shard that is done.
+        It is not called for shards that exist. ``on_shard`` is called with the rows of each shard
+        that is done.
         """
         check_name(name)
         if name in self.parts:
@@ -166,8 +158,7 @@ class FeatureWriter:
             )
         with np.errstate(over="ignore"):
             stored = np.ascontiguousarray(x, self.stored)
-        bad = int(x.size - np.isfinite(stored).sum())
-        if bad:
+        if bad := int(x.size - np.isfinite(stored).sum()):
             if np.isfinite(x).all():
                 raise ValueError(f"{bad} features are too large for float16; store them as float32")
             raise ValueError(f"the features hold {bad} NaN or infinite values")

@@ -169,7 +169,7 @@ def divide_folder(
     in_memory: bool = True,
     max_pixels: int = MAX_PIXELS,
 ) -> Data:
-    """The same in memory, or read as they are used; divided alike."""
+    """A folder of images in memory, or read as they are used; both are divided alike."""
     folders = _find_parts(path)
     train = ImageFolder(folders.pop("train"), size, max_pixels=max_pixels)
     images = {"train": train}
@@ -179,16 +179,19 @@ def divide_folder(
     # Images in folders of their own are numbered after those of train.
     first = dict(zip(images, np.cumsum([0, *map(len, rows.values())]).tolist(), strict=False))
     if "test" not in images:
-        trained, _, tested = split_rows(
-            len(train), val=0, test=request.test_share, seed=request.seed
-        )
+        share = request.test_share
+        train_rows, _, test_rows = split_rows(len(train), val=0, test=share, seed=request.seed)
         images["test"], first["test"] = train, 0
-        rows = {"train": np.sort(trained), "test": np.sort(tested)}
+        rows = {"train": np.sort(train_rows), "test": np.sort(test_rows)}
         request = Request(seed=request.seed, val=request.val)
     for part, most, option in (("train", limit, "limit"), ("test", test_limit, "test_limit")):
         rows[part] = rows[part][draw_rows(len(rows[part]), most, request.seed, option)]
-    if in_memory:
-        _check_memory(sum(map(len, rows.values())), size)
+    count = sum(map(len, rows.values()))
+    if in_memory and (needed := _bytes_needed(count, size)) > _LARGEST:
+        raise ValueError(
+            f"{count} images of {size} × {size} need {needed / 2**30:.1f} GiB of memory; lower "
+            "size, or leave them on disk with stream=True"
+        )
     return divide(
         path.resolve().name,
         "classification",
@@ -209,22 +212,13 @@ def _find_parts(path: Path) -> dict[str, Path]:
     return with_test({part: path / part for part in parts if (path / part).is_dir()})
 
 
-def _check_memory(images: int, size: int) -> None:
-    needed = _needed(images, size)
-    if needed > _LARGEST:
-        raise ValueError(
-            f"{images} images of {size} × {size} need {needed / 2**30:.1f} GiB of memory; lower "
-            "size, or leave them on disk with stream=True"
-        )
-
-
 def _too_many(path: Path, size: int) -> bool:
     """Whether the images below ``path`` need more memory than a set may; counts no further."""
-    most = _LARGEST // _needed(1, size)
+    most = _LARGEST // _bytes_needed(1, size)
     return sum(1 for _ in islice(_images_below(path), most + 1)) > most
 
 
-def _needed(images: int, size: int) -> int:
+def _bytes_needed(images: int, size: int) -> int:
     return images * 3 * size**2 * 5  # once as bytes, once as float32
 
 
@@ -249,9 +243,11 @@ def _check_any(files: object, root: Path) -> None:
 
 
 def _stream_folder(path: Path, request: Request, reading: Reading) -> Data:
-    """A folder of images left on disk."""
-    folders = _find_parts(path)
-    indexes = {part: _index_images(folder) for part, folder in folders.items()}
+    folders = {part: folder.resolve() for part, folder in _find_parts(path).items()}
+    indexes = {
+        part: indexed({"pictures": str(folder)}, partial(_build, folder))
+        for part, folder in folders.items()
+    }
     classes = tuple(indexes["train"].facts["classes"])
     sources: dict[str, Source] = {
         part: ImageSource(folder, indexes[part], classes, reading)
@@ -259,11 +255,6 @@ def _stream_folder(path: Path, request: Request, reading: Reading) -> Data:
     }
     notes = {"notes": ["pixels divided by 255"], "split_seed": request.seed}
     return examples_data(str(path), "classification", classes, sources, request, reading, (), notes)
-
-
-def _index_images(root: Path) -> Index:
-    """The list of the images below ``root/class/``."""
-    return indexed({"pictures": str(root.resolve())}, partial(_build, root.resolve()))
 
 
 def _build(root: Path, folder: Path) -> tuple[dict[str, Any], Sequence[Path]]:
@@ -293,7 +284,7 @@ class ImageSource:
 
     def __init__(self, root: Path, index: Index, classes: Sequence[str], reading: Reading) -> None:
         size = reading.size
-        self.root, self.size, self.max_pixels = root.resolve(), size, reading.max_pixels
+        self.root, self.size, self.max_pixels = root, size, reading.max_pixels
         self.shape: tuple[int, ...] = (3, size, size)
         names = index.facts["classes"]
         check_classes(names, classes, root)
@@ -305,17 +296,16 @@ class ImageSource:
         self.names, self.files = str(index.folder / "names"), OpenFiles(1)
 
     def read(self, numbers: Numbers) -> Batch:
-        """The examples of these numbers, in their order."""
         names = self.entries[numbers].tolist()
 
         def load(place: int) -> NDArray[np.uint8]:
             name = os.fsdecode(self.files.read(self.names, *names[place]))
             return decode_image(self.root / name, self.size, max_pixels=self.max_pixels)
 
-        return read_each(
-            len(numbers), self.shape, load, lambda kept: self.targets(numbers[kept]), pixels=True
-        )
+        def targets(places: list[int]) -> NDArray[np.int64]:
+            return self.targets(numbers[places])
+
+        return read_each(len(numbers), self.shape, load, targets, pixels=True)
 
     def targets(self, numbers: Numbers) -> NDArray[np.int64]:
-        """The labels alone."""
         return self.labels[np.searchsorted(self.class_ends, numbers, side="right")]

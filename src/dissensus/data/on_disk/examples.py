@@ -62,22 +62,22 @@ def read_each(
 ) -> Batch:
     """Load ``count`` examples, each by its place; those that fail are left out and reported.
 
-    ``targets`` gives those of the places that were loaded.
+    ``targets`` takes the places that were loaded.
     """
     # Memory of torch's own, which is aligned: where a batch lies decides about last bits.
     x = torch.empty((count, *shape), dtype=torch.uint8 if pixels else torch.float32)
     array = x.numpy()
-    kept: list[int] = []
+    loaded: list[int] = []
     problems: list[str] = []
     for place in range(count):
         try:
-            array[len(kept)] = load(place)
-            kept.append(place)
+            array[len(loaded)] = load(place)
+            loaded.append(place)
         except ValueError as error:
             problems.append(str(error))
     if problems:
-        x = x[: len(kept)].clone()
-    y = None if targets is None else torch.from_numpy(targets(kept))
+        x = x[: len(loaded)].clone()
+    y = None if targets is None else torch.from_numpy(targets(loaded))
     return Batch(x, y, problems)
 
 
@@ -136,7 +136,6 @@ class Examples(OnDisk):
 
     @property
     def targets(self) -> Targets | None:
-        """The targets of these inputs; None where there are none."""
         return None if self.target_shape is None else Targets(self)
 
     @property
@@ -145,7 +144,6 @@ class Examples(OnDisk):
         return self.source.digest
 
     def __repr__(self) -> str:
-        """Return one line."""
         workers = f", {self.workers} workers" if self.workers else ""
         return f"Examples({tuple(self.shape)} on disk{workers})"
 
@@ -208,7 +206,6 @@ class Targets(OnDisk):
         self.dtype = torch.float32 if examples.target_shape else torch.int64
 
     def __repr__(self) -> str:
-        """Return one line."""
         return f"Targets({tuple(self.shape)} on disk)"
 
     def __getitem__(self, index: Any) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -102,10 +103,9 @@ def _of_text(data: bytes, where: str) -> int | str:
         raise ValueError(f"{where} is not UTF-8 text ({error})") from error
     if not text or len(text) > 1000:
         raise ValueError(f"{where} must be a label, got {len(text)} characters")
-    try:
+    with suppress(ValueError):
         return int(text)
-    except ValueError:
-        return text
+    return text
 
 
 def _numbers(values: Any, where: str) -> NDArray[Any]:
@@ -121,9 +121,9 @@ _MOST_CLASSES = 1_000_000
 
 
 class LabelScan:
-    """Sees every target of a part once; a name becomes a number by when it was first seen.
+    """A scan of all targets of a part; names are numbered in the order in which they occur.
 
-    ``values`` takes whole numbers for values to be predicted, not for labels.
+    With ``values``, whole numbers are values to be predicted, not labels.
     """
 
     def __init__(self, *, values: bool = False) -> None:
@@ -163,12 +163,8 @@ class LabelScan:
 
     def facts(self) -> dict[str, Any]:
         """Plain JSON."""
-        return {
-            "kind": self.kind,
-            "names": list(self.names),
-            "high": self.high,
-            "outputs": self.outputs,
-        }
+        facts = {"kind": self.kind, "names": list(self.names)}
+        return {**facts, "high": self.high, "outputs": self.outputs}
 
     def _settle(self, kind: str, where: str) -> None:
         if self.kind not in ("", kind):

@@ -29,11 +29,11 @@ Build = Callable[[Path], tuple[dict[str, Any], Sequence[Path]]]
 
 
 class Index:
-    """An index that was found or made: its folder and facts; ``digest`` tells the data apart."""
+    """An index: its folder and facts. Data with other files have another ``digest``."""
 
-    def __init__(self, folder: Path, kept: Mapping[str, Any]) -> None:
-        self.folder, self.facts = folder, kept["facts"]
-        names = [[Path(name).name, size] for name, size, _ in kept["watched"]]
+    def __init__(self, folder: Path, content: Mapping[str, Any]) -> None:
+        self.folder, self.facts = folder, content["facts"]
+        names = [[Path(name).name, size] for name, size, _ in content["watched"]]
         text = json.dumps([names, self.facts], sort_keys=True)
         self.digest = hashlib.sha256(text.encode()).hexdigest()
 
@@ -42,21 +42,20 @@ def indexed(settings: Mapping[str, Any], build: Build) -> Index:
     """The index with these settings, built if it is missing or the data have changed."""
     key = hashlib.sha256(json.dumps([_FORMAT, settings], sort_keys=True).encode()).hexdigest()
     folder = cache_folder() / "index" / key[:32]
-    kept = _fresh(folder)
-    return Index(folder, _built(folder, build) if kept is None else kept)
+    return Index(folder, _read_if_fresh(folder) or _build_index(folder, build))
 
 
-def _fresh(folder: Path) -> dict[str, Any] | None:
+def _read_if_fresh(folder: Path) -> dict[str, Any] | None:
     """The content of ``index.json``, if nothing that it watches has changed."""
     try:
-        kept: dict[str, Any] = read_json(folder / _FILE)
-        same = kept["watched"] == [_stamp(Path(name)) for name, _, _ in kept["watched"]]
-        return kept if same else None
+        content: dict[str, Any] = read_json(folder / _FILE)
+        same = content["watched"] == [_stamp(Path(name)) for name, _, _ in content["watched"]]
+        return content if same else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _built(folder: Path, build: Build) -> dict[str, Any]:
+def _build_index(folder: Path, build: Build) -> dict[str, Any]:
     part = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}.part")
     try:
         part.mkdir(parents=True)
@@ -67,14 +66,14 @@ def _built(folder: Path, build: Build) -> dict[str, Any]:
         ) from error
     try:
         facts, watched = build(part)
-        kept = {"facts": facts, "watched": [_stamp(path) for path in watched]}
-        write_text(part / _FILE, json.dumps(kept))
+        content = {"facts": facts, "watched": [_stamp(path) for path in watched]}
+        write_text(part / _FILE, json.dumps(content))
         if folder.exists():  # of data that have changed, or made meanwhile by another
             shutil.rmtree(folder, ignore_errors=True)
         try:
             part.rename(folder)
         except OSError:
-            if _fresh(folder) is None:  # else another was quicker, with the same
+            if _read_if_fresh(folder) is None:  # else another process was quicker
                 raise
     finally:
         shutil.rmtree(part, ignore_errors=True)

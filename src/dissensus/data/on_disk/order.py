@@ -192,10 +192,9 @@ class Windowed:
         last = np.flatnonzero(np.diff(windows, append=windows[-1] + 1))
         self.block_ends: NDArray[np.int64] = last + 1
         self.ends: Numbers = np.cumsum(blocks.counts[self.order])[last]
-        self.held: tuple[int, Numbers] = (-1, self.order[:0])
+        self.current: tuple[int, Numbers] = (-1, self.order[:0])
 
     def numbers(self, start: int, stop: int) -> Numbers:
-        """The numbers of the examples at places ``start`` to ``stop`` − 1."""
         pieces = []
         while start < stop:
             window = int(np.searchsorted(self.ends, start, side="right"))
@@ -206,12 +205,12 @@ class Windowed:
         return np.concatenate(pieces) if pieces else self.order[:0]
 
     def _window(self, window: int) -> Numbers:
-        if self.held[0] != window:
+        if self.current[0] != window:
             first = int(self.block_ends[window - 1]) if window else 0
             chosen = np.sort(self.order[first : int(self.block_ends[window])])
             numbers = np.concatenate([self.blocks.numbers(block) for block in chosen.tolist()])
             if self.seed is not None:
                 key = [self.seed, _ROWS, window]
                 numbers = numbers[np.random.default_rng(key).permutation(len(numbers))]
-            self.held = window, numbers
-        return self.held[1]
+            self.current = window, numbers
+        return self.current[1]

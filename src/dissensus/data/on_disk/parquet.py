@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,7 +63,9 @@ def _build(
                 raise ValueError(f"{shard} has columns of other kinds than {shards[0]}")
             metadata = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
             groups.append([group.num_rows for group in metadata])
-            _check_groups(groups[-1], len(types[-1]), shard)
+            largest, count = max(groups[-1], default=0), len(types[-1])
+            what = f"{shard}: a row group of {largest} rows and {count} columns"
+            check_size(largest * count * _NUMBER_BYTES, what, "write smaller row groups")
             size += sum(group.total_byte_size for group in metadata)
             if target is not None:
                 for number in range(len(metadata)):
@@ -82,13 +84,6 @@ def _read_group(file: Any, number: int, columns: Sequence[str], where: str) -> A
         return file.read_row_group(number, columns=columns, use_threads=False)
     except Exception as error:  # Arrow raises all kinds for damaged files
         raise ValueError(f"{where} cannot be read ({error})") from error
-
-
-def _check_groups(groups: Sequence[int], columns: int, shard: Path) -> None:
-    """Raise if a row group, which is read as a whole, has too many numbers to read at once."""
-    largest = max(groups, default=0)
-    what = f"{shard}: a row group of {largest} rows and {columns} columns"
-    check_size(largest * columns * _NUMBER_BYTES, what, "write smaller row groups")
 
 
 # ---- columns ------------------------------------------------------------------------------------
@@ -217,70 +212,68 @@ class ParquetSource:
         self.count = int(self.group_ends[-1])
         window = reading.window_of(self.row_bytes)
         self.most = window + max(sizes.values())  # of rows in memory: as many as a window may have
-        self.held: OrderedDict[int, _Group] = OrderedDict()
+        self.recent: OrderedDict[int, _Group] = OrderedDict()
         first = self._group(0).x
         self.images = not isinstance(first, np.ndarray)
         self.shape: tuple[int, ...] = (3, self.size, self.size) if self.images else first.shape[1:]
 
     def read(self, numbers: Numbers) -> Batch:
-        """The examples of these numbers, in their order."""
         groups, places = self._places(numbers)
-        held = self._held(groups)
+        in_memory = self._read_groups(groups)
         if self.images:
-            return self._images(groups, places, held)
+            return self._images(groups, places, in_memory)
         x = torch.empty((len(numbers), *self.shape))
-        for group, rows in held.items():
+        for group, rows in in_memory.items():
             x.numpy()[groups == group] = rows.x[places[groups == group]]
-        known = None if self.labels is None else torch.from_numpy(self._y(groups, places, held))
-        return Batch(x, known)
+        y = None if self.labels is None else torch.from_numpy(self._y(groups, places, in_memory))
+        return Batch(x, y)
 
     def targets(self, numbers: Numbers) -> NDArray[Any]:
-        """The targets alone."""
         groups, places = self._places(numbers)
-        return self._y(groups, places, self._held(groups))
+        return self._y(groups, places, self._read_groups(groups))
 
     def _places(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
         """The row group of each number, and its place in it."""
         groups = np.searchsorted(self.group_ends, numbers, side="right")
         return groups, numbers - np.where(groups > 0, self.group_ends[groups - 1], 0)
 
-    def _held(self, groups: Numbers) -> dict[int, _Group]:
+    def _read_groups(self, groups: Numbers) -> dict[int, _Group]:
         # By when they are first needed: those of the window before, then those of the next.
         first = np.sort(np.unique(groups, return_index=True)[1])
         return {group: self._group(group) for group in groups[first].tolist()}
 
-    def _y(self, groups: Numbers, places: Numbers, held: Mapping[int, _Group]) -> NDArray[Any]:
+    def _y(self, groups: Numbers, places: Numbers, in_memory: dict[int, _Group]) -> NDArray[Any]:
         assert self.labels is not None
         stored = np.empty((len(groups), self.labels.outputs), self.labels.stored)
-        for group, rows in held.items():
+        for group, rows in in_memory.items():
             stored[groups == group] = rows.y[places[groups == group]]  # type: ignore[index]
         return self.labels(stored)
 
-    def _images(self, groups: Numbers, places: Numbers, held: Mapping[int, _Group]) -> Batch:
+    def _images(self, groups: Numbers, places: Numbers, in_memory: dict[int, _Group]) -> Batch:
         def load(place: int) -> NDArray[Any]:
             shard, group = self.groups[int(groups[place])]
             where = f"{self.shards[shard]}: row {int(places[place])} of row group {group}"
-            raw = held[int(groups[place])].x[int(places[place])].as_py()
+            raw = in_memory[int(groups[place])].x[int(places[place])].as_py()
             if raw is None:
                 raise ValueError(f"{where} has no image")
             return decode_image(io.BytesIO(raw), self.size, where, self.max_pixels)
 
-        def targets(kept: list[int]) -> NDArray[Any]:
-            return self._y(groups[kept], places[kept], held)
+        def targets(loaded: list[int]) -> NDArray[Any]:
+            return self._y(groups[loaded], places[loaded], in_memory)
 
-        known = None if self.labels is None else targets
-        return read_each(len(groups), self.shape, load, known, pixels=True)
+        with_targets = None if self.labels is None else targets
+        return read_each(len(groups), self.shape, load, with_targets, pixels=True)
 
     def _group(self, number: int) -> _Group:
-        if number in self.held:
-            self.held.move_to_end(number)
-            return self.held[number]
-        read = self._read(number)
-        rows = len(read.x) + sum(len(group.x) for group in self.held.values())
-        while self.held and rows > self.most:
-            rows -= len(self.held.popitem(last=False)[1].x)
-        self.held[number] = read
-        return read
+        if number in self.recent:
+            self.recent.move_to_end(number)
+            return self.recent[number]
+        group = self._read(number)
+        rows = len(group.x) + sum(len(other.x) for other in self.recent.values())
+        while self.recent and rows > self.most:
+            rows -= len(self.recent.popitem(last=False)[1].x)
+        self.recent[number] = group
+        return group
 
     def _read(self, number: int) -> _Group:
         shard, group = self.groups[number]
@@ -317,4 +310,4 @@ class ParquetSource:
 
     def __getstate__(self) -> dict[str, Any]:
         """For a worker process: it reads its own row groups."""
-        return {**vars(self), "held": OrderedDict()}
+        return {**vars(self), "recent": OrderedDict()}

@@ -61,13 +61,13 @@ def load_shards(
         raise ValueError(f"{path} has no field or column for a label; name it with target=")
     task = task or ("regression" if facts["labels"]["kind"] == "values" else "classification")
     classes = class_names(facts["labels"]) if task == "classification" else ()
-    data = {
+    sources = {
         part: _source(shards, indexes[part], task, classes, reading)
         for part, shards in parts.items()
     }
     shape = () if task == "classification" else (int(facts["labels"]["outputs"]),)
     notes = {"input": facts["input"], "target": facts["target"], "split_seed": request.seed}
-    return examples_data(str(path), task, classes, data, request, reading, shape, notes)
+    return examples_data(str(path), task, classes, sources, request, reading, shape, notes)
 
 
 def open_shards(
@@ -179,16 +179,14 @@ def _parts(
         raise ValueError(f"{path} has a test part of its own; leave test out")
     train = sources["train"]
     count, seed = train.count, request.seed
-    validated, tested = part_sizes(
-        count,
-        val=0 if "val" in sources else request.val,
-        test=0 if "test" in sources else request.test_share,
-    )
-    held = tested + validated
+    val = 0 if "val" in sources else request.val
+    test = 0 if "test" in sources else request.test_share
+    val_size, test_size = part_sizes(count, val=val, test=test)
+    held_out = test_size + val_size
     parts = {
-        "train": (train, Part(count, held, count, seed)),
-        "val": (train, Part(count, tested, held, seed)),
-        "test": (train, Part(count, 0, tested, seed)),
+        "train": (train, Part(count, held_out, count, seed)),
+        "val": (train, Part(count, test_size, held_out, seed)),
+        "test": (train, Part(count, 0, test_size, seed)),
     }
     for part in sources.keys() - {"train"}:
         parts[part] = sources[part], whole(sources[part].count)

@@ -60,7 +60,7 @@ def _build(
         for shard in shards:
             places: list[list[int]] = []
             targets: list[NDArray[Any]] = []
-            with _opened(shard) as tar:
+            with _open_tar(shard) as tar:
                 for key, fields in samples(tar, shard):
                     if not (counts or places):
                         field, target = _choose(fields, field, target, shard)
@@ -80,7 +80,7 @@ def _build(
     return facts | {"labels": labels.facts() if target is not None else None}, shards
 
 
-def _opened(shard: Path) -> tarfile.TarFile:
+def _open_tar(shard: Path) -> tarfile.TarFile:
     check_regular(shard)
     try:
         return tarfile.open(shard, "r:")
@@ -195,7 +195,6 @@ class TarSource:
         self.shape = (3, self.size, self.size) if self.kind == "image" else self._first_shape()
 
     def read(self, numbers: Numbers) -> Batch:
-        """The examples of these numbers, in their order."""
         places = self._places(numbers)
 
         def load(place: int) -> NDArray[Any]:
@@ -205,7 +204,7 @@ class TarSource:
                 raise ValueError(f"{where} has the shape {x.shape}, not {self.shape}")
             return x
 
-        targets = None if self.labels is None else lambda kept: self.targets(numbers[kept])
+        targets = None if self.labels is None else lambda loaded: self.targets(numbers[loaded])
         return read_each(len(numbers), self.shape, load, targets, pixels=self.kind == "image")
 
     def _first_shape(self) -> tuple[int, ...]:
@@ -226,7 +225,6 @@ class TarSource:
             raise ValueError(f"{self._where(place)} {str(error).removeprefix('it ')}") from error
 
     def targets(self, numbers: Numbers) -> NDArray[Any]:
-        """The targets alone."""
         assert self.labels is not None
         return self.labels(self.stored[numbers])
 
