@@ -74,11 +74,9 @@ def _front_matter(
     metrics = run_results.metrics.get("test", {})
     measured = [key for key in _METRICS if isinstance(metrics.get(key), int | float)]
     task = _pipeline(config["task"], summary)
+    chosen = f"license: {json.dumps(license)}"
     lines = ["---", "library_name: dissensus"]
-    if license is None:
-        lines.append("# license: not chosen yet; name one here")
-    else:
-        lines.append(f"license: {json.dumps(license)}")
+    lines.append("# license: not chosen yet; name one here" if license is None else chosen)
     if task is not None:
         lines.append(f"pipeline_tag: {task}")
     tags = ["dissensus", "deep-ensemble", "uncertainty", config["task"]]
@@ -162,17 +160,17 @@ def _use(config: Config, summary: DataSummary | None, detector: Detector | None)
     if detector is not None:
         file = "path/to/this/folder/detector.json"
         lines.append(f'ds.Detector.load("{file}", ens).is_ood(x)    # [batch]')
-        notes.append(
+        note = (
             f"`detector.json` flags inputs whose score {code(detector.score_name)} is above "
             f"{detector.threshold:.6g}, which accepts {detector.accept:.0%} of {detector.count} "
             "validation examples."
-            + (
+        )
+        if detector.tuning:
+            note += (
                 " The score is that of a copy of the members, tuned to disagree on inputs made "
                 "from the training data; predictions are those of the members themselves."
-                if detector.tuning
-                else ""
             )
-        )
+        notes.append(note)
     section = ["## How to load it", "", "```python", *lines, "```"]
     return section + [line for note in notes for line in ("", note)]
 

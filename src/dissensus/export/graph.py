@@ -20,9 +20,6 @@ from dissensus.export.onnx_graph import onnx_model, onnx_runner
 from dissensus.files import replace_atomically, write_bytes
 from dissensus.runs.data_summary import DataSummary
 
-#: The name of the metadata among the extra files of a pt2.
-EXTRA = "dissensus.json"
-
 #: Before it torch's exporter of traced graphs was experimental, and is not known to work here.
 _OLDEST = (2, 6)
 
@@ -69,7 +66,7 @@ def to_pt2(
     module, rows, description = _prepare(ens, example, score, detector, summary, name)
     program = _trace(module, rows)
     _check_equal(module, rows, program.module(), "the traced graph")
-    extra = {EXTRA: json.dumps(description, indent=1)}
+    extra = {"dissensus.json": json.dumps(description, indent=1)}
 
     def write(part: Path) -> None:
         with part.open("wb") as file:
@@ -170,7 +167,7 @@ def _trace(module: ExportModule, example: Tensor) -> ExportedProgram:
                 strict=False,
             )
     except Exception as error:  # tracing runs the network's own code, which may raise anything
-        raise ValueError(_advice(module, rows, error)) from error
+        raise ValueError(_explain(module, rows, error)) from error
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # names files of this machine
     return program
@@ -198,10 +195,13 @@ def _at_least_three(example: Tensor) -> Tensor:
     return example if len(example) > 2 else example[:1].expand(3, *example.shape[1:]).clone()
 
 
-def _advice(module: ExportModule, rows: Tensor, error: Exception) -> str:
+def _explain(module: ExportModule, rows: Tensor, error: Exception) -> str:
     text = " ".join(str(error).split())
     kind = module.network.kind()
-    if not _runs(module, rows):
+    try:
+        with torch.no_grad():
+            module(rows)
+    except Exception:
         return f"{kind} cannot take inputs of shape {tuple(rows.shape)}, {rows.dtype}: {text[:300]}"
     if "specialized it to be a constant" in text or "marked batch as dynamic" in text:
         return (
@@ -215,12 +215,3 @@ def _advice(module: ExportModule, rows: Tensor, error: Exception) -> str:
         f"torch.cond, or share it as a folder (save_folder, --format hub). torch says: "
         f"{type(error).__name__}: {text[:300]}"
     )
-
-
-def _runs(module: ExportModule, rows: Tensor) -> bool:
-    try:
-        with torch.no_grad():
-            module(rows)
-    except Exception:
-        return False
-    return True

@@ -44,9 +44,8 @@ def save_folder(
     weights, ``config.json`` how the members are made, ``README.md`` is a model card. ``model`` is
     what made the members (:func:`dissensus.models.make_factory`), a list with one for each member
     if they are unlike; without it, what the ensemble was made with, or else loading needs
-    ``make_member=`` or ``into=``. Code of your own
-    that it names as ``file.py:name`` is copied into the folder, and runs only for those who pass
-    ``trust=True``.
+    ``make_member=`` or ``into=``. Code of your own that it names as ``file.py:name`` is copied into
+    the folder, and runs only for those who pass ``trust=True``.
 
     ``summary`` describes the data, ``results`` hold what was measured, ``settings`` the sections
     ``training`` and ``data`` of a run; :func:`save_run` takes all of it from a run.
@@ -137,12 +136,19 @@ def _config(
 ) -> dict[str, Any]:
     if model is not None and not isinstance(model, MemberFactory) and len(model) != ens.members:
         raise ValueError(f"model must name every member, got {len(model)} of {ens.members}")
-    models = [_describe_model(each) for each in _factories(model)]
+    models = []
+    for each in _factories(model):
+        file = _code_file(each)
+        own = each.model if file is None else f"{file.name}:{each.model.rpartition(':')[2]}"
+        models.append({**each.describe(), "name": own})
+    facts = None if summary is None else asdict(summary)
+    if facts and facts["preprocessing"].get("backbone"):  # without the path of its file
+        facts["preprocessing"]["backbone"]["name"] = backbone_name(summary)
     config = {
         **describe(ens),
         "name": name,
         "model": models[0] if isinstance(model, MemberFactory) else models or None,
-        "facts": None if summary is None else _describe_data(summary),
+        "facts": facts,
         **{section: dict(values) for section, values in settings.items()},
         "versions": versions(),
     }
@@ -157,21 +163,6 @@ def _config(
 
 def _factories(model: Model) -> list[MemberFactory]:
     return [model] if isinstance(model, MemberFactory) else list(model or ())
-
-
-def _describe_model(model: MemberFactory) -> dict[str, Any]:
-    file = _code_file(model)
-    name = model.model if file is None else f"{file.name}:{model.model.rpartition(':')[2]}"
-    return {**model.describe(), "name": name}
-
-
-def _describe_data(summary: DataSummary) -> dict[str, Any]:
-    """The summary, without the path of a backbone's file."""
-    values = asdict(summary)
-    backbone = values["preprocessing"].get("backbone")
-    if backbone:
-        backbone["name"] = backbone_name(summary)
-    return values
 
 
 def _code_file(model: MemberFactory) -> Path | None:

@@ -63,16 +63,14 @@ class Preprocessing(nn.Module):
             return x
         if self.pixels and x.dtype == torch.uint8:
             return x.float() / 255
-        return (x if self.mean is None else self._standardize(x.double())).float()
-
-    def _standardize(self, x: Tensor) -> Tensor:
-        assert self.mean is not None
-        assert self.scale is not None
+        if self.mean is None or self.scale is None:
+            return x.float()
+        x = x.double()
         if self.fill is not None:
             x = torch.where(x.isnan(), self.fill, x)
         if self.log is not None:
             x = torch.where(self.log, x.sign() * x.abs().log1p(), x)
-        return (x - self.mean) / self.scale
+        return ((x - self.mean) / self.scale).float()
 
 
 def _column_values(statistics: Mapping[str, Any], key: str) -> Tensor | None:

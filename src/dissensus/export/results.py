@@ -155,18 +155,13 @@ def _with_intervals(
 def _per_example(outputs: Tensor, targets: Tensor, how: str) -> dict[str, Tensor]:
     """For metrics that are means over examples, the value of each example."""
     if how == "mean":
-        terms = errors(outputs, targets.double(), "mse", how)
-        more = {}
+        terms, more = errors(outputs, targets.double(), "mse", how), {}
     else:
         terms = errors(outputs, targets, "cross_entropy", how)
         more = {"nll": terms.ensemble, "brier": errors(outputs, targets, "brier", how).ensemble}
-    member = terms.member.mean(0)
-    return {
-        "ensemble_error": terms.ensemble,
-        "member_error": member,
-        "diversity": member - terms.ensemble,
-        **more,
-    }
+    error, member_error = terms.ensemble, terms.member.mean(0)
+    parts = {"ensemble_error": error, "member_error": member_error}
+    return {**parts, "diversity": member_error - error, **more}
 
 
 def _mean(values: Tensor) -> Estimate:

@@ -41,12 +41,11 @@ class Export:
     trust: bool = trust_option()
 
     def __post_init__(self) -> None:
-        by_suffix = _SUFFIXES.get(Path(self.out).suffix.lower())
         name = Path(self.out).name
         if self.kind not in ("onnx", "pt2", "hub"):
             got = "no --format" if self.format is None else f"--format {self.format}"
             raise ValueError(f"say --format onnx, pt2 or hub, got {got} and --out {name}")
-        if self.kind != "hub" and by_suffix != self.kind:
+        if self.kind != "hub" and _SUFFIXES.get(Path(name).suffix.lower()) != self.kind:
             raise ValueError(f"--out must end in .{self.kind} for --format {self.kind}, got {name}")
         if self.kind == "hub" and (self.score or self.pixels):
             raise ValueError("--score and --bytes are for onnx and pt2; leave them out for hub")
@@ -153,11 +152,10 @@ def _write_folder(
     from dissensus.export.hub import save_run
     from dissensus.export.results import read_results
 
-    diagnosis, notes = None, []
+    diagnosis, note = None, ""
     if options.diagnosis:
         with ProgressBar("diagnosing the run for its card", show=progress):
             diagnosis, note = _diagnose(run, options)
-            notes += [note] if note else []
     files = save_run(
         run,
         options.out,
@@ -167,7 +165,7 @@ def _write_folder(
         license=options.license,
         trust=options.trust,
     )
-    notes += read_results(run).notes
+    notes = [*([note] if note else []), *read_results(run).notes]
     return ExportedRun(Path(options.out), files, license=options.license, notes=notes)
 
 

@@ -51,8 +51,8 @@ def parse_json(
     return value
 
 
-def read_toml(path: str | Path, schema: Any = None) -> dict[str, Any]:
-    """The values of a TOML file; with a ``schema``, of the types that it says."""
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The values of a TOML file."""
     raw = read_regular(path, MAX_TOML_BYTES)
     try:
         text = raw.decode("utf-8")
@@ -62,8 +62,6 @@ def read_toml(path: str | Path, schema: Any = None) -> dict[str, Any]:
         _check_values(values)
     except (ValueError, RecursionError) as error:
         raise damaged(path, "TOML", error) from error
-    if schema is not None:
-        check_types(values, schema, path)
     return values
 
 

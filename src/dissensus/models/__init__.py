@@ -99,8 +99,7 @@ class MemberFactory:
             member = self._foreign()
         if self.normalize is None:
             return member
-        parts = OrderedDict(normalize=InputNormalize(*self.normalize), model=member)
-        return nn.Sequential(parts)
+        return nn.Sequential(OrderedDict(normalize=InputNormalize(*self.normalize), model=member))
 
     def describe(self) -> dict[str, Any]:
         """The same as plain JSON values; the file of ``file.py:name`` with its whole path."""
@@ -117,10 +116,9 @@ class MemberFactory:
     def _foreign(self) -> nn.Module:
         build = resolve(self.model)
         given = {"input_shape": self.input_shape, "outputs": self.outputs}
-        names = _parameters(build) or {}
-        arguments = {key: value for key, value in given.items() if key in names} | dict(
-            self.options
-        )
+        names = _parameters(build)
+        arguments = {key: value for key, value in given.items() if key in names}
+        arguments |= dict(self.options)
         try:
             member = build(**arguments)
         except TypeError as error:
@@ -156,7 +154,10 @@ def make_factory(
     """
     shape = tuple(int(size) for size in input_shape)
     if model in MODELS:
-        _check_options(model, MODELS[model], options)
+        known = [n for n in _parameters(MODELS[model]) if n not in ("input_shape", "outputs")]
+        for name in options:
+            if name not in known:
+                raise ValueError(f"model {model!r} has no option {name!r}; {nearest(name, known)}")
     elif ":" in model:
         resolve(model)  # a wrong path is reported now, not when the first member is made
     else:
@@ -190,18 +191,11 @@ def _check_size(
         )
 
 
-def _parameters(build: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+def _parameters(build: Callable[..., Any]) -> list[str]:
     try:
-        return inspect.signature(build).parameters
+        return list(inspect.signature(build).parameters)
     except (TypeError, ValueError):  # some built-in callables have no signature
-        return None
-
-
-def _check_options(model: str, build: Callable[..., nn.Module], options: Mapping[str, Any]) -> None:
-    known = [name for name in _parameters(build) or () if name not in ("input_shape", "outputs")]
-    for name in options:
-        if name not in known:
-            raise ValueError(f"model {model!r} has no option {name!r}; {nearest(name, known)}")
+        return []
 
 
 def _check_outputs(model: str, member: nn.Module, input_shape: Sequence[int], outputs: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import torch
@@ -145,13 +146,10 @@ def ldr_linear_head(input_shape: Sequence[int], outputs: int) -> nn.Module:
     """
     features = _features(input_shape, "ldr_linear_head")
     check_count("outputs", outputs)
-    head = nn.Sequential()
-    head.add_module("norm", nn.LayerNorm(features, eps=1e-6))
     out = nn.Linear(features, outputs)
     nn.init.trunc_normal_(out.weight, std=0.02)
     nn.init.zeros_(out.bias)
-    head.add_module("out", out)
-    return head
+    return nn.Sequential(OrderedDict(norm=nn.LayerNorm(features, eps=1e-6), out=out))
 
 
 def _features(input_shape: Sequence[int], model: str) -> int:

@@ -39,8 +39,7 @@ class InputNormalize(nn.Module):
 
     def __init__(self, mean: Sequence[float] | float, std: Sequence[float] | float) -> None:
         super().__init__()
-        means = torch.as_tensor(mean, dtype=torch.float32).reshape(-1)
-        stds = torch.as_tensor(std, dtype=torch.float32).reshape(-1)
+        means, stds = (torch.as_tensor(v, dtype=torch.float32).reshape(-1) for v in (mean, std))
         if len(means) != len(stds) or len(means) == 0:
             raise ValueError(
                 f"mean and std must have a value for each channel, got {len(means)} and {len(stds)}"
@@ -60,7 +59,6 @@ class InputNormalize(nn.Module):
         return (x - self.mean.view(shape)) / self.std.view(shape)
 
     def extra_repr(self) -> str:
-        """Show the channels in ``print(model)``."""
         return f"channels={len(self.mean)}"
 
 
@@ -89,7 +87,6 @@ class ScaledLinear(nn.Module):
         return nn.functional.linear(self.rate * self.gain * x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        """Show the sizes in ``print(model)``."""
         outputs, inputs = self.weight.shape[-2:]
         return f"in_features={inputs}, out_features={outputs}, rate={self.rate:g}"
 

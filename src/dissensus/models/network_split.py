@@ -45,16 +45,16 @@ def split(
     ))
     """
     check_choice("split", "weights", weights, ["random", "given"])
-    graph, cut = _traced(network, name)
+    graph, cut = _trace(network, name)
     inside, across = _head_nodes(graph, cut)
     backbone: nn.Module = fx.GraphModule(network, _backbone_graph(graph, across), "Backbone")
     if keep is not None:
         backbone = nn.Sequential(backbone, _Keep(keep))
     backbone = copy.deepcopy(backbone).requires_grad_(False).eval()
-    head = _in_turn(fx.GraphModule(network, _head_graph(graph, inside, across), "Head"))
+    head = _as_sequential(fx.GraphModule(network, _head_graph(graph, inside, across), "Head"))
     if example is not None:
         _check_equal(network, backbone, head, example)
-    fixed = _fixed(head) if weights == "random" else []
+    fixed = _fixed_weights(head) if weights == "random" else []
     if fixed:
         raise ValueError(
             f"the weights of {', '.join(fixed[:3])} cannot be drawn again: their module has no "
@@ -62,10 +62,11 @@ def split(
         )
 
     def make_head() -> nn.Module:
-        made = copy.deepcopy(head).requires_grad_().train()
-        if weights == "random":
-            _reset(made)
-        return made
+        new = copy.deepcopy(head).requires_grad_().train()
+        for module in new.modules() if weights == "random" else ():
+            if (reset := _resetter(module)) is not None:
+                reset()
+        return new
 
     return backbone, make_head
 
@@ -105,7 +106,7 @@ class _Tracer(fx.Tracer):
         return not self.name.startswith(f"{module_qualified_name}.")
 
 
-def _traced(network: nn.Module, name: str) -> tuple[fx.Graph, fx.Node]:
+def _trace(network: nn.Module, name: str) -> tuple[fx.Graph, fx.Node]:
     names = [known for known, _ in network.named_modules() if known]
     if name not in names:
         raise ValueError(f"the network has no module {name!r}; {nearest(name, names, 3)}")
@@ -156,26 +157,26 @@ def _backbone_graph(graph: fx.Graph, across: fx.Node) -> fx.Graph:
     for node in reversed(graph.nodes):
         if node in needed:
             needed.update(node.all_input_nodes)
-    made = fx.Graph()
+    backbone = fx.Graph()
     values: Values = {}
     for node in graph.nodes:
         if node in needed:
-            values[node] = made.node_copy(node, lambda before: values[before])
-    made.output(values[across])
-    return made
+            values[node] = backbone.node_copy(node, lambda before: values[before])
+    backbone.output(values[across])
+    return backbone
 
 
 def _head_graph(graph: fx.Graph, inside: set[fx.Node], across: fx.Node) -> fx.Graph:
-    made = fx.Graph()
-    values: Values = {across: made.placeholder("features")}
+    head = fx.Graph()
+    values: Values = {across: head.placeholder("features")}
     for node in graph.nodes:
         if node in inside or (node.op == "get_attr" and any(u in inside for u in node.users)):
-            values[node] = made.node_copy(node, lambda before: values[before])
-    return made
+            values[node] = head.node_copy(node, lambda before: values[before])
+    return head
 
 
-def _in_turn(head: fx.GraphModule) -> nn.Module:
-    """As ``nn.Sequential`` where it is one, which members run faster as; else a ``Head``."""
+def _as_sequential(head: fx.GraphModule) -> nn.Module:
+    """An ``nn.Sequential`` if the layers are one, which members run faster; else a ``Head``."""
     layers: list[nn.Module] = []
     before: Any = None
     for node in head.graph.nodes:
@@ -200,7 +201,7 @@ def _resetter(module: nn.Module) -> Callable[[], object] | None:
     return None
 
 
-def _fixed(head: nn.Module) -> list[str]:
+def _fixed_weights(head: nn.Module) -> list[str]:
     """Weights that no method draws again; scales and shifts may stay as they are."""
     return [
         f"{prefix}.{name}".lstrip(".")
@@ -209,13 +210,6 @@ def _fixed(head: nn.Module) -> list[str]:
         for name, parameter in module.named_parameters(recurse=False)
         if parameter.ndim > 1
     ]
-
-
-def _reset(head: nn.Module) -> None:
-    for module in head.modules():
-        reset = _resetter(module)
-        if reset is not None:
-            reset()
 
 
 def _check_equal(network: nn.Module, backbone: nn.Module, head: nn.Module, example: Tensor) -> None:
