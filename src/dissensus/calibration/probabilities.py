@@ -158,7 +158,6 @@ class Calibration(Tabular):
         return [{"measure": name, "value": getattr(self, name)} for name in names]
 
     def headline(self) -> str:
-        """The :meth:`summary`."""
         return self.summary()
 
     def summary(self) -> str:
@@ -183,8 +182,7 @@ def calibration(
     >>> print(calibration(torch.zeros(2, 4, 2), torch.tensor([0, 0, 0, 1])).summary())
     accuracy 0.7500, NLL 0.6931, Brier 0.5000, ECE 0.2500 (equal width) and 0.2500 (equal mass)
     """
-    logits = check_inputs(logits, targets, combine, weights, space)
-    logits = logits.detach()
+    logits = check_inputs(logits, targets, combine, weights, space).detach()
     probs = combined_log_probs(logits, combine, weights).exp()
     width, mass = (reliability(probs, targets, bins, scheme) for scheme in ("width", "mass"))
     return Calibration(

@@ -31,7 +31,6 @@ class Explosion:
 
     @property
     def sentence(self) -> str:
-        """The finding in plain words."""
         if self.ensemble_error == 0:
             return "The ensemble makes no error at all, so DIV has nothing to be compared with."
         return (
@@ -80,7 +79,6 @@ class DebiasedShare:
 
     @property
     def sentence(self) -> str:
-        """The finding in plain words."""
         where = SPACES[self.space]
         if self.spread == 0:
             return f"The members' {where} are the same, so there is nothing to explain."
@@ -140,7 +138,6 @@ class LeftoverOffset:
 
     @property
     def sentence(self) -> str:
-        """The finding in plain words."""
         if math.isinf(self.leftover):
             return "Members do not differ in their mean error, so no offsets can cancel."
         return (
@@ -226,7 +223,6 @@ class GeneralizationGap:
 
     @property
     def sentence(self) -> str:
-        """The finding in plain words."""
         return (
             f"From train to test the ensemble's error goes from {self.train_error:.4g} to "
             f"{self.test_error:.4g} ({self.gap:+.3g}): the members' own error changes by "

@@ -78,8 +78,7 @@ class Diagnosis(Tabular):
 
     def report(self) -> str:
         """A short table and one sentence for each finding, to be printed."""
-        lines = [self.headline(), "", *self._table(), ""]
-        return "\n".join([*lines, *self._sentences()])
+        return "\n".join([self.headline(), "", *self._table(), "", *self._sentences()])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a record; None where a number is not defined or infinite."""
@@ -117,8 +116,8 @@ class Diagnosis(Tabular):
         for space in next(iter(self.shares.values())):
             shares = (f"{parts[space].share:.1%}" for parts in self.shares.values())
             rows.append((f"offsets explain ({space})", *shares))
-        left = (f"{part.leftover:.3g}" for part in self.leftover.values())
-        rows.append(("offsets left, 1 by chance", *left))
+        leftover = (f"{part.leftover:.3g}" for part in self.leftover.values())
+        rows.append(("offsets left, 1 by chance", *leftover))
         for drop in self.codependence.drops:
             rise = (f"{drop.relative:+.1%}" if s == self.judged_on else "" for s in self.explosion)
             rows.append((f"ERR without {drop.dropped} of {self.members}", *rise))
@@ -131,9 +130,8 @@ class Diagnosis(Tabular):
         split = self.judged_on
         parts: list[Any] = [self.explosion[split], *self.shares[split].values()]
         parts += [next(iter(self.leftover.values())), self.codependence]
-        parts += [self.gap] if self.gap is not None else []
-        parts += [self.dominance, self.pairwise]
-        sentences = [str(part.sentence) for part in parts]
+        parts += [self.gap, self.dominance, self.pairwise]
+        sentences = [str(part.sentence) for part in parts if part is not None]
         return [*sentences, *self.notes, self.verdict.sentence, self.verdict.advice]
 
 

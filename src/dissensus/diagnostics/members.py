@@ -47,16 +47,15 @@ class Codependence:
 
     @property
     def sentence(self) -> str:
-        """The finding in plain words."""
-        real = [drop for drop in self.drops if drop.dropped]
-        if not real:
+        changes = [f"{d.relative:+.0%} without {d.dropped}" for d in self.drops if d.dropped]
+        if not changes:
             return "There are too few members to leave any out."
-        changes = ", ".join(f"{d.relative:+.0%} without {d.dropped}" for d in real)
+        text = f"Random members left out change ERR by {', '.join(changes)} (mean over draws)."
         if math.isnan(self.index):
-            return f"Random members left out change ERR by {changes} (mean over draws)."
+            return text
         return (
-            f"Random members left out change ERR by {changes} (mean over draws). The codependence "
-            f"index is {self.index:.3g}; members whose errors have nothing in common have 1."
+            f"{text} The codependence index is {self.index:.3g}; members whose errors have nothing "
+            "in common have 1."
         )
 
 
@@ -99,17 +98,8 @@ def codependence(
         missing, every = _draw_missing(split.members, count, draws, generator)
         increase = errors_without(split, missing) - error
         mean = float(increase.mean()) if count else 0.0
-        drops.append(
-            Drop(
-                fraction=fraction,
-                dropped=count,
-                draws=len(missing),
-                every=every,
-                increase=mean,
-                spread=float(increase.std(correction=0)),
-                relative=ratio(mean, error),
-            )
-        )
+        spread = float(increase.std(correction=0))
+        drops.append(Drop(fraction, count, len(missing), every, mean, spread, ratio(mean, error)))
     return Codependence(error, tuple(drops), _index(split, error))
 
 
@@ -171,7 +161,6 @@ class Dominance:
 
     @property
     def sentence(self) -> str:
-        """The finding in plain words."""
         range_ = f"Members' own errors run from {self.best:.4g} to {self.worst:.4g}"
         if math.isnan(self.share):
             return f"{range_}; with one member there is nothing to compare."
@@ -208,13 +197,13 @@ def dominance(split: Split) -> Dominance:
         changes = torch.stack(
             [(_classes(split, split.shares * ~out) != whole).double().mean() for out in each]
         )
-    per_member = parts.per_member
+    own_errors = parts.per_member
     top = int(changes.argmax())
     return Dominance(
-        per_member=tuple(per_member.tolist()),
-        best=float(per_member.min()),
-        worst=float(per_member.max()),
-        spread=float(per_member.std(correction=0)),
+        per_member=tuple(own_errors.tolist()),
+        best=float(own_errors.min()),
+        worst=float(own_errors.max()),
+        spread=float(own_errors.std(correction=0)),
         share=float(changes[top]),
         member=split.names[top],
         regression=split.regression,
@@ -243,7 +232,6 @@ class Pairwise:
 
     @property
     def sentence(self) -> str:
-        """The finding in plain words."""
         members = len(self.disagreement)
         if members == 1:
             return "With one member there are no pairs."
@@ -323,8 +311,8 @@ def _correlation(values: Tensor) -> Tensor:
 
 def _distinct(values: Tensor) -> float:
     """The mean number of different rows among the members, over ``[members, batch, outputs]``."""
-    new = torch.ones(values.shape[:2], dtype=torch.double, device=values.device)
+    different = torch.ones(values.shape[:2], dtype=torch.double, device=values.device)
     for number in range(1, len(values)):
-        seen = (values[:number] == values[number]).all(-1).any(0)
-        new[number] = (~seen).double()
-    return float(new.sum(0).mean())
+        repeated = (values[:number] == values[number]).all(-1).any(0)
+        different[number] = (~repeated).double()
+    return float(different.sum(0).mean())

@@ -84,12 +84,10 @@ class Split:
 
     @property
     def members(self) -> int:
-        """How many members there are that count."""
         return self.outputs.shape[0]
 
     @property
     def examples(self) -> int:
-        """How many examples there are."""
         return self.outputs.shape[1]
 
     @property

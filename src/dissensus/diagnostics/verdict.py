@@ -131,7 +131,6 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """The verdict in plain words."""
         return f"Verdict: {self.word}. {' '.join(self.reasons)}"
 
 
