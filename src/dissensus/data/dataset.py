@@ -291,7 +291,7 @@ def original_units(y: Tensor, notes: Mapping[str, Any]) -> Tensor:
 
 
 def missing_extra(what: str, package: str, install: str) -> ValueError:
-    """The error for an optional package that is not there."""
+    """The error for an optional package that is not installed."""
     return ValueError(f"{what} needs {package}, which is not installed: pip install {install}")
 
 

@@ -113,9 +113,9 @@ def extract(
     parts = {name: _part(x, y, limit, seed) for name, (x, y) in sets.items() if len(x)}
     where = device_named(device)
     used.module.to(where)
-    run = _Run(used, where, batch_size, seed)
+    extractor = _Extractor(used, where, batch_size, seed)
     first = next(iter(parts.values()))
-    shape = run.features(first.inputs(0, min(2, len(first)))).shape[1:]
+    shape = extractor.features(first.inputs(0, min(2, len(first)))).shape[1:]
     settings: dict[str, Any] = {
         "dtype": dtype,
         "classes": known.classes,
@@ -149,7 +149,7 @@ def extract(
                 name,
                 len(source),
                 source.y,
-                partial(run.features_of, source, place, augment if name == "train" else None),
+                partial(extractor.features_of, source, place, augment if name == "train" else None),
                 passes=count[name],
                 on_shard=bar.advance,
             )
@@ -157,8 +157,8 @@ def extract(
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
-    """A backbone at work: no batch spans two shards, and each shard has its own random numbers."""
+class _Extractor:
+    """A backbone with its settings. No batch spans two shards; each shard has its own seed."""
 
     backbone: Backbone
     device: torch.device

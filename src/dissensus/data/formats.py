@@ -1,8 +1,8 @@
 """Readers of file formats, one for each: idx, CIFAR, .mat, CSV, Parquet, images.
 
 :mod:`dissensus.files` has those of .npz and .npy.
-None of them can run code that a file brings along: arrays of Python objects are refused, and
-Pillow may open known image formats only.
+None of them runs code that a file contains: arrays of Python objects are refused, and Pillow opens
+only the image formats that are listed here.
 """
 
 from __future__ import annotations

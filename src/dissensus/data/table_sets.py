@@ -35,8 +35,9 @@ from dissensus.data.preparation import Column, Preparation, sort_levels
 from dissensus.data.table import Table
 
 _UCI = "https://archive.ics.uci.edu/static/public"
-_RESTORED = (
-    "no unmodified copy was at hand to compute one from: rows, columns and names are checked"
+_UNCHECKED = "there was no unmodified copy to compute one: rows, columns and names are checked"
+_ABALONE = (
+    "sex,length,diameter,height,whole weight,shucked weight,viscera weight,shell weight,rings"
 )
 
 
@@ -73,25 +74,14 @@ UCI_TABLES: dict[str, UCITable] = {
         one_hot=("sex",),
         drop_first=True,
         limit=1000,
-        header=(
-            "sex",
-            "length",
-            "diameter",
-            "height",
-            "whole weight",
-            "shucked weight",
-            "viscera weight",
-            "shell weight",
-            "rings",
-        ),
+        header=tuple(_ABALONE.split(",")),
     ),
     "bioconcentration": UCITable(
         folder="uci-bioconcentration",
         file=RemoteFile(
             "Grisoni_et_al_2016_EnvInt88.csv",
             f"{_UCI}/510/qsar+bioconcentration+classes+dataset.zip",
-            None,
-            _RESTORED,
+            unchecked=_UNCHECKED,
         ),
         target="logBCF",
         rows=779,
@@ -103,7 +93,7 @@ UCI_TABLES: dict[str, UCITable] = {
     "facebook": UCITable(
         folder="uci-facebook",
         file=RemoteFile(
-            "dataset_Facebook.csv", f"{_UCI}/368/facebook+metrics.zip", None, _RESTORED
+            "dataset_Facebook.csv", f"{_UCI}/368/facebook+metrics.zip", unchecked=_UNCHECKED
         ),
         target="Lifetime Post Total Impressions",
         rows=500,
@@ -151,8 +141,7 @@ def uci_table(
     text = raw.decode("utf-8-sig", errors="replace")
     columns = parse_separated(text, str(path), header=spec.header or True)
     wanted = {spec.target, *spec.one_hot, *spec.drop, *spec.header}
-    lacking = sorted(wanted - columns.keys())
-    if lacking:
+    if lacking := sorted(wanted - columns.keys()):
         raise ValueError(f"{path} is not the {name} table: it has no column {', '.join(lacking)}")
     count = len(columns[spec.target])
     if verify and count != spec.rows:
@@ -164,9 +153,12 @@ def uci_table(
     ids = complete_rows({column: values[:observed] for column, values in columns.items()})
     if verify and len(ids) != spec.complete:
         raise ValueError(f"{path}: {len(ids)} rows are complete, expected {spec.complete}")
-    ids = ids[: spec.limit if limit == "paper" else _row_limit(limit)]
-    left_out = {spec.target, *spec.drop, *spec.one_hot}
-    numeric = [column for column in columns if column not in left_out]
+    limit = spec.limit if limit == "paper" else limit
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise ValueError(f"limit must be 'paper', None or a number of rows, got {limit!r}")
+    ids = ids[:limit]
+    others = {spec.target, *spec.drop, *spec.one_hot}
+    numeric = [column for column in columns if column not in others]
     rows = {column: text_column(values[i] for i in ids) for column, values in columns.items()}
     first = 1 if spec.drop_first else 0
     levels = {column: tuple(sort_levels(rows[column])[first:]) for column in spec.one_hot}
@@ -195,12 +187,6 @@ def uci_table(
             + (f"; dropped {', '.join(spec.drop)}" if spec.drop else ""),
         ),
     )
-
-
-def _row_limit(limit: int | str | None) -> int | None:
-    if limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit > 0):
-        return limit
-    raise ValueError(f"limit must be 'paper', None or a number of rows, got {limit!r}")
 
 
 # ---- tables of scikit-learn ----------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Opening of files for the readers: regular files alone, and no more of them than memory can take.
+"""Opening of files: only regular files, and no more of them than memory can hold.
 
 A FIFO or a device that is called ``x.png`` is refused before it is opened. Sizes are compared with
-a limit before memory is taken: :func:`max_bytes` for arrays and tables, and constants for text
+a limit before memory is allocated: :func:`max_bytes` for arrays and tables, and constants for text
 that is parsed as a whole.
 """
 

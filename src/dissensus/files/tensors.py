@@ -1,8 +1,8 @@
 """Tensors in ``.safetensors`` files, with a checksum that is verified when they are read.
 
 The checksum covers names, types, shapes, metadata and the bytes of all tensors. It stands in the
-metadata, so that the files stay what other programs expect; files without one are read as they are.
-It guards against damage, not against people. The same content gives the same bytes.
+metadata, so that other programs can read the files; files without one are read unverified. It
+detects damage, not forgery. The same content gives the same bytes.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def split(
     ``lambda tokens: tokens[:, :1]`` for the class token. With an ``example`` batch it is checked
     that head and backbone together give what the network gives; do so whenever ``keep`` is used.
 
-    The network's own ``forward`` is traced (``torch.fx``) as far as it leads to the cut; modules
-    beside it may do what they like.
+    The network's own ``forward`` is traced (``torch.fx``) down to the cut; other modules are not
+    traced and may contain any code.
 
     >>> network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> backbone, make_head = split(network, "2", example=torch.randn(5, 4))
