@@ -176,7 +176,7 @@ def test_a_plan_refuses_what_cannot_be_varied(grid: dict[str, Any], sentence: st
 def test_a_plan_refuses_a_key_to_be_varied_and_searched() -> None:
     with pytest.raises(ValueError, match=r"lr is both in --grid and in --search"):
         Plan(sections(), {"lr": [0.1]}, space={"lr": [0.1, 0.2]})
-    with pytest.raises(ValueError, match="repeats must be a whole number, 1 or more, got 0"):
+    with pytest.raises(ValueError, match="repeats must be an integer of at least 1, got 0"):
         Plan(sections(), {"lr": [0.1]}, repeats=0)
     with pytest.raises(ValueError, match="say what to train on"):
         Plan({**sections(), "data": {}})

@@ -262,9 +262,9 @@ def test_a_process_that_dies_costs_its_own_cells(tmp_path: Path) -> None:
         ({"sections": {"members": 4, "clip": 1.0}}, "ensemble.members was 3, now 4; training.clip"),
         ({"sections": {"data": "wine"}}, 'data.name was "diabetes", now "wine"'),
         ({"grid": {"beta": [0.0, 0.5]}}, "grid.beta was [0.0, 0.3, 1.0], now [0.0, 0.5]"),
-        ({"grid": {"lr": [0.1]}}, "grid.beta was [0.0, 0.3, 1.0], now not set"),
+        ({"grid": {"lr": [0.1]}}, "grid.beta was [0.0, 0.3, 1.0], now unset"),
         ({"repeats": 1}, "sweep.repeats was 2, now 1"),
-        ({"space": {"lr": [0.1, 0.2]}}, "search.lr was not set, now [0.1, 0.2]"),
+        ({"space": {"lr": [0.1, 0.2]}}, "search.lr was unset, now [0.1, 0.2]"),
     ],
 )
 def test_other_settings_in_the_same_folder_are_refused(

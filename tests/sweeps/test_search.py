@@ -88,5 +88,5 @@ def test_searches_go_on_side_by_side() -> None:
 def test_mistakes() -> None:
     with pytest.raises(ValueError, match="values to choose from"):
         search({"x": []}, lambda cs: [0.0])
-    with pytest.raises(ValueError, match="trials must be a whole number"):
+    with pytest.raises(ValueError, match="trials and batch must be at least 1, got 0 and 1"):
         search({"x": [1]}, lambda cs: [0.0], trials=0)

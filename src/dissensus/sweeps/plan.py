@@ -20,10 +20,10 @@ from dissensus.models import MODELS
 from dissensus.objectives import OBJECTIVES, parse
 from dissensus.runs.config import absolute_model, absolute_path, complete_config
 from dissensus.runs.settings import Sections, setting_fields
-from dissensus.specs import join_spec, nearest, split_spec
+from dissensus.specs import check_numbers, join_spec, nearest, number, split_spec
 from dissensus.sweeps.engines import Cell, plain
+from dissensus.sweeps.engines.cell_folder import UNSET, brief
 from dissensus.sweeps.grid import Grid, Point, file_name, format_value, label, points
-from dissensus.sweeps.search import check_counts
 from dissensus.training.optim import Optimizer
 
 _SWEEP, SUMMARY, CELLS, SEARCH = "sweep.toml", "summary.json", "cells", "search"
@@ -61,13 +61,13 @@ class Plan:
 
     sections: Sections
     grid: Grid = field(default_factory=dict)
-    repeats: int = 1
+    repeats: int = number(1, low=1)
     space: Grid = field(default_factory=dict)
-    trials: int = 20
-    batch: int = 5
+    trials: int = number(20, low=1)
+    batch: int = number(5, low=1)
 
     def __post_init__(self) -> None:
-        check_counts(repeats=self.repeats, trials=self.trials, batch=self.batch)
+        check_numbers(self)
         if "name" not in self.sections["data"]:
             raise ValueError("say what to train on, such as --data digits or --data table.csv")
         twice = [key for key in self.space if key in self.grid]
@@ -189,17 +189,10 @@ def _changes(old: Sections, new: Sections) -> Iterator[str]:
             continue
         before, after = old.get(section, {}), new.get(section, {})
         for key in dict.fromkeys([*before, *after]):
-            was, now = before.get(key), after.get(key)
-            more = (section, key) == ("sweep", "repeats") and before[key] <= after[key]
+            was, now = before.get(key, UNSET), after.get(key, UNSET)
+            more = (section, key) == ("sweep", "repeats") and was <= now
             if was != now and not more and (section, key) != ("data", "data_dir"):
-                yield f"{section}.{key} was {_brief(was)}, now {_brief(now)}"
-
-
-def _brief(value: Any) -> str:
-    if value is None:
-        return "not set"
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "…"
+                yield f"{section}.{key} was {brief(was)}, now {brief(now)}"
 
 
 def cell_label(cell: Cell) -> str:

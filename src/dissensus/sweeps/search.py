@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -57,13 +57,13 @@ def search(
     >>> best_trial(search(space, error, trials=15, batch=3)).choice
     {'rate': 0.001, 'depth': 2}
     """
-    asking = propose(space, trials=trials, batch=batch, seed=seed)
+    proposals = propose(space, trials=trials, batch=batch, seed=seed)
     try:
-        choices = next(asking)
+        choices = next(proposals)
         while True:
-            choices = asking.send(evaluate(choices))
-    except StopIteration as over:
-        done: list[Trial] = over.value
+            choices = proposals.send(evaluate(choices))
+    except StopIteration as end:
+        done: list[Trial] = end.value
         return done
 
 
@@ -77,40 +77,37 @@ def propose(
 ) -> Generator[list[dict[str, Any]], Sequence[float], list[Trial]]:
     """The search as a generator, so that several can go on side by side.
 
-    It yields a batch of new choices, wants their values sent, and returns all trials. ``shared``
-    hears of every trial.
+    It yields a batch of new choices, is sent their values, and returns all trials. ``shared``
+    follows every trial.
     """
     if not space or not all(len(values) for values in space.values()):
         raise ValueError(f"a search needs values to choose from, got {dict(space)}")
-    check_counts(trials=trials, batch=batch)
+    if min(trials, batch) < 1:
+        raise ValueError(f"trials and batch must be at least 1, got {trials} and {batch}")
     study, distributions = _study(space, trials, seed)
     known: dict[tuple[int, ...], float] = {}
     done: list[Trial] = []
+
+    def choice(key: tuple[int, ...]) -> dict[str, Any]:
+        return {name: values[at] for (name, values), at in zip(space.items(), key, strict=True)}
+
     while len(done) < trials:
-        count = min(batch, trials - len(done))
-        asked = [study.ask(distributions) for _ in range(count)]
-        keys = [tuple(trial.params[name] for name in space) for trial in asked]
+        asked = [study.ask(distributions) for _ in range(min(batch, trials - len(done)))]
+        keyed = [(trial, tuple(trial.params[name] for name in space)) for trial in asked]
         if shared is not None:
-            for trial, key in zip(asked, keys, strict=True):
-                shared.start_trial(trial.number, trial.params, distributions, _choice(space, key))
-        new = [key for key in dict.fromkeys(keys) if key not in known]
+            for trial, key in keyed:
+                shared.start_trial(trial, choice(key))
+        new = [key for key in dict.fromkeys(key for _, key in keyed) if key not in known]
         if new:
-            values = yield [_choice(space, key) for key in new]
+            values = yield [choice(key) for key in new]
             known |= dict(zip(new, map(float, values), strict=True))
-        for trial, key in zip(asked, keys, strict=True):
+        for trial, key in keyed:
             value = known[key]
             _tell(study, trial, value)
             if shared is not None:
-                shared.end_trial(trial.number, value)
-            done.append(Trial(_choice(space, key), value if math.isfinite(value) else math.nan))
+                _tell(shared.study, trial.number, value)
+            done.append(Trial(choice(key), value if math.isfinite(value) else math.nan))
     return done
-
-
-def check_counts(**counts: Any) -> None:
-    """Raise for a count that is not a whole number, 1 or more."""
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name} must be a whole number, 1 or more, got {count!r}")
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
@@ -119,10 +116,6 @@ def best_trial(trials: Sequence[Trial]) -> Trial:
     if not finite:
         raise ValueError(f"all {len(trials)} trials failed: no value is finite")
     return min(finite, key=lambda trial: trial.value)
-
-
-def _choice(space: Space, key: tuple[int, ...]) -> dict[str, Any]:
-    return {name: values[at] for (name, values), at in zip(space.items(), key, strict=True)}
 
 
 def _study(space: Space, trials: int, seed: int) -> tuple[Any, dict[str, Any]]:
@@ -153,7 +146,7 @@ def _study(space: Space, trials: int, seed: int) -> tuple[Any, dict[str, Any]]:
 
 
 def _tell(study: Any, trial: Any, value: float) -> None:
-    """A trial, or the one of a number, has ended; a value that is not finite is a failure."""
+    """Report the value of a trial, given by itself or its number; not finite means failed."""
     from optuna.trial import TrialState
 
     end = {"values": value} if math.isfinite(value) else {"state": TrialState.FAIL}
@@ -161,12 +154,11 @@ def _tell(study: Any, trial: Any, value: float) -> None:
 
 
 class SharedStudy:
-    """A study that follows a search: trials are there once proposed, with their value once done.
+    """A study that follows a search: trials appear once proposed, and get their value once done.
 
     ``storage`` is a file (optuna's journal, which several machines may share), or the URL of a
-    data base, ``sqlite:///search.db``, ``postgresql://…``. Nothing is read back but to see how far
-    it is: what a search proposes follows from its seed and its records, wherever it is kept. Two
-    programs must take turns.
+    database, ``sqlite:///search.db``, ``postgresql://…``. What a search proposes follows from its
+    seed and its records alone, never from the storage. Two programs must take turns.
     """
 
     def __init__(self, storage: str, name: str) -> None:
@@ -175,46 +167,36 @@ class SharedStudy:
         self.storage, self.name = storage, name
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
-            opened: Any = storage
+            target: Any = storage
             if "://" not in storage:
                 from optuna.storages import JournalStorage
                 from optuna.storages.journal import JournalFileBackend
 
-                opened = JournalStorage(JournalFileBackend(storage))
-            self.study = optuna.create_study(study_name=name, storage=opened, load_if_exists=True)
-        except Exception as error:  # each data base has errors of its own
+                target = JournalStorage(JournalFileBackend(storage))
+            self.study = optuna.create_study(study_name=name, storage=target, load_if_exists=True)
+        except Exception as error:  # each database has errors of its own
             words = str(error).partition("\n")[0]
             raise ValueError(f"--storage {storage} cannot be used: {words}") from error
 
-    def start_trial(
-        self,
-        number: int,
-        params: Mapping[str, Any],
-        distributions: Mapping[str, Any],
-        choice: Mapping[str, Any],
-    ) -> None:
-        """Trial ``number`` is under way."""
+    def start_trial(self, trial: Any, choice: Mapping[str, Any]) -> None:
+        """Add the search's ``trial`` as running, unless it is there already."""
         import optuna
 
-        there = self.study.get_trials(deepcopy=False)
-        if number < len(there):
-            if there[number].params != params:
+        stored = self.study.get_trials(deepcopy=False)
+        if trial.number < len(stored):
+            if stored[trial.number].params != trial.params:
                 raise ValueError(
-                    f"{self.storage} holds another search named {self.name}: its trial {number} "
-                    "is not this one's; choose another --storage"
+                    f"{self.storage} holds another search named {self.name}: its trial "
+                    f"{trial.number} is not this one's; choose another --storage"
                 )
             return
-        trial = optuna.trial.create_trial(
+        running = optuna.trial.create_trial(
             state=optuna.trial.TrialState.RUNNING,
-            params=dict(params),
-            distributions=dict(distributions),
+            params=trial.params,
+            distributions=trial.distributions,
             user_attrs={"choice": dict(choice)},
         )
-        self.study.add_trial(trial)
-
-    def end_trial(self, number: int, value: float) -> None:
-        """Trial ``number`` has ended; a value that is not finite is a failure."""
-        _tell(self.study, number, value)
+        self.study.add_trial(running)
 
 
 # ---- the search of a sweep ----------------------------------------------------------------------
@@ -230,35 +212,24 @@ def search_repeats(
 ) -> dict[int, Point]:
     """The choice of each repeat (``sweeps/selection.py``); all repeats search side by side.
 
-    Trials have records in ``folder``, as cells have; ``train`` makes those that are missing. The
-    search itself is not stored: from the same seed and the same results it proposes the same
-    again, and finds the records of what was tried.
+    Trials have records in ``folder``, as cells do; ``train`` makes those that are missing. The
+    search itself is not stored: from the same seed and results it proposes the same trials again,
+    and finds their records.
     """
     seed = int(plan.sections["training"].get("seed", 0))
 
-    @contextmanager
-    def turn() -> Iterator[None]:
+    def turn() -> AbstractContextManager[None]:
         """While entered, no other program on this sweep writes to optuna's storage."""
-        if storage is None:
-            yield
-            return
-        folder.folder.mkdir(parents=True, exist_ok=True)
-        with exclusive(folder.folder):
-            yield
+        return nullcontext() if storage is None else exclusive(folder.folder)
+
+    def start(repeat: int) -> Generator[list[dict[str, Any]], Sequence[float], list[Trial]]:
+        name = plan.study_name(folder.folder.parent, repeat)
+        shared = None if storage is None else SharedStudy(storage, name)
+        settings = {"trials": plan.trials, "batch": plan.batch, "seed": seed + repeat}
+        return propose(plan.space, **settings, shared=shared)
 
     with turn():
-        searches = {
-            repeat: propose(
-                plan.space,
-                trials=plan.trials,
-                batch=plan.batch,
-                seed=seed + repeat,
-                shared=None
-                if storage is None
-                else SharedStudy(storage, plan.study_name(folder.folder.parent, repeat)),
-            )
-            for repeat in range(plan.repeats)
-        }
+        searches = {repeat: start(repeat) for repeat in range(plan.repeats)}
         proposals = {repeat: next(search) for repeat, search in searches.items()}
     records: dict[str, Record] = {}
     tried, total = 0, plan.trials * plan.repeats
@@ -268,7 +239,7 @@ def search_repeats(
             repeat: [plan.trial(task, choice, repeat) for choice in choices]
             for repeat, choices in proposals.items()
         }
-        records |= _trained(list(chain(*cells.values())), folder, train)
+        records |= _train_missing(list(chain(*cells.values())), folder, train)
         with turn():
             for repeat, batch in cells.items():
                 try:
@@ -283,7 +254,7 @@ def search_repeats(
 
 def _choose(records: Iterable[Record], repeat: int) -> Point:
     """The choice of a repeat, among its trials that did not fail."""
-    trials = sorted(records, key=lambda record: str(record["name"]))  # not as they ended
+    trials = sorted(records, key=lambda record: str(record["name"]))  # not in the order they ended
     own = [record for record in trials if record["cell"]["repeat"] == repeat]
     done = [record for record in own if math.isfinite(_validation_error(record))]
     if not done:
@@ -292,8 +263,8 @@ def _choose(records: Iterable[Record], repeat: int) -> Point:
     return point
 
 
-def _trained(cells: Sequence[Cell], folder: CellFolder, train: Train) -> dict[str, Record]:
-    """The record of every cell by name; those that are missing are trained."""
+def _train_missing(cells: Sequence[Cell], folder: CellFolder, train: Train) -> dict[str, Record]:
+    """The record of every cell by name; cells without one are trained."""
     check_cells(cells)
     records, missing = find_missing(cells, folder, again=False)
     train(cells, missing, folder, lambda record: records.update({record["name"]: record}))

@@ -28,14 +28,14 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 _SEVERITY = ("healthy", "suspicious", "colluding")
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What :func:`select_setting` found, one entry for each setting; ``chosen`` is a position.
+    """The result of :func:`select_setting`, one entry for each setting; ``chosen`` is a position.
 
     ``means`` and ``standard_errors`` are of the errors, ``differences`` and ``difference_errors``
     of the paired differences to the best one that counts. ``status`` says in words what became of a
@@ -55,7 +55,7 @@ class Selection:
 
 
 def overall_verdict(words: Sequence[str]) -> str:
-    """The median of verdicts that were given, the worse one of two.
+    """The median of the verdicts, without those "not judged"; of two, the worse one.
 
     >>> overall_verdict(["healthy", "colluding", "not judged", "colluding", "healthy"])
     'colluding'
@@ -77,34 +77,46 @@ def select_setting(
     n_test/n_train where folds share training rows. A setting with an error that is not finite has
     failed.
 
-    >>> found = select_setting([[0.30, 0.50], [0.29, 0.50], [0.90, 0.95]], betas=[0, 0.5, 1])
-    >>> found.best, found.chosen, found.reason
+    >>> selection = select_setting([[0.30, 0.50], [0.29, 0.50], [0.90, 0.95]], betas=[0, 0.5, 1])
+    >>> selection.best, selection.chosen, selection.reason
     (1, 0, 'the smallest beta within one standard error of the best')
     """
     means = tuple(statistics.fmean(row) if _finite(row) else math.inf for row in errors)
     places = [place for place, mean in enumerate(means) if math.isfinite(mean)]
     if not places:
         raise ValueError(f"all {len(means)} settings failed: none has an error that is finite")
-    words = list(verdicts) if verdicts is not None else ["not judged"] * len(means)
+    colluding = [word == "colluding" for word in verdicts or [""] * len(means)]
 
     def lowest(among: Sequence[int]) -> int:
         return min(among, key=lambda place: means[place])
 
-    sound = [place for place in places if words[place] != "colluding"] or places
-    healthy = lowest(sound)
+    sound = [place for place in places if not colluding[place]] or places
+    healthy = errors[lowest(sound)]
     counted = [
         place
         for place in places
-        if place in sound or Difference.of(errors[healthy], errors[place], overlap).low > 0
+        if place in sound or _difference(healthy, errors[place], overlap).low > 0
     ]
     best = lowest(counted)
-    spreads = tuple(_standard_error(row) if _finite(row) else math.nan for row in errors)
+    spreads = tuple(_standard_error(row) for row in errors)
     limit = means[best] + (0.0 if math.isnan(spreads[best]) else spreads[best])
     within = [place for place in counted if means[place] <= limit]
     chosen = best
     if betas is not None:
         chosen = min(within, key=lambda place: (betas[place], means[place]))
-    paired = [Difference.of(row, errors[best], overlap) for row in errors]
+    paired = [_difference(row, errors[best], overlap) for row in errors]
+
+    def status(place: int) -> str:
+        if place == chosen:
+            return "chosen"
+        if place not in places:
+            return "failed"
+        if place not in counted:
+            return "colluding, no clear gain"
+        return "within one standard error" if place in within else "worse"
+
+    reason = "the smallest beta within one standard error of the best"
+    reason = "the lowest error" if chosen == best else reason
     return Selection(
         chosen,
         best,
@@ -113,8 +125,8 @@ def select_setting(
         tuple(difference.mean for difference in paired),
         tuple(difference.error for difference in paired),
         tuple(place in counted and not paired[place].low > 0 for place in range(len(means))),
-        tuple(_status(place, chosen, places, counted, within) for place in range(len(means))),
-        _reason(chosen, best, lowest(places) not in counted),
+        tuple(map(status, range(len(means)))),
+        reason if lowest(places) in counted else f"{reason} that does not collude",
     )
 
 
@@ -150,45 +162,26 @@ def _beta(record: Mapping[str, Any]) -> float | None:
     return float(cell["point"]["beta"]) if mixes and "beta" in cell["point"] else None
 
 
-def _status(
-    place: int, chosen: int, places: Sequence[int], counted: Sequence[int], within: Sequence[int]
-) -> str:
-    if place == chosen:
-        return "chosen"
-    if place not in places:
-        return "failed"
-    if place not in counted:
-        return "colluding, no clear gain"
-    return "within one standard error" if place in within else "worse"
-
-
-def _reason(chosen: int, best: int, refused: bool) -> str:
-    reason = "the smallest beta within one standard error of the best"
-    reason = "the lowest error" if chosen == best else reason
-    return f"{reason} that does not collude" if refused else reason
-
-
-@dataclass(frozen=True)
-class Difference:
+class _Difference(NamedTuple):
     """The mean of paired differences, its standard error, and the lower end of its 95% interval."""
 
     mean: float
     error: float
     low: float
 
-    @classmethod
-    def of(cls, first: Sequence[float], second: Sequence[float], overlap: float) -> Difference:
-        """``first − second``; NaN for the error and −∞ for the end where there is one pair."""
-        if not (_finite(first) and _finite(second)):
-            return cls(math.inf, math.nan, math.inf)
-        differences = [a - b for a, b in zip(first, second, strict=True)]
-        mean, count = statistics.fmean(differences), len(differences)
-        if count == 1:
-            return cls(mean, math.nan, -math.inf)
-        from scipy.stats import t
 
-        error = math.sqrt((1 / count + overlap) * statistics.variance(differences))
-        return cls(mean, error, mean - float(t.ppf(0.975, count - 1)) * error)
+def _difference(first: Sequence[float], second: Sequence[float], overlap: float) -> _Difference:
+    """``first − second``; of one pair the error is NaN and the lower end −∞."""
+    if not (_finite(first) and _finite(second)):
+        return _Difference(math.inf, math.nan, math.inf)
+    differences = [a - b for a, b in zip(first, second, strict=True)]
+    mean, count = statistics.fmean(differences), len(differences)
+    if count == 1:
+        return _Difference(mean, math.nan, -math.inf)
+    from scipy.stats import t
+
+    error = math.sqrt((1 / count + overlap) * statistics.variance(differences))
+    return _Difference(mean, error, mean - float(t.ppf(0.975, count - 1)) * error)
 
 
 def _finite(row: Sequence[float]) -> bool:
@@ -196,4 +189,5 @@ def _finite(row: Sequence[float]) -> bool:
 
 
 def _standard_error(row: Sequence[float]) -> float:
-    return statistics.stdev(row) / math.sqrt(len(row)) if len(row) > 1 else math.nan
+    several = len(row) > 1 and _finite(row)
+    return statistics.stdev(row) / math.sqrt(len(row)) if several else math.nan

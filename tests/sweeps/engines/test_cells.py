@@ -122,7 +122,7 @@ def test_a_foreign_or_damaged_file_is_named(tmp_path: Path) -> None:
 
 
 def test_jobs_must_be_positive(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="jobs must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="jobs must be an integer of at least 1, got 0"):
         quietly(cells(1), square, tmp_path, jobs=0)
 
 

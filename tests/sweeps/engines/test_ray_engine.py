@@ -312,8 +312,8 @@ def test_cuda_without_a_gpu_for_each_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"jobs": 0}, "jobs must be at least 1, got 0"),
-        ({"cpus": 0}, "cpus must be at least 1, got 0"),
+        ({"jobs": 0}, "jobs must be an integer of at least 1, got 0"),
+        ({"cpus": 0}, "cpus must be an integer of at least 1, got 0"),
         ({"gpus": 1.5}, "gpus must be a share of one GPU or a whole number, got 1.5"),
         ({"gpus": float("nan")}, "gpus must be a share of one GPU or a whole number, got nan"),
     ],

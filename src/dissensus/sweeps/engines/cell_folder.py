@@ -21,23 +21,22 @@ _TRACEBACK_LINES = 12
 
 
 def as_companion(cell: Cell) -> Cell:
-    """The cell as one that only trains with others: its record is there, and stays as it is."""
+    """The cell as a companion: it trains with the others, but its record exists and stays."""
     return {**cell, "companion": True}
 
 
 def wanted(cells: Iterable[Cell]) -> list[Cell]:
-    """The cells of a batch whose records are wanted: all but companions."""
+    """The cells of a batch that need a record: all but companions."""
     return [cell for cell in cells if not cell.get("companion")]
 
 
 class CellFolder:
-    """A folder of records, a JSON file for each cell; several processes may write at once."""
+    """A folder with one JSON record for each cell; several processes may write at once."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
     def path(self, name: str) -> Path:
-        """Where the record of the cell ``name`` is, or will be."""
         return self.folder / f"{name}.json"
 
     def records(self) -> dict[str, Record]:
@@ -57,7 +56,7 @@ class CellFolder:
         return _read(path) if path.exists() else None
 
     def stamp(self, name: str) -> tuple[int, int] | None:
-        """Something that changes when the record of ``name`` is written anew; None without one."""
+        """A value that changes when the record is replaced; None if there is no record."""
         try:
             status = self.path(name).stat()
         except FileNotFoundError:
@@ -65,7 +64,7 @@ class CellFolder:
         return status.st_ino, status.st_mtime_ns
 
     def write(self, record: Record) -> None:
-        """Keep ``record``, whole or not at all, in place of an older one of that cell."""
+        """Write ``record`` atomically, in place of an older one of that cell."""
         write_record(self.path(record["name"]), record)
 
 
@@ -91,10 +90,8 @@ def execute(cell: Cell, run: Callable[[Cell], dict[str, Any]]) -> Record:
     return record
 
 
-@cache
-def _environment() -> dict[str, Any]:
-    """Versions, machine and commit: asked for once in a process, as it starts git."""
-    return environment()
+#: Versions, machine and commit, found once in each process: finding the commit starts git.
+_environment = cache(environment)
 
 
 def plain(value: Any) -> Any:
@@ -110,7 +107,7 @@ def plain(value: Any) -> Any:
 
 
 def check_cells(cells: Sequence[Cell]) -> None:
-    """Refuse names that are missing, no safe file names, or used twice."""
+    """Raise unless every cell has a name of its own that is a safe file name."""
     seen: set[str] = set()
     for cell in cells:
         name = cell.get("name")
@@ -132,30 +129,29 @@ def changed_settings(record: Record, cell: Cell) -> str:
     'beta 0.1, not 0.2'
     """
     old, new = record.get("cell", {}), plain(cell)
-    keys = [key for key in {**old, **new} if old.get(key, _ABSENT) != new.get(key, _ABSENT)]
+    pairs = {key: (old.get(key, UNSET), new.get(key, UNSET)) for key in {**old, **new}}
     return ", ".join(
-        f"{key} {_brief(old.get(key, _ABSENT))}, not {_brief(new.get(key, _ABSENT))}"
-        for key in keys
+        f"{key} {brief(was)}, not {brief(now)}" for key, (was, now) in pairs.items() if was != now
     )
 
 
-_ABSENT = object()
+UNSET = object()  # the value of a setting that is missing
 
 
-def _brief(value: Any) -> str:
-    text = "unset" if value is _ABSENT else json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def brief(value: Any) -> str:
+    """A value as JSON, cut where it is long."""
+    text = "unset" if value is UNSET else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def find_missing(
     cells: Iterable[Cell], folder: CellFolder, *, again: bool
 ) -> tuple[dict[str, Record], list[Cell]]:
-    """The records that serve as they are, and the cells still to run.
+    """The records that can be used as they are, and the cells still to run.
 
-    A record made with other settings is an error, or with ``again`` a cell to run once more.
+    A record made with other settings is an error; with ``again``, its cell runs again.
     """
-    records, missing = {}, []
-    done = folder.done()
+    records, missing, done = {}, [], folder.done()
     for cell in cells:
         record = done.get(cell["name"])
         change = "" if record is None else changed_settings(record, cell)

@@ -23,39 +23,31 @@ from dissensus.verbs import option
 
 
 class Engine(Protocol):
-    """Plain settings that say where to run."""
+    """Settings that say where to run."""
 
     def session(self) -> AbstractContextManager[None]:
-        """Started once, around several crews that share it."""
+        """What several crews share, such as a running Ray."""
 
     def crew(self, work: Work) -> Crew:
-        """A crew for ``work``."""
+        """Workers that do ``work``."""
 
 
-#: Every engine by the name that ``--engine`` knows it by.
+#: Engines by name, as ``--engine`` takes it.
 ENGINES: dict[str, type[LocalEngine] | type[RayEngine]] = {"local": LocalEngine, "ray": RayEngine}
 
 
-def engine_named(
-    name: str,
-    *,
-    jobs: int | None = None,
-    cpus: int | None = None,
-    gpus: float | None = None,
-    address: str | None = None,
-) -> LocalEngine | RayEngine:
-    """The engine of that name; settings that are None keep its defaults.
+def engine_named(name: str, **settings: Any) -> LocalEngine | RayEngine:
+    """The engine ``name``; settings that are None keep its defaults.
 
     >>> engine_named("ray", cpus=2)
     RayEngine(jobs=None, cpus=2, gpus=0.0, address=None, attempts=3)
     """
     if name not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {name!r}")
-    every = {"jobs": jobs, "cpus": cpus, "gpus": gpus, "address": address}
-    settings: dict[str, Any] = {key: value for key, value in every.items() if value is not None}
-    if name == "local" and settings.keys() - {"jobs"}:
+    given = {key: value for key, value in settings.items() if value is not None}
+    if name == "local" and given.keys() - {"jobs"}:
         raise ValueError("--cpus-per-run, --gpus-per-run and --ray-address are for --engine ray")
-    return ENGINES[name](**settings)
+    return ENGINES[name](**given)
 
 
 @dataclass(frozen=True)
@@ -64,9 +56,9 @@ class EngineOptions:
 
     jobs: int | None = option(
         None,
-        "Processes at once, of one thread each; on Ray runs at once.",
+        "Processes at once, each with one thread; on Ray, runs at once.",
         panel="Engine",
-        default_text="1; on Ray all that there is room for",
+        default_text="1; on Ray as many as fit",
     )
     engine: str = option(
         "local", "Where it runs: local, or ray (needs dissensus[ray]).", panel="Engine"
@@ -86,7 +78,7 @@ class EngineOptions:
     )
 
     def make_engine(self) -> LocalEngine | RayEngine:
-        """The engine that they ask for."""
+        """The engine with these settings."""
         return engine_named(
             self.engine,
             jobs=self.jobs,
@@ -105,37 +97,43 @@ def run_cells(
     engine: Engine | None = None,
     on_record: Callable[[Record], object] | None = None,
     progress: bool = True,
-    title: str = "",
+    title: str = "cells",
     again: bool = False,
 ) -> list[Record]:
-    """Run the cells that ``folder`` has no result of yet; return all records, in order of cells.
+    """Run the cells without a result in ``folder``; return all records, in the order of cells.
 
     A record is ``{"name", "cell", "result"}``, or ``{"name", "cell", "error", "traceback"}`` for a
     cell that failed, with ``seconds`` and ``facts`` (versions, machine, commit, time). A failed
-    cell does not stop the others and is run again at the next start. A record that was made with
-    other settings than the cell's is refused, or with ``again`` run once more and replaced. Cells
-    that another program on the same folder runs are left to it, and its records taken over.
+    cell does not stop the others and runs again at the next start. A record made with other
+    settings is an error; with ``again`` its cell runs again. Cells that another program on the same
+    folder runs are left to it, and its records are used.
 
     ``run`` gets a cell and returns its result as plain JSON values. With ``jobs > 1`` it runs in
     that many processes, each with one torch thread, so it must be a function of a module. Its
-    randomness should follow from the cell's settings: cells run in no fixed order. ``engine`` says
-    where to run instead, such as ``RayEngine()``.
-
-    ``on_record`` is called with each new record; ``progress`` shows a bar on a terminal.
+    randomness should follow from the cell's settings: cells run in no fixed order. ``engine``, such
+    as ``RayEngine()``, takes the place of ``jobs``. ``on_record`` is called with each new record.
     """
     engine = LocalEngine(jobs) if engine is None else engine
     place = folder if isinstance(folder, CellFolder) else CellFolder(folder)
     check_cells(cells)
     records, missing = find_missing(cells, place, again=again)
     place.folder.mkdir(parents=True, exist_ok=True)
-    title, before, total = title or "cells", len(records), len(cells)
+    before, total = len(records), len(cells)
     with ProgressBar(title, total, completed=before, show=progress) as bar:
 
         def end(record: Record) -> None:
             records[record["name"]] = record
-            _show(bar, record, records)
+            name, error = record["name"], record.get("error")
+            bar.update(len(records), note=name)
+            if error is not None:  # stays on the screen
+                bar.say(f"{title}: {name} failed: {error.splitlines()[0]}")
+            else:
+                bar.log(f"{title}: {done()}/{total}, {name} took {record['seconds']:.1f} s")
             if on_record is not None:
                 on_record(record)
+
+        def done() -> int:
+            return sum("error" not in record for record in records.values())
 
         def wait(count: int) -> None:
             bar.say(f"{title}: {count} cells are run by another program; waiting for them")
@@ -145,19 +143,8 @@ def run_cells(
         if missing:
             with termination_as_interrupt(), engine.crew(Each(run)) as crew:
                 crew.run([[cell] for cell in missing], place, end, wait)
-        failed = sum("error" in record for record in records.values())
-        if len(records) - failed > before:
-            text = f"{title}: {len(records) - failed} of {total} cells done"
+        failed = len(records) - done()
+        if done() > before:
+            text = f"{title}: {done()} of {total} cells done"
             bar.say(f"{text}, {failed} failed" if failed else text)
     return [records[cell["name"]] for cell in cells]
-
-
-def _show(bar: ProgressBar, record: Record, records: dict[str, Record]) -> None:
-    """Show that a cell has ended; a failure stays on the screen."""
-    bar.update(len(records), note=record["name"])
-    if record.get("error") is not None:
-        bar.say(f"{bar.title}: {record['name']} failed: {record['error'].splitlines()[0]}")
-    else:
-        done = sum("error" not in other for other in records.values())
-        took = f"{record['name']} took {record['seconds']:.1f} s"
-        bar.log(f"{bar.title}: {done}/{bar.total}, {took}")

@@ -1,4 +1,4 @@
-"""Local engine: cells in this process, or in several of one thread each."""
+"""Local engine: cells in this process, or in several processes with one thread each."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any
 
 from dissensus.records import threads
+from dissensus.specs import check_numbers, number
 from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, execute, wanted
 from dissensus.sweeps.engines.queue import Batch, Crew, Queue
 
@@ -43,18 +44,17 @@ class Each:
 class LocalEngine:
     """This machine: batches one after another in this process, or in ``jobs`` processes."""
 
-    jobs: int = 1
+    jobs: int = number(1, low=1)
 
     def __post_init__(self) -> None:
-        if isinstance(self.jobs, bool) or not isinstance(self.jobs, int) or self.jobs < 1:
-            raise ValueError(f"jobs must be at least 1, got {self.jobs}")
+        check_numbers(self)
 
     def session(self) -> AbstractContextManager[None]:
         """Nothing has to be started."""
         return nullcontext()
 
     def crew(self, work: Work) -> LocalCrew:
-        """Processes that do ``work``; a context manager."""
+        """Processes that do ``work``."""
         return LocalCrew(self.jobs, work)
 
 
@@ -75,27 +75,32 @@ class LocalCrew(Crew):
     def empty(self, queue: Queue) -> None:
         """Run all that is in the queue, in this process where one is enough."""
         if self.jobs == 1 or (len(queue.batches) == 1 and not self.workers):
-            self._here(queue)
+            self._run_here(queue)
         else:
-            self._in_processes(queue)
+            self._run_in_processes(queue)
 
-    def _here(self, queue: Queue) -> None:
-        # With as many threads as a process would have, which numbers depend on.
-        with nullcontext() if self.jobs == 1 else _one_thread():
+    def _run_here(self, queue: Queue) -> None:
+        before = threads()
+        if self.jobs > 1:
+            use_threads(1)  # as many as a worker has: numbers depend on it
+        try:
             while queue:
                 batch = queue.take()
                 if batch is None:
                     queue.wait()
                 else:
                     self.work(batch, queue.keep)
+        finally:
+            if before is not None:
+                use_threads(before)
 
-    def _in_processes(self, queue: Queue) -> None:
+    def _run_in_processes(self, queue: Queue) -> None:
         while queue or any(worker.busy for worker in self.workers):
             while sum(worker.busy for worker in self.workers) < self.jobs:
                 batch = queue.take()
                 if batch is None:
                     break
-                self._free().give(batch, queue.folder.folder)
+                self._free_worker().give(batch, queue.folder.folder)
             busy: dict[Any, _Worker] = {w.end: w for w in self.workers if w.busy}
             if not busy:
                 queue.wait()
@@ -105,7 +110,7 @@ class LocalCrew(Crew):
                 self.workers.remove(worker)
                 worker.stop()
 
-    def _free(self) -> _Worker:
+    def _free_worker(self) -> _Worker:
         for worker in self.workers:
             if not worker.busy and worker.alive:
                 return worker
@@ -114,13 +119,13 @@ class LocalCrew(Crew):
 
 
 def _serve(pipe: Connection, work: Work) -> None:
-    """Take batches, write their records, and send each as it is made, None after the last.
+    """Run batches; write and send each record as it is made, and None after the last.
 
     A record is on disk before it is sent, so that not even the death of the parent loses it.
     """
-    # They reach every process of a terminal or a job; the parent decides, and ends this one.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    # These signals reach every process of a terminal or a job; the parent decides what to do.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     end_with_parent()
     while True:
         try:
@@ -134,7 +139,7 @@ def _serve(pipe: Connection, work: Work) -> None:
             use_threads(1)
             work(batch, keep)
             pipe.send(None)
-        except (EOFError, ConnectionError, KeyboardInterrupt):  # no more, or told to stop
+        except (EOFError, ConnectionError, KeyboardInterrupt):  # no more work
             return
 
 
@@ -157,12 +162,12 @@ class _Worker:
             self.end.send((list(batch), folder))
 
     def take(self, queue: Queue) -> None:
-        """Hand over the next record; those of all cells that are left, if the process died."""
+        """Hand over the next record; if the process died, those of all cells that are left."""
         try:
             record: Record | None = self.end.recv()
         except (EOFError, ConnectionError):
             self.busy = False
-            self._post_mortem(queue)
+            self._record_death(queue)
             return
         if record is None:  # the batch is over
             self.busy = False
@@ -170,7 +175,7 @@ class _Worker:
         self.left = [cell for cell in self.left if cell["name"] != record["name"]]
         queue.on_record(record)
 
-    def _post_mortem(self, queue: Queue) -> None:
+    def _record_death(self, queue: Queue) -> None:
         self.process.join(_SECONDS_TO_STOP)
         code = self.process.exitcode
         cause = ", perhaps for lack of memory" if code == -signal.SIGKILL else ""
@@ -211,7 +216,7 @@ def death_record(cell: Cell, how: str) -> Record:
 
 
 def end_with_parent() -> None:
-    """End this process when its parent ends, however that does, and in the midst of training."""
+    """End this process when its parent ends, in whatever way, even in the middle of training."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
@@ -228,7 +233,7 @@ def end_with_parent() -> None:
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """While entered, SIGTERM is like Ctrl-C: workers are ended, and what is done is kept."""
+    """While entered, SIGTERM interrupts as Ctrl-C does; afterwards its handler is as before."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -250,17 +255,6 @@ def use_threads(count: int) -> None:
         torch.set_num_threads(count)
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = threads()
-    use_threads(1)
-    try:
-        yield
-    finally:
-        if before is not None:
-            use_threads(before)
-
-
 def thread_variables(count: int) -> dict[str, str]:
     """The variables from which libraries read their number of threads when they are loaded.
 
@@ -272,9 +266,9 @@ def thread_variables(count: int) -> dict[str, str]:
 
 @contextmanager
 def environment_set(variables: dict[str, str], *also: str) -> Iterator[None]:
-    """Set variables for processes started meanwhile; afterwards they are as before.
+    """Set variables for processes started meanwhile, and restore them afterwards.
 
-    So are those named in ``also``, which other code sets.
+    The variables named in ``also``, which other code sets, are restored too.
     """
     before = {name: os.environ.get(name) for name in (*variables, *also)}
     os.environ.update(variables)

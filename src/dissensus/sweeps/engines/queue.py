@@ -36,10 +36,10 @@ OnWait = Callable[[int], object]
 
 
 class Queue:
-    """The cells still to run that no other program has, each claimed as it is handed out.
+    """The cells still to run, each claimed as it is handed out.
 
-    Cells of another program are left to it. Its records are taken over as they appear; when it
-    ends without one, the cell is handed out here.
+    Cells that another program has claimed are left to it, and its records used as they appear;
+    where it ends without a record, the cell is handed out here.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class Queue:
 
     @property
     def patience(self) -> float | None:
-        """For how many seconds to wait for this program's own cells before asking again."""
+        """Seconds to wait for this program's own cells before calling :meth:`take` again."""
         return _SECONDS_BETWEEN_LOOKS if self.elsewhere else None
 
     def take(self) -> list[Cell] | None:
-        """Cells to run together, from now on this program's; None if there are none now."""
+        """Cells to run together, claimed for this program; None if there are none now."""
         while self.batches:
             if ours := self._ours(self.batches.popleft()):
                 return ours
@@ -79,11 +79,11 @@ class Queue:
         return None
 
     def put_back(self, batch: Batch) -> None:
-        """To be run once more, before anything else."""
+        """Run ``batch`` again, before anything else."""
         self.batches.appendleft(list(batch))
 
     def wait(self) -> None:
-        """Pass the time while all that is left is with other programs."""
+        """Wait while other programs run all cells that are left."""
         waiting = sum(len(batch) for batch in self.elsewhere)
         if self.on_wait is not None and waiting and waiting != self.announced:
             self.announced = waiting
@@ -96,7 +96,7 @@ class Queue:
         self.on_record(record)
 
     def new_record(self, cell: Cell) -> Record | None:
-        """The record of ``cell`` that was written since: a result, or a failure that is new."""
+        """The record of ``cell`` if it has a result, or if it was written since the start."""
         record = self.folder.read(cell["name"])
         if record is None or record["cell"] != plain(cell):
             return None
@@ -161,7 +161,7 @@ class Crew(ABC):
 
 
 class Claims:
-    """The cells of a folder that this program runs, held until it exits the context or ends.
+    """The cells of a folder that this program runs, claimed until it leaves the context or ends.
 
     >>> import tempfile
     >>> place = Path(tempfile.mkdtemp())
@@ -179,7 +179,7 @@ class Claims:
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         if fcntl is not None:
-            # Nobody may find the file before its lock: that would look like a dead program's.
+            # Nobody may see the file before it is locked: it would look like a dead program's.
             with suppress(OSError), exclusive(self.folder):
                 file = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
                 try:

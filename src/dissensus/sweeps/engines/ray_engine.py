@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from dissensus._version import __version__
+from dissensus.specs import check_numbers, number
 from dissensus.sweeps.engines.cell_folder import Cell, Record, as_companion, wanted
 from dissensus.sweeps.engines.local import Work, death_record, use_threads
 from dissensus.sweeps.engines.queue import Crew, Queue
@@ -34,7 +35,7 @@ from dissensus.sweeps.engines.ray_session import (
 
 @dataclass(frozen=True)
 class RayEngine:
-    """Ray: each run has ``cpus`` cores, as many threads, and ``gpus`` (a share will do) of GPUs.
+    """Ray: each run has ``cpus`` cores, as many threads, and ``gpus`` GPUs (0.5 shares one).
 
     ``jobs`` runs go on at once, or as many as there is room for. ``address`` is that of a cluster
     (``host:6379``, or ``auto`` for the one this machine belongs to); without it, and without
@@ -42,19 +43,14 @@ class RayEngine:
     has started itself is used as it is. A cell whose worker dies is tried ``attempts`` times.
     """
 
-    jobs: int | None = None
-    cpus: int = 1
+    jobs: int | None = number(None, low=1)
+    cpus: int = number(1, low=1)
     gpus: float = 0.0
     address: str | None = None
-    attempts: int = 3
+    attempts: int = number(3, low=1)
 
     def __post_init__(self) -> None:
-        for name in ("jobs", "cpus", "attempts"):
-            value = getattr(self, name)
-            if name == "jobs" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        check_numbers(self)
         if self.address is not None:
             check_address(self.address)
         if not self.gpus >= 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
@@ -66,14 +62,14 @@ class RayEngine:
         return session(self.address, cores, worker_environment(self.cpus, self.gpus))
 
     def crew(self, work: Work) -> RayCrew:
-        """Workers that do ``work``; a context manager."""
+        """Workers that do ``work``."""
         return RayCrew(self, work)
 
 
 class RayCrew(Crew):
-    """Tasks that do ``work``, as many at once as there is room for; an early exit ends them all.
+    """Tasks that do ``work``, as many at once as there is room for.
 
-    Ray is started when it is first needed.
+    Ray is started when it is first needed. An early exit ends all tasks.
     """
 
     def __init__(self, engine: RayEngine, work: Work) -> None:
@@ -92,12 +88,10 @@ class RayCrew(Crew):
 
     @property
     def jobs(self) -> int:
-        """How many batches run at once."""
         return self._capacity.jobs
 
     @property
     def machines(self) -> int:
-        """How many machines have room for a run."""
         return self._capacity.machines
 
     @cached_property
@@ -135,18 +129,16 @@ class RayCrew(Crew):
                 self._take(stream, queue)
 
     def _take(self, stream: Any, queue: Queue) -> None:
-        """Keep the next record of a task; if its worker died, have the rest run again."""
+        """Keep the next record of a task; if its worker died, run the rest again."""
+        errors = self.ray.exceptions
         try:
             record: Record = self.ray.get(next(stream))
         except StopIteration:
             del self.running[stream]
-        except (
-            self.ray.exceptions.RayTaskError,
-            self.ray.exceptions.RuntimeEnvSetupError,
-        ) as error:
+        except (errors.RayTaskError, errors.RuntimeEnvSetupError) as error:
             del self.running[stream]
             raise _worker_error(error) from error
-        except self.ray.exceptions.RayError as error:  # the worker, its machine or a record is lost
+        except errors.RayError as error:  # the worker, its machine or a record is lost
             self._retry(self.running.pop(stream), error, queue)
         else:
             self.running[stream] = [
@@ -156,7 +148,7 @@ class RayCrew(Crew):
             self._keep(record, queue)
 
     def _retry(self, cells: list[Cell], error: Exception, queue: Queue) -> None:
-        """Again as a batch, the last time each on its own: one may be what kills its worker."""
+        """Run cells again as a batch, the last time one by one: one may kill its worker."""
         self.deaths.update(cell["name"] for cell in wanted(cells))
         batch: list[Cell] = []
         for cell in cells:
@@ -165,7 +157,9 @@ class RayCrew(Crew):
                 continue
             times = self.deaths[cell["name"]]
             if times >= self.engine.attempts:
-                how = f"the worker that ran the cell died {times} times ({_reason(error)})"
+                cause = type(error).__name__
+                cause += ", perhaps for lack of memory" if cause == "WorkerCrashedError" else ""
+                how = f"the worker that ran the cell died {times} times ({cause})"
                 self._keep(death_record(cell, how), queue, times)
             elif times == self.engine.attempts - 1:
                 queue.put_back([cell])
@@ -181,14 +175,8 @@ class RayCrew(Crew):
         queue.keep(record)
 
 
-def _reason(error: Exception) -> str:
-    """Ray's word for what happened, and what it may mean."""
-    name = type(error).__name__
-    return f"{name}, perhaps for lack of memory" if name == "WorkerCrashedError" else name
-
-
 def _worker_error(error: Exception) -> ValueError:
-    """What a worker raised that was no cell's fault, in a sentence."""
+    """The error for what a worker raised outside of any cell."""
     cause = getattr(error, "cause", None) or error
     words = " ".join(f"{type(cause).__name__}: {cause}".split())
     return ValueError(
@@ -201,7 +189,7 @@ def _worker_error(error: Exception) -> ValueError:
 
 
 def _batch_task(work: Work, threads: int) -> Callable[[list[Cell]], Iterator[Record]]:
-    """A task for Ray. Workers load it, and ``work`` with it, once: its data stay with them."""
+    """A task for Ray. Workers load it and ``work`` once, so that they keep its data."""
     version = __version__
 
     def run_batch(cells: list[Cell]) -> Iterator[Record]:

@@ -5,29 +5,31 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import signal
 import socket
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import NamedTuple
 
-from dissensus.sweeps.engines.local import environment_set, thread_variables
+from dissensus.sweeps.engines.local import (
+    environment_set,
+    termination_as_interrupt,
+    thread_variables,
+)
 
 _STORE = 100 << 20  # bytes of shared memory; records are small
 _SECONDS_TO_ANSWER = 10.0
 _LONGEST = 40  # characters of a folder: below it Ray makes sockets, whose paths end at 107
 
-#: What workers of the Ray that this process started have in their environment from the start.
+#: Variables that workers of the Ray that this process started have from the start.
 _inherited: dict[str, str] = {}
 
 
 def import_ray() -> ModuleType:
-    """The package ``ray``; an error that says how to get it if it is not there."""
-    # Ray prints a paragraph on each worker that dies; records, and the line shown, say it shorter.
+    """The package ``ray``, or an error that says how to install it."""
+    # Ray prints a paragraph for each worker that dies; records and the progress line suffice.
     hidden = os.environ.get("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")
     try:
         with environment_set({"RAY_DEDUP_LOGS_SKIP_REGEX": hidden}):
@@ -41,12 +43,11 @@ def import_ray() -> ModuleType:
 
 @contextmanager
 def session(address: str | None, cores: int | None, variables: dict[str, str]) -> Iterator[None]:
-    """While entered, this process is connected to Ray; one that it is connected to is left alone.
+    """While entered, this process is connected to Ray; an existing connection is left alone.
 
-    A Ray that is started here has ``cores`` of them, and workers with ``variables`` set.
-
-    A Ray on this machine answers only processes that know its random secret, sends no statistics,
-    and keeps its files in a temporary folder that is removed when it stops.
+    A Ray that is started here has ``cores`` cores and sets ``variables`` for its workers. It
+    answers only processes that know its random secret, sends no statistics, and keeps its files in
+    a temporary folder that is removed when it stops.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -73,7 +74,7 @@ def _local(ray: ModuleType, cores: int | None, variables: dict[str, str]) -> Ite
         environment_set(settings, "RAY_AUTH_MODE"),  # Ray sets that one itself
     ):
         try:
-            with environment_set(variables), _keep_signals():
+            with environment_set(variables), termination_as_interrupt():  # Ray sets a handler
                 ray.init(
                     "local",
                     num_cpus=cores,
@@ -95,7 +96,7 @@ def _joined(ray: ModuleType, address: str) -> Iterator[None]:
     check_address(address)
     try:
         _knock(address)
-        with _keep_signals():
+        with termination_as_interrupt():
             ray.init(address, log_to_driver=False, configure_logging=False)
     except OSError as error:
         raise ValueError(f"there is no Ray cluster at {address}: {error}") from error
@@ -113,7 +114,7 @@ def _knock(address: str) -> None:
 
 
 def check_address(address: str) -> None:
-    """Refuse what Ray takes for an address but cannot be used here."""
+    """Raise for an address that Ray accepts but cannot be used here."""
     if address.startswith("ray://"):
         raise ValueError(
             f"{address} is the address of a Ray client, which cannot stream records; give that of "
@@ -138,21 +139,8 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-@contextmanager
-def _keep_signals() -> Iterator[None]:
-    """Restore the handler of SIGTERM, which Ray replaces when it starts."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def worker_environment(cpus: int, gpus: float) -> dict[str, str]:
-    """The environment of workers: threads, the folder of data, and no GPU unless asked for."""
+    """The environment of workers: threads, the data folder, and no GPU unless asked for."""
     variables = thread_variables(cpus)
     if "DISSENSUS_DATA" in os.environ:
         variables["DISSENSUS_DATA"] = os.environ["DISSENSUS_DATA"]
@@ -162,15 +150,15 @@ def worker_environment(cpus: int, gpus: float) -> dict[str, str]:
 
 
 def missing_variables(variables: dict[str, str]) -> dict[str, str]:
-    """Those that workers lack: a task that asks for any waits for a new process."""
+    """The variables that workers lack: a task that needs any waits for a new process."""
     return {name: value for name, value in variables.items() if _inherited.get(name) != value}
 
 
 class Capacity(NamedTuple):
-    """How many runs go on at once, on how many machines, and how many may wait at Ray for room.
+    """How many runs go on at once, on how many machines, and how many more are queued at Ray.
 
-    One waits for each that runs, so that a worker need not wait for the next; none where Ray has
-    room for more than was asked for, and would begin them.
+    One is queued for each that runs, so that workers need not wait for the next. None are queued
+    where Ray has room for more runs than asked for: it would start them.
     """
 
     jobs: int
@@ -181,7 +169,7 @@ class Capacity(NamedTuple):
 def find_capacity(cpus: int, gpus: float, jobs: int | None, *, grows: bool) -> Capacity:
     """The room that Ray has for runs.
 
-    ``jobs`` is taken at its word where the cluster ``grows``: there may be no machine yet.
+    Where the cluster ``grows``, ``jobs`` is not checked: there may be no machine yet.
     """
     alive = [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
     fits = [_fitting(have, cpus, gpus) for have in alive]
