@@ -44,12 +44,10 @@ def make_batches(
 def _fixed_groups(
     cells: Sequence[Cell], folder: CellFolder, trainer: CellTrainer, crew: Crew
 ) -> list[list[Cell]]:
-    """All ``cells`` in their groups; those that have none yet get one that is kept."""
+    """All ``cells`` in their groups; new cells get a group, which is stored."""
     file, key = folder.folder.parent / FLEETS, folder.folder.name
-    stored: dict[str, list[list[str]]] = {}
-    if file.exists():
-        stored = read_json(file, {str: [[str]]})
-    known = stored.get(key, [])
+    stored = read_json(file, {str: [[str]]}) if file.exists() else {}
+    known: list[list[str]] = stored.get(key, [])
     grouped = {name for names in known for name in names}
     new = [cell for cell in cells if cell["name"] not in grouped]
     if new:
@@ -57,8 +55,8 @@ def _fixed_groups(
         known = [*known, *([cell["name"] for cell in group] for group in groups)]
         write_text(file, json.dumps({**stored, key: known}, indent=1) + "\n")
     by_name = {cell["name"]: cell for cell in cells}
-    found = ([by_name[name] for name in names if name in by_name] for names in known)
-    return [group for group in found if group]
+    groups = [[by_name[name] for name in names if name in by_name] for names in known]
+    return [group for group in groups if group]
 
 
 def _group(cells: Sequence[Cell], trainer: CellTrainer, crew: Crew) -> list[list[Cell]]:

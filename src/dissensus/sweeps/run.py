@@ -10,7 +10,7 @@ from dissensus.files import lock_folder, remove_parts
 from dissensus.progress import ProgressBar
 from dissensus.runs import DataSummary, check_same_data
 from dissensus.sweeps.engines import Cell, CellFolder, Engine, LocalEngine, RayEngine, Record
-from dissensus.sweeps.engines.cell_folder import check_cells, find_missing
+from dissensus.sweeps.engines.cell_folder import find_missing
 from dissensus.sweeps.engines.local import termination_as_interrupt
 from dissensus.sweeps.fleets import make_batches
 from dissensus.sweeps.grid import label, points
@@ -23,13 +23,13 @@ OnRecord = Callable[[Record], object]
 
 
 class Watcher:
-    """Hears of every event of a sweep and ignores it; subclasses show progress."""
+    """Follows the events of a sweep and ignores them; subclasses show progress."""
 
     def searching(self, trials: int, total: int) -> None:
-        """So many of all trials are done."""
+        """``trials`` of all ``total`` trials are done."""
 
     def begin(self, cells: Sequence[Cell], records: Sequence[Record]) -> None:
-        """These cells make up the sweep, and these records are there already."""
+        """The sweep consists of ``cells``, of which some have ``records`` already."""
 
     def record(self, record: Record) -> None:
         """A cell has ended."""
@@ -45,7 +45,7 @@ def run_sweep(
     storage: str | None = None,
     watcher: Watcher | None = None,
 ) -> Summary:
-    """Train every cell of ``plan`` that ``out`` has no result of; return the table of all.
+    """Train every cell of ``plan`` without a result in ``out``; return the table of all.
 
     ``out`` holds ``sweep.toml``, a record for each cell in ``cells/``, those of the search in
     ``search/``, which cells train together in ``fleets.json``, and ``summary.json``. A mistake at
@@ -56,48 +56,46 @@ def run_sweep(
     (:class:`SharedStudy`).
     """
     engine = LocalEngine(jobs) if engine is None else engine
+    place, watcher = Path(out), watcher or Watcher()
+    folder, trials = CellFolder(place / CELLS), CellFolder(place / SEARCH)
     with lock_folder(out), termination_as_interrupt():
-        for folder in (Path(out) / CELLS, Path(out) / SEARCH):
-            remove_parts(folder)
-        return _run(plan, Path(out), engine, watcher or Watcher(), storage, trust=trust)
+        remove_parts(folder.folder)
+        remove_parts(trials.folder)
+        here, there = _trainers(plan, engine, trust=trust)
+        data = _check_plan(plan, place, here)
+        there.sha256 = data.sha256
+        with engine.crew(there.run) as crew:
+
+            def train(
+                cells: Sequence[Cell], missing: Sequence[Cell], to: CellFolder, on_record: OnRecord
+            ) -> None:
+                """Train the ``missing`` ones of ``cells``; their records come in no fixed order."""
+                batches = make_batches(cells, missing, to, here, crew)
+                if batches:
+                    crew.run(batches, to, on_record)
+
+            choices = {}
+            if plan.space:
+                choices = search_repeats(plan, data.task, trials, train, watcher.searching, storage)
+            cells = plan.cells(data.task, choices)
+            records, missing = find_missing(cells, folder)
+            watcher.begin(cells, list(records.values()))
+            try:
+                train(cells, missing, folder, watcher.record)
+            finally:
+                summary = _summarize(plan, cells, place)
+                summary.save(place / SUMMARY)
+        return summary
 
 
-def _run(
-    plan: Plan, place: Path, engine: Engine, seen: Watcher, storage: str | None, *, trust: bool
-) -> Summary:
-    here, there = _trainers(plan, engine, trust=trust)
-    data = _check_plan(plan, place, here)
-    task, there.sha256 = data.task, data.sha256
-    with engine.crew(there.run) as crew:
-
-        def train(
-            cells: Sequence[Cell], missing: Sequence[Cell], folder: CellFolder, on_record: OnRecord
-        ) -> None:
-            """Train the ``missing`` ones of ``cells``; their records come in no fixed order."""
-            batches = make_batches(cells, missing, folder, here, crew)
-            if batches:
-                crew.run(batches, folder, on_record)
-
-        chosen = {}
-        if plan.space:
-            trials = CellFolder(place / SEARCH)
-            chosen = search_repeats(plan, task, trials, train, seen.searching, storage)
-        cells = plan.cells(task, chosen)
-        check_cells(cells)
-        folder = CellFolder(place / CELLS)
-        records, missing = find_missing(cells, folder, again=False)
-        seen.begin(cells, list(records.values()))
-        try:
-            train(cells, missing, folder, seen.record)
-        finally:
-            summary = summarize(cells, folder.records().values())
-            summary.path, summary.searched = place, bool(plan.space)
-            summary.save(place / SUMMARY)
+def _summarize(plan: Plan, cells: Sequence[Cell], place: Path) -> Summary:
+    summary = summarize(cells, CellFolder(place / CELLS).records().values())
+    summary.path, summary.searched = place, bool(plan.space)
     return summary
 
 
 def load(folder: str | Path) -> Summary:
-    """The table of the sweep in ``folder``, as far as it has come; nothing is trained.
+    """The table of the sweep in ``folder``, as far as it is done; nothing is trained.
 
     ::
 
@@ -109,9 +107,7 @@ def load(folder: str | Path) -> Summary:
         raise ValueError(
             f"no sweep at {place}: name the folder that `dissensus sweep` or ds.sweeps.sweep wrote"
         )
-    summary = summarize(plan.cells(data.task), CellFolder(place / CELLS).records().values())
-    summary.path, summary.searched = place, bool(plan.space)
-    return summary
+    return _summarize(plan, plan.cells(data.task), place)
 
 
 def _trainers(plan: Plan, engine: Engine, *, trust: bool) -> tuple[CellTrainer, CellTrainer]:
@@ -156,7 +152,7 @@ def _check_plan(plan: Plan, out: Path, trainer: CellTrainer) -> DataSummary:
 
 
 class SweepProgress(Watcher):
-    """A bar above the table as it fills; without a terminal a line now and then."""
+    """A bar above the table as it fills; without a terminal, a line now and then."""
 
     def __init__(self, *, show: bool) -> None:
         self.bar = ProgressBar("checking", show=show)

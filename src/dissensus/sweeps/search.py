@@ -16,7 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from dissensus.sweeps.engines import Cell, CellFolder, Record
-from dissensus.sweeps.engines.cell_folder import check_cells, find_missing
+from dissensus.sweeps.engines.cell_folder import find_missing
 from dissensus.sweeps.engines.queue import exclusive
 from dissensus.sweeps.grid import Point
 from dissensus.sweeps.selection import select_among_records
@@ -265,8 +265,7 @@ def _choose(records: Iterable[Record], repeat: int) -> Point:
 
 def _train_missing(cells: Sequence[Cell], folder: CellFolder, train: Train) -> dict[str, Record]:
     """The record of every cell by name; cells without one are trained."""
-    check_cells(cells)
-    records, missing = find_missing(cells, folder, again=False)
+    records, missing = find_missing(cells, folder)
     train(cells, missing, folder, lambda record: records.update({record["name"]: record}))
     return records
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,22 +72,16 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a record."""
-        values: dict[str, Any] = {"point": self.point, "label": self.label, "best": self.best}
-        values |= {"indistinct": self.indistinct, "status": self.status}
-        values |= {"repeats": self.repeats, "done": self.done, "failed": self.failed}
-        for part in ("val", "test", "diagnosis"):
-            spreads: dict[str, Spread] = getattr(self, part)
-            values[part] = {name: vars(spread) for name, spread in spreads.items()}
-        return {**values, "verdicts": self.verdicts}
+        return {"label": self.label, **asdict(self)}
 
 
 @dataclass(repr=False)
 class Summary(Result):
     """All rows; one is chosen by validation ERR, never by test data: see ``sweeps/selection.py``.
 
-    Only points with the most repeats done can be the best, so that lucky splits are not compared
-    with all of them. ``failures`` are the errors of failed cells by their names, ``path`` is the
-    folder of the sweep; ``quiet`` is True if the sweep was asked to print nothing.
+    Only points with the most repeats done can be the best: a few lucky splits must not win.
+    ``failures`` are the errors of failed cells by name, ``path`` is the folder of the sweep, and
+    ``quiet`` is True if the sweep was asked to print nothing.
     """
 
     rows: list[Row]
@@ -155,9 +149,8 @@ class Summary(Result):
         axis = next(iter([*numeric, *keys]), "settings")
         panels = []
         for heading, part, name, _ in _COLUMNS:
-            there = [row for row in self.rows if name in getattr(row, part)]
-            if there:
-                panels.append(Panel(axis, heading, _lines(there, axis, part, name)))
+            if rows := [row for row in self.rows if name in getattr(row, part)]:
+                panels.append(Panel(axis, heading, _lines(rows, axis, part, name)))
         return draw(Plot(panels))
 
     def display(self) -> Iterator[RenderableType]:
@@ -286,18 +279,18 @@ def summarize(cells: Sequence[Cell], records: Iterable[Record]) -> Summary:
 def _choose(rows: Sequence[Row], done: Sequence[Sequence[Record]]) -> str:
     """Mark the point to use and its equals; returns why it is that one."""
     most = max((row.done for row in rows), default=0)
-    able = [place for place, row in enumerate(rows) if row.done == most and _validated(row)]
+    able = [
+        (row, records)
+        for row, records in zip(rows, done, strict=True)
+        if row.done == most and "ensemble_error" in row.val
+    ]
     if not able:
         return ""
-    found = select_among_records([done[place] for place in able])
-    for at, place in enumerate(able):
-        rows[place].best = at == found.chosen
-        rows[place].indistinct, rows[place].status = found.indistinct[at], found.status[at]
-    return found.reason
-
-
-def _validated(row: Row) -> bool:
-    return "ensemble_error" in row.val
+    selection = select_among_records([records for _, records in able])
+    for at, (row, _) in enumerate(able):
+        row.best = at == selection.chosen
+        row.indistinct, row.status = selection.indistinct[at], selection.status[at]
+    return selection.reason
 
 
 def _row(point: Point, repeats: int, records: Sequence[Record]) -> Row:

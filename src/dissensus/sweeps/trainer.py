@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,18 +65,20 @@ class CellTraining:
 
     def for_fleet(self) -> Training | None:
         """The training as a fleet takes it; None for what only ``fit`` can do."""
-        asked = self.cell["config"]["data"]
-        if asked.get("augment") or asked.get("adversarial"):
+        asked, device = self.cell["config"]["data"], self.ens.device
+        streamed = isinstance(self.data.train[0], StoredRows | Examples)
+        if streamed or asked.get("augment") or asked.get("adversarial"):
             return None
-        if isinstance(self.data.train[0], StoredRows | Examples):  # streamed from disk
-            return None
-        train, val = (
-            None if part is None else (part[0].to(self.ens.device), part[1].to(self.ens.device))
-            for part in (self.data.train, self.val)
+        x, y = self.data.train
+        val = None if self.val is None else (self.val[0].to(device), self.val[1].to(device))
+        return Training(
+            self.ens,
+            (x.to(device), y.to(device)),
+            self.objective,
+            val,
+            self.recipe,
+            disagreement=self.unlabelled,
         )
-        assert train is not None
-        more: dict[str, Any] = {"disagreement": self.unlabelled}
-        return Training(self.ens, train, self.objective, val, self.recipe, **more)
 
     def fit(self) -> History:
         """Train with ``fit``."""
@@ -101,13 +104,14 @@ class CellTraining:
             "execution": history.execution,
             "together": fleet_size,
         }
-        parts = ["val"] if self.cell.get("only") == "val" else ["val", "test"]
         outputs = {}
-        for part in parts:
+        for part in ("val",) if self.cell.get("only") == "val" else ("val", "test"):
             split = self.data.splits()[part]
             if len(split[0]):
                 outputs[part] = predict(self.ens, split)
-                result[part] = _metrics(outputs[part], self.ens.combine)
+                metrics = compute_metrics(outputs[part], self.ens.combine)
+                names = ("examples", *METRICS)  # named as in an epoch's record
+                result[part] = {name: metrics[name] for name in names if name in metrics}
         train = predict(self.ens, self.data.train)
         if "val" in outputs:
             result["selection"] = _selection(train, outputs["val"], self.ens.combine)
@@ -116,12 +120,6 @@ class CellTraining:
             if self.cell["repeat"] == 0:
                 result["held_out"] = held_out(outputs["test"])
         return result
-
-
-def _metrics(predictions: Predictions, combine: str) -> dict[str, Any]:
-    """The metrics that a record keeps; named as in an epoch's record."""
-    metrics = compute_metrics(predictions, combine)
-    return {name: metrics[name] for name in ("examples", *METRICS) if name in metrics}
 
 
 def _selection(train: Predictions, val: Predictions, combine: str) -> dict[str, Any]:
@@ -207,13 +205,11 @@ class CellTrainer:
                 raise ValueError(
                     f"{data.source} on {platform.node()} is not the file that the sweep began with"
                 )
-            self._make_room(nbytes(data))
+            size = nbytes(data)
+            while self._data and size + sum(nbytes(d) for d, _ in self._data.values()) > _KEPT_DATA:
+                del self._data[next(iter(self._data))]
             self._data[key] = data, summary
         return self._data[key]
-
-    def _make_room(self, size: int) -> None:
-        while self._data and size + sum(nbytes(d) for d, _ in self._data.values()) > _KEPT_DATA:
-            del self._data[next(iter(self._data))]
 
     def prepare(self, cell: Cell) -> CellTraining:
         """Make a cell ready to train; raises for mistakes in its settings or data."""
@@ -259,29 +255,27 @@ class CellTrainer:
 
     def _train(self, cell: Cell) -> dict[str, Any]:
         job = self.prepare(cell)
-        return job.result(job.fit(), 1)
+        return job.result(job.fit(), fleet_size=1)
 
     def _train_fleet(self, cells: Sequence[Cell], keep: OnRecord) -> None:
         """Train as a fleet; an error that is not one cell's own leaves the rest untrained."""
-        jobs, trainings = [], []
+        jobs: list[tuple[CellTraining, Training]] = []
         for cell in cells:
-            try:
+            with suppress(Exception):  # its own training will record the error
                 job = self.prepare(cell)
                 training = job.for_fleet()
-            except Exception:  # its own training will record the error
-                continue
-            if training is not None:
-                jobs.append(job)
-                trainings.append(training)
+                if training is not None:
+                    jobs.append((job, training))
 
         def end(index: int, history: History) -> None:
-            job = jobs[index]
+            job, _ = jobs[index]
             if job.cell.get("companion"):
                 return
             record = execute(job.cell, lambda _: job.result(history, len(jobs)))
             record["seconds"] = round(record["seconds"] + history.seconds, 3)
             keep(record)
 
+        trainings = [training for _, training in jobs]
         try:
             fit_fleet(trainings, on_end=end, progress=False, keep_failed=True)
         except OSError:

@@ -145,12 +145,13 @@ def brief(value: Any) -> str:
 
 
 def find_missing(
-    cells: Iterable[Cell], folder: CellFolder, *, again: bool
+    cells: Sequence[Cell], folder: CellFolder, *, again: bool = False
 ) -> tuple[dict[str, Record], list[Cell]]:
     """The records that can be used as they are, and the cells still to run.
 
     A record made with other settings is an error; with ``again``, its cell runs again.
     """
+    check_cells(cells)
     records, missing, done = {}, [], folder.done()
     for cell in cells:
         record = done.get(cell["name"])

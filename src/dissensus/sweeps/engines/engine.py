@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dissensus.progress import ProgressBar
-from dissensus.sweeps.engines.cell_folder import (
-    Cell,
-    CellFolder,
-    Record,
-    check_cells,
-    find_missing,
-)
+from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, find_missing
 from dissensus.sweeps.engines.local import Each, LocalEngine, Work, termination_as_interrupt
 from dissensus.sweeps.engines.queue import Crew
 from dissensus.sweeps.engines.ray_engine import RayEngine
@@ -115,7 +109,6 @@ def run_cells(
     """
     engine = LocalEngine(jobs) if engine is None else engine
     place = folder if isinstance(folder, CellFolder) else CellFolder(folder)
-    check_cells(cells)
     records, missing = find_missing(cells, place, again=again)
     place.folder.mkdir(parents=True, exist_ok=True)
     before, total = len(records), len(cells)
