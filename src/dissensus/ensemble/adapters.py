@@ -23,14 +23,14 @@ in an ensemble that shares nothing. In a stack of ``members``, a tensor of each 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dissensus.ensemble.stack import hooked, like, places_of, rebuild, stack_modules
+from dissensus.ensemble.stack import Tensors, hooked, like, places_of, rebuild, stack_modules
 from dissensus.models.layers import ScaledLinear
 
 #: What members may share, beside nothing: the weights of linear layers behind adapters.
@@ -134,21 +134,27 @@ def kinds_of(stack: nn.Module) -> dict[str, str]:
     return kinds
 
 
+def shared_names(stack: nn.Module) -> frozenset[str]:
+    """The names of the parameters that all members share."""
+    return frozenset(name for name, kind in kinds_of(stack).items() if kind == "shared")
+
+
 def rows_of(
-    tensors: Mapping[str, Tensor], shared: frozenset[str], pick: Callable[[Tensor], Tensor]
+    tensors: Tensors, shared: frozenset[str], pick: Callable[[Tensor], Tensor]
 ) -> dict[str, Tensor]:
     """``pick`` of every tensor of the members' own; those that they share as they are."""
     return {name: t if name in shared else pick(t) for name, t in tensors.items()}
 
 
+def member_picker(stack: nn.Module, members: Sequence[int]) -> Callable[[str, Tensor], Tensor]:
+    """A function from a tensor of ``stack`` to that of some members; shared ones stay whole."""
+    shared, chosen = shared_names(stack), list(members)
+    return lambda name, t: like(t, t.detach()[[0] if name in shared else chosen])
+
+
 def separate(stack: nn.Module, members: Sequence[int]) -> nn.Module:
     """A stack of some members that shares nothing: ordinary layers of weight ``W ∘ s rᵀ``."""
-    shared = frozenset(name for name, kind in kinds_of(stack).items() if kind == "shared")
-
-    def pick(name: str, tensor: Tensor) -> Tensor:
-        return like(tensor, tensor.detach()[[0] if name in shared else list(members)])
-
-    apart = rebuild(stack, pick)
+    apart = rebuild(stack, member_picker(stack, members))
     for layer in list(apart.modules()):
         if isinstance(layer, AdaptedLinear):
             _replace(apart, layer, _plain(layer))

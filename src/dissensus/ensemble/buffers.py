@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-Tensors = Mapping[str, Tensor]
+from dissensus.ensemble.stack import Tensors
 
 _SMALL = 1 << 15  # numbers; the C library asks the system for pieces of 128 KB and more
 
@@ -21,9 +20,9 @@ class Memory:
         self.taken = 0
 
     def take(self, like: Tensor, *shape: int) -> Tensor | None:
-        """Where to write a value of this shape and the type of ``like``, ``out=`` of an operation.
+        """A place for a value of this shape and the type of ``like``: the ``out=`` of an operation.
 
-        None, for memory of torch's own, where it is so small that the system keeps it anyway.
+        None, for memory that torch allocates, where the value is small.
         """
         number, size = self.taken, math.prod(shape)
         self.taken += 1
@@ -60,7 +59,7 @@ class GradientBuffers:
         self.scratch = Memory()  # for values
 
     def add_product(self, name: str, a: Tensor, b: Tensor) -> None:
-        """Add the batched matrix product ``a b`` to the gradient of ``name``, in any shape."""
+        """Add the batched matrix product ``a b`` to the gradient of ``name``."""
         shape = torch.Size((a.shape[0], a.shape[1], b.shape[2]))
         if name in self.gradients:  # the layer is used twice
             self.gradients[name].view(shape).baddbmm_(a, b)
@@ -71,6 +70,5 @@ class GradientBuffers:
         self.gradients[name] = torch.bmm(a, b, out=memory.view(shape))
 
     def add(self, name: str, value: Tensor) -> None:
-        """Add ``value`` to the gradient of ``name``."""
         before = self.gradients.get(name)
         self.gradients[name] = value if before is None else before + value

@@ -20,9 +20,9 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from dissensus.ensemble.adapters import AdaptedLinear
-from dissensus.ensemble.buffers import GradientBuffers, Memory, Tensors, Values
+from dissensus.ensemble.buffers import GradientBuffers, Memory, Values
 from dissensus.ensemble.operations import ELEMENTWISE, OPERATIONS, Step
-from dissensus.ensemble.stack import hooked, places_of
+from dissensus.ensemble.stack import Tensors, hooked, places_of
 from dissensus.models.layers import ScaledLinear
 
 #: From the gradients at outputs to those of the tensors, in their order.
@@ -78,15 +78,15 @@ class Engine:
     def vjp(self, tensors: Tensors, inputs: Sequence[Tensor]) -> tuple[list[Tensor], Backward]:
         """Outputs as of :meth:`forward` for each of ``inputs``, and their vector-Jacobian product.
 
-        The second is a function from the gradients at all these outputs to the gradients of
-        ``tensors``. The memory of these, and of all between, is reused by the next call. Nothing is
-        recorded by torch.
+        The product is a function from the gradients at all outputs to the gradients of ``tensors``.
+        The next call reuses the memory of the gradients and of all values in between. Torch records
+        nothing.
         """
         scratch = self.buffers.scratch
         scratch.taken = 0
         with torch.no_grad():
             runs = [self._run(tensors, x, scratch) for x in inputs]
-            found = [outputs.clone() if scratch.taken else outputs for outputs, _ in runs]
+            outputs = [output.clone() if scratch.taken else output for output, _ in runs]
 
         def backward(gradients: Sequence[Tensor]) -> list[Tensor]:
             self.buffers.tensors, self.buffers.gradients = tensors, {}
@@ -101,27 +101,27 @@ class Engine:
                 for name, tensor in tensors.items()
             ]
 
-        return found, backward
+        return outputs, backward
 
     def _run(
         self, tensors: Tensors, x: Tensor, memory: Memory | None = None
     ) -> tuple[Tensor, list[Any]]:
-        values, kept = Values({self.input: x}), []
+        values, every = Values({self.input: x}), []
         values.memory = memory
         for step, operation in zip(self.steps, self.operations, strict=True):
             values[step.output], saved = operation.forward(step, tensors, values)
-            kept.append(saved)
-        return values[self.output], kept
+            every.append(saved)
+        return values[self.output], every
 
     def _accumulate(self, saved: list[Any], gradient: Tensor) -> None:
         """Add the gradients of one pass to the buffers."""
         gradients = {self.output: gradient}  # at each value
         steps = zip(self.steps, self.operations, saved, strict=True)
-        for step, operation, kept in reversed(list(steps)):
+        for step, operation, own in reversed(list(steps)):
             at_output = gradients.pop(step.output, None)
             if at_output is None:  # no parameter stands before it, or nothing uses it
                 continue
-            at_inputs = operation.backward(step, kept, at_output, self.buffers)
+            at_inputs = operation.backward(step, own, at_output, self.buffers)
             for name, part in zip(step.inputs, at_inputs, strict=True):
                 if part is not None and name not in self.shared:
                     gradients[name] = gradients[name] + part if name in gradients else part
@@ -134,20 +134,20 @@ _ENGINES: WeakKeyDictionary[nn.Module, Engine | None] = WeakKeyDictionary()
 
 def engine_of(stack: nn.Module) -> Engine | None:
     """The engine of a network of which every operation is known; None for any other."""
-    if type(stack) in _MODULES:  # made anew: kept here, it would keep its only layer alive
-        known = any(True for _ in stack.parameters()) and not hooked(stack)
+    if type(stack) in _MODULES:  # not cached: the engine would keep its only layer alive
+        if hooked(stack) or not list(stack.parameters()):
+            return None
         step = Step(_MODULES[type(stack)], ("x",), "y", stack, "", shared=True)
-        return Engine([step], "x", "y", {"x"}) if known else None
+        return Engine([step], "x", "y", {"x"})
     if stack not in _ENGINES:
         _ENGINES[stack] = _read(stack)
     return _ENGINES[stack]
 
 
 def _read(stack: nn.Module) -> Engine | None:
-    places = places_of(stack)
-    if any(place != name for place, name in places.items()):  # tied weights
+    if any(place != name for place, name in places_of(stack).items()):  # tied weights
         return None
-    if any(True for _ in stack.buffers()) or not all(map(_readable, stack.modules())):
+    if list(stack.buffers()) or not all(map(_readable, stack.modules())):
         return None
     graphs = [_graph(stack, training=training) for training in (True, False)]
     if graphs[0] is None or graphs[1] is None or str(graphs[0]) != str(graphs[1]):
@@ -251,15 +251,15 @@ class _Reader:
 
     def _add_token(self, node: fx.Node) -> bool:
         """Add ``x[:, number]`` of ``[batch, tokens, features]``."""
-        value, index = node.args
-        if not isinstance(value, fx.Node) or value.op == "get_attr":
+        source, index = node.args
+        if not isinstance(source, fx.Node) or source.op == "get_attr":
             return False
-        if not isinstance(index, tuple) or len(index) != 2:
+        if not isinstance(index, tuple) or len(index) != 2 or index[0] != slice(None):
             return False
-        if index[0] != slice(None) or type(index[1]) is not int:
+        if type(index[1]) is not int:
             return False
-        known = self.values[value.name]
-        self._append(node, "token", (known,), name=str(index[1]), shared=known in self.shared)
+        value = self.values[source.name]
+        self._append(node, "token", (value,), name=str(index[1]), shared=value in self.shared)
         return True
 
     def _append(

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from dissensus.ensemble.adapters import kinds_of
+from dissensus.ensemble.adapters import shared_names
 from dissensus.ensemble.engine import engine_of
-from dissensus.ensemble.stack import call, places_of
+from dissensus.ensemble.stack import Tensors, call, places_of
 
 EXECUTIONS = ("auto", "stacked", "looped", "tune")
 
@@ -110,12 +110,7 @@ def measure(run: Callable[[str], Tensor], repeats: int = 5) -> dict[str, float]:
 
 
 def stacked_outputs(
-    stack: nn.Module,
-    parameters: dict[str, Tensor],
-    buffers: dict[str, Tensor],
-    x: Tensor,
-    *,
-    own: bool = False,
+    stack: nn.Module, parameters: Tensors, buffers: Tensors, x: Tensor, *, own: bool = False
 ) -> Tensor:
     """``[members, batch, outputs]`` from stacked tensors; buffers are updated in place.
 
@@ -126,10 +121,10 @@ def stacked_outputs(
         return engine.forward(parameters, x if own else x[None])
     places = places_of(stack)
 
-    def member(tensors: dict[str, Tensor], state: dict[str, Tensor], inputs: Tensor) -> Tensor:
+    def member(tensors: Tensors, state: Tensors, inputs: Tensor) -> Tensor:
         return call(stack, places, {**tensors, **state}, inputs)
 
-    shared = [name for name, kind in kinds_of(stack).items() if kind == "shared"]
+    shared = shared_names(stack)
     tensors = {**parameters, **{name: parameters[name][0] for name in shared}}
     axes = ({name: None if name in shared else 0 for name in tensors}, 0, 0 if own else None)
     try:
@@ -144,12 +139,7 @@ def stacked_outputs(
 
 
 def looped_outputs(
-    stack: nn.Module,
-    parameters: dict[str, Tensor],
-    buffers: dict[str, Tensor],
-    x: Tensor,
-    *,
-    own: bool = False,
+    stack: nn.Module, parameters: Tensors, buffers: Tensors, x: Tensor, *, own: bool = False
 ) -> Tensor:
     """``[members, batch, outputs]`` from stacked tensors; ``x`` and buffers as when stacked.
 
@@ -158,9 +148,8 @@ def looped_outputs(
     """
     tensors = {name: tensor.unbind(0) for name, tensor in (*parameters.items(), *buffers.items())}
     members = max(map(len, parameters.values()))
-    for name, kind in kinds_of(stack).items():
-        if kind == "shared":
-            tensors[name] = tensors[name] * members
+    for name in shared_names(stack):
+        tensors[name] = tensors[name] * members
     places = places_of(stack)
     inputs = x.unbind(0) if own else [x] * members
     each = ({name: rows[j] for name, rows in tensors.items()} for j in range(members))

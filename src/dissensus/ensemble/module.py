@@ -11,7 +11,14 @@ from typing import Any, Self, overload
 import torch
 from torch import Tensor, nn
 
-from dissensus.ensemble.adapters import SHARINGS, kinds_of, rows_of, separate, share
+from dissensus.ensemble.adapters import (
+    SHARINGS,
+    member_picker,
+    rows_of,
+    separate,
+    share,
+    shared_names,
+)
 from dissensus.ensemble.execution import (
     EXECUTIONS,
     channels_last,
@@ -24,7 +31,14 @@ from dissensus.ensemble.execution import (
     takes_channels_last,
 )
 from dissensus.ensemble.factories import check_members, make_members, member_seed
-from dissensus.ensemble.stack import alike, like, put_tensors, stack_modules, tensors_of, unstack
+from dissensus.ensemble.stack import (
+    Tensors,
+    alike,
+    put_tensors,
+    stack_modules,
+    tensors_of,
+    unstack,
+)
 from dissensus.guards import formula
 from dissensus.models import MemberFactory
 from dissensus.outputs import check_combination, check_weights, combine, majority_vote
@@ -129,8 +143,7 @@ class Ensemble(nn.Module):
         self.shared: frozenset[str] = frozenset()
         if alike(modules):
             self.stack = stack_modules(modules) if signs is None else share(modules, signs)
-            kinds = kinds_of(self.stack)
-            self.shared = frozenset(name for name in kinds if kinds[name] == "shared")
+            self.shared = shared_names(self.stack)
             self._stackable = stackable(self.stack)
         elif signs is not None:
             raise ValueError("members of unlike structure cannot share weights; use sharing=None")
@@ -140,10 +153,10 @@ class Ensemble(nn.Module):
             )
         else:
             self.unlike = nn.ModuleList(modules)
-        # Found once, as they are looked up at every step.
+        # Found once, as every step looks them up.
         self._convolutional = convolutional(self.holder)
         self._sees_images = takes_channels_last(self.holder)
-        if not any(True for _ in self.holder.parameters()):
+        if not list(self.holder.parameters()):
             raise ValueError("members must have parameters, got modules without any")
 
     # ---- outputs --------------------------------------------------------------------------------
@@ -163,14 +176,7 @@ class Ensemble(nn.Module):
         drawn = rows_of(parameters, self.shared, lambda tensor: tensor.index_select(0, index))
         return self.run_drawn(drawn, buffers, x, index)
 
-    def run(
-        self,
-        parameters: dict[str, Tensor],
-        buffers: dict[str, Tensor],
-        x: Tensor,
-        *,
-        own: bool = False,
-    ) -> Tensor:
+    def run(self, parameters: Tensors, buffers: Tensors, x: Tensor, *, own: bool = False) -> Tensor:
         """Outputs from stacked tensors that are passed in: what training and vmap build on.
 
         With ``own``, ``x`` is ``[members, batch, …]``: each member runs on a batch of its own.
@@ -182,13 +188,7 @@ class Ensemble(nn.Module):
         return _three_axes(looped_outputs(self.stack, parameters, buffers, x, own=own))
 
     def run_drawn(
-        self,
-        parameters: dict[str, Tensor],
-        buffers: dict[str, Tensor],
-        x: Tensor,
-        index: Tensor,
-        *,
-        own: bool = False,
+        self, parameters: Tensors, buffers: Tensors, x: Tensor, index: Tensor, *, own: bool = False
     ) -> Tensor:
         """As :meth:`run` for some members: ``parameters`` are theirs, ``buffers`` are everyone's.
 
@@ -213,8 +213,7 @@ class Ensemble(nn.Module):
     def predict(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """The combined prediction in evaluation mode: probabilities, or the mean in regression."""
         with self.evaluating():
-            chosen = self.weights if weights is None else weights
-            return combine(self(x), self.combine, chosen)
+            return combine(self(x), self.combine, self.weights if weights is None else weights)
 
     def vote(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """The class that most members predict, ``[batch]``; ties go to the lowest class."""
@@ -229,7 +228,7 @@ class Ensemble(nn.Module):
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluation mode without gradients, for a while."""
+        """While entered, evaluation mode without gradients."""
         training = self.training
         self.eval()
         try:
@@ -266,10 +265,8 @@ class Ensemble(nn.Module):
         if self.stack is None:
             assert self.unlike is not None
             module: nn.Module = copy.deepcopy(self.unlike[chosen])
-        elif self.sharing:
-            module = unstack(separate(self.stack, [chosen]), lambda tensor: tensor[0])
         else:
-            module = unstack(self.stack, lambda tensor: tensor[chosen])
+            module = unstack(separate(self.stack, [chosen]), lambda tensor: tensor[0])
         return self._with_backbone(module)
 
     def select(self, members: Sequence[int]) -> Ensemble:
@@ -281,14 +278,10 @@ class Ensemble(nn.Module):
             assert ens.unlike is not None
             ens.unlike = nn.ModuleList(ens.unlike[j] for j in chosen)
         else:
-
-            def pick(name: str, tensor: Tensor) -> Tensor:
-                return like(tensor, tensor.detach()[[0] if name in self.shared else chosen])
-
-            put_tensors(ens.stack, pick)
+            put_tensors(ens.stack, member_picker(ens.stack, chosen))
         if self.weights is not None:
-            kept = self.weights[chosen]
-            ens.set_weights(kept / kept.sum() if kept.sum() > 0 else None)
+            weights = self.weights[chosen]
+            ens.set_weights(weights / weights.sum() if weights.sum() > 0 else None)
         return ens
 
     def soup(self, loader: Any = None, members: Sequence[int] | None = None) -> nn.Module:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.ensemble.adapters import AdaptedLinear
-from dissensus.ensemble.buffers import GradientBuffers, Tensors, Values
+from dissensus.ensemble.buffers import GradientBuffers, Values
+from dissensus.ensemble.stack import Tensors
 from dissensus.models.layers import ScaledLinear
 
 Saved = tuple[Any, ...]

@@ -33,9 +33,7 @@ def soup(
     chosen = list(range(ens.members)) if members is None else ens._indices(members)
 
     def mean(tensor: Tensor) -> Tensor:
-        if not tensor.is_floating_point():
-            return tensor[chosen[0]]
-        return tensor[chosen].mean(0)
+        return tensor[chosen].mean(0) if tensor.is_floating_point() else tensor[chosen[0]]
 
     # The mean of effective weights, as r and s are factors of them.
     stack = separate(ens.stack, range(ens.members)) if ens.sharing else ens.stack
@@ -55,16 +53,16 @@ def greedy_soup(
     """
     accuracies = member_accuracies(ens, x, y)
     order = accuracies.argsort(descending=True, stable=True).tolist()
-    kept = [order[0]]
+    members = order[:1]
     # A single member keeps its own statistics, so that the soup starts as good as the best one.
-    best, best_accuracy = soup(ens, members=kept).eval(), float(accuracies[order[0]])
+    best, best_accuracy = soup(ens, members=members).eval(), float(accuracies[order[0]])
     for member in order[1:]:
-        candidate = soup(ens, loader, [*kept, member]).eval()
+        candidate = soup(ens, loader, [*members, member]).eval()
         with torch.no_grad():
             accuracy = float(_accuracies(candidate, x, y, ens))
         if accuracy >= best_accuracy:
-            kept, best, best_accuracy = [*kept, member], candidate, accuracy
-    return best, kept
+            members, best, best_accuracy = [*members, member], candidate, accuracy
+    return best, members
 
 
 def best_member(ens: Ensemble, x: Tensor, y: Tensor) -> int:

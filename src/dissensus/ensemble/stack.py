@@ -15,6 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+#: Tensors by the names that they have in a module.
+Tensors = Mapping[str, Tensor]
+
 
 def alike(modules: Sequence[nn.Module]) -> bool:
     """Whether all modules have the same layers with the same settings and can be stacked."""
@@ -93,9 +96,7 @@ def tensors_of(stack: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     return dict(stack.named_parameters()), dict(stack.named_buffers())
 
 
-def call(
-    stack: nn.Module, places: Mapping[str, str], tensors: Mapping[str, Tensor], x: Tensor
-) -> Tensor:
+def call(stack: nn.Module, places: Mapping[str, str], tensors: Tensors, x: Tensor) -> Tensor:
     """Run ``stack`` as one member, with ``tensors`` in the :func:`places_of` it.
 
     torch would look for tied weights itself, at each call, and leave a layer that stands twice with
