@@ -160,7 +160,7 @@ def test_parts_of_one_data_set_are_picked_by_their_rows(exact_train: bool) -> No
     )
     assert [len(training) for training in ours] == [71] * 3
     assert len({kind(training) for training in ours}) == 1
-    others = [replace(training, train=training.learnt(), rows=None) for training in others]
+    others = [replace(training, train=training.train_rows(), rows=None) for training in others]
     assert_same(ours[:2], fit_fleet(ours[:2], progress=False), others[:2])
     assert_same(ours[2:], fit_fleet(ours[2:], progress=False), others[2:])  # alone, by fit
     for rows in (torch.arange(0), torch.tensor([90]), torch.tensor([-1]), torch.tensor([0.5])):

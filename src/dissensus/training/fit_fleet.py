@@ -57,14 +57,14 @@ class Training:
 
     @property
     def strangers(self) -> Augmentation | None:
-        """What makes strangers of each batch; None where there are none."""
+        """A function that makes strangers of each batch; None where there are none."""
         return as_strangers(self.disagreement)
 
     def __len__(self) -> int:
         return len(self.train[0] if self.rows is None else self.rows)
 
-    def learnt(self) -> tuple[Tensor, ...]:
-        """The rows to learn from, by themselves."""
+    def train_rows(self) -> tuple[Tensor, ...]:
+        """The rows of ``train`` to learn from."""
         return self.train if self.rows is None else tuple(part[self.rows] for part in self.train)
 
     def __post_init__(self) -> None:
@@ -135,7 +135,7 @@ def fit_fleet(
     """
     histories: dict[int, History] = {}
 
-    def ended(index: int, history: History) -> None:
+    def end(index: int, history: History) -> None:
         histories[index] = history
         bar.advance()
         if on_end is not None:
@@ -146,9 +146,9 @@ def fit_fleet(
         for groups in [fleets] if on_epoch else [[group] for group in fleets]:
             for group in groups:
                 if len(group) == 1:
-                    ended(group[0], _train_alone(trainings[group[0]]))
+                    end(group[0], _train_alone(trainings[group[0]]))
             together = [group for group in groups if len(group) > 1]
-            _train_together(trainings, together, ended, on_epoch, bar)
+            _train_together(trainings, together, end, on_epoch, bar)
     failed = {i: h.ended for i, h in histories.items() if h.ended.startswith("failed")}
     if failed and not keep_failed:
         which = "; ".join(f"training {index}: {why}" for index, why in failed.items())
@@ -157,7 +157,7 @@ def fit_fleet(
 
 
 def _train_alone(training: Training) -> History:
-    x, *others = training.learnt()
+    x, *others = training.train_rows()
     val = training.val
     try:
         return fit(
@@ -176,11 +176,11 @@ def _train_alone(training: Training) -> History:
 def _train_together(
     trainings: Sequence[Training],
     groups: list[list[int]],
-    ended: OnEnd,
+    on_end: OnEnd,
     on_epoch: OnEpoch | None,
     bar: ProgressBar,
 ) -> None:
-    """Train those of one kind as a fleet, several fleets in turn: epochs until none is left."""
+    """Train each group as a fleet, several fleets in turn: epochs until none is left."""
     fleets = [_RunningFleet(trainings, group, on_epoch is not None) for group in groups]
     while fleets:
         outputs: dict[int, Tensor] = {}
@@ -188,7 +188,7 @@ def _train_together(
             outputs |= fleet.train_epoch()
         stopped = on_epoch(outputs) if on_epoch else ()
         for fleet in fleets:
-            fleet.leave(stopped, ended)
+            fleet.leave(stopped, on_end)
         fleets = [fleet for fleet in fleets if fleet.running]
         count = sum(len(fleet.running) for fleet in fleets)
         bar.update(note=f"{count} running" + (f", epoch {fleets[0].epoch}" if fleets else ""))
@@ -205,7 +205,7 @@ class _RunningFleet:
         self.epoch = 0
 
     def train_epoch(self) -> dict[int, Tensor]:
-        """Train one epoch; returns the validation outputs, where kept, of those it is best for."""
+        """Train one epoch; return the validation outputs, if kept, of those it is best for."""
         records = self.fleet.epoch(self.epoch)
         self.epoch += 1
         better = []
@@ -225,8 +225,8 @@ class _RunningFleet:
         outputs = self.fleet.outputs
         return {} if outputs is None else {self.running[p][0]: outputs[p] for p in better}
 
-    def leave(self, stopped: Collection[int], ended: OnEnd) -> None:
-        """Put the best weights of those that are over in place, and go on without them."""
+    def leave(self, stopped: Collection[int], on_end: OnEnd) -> None:
+        """Put the best weights of finished trainings in place, and go on without them."""
         left = []
         for place, (index, state) in enumerate(self.running):
             if index in stopped and not state.ended:
@@ -239,7 +239,7 @@ class _RunningFleet:
                 self.fleet.unload(place, best=has_best)
             self.trainings[index].ens.eval()
             state.seconds = time.perf_counter() - self.started
-            ended(index, state.history("stacked"))
+            on_end(index, state.history("stacked"))
         if left and len(left) < len(self.running):
             self.fleet.compact(left)
         self.running = [self.running[place] for place in left]
@@ -291,18 +291,20 @@ def kind(training: Training) -> Hashable | None:
     optimizer = recipe.optimizer
     if not isinstance(optimizer, Optimizer) or not recipe.named:
         return None
-    if not _batchable(ens, training.train[0]) or not _plain(objective, ens.members):
-        return None
-    if objective.needs_disagreement != (training.strangers is not None):  # fit says what is wrong
+    if isinstance(optimizer.lr, tuple) or isinstance(optimizer.weight_decay, tuple):
         return None
     if recipe.freeze_patience or recipe.amp or recipe.compile or recipe.own_batches:
         return None
-    if isinstance(optimizer.lr, tuple) or isinstance(optimizer.weight_decay, tuple):
+    if not _batchable(ens, training.train[0]):
+        return None
+    if isinstance(objective, FunctionObjective):  # vmap may not run through it
+        return None
+    if objective.sample_members(ens.members) is not None:
+        return None
+    if objective.needs_disagreement != (training.strangers is not None):  # fit says what is wrong
         return None
     assert ens.stack is not None
-    fixed = {f.name: getattr(objective, f.name) for f in fields(objective)}
-    for name in objective.hyperparameters:
-        del fixed[name]
+    names = [f.name for f in fields(objective) if f.name not in objective.hyperparameters]
     shapes = [
         None if data is None else tuple((t.shape, t.dtype, t.device) for t in data)
         for data in (training.train, training.val)
@@ -311,7 +313,7 @@ def kind(training: Training) -> Hashable | None:
     others = {**vars(optimizer), "lr": None, "weight_decay": None}
     return (
         (repr(ens.stack), tensors, ens.device, ens.combine),
-        (type(objective), tuple(fixed.items())),
+        (type(objective), tuple((name, getattr(objective, name)) for name in names)),
         (len(training), tuple(shapes), training.unpack),
         (recipe.batch_size, recipe.clip, recipe.exact_train, tuple(others.items())),
     )
@@ -328,9 +330,3 @@ def _batchable(ens: Ensemble, x: Tensor) -> bool:
 
 #: Layers that draw random numbers: each ensemble would draw others than alone.
 _RANDOM = ("Dropout", "AlphaDropout", "FeatureAlphaDropout", "RReLU")
-
-
-def _plain(objective: Objective, members: int) -> bool:
-    if isinstance(objective, FunctionObjective):  # vmap may not run through it
-        return False
-    return objective.sample_members(members) is None

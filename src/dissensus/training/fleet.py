@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ from dissensus.objectives import Objective
 from dissensus.objectives.fast import fleet_value_and_gradient
 from dissensus.training.batches import batch_sizes, batches_together, derived_seed, shuffled
 from dissensus.training.meters import FleetMeter, check_task
-from dissensus.training.optim import MemberOptimizer, Optimizer, Schedule, clip_by_member
+from dissensus.training.optim import MemberOptimizer, clip_by_member
 from dissensus.training.shared_weights import SharingOptimizer
 from dissensus.training.stream import ORDER, STRANGERS
 
@@ -32,7 +33,7 @@ class Fleet:
     def __init__(self, trainings: Sequence[Training], *, keep_outputs: bool = False) -> None:
         self.trainings = list(trainings)
         self.keep_outputs = keep_outputs
-        self.outputs: Tensor | None = None  # where kept, of the last epoch for validation data
+        self.outputs: Tensor | None = None  # for validation data after the last epoch, if kept
         first = self.trainings[0]
         assert first.ens.stack is not None
         self.members, self.combine = first.ens.members, first.ens.combine
@@ -42,33 +43,33 @@ class Fleet:
         self.tensors = {n: torch.cat([p[n].detach() for p in own]) for n in own[0]}
         self.best: dict[str, Tensor] = {}
         self.sizes = batch_sizes(len(first), first.recipe.batch_size, shuffle=True)
-        self.optimizers = [(rows, self._make_optimizer(rows)) for rows in self._equal_rates()]
+        self.optimizers = [(part, self._make_optimizer(part)) for part in self._equal_rates()]
         self._collect_hyperparameters()
         outputs = first.ens(first.inputs(first.train[0][:1])).detach()  # of one shape for all
         for training in self.trainings:
             self._check(training, outputs)
 
     def _collect_hyperparameters(self) -> None:
-        """What follows from who is here."""
-        objectives = [_objective(t) for t in self.trainings]
-        device = self.trainings[0].ens.device
+        """Hyperparameters ``[ensembles]`` of the objectives, by name."""
+        objectives, device = [_objective(t) for t in self.trainings], self.trainings[0].ens.device
         self.values = {
             name: torch.tensor([getattr(o, name) for o in objectives], device=device)
             for name in objectives[0].hyperparameters
         }
 
-    def _make_optimizer(self, rows: slice) -> MemberOptimizer | SharingOptimizer:
+    def _make_optimizer(self, part: slice) -> MemberOptimizer | SharingOptimizer:
         def make(parameters: list[Tensor], settings: Any) -> MemberOptimizer:
             return MemberOptimizer(settings, parameters, len(parameters[0]))
 
-        settings, parameters = self._settings(rows), self._rows(rows)
+        settings: Any = self.trainings[part.start].recipe.optimizer
+        parameters = self._part(self.tensors.values(), part)
         if not self.shared:
             return make(parameters, settings)
         named = dict(zip(self.tensors, parameters, strict=True))
         return SharingOptimizer(make, settings, named, self.stack)
 
     def _check(self, training: Training, outputs: Tensor) -> None:
-        """Say before any work what is wrong with targets; ``outputs`` are those of one row."""
+        """Raise before any work if targets do not fit; ``outputs`` are those of one row."""
         for _, y, *_ in filter(None, (training.train, training.val)):
             several = outputs.expand(-1, len(y), -1)
             _objective(training).check(several, y)
@@ -77,7 +78,7 @@ class Fleet:
     # ---- an epoch -------------------------------------------------------------------------------
 
     def epoch(self, epoch: int) -> list[dict[str, Any]]:
-        """Train one epoch and return each ensemble's record; ``failure`` says what went wrong."""
+        """Train one epoch; return each ensemble's record, with ``failure`` where it failed."""
         meter = FleetMeter(self.combine)
         losses: list[Tensor] = []
         strangers = self._strangers(epoch)
@@ -92,24 +93,22 @@ class Fleet:
             columns["train_exact"] = self._evaluate("train")
         records: list[dict[str, Any]] = []
         for place, failure in enumerate(self._failures(torch.stack(losses))):
-            record = {name: metrics[place] for name, metrics in columns.items() if metrics}
-            records.append(
-                {"epoch": epoch + 1, **record, **({"failure": failure} if failure else {})}
-            )
+            metrics = {name: column[place] for name, column in columns.items() if column}
+            records.append({"epoch": epoch + 1, **metrics})
+            if failure:
+                records[-1]["failure"] = failure
         return records
 
     def _step(self, gradients: Sequence[Tensor], time: float) -> None:
         clip = self.trainings[0].recipe.clip
         if clip is not None:
             gradients = clip_by_member(gradients, clip)
-        for rows, optimizer in self.optimizers:
-            recipe = self.trainings[rows.start // self.members].recipe
-            assert isinstance(recipe.schedule, Schedule)
-            scale = recipe.schedule(time, recipe.epochs)
-            optimizer.step(self._part(gradients, rows), None, scale)
+        for part, optimizer in self.optimizers:
+            scale = self.trainings[part.start].recipe.scale(time)
+            optimizer.step(self._part(gradients, part), None, scale)
 
     def _strangers(self, epoch: int) -> Callable[[Tensor], Tensor | None]:
-        """What makes strangers of a batch, each ensemble's as it has them alone, or makes none."""
+        """A function that makes the strangers of a batch, the same as for an ensemble alone."""
         makers = [training.strangers for training in self.trainings]
         if makers[0] is None:
             return lambda x: None
@@ -195,7 +194,7 @@ class Fleet:
         """The metrics of training or validation data, where there are any."""
         if getattr(self.trainings[0], which) is None:
             return []
-        data = [t.learnt() if which == "train" else t.val or () for t in self.trainings]
+        data = [t.train_rows() if which == "train" else t.val or () for t in self.trainings]
         meter, kept, inputs = FleetMeter(self.combine), [], self.trainings[0].inputs
         row = inputs(data[0][0][:1]).numel() * len(data)
         count = min(max(_PICKED // row, 64), 1024)
@@ -216,8 +215,7 @@ class Fleet:
     def _failures(self, losses: Tensor) -> list[str | None]:
         """What is not finite about each ensemble, from its losses ``[batches, ensembles]``."""
         finite = losses.isfinite()
-        ensembles = losses.shape[1]
-        sums = [p.reshape(ensembles, -1).sum(1) for p in self.tensors.values()]
+        sums = [p.reshape(losses.shape[1], -1).sum(1) for p in self.tensors.values()]
         weights = torch.stack(sums).isfinite().all(0).tolist()
         failures: list[str | None] = []
         for place, good in enumerate(finite.all(0).tolist()):
@@ -252,19 +250,19 @@ class Fleet:
 
     def compact(self, places: list[int]) -> None:
         """Go on with these ensembles alone."""
-        rows, old = self._member_rows(places), self.optimizers
         self.trainings = [self.trainings[place] for place in places]
         self.tensors, self.best = (
             {name: p.index_select(0, self._tensor_rows(name, places)) for name, p in own.items()}
             for own in (self.tensors, self.best)
         )
-        self.optimizers = []
-        begin = 0
-        for before, optimizer in old:
-            inside = rows[(rows >= before.start) & (rows < before.stop)] - before.start
-            if len(inside):
+        optimizers, self.optimizers, begin = self.optimizers, [], 0
+        for part, optimizer in optimizers:
+            inside = [place - part.start for place in places if part.start <= place < part.stop]
+            if inside:
                 now = slice(begin, begin + len(inside))
-                self.optimizers.append((now, optimizer.select(inside, self._rows(now))))
+                parameters = self._part(self.tensors.values(), now)
+                selected = optimizer.select(self._member_rows(inside), parameters)
+                self.optimizers.append((now, selected))
                 begin = now.stop
         self._collect_hyperparameters()
 
@@ -281,32 +279,20 @@ class Fleet:
     # ---- learning rates -------------------------------------------------------------------------
 
     def _equal_rates(self) -> list[slice]:
-        """Runs of rows whose ensembles share learning rate, weight decay and schedule."""
-        slices: list[slice] = []
-        previous = None
-        for place, training in enumerate(self.trainings):
-            recipe = training.recipe
-            key = (recipe.optimizer, recipe.schedule, recipe.epochs)
-            rows = slice(place * self.members, (place + 1) * self.members)
-            if slices and key == previous:
-                rows = slice(slices.pop().start, rows.stop)
-            slices.append(rows)
-            previous = key
+        """Runs of ensembles that share optimiser settings and schedule."""
+        slices, begin = [], 0
+        recipes = [training.recipe for training in self.trainings]
+        for _, run in groupby(recipes, lambda r: (r.optimizer, r.schedule, r.epochs)):
+            end = begin + len(list(run))
+            slices.append(slice(begin, end))
+            begin = end
         return slices
 
-    def _settings(self, rows: slice) -> Optimizer:
-        optimizer = self.trainings[rows.start // self.members].recipe.optimizer
-        assert isinstance(optimizer, Optimizer)
-        return optimizer
-
-    def _rows(self, rows: slice) -> list[Tensor]:
-        return self._part(list(self.tensors.values()), rows)
-
-    def _part(self, tensors: Sequence[Tensor], rows: slice) -> list[Tensor]:
-        """What belongs to these members of ``tensors``, in the order of the parameters."""
-        ensembles = slice(rows.start // self.members, rows.stop // self.members)
+    def _part(self, tensors: Iterable[Tensor], part: slice) -> list[Tensor]:
+        """The rows of ``tensors``, given in the order of parameters, of some ensembles."""
+        rows = slice(part.start * self.members, part.stop * self.members)
         return [
-            tensor[ensembles if name in self.shared else rows]
+            tensor[part if name in self.shared else rows]
             for name, tensor in zip(self.tensors, tensors, strict=True)
         ]
 
