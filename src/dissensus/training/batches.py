@@ -1,7 +1,7 @@
-"""Batches of ``(x, y)`` from tensors in memory or from a DataLoader, the same in every epoch anew.
+"""Batches of ``(x, y)`` from tensors in memory or from a DataLoader.
 
-What an epoch shows, and in which order, follows from a seed and the epoch's number alone, so that a
-training run that was stopped goes on with exactly the batches that were left.
+The batches of an epoch and their order follow from a seed alone, so that a training run that was
+stopped continues with exactly the batches that were left.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ _PICKED = 1 << 20  # numbers of x that are picked from the data at once
 
 
 class Batches(Protocol):
-    """A source of batches."""
-
     def __len__(self) -> int: ...
 
     def epoch(self, seed: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -38,7 +36,7 @@ class Batches(Protocol):
 
 
 def batch_sizes(examples: int, batch_size: int, *, shuffle: bool) -> list[int]:
-    """The sizes of an epoch's batches; shuffled, a single one left over joins the one before."""
+    """The sizes of an epoch's batches; if shuffled, a last example alone joins the batch before."""
     full, left = divmod(examples, batch_size)
     sizes = [batch_size] * full + ([left] if left else [])
     if shuffle and full and left == 1:
@@ -52,6 +50,22 @@ def batches_together(sizes: list[int], row: int, numbers: int = _PICKED) -> int:
     ``row`` is how many numbers an example has, ``numbers`` how many may be picked.
     """
     return max(1, numbers // max(row * sum(sizes[:1]), 1))
+
+
+def pieces(
+    sizes: list[int], together: int, start: int = 0
+) -> Iterator[tuple[range, list[int], int]]:
+    """The pieces that batches are cut from, beginning with the one that holds batch ``start``.
+
+    For each piece: its examples, the sizes of its batches, and how many of these come before
+    ``start``. Pieces are the same wherever an epoch is resumed: where in memory a batch lies
+    affects the last bits of matrix products.
+    """
+    begin = sum(sizes[: start - start % together])
+    for first in range(start - start % together, len(sizes), together):
+        own = sizes[first : first + together]
+        yield range(begin, begin + sum(own)), own, max(start - first, 0)
+        begin += sum(own)
 
 
 def split_batches(
@@ -68,10 +82,10 @@ def shuffled(examples: int, seed: int) -> Tensor:
 
 
 class TensorBatches:
-    """Tensors that are in memory already: batches are index selections, without workers.
+    """Tensors in memory: batches are index selections, without workers.
 
-    Shuffled, for training, a single example that is left over goes into the batch before it, as
-    BatchNorm cannot be trained on one.
+    If shuffled, for training, a last example alone joins the batch before it, as BatchNorm cannot
+    train on one example.
     """
 
     def __init__(self, x: Tensor, y: Tensor | None, batch_size: int, *, shuffle: bool) -> None:
@@ -92,21 +106,15 @@ class TensorBatches:
         order = self.order(seed)
         axis, members = order.ndim - 1, order.numel() // len(self.x)
         together = batches_together(self.sizes, self.x[0].numel() * members)
-        # The same ones wherever an epoch is taken up: where in memory a batch lies decides about
-        # the last bits of matrix products.
-        begin = start - start % together
-        rows = order[..., sum(self.sizes[:begin]) :]
-        for first in range(begin, len(self.sizes), together):
-            sizes = self.sizes[first : first + together]
-            index, rows = rows[..., : sum(sizes)], rows[..., sum(sizes) :]
+        for rows, sizes, skip in pieces(self.sizes, together, start):
+            index = order[..., rows.start : rows.stop]
             y = None if self.y is None else _rows(self.y, index)
-            yield from split_batches(_rows(self.x, index), y, sizes, axis)[max(start - first, 0) :]
+            yield from split_batches(_rows(self.x, index), y, sizes, axis)[skip:]
 
 
 def _rows(data: Tensor, index: Tensor) -> Tensor:
     """``data[index]``, four times as fast."""
-    picked: Tensor = data.index_select(0, index.flatten()).unflatten(0, index.shape)
-    return picked
+    return data.index_select(0, index.flatten()).unflatten(0, index.shape)  # type: ignore[no-any-return]
 
 
 class MemberBatches(TensorBatches):
@@ -274,13 +282,13 @@ def as_batches(
             return RowBatches(x, y, batch_size, shuffle=shuffle)
         moved = None if y is None else y.to(device)
         return TensorBatches(x.to(device), moved, batch_size, shuffle=shuffle)
-    if isinstance(data, tuple | list) and len(data) == 2 and not _tensors(data[0]):
+    pair = isinstance(data, tuple | list) and len(data) == 2
+    if pair and not all(isinstance(item, tuple | list) for item in data):
         kinds = " and ".join(type(item).__name__ for item in data)
-        if not all(isinstance(item, tuple | list) for item in data):
-            raise ValueError(
-                f"data must be (x, y) tensors or a DataLoader, got a pair of {kinds}; "
-                "convert arrays with torch.as_tensor"
-            )
+        raise ValueError(
+            f"data must be (x, y) tensors or a DataLoader, got a pair of {kinds}; "
+            "convert arrays with torch.as_tensor"
+        )
     if not isinstance(data, Iterable):
         raise ValueError(f"data must be (x, y) tensors or a DataLoader, got {type(data).__name__}")
     return LoaderBatches(data)

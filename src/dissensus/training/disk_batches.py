@@ -30,6 +30,7 @@ from dissensus.training.batches import (
     batch_sizes,
     batches_together,
     derived_seed,
+    pieces,
     shuffled,
     split_batches,
 )
@@ -57,16 +58,13 @@ class RowBatches:
 
     def epoch(self, seed: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor | None]]:
         """The batches of one epoch from number ``start`` on."""
-        # Batches are cut out of larger pieces, the same ones wherever an epoch is taken up: where
-        # in memory a batch lies decides about the last bits of matrix products.
-        begin = start - start % self.together
         memory, self.memory = self.memory, None  # another epoch meanwhile has to take its own
-        rows = _Rows(self.x, seed if self.shuffle else None, sum(self.sizes[:begin]), memory)
-        for first in range(begin, len(self.sizes), self.together):
-            sizes = self.sizes[first : first + self.together]
+        begin = sum(self.sizes[: start - start % self.together])
+        rows = _Rows(self.x, seed if self.shuffle else None, begin, memory)
+        for _, sizes, skip in pieces(self.sizes, self.together, start):
             x, index = rows.take(sum(sizes))
             y = None if self.y is None else self.y[index]
-            yield from split_batches(x, y, sizes)[max(start - first, 0) :]
+            yield from split_batches(x, y, sizes)[skip:]
         self.memory = rows.memory
 
 
@@ -154,7 +152,7 @@ class _Request(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """What a worker gives back: a piece as stored, or the text of an error."""
+    """A piece as a worker returns it, as stored, or the text of an error."""
 
     x: Tensor | None
     y: Tensor | None
@@ -163,7 +161,7 @@ class _Piece(NamedTuple):
 
 
 class ExampleBatches:
-    """Examples on disk in batches. What is read at once, a piece, is one batch or several small."""
+    """Examples on disk in batches. A piece, what is read at once, is one batch or several."""
 
     def __init__(self, x: Examples, batch_size: int, *, shuffle: bool) -> None:
         if not shuffle:  # then it makes no difference but to memory
@@ -202,7 +200,7 @@ class ExampleBatches:
         self.requests.seed, self.requests.start = seed, start
         workers = self.reader.x.workers
         if not workers:
-            yield from (self.reader[wanted] for wanted in self.requests)
+            yield from (self.reader[request] for request in self.requests)
             return
         if self.loader is None:
             self.loader = DataLoader(
@@ -230,10 +228,10 @@ class _PieceReader(Dataset[_Piece]):
     def __len__(self) -> int:
         return -(-len(self.sizes) // self.together)
 
-    def __getitem__(self, wanted: _Request) -> _Piece:
-        if self.order is None or self.order[0] != wanted.seed:
-            self.order = wanted.seed, self.x.order(wanted.seed)
-        x, first = self.x, wanted.piece * self.together
+    def __getitem__(self, request: _Request) -> _Piece:
+        if self.order is None or self.order[0] != request.seed:
+            self.order = request.seed, self.x.order(request.seed)
+        x, first = self.x, request.piece * self.together
         start, *_, stop = self.starts[first : first + self.together + 1]
         try:
             examples = x.read(start + x.rank, stop, self.order[1], x.world)

@@ -15,7 +15,13 @@ from dissensus.ensemble.execution import stacked_outputs
 from dissensus.ensemble.stack import tensors_of
 from dissensus.objectives import Objective
 from dissensus.objectives.fast import fleet_value_and_gradient
-from dissensus.training.batches import batch_sizes, batches_together, derived_seed, shuffled
+from dissensus.training.batches import (
+    batch_sizes,
+    batches_together,
+    derived_seed,
+    pieces,
+    shuffled,
+)
 from dissensus.training.meters import FleetMeter, check_task
 from dissensus.training.optim import MemberOptimizer, clip_by_member
 from dissensus.training.shared_weights import SharingOptimizer
@@ -178,17 +184,14 @@ class Fleet:
         inputs = self.trainings[0].inputs
         row = self.trainings[0].train[0][0].numel() * len(orders)
         together = batches_together(self.sizes, row, _PICKED)
-        begin = 0
-        for first in range(0, len(self.sizes), together):
-            sizes = self.sizes[first : first + together]
-            index = [order[begin : begin + sum(sizes)] for order in orders]
+        for rows, sizes, _ in pieces(self.sizes, together):
+            index = [order[rows.start : rows.stop] for order in orders]
             picked = [
                 _pick([t.train[kind] for t in self.trainings], index)
                 for kind in range(len(self.trainings[0].train))
             ]
             for x, *others in zip(*(tensor.split(sizes, 1) for tensor in picked), strict=True):
                 yield inputs(x), *others
-            begin += sum(sizes)
 
     def _evaluate(self, which: str) -> list[dict[str, Any]]:
         """The metrics of training or validation data, where there are any."""

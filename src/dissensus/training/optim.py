@@ -1,16 +1,17 @@
 """Optimisers that step some members and leave the others as they are; learning-rate schedules.
 
-The arithmetic is torch's own (the fused kernels of SGD, Adam and AdamW); what is ours is to apply
-it to rows of a stack. A member that a batch does not train keeps its parameters, its moments and
-its step count, gets no weight decay, and costs nothing. A schedule is a factor on the learning rate
-for every moment of training, in epochs.
+The arithmetic is torch's own (the fused kernels of SGD, Adam and AdamW), applied to rows of a
+stack. A member that a batch does not train keeps its parameters, its moments and its step count,
+gets no weight decay, and costs nothing. A schedule is a factor on the learning rate at a time in
+epochs.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -125,9 +126,6 @@ class MemberOptimizer:
         slots = 1 if settings.name == "sgd" else 2
         self.moments = [[torch.zeros_like(p) for p in self.parameters] for _ in range(slots)]
         self.counts = [0] * members
-        self._prepare()
-
-    def _prepare(self) -> None:
         self.uniform = len(set(self.lr)) == len(set(self.weight_decay)) == 1
         # The step count as the kernels want it, one tensor for each stacked parameter.
         self._steps = [torch.zeros((), device=p.device) for p in self.parameters]
@@ -146,28 +144,26 @@ class MemberOptimizer:
             self.counts = [count + 1 for count in self.counts]
             return
         chosen = list(range(self.members)) if rows is None else list(rows)
-        for group in self._groups(chosen):
+        groups: dict[tuple[float, float], list[tuple[int, int]]] = {}  # equal rate and decay
+        for position, member in enumerate(chosen):
+            key = (self.lr[member], self.weight_decay[member])
+            groups.setdefault(key, []).append((position, member))
+        for group in groups.values():
             members = [member for _, member in group]
             parameters = [p[m] for m in members for p in self.parameters]
             grads = [g[position] for position, _ in group for g in gradients]
             moments = [[s[m] for m in members for s in slot] for slot in self.moments]
-            device, each = parameters[0].device, len(self.parameters)
-            counts = [torch.tensor(float(self.counts[m]), device=device) for m in members]
-            steps = [count.clone() for count in counts for _ in range(each)]
+            steps = [
+                torch.tensor(float(self.counts[m]), device=p.device)
+                for m in members
+                for p in self.parameters
+            ]
             self._apply(parameters, grads, moments, steps, members[0], scale)
         for member in chosen:
             self.counts[member] += 1
 
     def advance(self, every: str, metric: float = math.nan) -> None:
-        """Nothing is left to do after an epoch or a batch: schedules come as ``scale``."""
-
-    def _groups(self, rows: list[int]) -> list[list[tuple[int, int]]]:
-        """(position, member) pairs of ``rows``, together where learning rate and decay agree."""
-        groups: dict[tuple[float, float], list[tuple[int, int]]] = {}
-        for position, member in enumerate(rows):
-            key = (self.lr[member], self.weight_decay[member])
-            groups.setdefault(key, []).append((position, member))
-        return list(groups.values())
+        """Do nothing after an epoch or a batch: schedules come as ``scale``."""
 
     def _apply(
         self,
@@ -178,54 +174,46 @@ class MemberOptimizer:
         member: int,
         scale: float,
     ) -> None:
-        settings = self.settings
+        settings, grads = self.settings, [g.contiguous() for g in gradients]
         lr, decay = self.lr[member] * scale, self.weight_decay[member]
-        grads = [g.contiguous() for g in gradients]
+        common: dict[str, Any] = {"lr": lr, "weight_decay": decay, "fused": True, "maximize": False}
         if settings.name == "sgd":
             buffers: list[Tensor | None] = list(moments[0]) if settings.momentum else []
             sgd(
                 parameters,
                 grads,
                 buffers or [None] * len(parameters),
-                fused=True,
-                lr=lr,
-                weight_decay=decay,
                 momentum=settings.momentum,
                 dampening=0.0,
                 nesterov=settings.nesterov,
-                maximize=False,
+                **common,
             )
             return
         function = adamw if settings.name == "adamw" else adam
         function(
             parameters,
             grads,
-            moments[0],
-            moments[1],
+            *moments,
             [],
             steps,
-            fused=True,
             amsgrad=False,
             beta1=settings.beta1,
             beta2=settings.beta2,
-            lr=lr,
-            weight_decay=decay,
             eps=settings.eps,
-            maximize=False,
+            **common,
         )
 
     def select(self, rows: Tensor, parameters: Sequence[Tensor]) -> MemberOptimizer:
         """An optimiser of some rows, which go on in ``parameters`` from where they stand."""
-        kept = MemberOptimizer.__new__(MemberOptimizer)
-        kept.settings, kept.members = self.settings, len(rows)
         chosen = rows.tolist()
-        kept.lr, kept.weight_decay, kept.counts = (
+        lr, decay, counts = (
             [values[row] for row in chosen] for values in (self.lr, self.weight_decay, self.counts)
         )
-        kept.parameters = [parameter.detach() for parameter in parameters]
-        kept.moments = [[moment[rows] for moment in slot] for slot in self.moments]
-        kept._prepare()
-        return kept
+        settings = replace(self.settings, lr=tuple(lr), weight_decay=tuple(decay))
+        selected = MemberOptimizer(settings, parameters, len(chosen))
+        selected.moments = [[moment[rows] for moment in slot] for slot in self.moments]
+        selected.counts = counts
+        return selected
 
     def state(self) -> dict[str, Tensor]:
         """All that a checkpoint needs."""

@@ -76,7 +76,7 @@ def make_torch(
 
 
 class TorchOptimizer:
-    """Optimisers for stacked parameters ``[members, …]``; what ``MemberOptimizer`` is for names."""
+    """Optimisers of torch for stacked parameters, in the place of a ``MemberOptimizer``."""
 
     def __init__(
         self,
@@ -172,7 +172,8 @@ class TorchOptimizer:
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from what :meth:`state` returned; schedulers take their steps again."""
         for member, optimizer in enumerate(self.optimizers):
-            positions = {id(p): i for i, p in enumerate(self._ordered(optimizer))}
+            ordered = [p for group in optimizer.param_groups for p in group["params"]]
+            positions = {id(parameter): place for place, parameter in enumerate(ordered)}
             values: dict[int, dict[str, Any]] = {}
             for name, tensor in state.items():
                 kind, _, rest = name.partition(".")
@@ -187,9 +188,6 @@ class TorchOptimizer:
         metrics = state["metrics"][0].tolist()
         for number in range(int(state["steps"][0])):
             self._advance(metrics[number] if self.watches else math.nan)
-
-    def _ordered(self, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-        return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _make_scheduler(schedule: TorchSchedule, optimizer: torch.optim.Optimizer) -> Any:
