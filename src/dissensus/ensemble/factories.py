@@ -44,19 +44,19 @@ def make_members(
             stacklevel=4,
         )
         make_member = _remaker(make_member)
-    made: list[nn.Module] = []
+    modules: list[nn.Module] = []
     for j in range(members):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(member_seed(seed, j))
             module = make_member()
         if not isinstance(module, nn.Module):
             raise ValueError(f"make_member must return an nn.Module, got {type(module).__name__}")
-        if any(module is other for other in made):
+        if any(module is other for other in modules):
             raise ValueError(
                 "make_member returned the same module twice; it must make a new one at each call"
             )
-        made.append(module)
-    return made
+        modules.append(module)
+    return modules
 
 
 def _remaker(instance: nn.Module) -> Callable[[], nn.Module]:

@@ -173,8 +173,8 @@ class Ensemble(nn.Module):
         if members is None:
             return self.run(parameters, buffers, x)
         index = torch.tensor(self._indices(members), device=self.device)
-        drawn = rows_of(parameters, self.shared, lambda tensor: tensor.index_select(0, index))
-        return self.run_drawn(drawn, buffers, x, index)
+        rows = rows_of(parameters, self.shared, lambda tensor: tensor.index_select(0, index))
+        return self.run_drawn(rows, buffers, x, index)
 
     def run(self, parameters: Tensors, buffers: Tensors, x: Tensor, *, own: bool = False) -> Tensor:
         """Outputs from stacked tensors that are passed in: what training and vmap build on.
@@ -194,11 +194,11 @@ class Ensemble(nn.Module):
 
         Running statistics of the drawn members are written back; those of others are not touched.
         """
-        drawn = {name: tensor.index_select(0, index) for name, tensor in buffers.items()}
-        outputs = self.run(parameters, drawn, x, own=own)
+        rows = {name: tensor.index_select(0, index) for name, tensor in buffers.items()}
+        outputs = self.run(parameters, rows, x, own=own)
         if self.training:
             for name, tensor in buffers.items():
-                tensor.index_copy_(0, index, drawn[name])
+                tensor.index_copy_(0, index, rows[name])
         return outputs
 
     def features(self, x: Tensor) -> Tensor:

@@ -164,8 +164,8 @@ def _norm_back(step: Step, saved: Saved, grad: Tensor, buffers: GradientBuffers)
     if step.shared:
         return (None,)
     grad_hat = grad if weight is None else grad * _along(weight, grad)
-    shape, wanted = list(step.module.normalized_shape), [True, False, False]
-    back = aten.native_layer_norm_backward(grad_hat, x, shape, mean, rstd, None, None, wanted)
+    shape, of_input = list(step.module.normalized_shape), [True, False, False]
+    back = aten.native_layer_norm_backward(grad_hat, x, shape, mean, rstd, None, None, of_input)
     return (back[0],)
 
 

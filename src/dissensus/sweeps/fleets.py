@@ -47,15 +47,15 @@ def _fixed_groups(
     """All ``cells`` in their groups; new cells get a group, which is stored."""
     file, key = folder.folder.parent / FLEETS, folder.folder.name
     stored = read_json(file, {str: [[str]]}) if file.exists() else {}
-    known: list[list[str]] = stored.get(key, [])
-    grouped = {name for names in known for name in names}
+    stored_groups: list[list[str]] = stored.get(key, [])
+    grouped = {name for names in stored_groups for name in names}
     new = [cell for cell in cells if cell["name"] not in grouped]
     if new:
         groups = _group(new, trainer, crew)
-        known = [*known, *([cell["name"] for cell in group] for group in groups)]
-        write_text(file, json.dumps({**stored, key: known}, indent=1) + "\n")
+        stored_groups = [*stored_groups, *([cell["name"] for cell in group] for group in groups)]
+        write_text(file, json.dumps({**stored, key: stored_groups}, indent=1) + "\n")
     by_name = {cell["name"]: cell for cell in cells}
-    groups = [[by_name[name] for name in names if name in by_name] for names in known]
+    groups = [[by_name[name] for name in names if name in by_name] for names in stored_groups]
     return [group for group in groups if group]
 
 

@@ -150,8 +150,9 @@ def select_among_records(settings: Sequence[Sequence[Mapping[str, Any]]]) -> Sel
         overall_verdict([part.get("verdict", "not judged") for part in repeats])
         for repeats in parts
     ]
-    known = None if None in betas else betas
-    return select_setting(errors, betas=known, verdicts=words, overlap=overlap)  # type: ignore[arg-type]
+    values = [beta for beta in betas if beta is not None]
+    every = values if len(values) == len(betas) else None
+    return select_setting(errors, betas=every, verdicts=words, overlap=overlap)
 
 
 def _beta(record: Mapping[str, Any]) -> float | None:

@@ -100,9 +100,9 @@ class _Rows:
             if not len(self.order):
                 self._advance()
             chosen, self.order = self.order[: count - done], self.order[count - done :]
-            there = slice(done, done + len(chosen))
-            x[there] = self.memory.index_select(0, chosen)
-            index[there] = self.index[chosen]
+            place = slice(done, done + len(chosen))
+            x[place] = self.memory.index_select(0, chosen)
+            index[place] = self.index[chosen]
             done += len(chosen)
         return x, index
 

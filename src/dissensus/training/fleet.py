@@ -198,7 +198,7 @@ class Fleet:
         if getattr(self.trainings[0], which) is None:
             return []
         data = [t.train_rows() if which == "train" else t.val or () for t in self.trainings]
-        meter, kept, inputs = FleetMeter(self.combine), [], self.trainings[0].inputs
+        meter, every, inputs = FleetMeter(self.combine), [], self.trainings[0].inputs
         row = inputs(data[0][0][:1]).numel() * len(data)
         count = min(max(_PICKED // row, 64), 1024)
         for begin in range(0, len(data[0][0]), count):
@@ -210,9 +210,9 @@ class Fleet:
             ]
             meter.add(outputs, others[0], {}, *others[1:])
             if self.keep_outputs and which == "val":
-                kept.append(outputs)
-        if kept:
-            self.outputs = torch.cat(kept, 2)
+                every.append(outputs)
+        if every:
+            self.outputs = torch.cat(every, 2)
         return meter.records()
 
     def _failures(self, losses: Tensor) -> list[str | None]:

@@ -71,11 +71,11 @@ class RunState:
         return {name: value for name, value in vars(self).items() if name != "epochs"}
 
     def over(self, recipe: Recipe) -> bool:
-        """Whether there is nothing left to train."""
+        """Whether training is over."""
         return self.epoch >= recipe.epochs or self.ended in ("patience", "callback")
 
     def resume(self, recipe: Recipe) -> None:
-        """Take up a run that had ended, if the recipe now allows it more epochs or patience."""
+        """Continue a run that had ended, if the recipe now allows more epochs or patience."""
         waited = self.epoch - self.best_epoch
         all_frozen = 0 < len(self.member_best) == len(self.frozen)
         patient = not all_frozen and (recipe.patience is None or waited < recipe.patience)
@@ -83,7 +83,6 @@ class RunState:
             self.ended = ""
 
     def history(self, execution: str) -> History:
-        """The run as its caller sees it."""
         return History(
             self.epochs, self.best_epoch, self.ended or "epochs", self.seconds, execution
         )
@@ -96,7 +95,7 @@ def select(state: RunState, record: dict[str, Any], recipe: Recipe) -> bool:
         _freeze(state, metrics["per_member_error"], recipe)
     if metrics is None or recipe.select_by == "last":
         state.best_epoch = state.epoch
-        return False  # the last weights are the ones to keep, and they are there already
+        return False  # the last weights, which the ensemble has, are the ones to keep
     value, best = metrics[recipe.select_by], state.best_value
     if best is None or (value > best if SELECTIONS[recipe.select_by] else value < best):
         state.best_value, state.best_epoch = value, state.epoch

@@ -193,7 +193,8 @@ class MemberOptimizer:
         function(
             parameters,
             grads,
-            *moments,
+            moments[0],
+            moments[1],
             [],
             steps,
             amsgrad=False,

@@ -47,9 +47,9 @@ def predict(
             bar.advance()
     if not outputs:
         raise ValueError("the data are empty, got 0 batches")
-    known, predicted = torch.cat(targets) if targets else None, torch.cat(outputs, 1)
+    predicted = torch.cat(outputs, 1)
     check_finite(predicted, name="outputs")
-    return Predictions(predicted, known, dict(meta or {}))
+    return Predictions(predicted, torch.cat(targets) if targets else None, dict(meta or {}))
 
 
 def evaluate(
@@ -90,7 +90,7 @@ def _outputs(
         for x, y in batches.epoch(seed=0):
             own = range(len(x)) if rows is None else rows(len(x))
             # A process without a row runs one all the same: split members need every process.
-            taken = x[own.start : own.stop] if own else x[:1]
+            part = x[own.start : own.stop] if own else x[:1]
             with ens.evaluating():
-                outputs = ens(taken.to(ens.device)).cpu()[:, : len(own)]
+                outputs = ens(part.to(ens.device)).cpu()[:, : len(own)]
             yield outputs, None if y is None else y.cpu()

@@ -1,9 +1,9 @@
 """Shared weights in training: their gradient, and their optimiser beside those of the members.
 
 With ``sharing="adapters"`` (``ensemble.adapters``) some weights belong to all members. Learning
-rate and weight decay go on meaning what they mean for one network: what is a member's own takes the
-step of its loss, and a shared weight that of the mean of the members' gradients. ``r`` and ``s`` do
-not decay: a member's weight is ``W ∘ s rᵀ``, which would decay three times.
+rate and weight decay mean what they mean for one network: a member's own parameters take the step
+of its loss, and a shared weight takes that of the mean of the members' gradients. ``r`` and ``s``
+do not decay: a member's weight is ``W ∘ s rᵀ``, which would decay three times.
 """
 
 from __future__ import annotations
@@ -57,15 +57,12 @@ def mean_gradients(backward: Backward, shared: Sequence[bool], trained: Sequence
 
     def averaged(gradients: Sequence[Tensor]) -> Sequence[Tensor]:
         if count < len(trained):
-            gradients = [g * _column(trained, g) for g in gradients]
-        found = backward(gradients)
-        return [g / count if common else g for g, common in zip(found, shared, strict=True)]
+            mask = torch.tensor(trained, device=gradients[0].device)[:, None, None]
+            gradients = [gradient * mask for gradient in gradients]
+        sums = backward(gradients)
+        return [g / count if common else g for g, common in zip(sums, shared, strict=True)]
 
     return averaged
-
-
-def _column(trained: Sequence[bool], like: Tensor) -> Tensor:
-    return torch.tensor(trained, device=like.device)[:, None, None]
 
 
 class SharingOptimizer:
@@ -101,26 +98,22 @@ class SharingOptimizer:
             optimizer.step(own, None if kind == "shared" else rows, scale)
 
     def advance(self, every: str, metric: float = math.nan) -> None:
-        """Step schedulers of torch after an epoch or a batch."""
         for optimizer in self.parts.values():
             optimizer.advance(every, metric)
 
     def select(self, rows: Tensor, parameters: Sequence[Tensor]) -> SharingOptimizer:
         """An optimiser of some ensembles of a fleet, all rows of each, which go on from here."""
-        kept = SharingOptimizer.__new__(SharingOptimizer)
-        kept.places, kept.parts = self.places, {}
-        for kind, optimizer in self.parts.items():
-            assert isinstance(optimizer, MemberOptimizer)
-            share = max(part.members for part in self._members()) // optimizer.members
+        selected = SharingOptimizer.__new__(SharingOptimizer)
+        selected.places, selected.parts = self.places, {}
+        parts = {k: part for k, part in self.parts.items() if isinstance(part, MemberOptimizer)}
+        members = max(part.members for part in parts.values())
+        for kind, part in parts.items():
+            share = members // part.members  # members that have one row in common
             own = [parameters[place] for place in self.places[kind]]
-            kept.parts[kind] = optimizer.select(rows[::share] // share, own)
-        return kept
-
-    def _members(self) -> list[MemberOptimizer]:
-        return [part for part in self.parts.values() if isinstance(part, MemberOptimizer)]
+            selected.parts[kind] = part.select(rows[::share] // share, own)
+        return selected
 
     def state(self) -> dict[str, Tensor]:
-        """All that a checkpoint needs."""
         return {
             f"{kind}.{name}": tensor
             for kind, optimizer in self.parts.items()
@@ -128,7 +121,6 @@ class SharingOptimizer:
         }
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from what :meth:`state` returned."""
         for kind, optimizer in self.parts.items():
             start = f"{kind}."
             optimizer.load(
@@ -141,10 +133,10 @@ def _without_decay(settings: Settings) -> Settings:
         return replace(settings, weight_decay=0.0)
 
     def make(parameters: list[Tensor]) -> torch.optim.Optimizer:
-        made = settings(parameters)
-        for group in made.param_groups:
+        optimizer = settings(parameters)
+        for group in optimizer.param_groups:
             if "weight_decay" in group:
                 group["weight_decay"] = 0.0
-        return made
+        return optimizer
 
     return make

@@ -100,22 +100,22 @@ class TorchOptimizer:
         if isinstance(make, Optimizer):
             lr, decay = (values[member] for values in make.for_members(len(self.views)))
             make = functools.partial(make_torch, make, lr, decay)
-        made = make(own)
-        if not isinstance(made, torch.optim.Optimizer):
-            raise ValueError(f"optimizer must make a torch.optim.Optimizer, got {type(made)}")
-        closure = signature(made.step).parameters.get("closure")
+        optimizer = make(own)
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ValueError(f"optimizer must make a torch.optim.Optimizer, got {type(optimizer)}")
+        closure = signature(optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is closure.empty:
             raise ValueError(
-                f"{type(made).__name__} evaluates the loss several times a step (a closure), which "
-                "ensembles do not; use an optimiser that needs gradients alone, such as AdamW"
+                f"{type(optimizer).__name__} evaluates the loss several times a step (a closure), "
+                "which ensembles do not; use one that needs gradients alone, such as AdamW"
             )
         known = {id(parameter) for parameter in own}
-        if not all(id(p) in known for group in made.param_groups for p in group["params"]):
+        if not all(id(p) in known for group in optimizer.param_groups for p in group["params"]):
             raise ValueError(
                 "the optimizer must be made for the parameters that it is given, those of one "
                 "member: optimizer=lambda parameters: torch.optim.AdamW(parameters)"
             )
-        return made
+        return optimizer
 
     def step(
         self, gradients: Sequence[Tensor], rows: Sequence[int] | None = None, scale: float = 1.0
@@ -191,10 +191,10 @@ class TorchOptimizer:
 
 
 def _make_scheduler(schedule: TorchSchedule, optimizer: torch.optim.Optimizer) -> Any:
-    made = schedule.make(optimizer)
-    if not callable(getattr(made, "step", None)):
-        raise ValueError(f"schedule must make a scheduler of torch, got {type(made)}")
-    return made
+    scheduler = schedule.make(optimizer)
+    if not callable(getattr(scheduler, "step", None)):
+        raise ValueError(f"schedule must make a scheduler of torch, got {type(scheduler)}")
+    return scheduler
 
 
 def _tensor(value: Any, optimizer: torch.optim.Optimizer) -> Tensor:

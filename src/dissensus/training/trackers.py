@@ -7,6 +7,7 @@ settings (``MLFLOW_TRACKING_URI``, ``WANDB_MODE``, …). A resumed run goes on w
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +21,7 @@ from dissensus.training.history import History, flatten
 
 
 class Tracker:
-    """What trackers share; ``folder`` is where they keep files, None for the package's default."""
+    """The base of trackers; ``folder`` is where files go, None for the package's default."""
 
     module, package = "", ""
 
@@ -35,12 +36,11 @@ class Tracker:
         self.folder = None if folder is None else Path(folder)
 
     def _stored_id(self) -> str | None:
-        """The tracker's own name of the run in the folder, to go on with."""
-        file = None if self.folder is None else self.folder / TRACKING
-        if file is None or not file.is_file():
+        """The tracker's name for the run in the folder, to continue with."""
+        if self.folder is None or not (self.folder / TRACKING).is_file():
             return None
-        name: str | None = read_json(file, {self.module: str | None}).get(self.module)
-        return name
+        stored = read_json(self.folder / TRACKING, {self.module: str | None})
+        return stored.get(self.module)  # type: ignore[no-any-return]
 
     def _store_id(self, name: str) -> None:
         if self.folder is not None:
@@ -59,7 +59,6 @@ class TensorBoard(Tracker):
     _writer: Any = None
 
     def __call__(self, record: dict[str, Any], ens: Ensemble) -> None:
-        """Add one epoch."""
         epoch = record["epoch"]
         if self._writer is None:
             folder = None if self.folder is None else str(self.folder)
@@ -70,7 +69,6 @@ class TensorBoard(Tracker):
         self._writer.flush()
 
     def on_end(self, history: History | None) -> None:
-        """Close the file."""
         if self._writer is not None:
             self._writer.close()
 
@@ -82,18 +80,16 @@ class MLflow(Tracker):
 
     def on_start(self, config: dict[str, Any]) -> None:
         """Open the run and log the settings."""
-        known, name = self._stored_id(), self.folder and self.folder.name
-        self.run = self.library.start_run(run_id=known, run_name=None if known else name)
+        stored, name = self._stored_id(), self.folder and self.folder.name
+        self.run = self.library.start_run(run_id=stored, run_name=None if stored else name)
         self._store_id(self.run.info.run_id)
-        if known is None:
+        if stored is None:
             self.library.log_params(dict(_settings(config)))
 
     def __call__(self, record: dict[str, Any], ens: Ensemble) -> None:
-        """Add one epoch."""
         self.library.log_metrics(dict(_curves(record)), step=record["epoch"])
 
     def on_end(self, history: History | None) -> None:
-        """Close the run, as failed where training was."""
         self.library.end_run("FAILED" if history is None else "FINISHED")
 
 
@@ -104,8 +100,6 @@ class WandB(Tracker):
 
     def on_start(self, config: dict[str, Any]) -> None:
         """Open the run with the settings as its config."""
-        import os
-
         self.run = self.library.init(
             project=os.environ.get("WANDB_PROJECT", "dissensus"),
             name=None if self.folder is None else self.folder.name,
@@ -117,11 +111,9 @@ class WandB(Tracker):
         self._store_id(self.run.id)
 
     def __call__(self, record: dict[str, Any], ens: Ensemble) -> None:
-        """Add one epoch."""
         self.run.log(dict(_curves(record)), step=record["epoch"])
 
     def on_end(self, history: History | None) -> None:
-        """Close the run, as failed where training was."""
         self.run.finish(exit_code=1 if history is None else 0)
 
 

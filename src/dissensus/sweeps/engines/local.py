@@ -61,7 +61,7 @@ class LocalEngine:
 class LocalCrew(Crew):
     """Processes that live until the context exits; none for one job."""
 
-    jobs = machines = 1
+    machines = 1
 
     def __init__(self, jobs: int, work: Work) -> None:
         self.jobs, self.work = jobs, work

@@ -124,15 +124,8 @@ class Queue:
 class Crew(ABC):
     """The workers of an engine, from ``__enter__`` to ``__exit__``."""
 
-    @property
-    @abstractmethod
-    def jobs(self) -> int:
-        """How many batches run at once."""
-
-    @property
-    @abstractmethod
-    def machines(self) -> int:
-        """How many machines they run on, each with its own memory."""
+    jobs: int  # batches that run at once
+    machines: int  # that they run on, each with its own memory
 
     def __enter__(self) -> Self:
         return self
@@ -200,11 +193,11 @@ class Claims:
 
     def take(self, names: Iterable[str]) -> set[str]:
         """Claim those of ``names`` that no other program has, and return this program's."""
-        asked = set(names)
-        if self.file is None or asked <= self.names:
-            return asked
+        cells = set(names)
+        if self.file is None or cells <= self.names:
+            return cells
         with exclusive(self.folder):
-            mine = asked - self._others()
+            mine = cells - self._others()
             self.names |= mine
             self.path.write_text(json.dumps(sorted(self.names)), encoding="utf-8")
         return mine

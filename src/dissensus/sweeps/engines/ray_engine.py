@@ -86,27 +86,28 @@ class RayCrew(Crew):
         self.running.clear()
         self.stack.close()
 
-    @property
-    def jobs(self) -> int:
+    @cached_property
+    def jobs(self) -> int:  # type: ignore[override]
         return self._capacity.jobs
 
-    @property
-    def machines(self) -> int:
+    @cached_property
+    def machines(self) -> int:  # type: ignore[override]
         return self._capacity.machines
 
     @cached_property
     def _capacity(self) -> Capacity:
-        asked = self.engine
-        self.stack.enter_context(asked.session())
-        return find_capacity(asked.cpus, asked.gpus, asked.jobs, grows=asked.address is not None)
+        engine = self.engine
+        self.stack.enter_context(engine.session())
+        grows = engine.address is not None
+        return find_capacity(engine.cpus, engine.gpus, engine.jobs, grows=grows)
 
     @cached_property
     def _task(self) -> Any:
-        asked = self.engine
-        variables = missing_variables(worker_environment(asked.cpus, asked.gpus))
-        return self.ray.remote(_batch_task(self.work, asked.cpus)).options(
-            num_cpus=asked.cpus,
-            num_gpus=asked.gpus,
+        engine = self.engine
+        variables = missing_variables(worker_environment(engine.cpus, engine.gpus))
+        return self.ray.remote(_batch_task(self.work, engine.cpus)).options(
+            num_cpus=engine.cpus,
+            num_gpus=engine.gpus,
             num_returns="streaming",
             max_retries=0,  # what is left of a batch is given again, not all of it
             runtime_env={"env_vars": variables} if variables else None,

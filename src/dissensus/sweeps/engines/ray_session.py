@@ -175,15 +175,15 @@ def find_capacity(cpus: int, gpus: float, jobs: int | None, *, grows: bool) -> C
     fits = [_fitting(have, cpus, gpus) for have in alive]
     machines = max(1, sum(fit > 0 for fit in fits))
     if not any(fits) and (jobs is None or not grows):
-        asked = f"{cpus} CPUs" + (f" and {gpus:g} GPUs" if gpus else "")
+        needs = f"{cpus} CPUs" + (f" and {gpus:g} GPUs" if gpus else "")
         sizes = [(have.get("GPU", 0.0), have.get("CPU", 0.0)) for have in alive]
         most = max(sizes, default=(0.0, 0.0))
         raise ValueError(
-            f"no machine of Ray has {asked} for a run; the largest has {most[1]:g} CPUs and "
+            f"no machine of Ray has {needs} for a run; the largest has {most[1]:g} CPUs and "
             f"{most[0]:g} GPUs. For a cluster that grows by itself, give --jobs"
         )
-    taken = sum(fits) if jobs is None else jobs
-    return Capacity(taken, machines, taken if taken == sum(fits) and not grows else 0)
+    jobs = sum(fits) if jobs is None else jobs
+    return Capacity(jobs, machines, jobs if jobs == sum(fits) and not grows else 0)
 
 
 def _fitting(have: dict[str, float], cpus: int, gpus: float) -> int:

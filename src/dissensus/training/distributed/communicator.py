@@ -165,7 +165,7 @@ class Communicator:
 
     @contextmanager
     def _exchange(self, purpose: str, sent: int) -> Iterator[None]:
-        """Count an exchange, and say who is to blame where it fails."""
+        """Count an exchange; if it fails, name the rank to blame."""
         self.heartbeat.entered += 1
         self.sent[purpose] += sent
         self.calls[purpose] += 1
@@ -178,8 +178,8 @@ class Communicator:
 def _start(backend: str, wait: timedelta) -> None:
     """Start the process group.
 
-    After a restart torchrun offers the store of the time before, with the addresses of processes
-    that are dead. So keys carry how often this rank has been here.
+    After a restart torchrun offers the earlier store, with the addresses of dead processes. So keys
+    contain how often this rank has started.
     """
     try:
         store, rank, ranks = next(rendezvous("env://", timeout=wait))
@@ -204,12 +204,11 @@ _meshes: dict[tuple[str, int, int], tuple[Any, DeviceMesh]] = {}
 
 def _mesh(kind: str, along: int, data: int) -> DeviceMesh:
     """The mesh of that shape, made once: each has process groups, which live as long as all."""
-    world = dist.group.WORLD
-    known = _meshes.get((kind, along, data))
-    if known is None or known[0] is not world:
-        mesh = init_device_mesh(kind, (along, data), mesh_dim_names=("members", "data"))
-        _meshes[kind, along, data] = known = world, mesh
-    return known[1]
+    world, key = dist.group.WORLD, (kind, along, data)
+    if key not in _meshes or _meshes[key][0] is not world:
+        names = ("members", "data")
+        _meshes[key] = world, init_device_mesh(kind, (along, data), mesh_dim_names=names)
+    return _meshes[key][1]
 
 
 #: Trainings of this process: all ranks count them alike, so that none reads the keys of another.

@@ -51,15 +51,14 @@ class Exchange:
         ``shares`` say how each is dealt out. ``targets`` have to be the same on all ranks. Outputs
         of one ``kind`` always have the same dtype.
         """
-        width, dtype = self._settled(kind, pieces)
+        width, dtype = self._outputs_of(kind, pieces)
         pieces = [
-            piece
-            if piece.shape[2] == width
-            else piece.new_empty(*piece.shape[:2], width, dtype=dtype)
-            for piece in pieces
+            p if p.shape[2] == width else p.new_empty(*p.shape[:2], width, dtype=dtype)
+            for p in pieces
         ]
         if torch.is_grad_enabled():
-            return list(_apply(_Gathered, self, shares, targets, width, *pieces))
+            gather: Any = _Gathered.apply
+            return list(gather(self, shares, targets, width, *pieces))
         return self.run(pieces, shares, targets, width)
 
     def run(
@@ -86,13 +85,12 @@ class Exchange:
                 start += share.size(rank) * width
         return wholes
 
-    def _settled(self, kind: str, pieces: Sequence[Tensor]) -> tuple[int, torch.dtype]:
-        """Outputs and dtype, which a rank whose members are not drawn cannot know by itself."""
+    def _outputs_of(self, kind: str, pieces: Sequence[Tensor]) -> tuple[int, torch.dtype]:
+        """Number of outputs and dtype, which a rank without drawn members cannot know itself."""
         if kind not in self._kinds:
             known = next((p for p in pieces if p.numel()), None)
             own = [0, 0] if known is None else [known.shape[2], 1 + _DTYPES.index(known.dtype)]
-            device = pieces[0].device
-            pair = torch.tensor(own, device=device)
+            pair = torch.tensor(own, device=pieces[0].device)
             pairs = self.link.all_gather(pair, "shapes", self.comm).tolist()
             seen = {tuple(pair) for pair in pairs if pair[0]}
             if len(seen) != 1:
@@ -105,7 +103,7 @@ class Exchange:
         return self._kinds[kind]
 
     def _sum(self, targets: Tensor | None) -> float:
-        """A number that two batches in unlike order hardly share."""
+        """A number that two batches in different order are unlikely to share."""
         if targets is None:
             return 0.0
         flat = targets.detach().flatten().to("cpu", torch.float64)
@@ -124,10 +122,6 @@ class Exchange:
                 f"rank {unlike[0]} has another batch than rank 0; all ranks must be given the same "
                 "data in the same order: pass tensors, or a loader whose order follows torch's seed"
             )
-
-
-def _apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
-    return function.apply(*inputs)
 
 
 class _Gathered(torch.autograd.Function):
@@ -176,7 +170,8 @@ class _ToAllMembers(torch.autograd.Function):
 
 def to_all_members(x: Tensor, link: Communicator) -> Tensor:
     """``x`` for the members of a column of ranks, each of which has the whole gradient of it."""
-    same: Tensor = _apply(_ToAllMembers, x, link)
+    apply: Any = _ToAllMembers.apply
+    same: Tensor = apply(x, link)
     return same
 
 
@@ -217,18 +212,15 @@ class DistributedMeter(Meter):
         return len(self.batches) * len(first.drawn) * len(first.targets) * width
 
     def flush(self) -> None:
-        """Measure what is kept, after gathering what is not."""
         self.collect()
         super().flush()
         self.collected = 0
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """As one process has it."""
         self.collect()
         return super().state()
 
     def load(self, tensors: dict[str, Tensor], plain: dict[str, Any], device: torch.device) -> None:
-        """Go on from what :meth:`state` returned."""
         super().load(tensors, plain, device)
         self.collected = len(self.batches)
 

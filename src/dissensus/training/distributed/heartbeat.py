@@ -50,18 +50,18 @@ class Heartbeat:
     def report(self, error: BaseException) -> None:
         """Say that this rank fails, unless another one has been first."""
         text = " ".join(str(error).split()) or "no message"
-        self._say(f"rank {self.rank} failed: {type(error).__name__}: {text}")
+        self._publish(f"rank {self.rank} failed: {type(error).__name__}: {text}")
 
     def blame(self, error: BaseException, timeout: float) -> RankFailed:
         """The error that names who is to blame for ``error``, which an exchange met with."""
         try:
-            said = self._said(4 * self.beat) or self._say(self._silent(error, timeout))
+            cause = self._reported(4 * self.beat) or self._publish(self._diagnose(error, timeout))
         except Exception as lost:
-            said = f"rank 0 is gone, and the store that it kept: {lost}"
-        return RankFailed(f"{said} (seen by rank {self.rank})")
+            cause = f"rank 0 is gone, and the store that it kept: {lost}"
+        return RankFailed(f"{cause} (seen by rank {self.rank})")
 
-    def _said(self, seconds: float) -> str | None:
-        """What a rank has reported, waiting a little for it."""
+    def _reported(self, seconds: float) -> str | None:
+        """What a rank has reported, after a short wait for it."""
         until = time.monotonic() + seconds
         while not self.store.check([_FAILED]):
             if time.monotonic() > until:
@@ -69,15 +69,15 @@ class Heartbeat:
             time.sleep(self.beat / 4)
         return str(self.store.get(_FAILED).decode())
 
-    def _say(self, text: str) -> str:
-        """Put ``text`` into the store if nothing is there; returns what is."""
+    def _publish(self, text: str) -> str:
+        """Put ``text`` into the store unless there is a report; return the report."""
         try:
             return str(self.store.compare_set(_FAILED, "", text).decode())
         except Exception:
             return text  # nobody is left to read it
 
-    def _silent(self, error: BaseException, timeout: float) -> str:
-        """Who gives no sign of life, or is behind the others."""
+    def _diagnose(self, error: BaseException, timeout: float) -> str:
+        """Which rank gives no sign of life, or is behind the others."""
         before = self._beats()
         time.sleep(6 * self.beat)
         after = self._beats()

@@ -82,9 +82,9 @@ def _place(name: str, stacked: bool) -> int | None:
 
 
 class GivenEnsemble:
-    """The ensemble that ``fit`` was given, which holds its members again only at the end.
+    """The ensemble that ``fit`` was given, which gets its members back only at the end.
 
-    Lent out, it stands for the members of this rank; what it held of others is let go.
+    While lent, it holds the members of this rank; the memory of the others is freed.
     """
 
     def __init__(self, ens: Ensemble) -> None:
@@ -103,14 +103,16 @@ class GivenEnsemble:
         ens.forward = forward  # type: ignore[method-assign]
 
     def give_back(self) -> None:
-        """Let the ensemble be its own again; empty, unless it was filled."""
+        """Undo :meth:`lend`; without :meth:`fill` the ensemble is empty."""
         if self._kept is None:
             return
-        ens, held = self.ens, self._kept
-        ens.stack, ens.unlike = (held, None) if self.stacked else (None, held)  # type: ignore[assignment]
-        ens.backbone = self.backbone
-        del ens.forward
+        self._hold(self.ens, self._kept)
+        self.ens.backbone = self.backbone
+        del self.ens.forward
         self._kept = None
+
+    def _hold(self, ens: Ensemble, holder: nn.Module) -> None:
+        ens.stack, ens.unlike = (holder, None) if self.stacked else (None, holder)  # type: ignore[assignment]
 
     def fill(self, state: Tensors) -> None:
         """Give the ensemble the weights of all members."""
@@ -124,8 +126,7 @@ class GivenEnsemble:
         ens = copy.copy(self.ens)
         ens.__dict__ = {**self.ens.__dict__, "_modules": dict(self.ens._modules)}
         ens.__dict__.pop("forward", None)
-        held = copy.deepcopy(self._kept)
-        ens.stack, ens.unlike = (held, None) if self.stacked else (None, held)  # type: ignore[assignment]
+        self._hold(ens, copy.deepcopy(self._kept))
         self._put(ens, state)
         return ens
 

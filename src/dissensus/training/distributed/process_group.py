@@ -106,9 +106,9 @@ class ProcessGroup(SingleProcess):
         share = Layout(self.members, self.layout.along, 1).share(len(x), members)
         everyone = list(range(self.members)) if members is None else list(members)
         own = [self.own.index(everyone[place]) for place in share.members[self.link.along]]
-        seen = to_all_members(x, self.link)
+        inputs = to_all_members(x, self.link)
         # Without a member here it depends on x all the same: others wait for it on the way back.
-        piece = self.ens(seen, own) if own else x.new_zeros(0, len(x), 1) * seen.sum()
+        piece = self.ens(inputs, own) if own else x.new_zeros(0, len(x), 1) * inputs.sum()
         (whole,) = self.column.gather([piece], [share])
         return whole
 
@@ -219,14 +219,15 @@ class ProcessGroup(SingleProcess):
     def load_checkpoint(self, folder: RunFolder) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """This rank's part of the checkpoint in ``folder``."""
         checkpoint = read_checkpoint(folder.path)
-        there = self.link.all_gather(torch.tensor([checkpoint is not None]), "decisions").flatten()
-        if bool(there[0]) and not bool(there.all()):
-            blind = (~there).nonzero().flatten().tolist()
+        present = torch.tensor([checkpoint is not None])
+        sees = self.link.all_gather(present, "decisions").flatten()  # of each rank
+        if bool(sees[0]) and not bool(sees.all()):
+            blind = (~sees).nonzero().flatten().tolist()
             raise ValueError(
                 f"rank {blind[0]} cannot see the checkpoint in {folder.path}; the run folder must "
                 "be on a file system that all ranks share"
             )
-        if checkpoint is None or not bool(there[0]):
+        if checkpoint is None or not bool(sees[0]):
             return None
         whole, values = checkpoint
         tensors = own_part(whole, self.own, stacked=self.given.stacked)

@@ -60,10 +60,9 @@ class Shards:
         """This rank's part of a tensor that all ranks have whole."""
         from torch.distributed.tensor import distribute_tensor
 
-        there = whole.to(like.device)
-        return distribute_tensor(
-            there, like.device_mesh, like.placements, src_data_rank=None
-        ).to_local()
+        mesh, placements = like.device_mesh, like.placements
+        parts = distribute_tensor(whole.to(like.device), mesh, placements, src_data_rank=None)
+        return parts.to_local()
 
     # ---- weights, named as an ensemble does -----------------------------------------------------
 

@@ -35,8 +35,8 @@ class DistributedTrainer(Trainer):
     def __init__(self, process: ProcessGroup, objective: Objective, recipe: Recipe) -> None:
         own = dataclasses.replace(recipe, optimizer=_own_settings(recipe, process))
         shards = process.shards
-        held = None if shards is None else ShardedMembers(process.ens, own, shards)
-        super().__init__(process.ens, objective, own, held)
+        members = None if shards is None else ShardedMembers(process.ens, own, shards)
+        super().__init__(process.ens, objective, own, members)
         self.process = process
         self.batch = Batch(torch.empty(0), torch.empty(0), None, None)  # the whole one
         self.shares: list[Share] = []  # of its outputs: on labelled inputs, and on others
@@ -84,12 +84,12 @@ class DistributedTrainer(Trainer):
             return pieces[0], terms, [_pad(gradient, outputs[0])]
         with torch.no_grad():
             gathered = self.process.exchange.gather(pieces, shares, self.batch.y)
-        seen, terms, gradients = super().evaluate(gathered, self.batch, check=check)
+        whole, terms, gradients = super().evaluate(gathered, self.batch, check=check)
         slices = [
             _pad(gradient[positions, rows.start : rows.stop], output)
             for gradient, (positions, rows), output in zip(gradients, own, outputs, strict=True)
         ]
-        return seen, terms, slices
+        return whole, terms, slices
 
     def _evaluate_part(self, outputs: Tensor, rows: range, *, check: bool) -> tuple[Terms, Tensor]:
         """What this rank's outputs add to the mean over all members and all rows."""
