@@ -5,7 +5,6 @@ ship. Everybody gets them as they are read: text is text, and codes of categorie
 the file holds numbers. An empty cell is a missing value, and nothing else is.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn import datasets
 from sklearn.model_selection import train_test_split
+
+from dissensus.data import data_places
 
 Task = Literal["regression", "classification"]
 #: Defaults are settled on one part of the tables and confirmed on another.
@@ -73,8 +74,8 @@ _LOADERS = {
 
 def find_table(name: str) -> Path | None:
     """The file of a table, or None where it is not there; scikit-learn's own have none."""
-    path = Path(os.environ.get("DISSENSUS_DATA", "")) / "tables" / f"{name}.csv.gz"
-    return path if path.is_file() else None
+    paths = (place / "tables" / f"{name}.csv.gz" for place in data_places())
+    return next((path for path in paths if path.is_file()), None)
 
 
 def is_there(name: str) -> bool:
