@@ -88,13 +88,71 @@ def test_a_combination_finds_what_either_of_its_scores_finds(ens: Ensemble) -> N
 
     def combined(x: np.ndarray) -> Tensor:
         score, distance = torch.from_numpy(x).T
-        return combine_tails(score, distance, (first, second))
+        return combine_tails([score, distance], (first, second))
 
     for kind in range(2):
         auroc = evaluate(combined(known), combined(kinds[kind]), bootstrap=0).auroc
         blind = evaluate(*map(torch.from_numpy, (known[:, 1 - kind], kinds[kind, :, 1 - kind])))
         assert auroc > 0.99
         assert blind.auroc < 0.6
+
+
+def slow_combination(parts: np.ndarray, val: np.ndarray) -> list[float]:
+    """Row by row: p below the 90% quantile by interpolation, beyond it by an exponential tail."""
+    weights = [0.25, 0.5, 0.25]
+    levels = np.linspace(0, 0.9, 91)
+    combined = []
+    for row in parts.T:
+        total = 0.0
+        for value, known, weight in zip(row, val, weights, strict=True):
+            edges = np.quantile(known, levels)
+            p = 1 - np.interp(value, edges, levels)
+            if value > edges[-1]:
+                excess = known[known > edges[-1]].mean() - edges[-1]
+                p = 0.1 * np.exp(-(value - edges[-1]) / excess)
+            total += weight / p
+        combined.append(np.log(total))
+    return combined
+
+
+def test_a_combination_agrees_with_a_slow_loop_and_rises_with_each_part() -> None:
+    rng = np.random.default_rng(0)
+    val, parts = rng.gamma(2.0, size=(3, 200)), 3 * rng.gamma(2.0, size=(3, 50))
+    scales = [TailScale.fit(torch.from_numpy(each)) for each in val]
+    combined = combine_tails(list(torch.from_numpy(parts)), scales)
+    np.testing.assert_allclose(combined, slow_combination(parts, val), rtol=1e-9)
+    for part in range(3):
+        more = torch.from_numpy(parts).clone()
+        more[part] += 0.5
+        assert (combine_tails(list(more), scales) > combined).all()
+
+
+@pytest.mark.parametrize("useless", [0, 1, 2])
+def test_a_useless_part_does_little_harm(useless: int) -> None:
+    """Planted: one part is noise, the others see the unknown rows."""
+    rng = np.random.default_rng(useless)
+    known, val, unknown = torch.from_numpy(rng.exponential(size=(3, 3, 800)))
+    unknown += 5.0
+    unknown[useless] -= 5.0
+    scales = [TailScale.fit(each) for each in val]
+    both, alone = (
+        evaluate(*(combine_tails([x[i] for i in kept], [scales[i] for i in kept])
+                   for x in (known, unknown)), bootstrap=0).auroc.value
+        for kept in ([0, 1, 2], [i for i in range(3) if i != useless])
+    )  # fmt: skip
+    assert alone > 0.95
+    assert both > alone - 0.01
+
+
+def test_a_file_without_a_distance_has_the_default_of_its_time(
+    ens: Ensemble, tmp_path: Path
+) -> None:
+    """Files that were written before the default was ``mahalanobis+knn``."""
+    old = Detector(ens, "combined:distance=relative_mahalanobis").fit(VAL, train=TRAIN)
+    path, scores = tmp_path / "old.json", old.score(X)
+    old.score_name = "combined:score=mutual_information"
+    old.save(path)
+    torch.testing.assert_close(Detector.load(path, ens).score(X), scores)
 
 
 def test_known_inputs_have_exponential_tails() -> None:

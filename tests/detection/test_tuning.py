@@ -114,7 +114,7 @@ def test_distances_are_those_of_the_ensemble(ens: ds.Ensemble) -> None:
         ds.Detector(ens, "vim").fit(val, train=train),
     ]
     scales = tuple(ds.detection.TailScale.fit(part.score(val)) for part in parts)
-    expected = combine_tails(*(part.score(UNKNOWN) for part in parts), scales)
+    expected = combine_tails([part.score(UNKNOWN) for part in parts], scales)
     torch.testing.assert_close(both.score(UNKNOWN), expected, rtol=1e-4, atol=1e-4)
 
 

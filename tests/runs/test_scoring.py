@@ -103,13 +103,13 @@ def test_a_scan_gives_what_the_scores_give_one_by_one(ens: Ensemble, features: s
 
 
 def combined_by_hand(scorer: Scorer, x: Tensor, val: Tensor) -> Tensor:
-    """log ½ (1/p + 1/q) of the two scores of the combination."""
-    parts = [
-        (detector.score(val), detector.score(x))
-        for detector in map(scorer.detector, ("mutual_information", "relative_mahalanobis"))
-    ]
-    tails = [TailScale.fit(known)(scores) for known, scores in parts]
-    return ((tails[0].exp() + tails[1].exp()) / 2).log()
+    """log (½/p + ¼/q + ¼/r) of the three scores of the combination."""
+    shares = {"mutual_information": 0.25, "mahalanobis": 0.5, "knn": 0.25}
+    total = torch.zeros(len(x), dtype=torch.float64)
+    for name, share in shares.items():
+        detector = scorer.detector(name)
+        total += share * TailScale.fit(detector.score(val))(detector.score(x)).exp()
+    return total.log()
 
 
 def test_distances_are_fitted_to_some_rows_of_train(ens: Ensemble) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,17 +13,17 @@ from torch import Tensor, nn
 from dissensus.detection.batches import batches, device_of, eval_mode
 from dissensus.detection.default_scores import default_score
 from dissensus.detection.detector_files import file_checksum, read_record, write_detector
+from dissensus.detection.distance_files import Distance, write_distances
 from dissensus.detection.feature_scores import (
     DISTANCES,
-    FITTED_SCORES,
     Combined,
-    Distance,
-    Scales,
-    TrainingFeatures,
+    Features,
+    FittedDistances,
     combine_tails,
     is_fitted,
-    load_distance,
+    load_distances,
     parse_score,
+    recipes_of,
     score_spec,
 )
 from dissensus.detection.measures import threshold_at
@@ -34,15 +33,13 @@ from dissensus.guards import formula
 from dissensus.outputs import check_finite, check_outputs, to_logits
 from dissensus.scores import at_temperature
 from dissensus.scores.functions import check_scale
+from dissensus.specs import split_spec
 
 _SCORES_OF_DISAGREEMENT = ("mutual_information", "pds", "pds_sum", "unique", "disagreement")
 _QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 
-
 #: What a file calls features that come from a function of the user's own.
 _FUNCTION = "<function>"
-
-Features = Callable[[Tensor], Tensor]
 
 
 class Detector:
@@ -119,16 +116,30 @@ class Detector:
         if isinstance(named, Combined):
             named = named.resolve(usual)
         self.score_name = score_spec(named)
-        self.recipe: Any = named if type(named) in FITTED_SCORES.values() else None
-        self.distance: Distance | None = named if isinstance(named, Distance) else None
-        self.scales: Scales | None = None
+        self.recipe: Any = named if recipes_of(named) else None
+        self.scales: tuple[TailScale, ...] | None = None
         self._outputs_score: Callable[[Tensor], Tensor] | None = None if of_features else named
         if isinstance(named, Combined):
             self._outputs_score = named.outputs_score
         self._module = features if isinstance(features, str) else None
-        self.features: Features | None = None if isinstance(features, str) else features
-        if self._module is not None and self.distance is not None:
-            self.features = MemberFeatures(ens, self._module)  # type: ignore[arg-type]
+        known = {named.kind: named} if isinstance(named, Distance) else {}
+        if self._module is not None and known:
+            features = MemberFeatures(ens, self._module)  # type: ignore[arg-type]
+        self._fitted = FittedDistances(None if isinstance(features, str) else features, known)
+
+    @property
+    def features(self) -> Features | None:
+        """What turns inputs into features for a score of features."""
+        return self._fitted.features
+
+    def use(self, distances: dict[str, Distance], features: Features | None) -> None:
+        """Take scores of features that are fitted already, by their names in the score."""
+        self._fitted = FittedDistances(features, distances)
+
+    @property
+    def distance(self) -> Distance | None:
+        """The fitted score of features; the first one of a combination of several."""
+        return next(iter(self._fitted.distances.values()), None)
 
     def __repr__(self) -> str:
         score = self.score_name or getattr(
@@ -205,7 +216,7 @@ class Detector:
             self._fit_score(train)
         values = self._values(val)
         if isinstance(self.recipe, Combined):
-            self.scales = self.recipe.fit_scales(*values)
+            self.scales = self.recipe.fit_scales(values)
         scores = self._combined(values)
         self.threshold, self.count = threshold_at(scores, accept), len(scores)
         self.accept = float(accept)
@@ -244,10 +255,10 @@ class Detector:
                 self.features.module if isinstance(self.features, MemberFeatures) else _FUNCTION
             )
         if self.scales is not None:
-            names = ("score", "distance")
+            names = _scale_names(len(self.scales))
             record["scales"] = dict(zip(names, [s.to_dict() for s in self.scales], strict=True))
         if self.distance is not None:
-            self.distance.save(_distance_path(path))
+            write_distances(_distance_path(path), list(self._fitted.distances.values()))
             record["distance"] = file_checksum(_distance_path(path))
         if self.tuned is not None:
             from dissensus.training.tuning import save_tuned
@@ -279,14 +290,16 @@ class Detector:
             raise ValueError(f"{path} was fitted with {what} score=")
         if module == _FUNCTION and features is None:
             raise ValueError(f"{path} was fitted with a function of features: pass it as features=")
-        distance = None
+        scales = record.get("scales") or {}
+        if len(scales) == 2 and split_spec(name)[0] == "combined" and "distance=" not in name:
+            name += ",distance=relative_mahalanobis"  # the default when it was saved
+        distances: list[Distance] = []
         if name is not None and (name in DISTANCES or is_fitted(name)):
             file = _distance_path(path)
             _check_together(path, file, record.get("distance"))
-            distance = load_distance(file)
-        scorer = score or (distance if name in DISTANCES and not is_fitted(name) else name)
+            distances = load_distances(file)
+        scorer = score or (distances[0] if name in DISTANCES and not is_fitted(name) else name)
         detector = cls(ens, scorer, space=record["space"], batch_size=batch_size)
-        detector.distance = distance
         if "tuned" in record:
             from dissensus.training.tuning import load_tuned
 
@@ -294,15 +307,15 @@ class Detector:
             _check_together(path, members, tuning.pop("checksum", ""))
             known: Any = ens
             detector.tuned, detector.tuning = load_tuned(members, known), tuning
-        detector.features = features if callable(features) else None
+        found: Any = features if callable(features) else None
         if (features is None and module is not None) or isinstance(features, str):
-            detector.features = MemberFeatures(ens, features or module)  # type: ignore[arg-type]
+            found = MemberFeatures(ens, features or module)  # type: ignore[arg-type]
+        names = list(recipes_of(detector.recipe) or detector._fitted.distances)
+        detector._fitted = FittedDistances(found, dict(zip(names, distances, strict=True)))
         if isinstance(detector.recipe, Combined):
-            scales = record.get("scales") or {}
-            first, second = (
-                TailScale.from_dict(scales.get(key) or {}) for key in ("score", "distance")
+            detector.scales = tuple(
+                TailScale.from_dict(scales.get(key) or {}) for key in _scale_names(len(names) + 1)
             )
-            detector.scales = (first, second)
         detector.threshold, detector.accept = float(record["threshold"]), float(record["accept"])
         detector.count, detector.quantiles = record["count"], record["quantiles"]
         return detector
@@ -319,24 +332,19 @@ class Detector:
                 "train= is for a score of features that is given by name, such as 'vim'; leave it "
                 "out"
             )
-        if self.features is None or isinstance(self.features, MemberFeatures):
-            self.features = MemberFeatures(self.ens, self._module or PENULTIMATE)  # type: ignore[arg-type]
-        features, targets, first, device = [], [], None, device_of(self.ens)
+        features = self.features
+        if features is None or isinstance(features, MemberFeatures):
+            features = MemberFeatures(self.ens, self._module or PENULTIMATE)  # type: ignore[arg-type]
         with torch.no_grad(), eval_mode(self.ens):
-            for x, y in batches(train):
-                first = x[: self.batch_size] if first is None else first
-                features += [
-                    self.features(part if device is None else part.to(device))
-                    for part in x.split(self.batch_size)
-                ]
-                targets += [] if y is None else [y]
-        if first is None:
-            raise ValueError("there is nothing to fit to: the training data held no batches")
-        layer = None
-        if isinstance(self.features, MemberFeatures):
-            layer = partial(self.features.last_layer, first)
-        labels = torch.cat(targets) if targets else None
-        self.distance = self.recipe.fit(TrainingFeatures(torch.cat(features), labels, layer))
+            recipes = recipes_of(self.recipe)
+            self._fitted = FittedDistances.fit(recipes, self._parts(train), features)
+
+    def _parts(self, data: Tensor | Iterable[Any]) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """At most ``batch_size`` inputs at a time; the labels of a batch come with its first."""
+        device = device_of(self.ens)
+        for x, y in batches(data):
+            for place, part in enumerate(x.split(self.batch_size)):
+                yield part if device is None else part.to(device), None if place else y
 
     def _values(self, x: Tensor | Iterable[Any]) -> list[Tensor]:
         """The score of outputs and that of features, ``[batch]`` each; one of them, or both."""
@@ -344,11 +352,7 @@ class Detector:
         if isinstance(self.tuned, nn.Module) and device is not None:
             self.tuned.to(device)
         with torch.no_grad(), eval_mode(self.ens):
-            parts = [
-                self._part_values(part if device is None else part.to(device))
-                for batch, _ in batches(x)
-                for part in batch.split(self.batch_size)
-            ]
+            parts = [self._part_values(part) for part, _ in self._parts(x)]
         if not parts:
             raise ValueError("there is nothing to score: the data held no batches")
         return [torch.cat(values) for values in zip(*parts, strict=True)]
@@ -360,19 +364,16 @@ class Detector:
             raise ValueError(
                 f"{self.score_name} has no scales yet; call .fit(val, train=train) first"
             )
-        return combine_tails(values[0], values[1], self.scales)
+        return combine_tails(values, self.scales)
 
     def _part_values(self, x: Tensor) -> list[Tensor]:
         values = [] if self._outputs_score is None else [self._score_outputs(x)]
-        if self.distance is not None:
-            features = x.flatten(1) if self.features is None else self.features(x)
-            values.append(self.distance(features))
-        elif self.recipe is not None:
+        if self.recipe is not None and self.distance is None:
             raise ValueError(
                 f"{self.score_name} is not fitted to training data yet; call "
                 ".fit(val, train=(x, y)) first"
             )
-        return values
+        return [*values, *self._fitted(x).values()]
 
     def _score_outputs(self, x: Tensor) -> Tensor:
         assert self._outputs_score is not None
@@ -401,6 +402,11 @@ class Detector:
 
 def _distance_path(path: str | Path) -> Path:
     return Path(path).with_suffix(".safetensors")
+
+
+def _scale_names(count: int) -> list[str]:
+    """Names of scales in a file: that of the score, of the distance, and of further ones."""
+    return ["score", "distance", *(f"distance{place}" for place in range(2, count))]
 
 
 def _tuned_path(path: str | Path) -> Path:

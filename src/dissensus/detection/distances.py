@@ -1,24 +1,16 @@
-"""Distance scores: how far features ``[rows, features]`` lie from those of the training data.
-
-A file is safetensors with the kind of score and its settings in the header, so that it cannot hold
-code.
-"""
+"""Distance scores: how far features ``[rows, features]`` lie from those of the training data."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from dissensus.files import parse_json, read_safetensors, write_safetensors
+from dissensus.detection.distance_files import Distance, State
 from dissensus.outputs import check_finite
-
-_FORMAT = "dissensus.distance/1"
 
 #: Numbers in one piece of a computation over many rows; a few such arrays are alive at a time.
 _PIECE = 2**22
@@ -28,7 +20,7 @@ _QUERIES = 1024
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Mahalanobis:
+class Mahalanobis(Distance):
     """Squared Mahalanobis distance of features to the nearest class mean, all in float64.
 
     ``M(x) = min_c (x − μ_c)ᵀ Σ⁻¹ (x − μ_c)`` with one covariance Σ for all classes (Lee et al.,
@@ -50,6 +42,10 @@ class Mahalanobis:
     >>> distance(torch.tensor([[1.0, 1.0], [9.0, 3.0], [5.0, 1.0]]))
     tensor([ 0.,  4., 16.], dtype=torch.float64)
     """
+
+    kind = "mahalanobis"
+    axes: ClassVar = {"means": 2, "factor": 2}
+    optional: ClassVar = {"background_mean": 1, "background_factor": 2}
 
     means: Tensor
     factor: Tensor
@@ -126,24 +122,15 @@ class Mahalanobis:
         apart = _whiten(self.background_factor, features - self.background_mean)
         return nearest - apart.square().sum(-1)
 
-    def save(self, path: str | Path) -> None:
-        """Write one safetensors file, replacing ``path`` atomically."""
+    def state(self) -> State:
         tensors = {"means": self.means, "factor": self.factor}
         if self.background_mean is not None and self.background_factor is not None:
             tensors |= {"background_mean": self.background_mean}
             tensors |= {"background_factor": self.background_factor}
-        settings = {"shrinkage": self.shrinkage, "relative": self.relative}
-        write_distance(path, "mahalanobis", tensors, settings)
+        return tensors, {"shrinkage": self.shrinkage, "relative": self.relative}
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read what :meth:`save` wrote."""
-        tensors, settings = read_distance(
-            path,
-            "mahalanobis",
-            {"means": 2, "factor": 2},
-            optional={"background_mean": 1, "background_factor": 2},
-        )
+    def from_state(cls, tensors: dict[str, Tensor], settings: dict[str, Any]) -> Self:
         return cls(shrinkage=float(settings["shrinkage"]), **tensors)
 
 
@@ -218,7 +205,7 @@ def _whiten(factor: Tensor, features: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class NearestNeighbours:
+class NearestNeighbours(Distance):
     """Distance to the k-th nearest training feature, ``‖z − z_(k)‖`` (Sun et al., 2022).
 
     ``z = x / ‖x‖`` with ``normalize``, which that paper found to matter most; else ``z = x``.
@@ -233,6 +220,9 @@ class NearestNeighbours:
     >>> distance(torch.tensor([[0.0], [10.0]]))
     tensor([1., 9.])
     """
+
+    kind = "nearest_neighbours"
+    axes: ClassVar = {"features": 2}
 
     features: Tensor
     k: int
@@ -286,15 +276,11 @@ class NearestNeighbours:
         distance: Tensor = torch.linalg.vector_norm(queries - self.features[last], dim=-1)
         return distance
 
-    def save(self, path: str | Path) -> None:
-        """Write one safetensors file, replacing ``path`` atomically."""
-        settings = {"k": self.k, "normalize": self.normalize}
-        write_distance(path, "nearest_neighbours", {"features": self.features}, settings)
+    def state(self) -> State:
+        return {"features": self.features}, {"k": self.k, "normalize": self.normalize}
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read what :meth:`save` wrote."""
-        tensors, settings = read_distance(path, "nearest_neighbours", {"features": 2})
+    def from_state(cls, tensors: dict[str, Tensor], settings: dict[str, Any]) -> Self:
         return cls(tensors["features"], int(settings["k"]), bool(settings["normalize"]))
 
 
@@ -303,7 +289,7 @@ def _prepare(features: Tensor, normalize: bool) -> Tensor:
     return torch.nn.functional.normalize(features, dim=-1) if normalize else features
 
 
-# ---- features and files --------------------------------------------------------------------------
+# ---- features ------------------------------------------------------------------------------------
 
 
 def check_features(features: Tensor, width: int | None = None) -> None:
@@ -332,35 +318,3 @@ def check_features(features: Tensor, width: int | None = None) -> None:
 def pieces(features: Tensor, width: int) -> Iterator[Tensor]:
     """Rows of ``features``, so few at a time that ``rows * width`` numbers are a piece."""
     yield from features.split(max(1, _PIECE // max(1, width)))
-
-
-def write_distance(
-    path: str | Path, kind: str, tensors: dict[str, Tensor], settings: dict[str, Any]
-) -> None:
-    """Write one safetensors file, replacing ``path`` atomically."""
-    header = {"format": _FORMAT, "kind": kind, "settings": json.dumps(settings, allow_nan=False)}
-    write_safetensors(path, tensors, header)
-
-
-def read_distance(
-    path: str | Path, kind: str, axes: dict[str, int], optional: dict[str, int] | None = None
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and settings of a file of ``kind``; ``axes`` says how many each tensor has.
-
-    The ``optional`` tensors are there together or not at all.
-    """
-    tensors, header = read_safetensors(path)
-    if header.get("format") != _FORMAT or header.get("kind") != kind:
-        raise ValueError(
-            f"{path} is not a {kind} of a known format: expected {_FORMAT!r}, got "
-            f"{header.get('format')!r} of kind {header.get('kind')!r}"
-        )
-    shapes = {name: tensor.ndim for name, tensor in tensors.items()}
-    whole = shapes in (axes, axes | (optional or {}))
-    if not whole or not all(bool(torch.isfinite(t).all()) for t in tensors.values()):
-        raise ValueError(f"{path} is not a whole {kind}: bad, missing or infinite tensors")
-    try:
-        settings = parse_json(header["settings"], path)
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"{path} is not a whole {kind}: its settings cannot be read") from error
-    return tensors, settings if isinstance(settings, dict) else {}

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dissensus.detection.distances import read_distance, write_distance
+from dissensus.detection.distance_files import Distance, State
 from dissensus.detection.last_layer import LastLayer
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ReAct:
+class ReAct(Distance):
     """``−log Σ_c e^{l_c}`` with ``l = W min(x, c) + b``.
 
     Sun et al. (2021), *ReAct: Out-of-distribution Detection With Rectified Activations*. Unknown
@@ -32,6 +31,9 @@ class ReAct:
     >>> react(torch.tensor([[9.0, 3.0]]))                        # −log(e³ + e³)
     tensor([-3.6931], dtype=torch.float64)
     """
+
+    kind = "react"
+    axes: ClassVar = {"weight": 3, "bias": 2, "clip": 1}
 
     layer: LastLayer
     clip: Tensor
@@ -62,13 +64,9 @@ class ReAct:
         clipped = (x.minimum(self.clip[member]) for x in self.layer.parts(features, member))
         return torch.cat([-self.layer.logits(member, x).logsumexp(-1) for x in clipped])
 
-    def save(self, path: str | Path) -> None:
-        """Write one safetensors file, replacing ``path`` atomically."""
-        tensors = {"weight": self.layer.weight, "bias": self.layer.bias, "clip": self.clip}
-        write_distance(path, "react", tensors, {})
+    def state(self) -> State:
+        return {"weight": self.layer.weight, "bias": self.layer.bias, "clip": self.clip}, {}
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read what :meth:`save` wrote."""
-        tensors, _ = read_distance(path, "react", {"weight": 3, "bias": 2, "clip": 1})
+    def from_state(cls, tensors: dict[str, Tensor], settings: dict[str, Any]) -> Self:
         return cls(LastLayer.of(tensors["weight"], tensors["bias"]), tensors["clip"])

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from dissensus.detection.distances import read_distance, write_distance
+from dissensus.detection.distance_files import Distance, State
 from dissensus.detection.last_layer import LastLayer
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ViM:
+class ViM(Distance):
     """The log-odds of a virtual class made of what the training features do not span.
 
     Wang et al. (2022), *ViM: Out-Of-Distribution with Virtual-logit Matching*. Features x enter the
@@ -44,6 +43,9 @@ class ViM:
     >>> vim.alpha, vim(torch.tensor([[0.0, 3.0]]))               # 4 · 3 − log 2
     (tensor([4.], dtype=torch.float64), tensor([11.3069], dtype=torch.float64))
     """
+
+    kind = "vim"
+    axes: ClassVar = {"weight": 3, "bias": 2, "origin": 2, "principal": 3, "alpha": 1}
 
     layer: LastLayer
     origin: Tensor
@@ -90,19 +92,13 @@ class ViM:
             ]
         )
 
-    def save(self, path: str | Path) -> None:
-        """Write one safetensors file, replacing ``path`` atomically."""
+    def state(self) -> State:
         tensors = {"weight": self.layer.weight, "bias": self.layer.bias, "origin": self.origin}
-        tensors |= {"principal": self.principal, "alpha": self.alpha}
-        write_distance(path, "vim", tensors, {})
+        return tensors | {"principal": self.principal, "alpha": self.alpha}, {}
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read what :meth:`save` wrote."""
-        axes = {"weight": 3, "bias": 2, "origin": 2, "principal": 3, "alpha": 1}
-        tensors, _ = read_distance(path, "vim", axes)
-        layer = LastLayer.of(tensors.pop("weight"), tensors.pop("bias"))
-        return cls(layer, **tensors)
+    def from_state(cls, tensors: dict[str, Tensor], settings: dict[str, Any]) -> Self:
+        return cls(LastLayer.of(tensors.pop("weight"), tensors.pop("bias")), **tensors)
 
 
 def _residual_norm(x: Tensor, origin: Tensor, principal: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,28 +15,27 @@ from dissensus.data import Inputs
 from dissensus.detection import (
     DEFAULT_SCORES,
     Detector,
-    LastLayer,
     MemberFeatures,
     default_score,
     is_fitted,
 )
+from dissensus.detection.distance_files import Distance
 from dissensus.detection.feature_scores import (
-    FITTED_SCORES,
     Combined,
-    Distance,
     FeatureScore,
+    FittedDistances,
     NeighboursFit,
-    Scales,
-    TrainingFeatures,
     combine_tails,
     parse_score,
+    recipes_of,
+    score_spec,
 )
 from dissensus.detection.member_features import PENULTIMATE, has_last_layer
+from dissensus.detection.tail_scale import TailScale
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import check_outputs
 from dissensus.runs.accuracy import Candidates
 from dissensus.scores import SCORES, parse, score_all
-from dissensus.specs import spec_of
 from dissensus.training import predict
 
 #: The start of the name of a score that is given the outputs of tuned members.
@@ -102,15 +100,20 @@ class Scorer:
             for name, recipe in recipes.items()
             if isinstance(recipe, Combined)
         }
-        self.distances: dict[str, Distance] = {}
-        self.features: MemberFeatures | None = None
-        if recipes:
-            single = {name: each for name, each in recipes.items() if name not in self.combined}
-            single |= {each.distance: each.feature_score for each in self.combined.values()}
-            self._fit_distances(single, train, features, rows, k, seed)
-        self.scales: dict[str, Scales] = {}
+        single = {name: each for name, each in recipes.items() if name not in self.combined}
+        for each in self.combined.values():
+            single |= recipes_of(each)
+        self.fitted = FittedDistances()
+        if single:
+            self.fitted = self._fit_distances(single, train, features, rows, k, seed)
+        self.scales: dict[str, tuple[TailScale, ...]] = {}
         if self.combined:
             self._fit_scales(val)
+
+    @property
+    def distances(self) -> dict[str, Distance]:
+        """The fitted scores of features by name."""
+        return self.fitted.distances
 
     def scan(self, source: Inputs, progress: Callable[[int], object] | None = None) -> Scan:
         """Every score of every row, and which answers are correct, in one pass."""
@@ -137,12 +140,12 @@ class Scorer:
         if name in self.specs:
             detector = Detector(self.ens, self.specs[name].removeprefix(TUNED), batch_size=size)
         else:
-            spec = name
-            if name in self.combined:
-                spec = spec_of(self.combined[name], FITTED_SCORES, "score of features")
-            detector = Detector(self.ens, spec, features=self.features, batch_size=size)
-            source = self.combined[name].distance if name in self.combined else name
-            detector.distance = self.distances[source]
+            combined = self.combined.get(name)
+            spec, names = name, [name]
+            if combined is not None:
+                spec, names = str(score_spec(combined)), combined.distances
+            detector = Detector(self.ens, spec, batch_size=size)
+            detector.use({each: self.distances[each] for each in names}, self.fitted.features)
         if name.startswith(TUNED):
             detector.tuned, detector.tuning = self.tuned, dict(self.tuning)
         return detector
@@ -181,8 +184,8 @@ class Scorer:
         scores = {name: of_outputs[spec] for name, spec in self.specs.items()}
         for name in self.names:
             if name in self.combined:
-                first, second = self._combined_parts(name, of_outputs, of_features)
-                scores[name] = combine_tails(first, second, self.scales[name])
+                parts = self._combined_parts(name, of_outputs, of_features)
+                scores[name] = combine_tails(parts, self.scales[name])
             elif name not in scores:
                 scores[name] = of_features[name]
         return scores
@@ -202,10 +205,7 @@ class Scorer:
             else:
                 scores = score_all(own, sorted(specs))
             of_outputs |= {start + spec: values for spec, values in scores.items()}
-        if not self.distances:
-            return of_outputs, {}
-        features = x.flatten(1) if self.features is None else self.features(x)
-        return of_outputs, {name: each(features) for name, each in self.distances.items()}
+        return of_outputs, self.fitted(x)
 
     def _fit_distances(
         self,
@@ -215,7 +215,7 @@ class Scorer:
         rows: int,
         k: int,
         seed: int,
-    ) -> None:
+    ) -> FittedDistances:
         if train is None or not len(train[0]):
             raise ValueError(
                 f"{', '.join(recipes)} must be fitted to training data; there are none"
@@ -223,22 +223,10 @@ class Scorer:
         source = Inputs("train", *train).limited(rows, seed)
         if features is None:
             features = PENULTIMATE if has_last_layer(self.ens) else "inputs"
-        layer: Callable[[], LastLayer] | None = None
-        if features != "inputs":
-            self.features = MemberFeatures(self.ens, features)
-            layer = partial(self.features.last_layer, source.x[: self.batch_size])
-        values = torch.cat(
-            [
-                x.flatten(1) if self.features is None else self.features(x).cpu()
-                for x, _ in source.batches(self.batch_size)
-            ]
-        )
-        known = TrainingFeatures(values, source.y, layer)
-        usual = NeighboursFit(k=min(k, len(values)))
-        self.distances = {
-            name: (usual if recipe == NeighboursFit() else recipe).fit(known)
-            for name, recipe in recipes.items()
-        }
+        taken = None if features == "inputs" else MemberFeatures(self.ens, features)
+        usual = NeighboursFit(k=min(k, len(source)))
+        chosen = {n: usual if each == NeighboursFit() else each for n, each in recipes.items()}
+        return FittedDistances.fit(chosen, source.batches(self.batch_size), taken)
 
     def _fit_scales(self, val: tuple[Tensor, Tensor] | None) -> None:
         """The scales on which scores are combined, from validation data."""
@@ -249,8 +237,8 @@ class Scorer:
             x = x.to(self.ens.device)
             parts.append(self._parts(x, self._outputs(x)))
         for name, recipe in self.combined.items():
-            pairs = zip(*(self._combined_parts(name, *part) for part in parts), strict=True)
-            self.scales[name] = recipe.fit_scales(*(torch.cat(values).cpu() for values in pairs))
+            columns = zip(*(self._combined_parts(name, *part) for part in parts), strict=True)
+            self.scales[name] = recipe.fit_scales([torch.cat(values).cpu() for values in columns])
 
     def _combined_spec(self, name: str) -> str:
         start = TUNED if name.startswith(TUNED) else ""
@@ -258,8 +246,9 @@ class Scorer:
 
     def _combined_parts(
         self, name: str, of_outputs: Mapping[str, Tensor], of_features: Mapping[str, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        return of_outputs[self._combined_spec(name)], of_features[self.combined[name].distance]
+    ) -> list[Tensor]:
+        distances = [of_features[each] for each in self.combined[name].distances]
+        return [of_outputs[self._combined_spec(name)], *distances]
 
 
 def _fit_temperature(ens: Ensemble, val: tuple[Tensor, Tensor] | None, batch_size: int) -> float:
