@@ -5,12 +5,14 @@
 
     python -m benchmarks.strangers --settings mnist,digits --seeds 0     # one seed of two settings
     python -m benchmarks.strangers --contenders deep_ensemble,tuned      # two contenders
-    python -m benchmarks.strangers --settings cifar10                    # days on one core
+    python -m benchmarks.strangers --settings cifar10 --seeds 0          # about an hour on one core
+    python -m benchmarks.strangers.combination                           # settles ``combined``
     python -m benchmarks.strangers --page                                # the page alone
 
 ``DISSENSUS_DATA`` names the folder of the data; a setting whose data are not there is left out.
 Records are lines of ``results/strangers/SETTING.jsonl``, one for each contender and seed (a cell),
-written as each ends: a run that was ended goes on where it was. Set ``OMP_NUM_THREADS=1``.
+written as each ends: a run that was ended goes on where it was. Cells whose record lacks a score,
+such as ``combined`` after its parts have changed, are run again. Set ``OMP_NUM_THREADS=1``.
 """
 
 from pathlib import Path

@@ -22,6 +22,7 @@ from dissensus._version import __version__
 from dissensus.calibration import nll
 from dissensus.data import Inputs
 from dissensus.detection import evaluate
+from dissensus.detection.feature_scores import Combined
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import combined_log_probs
 from dissensus.runs.scorer import TUNED, Scorer
@@ -34,8 +35,14 @@ SETTLING_SEEDS = (100,)
 #: Scores of the members' outputs, and of their features.
 OUTPUT_SCORES = ("mutual_information", "pds", "entropy", "max_softmax", "energy")
 DISTANCES = ("mahalanobis", "relative_mahalanobis", "knn", "vim", "react")
-COMBINED = ("combined", "combined:distance=knn", "combined:distance=vim")
-
+COMBINED = (
+    "combined",
+    "combined:distance=mahalanobis",
+    "combined:distance=knn",
+    "combined:distance=vim",
+)
+#: What ``combined`` stands for; records with another one lack that score.
+PARTS = Combined().distance
 
 #: Training rows that scores of features are fitted to.
 FITTED = 4000
@@ -58,9 +65,32 @@ def read_records(folder: Path) -> list[Record]:
     """All records, in the order of settings, contenders and seeds."""
     places = {name: place for place, name in enumerate([*SETTINGS, *CONTENDERS])}
     return sorted(
-        read_lines(folder),
+        map(_without_old_scores, read_lines(folder)),
         key=lambda r: (places[r["setting"]], places[r["contender"]], r["seed"]),
     )
+
+
+def _without_old_scores(record: Record) -> Record:
+    """A record without ``combined``, if that has changed since."""
+    if record.get("combined") == PARTS:
+        return record
+    for part in ("auroc", "val_auroc"):
+        for scores in record[part].values():
+            scores.pop("combined", None)
+    return record
+
+
+def score_names(contender: Contender) -> list[str]:
+    """The scores that a contender is measured by."""
+    if not contender.features:
+        return list(OUTPUT_SCORES)
+    return [*OUTPUT_SCORES, *(() if contender.copy else DISTANCES), *COMBINED]
+
+
+def is_whole(record: Record) -> bool:
+    """Whether a record has all scores of its contender."""
+    found = next(iter(record["auroc"].values()))
+    return all(name in found for name in score_names(CONTENDERS[record["contender"]]))
 
 
 def add_record(folder: Path, record: Record) -> None:
@@ -70,14 +100,17 @@ def add_record(folder: Path, record: Record) -> None:
 
 def planned(setting: str, seeds: Sequence[int] | None = None) -> list[Cell]:
     """The cells of a setting, seed by seed."""
-    settling = setting == "settling"
-    own = SETTLING_SEEDS if settling else SEEDS
+    own, settling = SETTINGS[setting], setting == "settling"
+    if not own.confirms and not settling:
+        return []  # a table of the combination alone: see ``combination``
+    chosen = SETTLING_SEEDS if settling else SEEDS if seeds is None else seeds
     return [
         Cell(setting, name, seed)
-        for seed in (own if seeds is None or settling else seeds)
+        for seed in chosen
         for name, contender in CONTENDERS.items()
         if (settling or not contender.settling)
-        and (SETTINGS[setting].kind == "images" or not contender.images)
+        and (own.kind == "images" or not contender.images)
+        and (own.contenders is None or name in own.contenders)
     ]
 
 
@@ -93,12 +126,15 @@ def run_cells(
 ) -> None:
     """Run the cells that have no record yet, or all with ``again``: seed by seed.
 
-    ``changes`` are those of the settings' sizes, for a quick run.
+    A record that lacks a score of its contender counts as none; ``combined`` is such a score if its
+    parts have changed since. Records of settling stay as they are. ``changes`` are those of the
+    settings' sizes, for a quick run.
     """
     there = [name for name in settings if is_there(name)]
     if absent := [name for name in settings if name not in there]:
         report(f"skipped, data not in $DISSENSUS_DATA: {', '.join(absent)}")
-    done = set() if again else {cell_of(record) for record in read_records(folder)}
+    kept = [] if again else read_records(folder)
+    done = {cell_of(r) for r in kept if is_whole(r) or r["setting"] == "settling"}
     wanted = [c for name in there for c in planned(name, seeds) if c.contender in contenders]
     left = [cell for cell in wanted if cell not in done]
     groups = dict.fromkeys((cell.seed, cell.setting) for cell in left)
@@ -132,6 +168,7 @@ def run_cell(cell: Cell, contender: Contender, trainings: Trainings) -> Record:
         "setting": cell.setting,
         "contender": cell.contender,
         "seed": cell.seed,
+        "combined": PARTS,
         "train_cpu": trained - start,
         "score_cpu": time.process_time() - trained,
     }
@@ -177,14 +214,11 @@ def scorer_of(
     ens: Ensemble, trainings: Trainings, contender: Contender
 ) -> Callable[[Tensor], dict[str, Tensor]]:
     """A function from inputs to all scores of a contender, ``{name: [rows]}``."""
-    names = list(OUTPUT_SCORES)
-    if contender.features:
-        names += [*COMBINED] if contender.copy else [*DISTANCES, *COMBINED]
     prefix = TUNED if contender.copy else ""
     rows = trainings.rows
     scorer = Scorer(
         trainings.plain if contender.copy else ens,
-        [prefix + name for name in names],
+        [prefix + name for name in score_names(contender)],
         train=rows.train,
         val=rows.val,
         rows=FITTED,

@@ -24,8 +24,6 @@ from dissensus.outputs import check_logits, check_targets, weighted_mean
 from dissensus.training import fit
 from dissensus.training.tuning import tune
 
-MEMBERS = 5
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -102,7 +100,7 @@ class Trainings:
             normalize=rows.normalize,
             **self.setting.options,
         )
-        return Ensemble(make, MEMBERS, seed=self.seed + offset)
+        return Ensemble(make, self.setting.members, seed=self.seed + offset)
 
     def train(
         self,

@@ -65,6 +65,8 @@ class Setting:
     optimizer: str = "adam:lr=1e-3"
     schedule: str = "constant"
     augment: str = "none"
+    members: int = 5
+    contenders: tuple[str, ...] | None = None  # all of them if None
     near: tuple[str, ...] = ("held_out", "corrupt1")
     settled: tuple[str, ...] = ()
     confirms: bool = True
@@ -258,6 +260,22 @@ _FASHION = Setting(
     **_CNN,
 )
 
+
+def _settling_table(name: str, held: str | None, other: str, test: int) -> Setting:
+    """A table on which the combination of scores was settled."""
+    return Setting(
+        f"{name} (table)",
+        "table",
+        partial(_table, name, held, other),
+        "mlp",
+        {"hidden": (64, 64)},
+        test=test,
+        epochs=20,
+        near=("held_out", "noise"),
+        confirms=False,
+    )
+
+
 SETTINGS: dict[str, Setting] = {
     "settling": replace(
         _FASHION,
@@ -266,6 +284,11 @@ SETTINGS: dict[str, Setting] = {
         near=(),
         confirms=False,
     ),
+    "letters": _settling_table("letters", None, "spam", 800),
+    "vowel": _settling_table("vowel", None, "letters", 150),
+    "hpc": _settling_table("hpc", None, "letters", 600),
+    "churn": _settling_table("churn", "state", "letters", 600),
+    "attrition": _settling_table("attrition", "JobRole", "letters", 200),
     "fashion_mnist": _FASHION,
     "mnist": Setting(
         "MNIST",
@@ -318,13 +341,15 @@ SETTINGS: dict[str, Setting] = {
         "CIFAR-10",
         "images",
         partial(_images, "cifar10", ("kmnist", "svhn"), "fashion_mnist", 2),
-        "resnet20",
+        "benchmarks.strangers.networks:small_resnet",
         train=36_000,
         val=4000,
-        epochs=20,
-        optimizer="sgd:lr=0.1,momentum=0.9,weight_decay=5e-4",
-        schedule="cosine",
+        epochs=10,
+        optimizer="sgd:lr=0.1,momentum=0.9,weight_decay=5e-4,nesterov=true",
+        schedule="cosine:warmup=2",
         augment="adp",
+        members=3,
+        contenders=("deep_ensemble", "longer", "exposure_tuned", "scratch", "tuned"),
     ),
 }
 

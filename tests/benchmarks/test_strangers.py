@@ -1,5 +1,6 @@
 """The comparison on unknown inputs: contenders, cells, goals, the choice, and the page."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,22 @@ import pytest
 import torch
 
 from benchmarks.strangers import cells
-from benchmarks.strangers.cells import COMBINED, DISTANCES, OUTPUT_SCORES, read_records, run_cells
+from benchmarks.strangers.cells import (
+    COMBINED,
+    DISTANCES,
+    OUTPUT_SCORES,
+    add_record,
+    read_records,
+    run_cells,
+)
+from benchmarks.strangers.combination import CHOSEN, RULES, fit_rule, mean_worst, read_choice
 from benchmarks.strangers.contenders import CONTENDERS, Exposure
 from benchmarks.strangers.goals import check_goals, choices, compare_settings
 from benchmarks.strangers.page import page_text, write_page
 from benchmarks.strangers.settings import SETTINGS, Rows, Setting, extrapolation, permuted_groups
 from dissensus.data.strangers import permuted_columns
+from dissensus.detection import TailScale
+from dissensus.detection.feature_scores import Combined, combine_tails
 
 # ---- contenders and settings --------------------------------------------------------------------
 
@@ -89,6 +100,11 @@ def test_cells_are_run_recorded_and_not_run_again(
     assert lines[0] == "skipped, data not in $DISSENSUS_DATA: credit"
     run_cells(tmp_path, ["satellite"], names, [3], report=lines.append)
     assert len(lines) == 4  # the deep ensemble was there
+    again = json.loads((tmp_path / "satellite.jsonl").read_text().splitlines()[0])
+    add_record(tmp_path, again | {"combined": "knn"})  # its parts have changed since
+    assert "combined" not in read_records(tmp_path)[0]["auroc"]["far"]
+    run_cells(tmp_path, ["satellite"], names, [3], report=lines.append)
+    assert len(lines) == 5
     plain, foreign, tuned = read_records(tmp_path)
     assert list(plain["auroc"]["far"]) == [*OUTPUT_SCORES, *DISTANCES, *COMBINED]
     assert list(tuned["auroc"]["far"]) == [*OUTPUT_SCORES, *COMBINED]
@@ -176,6 +192,25 @@ def test_the_choice_is_made_on_validation_rows_alone(made_up: list[dict[str, Any
     assert (choice.value, choice.default, choice.best) == pytest.approx((0.6, 0.82, 0.82))
 
 
+# ---- the combination ----------------------------------------------------------------------------
+
+
+def test_the_chosen_rule_is_that_of_the_library() -> None:
+    generator = torch.Generator().manual_seed(0)
+    names = ("mutual_information", *CHOSEN.distances)
+    val, x = ({n: torch.rand(90, generator=generator) for n in names} for _ in range(2))
+    scales = [TailScale.fit(val[name]) for name in names]
+    expected = combine_tails([x[name] for name in names], scales)
+    torch.testing.assert_close(fit_rule(CHOSEN, names[0], val)(x), expected)
+    assert "+".join(CHOSEN.distances) == Combined().distance
+
+
+def test_the_chosen_rule_is_among_the_best_of_the_records() -> None:
+    choice = read_choice(Path(__file__).parents[2] / "results")
+    best = max(mean_worst(choice, rule.title) for rule in RULES)
+    assert mean_worst(choice, CHOSEN.title) >= best - 0.002
+
+
 # ---- the page -----------------------------------------------------------------------------------
 
 
@@ -194,7 +229,8 @@ def test_the_page_says_what_the_records_say(made_up: list[dict[str, Any]]) -> No
 
 def test_the_committed_page_is_that_of_the_committed_records() -> None:
     folder = Path(__file__).parents[2] / "results"
-    assert page_text(read_records(folder / "strangers")) == (folder / "strangers.md").read_text()
+    page = page_text(read_records(folder / "strangers"), read_choice(folder))
+    assert page == (folder / "strangers.md").read_text()
 
 
 def test_a_page_needs_records(tmp_path: Path) -> None:
