@@ -281,8 +281,8 @@ def _network(found: Comparison) -> str:
     return (
         f"Network `{setting.model.rpartition(':')[2]}`{f' ({options})' if options else ''}, "
         f"{setting.members} members, {setting.epochs} epochs of batches of {setting.batch_size} by "
-        f"`{setting.optimizer}`, schedule {setting.schedule}. AUROC, means over seeds; the column *mean* leaves out the "
-        "sets that recipes were settled on."
+        f"`{setting.optimizer}`, schedule {setting.schedule}. AUROC, means over seeds; the column "
+        "*mean* leaves out the sets that recipes were settled on."
     )
 
 
