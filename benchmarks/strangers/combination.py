@@ -13,6 +13,7 @@ count as equal, and of these the harmonic mean is taken, which ``combined`` has 
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,7 +111,7 @@ def measure(name: str, seed: int, scores: Scores) -> Record:
 
     record: Record = {"setting": name, "seed": seed, "single": {}, "rules": {}}
     for single in (*SINGLE, *ENSEMBLES.values()):
-        record["single"][single] = aurocs(lambda own, single=single: own[single])
+        record["single"][single] = aurocs(itemgetter(single))
     for title, score in ENSEMBLES.items():
         record["rules"][title] = {
             rule.title: aurocs(fit_rule(rule, score, scores["val"])) for rule in RULES
@@ -182,16 +183,19 @@ def read_choice(results: Path) -> list[Record]:
     return read_lines((results / FILE).parent)
 
 
+def _cell(record: Record) -> tuple[str, int]:
+    return record["setting"], record["seed"]
+
+
 def main() -> None:
     """Run every seed of every settling setting that is not recorded yet."""
     torch.set_num_threads(1)
-    cell = lambda record: (record["setting"], record["seed"])  # noqa: E731
-    done = {cell(record) for record in read_choice(RESULTS)}
+    done = {_cell(record) for record in read_choice(RESULTS)}
     for name, setting in SETTINGS.items():
         for seed in SEEDS:
             if not setting.confirms and is_there(name) and (name, seed) not in done:
                 record = measure(name, seed, score_setting(name, seed))
-                put_record(RESULTS / FILE, record, cell)
+                put_record(RESULTS / FILE, record, _cell)
                 print(name, seed, flush=True)
 
 
