@@ -23,6 +23,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add("--seeds", type=lambda text: [int(n) for n in text.split(",")], default=list(SEEDS))
     add("--again", action="store_true", help="run cells that have a record, too")
     add("--out", type=Path, default=RESULTS / "strangers", help="folder of the records")
+    add("--work", type=Path, help="folder in which long trainings are kept, to go on from")
     add("--page", action="store_true", help="run nothing, only write the page")
     return parser.parse_args(arguments)
 
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.contenders,
             options.seeds,
             again=options.again,
+            work=options.work,
             report=lambda line: print(line, flush=True),
         )
     if options.out == RESULTS / "strangers":

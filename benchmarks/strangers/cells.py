@@ -122,13 +122,14 @@ def run_cells(
     *,
     again: bool = False,
     changes: Mapping[str, Any] | None = None,
+    work: Path | None = None,
     report: Callable[[str], object] = print,
 ) -> None:
     """Run the cells that have no record yet, or all with ``again``: seed by seed.
 
     A record that lacks a score of its contender counts as none; ``combined`` is such a score if its
     parts have changed since. Records of settling stay as they are. ``changes`` are those of the
-    settings' sizes, for a quick run.
+    settings' sizes, for a quick run. ``work`` keeps trainings, so that an interrupted one goes on.
     """
     there = [name for name in settings if is_there(name)]
     if absent := [name for name in settings if name not in there]:
@@ -141,7 +142,7 @@ def run_cells(
     for seed, name in sorted(groups, key=lambda group: group[0] % 100):
         setting = replace(SETTINGS[name], **(changes or {}))
         rows = setting.load(setting, seed)
-        trainings = Trainings(setting, rows, seed)
+        trainings = Trainings(setting, rows, seed, work and work / name)
         for cell in left:
             if (cell.seed, cell.setting) == (seed, name):
                 record = run_cell(cell, CONTENDERS[cell.contender], trainings)

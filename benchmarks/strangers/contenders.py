@@ -7,6 +7,7 @@ ensemble do so on a copy, with an optimiser of their own.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -79,10 +80,13 @@ class Exposure(Objective):
 
 
 class Trainings:
-    """The trainings of one seed of one setting, which contenders share."""
+    """The trainings of one seed of one setting, which contenders share.
 
-    def __init__(self, setting: Setting, rows: Rows, seed: int) -> None:
-        self.setting, self.rows, self.seed = setting, rows, seed
+    With ``work``, those that start from scratch are kept in run folders there, and go on from them.
+    """
+
+    def __init__(self, setting: Setting, rows: Rows, seed: int, work: Path | None = None) -> None:
+        self.setting, self.rows, self.seed, self.work = setting, rows, seed, work
 
     @cached_property
     def plain(self) -> Ensemble:
@@ -112,7 +116,10 @@ class Trainings:
         offset: int = 0,
     ) -> Ensemble:
         """Train an ensemble as the setting says."""
-        setting = self.setting
+        setting, out = self.setting, None
+        if self.work is not None:
+            name = objective if isinstance(objective, str) else type(objective).__name__
+            out = self.work / f"{name.replace(':', '-')}-seed={self.seed + offset}"
         fit(
             ens,
             self.rows.train,
@@ -125,6 +132,8 @@ class Trainings:
             progress=False,
             batch_size=setting.batch_size,
             augment=AUGMENTATIONS[setting.augment] if setting.augment != "none" else None,
+            out=out,
+            resume=out is not None and out.is_dir(),
         )
         return ens
 

@@ -103,8 +103,13 @@ def test_cells_are_run_recorded_and_not_run_again(
     again = json.loads((tmp_path / "satellite.jsonl").read_text().splitlines()[0])
     add_record(tmp_path, again | {"combined": "knn"})  # its parts have changed since
     assert "combined" not in read_records(tmp_path)[0]["auroc"]["far"]
-    run_cells(tmp_path, ["satellite"], names, [3], report=lines.append)
+    work = tmp_path / "work"
+    run_cells(tmp_path, ["satellite"], names, [3], work=work, report=lines.append)
     assert len(lines) == 5
+    trained = (work / "satellite" / "independent-seed=3" / "metrics.jsonl").read_bytes()
+    run_cells(tmp_path, ["satellite"], names[:1], [3], again=True, work=work, report=lines.append)
+    assert (work / "satellite" / "independent-seed=3" / "metrics.jsonl").read_bytes() == trained
+    assert read_records(tmp_path)[0]["auroc"] == again["auroc"]  # from the weights that were kept
     plain, foreign, tuned = read_records(tmp_path)
     assert list(plain["auroc"]["far"]) == [*OUTPUT_SCORES, *DISTANCES, *COMBINED]
     assert list(tuned["auroc"]["far"]) == [*OUTPUT_SCORES, *COMBINED]
