@@ -201,11 +201,13 @@ def measure(
     ``limit`` ends the process; where one is set, the clock of its CPU time goes in ticks.
     """
     model = contender.make(task, seed)
-    before = _peak_mb()
+    before, files = _peak_mb(), _files_mb()
     with nullcontext() if limit is None else _cpu_limit(limit):
         fit_cpu, fit_wall, _ = _timed(lambda: model.fit(X, y))
     found: Record = {"status": "done", "fit_cpu": fit_cpu, "fit_wall": fit_wall}
     found["peak_mb"] = _peak_mb() - before
+    if files is not None:
+        found["files_mb"] = (_files_mb() or 0.0) - files
     found["test_rows"] = len(y_test)
     if getattr(model, "capped_", False):
         found["capped"] = True
@@ -296,3 +298,13 @@ class _cpu_limit:
 def _peak_mb() -> float:
     """The largest memory this process has held so far; a fork begins with what it inherits."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _files_mb() -> float | None:
+    """The pages of files, such as libraries, that this process has mapped; None if not on Linux.
+
+    A fork begins without them and maps again those that it uses. They count towards its peak.
+    """
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.is_file() else []
+    return next((int(line.split()[1]) / 1024 for line in lines if "RssFile" in line), None)

@@ -439,7 +439,22 @@ def _fixed_memory(records: list[Record]) -> list[str]:
         f"{min(times):.0f} to {max(times):.0f} times the table: the members with their gradients",
         "and moments, which grow with the columns and not with the rows, then the rows themselves,",
         "and memory that the allocator does not return.",
+        *_library_pages(own),
         "",
+    ]
+
+
+def _library_pages(own: list[Record]) -> list[str]:
+    """The part of our peak that is code of libraries, where all records tell it."""
+    if not all("files_mb" in record for record in own):
+        return []
+    files = [record["files_mb"] for record in own]
+    large = [record for record in own if record["table_mb"] >= 1]
+    times = [(record["peak_mb"] - record["files_mb"]) / record["table_mb"] for record in large]
+    return [
+        f"{min(files):.0f} to {max(files):.0f} MB of each peak are pages of libraries, which a",
+        "process maps when it first uses them and shares with others; without them the peak is",
+        f"{max(times):.0f} times the table at most.",
     ]
 
 

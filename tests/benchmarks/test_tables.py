@@ -144,6 +144,7 @@ def test_measures_of_a_regressor(
     assert found["distribution"] == source
     assert found["error"] == pytest.approx(math.sqrt(np.mean((y_test - y.mean()) ** 2)))
     assert found["crps"] < found["error"]
+    assert found.get("files_mb", 0.0) >= 0  # there on Linux alone
     if kind is Distribution:
         low, high = np.quantile(y, [0.05, 0.95])
         assert found["width"] == pytest.approx(high - low)
@@ -299,6 +300,13 @@ def test_the_page_says_what_the_records_say(made_up: list[dict[str, Any]]) -> No
     assert "| TabM | 1 | 0 / 1 | 0 / 1 | 0 / 1 | 0 / 1 |" in page
     assert "## TabM, on a part of the tables" in page
     assert "| ames | random forest | -50.0% | random forest | -50.0% |" in page
+
+
+def test_the_page_says_how_much_memory_is_of_libraries(made_up: list[dict[str, Any]]) -> None:
+    assert "pages of libraries" not in page_text(made_up)
+    page = page_text([one | {"files_mb": 5.0} for one in made_up])  # of 8 MB, on tables of 2 MB
+    assert "5 to 5 MB of each peak are pages of libraries" in page
+    assert "2 times the table at most." in page
 
 
 def test_the_page_names_what_was_not_finished(made_up: list[dict[str, Any]]) -> None:

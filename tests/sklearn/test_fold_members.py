@@ -64,6 +64,32 @@ def test_no_member_has_seen_the_rows_of_its_fold(
     torch.testing.assert_close(held_out.outputs, outputs.gather(0, index), rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.parametrize("members", [2, 3, 11, 16])
+def test_large_folds_train_by_twos_and_end_the_same(
+    members: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleets: list[int] = []
+
+    def watched(trainings: Any, **settings: Any) -> Any:
+        fleets.append(len(trainings))
+        return fit_fleet(trainings, **settings)
+
+    monkeypatch.setattr(fold_members, "fit_fleet", watched)
+    together = regressor(n_estimators=members).fit(X, Y)
+    monkeypatch.setattr(fold_members, "_LARGE", 0)
+    apart = regressor(n_estimators=members).fit(X, Y)
+    folds = min(members, fold_members.FOLDS)
+    assert (fleets[0], fleets[1:]) == (folds, [2] * (folds // 2) if folds % 2 == 0 else [3])
+    np.testing.assert_allclose(together.predict(X), apart.predict(X), rtol=1e-4)
+    assert together.held_out_ is not None
+    assert apart.held_out_ is not None
+    torch.testing.assert_close(
+        together.held_out_.outputs, apart.held_out_.outputs, rtol=1e-4, atol=1e-4
+    )
+    assert torch.equal(together.held_out_.members, apart.held_out_.members)
+    assert len(apart.histories_) == folds
+
+
 def test_packed_rows_become_the_same_inputs() -> None:
     model = regressor(n_estimators=2).fit(X, Y)
     packed = torch.from_numpy(model.standard_.x.pack(X))

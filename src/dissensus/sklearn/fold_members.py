@@ -2,7 +2,7 @@
 
 The rows are cut into folds, and each fold is held out by some of the members: they learn from all
 other rows, keep the epoch that is best on their fold, and stop once it has not improved for a
-while. All folds train side by side as one fleet. So every row is learnt by most members, and there
+while. Folds train side by side, as a fleet. So every row is learnt by most members, and there
 are members that never saw it, whose predictions tell what the ensemble does with new rows.
 
 Edges, means and deviations of columns and targets are those of all rows, for all members alike.
@@ -10,13 +10,15 @@ Edges, means and deviations of columns and targets are those of all rows, for al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Gaussian, Independent
@@ -26,6 +28,7 @@ from dissensus.sklearn.trainings import (
     TrainedMembers,
     check_integer,
     equal_folds,
+    hidden_sizes,
     make_ensemble,
     make_recipe,
     validation_share,
@@ -37,6 +40,8 @@ from dissensus.training.batches import derived_seed
 FOLDS = 8
 #: With fewer rows, a fold would hold no row or one.
 LEAST_ROWS = 20
+#: Multiplications of a batch with weights, from which on several products are no faster as one.
+_LARGE = 1 << 24
 
 
 def holds_out_folds(job: Job, params: dict[str, Any]) -> bool:
@@ -67,45 +72,68 @@ def train_folds(job: Job, seed: int, params: dict[str, Any]) -> TrainedMembers:
     validation_share(params)  # unused here, and still not to be nonsense
     folds = equal_folds(job.rows, min(FOLDS, members), seed)
     sizes = [members // len(folds) + (fold < members % len(folds)) for fold in range(len(folds))]
+    # As many of each fold as the smallest has.
+    outputs = torch.empty(min(sizes), len(job.rows), job.outputs, dtype=torch.float64)
+    places = torch.empty(min(sizes), len(job.rows), dtype=torch.int64)
+    histories: list[History] = []
+    modules: list[nn.Module] = []
+    for own, ens, history, predicted in _train_each(job, folds, sizes, seed, params):
+        outputs[:, own] = predicted[: min(sizes)]
+        places[:, own] = torch.arange(len(modules), len(modules) + min(sizes))[:, None]
+        modules += [ens.member(member) for member in range(ens.members)]
+        histories.append(history)
+    targets, weights = torch.from_numpy(job.rows.y), torch.from_numpy(job.rows.weights)
+    noise = job.standard.noise(outputs)
+    held_out = HeldOut(
+        job.standard.in_units(outputs), targets, weights, places, len(modules), noise
+    )
+    return TrainedMembers(Ensemble.from_members(modules, job.combine), histories, held_out)
+
+
+def _train_each(
+    job: Job,
+    folds: Sequence[tuple[Any, Any]],
+    sizes: Sequence[int],
+    seed: int,
+    params: dict[str, Any],
+) -> Iterator[tuple[Tensor, Ensemble, History, Tensor]]:
+    """For each fold its rows, its members, their history, and what they predict for these rows."""
     # Of one length each, so that folds are of one kind for the fleet: the odd row is left out.
     most, held = (min(len(pair[side]) for pair in folds) for side in (0, 1))
     unpack = job.standard.unpack
     data = tuple(t.to(params["device"]) for t in job.standard.tensors(job.rows, packed=True))
     recipe = make_recipe(most, seed, params)
-    trainings = []
-    for number, ((rows, own), size) in enumerate(zip(folds, sizes, strict=True)):
-        start = derived_seed(seed, number)
-        ens = make_ensemble(job.standard.x.inputs, job, size, start, params)
-        chance = np.random.default_rng(start)
-        index = torch.from_numpy(np.sort(chance.permutation(rows)[:most])).to(params["device"])
-        val = tuple(tensor[own[:held]] for tensor in data)
-        own_recipe = replace(recipe, seed=start)
-        trainings.append(Training(ens, data, job.objective, val, own_recipe, index, unpack=unpack))
-    histories = fit_fleet(trainings, progress=bool(params["verbose"]))
-    ensembles = [training.ens.cpu().double().eval() for training in trainings]
-    modules = [ens.member(member) for ens in ensembles for member in range(ens.members)]
-    whole = Ensemble.from_members(modules, job.combine)
-    return TrainedMembers(whole, histories, _held_out(job, folds, ensembles, data[0].cpu()))
+    for numbers in _side_by_side(len(folds), max(sizes), recipe.batch_size, job, params):
+        trainings = []
+        for number in numbers:
+            start, (rows, own) = derived_seed(seed, number), folds[number]
+            ens = make_ensemble(job.standard.x.inputs, job, sizes[number], start, params)
+            chance = np.random.default_rng(start)
+            index = torch.from_numpy(np.sort(chance.permutation(rows)[:most])).to(params["device"])
+            val = tuple(tensor[own[:held]] for tensor in data)
+            how = replace(recipe, seed=start)
+            trainings.append(Training(ens, data, job.objective, val, how, index, unpack=unpack))
+        histories = fit_fleet(trainings, progress=bool(params["verbose"]))
+        for number, training, history in zip(numbers, trainings, histories, strict=True):
+            own, ens = torch.from_numpy(folds[number][1]), training.ens.cpu().eval()
+            exact = deepcopy(ens).double()
+            inputs = (unpack(data[0][part].cpu()).double() for part in own.split(1024))
+            yield own, ens, history, torch.cat([predict(exact, x).outputs for x in inputs], 1)
 
 
-def _held_out(
-    job: Job, folds: Sequence[tuple[Any, Any]], ensembles: Sequence[Ensemble], packed: Tensor
-) -> HeldOut:
-    """What the members of each fold predict for it; as many of each as the smallest fold has."""
-    fewest, rows = min(ens.members for ens in ensembles), len(packed)
-    predictions = torch.empty(fewest, rows, job.outputs, dtype=torch.float64)
-    members = torch.empty(fewest, rows, dtype=torch.int64)
-    first = 0
-    for ens, (_, own) in zip(ensembles, folds, strict=True):
-        for part in torch.from_numpy(own).split(1024):
-            x = job.standard.unpack(packed[part]).double()
-            predictions[:, part] = predict(ens, x).outputs[:fewest]
-        members[:, own] = torch.arange(first, first + fewest)[:, None]
-        first += ens.members
-    targets = torch.from_numpy(job.rows.y)
-    weights = torch.from_numpy(job.rows.weights)
-    noise = job.standard.noise(predictions)
-    return HeldOut(job.standard.in_units(predictions), targets, weights, members, first, noise)
+def _side_by_side(
+    folds: int, members: int, batch_size: int, job: Job, params: dict[str, Any]
+) -> Iterator[range]:
+    """Numbers of the folds that train side by side: all where products are small, else by twos.
+
+    Small products are faster together. Large ones are as fast by twos, and folds whose turn has not
+    come take no memory for inputs, gradients and moments.
+    """
+    weights = members * job.standard.x.inputs * hidden_sizes(params)[0]  # of the first layer
+    # A fold that is left over is not by itself, as it would not be in a fleet.
+    count = max(folds // 2, 1) if batch_size * weights > _LARGE else 1
+    begins = [number * folds // count for number in range(count + 1)]
+    return (range(*ends) for ends in pairwise(begins))
 
 
 def mean_history(histories: Sequence[History]) -> History:
