@@ -271,6 +271,30 @@ def made_up() -> list[dict[str, Any]]:
     ]
 
 
+def test_again_runs_the_cells_of_these_contenders_and_replaces_their_records(
+    made_up: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DISSENSUS_DATA", raising=False)
+    for one in made_up:
+        late = one["table"] == "wine" and one["contender"] == "dissensus"
+        cells.add_record(tmp_path, one | ({"status": "limit"} if late else {}))
+    ran: list[Cell] = []
+
+    def run(cell: Cell, *_: Any) -> dict[str, Any]:
+        ran.append(cell)
+        return results(cell.table, cell.contender, cell.split, 0.05, 2.0)
+
+    monkeypatch.setattr(cells, "run_cell", run)
+    choice: dict[str, Any] = {"splits": [0, 1], "contenders": ["dissensus"], "tables": ["wine"]}
+    run_cells(tmp_path, **choice, report=lambda line: None)
+    assert ran == []
+    run_cells(tmp_path, **choice, again=True, report=lambda line: None)
+    assert ran == [("wine", "dissensus", 0), ("wine", "dissensus", 1)]
+    now = {cells.cell_of(one): one["error"] for one in read_records(tmp_path)}
+    before = {cells.cell_of(one): one["error"] for one in made_up}
+    assert now == before | dict.fromkeys(ran, 0.05)
+
+
 def test_ranked_is_who_has_half_of_the_tables(made_up: list[dict[str, Any]]) -> None:
     more = [results(table, "forest", 0, 1.0, 1.0) for table in ("pima", "servo", "votes")]
     assert ranked_contenders(made_up) == ["forest", "hgb", "dissensus"]
