@@ -58,7 +58,6 @@ def count_option(options: Mapping[str, Any], name: str, default: int) -> int:
 
 
 def seeds_of(options: Mapping[str, Any], default: int) -> range:
-    """The seeds of a study."""
     return range(count_option(options, "seeds", default))
 
 
@@ -114,7 +113,6 @@ def new_ensemble(cell: Cell, data: Inputs, **options: Any) -> Ensemble:
 
 
 def recipe(cell: Cell, **changes: Any) -> Recipe:
-    """The cell's schedule of training."""
     keys = ("epochs", "batch_size", "optimizer", "schedule", "seed")
     return Recipe(**{**{key: cell[key] for key in keys}, **changes})
 

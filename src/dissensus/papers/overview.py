@@ -37,7 +37,7 @@ QUESTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "ldr": {
         "Do members trained with LDR disagree more on unknown inputs?": (
             "diversity",
-            "LDR has more unique predictions on unknown inputs than deep ensemble",
+            "LDR has more unique predictions on unknown inputs than a deep ensemble",
         ),
         "Does LDR with PDS detect unknown inputs better than a deep ensemble?": (
             "detection",
@@ -49,7 +49,7 @@ QUESTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         ),
         "Is training with two members drawn for each batch as cheap for 50 members as for 5?": (
             "size",
-            "With two members drawn a batch",
+            "With two members drawn per batch",
         ),
         "Does LDR help under shift?": ("generalization", "Under shift, LDR's averaged predictions"),
     },

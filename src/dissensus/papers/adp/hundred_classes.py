@@ -217,7 +217,6 @@ def _pgd_accuracy(records: list[Record]) -> Quantity:
 
 
 def table(records: list[Record]) -> Table:
-    """Everything in numbers."""
     specs, sizes = attack_names(records), standard_eps(records)
     header = ["training", "clean error", "median log diversity", "wrong classes in training"]
     header += [attack_title(spec) for spec in specs]

@@ -121,7 +121,6 @@ ERRORS = paper_experiment(
 
 
 def _quantity_table(records: list[Record], quantity: Quantity) -> Table:
-    """A quantity by data set and contender."""
     rows = {
         (title, runs.name): runs.of(group)
         for title, group in group_by_data(records).items()

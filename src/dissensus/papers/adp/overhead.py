@@ -41,7 +41,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
 
 
 def run(cell: Cell) -> dict[str, Any]:
-    """Seconds a step of both objectives, in turns, on random images; and the paper's K = 20.
+    """Seconds per step of both objectives, in turns, on random images; and the paper's K = 20.
 
     Seconds of this process, which other work on the machine does not lengthen much; on a GPU
     seconds on the clock. The first turn warms up and is not counted.
@@ -101,7 +101,7 @@ OVERHEAD = Study(
 
 # ---- reading ------------------------------------------------------------------------------------
 
-#: Seconds an epoch on CIFAR-10, baseline and ADP, by members (Section 4.2).
+#: Seconds per epoch on CIFAR-10, baseline and ADP, by members (Section 4.2).
 _PUBLISHED = {5: (204, 227), 20: (692, 744)}
 #: "Around 10 %" is taken as less than this.
 _AROUND_TEN = 1.15
@@ -114,7 +114,7 @@ def _ratios(record: Record) -> list[float]:
 
 def _printed(members: int) -> str:
     plain, adp = _PUBLISHED[members]
-    return f"{plain} → {adp} s an epoch, {adp / plain - 1:+.0%}"
+    return f"{plain} → {adp} s per epoch, {adp / plain - 1:+.0%}"
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def table(records: list[Record]) -> Table:
         seconds = record["result"]["seconds_a_step"]
         columns = (seconds["plain"], seconds["adp"], _ratios(record))
         rows.append([str(members), str(classes), *map(interval_text, columns), _printed(members)])
-    header = ["members", "classes", "baseline, s a step", "ADP, s a step", "ADP / baseline"]
+    header = ["members", "classes", "baseline, s per step", "ADP, s per step", "ADP / baseline"]
     return [*header, "published"], rows
 
 

@@ -126,7 +126,6 @@ _GAIN = Comparable(
 
 
 def _groups(records: list[Record]) -> dict[tuple[str, str], list[Record]]:
-    """Records by data set and scaling."""
     return group_records(records, lambda record: (record["cell"]["data"], _scaling(record)))
 
 

@@ -187,7 +187,6 @@ def by_average(records: Sequence[Record]) -> list[Record]:
 
 
 def by_network(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """Records by network and average."""
 
     def name(record: Record) -> str:
         network = "ResNet-20" if record["cell"]["model"] == _RESNET20 else "small ResNet"

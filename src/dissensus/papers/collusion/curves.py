@@ -51,22 +51,18 @@ def read_curve(record: Record, name: str) -> Curve:
 
 
 def last(curve: Curve) -> float:
-    """The value in the last epoch."""
     return float(curve[-1])
 
 
 def mean(curve: Curve) -> float:
-    """The mean over training."""
     return float(np.mean(curve))
 
 
 def first_third(curve: Curve) -> float:
-    """The mean over the first third of training."""
     return float(np.mean(curve[: max(1, len(curve) // 3)]))
 
 
 def second_half(curve: Curve) -> float:
-    """The mean over the second half of training."""
     return float(np.mean(curve[len(curve) // 2 :]))
 
 

@@ -100,7 +100,7 @@ def plot(records: list[Record]) -> Plot:
             quantity.series("joint (β = 1)", shares, joint, 1),
             quantity.series("independent (β = 0)", ends, (other, other), 0),
         ]
-        panels.append(Panel("share of members dropped a batch", quantity.name, series))
+        panels.append(Panel("share of members dropped per batch", quantity.name, series))
     return Plot(panels, "Joint training against the share of members dropped", 4, (3.2, 2.8))
 
 

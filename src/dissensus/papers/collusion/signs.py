@@ -201,7 +201,7 @@ EXPLOSION = Experiment(
             ),
         ),
         Claim(
-            "Diversity grows with β in a far from linear way",
+            "Diversity grows far from linearly with β",
             "Figure 2",
             AboveZero(
                 "growth of DIV from β = 0.9 to 1 minus growth from 0 to 0.5",

@@ -232,7 +232,7 @@ def _at_most_marginally(records: list[Record]) -> Finding:
 
 
 def _constant_cost(records: list[Record]) -> Finding:
-    """With two members drawn a batch, an epoch of the most members costs as one of five."""
+    """With two members drawn per batch, an epoch of the most members costs as one of five."""
     most = _sizes_in(records)[-1]
     sides = pair_values(*(_SECONDS.values(_of_size(records, size)) for size in (most, 5)))
     if not sides[0]:
@@ -313,7 +313,7 @@ SIZE = Experiment(
             _at_most_marginally,
         ),
         Claim(
-            "With two members drawn a batch, the cost does not grow with the ensemble",
+            "With two members drawn per batch, the cost does not grow with the ensemble",
             "Section 4.3",
             _constant_cost,
         ),

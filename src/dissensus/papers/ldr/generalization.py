@@ -188,7 +188,6 @@ def _best_validated(records: list[Record], method: str) -> list[Record]:
 
 
 def _worst(kind: str) -> Quantity:
-    """Accuracy in the worst group."""
     return Quantity("", lambda record: min(record["result"]["groups"][kind]), "{:.1%}")
 
 

@@ -104,7 +104,7 @@ def _two_stage(cell: Cell, data: StudyData) -> Ensemble:
     """Appendix A.9: a first network's least confident training rows become disagreement data.
 
     The paper takes those below a confidence of 0.2, 1.4% of ImageNet; here the same share. Cross-
-    entropy is minimised on all other rows; |I| members a batch, as in LDR.
+    entropy is minimised on all other rows; |I| members per batch, as in LDR.
     """
     alone = {**cell, "members": 1, "method": "deep-ensemble", "active": None}
     first = _independent(alone, data)
@@ -165,7 +165,6 @@ METHODS: dict[str, Callable[[Cell, StudyData], Ensemble]] = {
 def _fit(
     ens: Ensemble, train: Split, objective: Objective, recipe: Recipe, **options: Any
 ) -> Ensemble:
-    """``ens``, trained."""
     fit(ens, train, objective, recipe=recipe, progress=False, **options)
     return ens
 

@@ -112,7 +112,6 @@ def best_on(runs: Iterable[Record], proxy: str) -> Record:
 
 
 def unknown_sets(runs: Sequence[Record]) -> list[str]:
-    """The unknown sets of these runs."""
     return list(runs[0]["result"]["auroc"]) if runs else []
 
 
@@ -214,7 +213,6 @@ def chosen(contender: str, name: str | None = None) -> Side:
 
 
 def at_strength(contender: str, strength: float, name: str) -> Side:
-    """A contender at one strength."""
     return Side(name, lambda records, data: with_strength(records, data, contender, strength))
 
 

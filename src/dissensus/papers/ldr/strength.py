@@ -200,7 +200,7 @@ EXPERIMENT = Experiment(
         ),
         Claim(
             "Strangers made of validation data choose a better λ than averages of two inputs do",
-            "our question (accuracy is not looked at; mean AUROC of PDS over unknown sets)",
+            "our question (regardless of accuracy; mean AUROC of PDS over unknown sets)",
             LargerInAll(
                 _choices_of("strangers", "mixed"),
                 ("chosen on strangers", "on averages"),

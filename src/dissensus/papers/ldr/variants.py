@@ -202,7 +202,7 @@ def _epoch_seconds(record: Record) -> float:
     return float(record["result"]["training_seconds"]) / epochs
 
 
-_SECONDS = Quantity("CPU seconds an epoch", _epoch_seconds, "{:.2f}")
+_SECONDS = Quantity("CPU seconds per epoch", _epoch_seconds, "{:.2f}")
 
 
 def drawn_data(records: list[Record]) -> list[str]:
@@ -211,7 +211,7 @@ def drawn_data(records: list[Record]) -> list[str]:
 
 
 def drawn_table(records: list[Record]) -> Table:
-    """Table 10 for five members, λ = 0.3: CPU seconds an epoch, accuracy and AUROC of PDS."""
+    """Table 10 for five members, λ = 0.3: CPU seconds per epoch, accuracy and AUROC of PDS."""
     rows = []
     for data in drawn_data(records):
         for members, side in _DRAWN.items():
@@ -220,7 +220,7 @@ def drawn_table(records: list[Record]) -> Table:
             accuracies.insert(1, score_accuracy("test").text(runs))
             aurocs = quantity_on(unknown_sets(runs), pds_auroc, runs)
             rows.append([data_title(data), str(members), _SECONDS.text(runs), *accuracies, *aurocs])
-    header = ["data", "|I|", "s an epoch", "test", "averaged logits"]
+    header = ["data", "|I|", "s per epoch", "test", "averaged logits"]
     header += ["corruption 1", "corruption 5"]
     return [*header, "AUROC of PDS", "", "", ""], rows
 
@@ -243,8 +243,8 @@ STOCHASTIC_SUM = Experiment(
             "Section A.12, Table 10",
             LargerInAll(
                 _seconds_cases,
-                ("all 5 members a batch", "2 of 5"),
-                "CPU seconds an epoch",
+                ("all 5 members per batch", "2 of 5"),
+                "CPU seconds per epoch",
                 "{:.2f}",
                 published="585 ± 111 s and 53 ± 5 s",
             ),
