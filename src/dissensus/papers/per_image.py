@@ -39,14 +39,18 @@ class PerImage:
     unit: str = "images"
     same_images: bool = False
 
-    def sides(self, first: Sequence[Record], second: Sequence[Record]) -> tuple[BySeed, ...]:
-        """The numbers of both sides for the seeds that both have; nothing if there are none."""
+    def sides(
+        self, first: Sequence[Record], second: Sequence[Record]
+    ) -> tuple[BySeed, BySeed] | None:
+        """The numbers of both sides for the seeds that both have; None if there are none."""
         read = self.reader(first)
         if read is None:
-            return ()
-        both = [values_by_seed(side, read) for side in (first, second)]
-        seeds = sorted(set(both[0]) & set(both[1]))
-        return tuple({seed: side[seed] for seed in seeds} for side in both) if seeds else ()
+            return None
+        left, right = values_by_seed(first, read), values_by_seed(second, read)
+        seeds = sorted(set(left) & set(right))
+        if not seeds:
+            return None
+        return {seed: left[seed] for seed in seeds}, {seed: right[seed] for seed in seeds}
 
 
 def values_by_seed(records: Iterable[Record], read: Reader) -> dict[int, ImageValues]:

@@ -234,7 +234,7 @@ def hidden_features(ens: Ensemble, x: Tensor, batch_size: int = 256) -> Tensor:
     """The inputs of each member's last linear layer, ``[members, batch, features]``."""
     read = MemberFeatures(ens)
     features = torch.cat([read(part).cpu() for part in x.split(batch_size)])
-    return features.unflatten(1, (ens.members, -1)).transpose(0, 1)
+    return features.reshape(len(x), ens.members, -1).transpose(0, 1)
 
 
 def similarity(features: Tensor) -> float:

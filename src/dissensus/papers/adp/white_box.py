@@ -68,9 +68,12 @@ class Overstated:
             lenient = [values_by_seed(rows, read) for rows in pair]
             strict = [values_by_seed(rows, right_in_worst_case(eps)) for rows in pair]
             if all((*lenient, *strict)):
-                gains = (_gain(*sides, strict[0]) for sides in (lenient, strict))
-                quantity = "gain of ADP₂,₀.₅ over the baseline"
-                findings[title] = compare_images(*gains, names, quantity)
+                findings[title] = compare_images(
+                    _gain(lenient[0], lenient[1], strict[0]),
+                    _gain(strict[0], strict[1], strict[0]),
+                    names,
+                    "gain of ADP₂,₀.₅ over the baseline",
+                )
         return all_of(findings)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dissensus.papers.base import Record, Table
+from dissensus.papers.base import Finding, Record, Table
 from dissensus.papers.comparisons import (
     Cases,
     LargerInAll,
@@ -15,6 +15,7 @@ from dissensus.papers.comparisons import (
     Quantity,
     at,
     data_title,
+    decide,
     group_records,
 )
 from dissensus.papers.ldr.contenders import contender_title
@@ -261,11 +262,40 @@ def entry_title(entry: Entry) -> str:
     return f"{contender_title(entry[0])} + {entry[1].replace('_', ' ').upper()}"
 
 
+@dataclass(frozen=True)
+class BestOfAll:
+    """Checks that ``ours`` has the highest mean AUROC of all entries, on every part.
+
+    ``entries`` are those of a data set with their runs; a data set without ours is left out.
+    """
+
+    ours: Entry
+    entries: Callable[[list[Record], str], Mapping[Entry, Sequence[Record]]]
+    published: str
+    parts: Callable[[Sequence[Record]], Sequence[str]] = unknown_sets
+
+    def __call__(self, records: list[Record]) -> Finding:
+        wins, words = 0, []
+        for data in data_in(records):
+            entries = self.entries(records, data)
+            for part in self.parts(entries[self.ours]) if self.ours in entries else ():
+                means = mean_aurocs(part, entries)
+                best = next(iter(means))
+                wins += best == self.ours
+                words.append(
+                    f"{data_title(data)} {part} {entry_title(best)} {means[best]:.3f} "
+                    f"({entry_title(self.ours)} {means[self.ours]:.3f})"
+                )
+        sentence = f"{entry_title(self.ours)} is the best on {wins} of {len(words)}"
+        holds = bool(words) and wins == len(words)
+        return decide(holds, f"{sentence}: {'; '.join(words)}", self.published)
+
+
 def detects_better(
     first: Entry, second: Entry, published: str, names: tuple[str, str] | None = None
 ) -> LargerInAll:
     """A check that ``first`` has the larger AUROC on every unknown set."""
-    sides = (chosen(contender) for contender, _ in (first, second))
-    cases = on_all_parts(*sides, auroc_by(first[1]), against=auroc_by(second[1]))
+    ours, theirs = auroc_by(first[1]), auroc_by(second[1])
+    cases = on_all_parts(chosen(first[0]), chosen(second[0]), ours, against=theirs)
     names = names or (entry_title(first), entry_title(second))
     return LargerInAll(cases, names, "AUROC", published=published)

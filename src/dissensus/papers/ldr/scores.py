@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from dissensus.papers.base import Claim, Experiment, Finding, Record, Table
-from dissensus.papers.comparisons import LargerInAll, Pairs, data_title, decide
+from dissensus.papers.base import Claim, Experiment, Record, Table
+from dissensus.papers.comparisons import LargerInAll, Pairs, data_title
 from dissensus.papers.ldr.contenders import STUDY, contender_title
 from dissensus.papers.ldr.detection import main_data
 from dissensus.papers.ldr.measurements import DETECTORS
 from dissensus.papers.ldr.records import (
+    BestOfAll,
     Entry,
     auroc,
     auroc_by,
@@ -18,7 +18,6 @@ from dissensus.papers.ldr.records import (
     data_with,
     entry_title,
     mean_auroc,
-    mean_aurocs,
     quantity_on,
     unknown_sets,
 )
@@ -36,27 +35,14 @@ def _row(data: str, entry: Entry, runs: list[Record]) -> list[str]:
 # ---- scores (Table 6) ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class BestScore:
-    """Checks that PDS has the highest mean AUROC of all scores on every unknown set."""
+def _best_score(method: str, published: str) -> BestOfAll:
+    """A check that PDS is the best of all scores, where LDR and a deep ensemble were run."""
 
-    method: str
-    published: str
+    def entries(records: list[Record], data: str) -> dict[Entry, list[Record]]:
+        runs = choose_runs(records, data, method) if data in main_data(records) else []
+        return {(method, score): runs for score in DETECTORS} if runs else {}
 
-    def __call__(self, records: list[Record]) -> Finding:
-        wins, words = 0, []
-        for data in main_data(records):
-            runs = choose_runs(records, data, self.method)
-            for part in unknown_sets(runs):
-                means = mean_aurocs(part, {(self.method, score): runs for score in DETECTORS})
-                (_, best), highest = next(iter(means.items()))
-                wins += best == "pds"
-                words.append(
-                    f"{data_title(data)} {part} {best.replace('_', ' ')} {highest:.3f} "
-                    f"(PDS {means[self.method, 'pds']:.3f})"
-                )
-        sentence = f"PDS is best on {wins} of {len(words)}: {'; '.join(words)}"
-        return decide(wins == len(words), sentence, self.published)
+    return BestOfAll((method, "pds"), entries, published)
 
 
 def scores_table(records: list[Record]) -> Table:
@@ -78,12 +64,12 @@ SCORES = Experiment(
         Claim(
             "For an LDR ensemble, PDS is the best of the scores",
             "Section A.8, Table 6",
-            BestScore("ldr", "PDS 68.1/89.4/97.7/94.1, best on all four"),
+            _best_score("ldr", "PDS 68.1/89.4/97.7/94.1, best on all four"),
         ),
         Claim(
             "For a deep ensemble, PDS is the best of the scores",
             "Section A.8 (our question)",
-            BestScore("deep-ensemble", "not published"),
+            _best_score("deep-ensemble", "not published"),
         ),
     ),
     None,
@@ -130,24 +116,6 @@ def _rivals(records: list[Record]) -> dict[str, dict[Entry, list[Record]]]:
 def _has_score(runs: list[Record], score: str) -> bool:
     """Distances of a backbone's own features (``raw_``) are there for feature rows alone."""
     return all(score in one for run in runs for one in run["result"]["auroc"].values())
-
-
-def _first_under_corruption(records: list[Record]) -> Finding:
-    """LDR + PDS against the best of the baselines under strong corruption."""
-    wins, words = 0, []
-    for data, entries in _rivals(records).items():
-        means = mean_aurocs("corrupt5", entries)
-        best = next(iter(means))
-        wins += best == _OURS
-        words.append(
-            f"{data_title(data)}: {entry_title(best)} {means[best]:.3f} (LDR + PDS "
-            f"{means[_OURS]:.3f})"
-        )
-    return decide(
-        bool(words) and wins == len(words),
-        f"the best on strong corruption: {'; '.join(words)}",
-        "LDR + PDS first of the methods in Figure 4 (ImageNet-C, severity 5)",
-    )
 
 
 _DISTANCES = ("mahalanobis", "relative_mahalanobis", "nearest_neighbours")
@@ -199,7 +167,12 @@ BASELINES = Experiment(
         Claim(
             "LDR with PDS is first among the baselines under strong corruption",
             "Section 4.3, Figure 4",
-            _first_under_corruption,
+            BestOfAll(
+                _OURS,
+                lambda records, data: _rivals(records).get(data, {}),
+                "LDR + PDS first of the methods in Figure 4 (ImageNet-C, severity 5)",
+                lambda runs: ["corrupt5"],
+            ),
         ),
         Claim(
             "Distances detect better on the features before the last trained layer than on the "
