@@ -96,7 +96,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure of a paper: its study, its claims, and how it is drawn and tabled.
+    """A table or figure of a paper: its study, its claims, and how it is drawn and tabulated.
 
     ``check``, ``draw`` and ``table`` get the records of finished cells,
     ``{"name", "cell", "result", "seconds"}``, in the order in which the study plans them.

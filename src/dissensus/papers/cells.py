@@ -32,7 +32,7 @@ from dissensus.models import make_factory
 from dissensus.papers.base import SCALES, Cell, Study
 from dissensus.training import Optimizer, Recipe
 
-#: The settings of cells by the names of these, which lack the seed.
+#: Settings by the name of a variant; a cell adds its seed to both.
 Variants = Mapping[str, Mapping[str, Any]]
 
 SEEDS_OPTION = {"seeds": "how many runs of each setting, each with its own seed and data split"}
