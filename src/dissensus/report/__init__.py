@@ -2,7 +2,7 @@
 
 :func:`build` makes the page, :func:`draw_figure` one figure of it, :func:`read` gives its contents.
 Nothing is trained or attacked: every number comes from a file, and the page says from which. These
-are the files, with the keys that are read beside those that the commands themselves show:
+are the files, and the keys that are read from them:
 
 - a run folder: ``config.toml``, ``record.json`` (``test.*``), ``metrics.jsonl`` (``train.*``,
   ``val.*`` of each epoch), ``data.json``, and ``predictions/test.safetensors``;
@@ -45,7 +45,7 @@ class Report:
     """Options of :func:`build`."""
 
     out: Path = option(Path("report"), "The folder of the page, or a name that ends in .html.")
-    title: str | None = option(None, "The page's title.", default_text="by the data")
+    title: str | None = option(None, "The page's title.", default_text="from the data")
 
 
 def build(paths: Sequence[str | Path], options: Report | None = None, **settings: Any) -> Path:

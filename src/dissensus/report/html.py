@@ -112,10 +112,10 @@ class Elements:
         if isinstance(cell, str):
             return element("td", cell)
         number, form = cell
-        link = self.traced(format_number(number, form), number.source, f"{number.value:.10g}")
+        link = self.source_link(format_number(number, form), number.source, f"{number.value:.10g}")
         return element("td", link, best_mark(number), class_="best" if number.best else None)
 
-    def traced(self, text: str, source: Reference, value: str) -> Html:
+    def source_link(self, text: str, source: Reference, value: str) -> Html:
         """``text`` as a link whose title names file, key and whole value."""
         title = f"{source.file} → {source.key} = {value}"
         return element("a", text, class_="num", href=self.link(source.file), title=title)

@@ -256,10 +256,10 @@ def _cell(heading: str, entry: Entry | None, make: Elements) -> Html:
     labels = {"data_value": value, "data_label": heading}
     if heading == "verdict":
         word = entry.text if entry.text in ("healthy", "suspicious", "colluding") else ""
-        link = make.traced(entry.text, source, entry.text)
+        link = make.source_link(entry.text, source, entry.text)
         content = element("span", link, class_=f"verdict {word}".rstrip())
         return element("td", content, class_="value", **labels)
-    link = make.traced(entry.text, source, f"{value:.10g}")
+    link = make.source_link(entry.text, source, f"{value:.10g}")
     interval = element("span", entry.interval, class_="interval") if entry.interval else None
     kind = "value best" if entry.best else "value"
     return element("td", link, best_mark(entry.number), interval, class_=kind, **labels)

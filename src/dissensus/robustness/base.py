@@ -79,10 +79,6 @@ class Journal:
         """Count a query of the outputs for each example."""
         self.queries[rows] += 1
 
-    def broke(self, rows: Tensor, step: int, restart: int) -> None:
-        """Record when the attack succeeded on these examples."""
-        self.step[rows], self.restart[rows] = step, restart
-
     def tick(self, share: float) -> None:
         """Report how much of this batch is done, 0 to 1; at most a few times a second."""
         if self._tick is not None and time.monotonic() - self._last > 0.2:
@@ -103,12 +99,13 @@ class Batch:
         """Let examples that are ``done`` leave with their ``at``; returns indices of the others."""
         places = self._places[done]
         self.points[places], self.broken[places] = at[done], True
-        self.journal.broke(self.case.rows[done], step, restart)
+        rows = self.case.rows[done]
+        self.journal.step[rows], self.journal.restart[rows] = step, restart
         stay = (~done).nonzero().squeeze(1)
         self.case, self._places = self.case.take(stay), self._places[stay]
         return stay
 
-    def end(self, at: Tensor) -> None:
+    def finish(self, at: Tensor) -> None:
         """Keep ``at`` as the result of all examples that have not left."""
         self.points[self._places] = at
 

@@ -149,7 +149,7 @@ def _convergence_flags(rows: Sequence[Row]) -> Iterator[Flag]:
             )
 
 
-def strongest(rows: Sequence[Row]) -> GradientAttack:
+def strongest_attack(rows: Sequence[Row]) -> GradientAttack:
     """The iterative gradient attack that left the least accuracy; plain PGD if there is none."""
     iterative = [row.outcome for row in rows if row.iterative]
     if not iterative:

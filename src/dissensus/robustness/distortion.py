@@ -243,7 +243,7 @@ class JSMA(Attack):
                 at, gradient = at[stay], gradient[stay]
             at = self._change_entry(at, gradient)
             journal.tick((step + 1) / changes)
-        batch.end(at)
+        batch.finish(at)
         return batch.points
 
     def _change_entry(self, at: Tensor, gradient: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from dissensus.files import write_npz, write_safetensors
 from dissensus.progress import ProgressBar
 from dissensus.robustness.attacks import Protocol, choose_protocol, parse
 from dissensus.robustness.base import Attack
-from dissensus.robustness.checks import Flag, Row, order_flags, probe_flags, strongest
+from dissensus.robustness.checks import Flag, Row, order_flags, probe_flags, strongest_attack
 from dissensus.robustness.gradient import GradientAttack
 from dissensus.robustness.outcome import run
 from dissensus.robustness.transfer import attack_by_transfer
@@ -300,7 +300,7 @@ def evaluate(
         for attack in chosen.attacks:
             tick = bar.begin(attack.spec())
             rows.append(Row(run(ens, x, y, attack, batch_size, seed, tick)))
-        probe = strongest(rows)
+        probe = strongest_attack(rows)
         for name, surrogate in surrogates.items():
             tick = bar.begin(f"transfer from {name}")
             outcome = attack_by_transfer(ens, surrogate, x, y, probe, batch_size, seed, tick)

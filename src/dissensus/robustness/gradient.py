@@ -95,7 +95,7 @@ class GradientAttack(Attack):
                 gradient = momentum
             at = self._step(batch.case.x, at, gradient, plan, step)
             journal.tick((restart + (step + 1) / plan.steps) / plan.restarts)
-        batch.end(at)
+        batch.finish(at)
         if plan.early or restart + 1 < plan.restarts:
             with torch.no_grad():
                 done = batch.case.goal.reached(victim.log_probs(at))

@@ -105,7 +105,7 @@ class Square(Attack):
                     return batch.points, batch.broken
                 at, best = at[stay], best[stay]
             journal.tick((restart + (query + 1) / self.queries) / self.restarts)
-        batch.end(at)
+        batch.finish(at)
         return batch.points, batch.broken
 
     def _propose(self, case: Case, at: Tensor, draw: tuple[int, int], query: int) -> Tensor:
