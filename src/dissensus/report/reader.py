@@ -76,14 +76,13 @@ class _Reader:
     def _add_item(self, kind: str, path: Path) -> None:
         if kind == "run":
             self.methods.append(read_method(path, self.log))
-        elif kind == "sweep":
+            return
+        if kind == "sweep":
             self.sweeps.append(read_sweep(path, self.log))
-        elif kind == "closed":
+            return
+        if kind == "closed":
             raise ValueError("it cannot be opened")
-        else:
-            self._add_record(Record(path, read_record(path)))
-
-    def _add_record(self, record: Record) -> None:
+        record = Record(path, read_record(path))
         if record.text("format") in (OOD, ATTACK):
             self.loose.append(self.log.add(record))
         elif record.text("study"):
@@ -118,7 +117,8 @@ class _Reader:
             index = self._index_of(str(folder), name)
             if index is None:
                 self.log.notes.append(
-                    f"{record.file} has results of {name}, whose run folder is not among the paths"
+                    f"{record.file} has results of {name or 'a run'}, whose folder is not among "
+                    "the paths"
                 )
                 continue
             method = self.methods[index]

@@ -77,8 +77,8 @@ def read_method(path: Path, log: Log) -> Method:
         log.add(record)
     folder = _RunFolder(path, record, log)
     split, numbers = _numbers(run, record)
-    facts = DataSummary.read(path)
-    classes = tuple(facts.classes) if facts is not None else ()
+    summary = DataSummary.read(path)
+    classes = tuple(summary.classes) if summary is not None else ()
     predictions = folder.predictions()
     if split == "test" and predictions is not None:
         numbers = folder.with_parts(numbers, predictions)
@@ -89,8 +89,8 @@ def read_method(path: Path, log: Log) -> Method:
         path=path,
         objective=objective,
         members=int(run.asked("ensemble", "members") or record.at("members") or 0),
-        data=facts.name if facts is not None else str(run.asked("data", "name") or "own data"),
-        task=facts.task if facts is not None else "",
+        data=summary.name if summary is not None else str(run.asked("data", "name") or "own data"),
+        task=summary.task if summary is not None else "",
         status=run.standing(),
         split=split,
         numbers=numbers,

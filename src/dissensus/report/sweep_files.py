@@ -112,8 +112,8 @@ def _summary_point(row: Record, axis: str, cells: Sequence[Record]) -> SweepPoin
 
 def _held_out(path: Path, cells: Sequence[Record], axis: str, label: str) -> dict[float, HeldOut]:
     """Members' outputs for the same rows at each point of the first line, from one repeat."""
-    facts = DataSummary.read(path)
-    classes = tuple(facts.classes) if facts is not None else ()
+    summary = DataSummary.read(path)
+    classes = tuple(summary.classes) if summary is not None else ()
     held_out: dict[float, HeldOut] = {}
     for record in cells:
         point = record.at("cell.point")
@@ -185,12 +185,12 @@ def read_experiment_sweeps(record: Record) -> list[Sweep]:
         key = json.dumps(setting, sort_keys=True)
         for beta, test in tests:
             groups.setdefault(key, (setting, {}))[1].setdefault(beta, []).append(test)
-    swept = [group for group in groups.values() if len(group[1]) >= _FEWEST]
-    if not swept:
+    sweeps = [group for group in groups.values() if len(group[1]) >= _FEWEST]
+    if not sweeps:
         return []
-    settings = [setting for setting, _ in swept]
+    settings = [setting for setting, _ in sweeps]
     lines, repeats = [], 1
-    for setting, by_beta in swept:
+    for setting, by_beta in sweeps:
         points = [_mean_point(record, beta, by_beta[beta]) for beta in sorted(by_beta)]
         repeats = max(repeats, *(len(tests) for tests in by_beta.values()))
         lines.append(SweepLine(_label(setting, settings), tuple(points)))
