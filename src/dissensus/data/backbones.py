@@ -130,7 +130,10 @@ def load_backbone(
     if kind in BACKBONES and bool(colon) == (kind not in _ALONE):
         backbone = BACKBONES[kind](rest, whole=split_at is not None)
     elif colon:
-        backbone = _own(name)
+        backbone = Backbone(resolve(name)(), name)
+        if not isinstance(backbone.module, nn.Module):
+            got = type(backbone.module).__name__
+            raise ValueError(f"{name} must return an nn.Module, got {got}")
     else:
         raise ValueError(
             f"there is no backbone {name!r}; known are {', '.join(_ALONE)}, timm:NAME, "
@@ -165,14 +168,7 @@ def _first_tokens(tokens: int, x: Tensor) -> Tensor:
     return x[:, :tokens]
 
 
-# ---- where they come from -----------------------------------------------------------------------
-
-
-def _own(path: str) -> Backbone:
-    module = resolve(path)()
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"{path} must return an nn.Module, got {type(module).__name__}")
-    return Backbone(module, path)
+# ---- backbones of libraries ---------------------------------------------------------------------
 
 
 def _effnetlite0(name: str, *, whole: bool) -> Backbone:
@@ -191,7 +187,7 @@ def _effnetlite0(name: str, *, whole: bool) -> Backbone:
 def _timm(name: str, *, whole: bool) -> Backbone:
     timm = _library("timm", "pip install timm")
     settings = {} if whole else {"num_classes": 0}
-    network = _built("timm", name, lambda: timm.create_model(name, pretrained=True, **settings))
+    network = _build("timm", name, lambda: timm.create_model(name, pretrained=True, **settings))
     config = timm.data.resolve_model_data_config(network)
     transform = Transform(config["input_size"][-1], tuple(config["mean"]), tuple(config["std"]))
     return Backbone(network, name, transform, _versions(timm))
@@ -199,7 +195,7 @@ def _timm(name: str, *, whole: bool) -> Backbone:
 
 def _torchvision(name: str, *, whole: bool) -> Backbone:
     models = _library("torchvision.models", "pip install torchvision")
-    network = _built("torchvision", name, lambda: models.get_model(name, weights="DEFAULT"))
+    network = _build("torchvision", name, lambda: models.get_model(name, weights="DEFAULT"))
     preset = models.get_model_weights(name).DEFAULT.transforms()
     transform = Transform(preset.crop_size[0], tuple(preset.mean), tuple(preset.std))
     if not whole:
@@ -214,7 +210,7 @@ def _transformers(name: str, *, whole: bool) -> Backbone:
         safe = library.AutoModel.from_pretrained(name, use_safetensors=True)
         return safe, library.AutoImageProcessor.from_pretrained(name)
 
-    network, processor = _built("transformers", name, build)
+    network, processor = _build("transformers", name, build)
     sizes = getattr(processor, "crop_size", None) or processor.size
     size = sizes.get("height") or sizes["shortest_edge"]
     transform = Transform(int(size), tuple(processor.image_mean), tuple(processor.image_std))
@@ -264,7 +260,7 @@ def _library(name: str, install: str) -> ModuleType:
         ) from error
 
 
-def _built(library: str, name: str, build: Callable[[], Any]) -> Any:
+def _build(library: str, name: str, build: Callable[[], Any]) -> Any:
     if not name:
         raise ValueError(f"say which network of {library}: {library}:NAME")
     try:

@@ -23,9 +23,9 @@ Floats = NDArray[np.float64]
 _ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d.*)?")
 
 
-def find_gaps(read: Array) -> NDArray[np.bool_]:
+def find_gaps(values: Array) -> NDArray[np.bool_]:
     """Where values are missing: NaN among numbers, None among text."""
-    gaps = [value is None for value in read] if read.dtype == object else np.isnan(read)
+    gaps = [value is None for value in values] if values.dtype == object else np.isnan(values)
     return np.asarray(gaps, dtype=bool)
 
 
@@ -64,8 +64,7 @@ def _to_numbers(values: Array) -> Floats:
 def _to_booleans(values: Array) -> Floats:
     if values.dtype == object:
         words = {"true": 1.0, "false": 0.0}
-        read = [np.nan if value is None else words.get(value.lower(), -1.0) for value in values]
-        numbers = np.array(read)
+        numbers = np.array([np.nan if v is None else words.get(v.lower(), -1.0) for v in values])
     else:
         numbers = _to_numbers(values)
     strange = ~np.isnan(numbers) & (numbers != 0) & (numbers != 1)
@@ -167,8 +166,7 @@ def _from_values(values: list[Any]) -> Array:
     if known and all(isinstance(v, Real) and not isinstance(v, bool | np.bool_) for v in known):
         return np.array([np.nan if _is_gap(v) else float(v) for v in values])
     if known and all(isinstance(value, date) for value in known):
-        naive = [_naive(value) for value in values]
-        return np.array(naive, dtype="datetime64[us]")
+        return np.array([_naive(value) for value in values], dtype="datetime64[us]")
     return text_column(values)
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import affine_grid, conv2d, grid_sample, pad
 
+from dissensus.data.augmentations import check_images
 from dissensus.guards import guarded
 from dissensus.specs import check_name
 
@@ -389,11 +390,7 @@ def corrupt_mixture(x: Tensor, severity: int, seed: int = 0) -> Tensor:
 
 
 def _check(x: Tensor, severity: int) -> None:
-    if x.ndim != 4 or not x.is_floating_point():
-        raise ValueError(
-            "images must be floating point [rows, channels, height, width], got "
-            f"{x.dtype} {tuple(x.shape)}"
-        )
+    check_images(x)
     if 0 in x.shape or min(x.shape[2:]) < 8:
         raise ValueError(f"images must be at least 8 × 8, and one or more, got {tuple(x.shape)}")
     low, high = (float(value) for value in torch.aminmax(x))

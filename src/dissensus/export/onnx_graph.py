@@ -34,7 +34,10 @@ def onnx_model(
     assert exported is not None
     model = exported.model_proto
     _set_names(model.graph, outputs)
-    _drop_origin(model.graph)
+    for graph in _graphs(model.graph):
+        for item in (*graph.node, *_values(graph)):  # stack traces, with names of files
+            item.doc_string = ""
+            del item.metadata_props[:]
     props = {key: v if isinstance(v, str) else json.dumps(v) for key, v in metadata.items()}
     onnx.helper.set_model_props(model, props)
     return model
@@ -96,7 +99,8 @@ def _set_names(graph: Any, outputs: Sequence[str]) -> None:
     graph.name = "dissensus"
     (entry,) = graph.input
     batch, own = entry.type.tensor_type.shape.dim[0].dim_param, entry.name
-    _rename(graph, lambda name: "x" if name == own else f"v_{name}" if name else name)
+    for each in _graphs(graph):
+        _rename(each, lambda name: "x" if name == own else f"v_{name}" if name else name)
     for output, name in zip(graph.output, outputs, strict=True):
         graph.node.append(onnx.helper.make_node("Identity", [output.name], [name]))
         output.name = name
@@ -106,27 +110,26 @@ def _set_names(graph: Any, outputs: Sequence[str]) -> None:
                 dim.dim_param = re.sub(rf"\b{re.escape(batch)}\b", "batch", dim.dim_param)
 
 
+def _graphs(graph: Any) -> Iterator[Any]:
+    """``graph`` and the graphs inside its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _graphs(inner)
+
+
+def _values(graph: Any) -> list[Any]:
+    return [*graph.input, *graph.output, *graph.value_info, *graph.initializer]
+
+
 def _rename(graph: Any, change: Callable[[str], str]) -> None:
-    """Every value of ``graph``, and of the graphs inside its nodes, by another name."""
-    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+    """Give every value of ``graph`` another name."""
+    for value in _values(graph):
         value.name = change(value.name)
     for node in graph.node:
         node.input[:] = [change(name) for name in node.input]
         node.output[:] = [change(name) for name in node.output]
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                _rename(inner, change)
-
-
-def _drop_origin(graph: Any) -> None:
-    """Drop what torch notes about each value: stack traces, with names of files."""
-    for item in (*graph.node, *graph.initializer, *graph.input, *graph.output, *graph.value_info):
-        item.doc_string = ""
-        del item.metadata_props[:]
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                _drop_origin(inner)
 
 
 # ---- operations that ONNX lacks -----------------------------------------------------------------
