@@ -130,10 +130,10 @@ def load_backbone(
     if kind in BACKBONES and bool(colon) == (kind not in _ALONE):
         backbone = BACKBONES[kind](rest, whole=split_at is not None)
     elif colon:
-        backbone = Backbone(resolve(name)(), name)
-        if not isinstance(backbone.module, nn.Module):
-            got = type(backbone.module).__name__
-            raise ValueError(f"{name} must return an nn.Module, got {got}")
+        module = resolve(name)()
+        if not isinstance(module, nn.Module):
+            raise ValueError(f"{name} must return an nn.Module, got {type(module).__name__}")
+        backbone = Backbone(module, name)
     else:
         raise ValueError(
             f"there is no backbone {name!r}; known are {', '.join(_ALONE)}, timm:NAME, "
