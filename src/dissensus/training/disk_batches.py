@@ -144,11 +144,8 @@ _NUMBERS = 1 << 24  # in a batch that is not for training, at most
 _PROBLEMS = 1000  # problems that are remembered
 
 
-class _Request(NamedTuple):
-    """A piece: the epoch's seed (None for examples as they are) and the piece's number."""
-
-    seed: int | None
-    piece: int
+#: A piece to read: the epoch's seed (None for examples in order) and the piece's number.
+_Request = tuple[int | None, int]
 
 
 class _Piece(NamedTuple):
@@ -168,7 +165,7 @@ class ExampleBatches:
             batch_size = max(1, min(batch_size, _NUMBERS // max(1, x.shape[1:].numel())))
         self.shuffle = shuffle
         self.reader = _PieceReader(x, batch_size, shuffle)
-        self.requests = _Requests(len(self.reader))
+        self.requests: list[_Request] = []  # what the workers of the loader are to read
         self.loader: Any = None
 
     def __len__(self) -> int:
@@ -197,7 +194,7 @@ class ExampleBatches:
             )
 
     def _pieces(self, seed: int | None, start: int) -> Iterator[_Piece]:
-        self.requests.seed, self.requests.start = seed, start
+        self.requests[:] = [(seed, piece) for piece in range(start, len(self.reader))]
         workers = self.reader.x.workers
         if not workers:
             yield from (self.reader[request] for request in self.requests)
@@ -229,9 +226,10 @@ class _PieceReader(Dataset[_Piece]):
         return -(-len(self.sizes) // self.together)
 
     def __getitem__(self, request: _Request) -> _Piece:
-        if self.order is None or self.order[0] != request.seed:
-            self.order = request.seed, self.x.order(request.seed)
-        x, first = self.x, request.piece * self.together
+        seed, piece = request
+        if self.order is None or self.order[0] != seed:
+            self.order = seed, self.x.order(seed)
+        x, first = self.x, piece * self.together
         start, *_, stop = self.starts[first : first + self.together + 1]
         try:
             examples = x.read(start + x.rank, stop, self.order[1], x.world)
@@ -247,18 +245,3 @@ class _PieceReader(Dataset[_Piece]):
             return [(x, y)]
         first = piece * self.together
         return split_batches(x, y, self.sizes[first : first + self.together])
-
-
-class _Requests:
-    """The pieces that are wanted next, for a DataLoader to ask its workers for."""
-
-    def __init__(self, pieces: int) -> None:
-        self.pieces = pieces
-        self.seed: int | None = None
-        self.start = 0
-
-    def __len__(self) -> int:
-        return self.pieces - self.start
-
-    def __iter__(self) -> Iterator[_Request]:
-        return (_Request(self.seed, piece) for piece in range(self.start, self.pieces))

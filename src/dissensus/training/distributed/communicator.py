@@ -134,7 +134,7 @@ class Communicator:
         """Count the exchanges of a :meth:`gather_bytes` that other ranks make."""
         self.heartbeat.entered += 2
 
-    def on_first(self, work: Callable[[], T], purpose: str = "decisions") -> T:
+    def on_first(self, work: Callable[[], T]) -> T:
         """What ``work`` returns on the first rank, which alone does it; as plain JSON values.
 
         Where it raises a ``ValueError`` or ``OSError``, it raises on all ranks.
@@ -146,7 +146,7 @@ class Communicator:
                 answer = {"value": work()}
             except (ValueError, OSError) as raised:
                 error, answer = raised, {"error": f"{raised}"}
-        answer = json.loads(self._broadcast_bytes(json.dumps(answer).encode(), purpose))
+        answer = json.loads(self._broadcast_bytes(json.dumps(answer).encode()))
         if error is not None:
             raise error
         if "error" in answer:
@@ -154,13 +154,13 @@ class Communicator:
         value: T = answer["value"]
         return value
 
-    def _broadcast_bytes(self, payload: bytes, purpose: str) -> bytes:
+    def _broadcast_bytes(self, payload: bytes) -> bytes:
         size = torch.tensor([len(payload)])
-        self.broadcast([size], purpose)
+        self.broadcast([size], "decisions")
         text = torch.zeros(int(size), dtype=torch.uint8)
         if self.first:
             text = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
-        self.broadcast([text], purpose)
+        self.broadcast([text], "decisions")
         return text.numpy().tobytes()
 
     @contextmanager
