@@ -279,6 +279,14 @@ def test_other_settings_in_the_same_folder_are_refused(
     assert {path: path.read_bytes() for path in done.rglob("*") if path.is_file()} == before
 
 
+def test_a_setting_of_none_is_one_that_is_not_written(tmp_path: Path) -> None:
+    asked = sections()
+    asked["training"]["clip"] = None
+    for _ in range(2):
+        Plan(asked).keep(tmp_path)
+    assert "clip" not in (tmp_path / "sweep.toml").read_text()
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished sweep, to be read only."""

@@ -1,9 +1,9 @@
-"""Fleets of a sweep: cells that train together, in groups that stay the same when it goes on.
+"""Fleets of a sweep: cells that train together, in groups that stay the same on resuming.
 
 The last digits of a cell's numbers depend on the cells that are computed beside it. So the groups
-are written to ``fleets.json`` before anything is trained, and a fleet of which cells are missing
-trains again as a whole; the records that are there stay as they are. In this way an interrupted
-sweep ends with the same bits. Cells that failed by themselves are tried again without the others.
+are written to ``fleets.json`` before anything is trained, and a fleet with missing cells trains
+again as a whole; existing records stay as they are. So an interrupted sweep ends with the same
+bits. Cells that failed by themselves are tried again without the others.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Plan:
         ]
 
     def cell(self, task: str, point: Point, repeat: int, chosen: Point, number: int = 0) -> Cell:
-        """One point in one repeat: what it differs in, and all its settings."""
+        """One point in one repeat, with all its settings."""
         return plain(  # type: ignore[no-any-return]
             {
                 "name": file_name(point, repeat),
@@ -113,11 +113,11 @@ class Plan:
         )
 
     def trial(self, task: str, choice: Point, repeat: int) -> Cell:
-        """A trial of the search: as a cell, but judged on validation data alone."""
+        """A trial of the search: a cell that is judged on validation data alone."""
         return {**self.cell(task, choice, repeat, {}), "only": "val"}
 
     def study_name(self, out: str | Path, repeat: int) -> str:
-        """How the search of a repeat is called in optuna's storage: by folder, and by settings."""
+        """The name of a repeat's search in optuna's storage: from the folder and the settings."""
         asked = {name: dict(v) for name, v in self.asked().items() if name not in _LOCAL}
         asked["data"].pop("data_dir", None)
         del asked["sweep"]["repeats"]
@@ -138,7 +138,7 @@ class Plan:
     # ---- on disk --------------------------------------------------------------------------------
 
     def asked(self) -> dict[str, Any]:
-        """What ``sweep.toml`` holds, as it is read back."""
+        """The content of ``sweep.toml``."""
         sections = {name: dict(v) for name, v in self.sections.items() if v and name != "run"}
         for key in ("name", "data_dir", "disagreement"):
             if key in sections["data"]:
@@ -189,7 +189,8 @@ def _changes(old: Sections, new: Sections) -> Iterator[str]:
             continue
         before, after = old.get(section, {}), new.get(section, {})
         for key in dict.fromkeys([*before, *after]):
-            was, now = before.get(key, UNSET), after.get(key, UNSET)
+            # None is not written: it means unset.
+            was, now = (UNSET if v is None else v for v in (before.get(key), after.get(key)))
             more = (section, key) == ("sweep", "repeats") and was <= now
             if was != now and not more and (section, key) != ("data", "data_dir"):
                 yield f"{section}.{key} was {brief(was)}, now {brief(now)}"
@@ -235,7 +236,7 @@ def _check_keys(grid: Grid, sections: Sections, option: str) -> None:
 
 
 def with_point(sections: Sections, point: Point) -> Sections:
-    """Settings with the values of ``point`` put in; what refuses one says it in its own words.
+    """Settings with the values of ``point``; objectives and optimisers check them later.
 
     >>> sections = {"training": {"objective": "augmented", "optimizer": "adam"}, "model": {}}
     >>> with_point(sections, {"beta": 0.5, "lr": 0.01})["training"]

@@ -178,7 +178,7 @@ def _diagnosis(train: Predictions, test: Predictions, combine: str) -> dict[str,
 
 @dataclass
 class CellTrainer:
-    """Trains cells. Another process gets the same settings, and loads the data itself."""
+    """Trains cells; a copy in another process has the same settings and loads the data itself."""
 
     device: str = "auto"
     data_dir: str | None = None
@@ -285,5 +285,5 @@ class CellTrainer:
 
 
 def nbytes(data: Data) -> int:
-    """How much memory the data take."""
+    """The memory that the data take, in bytes."""
     return sum(t.numel() * t.element_size() for part in data.splits().values() for t in part)

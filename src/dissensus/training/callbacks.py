@@ -28,18 +28,15 @@ class Hooks:
             self.end(None)
 
     def start(self, config: dict[str, Any]) -> None:
-        """Training begins."""
         for callback in self.callbacks:
             if hasattr(callback, "on_start"):
                 callback.on_start(config)
 
     def step(self, number: int, terms: Terms) -> None:
-        """A step was taken."""
         for on_step in self.steppers:
             on_step(number, terms)
 
     def end(self, history: Any) -> None:
-        """Training is over."""
         self.ended = True
         for callback in self.callbacks:
             if hasattr(callback, "on_end"):

@@ -2,13 +2,13 @@
 
 :class:`RowBatches` go through the rows of an epoch in *windows*, in constant memory. A window is
 as many blocks of consecutive rows as a fixed number of bytes holds, drawn at random from the whole
-set, and its rows are shuffled. Each block is one read of some tens of kilobytes, which any disk
-does well, and a batch mixes hundreds of blocks. A set that fits into one window is shuffled whole:
-exactly as if it were in memory.
+set, and its rows are shuffled. Each block is one read of some tens of kilobytes, which is fast on
+any disk, and a batch mixes hundreds of blocks. A set that fits into one window is shuffled as a
+whole, exactly as if it were in memory.
 
 :class:`ExampleBatches` are read and decoded by worker processes. A batch follows from the epoch's
-seed and its own number alone, so the workers give the same epoch whatever their number, and an
-epoch is taken up at any batch without reading those before it.
+seed and its own number alone, so the number of workers does not change an epoch, and an epoch can
+be resumed at any batch without reading those before it.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ class Distributed:
 
     The mesh is ``members`` × ``data`` ranks. Along the first axis each rank holds some of the
     members; along the second it takes some rows of each batch, and gradients are summed. What is
-    left None follows from the number of ranks: members first, what remains goes to data.
+    left None follows from the number of ranks: members first, the rest goes to data.
 
-    A rank that does not answer for ``timeout`` seconds ends the job; it has to be longer than the
-    longest thing a rank does on its own, such as a callback. BatchNorm sees the rows of its rank
+    A rank that does not answer for ``timeout`` seconds ends the job; it must be longer than
+    anything a rank does on its own, such as a callback. BatchNorm sees the rows of its rank
     only, as is usual; with ``sync_batchnorm`` it sees the whole batch. ``shard`` splits the
     parameters of each member over the ranks of the data axis (FSDP2), for members that are too
     large for one device.
@@ -59,7 +59,7 @@ class Distributed:
 
 
 def deal(count: int, parts: int) -> list[range]:
-    """``count`` things in a row dealt out as evenly as can be, the first parts getting more.
+    """``count`` items in consecutive parts of equal size; the first parts may have one more.
 
     >>> deal(5, 2), deal(1, 2)
     ([range(0, 3), range(3, 5)], [range(0, 1), range(1, 1)])
@@ -82,7 +82,7 @@ class Share:
         return sum(map(len, self.members)), self.rows[-1].stop
 
     def of(self, rank: int) -> tuple[list[int], range]:
-        """What rank number ``rank`` has of it."""
+        """The positions of members and the rows of ``rank``."""
         along, across = divmod(rank, len(self.rows))
         return self.members[along], self.rows[across]
 
@@ -108,7 +108,6 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """How many there are."""
         return self.along * self.data
 
     def own(self, rank: int) -> list[int]:

@@ -51,8 +51,8 @@ class Recipe:
     batches; ``shuffle="members"`` gives each one its own order, and ``bootstrap`` its own rows, as
     many as there are, drawn once with replacement. Both need an objective that is a mean over
     members (``independent``). A run folder gets a checkpoint after each epoch and, within one,
-    after every ``checkpoint_every`` batches, or
-    minutes or seconds (``"5min"``, ``"30s"``); where nothing is said, every ten minutes.
+    after every ``checkpoint_every`` batches, minutes or seconds (``100``, ``"5min"``, ``"30s"``);
+    by default every ten minutes.
 
     Learning rate, weight decay and ``clip`` mean what they mean for one network, whatever the
     number of members and the objective: a member of an ``independent`` ensemble takes the steps

@@ -57,7 +57,7 @@ class Interruption:
 
 
 class SingleProcess:
-    """What the training loop needs from its surroundings, where one process does everything."""
+    """What the training loop needs from its process, where one process does everything."""
 
     rank, first, single = 0, True, True
 
@@ -73,15 +73,13 @@ class SingleProcess:
     # ---- the loop -------------------------------------------------------------------------------
 
     def make_trainer(self, objective: Objective, recipe: Recipe) -> Trainer:
-        """What makes the steps."""
         return Trainer(self.ens, objective, recipe)
 
     def make_meter(self, objective: Objective) -> Meter:
-        """What collects the metrics of an epoch."""
         return Meter(self.ens.members, self.ens.combine)
 
     def should_resume(self, resume: bool, folder: RunFolder | None) -> bool:
-        """Whether to go on with the run in ``folder``."""
+        """Whether to resume the run in ``folder``."""
         return resume
 
     def should_stop(self, interruption: Interruption) -> bool:
@@ -105,14 +103,14 @@ class SingleProcess:
         return evaluate(self.ens, data, batch_size)
 
     def call(self, callbacks: Sequence[Callback], record: dict[str, Any]) -> bool:
-        """Call back; whether a callback ends training."""
+        """Call back; return whether a callback ends training."""
         answers = [callback(record, self.ens) for callback in callbacks]
         return any(answers)
 
     # ---- exchanges ------------------------------------------------------------------------------
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns in the first process, which alone does it."""
+        """The result of ``work``, which the first process alone does."""
         return work()
 
     def broadcast(self, value: T) -> T:
@@ -130,11 +128,10 @@ class SingleProcess:
         return self.ens.state_dict()
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
-        """Go on with such weights."""
         self.ens.load_state_dict(weights)
 
     def random_states(self) -> dict[str, Tensor]:
-        """The random numbers of other processes, beside those of the stream."""
+        """The random states of other processes, beside that of the stream."""
         return {}
 
     def load_checkpoint(self, folder: RunFolder) -> tuple[dict[str, Tensor], dict[str, Any]] | None:

@@ -1,10 +1,10 @@
-"""Heartbeats of ranks: they tell which rank is to blame where a job cannot go on.
+"""Heartbeats of ranks: they show which rank is to blame when a job cannot continue.
 
-Every rank counts, in the store that all ranks share, the seconds it lives and the exchanges it has
-come to. Nobody reads that while all is well. Where an exchange fails or takes too long, those who
-wait look twice: a rank that does not count any more is dead or stopped, one that has come to fewer
-exchanges than the others hangs. A rank that fails by itself, at a loss that is NaN or a full disk,
-says so before it ends.
+Every rank writes to the store that all ranks share how many beats it has lived and how many
+exchanges it has reached. Nobody reads them until an exchange fails or takes too long. Then those
+who wait read twice: a rank that no longer counts is dead or stopped, and one that has reached fewer
+exchanges than the others hangs. A rank that fails by itself, because of a NaN loss or a full disk,
+reports it before it ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class RankFailed(ConnectionError):
 
 
 class Heartbeat:
-    """The heartbeat of this rank, and a look at those of the others."""
+    """The heartbeat of this rank; it can read those of the others."""
 
     def __init__(self, store: Any, rank: int, ranks: int) -> None:
         self.store, self.rank, self.ranks = store, rank, ranks
@@ -43,17 +43,16 @@ class Heartbeat:
                 return  # the store is gone, and with it the job; the main thread will find out
 
     def close(self) -> None:
-        """Stop giving signs of life."""
         self._over.set()
         self._thread.join(2 * self.beat)
 
     def report(self, error: BaseException) -> None:
-        """Say that this rank fails, unless another one has been first."""
+        """Report that this rank fails, unless another one has reported first."""
         text = " ".join(str(error).split()) or "no message"
         self._publish(f"rank {self.rank} failed: {type(error).__name__}: {text}")
 
     def blame(self, error: BaseException, timeout: float) -> RankFailed:
-        """The error that names who is to blame for ``error``, which an exchange met with."""
+        """The error that names the rank to blame for ``error``, which an exchange raised."""
         try:
             cause = self._reported(4 * self.beat) or self._publish(self._diagnose(error, timeout))
         except Exception as lost:

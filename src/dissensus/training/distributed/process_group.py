@@ -40,11 +40,11 @@ _ASK_EVERY = 64  # batches after which ranks ask the first whether it is time to
 
 
 class ProcessGroup(SingleProcess):
-    """This rank's part of a job: ``ens`` are its own members, an ensemble like any other.
+    """This rank's part of a job; ``ens`` is an ensemble of its own members.
 
-    While it trains the ensemble that was given holds this rank's members only, too; calling it
-    still gives the outputs of all, from all ranks, who must all call it. At the end it holds all of
-    them, after an error none: then they are in the run folder.
+    While training, the given ensemble also holds this rank's members only. Calling it still gives
+    the outputs of all members, and all ranks must call it. At the end it holds all members; after
+    an error it holds none, and they are in the run folder.
     """
 
     single = False
@@ -87,7 +87,7 @@ class ProcessGroup(SingleProcess):
             raise
 
     def _share_start(self) -> None:
-        """Ranks with the same members begin with the same weights, all with the same backbone."""
+        """Give ranks with the same members the same weights, and all ranks the same backbone."""
         if self.link.data is not None:
             members = list(self.ens.holder.state_dict().values())
             self.link.broadcast(members, "start", self.link.data)
@@ -112,38 +112,34 @@ class ProcessGroup(SingleProcess):
         (whole,) = self.column.gather([piece], [share])
         return whole
 
-    # ---- what the loop asks for -----------------------------------------------------------------
+    # ---- the loop -------------------------------------------------------------------------------
 
     def should_resume(self, resume: bool, folder: RunFolder | None) -> bool:
-        """Whether to go on: as asked, or where torchrun has started the processes anew."""
+        """Whether to resume: if asked to, or if torchrun has restarted the processes."""
         return resume or (folder is not None and restarts() > 0)
 
     def make_trainer(self, objective: Objective, recipe: Recipe) -> DistributedTrainer:
-        """What makes the steps; from here on the ensemble that was given holds own members only."""
+        """The trainer; from here on the given ensemble holds this rank's members only."""
         self.given.lend(self.ens, self._forward)
         return DistributedTrainer(self, objective, recipe)
 
     def make_meter(self, objective: Objective | None) -> DistributedMeter:
-        """What collects the metrics of an epoch; without an objective, of outputs alone."""
+        """The meter of an epoch; without an objective, it measures outputs alone."""
         return DistributedMeter(self.exchange, self.layout, self.ens.combine, objective)
 
     def tune(self, stream: Stream) -> str:
-        """Let the first rank measure which execution is faster, and use it on all."""
-
-        def measured() -> str:
-            self.ens.tune(stream.first_inputs())
-            return self.ens.execution
-
-        self.ens.execution = self.on_first(measured)
+        """Measure on the first rank which execution is faster, and use it on all."""
+        measure = super().tune
+        self.ens.execution = self.on_first(lambda: measure(stream))
         return self.ens.execution
 
     def should_stop(self, interruption: Interruption) -> bool:
-        """Whether any rank wanted to stop at the last exchange, where all heard of it."""
+        """Whether any rank wanted to stop, as of the last exchange."""
         self.exchange.wants_to_stop = interruption.wanted
         return self.exchange.stopping
 
     def should_save(self, interval: CheckpointInterval, batch: int) -> bool:
-        """Whether to save within the epoch: all count batches alike, the first rank keeps time."""
+        """Whether to save within the epoch: all ranks count batches, the first measures time."""
         if interval.batches:
             return interval.due(batch)
         return batch % _ASK_EVERY == 0 and self.link.on_first(lambda: interval.due(batch))
@@ -162,7 +158,7 @@ class ProcessGroup(SingleProcess):
         return evaluate(self.ens, data, batch_size, meter=self.make_meter(None), rows=rows)
 
     def call(self, callbacks: Sequence[Callback], record: dict[str, Any]) -> bool:
-        """The first rank calls back, with all members in its hands; all hear the answers."""
+        """Call back on the first rank, with all members; all ranks get the answer."""
         if not callbacks:
             return False
         gathered = self._gather_weights(everywhere=False)
@@ -205,14 +201,13 @@ class ProcessGroup(SingleProcess):
         return self.ens.state_dict() if self.shards is None else self.shards.state()
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
-        """Go on with such weights."""
         if self.shards is None:
             self.ens.load_state_dict(weights)
         else:
             self.shards.load(weights)
 
     def random_states(self) -> dict[str, Tensor]:
-        """The random numbers of the layers of all ranks but the first."""
+        """The random states of the layers on all ranks but the first."""
         layers = self.link.all_gather(torch.get_rng_state(), "checkpoint")
         return {f"layers.{rank}": layers[rank] for rank in range(1, len(layers))}
 
@@ -235,7 +230,7 @@ class ProcessGroup(SingleProcess):
         return tensors, values
 
     def _choose_random_state(self, tensors: dict[str, Tensor]) -> None:
-        """Layers go on with the random numbers of their rank, if there are as many as before."""
+        """Restore the layers' random state of this rank, if there are as many ranks as before."""
         saved = [name for name in tensors if name.startswith("random.layers.")]
         if self.rank == 0 or "random.draws" not in tensors:
             return
@@ -257,5 +252,4 @@ class ProcessGroup(SingleProcess):
         self.given.fill(self._gather_weights(everywhere=True))
 
     def description(self) -> dict[str, Any]:
-        """The shape of the mesh."""
         return {"distributed": {"members": self.layout.along, "data": self.layout.data}}

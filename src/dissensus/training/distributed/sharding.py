@@ -1,7 +1,7 @@
 """Sharding: members whose parameters are split over the ranks of the data axis (FSDP2).
 
 For members that do not fit on one device together with their gradients and moments: a rank keeps
-its part of each, and a member is put together only while it runs. Members run one after the other.
+its part of each, and a member is assembled only while it runs. Members run one after the other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Tensors = dict[str, Tensor]
 
 
 class Shards:
-    """The members of ``ens``, split; ``ens`` goes on with them as members of unlike structure."""
+    """The members of ``ens``, split; from then on ``ens`` holds them as unlike members."""
 
     def __init__(self, ens: Ensemble, link: Communicator) -> None:
         if link.data is None or link.mesh is None:
@@ -67,7 +67,7 @@ class Shards:
     # ---- weights, named as an ensemble does -----------------------------------------------------
 
     def state(self) -> Tensors:
-        """The whole weights and statistics of this rank's members; all ranks along data ask."""
+        """The whole weights and statistics of own members; all ranks along data must call."""
         members: list[Tensors] = []
         for member in self.members:
             own = member.state_dict()
@@ -130,7 +130,7 @@ class ShardedMembers(SeparateMembers):
     # ---- moments, named as those of an ensemble in one piece -------------------------
 
     def state(self) -> Tensors:
-        """The optimisers' tensors, whole; all ranks along data ask."""
+        """The optimisers' tensors, whole; all ranks along data must call."""
         members: list[Tensors] = []
         for own, optimizer in zip(self.parameters, self.optimizers, strict=True):
             assert isinstance(optimizer, MemberOptimizer)  # the trainer has looked
@@ -146,7 +146,6 @@ class ShardedMembers(SeparateMembers):
         return {f"{j}.{name}": t for j, own in enumerate(members) for name, t in own.items()}
 
     def load(self, tensors: Tensors) -> None:
-        """Go on from what :meth:`state` returned."""
         for j, (own, optimizer) in enumerate(zip(self.parameters, self.optimizers, strict=True)):
             part = {}
             for name in optimizer.state():
