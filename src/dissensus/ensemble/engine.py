@@ -273,7 +273,7 @@ class _Reader:
         shared: bool = False,
     ) -> None:
         """Add a step; ``shared`` says whether the members of an ensemble share its output."""
-        # A linear layer does not need its output again, if nobody else does.
+        # A linear layer does not need its output for its gradient.
         linear = any(s.output == inputs[0] and s.kind in ("linear", "adapted") for s in self.steps)
         users = [len(n.users) for n in node.all_input_nodes if n.name == inputs[0]]
         in_place = linear and users == [1]

@@ -60,7 +60,7 @@ def make_members(
 
 
 def _remaker(instance: nn.Module) -> Callable[[], nn.Module]:
-    """A function that copies ``instance`` and draws its parameters anew."""
+    """A function that copies ``instance`` and re-initialises its parameters."""
     for name, module in instance.named_modules():
         own = any(True for _ in module.parameters(recurse=False))
         if own and not callable(getattr(module, "reset_parameters", None)):

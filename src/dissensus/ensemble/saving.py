@@ -28,7 +28,7 @@ def save(ens: Ensemble, folder: str | Path) -> None:
 
 
 def describe(ens: Ensemble) -> dict[str, Any]:
-    """How to build ``ens``, as plain values: the start of a hub folder's config."""
+    """The settings that rebuild ``ens``, as plain values: the start of a hub folder's config."""
     kinds = {t.dtype for t in ens.parameters() if t.is_floating_point()} or {torch.float32}
     if len(kinds) > 1:
         raise ValueError(f"members must be of one type, got {sorted(map(str, kinds))}")

@@ -26,7 +26,7 @@ def soup(
     """A module with the mean of the members' parameters and running statistics.
 
     ``f(x; (1/M) Σ_m θ^m)`` (ldr, Appendix A.2). With a ``loader`` of ``x`` or ``(x, y)`` batches
-    the statistics of BatchNorm layers are estimated anew; averaging them does not do.
+    the statistics of BatchNorm layers are estimated again; averaging them is not enough.
     """
     if ens.stack is None:
         raise ValueError("a soup needs members of one structure, got unlike members")

@@ -168,7 +168,7 @@ class Plan:
     def keep(self, out: str | Path) -> None:
         """Write ``sweep.toml``, unless the folder holds a sweep with other settings: an error.
 
-        The same sweep with more repeats goes on; nothing that is done has to be done again.
+        The same sweep with more repeats continues; finished cells are kept.
         """
         before = Plan.read(out)
         if before is not None:

@@ -75,7 +75,7 @@ def propose(
     seed: int = 0,
     shared: SharedStudy | None = None,
 ) -> Generator[list[dict[str, Any]], Sequence[float], list[Trial]]:
-    """The search as a generator, so that several can go on side by side.
+    """The search as a generator, so that several can advance side by side.
 
     It yields a batch of new choices, is sent their values, and returns all trials. ``shared``
     follows every trial.

@@ -16,7 +16,7 @@ The standard error in 3 is that of the best one's mean, not that of the paired d
 start from the same weights and their folds share rows, so a difference of a hundredth of the error
 can have the same sign in all folds; it is then repeatable, but not worth a coupled ensemble. What
 counts is whether a gain exceeds what is unknown about the error on new data. Whether two settings
-can be told apart is another question, which the paired interval of 1 answers (``indistinct``).
+can be distinguished is another question, which the paired interval of 1 answers (``indistinct``).
 
 With a single repeat, and in a search, the rows of its validation data take the place of repeats: K
 blocks of them. Their standard error leaves out the noise of training, so repeats say more.

@@ -49,8 +49,8 @@ class Spread:
 class Row:
     """One point of the grid: repeats that are done and failed, and metrics by split and name.
 
-    ``best`` is the chosen one, ``indistinct`` are those that cannot be told from the one of the
-    lowest error, ``status`` says what the rule of the choice made of the point.
+    ``best`` is the chosen one, ``indistinct`` are those that cannot be distinguished from the
+    one with the lowest error, ``status`` says what the rule of the choice made of the point.
     """
 
     point: Point

@@ -45,7 +45,7 @@ def batch_sizes(examples: int, batch_size: int, *, shuffle: bool) -> list[int]:
 
 
 def batches_together(sizes: list[int], row: int, numbers: int = _PICKED) -> int:
-    """How many batches are picked at once: for small ones, picking costs as much as a layer.
+    """The number of batches picked at once: for small ones, picking costs as much as a layer.
 
     ``row`` is how many numbers an example has, ``numbers`` how many may be picked.
     """
@@ -71,7 +71,7 @@ def pieces(
 def split_batches(
     x: Tensor, y: Tensor | None, sizes: list[int], axis: int = 0
 ) -> list[tuple[Tensor, Tensor | None]]:
-    """Examples in a row, along ``axis``, as batches of these sizes."""
+    """Consecutive examples, along ``axis``, as batches of these sizes."""
     targets = [None] * len(sizes) if y is None else y.split(sizes, axis)
     return list(zip(x.split(sizes, axis), targets, strict=True))
 
@@ -250,8 +250,8 @@ def as_batches(
 ) -> Batches:
     """Batches from ``(x, y)`` tensors (moved to ``device`` once), ``x`` alone, or a DataLoader.
 
-    ``x`` may be rows on disk, which stay there; ``y`` is a tensor all the same. Examples on disk
-    bring their targets along.
+    ``x`` may be rows on disk, which stay there, with ``y`` a tensor. Examples on disk have their
+    own targets.
     """
     examples = data[0] if isinstance(data, tuple | list) and len(data) == 2 else data
     if isinstance(examples, Examples):

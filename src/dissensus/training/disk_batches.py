@@ -131,7 +131,7 @@ class _Rows:
 
 
 def _runs(window: Tensor, block: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Rows of blocks in a row as ``start, stop``, to be read at once."""
+    """Consecutive blocks as rows ``start, stop``, to be read at once."""
     breaks = (window.diff() != 1).nonzero().flatten().add(1).tolist()
     for own in window.tensor_split(breaks):
         yield int(own[0]) * block, min((int(own[-1]) + 1) * block, rows)
@@ -217,7 +217,7 @@ class _PieceReader(Dataset[_Piece]):
     def __init__(self, x: Examples, batch_size: int, shuffle: bool) -> None:
         self.x, self.sizes = x, batch_sizes(len(x), batch_size, shuffle=shuffle)
         self.starts = [0, *accumulate(self.sizes)]
-        # A batch of which some may be missing cannot be told from its neighbours afterwards.
+        # Where examples may be missing, a piece could not be cut into its batches.
         alone = x.on_error != "raise" or x.world > 1
         self.together = 1 if alone else batches_together(self.sizes, x.shape[1:].numel(), _PIECE)
         self.order: tuple[int | None, Order] | None = None

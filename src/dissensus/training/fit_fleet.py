@@ -108,7 +108,7 @@ def fit_fleet(
     progress: bool = True,
     keep_failed: bool = False,
 ) -> list[History]:
-    """Train every ensemble, in place, and return its history, as ``fit`` would one by one.
+    """Train every ensemble in place and return its history, as ``fit`` would one by one.
 
     Those that are alike (architecture, members, batch size, number of examples, kind of objective
     and of optimiser) train together; an ensemble that has finished costs nothing more. What cannot
@@ -226,7 +226,7 @@ class _RunningFleet:
         return {} if outputs is None else {self.running[p][0]: outputs[p] for p in better}
 
     def leave(self, stopped: Collection[int], on_end: OnEnd) -> None:
-        """Put the best weights of finished trainings in place, and go on without them."""
+        """Put the best weights of finished trainings in place, and continue without them."""
         left = []
         for place, (index, state) in enumerate(self.running):
             if index in stopped and not state.ended:
@@ -278,7 +278,7 @@ def _rates(training: Training) -> tuple[Any, ...]:
 
 
 def kind(training: Training) -> Hashable | None:
-    """What trainings must share to be batched; None for one that must be trained alone.
+    """The key that trainings must share to be batched; None for one that must train alone.
 
     Alone are: members that cannot be stacked or would be slower stacked (convolutions on a CPU), or
     that have buffers or dropout, or a backbone, or frozen parts; objectives that draw members, or

@@ -216,7 +216,7 @@ class Fleet:
         return meter.records()
 
     def _failures(self, losses: Tensor) -> list[str | None]:
-        """What is not finite about each ensemble, from its losses ``[batches, ensembles]``."""
+        """The failure of each ensemble, if any, from its losses ``[batches, ensembles]``."""
         finite = losses.isfinite()
         sums = [p.reshape(losses.shape[1], -1).sum(1) for p in self.tensors.values()]
         weights = torch.stack(sums).isfinite().all(0).tolist()

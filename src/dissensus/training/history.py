@@ -51,7 +51,7 @@ def flatten(record: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class RunState:
-    """Where a run stands, in plain values: what a checkpoint holds beside tensors."""
+    """The progress of a run in plain values: what a checkpoint holds beside tensors."""
 
     epoch: int = 0  # epochs that are done
     batch: int = 0  # batches of the next one that are done

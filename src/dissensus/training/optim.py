@@ -205,7 +205,7 @@ class MemberOptimizer:
         )
 
     def select(self, rows: Tensor, parameters: Sequence[Tensor]) -> MemberOptimizer:
-        """An optimiser of some rows, which go on in ``parameters`` from where they stand."""
+        """An optimiser of some rows, held in ``parameters``, that continues from their state."""
         chosen = rows.tolist()
         lr, decay, counts = (
             [values[row] for row in chosen] for values in (self.lr, self.weight_decay, self.counts)

@@ -89,7 +89,7 @@ def _outputs(
     with torch.random.fork_rng():
         for x, y in batches.epoch(seed=0):
             own = range(len(x)) if rows is None else rows(len(x))
-            # A process without a row runs one all the same: split members need every process.
+            # A process without a row still runs one: split members need every process.
             part = x[own.start : own.stop] if own else x[:1]
             with ens.evaluating():
                 outputs = ens(part.to(ens.device)).cpu()[:, : len(own)]

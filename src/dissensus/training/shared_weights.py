@@ -102,7 +102,7 @@ class SharingOptimizer:
             optimizer.advance(every, metric)
 
     def select(self, rows: Tensor, parameters: Sequence[Tensor]) -> SharingOptimizer:
-        """An optimiser of some ensembles of a fleet, all rows of each, which go on from here."""
+        """An optimiser of some ensembles of a fleet (all rows of each), continuing from here."""
         selected = SharingOptimizer.__new__(SharingOptimizer)
         selected.places, selected.parts = self.places, {}
         parts = {k: part for k, part in self.parts.items() if isinstance(part, MemberOptimizer)}

@@ -50,7 +50,7 @@ class TorchSchedule:
             )
 
     def spec(self) -> str:
-        """How a config names it."""
+        """Its name in a config."""
         return describe(self.make) + ("" if self.every == "epoch" else f" every {self.every}")
 
 

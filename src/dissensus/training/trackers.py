@@ -1,7 +1,7 @@
 """Trackers: callbacks that send the metrics of each epoch to TensorBoard, MLflow or W&B.
 
 ``fit(..., track="tensorboard")`` and ``--track tensorboard`` name them. Each uses its package's own
-settings (``MLFLOW_TRACKING_URI``, ``WANDB_MODE``, …). A resumed run goes on with the same curves.
+settings (``MLFLOW_TRACKING_URI``, ``WANDB_MODE``, …). A resumed run continues its curves.
 """
 
 from __future__ import annotations

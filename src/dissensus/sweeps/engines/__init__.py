@@ -1,4 +1,4 @@
-"""Units of work, each with a JSON record of its own, so that a long job can stop and go on.
+"""Units of work, each with a JSON record of its own, so that a long job can stop and resume.
 
 A cell is a dict of plain settings with a name; its record is one file, written once and whole.
 Whatever ends a run, Ctrl-C, a kill, a power cut, costs at most the cells that were running; a

@@ -238,6 +238,6 @@ def exclusive(folder: Path) -> Iterator[None]:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove the hidden folder if nobody has a file in it."""
+    """Remove the hidden folder if it is empty."""
     with suppress(OSError):
         (folder / _FOLDER).rmdir()

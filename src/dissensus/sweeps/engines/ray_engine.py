@@ -37,7 +37,7 @@ from dissensus.sweeps.engines.ray_session import (
 class RayEngine:
     """Ray: each run has ``cpus`` cores, as many threads, and ``gpus`` GPUs (0.5 shares one).
 
-    ``jobs`` runs go on at once, or as many as there is room for. ``address`` is that of a cluster
+    At most ``jobs`` runs are active, or as many as fit. ``address`` is that of a cluster
     (``host:6379``, or ``auto`` for the one this machine belongs to); without it, and without
     ``RAY_ADDRESS``, a Ray of this machine is started and stopped again. A Ray that this process
     has started itself is used as it is. A cell whose worker dies is tried ``attempts`` times.

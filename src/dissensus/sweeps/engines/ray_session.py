@@ -107,7 +107,7 @@ def _joined(ray: ModuleType, address: str) -> Iterator[None]:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError if nobody answers there; Ray itself would wait for minutes."""
+    """Raise OSError if no server answers; Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_ANSWER).close()
@@ -124,7 +124,7 @@ def check_address(address: str) -> None:
 
 @cache
 def _secret() -> str:
-    """The same for all of this process: Ray reads it once."""
+    """One secret for this process: Ray reads it once."""
     return secrets.token_hex(32)
 
 
@@ -155,7 +155,7 @@ def missing_variables(variables: dict[str, str]) -> dict[str, str]:
 
 
 class Capacity(NamedTuple):
-    """How many runs go on at once, on how many machines, and how many more are queued at Ray.
+    """How many runs are active at once, on how many machines, and how many more are queued at Ray.
 
     One is queued for each that runs, so that workers need not wait for the next. None are queued
     where Ray has room for more runs than asked for: it would start them.

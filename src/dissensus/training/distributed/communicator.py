@@ -1,4 +1,4 @@
-"""The communicator: how the processes of a job find each other, and their few exchanges.
+"""The communicator of a job: its processes find each other and exchange tensors.
 
 Every exchange goes through :class:`Communicator`, which counts the bytes that are handed over, for
 each purpose, and turns a failure into an error that names a rank.
@@ -30,7 +30,7 @@ from dissensus.training.distributed.heartbeat import Heartbeat, RankFailed
 
 T = TypeVar("T")
 
-_STARTUP = 120.0  # seconds in which all processes should have begun
+_STARTUP = 120.0  # seconds in which all processes should have started
 
 
 def launched() -> bool:
@@ -39,7 +39,7 @@ def launched() -> bool:
 
 
 def restarts() -> int:
-    """How often ``torchrun`` has started the processes anew after a failure."""
+    """How often ``torchrun`` has restarted the processes after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
@@ -135,7 +135,7 @@ class Communicator:
         self.heartbeat.entered += 2
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns on the first rank, which alone does it; as plain JSON values.
+        """The result of ``work``, which the first rank alone does, as plain JSON values.
 
         Where it raises a ``ValueError`` or ``OSError``, it raises on all ranks.
         """

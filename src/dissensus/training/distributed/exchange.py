@@ -36,7 +36,7 @@ class Exchange:
 
     @property
     def width(self) -> int | None:
-        """How many outputs a member has; None before the first exchange."""
+        """The number of outputs of a member; None before the first exchange."""
         return next((width for width, _ in self._kinds.values()), None)
 
     def gather(
@@ -181,7 +181,7 @@ _BATCHES = 64  # kept at most before they are gathered: as soon do all hear of a
 
 
 class DistributedMeter(Meter):
-    """As ``Meter``: from outputs that an objective has gathered, or gathering them by and by.
+    """A ``Meter`` of outputs that an objective has gathered, or that it gathers itself.
 
     Without an ``objective``, and for one that is not coupled, steps exchange nothing, and the
     outputs of many batches are gathered at once; the parts of the objective are found then.

@@ -29,7 +29,7 @@ def pack(tensors: Tensors) -> bytes:
 
 
 def unpack(payload: bytes) -> Tensors:
-    """What :func:`pack` was given."""
+    """The tensors in the bytes that :func:`pack` made."""
     from safetensors.torch import load
 
     tensors: Tensors = load(payload)
@@ -72,7 +72,7 @@ def own_part(whole: Tensors, own: Sequence[int], *, stacked: bool) -> Tensors:
 
 
 def _place(name: str, stacked: bool) -> int | None:
-    """Which word of a name is about members; None where a tensor is all members' together."""
+    """The position of the word in a name that is about members; None for a common tensor."""
     kind, _, rest = name.partition(".")
     where = _BY_MEMBER.get(f"{kind}.")
     first = rest.partition(".")[0]

@@ -173,7 +173,7 @@ class ProcessGroup(SingleProcess):
     # ---- exchanges ------------------------------------------------------------------------------
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns on the first rank, as plain JSON values, on all ranks."""
+        """The result of ``work`` on the first rank, as plain JSON values, on all ranks."""
         return self.link.on_first(work)
 
     def gather(self, tensors: dict[str, Tensor], *, everywhere: bool = False) -> dict[str, Tensor]:

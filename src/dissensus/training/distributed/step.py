@@ -92,7 +92,7 @@ class DistributedTrainer(Trainer):
         return whole, terms, slices
 
     def _evaluate_part(self, outputs: Tensor, rows: range, *, check: bool) -> tuple[Terms, Tensor]:
-        """What this rank's outputs add to the mean over all members and all rows."""
+        """The contribution of this rank's outputs to the mean over all members and rows."""
         members, count = self.shares[0].shape
         if not outputs.numel():
             return Terms(outputs.sum(), {}), outputs
