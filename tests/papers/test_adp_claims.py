@@ -374,7 +374,7 @@ def test_overhead() -> None:
         assert claim.check(timed(1.3)).verdict == "contradicted"
     assert ten.check(timed(1.1)).verdict == "holds"
     assert ten.check(timed(1.1, gradient=0.01)).verdict == "contradicted"
-    assert "204 → 227 s an epoch, +11%" in str(five_.check(timed(1.1)).published)
+    assert "204 → 227 s per epoch, +11%" in str(five_.check(timed(1.1)).published)
     header, rows = overhead.EXPERIMENT.table(timed(1.1))
     assert [len(row) for row in rows] == [len(header)] * 2
 
