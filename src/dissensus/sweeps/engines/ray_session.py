@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import signal
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 from typing import NamedTuple
 
-from dissensus.sweeps.engines.local import (
-    environment_set,
-    termination_as_interrupt,
-    thread_variables,
-)
+from dissensus.sweeps.engines.local import environment_set, thread_variables
 
 _STORE = 100 << 20  # bytes of shared memory; records are small
 _SECONDS_TO_ANSWER = 10.0
@@ -74,7 +72,7 @@ def _local(ray: ModuleType, cores: int | None, variables: dict[str, str]) -> Ite
         environment_set(settings, "RAY_AUTH_MODE"),  # Ray sets that one itself
     ):
         try:
-            with environment_set(variables), termination_as_interrupt():  # Ray sets a handler
+            with environment_set(variables), _keep_signals():
                 ray.init(
                     "local",
                     num_cpus=cores,
@@ -96,7 +94,7 @@ def _joined(ray: ModuleType, address: str) -> Iterator[None]:
     check_address(address)
     try:
         _knock(address)
-        with termination_as_interrupt():
+        with _keep_signals():
             ray.init(address, log_to_driver=False, configure_logging=False)
     except OSError as error:
         raise ValueError(f"there is no Ray cluster at {address}: {error}") from error
@@ -137,6 +135,19 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+@contextmanager
+def _keep_signals() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which Ray replaces when it starts."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def worker_environment(cpus: int, gpus: float) -> dict[str, str]:
