@@ -191,7 +191,7 @@ def _changes(old: Sections, new: Sections) -> Iterator[str]:
         for key in dict.fromkeys([*before, *after]):
             # None is not written: it means unset.
             was, now = (UNSET if v is None else v for v in (before.get(key), after.get(key)))
-            more = (section, key) == ("sweep", "repeats") and was <= now
+            more = (section, key) == ("sweep", "repeats") and before[key] <= after[key]
             if was != now and not more and (section, key) != ("data", "data_dir"):
                 yield f"{section}.{key} was {brief(was)}, now {brief(now)}"
 
