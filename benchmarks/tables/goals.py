@@ -1,5 +1,7 @@
 """Goals of the table estimators, checked on the records."""
 
+from collections import Counter
+
 import numpy as np
 
 from benchmarks.records import Record
@@ -23,18 +25,26 @@ def run_tables(records: list[Record]) -> list[str]:
 
 
 def ranked_contenders(records: list[Record]) -> list[str]:
-    """Those that are meant for all tables and have at least half; of ours the default alone."""
-    own: dict[str, set[str]] = {}
-    for record in records:
-        own.setdefault(record["contender"], set()).add(record["table"])
-    enough = len(run_tables(records)) / 2
+    """Those that are meant for all tables and have at least half; of ours the default alone.
+
+    A table counts by the share of its splits that a contender has, as ranks are over the splits
+    that all have; whole, where a fit went beyond the limit and is not tried again.
+    """
+    counts = Counter((record["table"], record["contender"]) for record in records)
+    most = dict.fromkeys(run_tables(records), 0)
+    for (table, _), count in counts.items():
+        most[table] = max(most[table], count)
+    ended = {(r["table"], r["contender"]) for r in records if r["status"] == "limit"}
+    shares: dict[str, float] = dict.fromkeys((record["contender"] for record in records), 0.0)
+    for (table, name), count in counts.items():
+        shares[name] += 1.0 if (table, name) in ended else count / most[table]
     return [
         name
-        for name, tables in own.items()
+        for name, share in shares.items()
         if name in CONTENDERS
         and CONTENDERS[name].max_rows is None
         and (name == OUR_NAME or name not in OURS)
-        and len(tables) >= enough
+        and share >= len(most) / 2
     ]
 
 

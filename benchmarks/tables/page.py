@@ -327,7 +327,7 @@ def _diversity(records: list[Record]) -> list[str]:
 
 
 def _partial(records: list[Record]) -> list[str]:
-    """Contenders that were run on some of the tables, against everyone on those."""
+    """Contenders with few records, against everyone on the tables and splits that they have."""
     ranked, lines = ranked_contenders(records), []
     everyone = dict.fromkeys(record["contender"] for record in records)
     for name in everyone:
@@ -338,7 +338,7 @@ def _partial(records: list[Record]) -> list[str]:
         found = {m: compare(records, m, [*ranked, name], tables) for m in MEASURES}
         splits = sorted({split for own in found["error"].splits for split in own})
         lines += [
-            f"## {_label(name)}, on a part of the tables",
+            f"## {_label(name)}, on a part of the tables or splits",
             "",
             f"It was run on {len(tables)} tables of up to {rows_most:,} rows; ranks are on "
             f"{len(found['error'].tables)} of them, splits {', '.join(map(str, splits))}.",
