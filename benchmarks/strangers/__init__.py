@@ -5,8 +5,9 @@
 
     python -m benchmarks.strangers --settings mnist,digits --seeds 0     # one seed of two settings
     python -m benchmarks.strangers --contenders deep_ensemble,tuned      # two contenders
-    python -m benchmarks.strangers --settings cifar10 --seeds 0          # about an hour on one core
+    python -m benchmarks.strangers --settings cifar10 --seeds 0          # 40 minutes on one core
     python -m benchmarks.strangers.combination                           # settles ``combined``
+    python -m benchmarks.strangers.regression                            # regressors, by variance
     python -m benchmarks.strangers --page                                # the page alone
 
 ``DISSENSUS_DATA`` names the folder of the data; a setting whose data are not there is left out.

@@ -33,6 +33,7 @@ from benchmarks.strangers.goals import (
     choices,
     compare_settings,
 )
+from benchmarks.strangers.regression import read_regression, section
 from benchmarks.strangers.settings import SETTINGS
 from dissensus.files import write_text
 from dissensus.papers.page import markdown_table
@@ -64,18 +65,25 @@ def write_page(results: Path) -> Path:
     if compare_settings(records):
         save(gains_plot(records), results / _FIGURE)
     path = results / "strangers.md"
-    write_text(path, page_text(records, read_choice(results)))
+    write_text(path, page_text(records, read_choice(results), read_regression(results)))
     return path
 
 
-def page_text(records: list[Record], choice: Sequence[Record] = ()) -> str:
-    """The page in Markdown; ``choice`` are the records of how the combination was settled."""
+def page_text(
+    records: list[Record], choice: Sequence[Record] = (), regressors: Sequence[Record] = ()
+) -> str:
+    """The page in Markdown.
+
+    ``choice`` are the records of how the combination was settled, ``regressors`` those of
+    :mod:`benchmarks.strangers.regression`.
+    """
     everything = compare_settings(records)
     lines = [*_head(records), *_goals(records)]
     if everything:
         lines += _summary(everything)
     for found in everything:
         lines += _setting(found)
+    lines += section(regressors)
     lines += [*_choices(everything), *_settling(records), *_combination(choice)]
     lines += [*_missing(records), *_method(records)]
     return "\n".join(lines) + "\n"

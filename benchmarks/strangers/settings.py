@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from benchmarks.tables.sources import find_table, load_table
@@ -192,7 +193,6 @@ def _table(name: str, held: str | None, other: str, setting: Setting, seed: int)
     """
     frame, y = load_table(name)
     generator = np.random.default_rng(seed)
-    numbers = frame.select_dtypes("number")
     texts = frame.select_dtypes(exclude="number").fillna("missing").astype(str)
     labels = y if held is None else texts[held].to_numpy()
     levels, counts = np.unique(labels, return_counts=True)
@@ -200,26 +200,12 @@ def _table(name: str, held: str | None, other: str, setting: Setting, seed: int)
     order = generator.permutation(np.flatnonzero(labels != wanted))
     cut = len(order) - 2 * setting.test
     train, val, test = np.split(order, [cut, cut + setting.test])
-    filled = numbers.fillna(numbers.iloc[train].median()).to_numpy(np.float64)
-    mean, std = filled[train].mean(0), filled[train].std(0)
-    parts, groups = [(filled - mean) / np.maximum(std, 1e-9)], list(range(numbers.shape[1]))
-    for place, column in enumerate(texts):
-        names = np.unique(texts[column])
-        parts.append((texts[column].to_numpy()[:, None] == names).astype(np.float64))
-        groups += [numbers.shape[1] + place] * len(names)
-    x = torch.from_numpy(np.concatenate(parts, 1)).float()
+    x, groups, width = encode(frame, train)
     classes = np.unique(y[order])
     numbered = torch.from_numpy(np.searchsorted(classes, y).astype(np.int64))
-    known, width = x[test], numbers.shape[1]
+    known = x[test]
     unknown = {"held_out": _draw(x[labels == wanted], setting.test, seed)}
-    noise = generator.normal(0.0, 0.5, (len(known), width))
-    unknown["noise"] = _with_numbers(known, known[:, :width] + torch.from_numpy(noise).float())
-    far = known[:, :width].clone()
-    rows = torch.arange(len(far))
-    far[rows, torch.from_numpy(generator.integers(width, size=len(far)))] = 10.0
-    unknown["extreme"] = _with_numbers(known, far)
-    elsewhere = _other_numbers(other, width, len(known), generator)
-    unknown["other_table"] = _with_numbers(known, elsewhere[: len(known)])
+    unknown |= changed_rows(known, width, other, generator)
     permute: Family = partial(permuted_groups, torch.tensor(groups))
     foreign = _with_numbers(x[train], _other_numbers("spam", width, len(train), generator))
     return Rows(
@@ -233,6 +219,39 @@ def _table(name: str, held: str | None, other: str, setting: Setting, seed: int)
         permute,
         {**_ROW_FAMILIES, "permute": permute},
     )
+
+
+def encode(frame: Any, train: NDArray[np.int64]) -> tuple[Tensor, list[int], int]:
+    """Inputs ``[rows, inputs]``, the column that each input belongs to, and how many are numbers.
+
+    Numbers come first, standardised by the rows ``train``; then categories, one-hot.
+    """
+    numbers = frame.select_dtypes("number")
+    texts = frame.select_dtypes(exclude="number").fillna("missing").astype(str)
+    filled = numbers.fillna(numbers.iloc[train].median()).to_numpy(np.float64)
+    mean, std = filled[train].mean(0), filled[train].std(0)
+    parts, groups = [(filled - mean) / np.maximum(std, 1e-9)], list(range(numbers.shape[1]))
+    for place, column in enumerate(texts):
+        names = np.unique(texts[column])
+        parts.append((texts[column].to_numpy()[:, None] == names).astype(np.float64))
+        groups += [numbers.shape[1] + place] * len(names)
+    return torch.from_numpy(np.concatenate(parts, 1)).float(), groups, numbers.shape[1]
+
+
+def changed_rows(
+    known: Tensor, width: int, other: str, generator: np.random.Generator
+) -> dict[str, Tensor]:
+    """Test rows with other numbers, the first ``width`` inputs: near and far unknowns."""
+    noise = generator.normal(0.0, 0.5, (len(known), width))
+    far = known[:, :width].clone()
+    rows = torch.arange(len(far))
+    far[rows, torch.from_numpy(generator.integers(width, size=len(far)))] = 10.0
+    elsewhere = _other_numbers(other, width, len(known), generator)
+    return {
+        "noise": _with_numbers(known, known[:, :width] + torch.from_numpy(noise).float()),
+        "extreme": _with_numbers(known, far),
+        "other_table": _with_numbers(known, elsewhere[: len(known)]),
+    }
 
 
 def _with_numbers(x: Tensor, numbers: Tensor) -> Tensor:

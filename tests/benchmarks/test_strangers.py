@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from benchmarks.strangers import cells
+from benchmarks.strangers import cells, regression, settings
 from benchmarks.strangers.cells import (
     COMBINED,
     DISTANCES,
@@ -117,6 +118,28 @@ def test_cells_are_run_recorded_and_not_run_again(
     assert plain["accuracy"] > 0.8
     assert plain["auroc"]["far"]["mahalanobis"] == 1.0
     assert plain["auroc"]["far"] != tuned["auroc"]["far"]
+
+
+def test_regressors_are_judged_by_their_variance(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    numbers = generator.normal(size=(300, 3))
+    frame = pd.DataFrame(numbers, columns=list("abc")).assign(kind=["x", "y", "z"] * 100)
+    targets = numbers[:, 0] + 0.1 * generator.normal(size=300)
+    for module in (regression, settings):
+        monkeypatch.setattr(module, "load_table", lambda name: (frame, targets))
+    monkeypatch.setattr(regression, "_EPOCHS", 10)
+    records = [record for seed in (0, 1) for record in regression.run_seed("toy", seed)]
+    plain, longer, tuned = records[:3]
+    assert plain["rmse"] < 0.7  # of a deviation: they have learnt
+    assert plain["auroc"]["extreme"] > 0.9
+    assert tuned["auroc"] != longer["auroc"] != plain["auroc"]
+    page = "\n".join(regression.section(records))
+    mean = np.mean([r["auroc"]["noise"] for r in records if r["contender"] == "deep_ensemble"])
+    assert (
+        f"| toy | deep ensemble | 2 | {np.mean([plain['rmse'], records[3]['rmse']]):.3f} |" in page
+    )
+    assert f"{mean:.3f}" in page
+    assert regression.section([]) == []
 
 
 # ---- goals and the choice -----------------------------------------------------------------------
@@ -234,7 +257,8 @@ def test_the_page_says_what_the_records_say(made_up: list[dict[str, Any]]) -> No
 
 def test_the_committed_page_is_that_of_the_committed_records() -> None:
     folder = Path(__file__).parents[2] / "results"
-    page = page_text(read_records(folder / "strangers"), read_choice(folder))
+    others = read_choice(folder), regression.read_regression(folder)
+    page = page_text(read_records(folder / "strangers"), *others)
     assert page == (folder / "strangers.md").read_text()
 
 
