@@ -100,9 +100,7 @@ def run_cells(
                 if cell in done or (table, name) in ended or split not in contender.splits:
                     continue
                 X, y = load_table(table)
-                if TABLES[table].task not in contender.tasks:
-                    continue
-                if not _is_planned(contender, len(y), split):
+                if not _is_planned(contender, TABLES[table].task, y, split):
                     continue
                 record = run_cell(cell, contender, X, y, limit)
                 add_record(folder, record)
@@ -111,9 +109,11 @@ def run_cells(
                 report(_line(record))
 
 
-def _is_planned(contender: Contender, rows: int, split: int) -> bool:
-    too_many = contender.max_rows is not None and rows > contender.max_rows
-    return not too_many and (rows <= MANY_ROWS or split < 3)
+def _is_planned(contender: Contender, task: str, y: NDArray[Any], split: int) -> bool:
+    too_many = contender.max_rows is not None and len(y) > contender.max_rows
+    fits = task == "regression" or len(np.unique(y)) >= contender.classes
+    suits = task in contender.tasks and fits
+    return suits and not too_many and (len(y) <= MANY_ROWS or split < 3)
 
 
 def _line(record: Record) -> str:

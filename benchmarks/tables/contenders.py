@@ -53,8 +53,8 @@ class Contender:
     """How to make a model for a task and a seed, and on what it is run.
 
     ``residuals(model, X, y)`` returns those of training rows that the model did not see; where it
-    is None, they come from a second fit. ``package`` is what it imports, and ``tasks`` are those
-    that it is for.
+    is None, they come from a second fit. ``package`` is what it imports, ``tasks`` are those that
+    it is for, and ``classes`` is how many it needs at least.
     """
 
     make: Callable[[str, int], Any]
@@ -63,6 +63,7 @@ class Contender:
     splits: range = _SPLITS
     max_rows: int | None = None
     tasks: tuple[str, ...] = _TASKS
+    classes: int = 2
 
     @property
     def version(self) -> str | None:
@@ -304,7 +305,12 @@ CONTENDERS = {
     "bagged_mlps": Contender(_bagging, residuals=out_of_bag),
     "catboost": Contender(CatBoost, "catboost"),
     **{
-        name: Contender(_ours(parameters), "dissensus", tasks=ONE_TASK.get(name, _TASKS))
+        name: Contender(
+            _ours(parameters),
+            "dissensus",
+            tasks=ONE_TASK.get(name, _TASKS),
+            classes=3 if name == "dissensus-adp" else 2,
+        )
         for name, parameters in OURS.items()
     },
     "tabm": Contender(TabM, "tabm", splits=range(2), max_rows=6000),
