@@ -144,15 +144,14 @@ def test_a_useless_part_does_little_harm(useless: int) -> None:
     assert both > alone - 0.01
 
 
-def test_a_file_without_a_distance_has_the_default_of_its_time(
+def test_a_file_that_lacks_a_distance_of_its_score_is_refused(
     ens: Ensemble, tmp_path: Path
 ) -> None:
-    """Files that were written before the default was ``mahalanobis+knn``."""
-    old = Detector(ens, "combined:distance=relative_mahalanobis").fit(VAL, train=TRAIN)
-    path, scores = tmp_path / "old.json", old.score(X)
-    old.score_name = "combined:score=mutual_information"
-    old.save(path)
-    torch.testing.assert_close(Detector.load(path, ens).score(X), scores)
+    one = Detector(ens, "combined:distance=relative_mahalanobis").fit(VAL, train=TRAIN)
+    one.score_name = "combined:score=mutual_information"  # whose distances are two
+    one.save(tmp_path / "one.json")
+    with pytest.raises(ValueError, match=r"mahalanobis and knn, and its file .* holds 1 of 2; fit"):
+        Detector.load(tmp_path / "one.json", ens)
 
 
 def test_known_inputs_have_exponential_tails() -> None:

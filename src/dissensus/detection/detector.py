@@ -33,7 +33,6 @@ from dissensus.guards import formula
 from dissensus.outputs import check_finite, check_outputs, to_logits
 from dissensus.scores import at_temperature
 from dissensus.scores.functions import check_scale
-from dissensus.specs import split_spec
 
 _SCORES_OF_DISAGREEMENT = ("mutual_information", "pds", "pds_sum", "unique", "disagreement")
 _QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
@@ -290,9 +289,6 @@ class Detector:
             raise ValueError(f"{path} was fitted with {what} score=")
         if module == _FUNCTION and features is None:
             raise ValueError(f"{path} was fitted with a function of features: pass it as features=")
-        scales = record.get("scales") or {}
-        if len(scales) == 2 and split_spec(name)[0] == "combined" and "distance=" not in name:
-            name += ",distance=relative_mahalanobis"  # the default when it was saved
         distances: list[Distance] = []
         if name is not None and (name in DISTANCES or is_fitted(name)):
             file = _distance_path(path)
@@ -311,8 +307,14 @@ class Detector:
         if (features is None and module is not None) or isinstance(features, str):
             found = MemberFeatures(ens, features or module)  # type: ignore[arg-type]
         names = list(recipes_of(detector.recipe) or detector._fitted.distances)
+        if len(names) != len(distances):
+            raise ValueError(
+                f"{path} is for {' and '.join(names)}, and its file of features holds "
+                f"{len(distances)} of {len(names)}; fit and save the detector again"
+            )
         detector._fitted = FittedDistances(found, dict(zip(names, distances, strict=True)))
         if isinstance(detector.recipe, Combined):
+            scales = record.get("scales") or {}
             detector.scales = tuple(
                 TailScale.from_dict(scales.get(key) or {}) for key in _scale_names(len(names) + 1)
             )
