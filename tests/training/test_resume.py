@@ -357,3 +357,16 @@ def test_the_best_weights_survive_a_restart(tmp_path: Path) -> None:
     assert history.best_epoch < 8
     other, _ = run(tmp_path, epochs=8, resume=True)
     assert same_bits(state(ens), state(other))
+
+
+def test_best_weights_that_are_those_of_the_checkpoint_are_saved_once(tmp_path: Path) -> None:
+    run = Run(normed, "joint", {"optimizer": "adam:lr=0.3"})
+    whole, history = run(tmp_path / "whole", epochs=8)
+    best, parts = history.best_epoch, tmp_path / "parts"
+    run(parts, epochs=best)
+    names = load_file(parts / "checkpoint.safetensors").keys()
+    assert not any(name.startswith("best.") for name in names)
+    other, _ = run(parts, epochs=8, resume=True)
+    assert same_bits(state(whole), state(other))
+    names = load_file(parts / "checkpoint.safetensors").keys()
+    assert any(name.startswith("best.") for name in names)

@@ -69,6 +69,8 @@ class Checkpoints:
                 f"the checkpoint in {folder.path} is of another ensemble: {error}"
             ) from error
         self.best = _with_prefix(self.restored, "best.")
+        if not self.best and state.best_value is not None:  # the checkpoint's own are the best
+            self.best = _with_prefix(self.restored, "model.")
         if state.execution:
             process.ens.execution = state.execution
         state.resume(self.recipe)
@@ -123,7 +125,9 @@ class Checkpoints:
     ) -> None:
         if self.folder is None:
             return
-        tensors = _prefixed("model.", self.process.weights()) | _prefixed("best.", self.best)
+        tensors = _prefixed("model.", self.process.weights())
+        if record is None or self.state.best_epoch < self.state.epoch:  # else they are the same
+            tensors |= _prefixed("best.", self.best)
         tensors = self.process.gather(tensors | _prefixed("optimizer.", trainer.state()))
         if not self.process.first:
             return

@@ -2,9 +2,10 @@
 
 ``config.toml`` is what was asked, ``metrics.jsonl`` has one line for each epoch, and
 ``record.json`` is what came out. ``checkpoint.safetensors`` holds tensors (weights, moments, the
-best weights so far, the state of random numbers) and plain values (as JSON in its header) in
-**one** file that is replaced atomically, so that a kill at any moment leaves a consistent
-checkpoint. ``checkpoint.previous.safetensors`` is the one before it, in case that one is damaged.
+best weights so far if they are of an earlier epoch, the state of random numbers) and plain values
+(as JSON in its header) in **one** file that is replaced atomically, so that a kill at any moment
+leaves a consistent checkpoint. ``checkpoint.previous.safetensors`` is the one before it, in case
+that one is damaged.
 ``state.json`` is a copy of the plain values for people to read.
 """
 
