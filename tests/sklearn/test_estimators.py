@@ -461,7 +461,7 @@ def test_regression_is_in_the_units_of_each_target() -> None:
     assert float(found.diversity) == pytest.approx((model.predict_std(X) ** 2).sum(1).mean())
     # Both targets say the same: their standardised spread counts alike.
     spread = (outputs / model.standard_.y.scale).var(0).sum(1)
-    ranks = [np.argsort(scores) for scores in (model.ood_score(X), spread)]
+    ranks = [np.argsort(scores) for scores in (model.ood_score(X, "variance"), spread)]
     np.testing.assert_array_equal(*ranks)
     single = regressor().fit(X, y)
     assert single.predict(X).shape == single.predict_std(X).shape == (159,)

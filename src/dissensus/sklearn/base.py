@@ -19,6 +19,7 @@ from dissensus.sklearn.beta_choice import choose_beta
 from dissensus.sklearn.fitted_members import NUMBERS, FittedMembers
 from dissensus.sklearn.fold_members import holds_out_folds, mean_history, train_folds
 from dissensus.sklearn.parameters import Parameters
+from dissensus.sklearn.row_distance import RowDistance
 from dissensus.sklearn.rows import (
     Floats,
     Rows,
@@ -51,12 +52,13 @@ class DiverseEstimator(FittedMembers, Parameters):
     ``objective_``, ``loss_``, ``loss_curve_`` and ``validation_loss_curve_`` (the ensemble's error
     on training and held-out rows after each epoch; the latter None without early stopping; of all
     calls where training went on), ``columns_`` (how columns become inputs; ``print`` it for a line
-    about each), ``standard_`` (how they are encoded and scaled) and ``held_out_`` (what members
-    predict for rows that they have not seen, None where none were held out); where members hold out
-    folds of their own ``histories_`` of each fold; with ``members="sampled"`` ``histories_`` and
-    ``settings_`` of each member; with ``beta`` also ``beta_``, and with ``"auto"`` ``cv_results_``
-    in the form that ``GridSearchCV`` gives it, with standard errors, verdicts and the ``status`` of
-    each β beside the scores.
+    about each), ``standard_`` (how they are encoded and scaled), ``held_out_`` (what members
+    predict for rows that they have not seen, None where none were held out) and ``distance_`` (of
+    rows from the training rows, for ``ood_score``; None where there is none); where members hold
+    out folds of their own ``histories_`` of each fold; with ``members="sampled"`` ``histories_``
+    and ``settings_`` of each member; with ``beta`` also ``beta_``, and with ``"auto"``
+    ``cv_results_`` in the form that ``GridSearchCV`` gives it, with standard errors, verdicts and
+    the ``status`` of each β beside the scores.
     """
 
     #: Options of ``check_X_y`` that concern ``y``.
@@ -109,6 +111,7 @@ class DiverseEstimator(FittedMembers, Parameters):
             self.tuned_ = tuned_members(
                 self.ensemble_, job.rows, job.standard, self.columns_.groups, seed, self.batch_size
             )
+        self.distance_ = RowDistance.fit(job.rows.x, job.standard, self._member_scores, seed)
         return self
 
     def _fit_together(self, job: Job, seed: int, settings: dict[str, Any]) -> None:
@@ -142,6 +145,7 @@ class DiverseEstimator(FittedMembers, Parameters):
         if self.verbose:
             self._print_loss(record)
         self._keep(training.ens, objective, [record])
+        self.distance_ = None  # it would be that of these rows alone
         return self
 
     def _job(self, rows: Rows, objective: Objective) -> Job:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from dissensus.diagnostics import Diagnosis, diagnose
 from dissensus.ensemble import Ensemble
 from dissensus.scores import parse as parse_score
 from dissensus.sklearn.held_out import HeldOut
+from dissensus.sklearn.row_distance import RowDistance
 from dissensus.sklearn.rows import Floats, Standard, array_columns
 from dissensus.training import predict
 
@@ -41,6 +43,7 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
     ensemble_: Ensemble
     held_out_: HeldOut | None  # None where no rows were held out
     tuned_: Ensemble  # with strangers=True: members that ood_score scores by
+    distance_: RowDistance | None  # of rows from those that were learnt; None where there is none
 
     @abstractmethod
     def _known_targets(self, y: Any) -> Tensor:
@@ -53,18 +56,18 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """
         return self._outputs_and_noise(X)[0]
 
-    def _outputs_and_noise(
-        self, X: Any, ens: Ensemble | None = None
-    ) -> tuple[Tensor, Tensor | None]:
+    def _outputs_and_noise(self, X: Any) -> tuple[Tensor, Tensor | None]:
         """The members' outputs and, of Gaussian members, the variances that they predict."""
         check_is_fitted(self, "ensemble_")
-        members = self.ensemble_ if ens is None else ens
-        x = self._checked_inputs(X)
-        # Inputs are much larger than the table: a part of them at a time.
-        parts = [x[begin : begin + _PART] for begin in range(0, len(x), _PART)]
-        each = (self.standard_.inputs(part, np.float64) for part in parts)
-        outputs = torch.cat([predict(members, inputs).outputs for inputs in each], 1)
+        each = self._inputs(X)
+        outputs = torch.cat([predict(self.ensemble_, inputs).outputs for inputs in each], 1)
         return self.standard_.in_units(outputs), self.standard_.noise(outputs)
+
+    def _inputs(self, X: Any) -> Iterator[Tensor]:
+        """What networks get, much larger than the table: a part of the rows at a time."""
+        x = self._checked_inputs(X)
+        for begin in range(0, len(x), _PART):
+            yield self.standard_.inputs(x[begin : begin + _PART], np.float64)
 
     def _checked_inputs(self, X: Any) -> Floats:
         if self._takes_frames and not is_frame(X):
@@ -125,17 +128,37 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def ood_score(self, X: Any, score: str | None = None) -> Floats:
         """Out-of-distribution score of each row, ``[rows]``: higher is less like the training data.
 
-        ``score`` is a name of ``dissensus.scores.SCORES``; None is
-        ``dissensus.detection.default_score`` of the ensemble: mutual information for independent
-        members, energy for LDR, variance in a regression. With ``strangers=True`` it is the score
-        of the members that were tuned for it.
+        ``score`` is ``"combined"``, of the members' disagreement and the row's distance from the
+        training rows (:mod:`dissensus.sklearn.row_distance`); ``"mahalanobis"``, the distance
+        alone; or a name of ``dissensus.scores.SCORES`` for the members alone. None is
+        ``"combined"``, or without a ``distance_``, as after ``partial_fit``, the
+        ``dissensus.detection.default_score`` of the members: mutual information where they are
+        independent, energy for LDR, variance in a regression. With ``strangers=True`` the members
+        are those that were tuned for it.
         """
         check_is_fitted(self, "ensemble_")
+        distance = self.distance_
+        if score in ("combined", "mahalanobis") and distance is None:
+            raise ValueError(
+                f"score={score!r} needs the distance of rows, which fit learns from 20 rows "
+                "or more of 2,000 inputs or fewer; leave score out"
+            )
+
+        def part(inputs: Tensor) -> Tensor:
+            if distance is not None and score == "mahalanobis":
+                return distance.distance(inputs)
+            if distance is not None and score in (None, "combined"):
+                return distance.combine(self._member_scores(inputs), inputs)
+            return self._member_scores(inputs, score)
+
+        scores: Floats = torch.cat([part(inputs) for inputs in self._inputs(X)]).numpy()
+        return scores
+
+    def _member_scores(self, inputs: Tensor, score: str | None = None) -> Tensor:
+        """A score of what members, tuned ones if there are any, say of inputs."""
         ens = getattr(self, "tuned_", self.ensemble_)
         named = parse_score(default_score(ens) if score is None else score)
-        outputs, _ = self._outputs_and_noise(X, ens)
-        scores: Floats = named(self._scored_outputs(outputs)).numpy()
-        return scores
+        return named(self._scored_outputs(self.standard_.in_units(predict(ens, inputs).outputs)))
 
     def _scored_outputs(self, outputs: Tensor) -> Tensor:
         return outputs

@@ -1,0 +1,64 @@
+"""Distance of a row from the training rows, combined with what the members say of it.
+
+Members often agree on a row unlike all that they learnt from, such as one with values that never
+come together. The distance of its inputs sees that, and misses rows between two classes, on which
+members disagree. So rows are scored by both, and each counts by how rare it is among the rows that
+were learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dissensus.detection import Mahalanobis, TailScale
+from dissensus.detection.feature_scores import combine_tails
+from dissensus.sklearn.rows import Floats, Standard
+
+#: So many rows are enough for a covariance and two scales.
+MOST_ROWS = 5000
+#: Fewer rows have no tail to take a scale from.
+LEAST_ROWS = 20
+#: The covariance of more inputs would be larger than most tables.
+MOST_INPUTS = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class RowDistance:
+    """The Mahalanobis distance of encoded inputs from their mean, and scales for two scores.
+
+    Inputs are those of :mod:`dissensus.data.encoder`: in each bin of a number the distance has a
+    direction of its own. ``scales`` are of the members' score and of the distance.
+    """
+
+    distance: Mahalanobis
+    scales: tuple[TailScale, TailScale]
+
+    @classmethod
+    def fit(
+        cls, x: Floats, standard: Standard, member_score: Callable[[Tensor], Tensor], seed: int
+    ) -> Self | None:
+        """Learn it from training rows ``[rows, columns]``; None where they do not allow it.
+
+        They must be 20 rows or more, of 2,000 inputs or fewer, and differ, as must the
+        ``member_score`` of their inputs. All rows count alike, whatever their weights.
+        """
+        if len(x) < LEAST_ROWS or standard.x.inputs > MOST_INPUTS:
+            return None
+        if len(x) > MOST_ROWS:
+            x = x[np.random.default_rng(seed).permutation(len(x))[:MOST_ROWS]]
+        inputs = standard.inputs(x, np.float64)
+        scores = member_score(inputs)
+        if not min(float(np.ptp(inputs.numpy(), 0).max()), float(scores.std())) > 0:
+            return None
+        distance = Mahalanobis.fit(inputs, torch.zeros(len(inputs), dtype=torch.int64))
+        return cls(distance, (TailScale.fit(scores), TailScale.fit(distance(inputs))))
+
+    def combine(self, scores: Tensor, inputs: Tensor) -> Tensor:
+        """``log ½ (1 / p + 1 / q)``, p and q being how rare the score and the distance are."""
+        return combine_tails([scores, self.distance(inputs)], self.scales)
