@@ -195,8 +195,9 @@ def _drawn(repeats: int) -> Result:
 def _loop(repeats: int) -> Result:
     """What batching, history and checks add to the bare steps.
 
-    A step takes about 2.3 ms here. The metrics of an epoch are 3% of its steps, picking shuffled
-    rows another 2%.
+    A step takes about 2.1 ms here, and an epoch 11 of them: the epoch's metrics, of every member
+    and of the ensemble, are 5 to 6% of that, picking shuffled rows and the loop around them 3%, and
+    what is done once in a call 2%. So the limit is 1.2; larger steps come closer to 1.
     """
     make = make_factory("mlp", (64,), 10, hidden=(128, 128))
     x, y = torch.randn(1408, 64), torch.randint(10, (1408,))
@@ -213,7 +214,7 @@ def _loop(repeats: int) -> Result:
     return compare(
         "fit, 5 epochs of an MLP on 1,408 digits, 5 members: ratio to the bare steps",
         Contender("bare steps", bare),
-        [Contender("fit", lambda: fit(other, (x, y), epochs=5, progress=False), 1.1)],
+        [Contender("fit", lambda: fit(other, (x, y), epochs=5, progress=False), 1.2)],
         repeats=repeats,
     )
 
