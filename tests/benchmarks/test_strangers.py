@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks.strangers import cells, regression, settings
+from benchmarks.strangers import cells, estimators, regression, settings
 from benchmarks.strangers.cells import (
     COMBINED,
     DISTANCES,
@@ -257,8 +257,8 @@ def test_the_page_says_what_the_records_say(made_up: list[dict[str, Any]]) -> No
 
 def test_the_committed_page_is_that_of_the_committed_records() -> None:
     folder = Path(__file__).parents[2] / "results"
-    others = read_choice(folder), regression.read_regression(folder)
-    page = page_text(read_records(folder / "strangers"), *others)
+    fitted = regression.read_regression(folder), estimators.read_estimators(folder)
+    page = page_text(read_records(folder / "strangers"), read_choice(folder), *fitted)
     assert page == (folder / "strangers.md").read_text()
 
 

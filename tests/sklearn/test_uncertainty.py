@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dissensus.calibration import crps_gaussian, ece
 from dissensus.sklearn import DiverseClassifier, DiverseRegressor
-from dissensus.sklearn.error_model import ErrorModel
+from dissensus.sklearn.error_model import ErrorModel, spread_bias
 from dissensus.sklearn.held_out import HeldOut
 from dissensus.sklearn.uncertainty import intervals, noise_std, quantiles, total_std
 
@@ -197,6 +197,25 @@ def test_a_model_of_errors_is_used_only_where_it_helps() -> None:
     # Beyond the rows it has seen it says what it says at their end.
     far = torch.tensor([float(prediction.max()), 1e9], dtype=torch.float64)
     assert growing.size(far)[1] == growing.size(far)[0]
+
+
+def test_two_held_out_members_are_as_good_as_sixteen_at_telling_sizes() -> None:
+    """log s of two members is smaller in the mean; that must not make intervals wider."""
+    rows = 20_000
+    signal, spread = 10 * draw(2 * rows, 1, seed=0), (0.7 * draw(2 * rows, 1, seed=1)).exp()
+    outputs = signal + spread * draw(16, 2 * rows, 1, seed=2)
+    targets = signal + spread * draw(2 * rows, 1, seed=3)  # errors of the size of the disagreement
+    members = torch.arange(2)[:, None].expand(2, rows)
+    weights = torch.ones(rows, dtype=torch.float64)
+    held_out = HeldOut(outputs[:2, :rows], targets[:rows], weights, members, total=16)
+    found = intervals(held_out, outputs[:, rows:], 0.9)
+    assert float(covered(found, targets[rows:]).mean()) == pytest.approx(0.9, abs=0.015)
+
+
+@pytest.mark.parametrize("members", [2, 5, 16])
+def test_the_bias_of_a_spread_is_that_of_normal_members(members: int) -> None:
+    logs = draw(members, 200_000, seed=members).std(0).log()
+    assert spread_bias(members) == pytest.approx(float(logs.mean().exp()), rel=0.01)
 
 
 # ---- the estimators -----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import digamma
 from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import GammaRegressor
 from sklearn.pipeline import make_pipeline
@@ -29,15 +30,17 @@ class ErrorModel:
     """σ(x) of one target, and the held-out errors in units of it.
 
     Gaussian members know their noise: σ² is the mean of their variances and the variance between
-    them. Else, with s the members' standard deviation and s̄ its root mean square::
+    them. Else, with s the standard deviation of m members and s̄ its root mean square::
 
-        log σ(x) = a + g(f̄(x)) + b log(s(x) + 0.05 s̄)
+        log σ(x) = a + g(f̄(x)) + b log(s(x) / c_m + 0.05 s̄)
 
     where g is piecewise linear with four knots at quantiles and constant beyond the outer ones; one
-    member has no s, and no last term. It is fitted to the held-out |y − f̄| by gamma regression with
-    a small penalty. Cross-validation tells whether that is worth it; where it is no better than a
-    constant, or there are fewer than 50 rows, σ is one for all. Errors over such a σ are the
-    locally weighted scores of Lei et al. (2018, Section 5.2).
+    member has no s, and no last term. The s of two members is often far too small, and its log by
+    0.6 in the mean: c_m = exp E log(s / √V) (see :func:`spread_bias`) makes the k members of a
+    held-out row comparable with the M of a new one. The model is fitted to the held-out |y − f̄| by
+    gamma regression with a small penalty. Cross-validation tells whether that is worth it; where it
+    is no better than a constant, or there are fewer than 50 rows, σ is one for all. Errors over
+    such a σ are the locally weighted scores of Lei et al. (2018, Section 5.2).
 
     ``scores`` ``[rows]`` are the errors, each over the σ of a model that did not see its row: what
     a model has learnt by heart would make intervals too narrow.
@@ -50,6 +53,7 @@ class ErrorModel:
         prediction: Tensor,
         variance: Tensor | None = None,
         noise: Tensor | None = None,
+        members: int = 2,
     ) -> None:
         """Learn from held-out rows: all are ``[rows]``, ``variance`` is that between members."""
         self.weights = weights
@@ -58,9 +62,9 @@ class ErrorModel:
         self._least = 0.0 if variance is None else 0.05 * _mean(variance, weights) ** 0.5
         self._gaussian = noise is not None
         if noise is not None or not self._scale > 0 or len(residuals) < _FEWEST:
-            self.scores = residuals / self.size(prediction, variance, noise)
+            self.scores = residuals / self.size(prediction, variance, noise, members)
             return
-        inputs = self._inputs(prediction, variance)
+        inputs = self._inputs(prediction, variance, members)
         shares = (weights / weights.mean()).numpy()
         targets = np.maximum(residuals.abs().numpy() / self._scale, 1e-9)
         sizes = _crossed_sizes(inputs, targets, shares)
@@ -72,22 +76,40 @@ class ErrorModel:
             self.scores = residuals / self._scale
 
     def size(
-        self, prediction: Tensor, variance: Tensor | None = None, noise: Tensor | None = None
+        self,
+        prediction: Tensor,
+        variance: Tensor | None = None,
+        noise: Tensor | None = None,
+        members: int = 2,
     ) -> Tensor:
-        """σ(x) ``[rows]``, above 0."""
+        """σ(x) ``[rows]``, above 0; ``members`` are those that the variance is of."""
         if self._gaussian:
             assert noise is not None
             return (noise if variance is None else noise + variance).sqrt()
         if self._model is None:
             return torch.full_like(prediction, self._scale if self._scale > 0 else 1.0)
-        sizes = self._model.predict(self._inputs(prediction, variance))
+        sizes = self._model.predict(self._inputs(prediction, variance, members))
         return torch.from_numpy(sizes * self._scale)
 
-    def _inputs(self, prediction: Tensor, variance: Tensor | None) -> Floats:
+    def _inputs(self, prediction: Tensor, variance: Tensor | None, members: int) -> Floats:
         columns = [prediction.numpy()]
         if self._least > 0 and variance is not None:
-            columns.append(np.log(variance.numpy() ** 0.5 + self._least))
+            spread = variance.numpy() ** 0.5 / spread_bias(members)
+            columns.append(np.log(spread + self._least))
         return np.stack(columns, 1)
+
+
+def spread_bias(members: int) -> float:
+    """``exp E log(s / √V)`` of m members, whose predictions are normal with variance V.
+
+    ``(m − 1) s² / V`` is chi-squared with n = m − 1 degrees of freedom, whose log has the mean
+    ψ(n / 2) + log 2: so it is ``exp ½ (ψ(n / 2) − log(n / 2))``.
+
+    >>> [round(spread_bias(members), 3) for members in (2, 3, 16)]
+    [0.53, 0.749, 0.967]
+    """
+    half = (members - 1) / 2
+    return float(np.exp((digamma(half) - np.log(half)) / 2))
 
 
 def _mean(values: Tensor, weights: Tensor) -> float:

@@ -155,6 +155,7 @@ class HeldOut:
                 self.prediction[:, place],
                 None if self.variance is None else self.variance[:, place],
                 None if noise is None else noise[:, place],
+                len(self.outputs),
             )
             for place in range(self.outputs.shape[2])
         ]
