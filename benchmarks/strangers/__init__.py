@@ -8,6 +8,7 @@
     python -m benchmarks.strangers --settings cifar10 --seeds 0          # 40 minutes on one core
     python -m benchmarks.strangers.combination                           # settles ``combined``
     python -m benchmarks.strangers.regression                            # regressors, by variance
+    python -m benchmarks.strangers.estimators                            # ``ood_score`` on tables
     python -m benchmarks.strangers --page                                # the page alone
 
 ``DISSENSUS_DATA`` names the folder of the data; a setting whose data are not there is left out.

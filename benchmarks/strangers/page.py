@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.records import Record
+from benchmarks.strangers import estimators, regression
 from benchmarks.strangers.cells import (
     COMBINED,
     DISTANCES,
@@ -33,7 +34,6 @@ from benchmarks.strangers.goals import (
     choices,
     compare_settings,
 )
-from benchmarks.strangers.regression import read_regression, section
 from benchmarks.strangers.settings import SETTINGS
 from dissensus.files import write_text
 from dissensus.papers.page import markdown_table
@@ -65,17 +65,22 @@ def write_page(results: Path) -> Path:
     if compare_settings(records):
         save(gains_plot(records), results / _FIGURE)
     path = results / "strangers.md"
-    write_text(path, page_text(records, read_choice(results), read_regression(results)))
+    fitted = regression.read_regression(results), estimators.read_estimators(results)
+    write_text(path, page_text(records, read_choice(results), *fitted))
     return path
 
 
 def page_text(
-    records: list[Record], choice: Sequence[Record] = (), regressors: Sequence[Record] = ()
+    records: list[Record],
+    choice: Sequence[Record] = (),
+    regressors: Sequence[Record] = (),
+    fitted: Sequence[Record] = (),
 ) -> str:
     """The page in Markdown.
 
     ``choice`` are the records of how the combination was settled, ``regressors`` those of
-    :mod:`benchmarks.strangers.regression`.
+    :mod:`benchmarks.strangers.regression`, ``fitted`` those of
+    :mod:`benchmarks.strangers.estimators`.
     """
     everything = compare_settings(records)
     lines = [*_head(records), *_goals(records)]
@@ -83,7 +88,7 @@ def page_text(
         lines += _summary(everything)
     for found in everything:
         lines += _setting(found)
-    lines += section(regressors)
+    lines += [*regression.section(regressors), *estimators.section(fitted)]
     lines += [*_choices(everything), *_settling(records), *_combination(choice)]
     lines += [*_missing(records), *_method(records)]
     return "\n".join(lines) + "\n"

@@ -207,7 +207,7 @@ def _table(name: str, held: str | None, other: str, setting: Setting, seed: int)
     unknown = {"held_out": _draw(x[labels == wanted], setting.test, seed)}
     unknown |= changed_rows(known, width, other, generator)
     permute: Family = partial(permuted_groups, torch.tensor(groups))
-    foreign = _with_numbers(x[train], _other_numbers("spam", width, len(train), generator))
+    foreign = _with_numbers(x[train], other_numbers("spam", width, len(train), generator))
     return Rows(
         (x[train], numbered[train]),
         (x[val], numbered[val]),
@@ -246,7 +246,7 @@ def changed_rows(
     far = known[:, :width].clone()
     rows = torch.arange(len(far))
     far[rows, torch.from_numpy(generator.integers(width, size=len(far)))] = 10.0
-    elsewhere = _other_numbers(other, width, len(known), generator)
+    elsewhere = other_numbers(other, width, len(known), generator)
     return {
         "noise": _with_numbers(known, known[:, :width] + torch.from_numpy(noise).float()),
         "extreme": _with_numbers(known, far),
@@ -258,7 +258,7 @@ def _with_numbers(x: Tensor, numbers: Tensor) -> Tensor:
     return torch.cat([numbers, x[: len(numbers), numbers.shape[1] :]], 1)
 
 
-def _other_numbers(name: str, width: int, rows: int, generator: np.random.Generator) -> Tensor:
+def other_numbers(name: str, width: int, rows: int, generator: np.random.Generator) -> Tensor:
     """Rows of another table, standardised by its own statistics, with ``width`` drawn columns."""
     numbers = load_table(name)[0].select_dtypes("number")
     filled = numbers.fillna(numbers.median()).to_numpy(np.float64)
