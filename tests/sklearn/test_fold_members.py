@@ -194,3 +194,12 @@ def test_validation_is_checked() -> None:
     with pytest.raises(ValueError, match="there are 12 different rows, fewer than 20"):
         regressor(validation="members").fit(X[:12].repeat(9, 0), Y[:12].repeat(9))
     assert regressor(n_estimators=2).fit(X[:20], Y[:20]).histories_
+
+
+@pytest.mark.parametrize("kind", [DiverseClassifier, DiverseRegressor])
+def test_members_may_have_no_hidden_layer(kind: type[Any]) -> None:
+    x = np.random.default_rng(0).normal(size=(200, 3))
+    y = 2 * x[:, 0] - x[:, 1]
+    y = y > 0 if kind is DiverseClassifier else y
+    model = kind(n_estimators=4, hidden_layer_sizes=(), random_state=0).fit(x[:150], y[:150])
+    assert model.score(x[150:], y[150:]) > 0.9

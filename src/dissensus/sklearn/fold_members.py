@@ -129,7 +129,8 @@ def _side_by_side(
     Small products are faster together. Large ones are as fast by twos, and folds whose turn has not
     come take no memory for inputs, gradients and moments.
     """
-    weights = members * job.standard.x.inputs * hidden_sizes(params)[0]  # of the first layer
+    first = [*hidden_sizes(params), job.outputs][0]
+    weights = members * job.standard.x.inputs * first  # of the first layer
     # A fold that is left over is not by itself, as it would not be in a fleet.
     count = max(folds // 2, 1) if batch_size * weights > _LARGE else 1
     begins = [number * folds // count for number in range(count + 1)]
