@@ -40,7 +40,7 @@ Floats = NDArray[np.float64]
 #: How far the encoding goes on beyond the outermost edges, in widths of the bins there.
 BEYOND = 4.0
 #: Rows that are encoded at once.
-_CHUNK = 4096
+_CHUNK = 256
 
 
 @dataclass(frozen=True, eq=False)

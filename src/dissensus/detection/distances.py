@@ -13,7 +13,7 @@ from dissensus.detection.distance_files import Distance, State
 from dissensus.outputs import check_finite
 
 #: Numbers in one piece of a computation over many rows; a few such arrays are alive at a time.
-_PIECE = 2**22
+_PIECE = 2**19
 
 #: Rows whose nearest neighbours are searched for at once.
 _QUERIES = 1024

@@ -25,7 +25,7 @@ MOST_ROWS = 5000
 #: Fewer rows have no tail to take a scale from.
 LEAST_ROWS = 20
 #: Rows that members score at once: each has the hidden values of all members.
-_PART = 256
+_PART = 64
 #: The covariance of more inputs would be larger than most tables.
 MOST_INPUTS = 2000
 
@@ -54,8 +54,8 @@ class RowDistance:
             return None
         if len(x) > MOST_ROWS:
             x = x[np.random.default_rng(seed).permutation(len(x))[:MOST_ROWS]]
-        inputs = standard.inputs(x, np.float64)
-        scores = torch.cat([member_score(part) for part in inputs.split(_PART)])
+        inputs = standard.inputs(x)  # in float32, as they are much larger than the table
+        scores = torch.cat([member_score(part.double()) for part in inputs.split(_PART)])
         if not min(float(np.ptp(inputs.numpy(), 0).max()), float(scores.std())) > 0:
             return None
         distance = Mahalanobis.fit(inputs, torch.zeros(len(inputs), dtype=torch.int64))
