@@ -63,7 +63,8 @@ def run_seed(name: str, seed: int) -> Record:
         aurocs[title] = {
             key: evaluate(own, other, bootstrap=0).auroc.value for key, other in others.items()
         }
-    return rounded({"table": name, "seed": seed, "rows": len(train), "auroc": aurocs})
+    record: Record = rounded({"table": name, "seed": seed, "rows": len(train), "auroc": aurocs})
+    return record
 
 
 def _unknown_class(y: NDArray[Any], seed: int) -> NDArray[np.bool_]:

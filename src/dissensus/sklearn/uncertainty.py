@@ -74,7 +74,7 @@ def _sizes(held_out: HeldOut, outputs: Tensor, noise: Tensor | None) -> Tensor:
     sizes = []
     for place, model in enumerate(held_out.error_models):
         given = [None if each is None else each[:, place] for each in (variance, mean_noise)]
-        sizes.append(model.size(prediction[:, place], *given, len(outputs)))
+        sizes.append(model.size(prediction[:, place], *given, members=len(outputs)))
     return torch.stack(sizes, -1)
 
 
