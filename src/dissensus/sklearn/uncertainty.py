@@ -73,8 +73,8 @@ def _sizes(held_out: HeldOut, outputs: Tensor, noise: Tensor | None) -> Tensor:
     mean_noise = None if noise is None else noise.mean(0)
     sizes = []
     for place, model in enumerate(held_out.error_models):
-        given = [None if each is None else each[:, place] for each in (variance, mean_noise)]
-        sizes.append(model.size(prediction[:, place], *given, members=len(outputs)))
+        spread, own = (None if all_ is None else all_[:, place] for all_ in (variance, mean_noise))
+        sizes.append(model.size(prediction[:, place], spread, own, len(outputs)))
     return torch.stack(sizes, -1)
 
 
