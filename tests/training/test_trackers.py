@@ -1,6 +1,7 @@
 """Trackers, each against the files that its own package writes, and hooks of callbacks."""
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,9 @@ def test_wandb_writes_its_files_offline(tmp_path: Path, monkeypatch: Any) -> Non
     monkeypatch.setenv("WANDB_SILENT", "true")
     train(tmp_path, track="wandb")
     (file,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
+    ends = time.monotonic() + 60  # its service writes in a process of its own
+    while b"val/per_member_error/1" not in file.read_bytes() and time.monotonic() < ends:
+        time.sleep(0.1)
     written = file.read_bytes()
     assert b"val/per_member_error/1" in written
     assert b"training.objective" in written
