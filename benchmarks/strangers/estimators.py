@@ -4,7 +4,8 @@
 class; of a regression the tenth with the largest targets) and test rows that were changed: noise of
 half a deviation on all numbers, one number at ten deviations, numbers of another table, and columns
 permuted over the rows. That rows are scored by both was settled on the settling tables of
-:mod:`benchmarks.tables`, with the first seed; the other tables confirm it.
+:mod:`benchmarks.tables` (one seed; held out were levels of a category where there is one); the
+other tables confirm it.
 
 ``python -m benchmarks.strangers.estimators`` writes ``results/strangers/estimators/records.jsonl``.
 """

@@ -273,3 +273,26 @@ def test_every_setting_names_contenders_that_are_planned_once() -> None:
         assert len(planned) == len(set(planned))
         assert {cell.contender for cell in planned} <= set(CONTENDERS)
     assert not any(cell.contender == "tuned_phase" for cell in cells.planned("features"))
+
+
+def test_changed_rows_differ_in_what_their_name_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = torch.full((50, 2), 3.0)
+    monkeypatch.setattr(estimators, "other_numbers", lambda *_: foreign)
+    chance = np.random.default_rng(0)
+    train = pd.DataFrame({"a": chance.normal(5, 2, 200), "b": chance.normal(size=200), "c": "text"})
+    test = train.iloc[:50]
+    changed = estimators.change_rows(test, train, chance, "vowel")
+    far = train[["a", "b"]].mean() + 10 * train[["a", "b"]].std()
+    hit = np.isclose(changed["extreme"][["a", "b"]], far)
+    assert (hit.sum(1) == 1).all()
+    assert hit.any(0).all()
+    noise = (changed["noise"][["a", "b"]] - test[["a", "b"]]) / train[["a", "b"]].std()
+    np.testing.assert_allclose(noise.std(), 0.5, atol=0.15)
+    for column in train:
+        assert sorted(changed["permuted"][column]) == sorted(test[column])
+    assert not changed["permuted"]["a"].equals(test["a"])
+    scaled = (changed["other_table"][["a", "b"]] - train[["a", "b"]].mean()) / train[
+        ["a", "b"]
+    ].std()
+    np.testing.assert_allclose(scaled, 3.0)
+    assert all((rows["c"] == "text").all() for rows in changed.values())

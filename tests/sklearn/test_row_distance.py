@@ -77,11 +77,14 @@ def test_where_there_is_no_distance_members_score_alone() -> None:
     tables = {
         "few rows": chance.normal(size=(19, 2)),
         "wide": chance.normal(size=(60, MOST_INPUTS // 16)),
+        "constant": np.ones((60, 2)),
+        "copies": np.stack([np.arange(60) % 2] * 2, 1),
+        "balanced": np.stack([np.arange(60) % 2, np.arange(60) // 2 % 2], 1),  # all equally far
     }
     for name, x in tables.items():
-        model = DiverseClassifier(**SMALL, validation="common").fit(x, np.arange(len(x)) % 2)
+        model = DiverseRegressor(**SMALL, validation="common").fit(x, chance.normal(size=len(x)))
         assert model.distance_ is None, name
-        np.testing.assert_array_equal(model.ood_score(x), model.ood_score(x, "mutual_information"))
+        np.testing.assert_array_equal(model.ood_score(x), model.ood_score(x, "variance"))
         with pytest.raises(ValueError, match="score='mahalanobis' needs the distance of rows"):
             model.ood_score(x, "mahalanobis")
 

@@ -141,7 +141,7 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
         if score in ("combined", "mahalanobis") and distance is None:
             raise ValueError(
                 f"score={score!r} needs the distance of rows, which fit learns from 20 rows "
-                "or more of 2,000 inputs or fewer; leave score out"
+                "or more of 2,000 inputs or fewer that are not all equally far; leave score out"
             )
 
         def part(inputs: Tensor) -> Tensor:

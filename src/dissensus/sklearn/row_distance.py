@@ -47,8 +47,9 @@ class RowDistance:
     ) -> Self | None:
         """Learn it from training rows ``[rows, columns]``; None where they do not allow it.
 
-        They must be 20 rows or more, of 2,000 inputs or fewer, and differ, as must the
-        ``member_score`` of their inputs. All rows count alike, whatever their weights.
+        They must be 20 rows or more, of 2,000 inputs or fewer, and of different scores and
+        distances, which those of a balanced design are not. All rows count alike, whatever their
+        weights.
         """
         if len(x) < LEAST_ROWS or standard.x.inputs > MOST_INPUTS:
             return None
@@ -56,11 +57,20 @@ class RowDistance:
             x = x[np.random.default_rng(seed).permutation(len(x))[:MOST_ROWS]]
         inputs = standard.inputs(x)  # in float32, as they are much larger than the table
         scores = torch.cat([member_score(part.double()) for part in inputs.split(_PART)])
-        if not min(float(np.ptp(inputs.numpy(), 0).max()), float(scores.std())) > 0:
+        try:
+            distance = Mahalanobis.fit(inputs, torch.zeros(len(inputs), dtype=torch.int64))
+        except ValueError:  # all rows are equal, or columns are copies of one of two values
             return None
-        distance = Mahalanobis.fit(inputs, torch.zeros(len(inputs), dtype=torch.int64))
-        return cls(distance, (TailScale.fit(scores), TailScale.fit(distance(inputs))))
+        distances = distance(inputs)
+        if _constant(scores) or _constant(distances):
+            return None
+        return cls(distance, (TailScale.fit(scores), TailScale.fit(distances)))
 
     def combine(self, scores: Tensor, inputs: Tensor) -> Tensor:
         """``log ½ (1 / p + 1 / q)``, p and q being how rare the score and the distance are."""
         return combine_tails([scores, self.distance(inputs)], self.scales)
+
+
+def _constant(values: Tensor) -> bool:
+    """Whether values differ by rounding alone."""
+    return bool(values.max() - values.min() <= 1e-9 * values.abs().max())
