@@ -1,7 +1,7 @@
 """Preparation of tables: each kind of column, what later rows may hold, and JSON."""
 
 import json
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,23 @@ def test_dates_are_days_places_on_circles_and_a_calendar() -> None:
     assert weeks.shape == (3, 53)
     assert weeks.argmax(1).tolist() == [51, 51, 0]
     assert weeks.sum(1).tolist() == [1, 1, 1]
+
+
+def test_a_day_of_the_year_has_an_input_where_there_are_four_rows_for_each() -> None:
+    """Against the calendar of ``datetime``: the same day of a leap year, whatever the year."""
+    every = [date(2020, 1, 1) + timedelta(days=number) for number in range(4 * 366)]
+    few = Preparation.fit({"t": every[:-1]})
+    weighed = Preparation.fit({"t": every[:-1]}, weights=np.full(len(every) - 1, 2.0))
+    preparation = Preparation.fit({"t": every})
+    assert len(few.features) == 10 + 53
+    assert preparation.features == weighed.features
+    assert preparation.features[63:] == tuple(f"t.yearday_{day}" for day in range(366))
+    past = [date(1969, 12, 31), date(1900, 3, 1), date(2096, 2, 29)]
+    x = preparation.encode({"t": [*every, *past, None]})[:, 63:]
+    wanted = [(day.replace(year=2000) - date(2000, 1, 1)).days for day in [*every, *past]]
+    assert x[:-1].argmax(1).tolist() == wanted
+    assert (x[:-1].sum(1) == 1).all()
+    assert np.isnan(x[-1]).all()
 
 
 def test_rare_levels_and_those_beyond_the_limit_are_pooled() -> None:

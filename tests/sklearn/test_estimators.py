@@ -126,6 +126,19 @@ def test_a_warm_start_goes_on_from_the_weights() -> None:
     assert list(other.classes_) == [0, 1, 7]
 
 
+def test_networks_are_wider_for_many_rows_and_stay_as_wide_as_they_began() -> None:
+    X = np.random.default_rng(0).normal(size=(10_001, 2))
+    settings: dict[str, Any] = {"hidden_layer_sizes": "auto", "max_iter": 1, "n_estimators": 2}
+
+    def widths(model: Any) -> list[int]:
+        return [len(layer.weight) for layer in model.estimators_[0] if hasattr(layer, "weight")]
+
+    assert widths(regressor(**settings).fit(X[:-1], X[:-1, 0])) == [64, 64, 1]
+    assert widths(regressor(**settings).fit(X, X[:, 0])) == [128, 128, 1]
+    pieces = regressor(**settings).partial_fit(X[:100], X[:100, 0]).partial_fit(X, X[:, 0])
+    assert widths(pieces) == [64, 64, 1]
+
+
 def test_partial_fit_learns_from_pieces() -> None:
     X, y = IRIS
     rng = np.random.default_rng(0)
@@ -532,6 +545,7 @@ def test_members_may_have_an_order_and_rows_of_their_own(make: Any) -> None:
         ({"beta": "auto", "cv": 1}, "cv of at least 2"),
         ({"n_estimators": 0}, "n_estimators must be an integer of at least 1, got 0"),
         ({"hidden_layer_sizes": (8, -1)}, "hidden_layer_sizes must be an integer"),
+        ({"hidden_layer_sizes": "wide"}, "hidden_layer_sizes must be an integer"),
         ({"alpha": -1}, "alpha must be a finite number of at least 0, got -1"),
         ({"batch_size": "all"}, "batch_size must be an integer of at least 1, got 'all'"),
         ({"early_stopping": True, "validation_fraction": 1.0}, "validation_fraction must lie"),

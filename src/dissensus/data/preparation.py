@@ -11,8 +11,9 @@ boolean     true and false                          1 and 0, to be standardised
 date        dates and times; text such as           days since 1970, to be standardised; sine and
             2024-02-29 or 2024-02-29 12:30          cosine of the time of year, and of the day where
                                                     there are times of day; 0 or 1 for each day of
-                                                    the week and, where dates go over two years or
-                                                    more, for each week of the year
+                                                    the week; where dates go over two years or more,
+                                                    for each week of the year and, if there are four
+                                                    rows or more for each, day of the year
 category    other text, categories                  0 or 1 for each level
 dropped     one value only; text that is different  none
             in most rows, such as names
@@ -49,7 +50,11 @@ _OTHER, _MISSING = "other", "missing"
 _YEAR = 365.2425
 _CYCLES = {"year": _YEAR, "week": 7.0, "day": 1.0}  # in days
 #: How many levels the parts of a calendar have.
-_CALENDAR = {"weekday": 7, "yearweek": 53}
+_CALENDAR = {"weekday": 7, "yearweek": 53, "yearday": 366}
+#: Rows for each day of the year, from which on it says something: a holiday that comes again.
+_EACH_DAY = 4
+#: Days before each month of a leap year.
+_BEFORE_MONTH = np.cumsum([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30])
 
 
 @dataclass(frozen=True)
@@ -321,11 +326,11 @@ def _learn(
     read = column.read(values)
     gaps = find_gaps(read)
     known = read[~gaps]
+    # A weight counts as repetitions; weights below 1, such as shares, leave the rows.
+    rows = max(len(known), 0.0 if weights is None else float(weights[~gaps].sum()))
     if column.kind == "category":
         column = replace(column, levels=_levels(read, weights, max_levels))
         different = len(set(known))
-        # A weight counts as repetitions; weights below 1, such as shares, leave the rows.
-        rows = max(len(known), 0.0 if weights is None else float(weights[~gaps].sum()))
         if not labels and different > max(_MANY_NAMES, rows / 2):
             return column, f"id-like: {different} different values in {rows:.0f} rows"
         return column, "" if different + bool(gaps.any()) > 1 else _CONSTANT
@@ -333,7 +338,8 @@ def _learn(
         timed = bool((known != np.floor(known)).any())
         # A week of the year says something if it comes again, as those of holidays do.
         again = known.size > 0 and float(np.ptp(known)) >= 2 * _YEAR
-        parts = {"year": True, "day": timed, "weekday": True, "yearweek": again}
+        often = again and rows >= _EACH_DAY * _CALENDAR["yearday"]
+        parts = {"year": True, "day": timed, "weekday": True, "yearweek": again, "yearday": often}
         column = replace(column, levels=tuple(part for part, there in parts.items() if there))
     constant = known.size == len(read) and bool((known == known[0]).all())
     column = replace(column, gaps=bool(gaps.any()))
@@ -369,14 +375,22 @@ _WAVES = {"sin": np.sin, "cos": np.cos}
 
 
 def _calendar_place(days: Floats, part: str) -> Floats:
-    """The day of the week, Monday being 0, or the week of the year, of days since 1970.
+    """The day of the week, Monday being 0, the week or the day of the year, of days since 1970.
+
+    A day of the year is the same in all years, as 29 February always has its place.
 
     >>> _calendar_place(np.array([19_782.5]), "weekday")  # 2024-02-29, a Thursday
     array([3.])
     >>> _calendar_place(np.array([19_782.5]), "yearweek")  # 59 days into the year
     array([8.])
+    >>> _calendar_place(np.array([19_782.5, 19_783, 20_148]), "yearday")  # and 1 March, twice
+    array([59., 60., 60.])
     """
-    place: Floats = np.floor(days + 3) % 7 if part == "weekday" else np.floor(days % _YEAR / 7)
+    if part != "yearday":
+        return np.floor((days + 3) % 7 if part == "weekday" else days % _YEAR / 7)
+    dates = np.floor(np.nan_to_num(days)).astype("datetime64[D]")
+    months = dates.astype("datetime64[M]")
+    place: Floats = _BEFORE_MONTH[months.astype(np.int64) % 12] + (dates - months).astype(float)
     return place
 
 

@@ -56,7 +56,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         *,
         members: str = "alike",
         candidates: int | None = None,
-        hidden_layer_sizes: int | Sequence[int] = (64, 64),
+        hidden_layer_sizes: int | Sequence[int] | str = "auto",
         sharing: str | None = None,
         objective: str | Objective = "independent:label_smoothing=0.1",
         beta: float | str | None = None,

@@ -34,7 +34,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         *,
         members: str = "alike",
         candidates: int | None = None,
-        hidden_layer_sizes: int | Sequence[int] = (64, 64),
+        hidden_layer_sizes: int | Sequence[int] | str = "auto",
         sharing: str | None = None,
         objective: str | Objective = "independent",
         loss: str = "mse",
@@ -61,8 +61,9 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         """Keep the parameters; ``fit`` checks them.
 
         ``n_estimators``, ``hidden_layer_sizes``, ``sharing``
-            How many members, the sizes of their hidden layers, and whether members share weights:
-            with ``sharing="adapters"`` all but the last layer's, as in TabM (:class:`.Ensemble`).
+            How many members, the sizes of their hidden layers (``"auto"``: two of 64, for more than
+            10,000 rows two of 128), and whether members share weights: with ``sharing="adapters"``
+            all but the last layer's, as in TabM (:class:`.Ensemble`).
         ``members``, ``candidates``
             ``"alike"``: all members have these settings. ``"sampled"``: candidates, 4 for each
             member but 64 at most unless a number is given, have a depth, a width, an embedding, a

@@ -34,6 +34,9 @@ from dissensus.training.stream import make_stream
 
 Index = NDArray[np.int64]
 
+#: Beyond so many rows networks are wider: they learn more from them, and have the time.
+_MANY_ROWS = 10_000
+
 
 def objective_of(asked: Any, loss: str) -> Objective:
     """The objective for ``loss``, from a name with settings or an object."""
@@ -179,18 +182,27 @@ def _place(parts: Sequence[Any], device: torch.device) -> Sequence[Any]:
     return [tuple(tensor.to(device) for tensor in part) for part in pad(parts)]
 
 
-def hidden_sizes(params: dict[str, Any]) -> list[int]:
-    """The sizes of the hidden layers; one number is one layer."""
-    hidden = params["hidden_layer_sizes"]
-    sizes = [hidden] if isinstance(hidden, Integral) else hidden
-    return [check_integer("hidden_layer_sizes", width) for width in sizes]
+def hidden_sizes(asked: int | Sequence[int] | str, rows: int) -> list[int]:
+    """The sizes of the hidden layers; one number is one layer.
+
+    ``"auto"``: two layers of 64 and, for more than 10,000 rows, of 128.
+
+    >>> hidden_sizes("auto", 10_000), hidden_sizes("auto", 20_000), hidden_sizes(8, 20_000)
+    ([64, 64], [128, 128], [8])
+    """
+    if isinstance(asked, str) and asked == "auto":
+        return [64, 64] if rows <= _MANY_ROWS else [128, 128]
+    if isinstance(asked, str | int | Integral):
+        asked = [check_integer("hidden_layer_sizes", asked)]
+    return [check_integer("hidden_layer_sizes", width) for width in asked]
 
 
 def make_ensemble(
     inputs: int, job: Job, members: int, seed: int, params: dict[str, Any]
 ) -> Ensemble:
     """New members, on the device that is asked for."""
-    members, widths = check_integer("n_estimators", members), hidden_sizes(params)
+    members = check_integer("n_estimators", members)
+    widths = hidden_sizes(params["hidden_layer_sizes"], len(job.rows))
 
     def member() -> nn.Module:
         return table_mlp((inputs,), job.outputs, hidden=widths)
@@ -202,7 +214,8 @@ def make_ensemble(
 def _copy_to_train(ens: Ensemble, job: Job, params: dict[str, Any]) -> Ensemble:
     """A copy that can be trained further; raises if it has other members than are asked for."""
     layers = [weight.shape[1] for weight in ens.parameters() if weight.ndim == 3]
-    members, widths = params["n_estimators"], hidden_sizes(params)
+    members, asked = params["n_estimators"], params["hidden_layer_sizes"]
+    widths = layers[:-1] if isinstance(asked, str) else hidden_sizes(asked, len(job.rows))
     if (ens.members, layers) != (members, [*widths, job.outputs]):
         raise ValueError(
             "to train further, n_estimators and hidden_layer_sizes must stay as they were, "
