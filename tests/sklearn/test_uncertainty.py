@@ -197,6 +197,8 @@ def test_a_model_of_errors_is_used_only_where_it_helps() -> None:
     # Beyond the rows it has seen it says what it says at their end.
     far = torch.tensor([float(prediction.max()), 1e9], dtype=torch.float64)
     assert growing.size(far)[1] == growing.size(far)[0]
+    with pytest.raises(ValueError, match="a spread between members is that of two or more, got"):
+        ErrorModel(residuals, weights, prediction, variance=torch.ones_like(weights))
 
 
 def test_two_held_out_members_are_as_good_as_sixteen_at_telling_sizes() -> None:

@@ -53,9 +53,9 @@ class ErrorModel:
         prediction: Tensor,
         variance: Tensor | None = None,
         noise: Tensor | None = None,
-        members: int = 2,
+        members: int = 1,
     ) -> None:
-        """Learn from held-out rows: all are ``[rows]``, ``variance`` is that between members."""
+        """Learn from held-out rows: all are ``[rows]``, ``variance`` is that between ``members``."""
         self.weights = weights
         self._scale = _mean(residuals.abs(), weights)
         self._model: Any = None
@@ -80,7 +80,7 @@ class ErrorModel:
         prediction: Tensor,
         variance: Tensor | None = None,
         noise: Tensor | None = None,
-        members: int = 2,
+        members: int = 1,
     ) -> Tensor:
         """σ(x) ``[rows]``, above 0; ``members`` are those that the variance is of."""
         if self._gaussian:
@@ -108,6 +108,8 @@ def spread_bias(members: int) -> float:
     >>> [round(spread_bias(members), 3) for members in (2, 3, 16)]
     [0.53, 0.749, 0.967]
     """
+    if members < 2:
+        raise ValueError(f"a spread between members is that of two or more, got members={members}")
     half = (members - 1) / 2
     return float(np.exp((digamma(half) - np.log(half)) / 2))
 
