@@ -55,7 +55,7 @@ class ErrorModel:
         noise: Tensor | None = None,
         members: int = 1,
     ) -> None:
-        """Learn from held-out rows: all are ``[rows]``, ``variance`` is that between ``members``."""
+        """Learn from held-out rows, all ``[rows]``; ``variance`` is that between ``members``."""
         self.weights = weights
         self._scale = _mean(residuals.abs(), weights)
         self._model: Any = None
