@@ -70,7 +70,17 @@ def make_cell(name: str, settings: Mapping[str, Any], **changes: Any) -> Cell:
 
 
 def seed_cells(variants: Variants, seeds: Iterable[int]) -> list[Cell]:
-    """A cell for each variant, seed after seed."""
+    """A cell for each variant, seed after seed; all must have the same settings.
+
+    >>> seed_cells({"a": {"seed": 0, "epochs": 2}, "b": {"seed": 0, "epoch": 3}}, [0])
+    Traceback (most recent call last):
+    ...
+    ValueError: the variants differ in more than values: not all have epoch, epochs
+    """
+    every = {key for settings in variants.values() for key in settings}
+    odd = sorted(key for key in every if not all(key in own for own in variants.values()))
+    if odd:
+        raise ValueError(f"the variants differ in more than values: not all have {', '.join(odd)}")
     return [
         make_cell(f"{name}-seed={seed}", settings, seed=seed)
         for seed in seeds
