@@ -94,7 +94,8 @@ def test_a_day_of_the_year_has_an_input_where_there_are_four_rows_for_each() -> 
     few = Preparation.fit({"t": every[:-1]})
     weighed = Preparation.fit({"t": every[:-1]}, weights=np.full(len(every) - 1, 2.0))
     preparation = Preparation.fit({"t": every})
-    assert len(few.features) == 10 + 53
+    many = Preparation.fit({"t": np.resize(np.array(every), 100_001)})
+    assert len(few.features) == len(many.features) == 10 + 53
     assert preparation.features == weighed.features
     assert preparation.features[63:] == tuple(f"t.yearday_{day}" for day in range(366))
     past = [date(1969, 12, 31), date(1900, 3, 1), date(2096, 2, 29)]

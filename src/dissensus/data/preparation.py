@@ -13,7 +13,8 @@ date        dates and times; text such as           days since 1970, to be stand
                                                     there are times of day; 0 or 1 for each day of
                                                     the week; where dates go over two years or more,
                                                     for each week of the year and, if there are four
-                                                    rows or more for each, day of the year
+                                                    rows or more for each (and 100,000 at most), for
+                                                    each day of the year
 category    other text, categories                  0 or 1 for each level
 dropped     one value only; text that is different  none
             in most rows, such as names
@@ -53,6 +54,8 @@ _CYCLES = {"year": _YEAR, "week": 7.0, "day": 1.0}  # in days
 _CALENDAR = {"weekday": 7, "yearweek": 53, "yearday": 366}
 #: Rows for each day of the year, from which on it says something: a holiday that comes again.
 _EACH_DAY = 4
+#: With more rows, inputs for each day of the year would take gigabytes.
+_MOST_ROWS = 100_000
 #: Days before each month of a leap year.
 _BEFORE_MONTH = np.cumsum([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30])
 
@@ -338,7 +341,7 @@ def _learn(
         timed = bool((known != np.floor(known)).any())
         # A week of the year says something if it comes again, as those of holidays do.
         again = known.size > 0 and float(np.ptp(known)) >= 2 * _YEAR
-        often = again and rows >= _EACH_DAY * _CALENDAR["yearday"]
+        often = again and rows >= _EACH_DAY * _CALENDAR["yearday"] and len(read) <= _MOST_ROWS
         parts = {"year": True, "day": timed, "weekday": True, "yearweek": again, "yearday": often}
         column = replace(column, levels=tuple(part for part, there in parts.items() if there))
     constant = known.size == len(read) and bool((known == known[0]).all())
