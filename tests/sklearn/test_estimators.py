@@ -18,6 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from dissensus.objectives import ADP, LDR
 from dissensus.sklearn import DiverseClassifier, DiverseRegressor
 from dissensus.sklearn.rows import Standard
+from dissensus.sklearn.trainings import settle
 from dissensus.training import fit_fleet
 
 QUICK = {
@@ -126,17 +127,40 @@ def test_a_warm_start_goes_on_from_the_weights() -> None:
     assert list(other.classes_) == [0, 1, 7]
 
 
-def test_networks_are_wider_for_many_rows_and_stay_as_wide_as_they_began() -> None:
+def test_many_rows_get_wider_networks_and_a_falling_rate() -> None:
     X = np.random.default_rng(0).normal(size=(10_001, 2))
-    settings: dict[str, Any] = {"hidden_layer_sizes": "auto", "max_iter": 1, "n_estimators": 2}
+    auto: dict[str, Any] = {"hidden_layer_sizes": "auto", "schedule": "auto", "n_estimators": 2}
 
     def widths(model: Any) -> list[int]:
         return [len(layer.weight) for layer in model.estimators_[0] if hasattr(layer, "weight")]
 
-    assert widths(regressor(**settings).fit(X[:-1], X[:-1, 0])) == [64, 64, 1]
-    assert widths(regressor(**settings).fit(X, X[:, 0])) == [128, 128, 1]
-    pieces = regressor(**settings).partial_fit(X[:100], X[:100, 0]).partial_fit(X, X[:, 0])
+    few = regressor(**auto, max_iter=2).fit(X[:-1], X[:-1, 0])
+    assert widths(few) == [64, 64, 1]
+    many = regressor(**auto, max_iter=2).fit(X, X[:, 0])
+    assert widths(many) == [128, 128, 1]
+    falling = {"hidden_layer_sizes": (128, 128), "schedule": "cosine", "n_estimators": 2}
+    same = regressor(**falling, max_iter=2).fit(X, X[:, 0])
+    np.testing.assert_array_equal(many.predict(X), same.predict(X))
+    # As wide as they began, whatever comes later.
+    pieces = regressor(**auto).partial_fit(X[:100], X[:100, 0]).partial_fit(X, X[:, 0])
     assert widths(pieces) == [64, 64, 1]
+    warm = few.set_params(warm_start=True).fit(X, X[:, 0])
+    assert widths(warm) == [64, 64, 1]
+
+
+def test_a_falling_rate_takes_forty_epochs_unless_training_goes_to_its_end() -> None:
+    params = DiverseClassifier().get_params()
+    asked = ("hidden_layer_sizes", "schedule", "max_iter")
+
+    def settled(rows: int, **changes: Any) -> list[Any]:
+        found = settle(params | changes, rows)
+        return [found[name] for name in asked]
+
+    assert settled(10_000) == [(64, 64), "constant", 200]
+    assert settled(10_001) == [(128, 128), "cosine", 40]
+    assert settled(10_001, max_iter=7) == [(128, 128), "cosine", 7]
+    assert settled(10_001, early_stopping=False) == [(128, 128), "constant", 200]
+    assert settled(10_001, schedule="constant", hidden_layer_sizes=9) == [9, "constant", 200]
 
 
 def test_partial_fit_learns_from_pieces() -> None:

@@ -36,6 +36,7 @@ from dissensus.sklearn.trainings import (
     held_out_together,
     make_trainings,
     outputs_each,
+    settle,
     train_once,
     with_beta,
 )
@@ -92,9 +93,10 @@ class DiverseEstimator(FittedMembers, Parameters):
             self._forget()
         for earlier in ("beta_", "cv_results_", "_moments", "tuned_"):
             self.__dict__.pop(earlier, None)
-        objective, settings = self._check_parameters(), self._settings()
+        objective = self._check_parameters()
         original = self._read(X, y, sample_weight)
         job, seed = self._job(original.merge(), objective), self._seed()
+        settings = settle(self._settings(), len(job.rows), getattr(self, "ensemble_", None))
         if self.beta is not None and self.members == "alike":
             self.beta_, results = choose_beta(job, original, seed, settings)
             if results is not None:
@@ -139,7 +141,8 @@ class DiverseEstimator(FittedMembers, Parameters):
         job = self._job(self._read(X, y, sample_weight).merge(), objective)
         once = {"early_stopping": False, "max_iter": 1, "schedule": "constant"}
         start = getattr(self, "ensemble_", None)
-        (training,) = make_trainings([job], self._seed(), self._settings() | once, start)
+        settings = settle(self._settings() | once, len(job.rows), start)
+        (training,) = make_trainings([job], self._seed(), settings, start)
         passes, self.held_out_ = getattr(self, "n_iter_", 0), None
         record, self._moments = train_once(training, passes, getattr(self, "_moments", None))
         if self.verbose:

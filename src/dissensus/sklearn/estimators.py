@@ -63,7 +63,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         betas: Sequence[float] = BETAS,
         cv: Any = 5,
         learning_rate_init: float = 5e-3,
-        schedule: str = "constant",
+        schedule: str = "auto",
         max_iter: int = 200,
         batch_size: int | str = "auto",
         alpha: float = 1.0,

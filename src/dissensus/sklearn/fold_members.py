@@ -129,7 +129,7 @@ def _side_by_side(
     Small products are faster together. Large ones are as fast by twos, and folds whose turn has not
     come take no memory for inputs, gradients and moments.
     """
-    first = [*hidden_sizes(params["hidden_layer_sizes"], len(job.rows)), job.outputs][0]
+    first = [*hidden_sizes(params), job.outputs][0]
     weights = members * job.standard.x.inputs * first  # of the first layer
     # A fold that is left over is not by itself, as it would not be in a fleet.
     count = max(folds // 2, 1) if batch_size * weights > _LARGE else 1

@@ -42,7 +42,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         betas: Sequence[float] = BETAS,
         cv: Any = 5,
         learning_rate_init: float = 5e-3,
-        schedule: str = "constant",
+        schedule: str = "auto",
         max_iter: int = 200,
         batch_size: int | str = "auto",
         alpha: float = 1.0,
@@ -83,8 +83,9 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             collude unless its gain is clear (:mod:`dissensus.sweeps.selection`). All folds and all
             β train side by side. ``cv`` is a number of folds, a splitter or pairs of indices.
         ``learning_rate_init``, ``schedule``, ``max_iter``, ``batch_size``, ``alpha``
-            AdamW's learning rate and its course (``"cosine"``, ``"constant"``, ``"multistep:…"``),
-            epochs, rows in a batch, and weight decay.
+            AdamW's learning rate and its course (``"cosine"``, ``"constant"``, ``"multistep:…"``;
+            ``"auto"``: constant, and for more than 10,000 rows, where training stops early, a
+            cosine of 40 epochs or ``max_iter``), the most epochs, rows in a batch, weight decay.
         ``shuffle``, ``bootstrap``
             Members see the same batches; ``shuffle="members"`` gives each one its own order, and
             ``bootstrap=True`` its own rows, drawn with replacement, as in bagging. Both go with

@@ -98,8 +98,7 @@ def train_sampled(job: Job, seed: int, params: dict[str, Any]) -> TrainedMembers
     share = max(validation_share(params), min(HELD_SHARE, HELD_ROWS / len(job.rows)))
     train, val = split_rows(job, seed, params | {"validation_fraction": share})
     recipe = make_recipe(len(train[0]), seed, params)
-    widths = hidden_sizes(params["hidden_layer_sizes"], len(job.rows))
-    drawn = draw_settings(count, max(widths, default=1), recipe)
+    drawn = draw_settings(count, max(hidden_sizes(params), default=1), recipe)
     parts = [tuple(tensor.to(params["device"]) for tensor in part) for part in (train, val)]
 
     def make(inputs: int, hidden: tuple[int, ...], start: int) -> Ensemble:

@@ -34,8 +34,10 @@ from dissensus.training.stream import make_stream
 
 Index = NDArray[np.int64]
 
-#: Beyond so many rows networks are wider: they learn more from them, and have the time.
+#: Beyond so many rows, wider networks learn more, and a falling rate lets them settle.
 _MANY_ROWS = 10_000
+#: Epochs of a learning rate that falls.
+_FALL = 40
 
 
 def objective_of(asked: Any, loss: str) -> Objective:
@@ -182,27 +184,41 @@ def _place(parts: Sequence[Any], device: torch.device) -> Sequence[Any]:
     return [tuple(tensor.to(device) for tensor in part) for part in pad(parts)]
 
 
-def hidden_sizes(asked: int | Sequence[int] | str, rows: int) -> list[int]:
-    """The sizes of the hidden layers; one number is one layer.
+def settle(params: dict[str, Any], rows: int, start: Ensemble | None = None) -> dict[str, Any]:
+    """The parameters with what ``"auto"`` means for so many rows, and on from ``start``.
 
-    ``"auto"``: two layers of 64 and, for more than 10,000 rows, of 128.
-
-    >>> hidden_sizes("auto", 10_000), hidden_sizes("auto", 20_000), hidden_sizes(8, 20_000)
-    ([64, 64], [128, 128], [8])
+    Hidden layers are two of 64 and the learning rate is constant. With many rows, layers are two of
+    128 and, where training stops early, the rate falls along a cosine of 40 epochs.
     """
-    if isinstance(asked, str) and asked == "auto":
-        return [64, 64] if rows <= _MANY_ROWS else [128, 128]
-    if isinstance(asked, str | int | Integral):
-        asked = [check_integer("hidden_layer_sizes", asked)]
-    return [check_integer("hidden_layer_sizes", width) for width in asked]
+    many = rows > _MANY_ROWS
+    settled: dict[str, Any] = {}
+    if _is_auto(params["hidden_layer_sizes"]):
+        sizes = (128, 128) if many else (64, 64)
+        settled["hidden_layer_sizes"] = sizes if start is None else tuple(_widths(start)[:-1])
+    if _is_auto(params["schedule"]):
+        falls = many and params["early_stopping"]
+        settled["schedule"] = "cosine" if falls else "constant"
+        epochs = check_integer("max_iter", params["max_iter"])
+        settled["max_iter"] = min(epochs, _FALL) if falls else epochs
+    return params | settled
+
+
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def hidden_sizes(params: dict[str, Any]) -> list[int]:
+    """The sizes of the hidden layers; one number is one layer."""
+    asked = params["hidden_layer_sizes"]
+    sizes = [asked] if isinstance(asked, Integral | str) else asked
+    return [check_integer("hidden_layer_sizes", width) for width in sizes]
 
 
 def make_ensemble(
     inputs: int, job: Job, members: int, seed: int, params: dict[str, Any]
 ) -> Ensemble:
     """New members, on the device that is asked for."""
-    members = check_integer("n_estimators", members)
-    widths = hidden_sizes(params["hidden_layer_sizes"], len(job.rows))
+    members, widths = check_integer("n_estimators", members), hidden_sizes(params)
 
     def member() -> nn.Module:
         return table_mlp((inputs,), job.outputs, hidden=widths)
@@ -213,9 +229,8 @@ def make_ensemble(
 
 def _copy_to_train(ens: Ensemble, job: Job, params: dict[str, Any]) -> Ensemble:
     """A copy that can be trained further; raises if it has other members than are asked for."""
-    layers = [weight.shape[1] for weight in ens.parameters() if weight.ndim == 3]
-    members, asked = params["n_estimators"], params["hidden_layer_sizes"]
-    widths = layers[:-1] if isinstance(asked, str) else hidden_sizes(asked, len(job.rows))
+    layers = _widths(ens)
+    members, widths = params["n_estimators"], hidden_sizes(params)
     if (ens.members, layers) != (members, [*widths, job.outputs]):
         raise ValueError(
             "to train further, n_estimators and hidden_layer_sizes must stay as they were, "
@@ -225,6 +240,11 @@ def _copy_to_train(ens: Ensemble, job: Job, params: dict[str, Any]) -> Ensemble:
     copy = deepcopy(ens).float().requires_grad_(True).to(params["device"])
     copy.combine = job.combine
     return copy
+
+
+def _widths(ens: Ensemble) -> list[int]:
+    """The widths of the layers, the last one's included."""
+    return [weight.shape[1] for weight in ens.parameters() if weight.ndim == 3]
 
 
 def held_out_together(training: Training, job: Job) -> HeldOut | None:
