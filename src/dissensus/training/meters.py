@@ -262,7 +262,10 @@ class FleetMeter:
     def __init__(self, combine: str) -> None:
         self.combine = combine
         self.examples: Tensor | float = 0.0  # of all ensembles, or, weighed, of each
-        self.outputs: list[Tensor] = []
+        # Outputs of the batches that are kept, ``rows`` of them, in one block: if each had its own
+        # between the larger tensors of a step, memory would be left in pieces that nothing fits in.
+        self.outputs: Tensor | None = None
+        self.rows = 0
         self.targets: list[Tensor] = []
         self.weights: list[Tensor] = []
         self.parts: list[dict[str, Tensor]] = []
@@ -273,15 +276,23 @@ class FleetMeter:
         self, outputs: Tensor, targets: Tensor, parts: dict[str, Tensor], *weights: Tensor
     ) -> None:
         """Remember a batch: ``[ensembles, members, batch, outputs]`` and what goes with it."""
+        before, rows = outputs.shape[:2], outputs.shape[2]
+        if self.outputs is None:
+            batches = 1 + -(-_KEPT // outputs.numel())
+            self.outputs = outputs.new_empty(*before, batches * rows, outputs.shape[3])
+        if self.rows + rows > self.outputs.shape[2]:
+            self._flush()
+        self.outputs[:, :, self.rows : self.rows + rows] = outputs
+        self.rows += rows
         self.weights += weights
-        self.outputs.append(outputs)
         self.targets.append(targets)
         self.parts.append(parts)
-        if len(self.outputs) * outputs.numel() >= _KEPT:
+        if len(self.targets) * outputs.numel() >= _KEPT:
             self._flush()
 
     def _flush(self) -> None:
-        outputs, targets = torch.cat(self.outputs, 2), torch.cat(self.targets, 1)
+        assert self.outputs is not None
+        outputs, targets = self.outputs[:, :, : self.rows], torch.cat(self.targets, 1)
         weights = [torch.cat(self.weights, 1)] if self.weights else []
         sums = vmap(lambda o, t, *w: judge(o, t, self.combine, *w))(outputs, targets, *weights)
         for name, value in sums.items():
@@ -294,11 +305,11 @@ class FleetMeter:
         self.examples = self.examples + (
             weights[0].double().sum(1) if weights else targets.shape[1]
         )
-        self.outputs, self.targets, self.weights, self.parts = [], [], [], []
+        self.rows, self.targets, self.weights, self.parts = 0, [], [], []
 
     def records(self) -> list[dict[str, Any]]:
         """One record for each ensemble."""
-        if self.outputs:
+        if self.rows:
             self._flush()
         sums = dict(self.sums)
         sums["member_error"] = sums["member"].mean(1)
