@@ -128,7 +128,10 @@ def _ranks(records: list[Record]) -> list[str]:
         "1 is best. Brackets are 95% bootstrap intervals over the tables. *First* counts the",
         "tables on which a contender is the best or equals it. Defaults of ours are settled on",
         "the *settling* tables alone; the others confirm them. One thing was not: the form of the",
-        "model of error sizes, behind CRPS and intervals, was chosen on tables of all parts.",
+        "model of error sizes, behind CRPS and intervals, was chosen on tables of all parts. And",
+        "what tables of more than 10,000 rows get, wider networks and a falling learning rate, was",
+        "settled on cps1988 and letters after letters and, of the confirming tables, diamonds and",
+        "shuttle had been lost.",
         *_unranked(records),
     ]
     for measure, words in MEASURES.items():
