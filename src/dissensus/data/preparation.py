@@ -105,18 +105,20 @@ class Column:
         """What :meth:`read` gave as inputs ``[rows, features]``, gaps as NaN."""
         if self.kind == "category":
             return _one_hot(read, self.levels)
-        parts = [read]
+        parts = [read[:, None]]
         for level in self.levels:
             if level in _CYCLES:
                 angle = 2 * np.pi * (read % _CYCLES[level]) / _CYCLES[level]
-                parts += [wave(angle) for wave in _WAVES.values()]
+                parts += [wave(angle)[:, None] for wave in _WAVES.values()]
             else:
-                place = _calendar_place(read, level)
-                hot = [place == number for number in range(_CALENDAR[level])]
-                parts += [np.where(np.isnan(read), np.nan, own) for own in hot]
+                known = np.flatnonzero(~np.isnan(read))
+                hot = np.full((len(read), _CALENDAR[level]), np.nan)
+                hot[known] = 0.0
+                hot[known, _calendar_place(read[known], level).astype(np.int64)] = 1.0
+                parts.append(hot)
         if self.gaps:
-            parts.append(find_gaps(read))
-        block: Floats = np.stack(parts, 1).astype(np.float64)
+            parts.append(find_gaps(read)[:, None])
+        block: Floats = np.concatenate(parts, 1, dtype=np.float64)
         return block
 
     def __str__(self) -> str:
@@ -391,7 +393,7 @@ def _calendar_place(days: Floats, part: str) -> Floats:
     """
     if part != "yearday":
         return np.floor((days + 3) % 7 if part == "weekday" else days % _YEAR / 7)
-    dates = np.floor(np.nan_to_num(days)).astype("datetime64[D]")
+    dates = np.floor(days).astype("datetime64[D]")
     months = dates.astype("datetime64[M]")
     place: Floats = _BEFORE_MONTH[months.astype(np.int64) % 12] + (dates - months).astype(float)
     return place

@@ -56,7 +56,9 @@ class RowDistance:
         if len(x) > MOST_ROWS:
             x = x[np.random.default_rng(seed).permutation(len(x))[:MOST_ROWS]]
         inputs = standard.inputs(x)  # in float32, as they are much larger than the table
-        scores = torch.cat([member_score(part.double()) for part in inputs.split(_PART)])
+        scores = torch.empty(len(inputs), dtype=torch.float64)
+        for place, part in zip(scores.split(_PART), inputs.split(_PART), strict=True):
+            place.copy_(member_score(part.double()))  # a list of results would scatter memory
         try:
             distance = Mahalanobis.fit(inputs, torch.zeros(len(inputs), dtype=torch.int64))
         except ValueError:  # all rows are equal, or columns are copies of one of two values
