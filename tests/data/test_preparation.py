@@ -77,6 +77,9 @@ def test_dates_are_days_places_on_circles_and_a_calendar() -> None:
     assert x[:2, 5:12].tolist() == [[0, 0, 0, 1, 0, 0, 0]] * 2  # a week apart
     assert np.isnan(x[2, :12]).all()
     assert x[:, 12].tolist() == [0, 0, 1]
+    (column,) = preparation.columns
+    before = np.array([np.nextafter(-3.0, -4.0)])  # the last moment of a Sunday
+    assert column.encode(before)[0, 5:12].tolist() == [0, 0, 0, 0, 0, 0, 1]
     days = Preparation.fit({"t": [date(2024, 2, 29), date(2024, 3, 1)]})
     assert len(days.features) == 10  # without times of day
     years = Preparation.fit({"t": [date(2021, 12, 25), date(2023, 12, 25)]})

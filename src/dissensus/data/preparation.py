@@ -391,8 +391,10 @@ def _calendar_place(days: Floats, part: str) -> Floats:
     >>> _calendar_place(np.array([19_782.5, 19_783, 20_148]), "yearday")  # and 1 March, twice
     array([59., 60., 60.])
     """
-    if part != "yearday":
-        return np.floor((days + 3) % 7 if part == "weekday" else days % _YEAR / 7)
+    if part == "weekday":
+        return np.floor(days + 3) % 7
+    if part == "yearweek":
+        return np.floor(days % _YEAR / 7)
     dates = np.floor(days).astype("datetime64[D]")
     months = dates.astype("datetime64[M]")
     place: Floats = _BEFORE_MONTH[months.astype(np.int64) % 12] + (dates - months).astype(float)
