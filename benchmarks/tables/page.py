@@ -339,7 +339,7 @@ def _partial(records: list[Record]) -> list[str]:
         own = [record for record in records if record["contender"] == name]
         tables, rows_most = run_tables(own), max(record["rows"] for record in own)
         found = {m: compare(records, m, [*ranked, name], tables) for m in MEASURES}
-        splits = sorted({split for own in found["error"].splits for split in own})
+        splits = sorted({record["split"] for record in own})
         lines += [
             f"## {_label(name)}, on a part of the tables or splits",
             "",
