@@ -79,7 +79,10 @@ def _accurate(records: list[Record]) -> Finding:
 
 
 def _joint_worst(records: list[Record]) -> Finding:
-    """Whether β = 1 is less accurate than each smaller β."""
+    """Whether β = 1 is less accurate than each smaller β, once all have been run."""
+    small = [row for runs in _SMALL(records).values() for row in runs]
+    if missing := sorted(set(BETAS) - set(cell_values(small, "beta"))):
+        return Finding(CANNOT, f"β = {', '.join(map(str, missing))} was not run")
     return all_of(
         {
             other.name: InTheseRuns(other, images.JOINT, _ACCURACY)(runs)
