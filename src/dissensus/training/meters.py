@@ -276,12 +276,12 @@ class FleetMeter:
         self, outputs: Tensor, targets: Tensor, parts: dict[str, Tensor], *weights: Tensor
     ) -> None:
         """Remember a batch: ``[ensembles, members, batch, outputs]`` and what goes with it."""
-        before, rows = outputs.shape[:2], outputs.shape[2]
-        if self.outputs is None:
+        *before, rows, width = outputs.shape
+        if self.outputs is None or self.rows + rows > self.outputs.shape[2]:
+            if self.rows:
+                self._flush()
             batches = 1 + -(-_KEPT // outputs.numel())
-            self.outputs = outputs.new_empty(*before, batches * rows, outputs.shape[3])
-        if self.rows + rows > self.outputs.shape[2]:
-            self._flush()
+            self.outputs = outputs.new_empty(*before, batches * rows, width)
         self.outputs[:, :, self.rows : self.rows + rows] = outputs
         self.rows += rows
         self.weights += weights
