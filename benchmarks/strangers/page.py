@@ -142,7 +142,7 @@ def _head(records: list[Record]) -> list[str]:
         "from each training batch; no foreign data are seen but where the row says so.",
         "",
         "Built from the records in `strangers/*.jsonl` by `python -m benchmarks --only strangers`;",
-        "nothing on this page is written by hand. The last section says how it was measured.",
+        "no measurement is typed by hand. The last section says how it was measured.",
         "",
     ]
 

@@ -97,7 +97,7 @@ def _head(records: list[Record]) -> list[str]:
         f"{len(records)} fits that were judged on rows held out.",
         "",
         "Built from the records in `tables/*.jsonl` by `python -m benchmarks --only tables`;",
-        "nothing on this page is written by hand. The last section says how it was measured.",
+        "no measurement is typed by hand. The last section says how it was measured.",
         "",
     ]
 

@@ -90,7 +90,7 @@ def overview_text(results: Sequence[Outcome]) -> str:
         "# Results",
         "",
         "What the papers claim, and what was measured here on two CPU cores. Built from the",
-        "records by `dissensus reproduce --report`; nothing on this page is written by hand.",
+        "records by `dissensus reproduce --report`; no measurement is typed by hand.",
         "",
         *RULE,
     ]

@@ -193,9 +193,10 @@ def compare_images(
     verdict, words = judge_larger(difference, effect)
     gain = f"{100 * difference.mean:+.1f}"
     gain += f" {_bounds(difference)} points" if difference.runs > 1 else " points"
+    runs = f"{difference.runs} run{'s' if difference.runs > 1 else ''}"
     sentence = (
         f"{quantity}: {names[0]} {means[0]:.1%}, {names[1]} {means[1]:.1%}, difference "
-        f"{gain} over {difference.runs} runs ({words}); over their {over.runs} images "
+        f"{gain} over {runs} ({words}); over their {over.runs} images "
         f"{_bounds(over)}"
     )
     smallest = f"{100 * difference.smallest:.1f} points" if difference.runs > 1 else ""
