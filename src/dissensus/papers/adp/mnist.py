@@ -99,5 +99,5 @@ STUDY = Study(
     cells,
     run,
     options=regime.OPTIONS,
-    cost={"smoke": "20 s", "cpu": "20 min per ensemble", "paper": "GPU days"},
+    cost={"smoke": "20 s", "cpu": "25 min per ensemble", "paper": "GPU days"},
 )
