@@ -303,7 +303,7 @@ def _diversity(records: list[Record]) -> list[str]:
         cells = []
         for measure, pair in pairs.items():
             logs = np.log(pair.values[:, 1] / pair.values[:, 0])
-            mean = bootstrap_interval(logs, lambda values: float(values.mean()))
+            mean = bootstrap_interval(logs)
             low, middle, high = (100 * np.expm1(v) for v in (mean.low, mean.mean, mean.high))
             cells.append(f"{middle:+.1f}% [{low:+.1f}, {high:+.1f}]")
             if low > 0 or high < 0:

@@ -43,7 +43,7 @@ class Comparison:
     def mean_rank(self, contender: str) -> Estimate:
         """Its mean rank, with a 95% bootstrap interval over the tables."""
         own = self.ranks[:, self.contenders.index(contender)]
-        return bootstrap_interval(own, lambda ranks: float(ranks.mean()))
+        return bootstrap_interval(own)
 
     def ratios(self) -> Floats:
         """Each value relative to the best of its table."""

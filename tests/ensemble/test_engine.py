@@ -271,3 +271,21 @@ def test_a_hook_on_a_container_counts() -> None:
     assert engine_of(nn.Sequential(nn.Sequential(nn.Linear(2, 2)))) is not None
     outer[0].register_forward_pre_hook(lambda module, inputs: None)
     assert engine_of(outer) is None
+
+
+@pytest.mark.slow
+def test_what_is_compiled_does_not_depend_on_other_ensembles() -> None:
+    """Engines come and go with their ensembles, also while a graph is compiled."""
+    make = partial(nn.Sequential, nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    ens, x = Ensemble(make, 2), torch.rand(5, 3)
+    others = [Ensemble(make, 2)]
+    others[0](x)
+    tensors = tensors_of(ens.stack)  # type: ignore[arg-type]
+    run = torch.compile(ens.run, backend="eager")
+    torch.testing.assert_close(run(*tensors, x), ens(x))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        others.append(Ensemble(make, 3))
+        others[1](x)
+        run(*tensors, x)
+        others.clear()
+        run(*tensors, x)

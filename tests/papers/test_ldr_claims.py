@@ -20,7 +20,7 @@ def record(
         "cell": {"data": "digits", "strength": strength, "seed": seed},
         "result": {
             "parts": {"val": {"accuracy": accuracy}},
-            "val_auroc": {"mixed": {"pds": val}},
+            "val_auroc": {"mixed": {"pds": 1 - val}, "permute": {"pds": val}},
             "auroc": {"far": {"pds": test}},
         },
     }

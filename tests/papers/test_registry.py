@@ -1,12 +1,14 @@
 """What every experiment must offer, and what is committed under ``results/``."""
 
+from dataclasses import replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from dissensus.import_paths import resolve
-from dissensus.papers.base import PAPERS, SCALES, read_settings
+from dissensus.papers.base import CANNOT, PAPERS, SCALES, Finding, read_settings
 from dissensus.papers.overview import QUESTIONS, overview_text
 from dissensus.papers.page import Outcome, outcomes, page_text
 from dissensus.papers.registry import EXPERIMENTS
@@ -90,12 +92,30 @@ def committed() -> list[Outcome]:
 def test_the_overview_asks_about_claims_that_there_are() -> None:
     for paper, questions in QUESTIONS.items():
         assert len(questions) == 5
-        for name, words in questions.values():
+        for name, words in chain.from_iterable(questions.values()):
             claims = EXPERIMENTS[f"{paper}/{name}"].claims
             assert sum(claim.text.startswith(words) for claim in claims), (name, words)
     text = overview_text(committed())
     assert (RESULTS / "README.md").read_text() == text, "dissensus reproduce --report"
-    assert "has no record" not in text
+    assert "no record of" not in text
+
+
+def test_the_largest_runs_that_were_tested_answer_a_question() -> None:
+    def answer(**verdicts: str) -> str:
+        """The answer on label smoothing, from made-up findings on all claims of an experiment."""
+        made_up = [
+            replace(one, findings=tuple((c, Finding(verdict, name)) for c, _ in one.findings))
+            for one in committed()
+            if one.experiment.paper == "adp"
+            for name, verdict in verdicts.items()
+            if one.experiment.name == name.replace("_", "-")
+        ]
+        return overview_text(made_up).split("smoothing do?")[1].split("###")[0]
+
+    assert "(adp.md#mnist)" in answer(mnist="contradicted", white_box="holds")
+    assert "(adp.md#white-box)" in answer(mnist=CANNOT, white_box="holds")
+    assert "(adp.md#mnist)" in answer(mnist=CANNOT, white_box=CANNOT)
+    assert "no record of `mnist` and `white-box`" in answer(theory="holds")
 
 
 @pytest.mark.parametrize("paper", PAPERS)

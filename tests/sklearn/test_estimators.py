@@ -129,7 +129,8 @@ def test_a_warm_start_goes_on_from_the_weights() -> None:
 
 def test_many_rows_get_wider_networks_and_a_falling_rate() -> None:
     X = np.random.default_rng(0).normal(size=(10_001, 2))
-    auto: dict[str, Any] = {"hidden_layer_sizes": "auto", "schedule": "auto", "n_estimators": 2}
+    few_steps = {"n_estimators": 2, "batch_size": 500}
+    auto: dict[str, Any] = {"hidden_layer_sizes": "auto", "schedule": "auto", **few_steps}
 
     def widths(model: Any) -> list[int]:
         return [len(layer.weight) for layer in model.estimators_[0] if hasattr(layer, "weight")]
@@ -138,7 +139,7 @@ def test_many_rows_get_wider_networks_and_a_falling_rate() -> None:
     assert widths(few) == [64, 64, 1]
     many = regressor(**auto, max_iter=2).fit(X, X[:, 0])
     assert widths(many) == [128, 128, 1]
-    falling = {"hidden_layer_sizes": (128, 128), "schedule": "cosine", "n_estimators": 2}
+    falling = {"hidden_layer_sizes": (128, 128), "schedule": "cosine", **few_steps}
     same = regressor(**falling, max_iter=2).fit(X, X[:, 0])
     np.testing.assert_array_equal(many.predict(X), same.predict(X))
     # As wide as they began, whatever comes later.

@@ -58,7 +58,7 @@ def test_a_run_that_was_killed_again_and_again_ends_with_the_same_bits(
     assert 0 < epochs[-1] < EPOCHS
     parts = [found["parts"] for found in seen]
     assert max(parts) > 0 or how == "random"  # some hit a writer
-    assert max(parts[-20:]) <= 2  # what they leave does not pile up
+    assert max(parts) <= 1  # what they leave does not pile up
 
     ens, history = train(folder, resume=True)
     whole, whole_history, whole_folder = uninterrupted

@@ -7,11 +7,11 @@ members; every strength above 0; ``tests/detection/test_default_score.py`` recom
 trained by          mutual_information  energy  entropy  pds
 ==================  ==================  ======  =======  =====
 independent         **0.791**           0.762   0.752    0.781
-a2d                 **0.870**           0.518   0.747    0.864
-ldr, divdis term    **0.786**           0.686   0.736    0.780
-ldr, a2d term       0.685               **0.775**  0.763  0.690
-divdis              0.730               **0.833**  0.829  0.739
-one network         –                   **0.746**  0.712  –
+a2d                 **0.871**           0.517   0.746    0.865
+ldr, divdis term    **0.788**           0.687   0.737    0.781
+ldr, a2d term       0.685               **0.775**  0.763  0.691
+divdis              0.731               **0.834**  0.830  0.740
+one network         –                   **0.746**  0.713  –
 ==================  ==================  ======  =======  =====
 
 Other objectives have no such record and take the score of independent members.

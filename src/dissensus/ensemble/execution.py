@@ -116,7 +116,8 @@ def stacked_outputs(
 
     ``x`` is one batch for all members or, with ``own``, ``[members, batch, …]``, one for each.
     """
-    engine = engine_of(stack)
+    # torch.compile would guard on all engines there are, and these go with their ensembles.
+    engine = None if torch.compiler.is_dynamo_compiling() else engine_of(stack)
     if engine is not None and x.ndim >= 2 + own:
         return engine.forward(parameters, x if own else x[None])
     places = places_of(stack)

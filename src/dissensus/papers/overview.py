@@ -10,67 +10,62 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dissensus.files import write_text
-from dissensus.papers.base import PAPERS
-from dissensus.papers.page import RULE, Outcome, count_verdicts, markdown_table
+from dissensus.papers.base import CANNOT, PAPERS
+from dissensus.papers.page import RULE, Outcome, count_verdicts
 
-#: The claims that matter: a question in our words, the experiment, and how the claim begins.
-QUESTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+#: The claims that matter: a question in our words, and the claims that answer it, each as the
+#: experiment and how the claim begins. Those of larger networks and more images come first: the
+#: first that was tested is the answer, whatever it is.
+QUESTIONS: Mapping[str, Mapping[str, Sequence[tuple[str, str]]]] = {
     "collusion": {
         "Is an ensemble that is trained jointly worse than one trained independently?": (
-            "joint-vs-independent",
-            "Independent training has a higher",
+            ("cifar10", "Joint training of the small network is less accurate"),
+            ("joint-vs-independent", "Independent training has a higher"),
         ),
-        "Does its diversity explode?": ("explosion", "Test diversity is far larger at β = 1"),
+        "Does its diversity explode?": (("explosion", "Test diversity is far larger at β = 1"),),
         "Is much of that diversity a constant offset of each member?": (
-            "bias-removal",
-            "Debiasing typically removes",
+            ("bias-removal", "Debiasing typically removes"),
         ),
         "Do jointly trained members depend on each other?": (
-            "codependence",
-            "Leaving out members hurts more",
+            ("codependence", "Leaving out members hurts more"),
         ),
         "Does joint training generalise worse?": (
-            "generalization-gap",
-            "Joint training ends with a larger",
+            ("generalization-gap", "Joint training ends with a larger"),
         ),
     },
     "ldr": {
         "Do members trained with LDR disagree more on unknown inputs?": (
-            "diversity",
-            "LDR has more unique predictions on unknown inputs than a deep ensemble",
+            ("diversity", "LDR has more unique predictions on unknown inputs than a deep ensemble"),
         ),
         "Does LDR with PDS detect unknown inputs better than a deep ensemble?": (
-            "detection",
-            "LDR with PDS detects better than a deep ensemble with PDS",
+            ("detection", "LDR with PDS detects better than a deep ensemble with PDS"),
         ),
         "Does disagreement on hard training samples carry over to unknown inputs?": (
-            "planted",
-            "It raises disagreement on Q more than on P",
+            ("planted", "It raises disagreement on Q more than on P"),
         ),
         "Is training with two members drawn for each batch as cheap for 50 members as for 5?": (
-            "size",
-            "With two members drawn per batch",
+            ("size", "With two members drawn per batch"),
         ),
-        "Does LDR help under shift?": ("generalization", "Under shift, LDR's averaged predictions"),
+        "Does LDR help under shift?": (
+            ("generalization", "Under shift, LDR's averaged predictions"),
+        ),
     },
     "adp": {
-        "Does ADP make CIFAR-10 networks more accurate under the paper's attacks?": (
-            "resnet20",
-            "In these runs, ADP₂,₀.₅ is more accurate than the baseline under the paper's attacks",
+        "Does ADP make networks more accurate under the paper's attacks?": (
+            ("resnet20", "In these runs, ADP₂,₀.₅ is more accurate than the baseline under the"),
+            ("mnist", "MNIST, mean image subtracted: under FGSM, BIM, PGD and MIM, ADP₂,₀.₅"),
         ),
         "Does ADP withstand strong white-box attacks?": (
-            "white-box",
-            "ADP₂,₀.₅ withstands white-box attacks",
+            ("white-box", "ADP₂,₀.₅ withstands white-box attacks"),
         ),
         "Is it the determinant, or would label smoothing do?": (
-            "white-box",
-            "ADP₂,₀.₅ gains more than label smoothing with the F_y of Eq. 7, under",
+            ("mnist", "MNIST, mean image subtracted: ADP₂,₀.₅ is more accurate than label"),
+            ("white-box", "ADP₂,₀.₅ gains more than label smoothing with the F_y of Eq. 7, under"),
         ),
         "Do adversarial examples transfer less between ADP's members?": (
-            "transfer",
-            "digits: ADP's members follow the target of another member less often",
+            ("transfer", "digits: ADP's members follow the target of another member less often"),
         ),
-        "Does ADP cost next to nothing?": ("overhead", "ADP adds around 10 %"),
+        "Does ADP cost next to nothing?": (("overhead", "ADP adds around 10 %"),),
     },
 }
 
@@ -103,33 +98,39 @@ def overview_text(results: Sequence[Outcome]) -> str:
             f"## {paper}",
             "",
             f"{PAPERS[paper]}. {count_verdicts(own)} [All of them]({paper}.md).",
-            "",
-            *markdown_table(
-                ["question", "measured", "smallest effect it could show", "verdict", "more"],
-                [_row(own, question, *claim) for question, claim in questions.items()],
-            ),
-            *_figure(own, FIGURES[paper]),
         ]
+        for question, claims in questions.items():
+            lines += ["", f"### {question}", "", *_answer(own, claims)]
+        lines += _figure(own, FIGURES[paper])
     return "\n".join(lines) + "\n\n" + OUTLOOK.read_text(encoding="utf-8")
 
 
-def _row(own: Sequence[Outcome], question: str, experiment: str, words: str) -> list[str]:
+def _answer(own: Sequence[Outcome], claims: Sequence[tuple[str, str]]) -> list[str]:
+    """The verdict on the first claim that was tested, its numbers, and where there is more."""
     found = [
         (outcome, claim, finding)
+        for experiment, words in claims
         for outcome in own
         for claim, finding in outcome.findings
         if outcome.experiment.name == experiment and claim.text.startswith(words)
     ]
     if not found:
-        return [question, f"`{experiment}` has no record", "–", "not tested at this scale", "–"]
-    outcome, claim, finding = found[0]
+        names = " and ".join(f"`{experiment}`" for experiment, _ in claims)
+        return [f"**{CANNOT.capitalize()}**: no record of {names}"]
+    tested = [one for one in found if one[2].verdict != CANNOT]
+    outcome, claim, finding = (tested or found)[0]
+    numbers = {
+        "Measured": finding.measured,
+        "Published": finding.published,
+        "Smallest effect that these runs could show": finding.smallest,
+    }
+    experiment = outcome.experiment.name
     figure = f", [figure]({outcome.figure})" if outcome.drawable else ""
     return [
-        question,
-        f"{claim.text}. {_shortened(finding.measured)}",
-        _shortened(finding.smallest or "–"),
-        f"**{finding.verdict}**",
-        f"[{experiment}]({outcome.experiment.paper}.md#{experiment}){figure}",
+        f"**{finding.verdict.capitalize()}:** {claim.text}.",
+        "",
+        *(f"- {name}: {_shortened(text)}" for name, text in numbers.items() if text),
+        f"- More: [{experiment}]({outcome.experiment.paper}.md#{experiment}){figure}",
     ]
 
 
@@ -143,15 +144,17 @@ def _figure(own: Sequence[Outcome], name: str) -> list[str]:
     ]
 
 
-def _shortened(sentence: str, most: int = 4) -> str:
-    """The first cases of a sentence that has one after the other.
+def _shortened(text: str, most: int = 4) -> str:
+    """A text with the first cases of each sentence that has one after the other.
 
-    >>> _shortened("a 1; b 2; c 3", most=2)
-    'a 1; b 2; and 1 more'
+    >>> _shortened("a 1; b 2; c 3. Larger in 3 of 3", most=2)
+    'a 1; b 2; and 1 more. Larger in 3 of 3'
     """
-    cases = sentence.split("; ")
-    left = len(cases) - most
-    return "; ".join(cases[:most]) + f"; and {left} more" if left > 0 else sentence
+    sentences = [sentence.split("; ") for sentence in text.split(". ")]
+    return ". ".join(
+        "; ".join(cases if len(cases) <= most else [*cases[:most], f"and {len(cases) - most} more"])
+        for cases in sentences
+    )
 
 
 def write_overview(results: Sequence[Outcome], out: str | Path) -> Path:

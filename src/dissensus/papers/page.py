@@ -22,12 +22,13 @@ from dissensus.plots import save
 #: How verdicts are reached, for the top of each page.
 RULE = (
     "Brackets are 95 % intervals over runs. A claim that one thing is larger than another",
-    "**holds** if the interval of the paired difference lies above 0. It is **contradicted** if",
-    "the interval lies below 0, or below half of the effect that the paper prints for the same",
-    "data. It is **undecided** if neither: these runs cannot tell. It is **not tested at this",
-    "scale** if there are no such runs, or one. Several data sets or cases are never averaged: a",
-    "claim holds if it holds in each, and is contradicted if it is in one. The smallest effect",
-    "that runs could show is half the width of their interval.",
+    "**holds** if the interval of the paired difference lies above 0; where it also lies below",
+    "half of the effect that the paper prints for the same data, that is said. The claim is",
+    "**contradicted** if the interval lies below 0, or contains 0 and lies below half of the",
+    "published effect. It is **undecided** if neither: these runs cannot tell. It is **not",
+    "tested at this scale** if there are no such runs, or one. Several data sets or cases are",
+    "never averaged: a claim holds if it holds in each, and is contradicted if it is in one. The",
+    "smallest effect that runs could show is half the width of their interval.",
 )
 
 

@@ -127,8 +127,8 @@ class SubtractMean(nn.Module):
 
 #: Scalings of the input: the first layer of a member, from the training data; pixels are in [0, 1].
 SCALINGS: dict[str, Callable[[ImageData], nn.Module]] = {
-    "raw": lambda data: nn.Identity(),
     "mean": lambda data: SubtractMean(data.train[0].mean(0)),  # the authors' own
+    "raw": lambda data: nn.Identity(),
     "standardised": lambda data: InputNormalize(*data.normalize),  # by channel
 }
 

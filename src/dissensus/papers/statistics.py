@@ -3,7 +3,8 @@
 **The rule.** A claim "A is larger than B" is judged by the interval (95 %, Student t) of the mean
 paired difference A − B over runs that share their seed and data split:
 
-* it **holds** if the whole interval lies above 0;
+* it **holds** if the whole interval lies above 0; where the paper prints an effect and the interval
+  lies below half of it, the sentence says so;
 * it is **contradicted** if no part of the interval lies above 0, or above half of the published
   effect where the paper prints one: the runs would have shown that much;
 * it is **undecided** otherwise: the interval has 0 in it, and effects worth having too;
@@ -89,21 +90,22 @@ def paired_difference(first: ArrayLike, second: ArrayLike) -> Estimate:
 
 def bootstrap_interval(
     values: ArrayLike,
-    statistic: Callable[[NDArray[np.float64]], float],
+    statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]] = lambda runs: runs.mean(-1),
     *,
     draws: int = 4000,
     seed: int = 0,
 ) -> Estimate:
-    """``statistic`` of the runs with its 95 % percentile bootstrap interval.
+    """``statistic`` of the runs, along the last axis, with its 95 % percentile bootstrap interval.
 
     For what is far from normal, such as a ratio or a median; with few runs it is too narrow.
     """
     runs = _runs(values)
+    value = float(statistic(runs))
     if len(runs) == 1:
-        return Estimate(statistic(runs), -math.inf, math.inf, 1)
+        return Estimate(value, -math.inf, math.inf, 1)
     samples = np.random.default_rng(seed).integers(len(runs), size=(draws, len(runs)))
-    low, high = np.quantile([statistic(runs[rows]) for rows in samples], [0.025, 0.975])
-    return Estimate(statistic(runs), float(low), float(high), len(runs))
+    low, high = np.quantile(statistic(runs[samples]), [0.025, 0.975])
+    return Estimate(value, float(low), float(high), len(runs))
 
 
 def _runs(values: ArrayLike) -> NDArray[np.float64]:
@@ -125,16 +127,18 @@ def judge_larger(difference: Estimate, effect: float | None = None) -> tuple[Ver
     ('contradicted', 'less than half of the published effect')
     >>> judge_larger(Estimate(0.1, -0.2, 0.4, 5), effect=0.5)
     ('undecided', 'undecided')
+    >>> judge_larger(Estimate(0.3, 0.2, 0.4, 5), effect=1.0)
+    ('holds', 'larger, by less than half of the published effect')
     """
+    little = "less than half of the published effect"
+    is_little = effect is not None and difference.high < effect / 2
     if difference.runs < 2:
         return CANNOT, "one run has no interval"
     if difference.low > 0:
-        return "holds", "larger"
+        return "holds", f"larger, by {little}" if is_little else "larger"
     if difference.high <= 0:
         return "contradicted", "smaller" if difference.high < 0 else "not larger"
-    if effect is not None and difference.high < effect / 2:
-        return "contradicted", "less than half of the published effect"
-    return "undecided", "undecided"
+    return ("contradicted", little) if is_little else ("undecided", "undecided")
 
 
 def judge_within(estimate: Estimate, low: float = -math.inf, high: float = math.inf) -> Verdict:

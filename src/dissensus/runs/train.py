@@ -335,9 +335,9 @@ def _check_folder(out: Path) -> None:
 
 
 def _write_summary(summary: DataSummary, out: Path, stored: Sections | None) -> None:
-    from dissensus.training.run_folder import check_writable
+    from dissensus.training.run_folder import prepare_folder
 
-    check_writable(out, 0)
+    prepare_folder(out, 0)
     before = None if stored is None else DataSummary.read(out)
     if before is None:
         summary.write(out)

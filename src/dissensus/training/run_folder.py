@@ -52,8 +52,7 @@ class RunFolder:
 
     def start(self, config: dict[str, Any], needed: int, *, resume: bool) -> None:
         """Make or check the folder before any work is done."""
-        check_writable(self.path, needed)
-        remove_parts(self.path)
+        prepare_folder(self.path, needed)
         exists = (self.path / METRICS).exists() or (self.path / CONFIG).exists()
         if exists and not resume:
             raise ValueError(
@@ -165,10 +164,14 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | 
         raise ValueError(f"{path} is not a checkpoint that can be read: {error}{hint}") from error
 
 
-def check_writable(folder: Path, needed: int) -> None:
-    """Raise before training starts if ``folder`` cannot take ``needed`` bytes of checkpoints."""
+def prepare_folder(folder: Path, needed: int) -> None:
+    """Make ``folder`` ready for a run, and raise if it cannot take ``needed`` bytes of checkpoints.
+
+    What kills left half written goes first, so that one start leaves no more than one such file.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        remove_parts(folder)
         write_text(folder / ".writable", "yes\n")
         (folder / ".writable").unlink()
     except OSError as error:

@@ -196,7 +196,7 @@ def compare_images(
     runs = f"{difference.runs} run{'s' if difference.runs > 1 else ''}"
     sentence = (
         f"{quantity}: {names[0]} {means[0]:.1%}, {names[1]} {means[1]:.1%}, difference "
-        f"{gain} over {runs} ({words}); over their {over.runs} images "
+        f"{gain} over {runs} ({words}), over their {over.runs} images "
         f"{_bounds(over)}"
     )
     smallest = f"{100 * difference.smallest:.1f} points" if difference.runs > 1 else ""

@@ -45,8 +45,8 @@ from dissensus.plots import Panel, Plot, Rule, estimates
 
 #: The scalings as pages call them.
 TITLES = {
-    "raw": "raw pixels",
     "mean": "mean image subtracted",
+    "raw": "raw pixels",
     "standardised": "standardised pixels",
 }
 #: The accuracy that the question needs.

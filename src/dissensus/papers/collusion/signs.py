@@ -138,9 +138,10 @@ def _facebook_unharmed(records: list[Record]) -> Finding:
 def _change_of_mean(error: Matrix) -> Estimate:
     """Of the mean over runs, because the ratio of a run with hardly any error says little."""
 
-    def change(runs: Matrix) -> float:
+    def change(runs: Matrix) -> Matrix:
         rows = runs.astype(int)
-        return float(error[rows, _JOINT].mean() / error[rows, 0].mean() - 1)
+        changes: Matrix = error[rows, _JOINT].mean(-1) / error[rows, 0].mean(-1) - 1
+        return changes
 
     return bootstrap_interval(np.arange(len(error)), change)
 

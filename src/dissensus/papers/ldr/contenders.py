@@ -196,7 +196,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         return _cells(PAPER, everything, seeds_of(options, 3))
     few = seeds_of(options, 3)
     return [
-        *_cells(CPU, everything, seeds_of(options, 4)),
+        *_cells(CPU, everything, seeds_of(options, 10)),
         *_cells(FASHION, _ON_IMAGES, few),
         *_cells({**FASHION, "data": "fashion_features"}, _ON_BACKBONE, few),
         *_cells({**FASHION, "data": "mnist"}, _ON_MNIST, few),
@@ -235,5 +235,5 @@ STUDY = Study(
     cells,
     run_cell,
     options=SEEDS_OPTION,
-    cost={"smoke": "15 s", "cpu": "30 min", "paper": "GPU days"},
+    cost={"smoke": "15 s", "cpu": "2 h", "paper": "GPU days"},
 )

@@ -77,7 +77,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
                 variants[f"{slug}-{name}"] = {**settings, **own}
     for members in (2, 5) if scale == "smoke" else _SIZES:
         variants |= _sizes(settings, members)
-    plan = seed_cells(variants, seeds_of(options, 2 if scale == "smoke" else 3))
+    plan = seed_cells(variants, seeds_of(options, {"smoke": 2, "cpu": 10, "paper": 3}[scale]))
     return [cell for cell in plan if cell["active"] == 2 or cell["seed"] == 0]
 
 
@@ -99,7 +99,7 @@ STUDY = Study(
     cells,
     run_cell,
     options=SEEDS_OPTION,
-    cost={"smoke": "15 s", "cpu": "20 min", "paper": "GPU days"},
+    cost={"smoke": "15 s", "cpu": "1 h", "paper": "GPU days"},
 )
 
 

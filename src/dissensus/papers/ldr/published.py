@@ -117,8 +117,8 @@ STUDY = seed_study(
         "paper": _variants(PAPER, epochs=PAPER["epochs"]),
     },
     run,
-    seeds=(2, 5, 3),
-    cost=("10 s", "20 min", "GPU days"),
+    seeds=(2, 10, 3),
+    cost=("10 s", "40 min", "GPU days"),
 )
 
 

@@ -70,8 +70,7 @@ def choose_runs(records: Iterable[Record], data: str, contender: str) -> list[Re
 
     Among strengths above 0 (where there are such) whose validation accuracy is within one point of
     the best of them, the one whose PDS best separates validation inputs from strangers made of
-    them (in runs from before there were strangers, from mixed inputs). Test data and the sets of
-    unknown inputs have no say.
+    them. Test data and the sets of unknown inputs have no say.
     """
     return [_best(runs) for runs in runs_by_seed(with_strength(records, data, contender))]
 
@@ -90,12 +89,8 @@ def _best(runs: Sequence[Record]) -> Record:
         for run, value in zip(strong, accuracies, strict=True)
         if value >= max(accuracies) - ACCURACY_GIVEN_UP
     ]
-    return best_on(able, "strangers" if all(map(has_strangers, able)) else "mixed")
-
-
-def has_strangers(run: Record) -> bool:
-    """Whether detection was validated against strangers."""
-    return len(run["result"]["val_auroc"]) > 1
+    # Some contenders with a single strength were run before there were strangers.
+    return able[0] if len(able) == 1 else best_on(able, "strangers")
 
 
 def best_on(runs: Iterable[Record], proxy: str) -> Record:

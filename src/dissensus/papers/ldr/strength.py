@@ -22,7 +22,6 @@ from dissensus.papers.ldr.records import (
     accuracy,
     best_on,
     data_with,
-    has_strangers,
     larger_on_parts,
     mean_auroc,
     pds_auroc,
@@ -94,7 +93,7 @@ def _choices_of(first: str, second: str) -> Cases:
         found = {}
         for data in data_with(records, "ldr"):
             runs = [run for run in with_strength(records, data, "ldr") if run["cell"]["strength"]]
-            if runs and all(map(has_strangers, runs)):
+            if runs:
                 sides = (
                     [_choice(some, by) for some in runs_by_seed(runs)] for by in (first, second)
                 )
