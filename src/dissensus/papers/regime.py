@@ -78,7 +78,7 @@ RESNET20: Mapping[str, Mapping[str, Any]] = {
     "cpu": {
         **AUTHORS,
         "optimizer": "adam:lr=2e-3",
-        "epochs": 8,
+        "epochs": 14,
         "schedule": _COSINE,
         "every": 2,
     },
