@@ -84,7 +84,13 @@ def test_one_run_is_judged_by_its_images() -> None:
 
 def test_the_figure_and_the_table() -> None:
     runs = [record("plain", "10" * 50), record("adp", "1" * 100)]
-    assert len(draw(resnet20.plot(runs)).axes) == 3
+    plot = resnet20.plot(runs)
+    assert len(draw(plot).axes) == 3
+    plain, adp = plot.panels[1].series
+    # 50 of 100 images, at epochs 2 and 4: 1.96 · √(0.25 · 100 / 99) / 10 = 0.0985 on either side.
+    assert (list(plain.x), list(plain.y)) == ([2, 4], [0.5, 0.5])
+    assert plain.low == pytest.approx([0.4015, 0.4015], abs=1e-4)
+    assert adp.high == [1.0, 1.0]
     header, rows = resnet20.table(runs)
     assert rows[0] == ["CIFAR-10", "none", "90.0", "90.0"]
     assert all(len(row) == len(header) for row in rows)

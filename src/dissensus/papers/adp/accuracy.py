@@ -88,7 +88,8 @@ def standard_eps(records: Sequence[Record]) -> list[float]:
 # ---- which images stayed right ------------------------------------------------------------------
 
 
-def _array(bits: str) -> ImageValues:
+def read_bits(bits: str) -> ImageValues:
+    """``"101"`` as numbers, one for each image: 1 where it stayed right."""
     return np.array([character == "1" for character in bits], dtype=np.float64)
 
 
@@ -99,7 +100,7 @@ def right_after(specs: Sequence[str], part: str = "weak") -> Reader:
         measured = record["result"].get(part, {})
         if not specs or any(spec not in measured for spec in specs):
             return None
-        bits: ImageValues = np.mean([_array(measured[spec]["right"]) for spec in specs], axis=0)
+        bits: ImageValues = np.mean([read_bits(measured[spec]["right"]) for spec in specs], axis=0)
         return bits
 
     return read
@@ -111,7 +112,7 @@ def right_in_worst_case(eps: float, key: str = "right") -> Reader:
     def read(record: Record) -> ImageValues | None:
         for entry in record["result"].get("standard", ()):
             if math.isclose(entry["eps"], eps):
-                return _array(entry[key])
+                return read_bits(entry[key])
         return None
 
     return read

@@ -23,6 +23,7 @@ from dissensus.papers.adp.accuracy import (
     GRADIENT,
     accuracy_table,
     attack_title,
+    read_bits,
     weak,
     worst_case,
 )
@@ -33,8 +34,8 @@ from dissensus.papers.adp.settings import RESNET20, WEAK_PROTOCOL
 from dissensus.papers.base import CANNOT, Cell, Claim, Finding, Record, Study, Table
 from dissensus.papers.cells import ImageData, load_images, seed_cells, seeds_of
 from dissensus.papers.comparisons import decide
-from dissensus.papers.per_image import InTheseRuns
-from dissensus.plots import Panel, Plot, Series
+from dissensus.papers.per_image import InTheseRuns, images_interval
+from dissensus.plots import Panel, Plot, Series, estimates
 from dissensus.robustness import parse
 from dissensus.training import History
 
@@ -125,7 +126,8 @@ def plot(records: list[Record]) -> Plot:
     panels = [Panel("epoch", "accuracy", _lines(records, None), "no attack")]
     along = [one for record in records for one in record["result"]["along"]]
     for spec in sorted({spec for one in along for spec in one["attacks"]}):
-        panels.append(Panel("epoch", "accuracy", _lines(records, spec), attack_words(spec)))
+        lines = _lines(records, spec)
+        panels.append(Panel("epoch", "accuracy", lines, attack_words(spec), from_zero=True))
     return Plot(panels, "Accuracy under attack along training", len(panels), (3.8, 3.0))
 
 
@@ -139,16 +141,19 @@ def attack_words(spec: str) -> str:
 
 
 def _lines(records: list[Record], spec: str | None) -> list[Series]:
+    """A line for each run; under attack with a band over the images of each checkpoint."""
     lines = []
     for number, runs in enumerate(ensembles.contenders_in(records)):
         for row in runs.of(records):
             along = row["result"]["along"]
+            epochs = [one["epoch"] for one in along]
             if spec is None:
                 shares = [1 - one["clean"]["error"] for one in along]
+                lines.append(Series(runs.name, epochs, shares, number))
             else:
-                bits = [one["attacks"][spec]["right"] for one in along]
-                shares = [one.count("1") / len(one) for one in bits]
-            lines.append(Series(runs.name, [one["epoch"] for one in along], shares, number))
+                bits = [read_bits(one["attacks"][spec]["right"]) for one in along]
+                right = [images_interval([some]) for some in bits]
+                lines.append(estimates(runs.name, epochs, right, number, limits=(0, 1)))
     return lines
 
 
