@@ -1,5 +1,6 @@
 """The regime of the adp authors' code, and the study that trains in it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,19 @@ def test_the_figure_and_the_table() -> None:
     assert all(len(row) == len(header) for row in rows)
 
 
+def test_what_was_measured_is_measured_again_with_other_settings_only(tmp_path: Path) -> None:
+    calls = []
+
+    def make() -> tuple[int, float]:
+        calls.append(1)
+        return len(calls), 0.5
+
+    cell = make_cell("one", RESNET20["smoke"])
+    path = tmp_path / "measured" / "clean.json"
+    assert [regime.cached(path, cell, make) for _ in range(2)] == [[1, 0.5]] * 2
+    assert regime.cached(path, {**cell, "images": 3}, make) == [2, 0.5]
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_from_its_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -106,7 +120,11 @@ def test_a_run_goes_on_from_its_checkpoints(
     assert [entry["epoch"] for entry in first["along"]] == [1, 2]
     assert len(first["epochs"]["val/accuracy"]) == 2
     assert {"weak", "standard", "transfer", "histogram"} <= set(first)
-    # Trained and attacked along the way already: the rest comes out the same.
+    # Trained and attacked along the way already: the rest comes out the same, kept or made again.
+    folder = regime.work_folder(cell, "adp") / "measured"
+    (folder / "weak.json").unlink()
+    times = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     again = resnet20.run(cell)
-    assert again["along"] == first["along"]
-    assert (again["clean"], again["weak"]) == (first["clean"], first["weak"])
+    assert again == json.loads(json.dumps(first))
+    assert len(times) == len(first) - 3  # all but curves, checkpoints and what was removed
+    assert {name: (folder / name).stat().st_mtime_ns for name in times} == times

@@ -15,6 +15,7 @@ takes the steps of the sum under Adam if its ``λ`` is divided by the members.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 
 from dissensus.data.dataset import cache_folder
 from dissensus.ensemble import Ensemble
-from dissensus.files import read_safetensors, write_safetensors
+from dissensus.files import read_json, read_safetensors, write_safetensors, write_text
 from dissensus.models import InputNormalize, make_factory
 from dissensus.papers import cells
 from dissensus.papers.base import Cell
@@ -204,3 +205,16 @@ def keep_checkpoints(folder: Path, every: int) -> Callable[[dict[str, Any], Ense
 def load_checkpoint(ens: Ensemble, path: Path) -> None:
     """Put weights that were kept into ``ens``."""
     ens.load_state_dict(read_safetensors(path)[0])
+
+
+def cached(path: Path, cell: Cell, make: Callable[[], Any]) -> Any:
+    """What ``make`` measures of ``cell``, as plain values; from ``path`` if that was done before.
+
+    What was measured with other settings is measured again.
+    """
+    settings = json.loads(json.dumps(cell))
+    kept = read_json(path) if path.exists() else {}
+    if kept.get("cell") != settings:
+        write_text(path, json.dumps({"cell": settings, "value": make()}, allow_nan=False))
+        kept = read_json(path)
+    return kept["value"]

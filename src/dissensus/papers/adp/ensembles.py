@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -213,44 +214,61 @@ def test_images(cell: Cell, data: ImageData) -> tuple[Tensor, Tensor]:
     return x[order], y[order]
 
 
-def measure(ens: Ensemble, cell: Cell, data: ImageData) -> dict[str, Any]:
-    """The measurements that tables and figures read, as far as the cell asks for them."""
-    x, y = test_images(cell, data)
-    result: dict[str, Any] = {
-        "parameters": sum(p.numel() for p in ens.member(0).parameters()),
-        "clean": measurements.errors(ens, (x, y)),
+def measure(
+    ens: Ensemble, cell: Cell, data: ImageData, folder: Path | None = None
+) -> dict[str, Any]:
+    """The measurements that tables and figures read, as far as the cell asks for them.
+
+    With a ``folder`` each of them is kept there once it is made, and is not made again.
+    """
+    making = _measurements(ens, cell, data)
+    if folder is None:
+        return {name: make() for name, make in making.items()}
+    return {
+        name: regime.cached(folder / f"{name}.json", cell, make) for name, make in making.items()
     }
+
+
+def _measurements(ens: Ensemble, cell: Cell, data: ImageData) -> dict[str, Callable[[], Any]]:
+    """What makes each measurement, by its name in a record."""
+    x, y = test_images(cell, data)
 
     def some(count: int) -> tuple[Tensor, Tensor]:
         return x[:count], y[:count]
 
-    if cell["attacks"]:
-        result["weak"] = measurements.attack_each(ens, *some(cell["images"]), cell["attacks"])
-    if cell["slow_attacks"]:
-        slow = measurements.attack_each(ens, *some(cell["slow_images"]), cell["slow_attacks"])
-        result["slow"] = slow
-    if settings := cell["standard"]:
-        images = some(settings["images"])
-        result["standard"] = measurements.worst_case(ens, *images, settings)
-        result["at_half"] = measurements.accuracy_at_half(ens, *images, settings["steps"])
-    if settings := cell["curve"]:
-        images = some(settings["images"])
-        result["curve"] = measurements.accuracy_over_eps(ens, *images, settings["eps"])
-    if settings := cell["transfer"]:
-        result["transfer"] = measurements.transfer_matrices(
-            ens, *some(settings["images"]), settings
+    making: dict[str, Callable[[], Any]] = {
+        "parameters": lambda: sum(p.numel() for p in ens.member(0).parameters()),
+        "clean": lambda: measurements.errors(ens, (x, y)),
+    }
+    if specs := cell["attacks"]:
+        making["weak"] = lambda: measurements.attack_each(ens, *some(cell["images"]), specs)
+    if slow := cell["slow_attacks"]:
+        making["slow"] = lambda: measurements.attack_each(ens, *some(cell["slow_images"]), slow)
+    if strong := cell["standard"]:
+        hard = some(strong["images"])
+        making["standard"] = lambda: measurements.worst_case(ens, *hard, strong)
+        making["at_half"] = lambda: measurements.accuracy_at_half(ens, *hard, strong["steps"])
+    if curve := cell["curve"]:
+        making["curve"] = lambda: measurements.accuracy_over_eps(
+            ens, *some(curve["images"]), curve["eps"]
         )
-    if settings := cell["detection"]:
-        result["detection"] = measurements.detection(ens, *some(settings["images"]), settings)
+    if transfer := cell["transfer"]:
+        making["transfer"] = lambda: measurements.transfer_matrices(
+            ens, *some(transfer["images"]), transfer
+        )
+    if detection := cell["detection"]:
+        making["detection"] = lambda: measurements.detection(
+            ens, *some(detection["images"]), detection
+        )
     if ens.members > 1:
-        result["histogram"] = measurements.diversity_histogram(ens, (x, y))
+        making["histogram"] = lambda: measurements.diversity_histogram(ens, (x, y))
     if cell["features"]:
-        images = some(cell["features"])
-        features = measurements.hidden_features(ens, images[0])
-        result["similarity"] = measurements.similarity(features)
+        shown, labels = some(cell["features"])
+        features = cache(lambda: measurements.hidden_features(ens, shown))
+        making["similarity"] = lambda: measurements.similarity(features())
         if cell["seed"] == 0:
-            result["tsne"] = measurements.tsne(features, images[1], cell["seed"])
-    return result
+            making["tsne"] = lambda: measurements.tsne(features(), labels, cell["seed"])
+    return making
 
 
 ENSEMBLES = Study(

@@ -8,7 +8,6 @@ last checkpoint.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.files import read_json, write_text
 from dissensus.papers import regime
 from dissensus.papers.adp import ensembles, measurements
 from dissensus.papers.adp.accuracy import (
@@ -65,7 +63,7 @@ def run(cell: Cell) -> dict[str, Any]:
     end = {name: tensor.clone() for name, tensor in ens.state_dict().items()}
     result = {"epochs": _curves(history), "along": _attack_along(ens, cell, data, folder)}
     ens.load_state_dict(end)
-    return result | ensembles.measure(ens, cell, data)
+    return result | ensembles.measure(ens, cell, data, folder / "measured")
 
 
 def _curves(history: History) -> dict[str, list[float]]:
@@ -86,17 +84,16 @@ def _attack_along(ens: Ensemble, cell: Cell, data: ImageData, folder: Path) -> l
 def _attack_checkpoint(
     ens: Ensemble, cell: Cell, images: tuple[Tensor, Tensor], path: Path, epoch: int
 ) -> dict[str, Any]:
-    kept = path.with_suffix(".json")
-    if not kept.exists():
+    def attack() -> dict[str, Any]:
         regime.load_checkpoint(ens, path)
         few = tuple(part[: cell["along_images"]] for part in images)
-        entry = {
+        return {
             "epoch": epoch,
             "clean": measurements.errors(ens, images),
             "attacks": measurements.attack_each(ens, few[0], few[1], cell["along"]),
         }
-        write_text(kept, json.dumps(entry, allow_nan=False))
-    return dict(read_json(kept))
+
+    return dict(regime.cached(path.with_suffix(".json"), cell, attack))
 
 
 STUDY = Study(
@@ -104,7 +101,7 @@ STUDY = Study(
     cells,
     run,
     options=regime.OPTIONS,
-    cost={"smoke": "20 s", "cpu": "2 h per ensemble", "paper": "GPU days"},
+    cost={"smoke": "20 s", "cpu": "2.5 h per ensemble", "paper": "GPU days"},
 )
 
 

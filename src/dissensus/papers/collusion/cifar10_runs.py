@@ -164,7 +164,7 @@ STUDY = Study(
     },
     cost={
         "smoke": "30 s",
-        "cpu": "3 h",
+        "cpu": "6 h",
         "paper": "GPU days",
     },
 )
