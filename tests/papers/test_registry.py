@@ -112,10 +112,29 @@ def test_the_largest_runs_that_were_tested_answer_a_question() -> None:
         ]
         return overview_text(made_up).split("smoothing do?")[1].split("###")[0]
 
-    assert "(adp.md#mnist)" in answer(mnist="contradicted", white_box="holds")
-    assert "(adp.md#white-box)" in answer(mnist=CANNOT, white_box="holds")
+    both = answer(mnist="contradicted", white_box="holds")
+    assert "- More: [mnist](adp.md#mnist)" in both
+    assert both.count("- In [") == 1
+    assert "- In [white-box](adp.md#white-box), **holds:** ADP₂,₀.₅ gains more than label" in both
+    alone = answer(mnist=CANNOT, white_box="holds")
+    assert "- More: [white-box](adp.md#white-box)" in alone
+    assert "mnist" not in alone
     assert "(adp.md#mnist)" in answer(mnist=CANNOT, white_box=CANNOT)
-    assert "no record of `mnist` and `white-box`" in answer(theory="holds")
+    assert "no record of `resnet20` and `mnist` and `white-box`" in answer(theory="holds")
+
+
+def test_the_outlook_counts_what_is_left_and_leaves_out_what_is_done() -> None:
+    def rows(records: int) -> list[str]:
+        """What is said of ``adp/resnet20`` if so many of its cells were done."""
+        (one,) = (one for one in committed() if one.experiment.full_name == "adp/resnet20")
+        plan = one.experiment.study.cells(one.record.scale, one.record.options)
+        done = [{**one.record.records[0], "cell": cell} for cell in plan[:records]]
+        text = overview_text([replace(one, record=replace(one.record, records=done))])
+        assert "{" not in text
+        return [line for line in text.splitlines() if "adp/resnet20 --jobs" in line]
+
+    assert [row.split("(")[1] for row in rows(1) + rows(3)] == ["3 left) |", "1 left) |"]
+    assert not rows(4)
 
 
 @pytest.mark.parametrize("paper", PAPERS)

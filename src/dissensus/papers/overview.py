@@ -6,16 +6,17 @@ page in ``outlook.md``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dissensus.files import write_text
-from dissensus.papers.base import CANNOT, PAPERS
+from dissensus.papers.base import CANNOT, PAPERS, Claim, Finding
 from dissensus.papers.page import RULE, Outcome, count_verdicts
 
 #: The claims that matter: a question in our words, and the claims that answer it, each as the
 #: experiment and how the claim begins. Those of larger networks and more images come first: the
-#: first that was tested is the answer, whatever it is.
+#: first that was tested is the answer, whatever it is; what others found stands below it.
 QUESTIONS: Mapping[str, Mapping[str, Sequence[tuple[str, str]]]] = {
     "collusion": {
         "Is an ensemble that is trained jointly worse than one trained independently?": (
@@ -59,6 +60,7 @@ QUESTIONS: Mapping[str, Mapping[str, Sequence[tuple[str, str]]]] = {
             ("white-box", "ADP₂,₀.₅ withstands white-box attacks"),
         ),
         "Is it the determinant, or would label smoothing do?": (
+            ("resnet20", "In these runs, ADP₂,₀.₅ is more accurate than label smoothing"),
             ("mnist", "MNIST, mean image subtracted: ADP₂,₀.₅ is more accurate than label"),
             ("white-box", "ADP₂,₀.₅ gains more than label smoothing with the F_y of Eq. 7, under"),
         ),
@@ -75,8 +77,9 @@ FIGURES = {"collusion": "explosion", "ldr": "detection", "adp": "white-box"}
 #: The end of the page: what these runs do not answer and what it would take, and where published
 #: settings differ from the papers' texts. Times of ResNet-20 follow from 4.8 ms for each image and
 #: member of a training step on one core of an EPYC, channels last; those of a GPU from 0.25 GFLOP
-#: an image at 2 TFLOP/s.
+#: an image at 2 TFLOP/s. ``{adp/mnist}`` stands for the number of its cells that are left.
 OUTLOOK = Path(__file__).with_name("outlook.md")
+_LEFT = re.compile(r"\{([\w/-]+)\}")
 
 
 def overview_text(results: Sequence[Outcome]) -> str:
@@ -102,36 +105,64 @@ def overview_text(results: Sequence[Outcome]) -> str:
         for question, claims in questions.items():
             lines += ["", f"### {question}", "", *_answer(own, claims)]
         lines += _figure(own, FIGURES[paper])
-    return "\n".join(lines) + "\n\n" + OUTLOOK.read_text(encoding="utf-8")
+    left = {one.experiment.full_name: one.left for one in results}
+    return "\n".join([*lines, "", *_outlook(left)]) + "\n"
+
+
+def _outlook(left: Mapping[str, int]) -> list[str]:
+    """The lines of :data:`OUTLOOK`, without those whose cells are all done."""
+    return [
+        _LEFT.sub(lambda name: str(left.get(name[1], "all")), line)
+        for line in OUTLOOK.read_text(encoding="utf-8").splitlines()
+        if not (names := _LEFT.findall(line)) or any(left.get(name, 1) for name in names)
+    ]
 
 
 def _answer(own: Sequence[Outcome], claims: Sequence[tuple[str, str]]) -> list[str]:
-    """The verdict on the first claim that was tested, its numbers, and where there is more."""
+    """The verdict on the first claim that was tested with its numbers, and what others found."""
     found = [
-        (outcome, claim, finding)
-        for experiment, words in claims
-        for outcome in own
-        for claim, finding in outcome.findings
-        if outcome.experiment.name == experiment and claim.text.startswith(words)
+        one for experiment, words in claims if (one := _find(own, experiment, words)) is not None
     ]
     if not found:
         names = " and ".join(f"`{experiment}`" for experiment, _ in claims)
         return [f"**{CANNOT.capitalize()}**: no record of {names}"]
     tested = [one for one in found if one[2].verdict != CANNOT]
-    outcome, claim, finding = (tested or found)[0]
+    (outcome, claim, finding), *others = tested or found[:1]
     numbers = {
         "Measured": finding.measured,
         "Published": finding.published,
         "Smallest effect that these runs could show": finding.smallest,
     }
-    experiment = outcome.experiment.name
     figure = f", [figure]({outcome.figure})" if outcome.drawable else ""
     return [
         f"**{finding.verdict.capitalize()}:** {claim.text}.",
         "",
         *(f"- {name}: {_shortened(text)}" for name, text in numbers.items() if text),
-        f"- More: [{experiment}]({outcome.experiment.paper}.md#{experiment}){figure}",
+        f"- More: {_link(outcome)}{figure}",
+        *(
+            f"- In {_link(other)}, **{also.verdict}:** {text.text}. {_shortened(also.measured)}"
+            for other, text, also in others
+        ),
     ]
+
+
+def _find(
+    own: Sequence[Outcome], experiment: str, words: str
+) -> tuple[Outcome, Claim, Finding] | None:
+    """The first claim of an experiment that begins so; none if there is no record of it."""
+    found = (
+        (outcome, claim, finding)
+        for outcome in own
+        if outcome.experiment.name == experiment
+        for claim, finding in outcome.findings
+        if claim.text.startswith(words)
+    )
+    return next(found, None)
+
+
+def _link(outcome: Outcome) -> str:
+    name = outcome.experiment.name
+    return f"[{name}]({outcome.experiment.paper}.md#{name})"
 
 
 def _figure(own: Sequence[Outcome], name: str) -> list[str]:

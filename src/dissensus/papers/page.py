@@ -50,6 +50,13 @@ class Outcome:
         """The path of the figure, below the folder of results."""
         return f"{self.experiment.paper}/figures/{self.experiment.name}.svg"
 
+    @property
+    def left(self) -> int:
+        """How many cells of the present plan have no result; the plan may have grown since."""
+        plan = self.experiment.study.cells(self.record.scale, self.record.options)
+        done = {one["cell"]["name"] for one in self.record.records}
+        return sum(cell["name"] not in done for cell in plan)
+
 
 def outcomes(experiments: Iterable[Experiment], out: str | Path) -> list[Outcome]:
     """The experiments whose studies have a record below ``out``, with their findings."""
@@ -175,7 +182,7 @@ def _section(outcome: Outcome) -> list[str]:
     setting = experiment.setting.get(record.scale)
     if setting:
         lines += [f"*Setting (`{record.scale}`).* {setting}", ""]
-    lines += [_origin(record), *_runs(record), ""]
+    lines += [_origin(record, outcome.left), *_runs(record), ""]
     if record.failed:
         lines += [f"Failed: {name} ({error})." for name, error in record.failed.items()] + [""]
     rows = [
@@ -199,9 +206,9 @@ def _section(outcome: Outcome) -> list[str]:
     return lines
 
 
-def _origin(record: StudyRecord) -> str:
+def _origin(record: StudyRecord, left: int) -> str:
     """The origin of the numbers: cells, time, versions, commit."""
-    cells = f"{len(record.records)} of {record.planned} cells"
+    cells = f"{len(record.records)} of {len(record.records) + left} cells"
     options = " ".join(f"`--set {key}={value}`" for key, value in record.options.items())
     commits = sorted({str(one["commit"] or "unknown")[:12] for one in record.environments})
     versions = sorted({one["packages"].get("torch", "?") for one in record.environments})
