@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from dissensus.papers import regime
-from dissensus.papers.adp import resnet20
+from dissensus.papers.adp import resnet20, resnet20_members
+from dissensus.papers.adp.measurements import EDGES, GRID
 from dissensus.papers.adp.settings import RESNET20
+from dissensus.papers.base import Experiment
 from dissensus.papers.cells import load_images, make_cell
 from dissensus.plots import draw
 
@@ -95,6 +97,65 @@ def test_the_figure_and_the_table() -> None:
     header, rows = resnet20.table(runs)
     assert rows[0] == ["CIFAR-10", "none", "90.0", "90.0"]
     assert all(len(row) == len(header) for row in rows)
+
+
+def members_record(contender: str, error: float, follow: float, auroc: float) -> dict[str, Any]:
+    """A finished cell: errors, how many targets members follow, and how well a detector does."""
+    row = record(contender, "10" * 50)
+    matrix = [[1.0 if i == j else follow for j in range(3)] for i in range(3)]
+    stay = [[0.0 if i == j else 1 - follow for j in range(3)] for i in range(3)]
+    modes = {"targeted": matrix, "untargeted": stay}
+    names = ("fgsm", "bim", "mim", "pgd", "disguised")
+    detected = {
+        "auroc": {"ensemble_diversity": auroc},
+        "interval": [auroc - 0.05, auroc + 0.05],
+        "fooled": 250,
+        "roc": list(GRID),
+    }
+    row["result"] |= {
+        "clean": {"examples": 10_000, "error": 0.1, "member_errors": [error] * 3},
+        "transfer": {
+            f"{name} {mode}": modes[mode] for name in ("pgd", "mim", "pgd-50") for mode in modes
+        },
+        "detection": dict.fromkeys(names, detected),
+        "histogram": {"counts": [1] * (len(EDGES) - 1), "quartiles": [-2.0, -1.0, 0.0]},
+        "similarity": 0.9,
+    }
+    return row
+
+
+def test_members_of_one_run_are_judged_by_its_images() -> None:
+    """Table 1: members' errors rise by 1.0 points; 10,000 images show 0.9 in these runs."""
+
+    def verdicts(experiment: Experiment, error: float, follow: float, auroc: float) -> list[str]:
+        runs = [
+            members_record("plain", 0.12, 0.5, 0.3),
+            members_record("adp", error, follow, auroc),
+        ]
+        assert experiment.table is not None
+        assert experiment.draw is not None
+        header, rows = experiment.table(runs)
+        assert rows
+        assert {len(row) for row in rows} == {len(header)}
+        draw(experiment.draw(runs))
+        return [claim.check(runs).verdict for claim in experiment.claims]
+
+    members, transfer, detection = (
+        resnet20_members.MEMBERS,
+        resnet20_members.TRANSFER,
+        resnet20_members.DETECTION,
+    )
+    untested = "not tested at this scale"
+    assert verdicts(members, 0.15, 0.5, 0.5) == ["holds", "undecided"]
+    assert verdicts(members, 0.12, 0.5, 0.5) == ["undecided", "undecided"]
+    assert verdicts(members, 0.105, 0.5, 0.5) == ["contradicted", "undecided"]
+    # Of 100 images: 1.96 · √(0.25 + 0.21) / 10 = 0.13 on either side.
+    assert verdicts(transfer, 0.15, 0.3, 0.5) == ["holds"] * 4 + [untested]
+    assert verdicts(transfer, 0.15, 0.4, 0.5) == ["undecided"] * 4 + [untested]
+    assert verdicts(transfer, 0.15, 0.7, 0.5) == ["contradicted"] * 4 + [untested]
+    assert verdicts(detection, 0.15, 0.3, 0.6) == ["holds", "holds"]
+    assert verdicts(detection, 0.15, 0.3, 0.52) == ["undecided", "undecided"]
+    assert verdicts(detection, 0.15, 0.3, 0.3) == ["contradicted", "contradicted"]
 
 
 def test_what_was_measured_is_measured_again_with_other_settings_only(tmp_path: Path) -> None:

@@ -5,8 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dissensus.papers.comparisons import Runs
-from dissensus.papers.per_image import InTheseRuns, PerImage
+from dissensus.papers.comparisons import Quantity, Runs
+from dissensus.papers.per_image import (
+    InTheseRuns,
+    PerImage,
+    SharesInTheseRuns,
+    shares_interval,
+)
 
 FIRST, SECOND = Runs("ours", {"ours": True}), Runs("theirs", {"ours": False})
 
@@ -66,3 +71,57 @@ def test_verdicts(shift: float, effect: float | None, verdict: str) -> None:
     effects = {} if effect is None else {"digits": effect}
     assert check(same=False, effects=effects)(runs).verdict == verdict
     assert check(same=False)(runs[:1]).verdict == "not tested at this scale"
+
+
+# ---- shares -------------------------------------------------------------------------------------
+
+
+def share_record(ours: bool, share: float, seed: int = 0) -> dict[str, Any]:
+    cell = {"ours": ours, "seed": seed, "data": "digits"}
+    return {"cell": cell, "result": {"share": share, "images": 400}}
+
+
+SHARE = SharesInTheseRuns(
+    Quantity("share", lambda record: record["result"]["share"], "{:.2f}"),
+    FIRST,
+    SECOND,
+    images=lambda record: record["result"]["images"],
+)
+
+
+def test_a_share_by_hand() -> None:
+    """0.8 and 0.5 of 400 images: 1.96 · √((0.16 + 0.25) / 400) = 0.0627."""
+    found = SHARE([share_record(True, 0.8), share_record(False, 0.5)])
+    assert found.verdict == "holds"
+    assert found.measured == (
+        "share: ours 0.80, theirs 0.50, difference +0.30 [+0.24, +0.36] over 400 images of 1 run "
+        "(larger)"
+    )
+    assert found.smallest == "0.06"
+
+
+def test_more_runs_on_the_same_images_do_not_narrow_a_share() -> None:
+    sides = {True: 0.8, False: 0.5}
+    runs = [share_record(ours, sides[ours], seed) for ours in sides for seed in (0, 1)]
+    assert SHARE(runs).smallest == SHARE(runs[::2]).smallest
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_shares_of_nothing_and_of_everything_are_not_compared(share: float) -> None:
+    found = SHARE([share_record(True, share), share_record(False, share)])
+    assert found.verdict == "not tested at this scale"
+    assert "400 images on both sides" in found.measured
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.5])
+def test_the_interval_of_shares_covers_what_it_should(alike: float) -> None:
+    """Means over three attempts, the same difficulty of an image for both sides if ``alike``."""
+    random = np.random.default_rng(0)
+    images, covered = 200, []
+    for _ in range(2000):
+        hard = random.uniform(-alike, alike, images)[:, None]
+        first = (random.random((images, 3)) < 0.55 + hard * 0.8).mean()
+        second = (random.random((images, 3)) < 0.5 + hard * 0.8).mean()
+        gain = shares_interval(float(first), float(second), images)
+        covered.append(gain.low <= 0.05 <= gain.high)
+    assert np.mean(covered) >= 0.95

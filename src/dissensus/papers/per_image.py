@@ -14,7 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.papers.base import CANNOT, Finding, Record
-from dissensus.papers.comparisons import Groups, Runs, all_of, data_title, whole
+from dissensus.papers.comparisons import (
+    Groups,
+    Quantity,
+    Runs,
+    all_of,
+    data_title,
+    pair_values,
+    whole,
+)
 from dissensus.papers.statistics import Estimate, judge_larger
 
 #: A number for each image, or for each block of images; whether it is right, as 0 and 1.
@@ -102,12 +110,85 @@ class InTheseRuns:
         seeds = list(sides[0])
         gains = [sides[0][seed] - sides[1][seed] for seed in seeds]
         gain = images_interval([np.mean(gains, axis=0)] if self.values.same_images else gains)
-        verdict, words = judge_larger(gain, effect)
-        form = self.values.form
-        means = [form.format(float(np.mean([side[s].mean() for s in seeds]))) for side in sides]
-        sentence = (
-            f"{self.values.quantity}: {self.first.name} {means[0]}, {self.second.name} {means[1]}, "
-            f"difference {gain.text(form.replace(':', ':+', 1))} over {gain.runs} "
-            f"{self.values.unit} of {len(seeds)} run{'s' if len(seeds) > 1 else ''} ({words})"
-        )
-        return Finding(verdict, sentence, smallest=form.format(gain.smallest))
+        means = [float(np.mean([side[seed].mean() for seed in seeds])) for side in sides]
+        over = f"{self.values.unit} of {_count_runs(len(seeds))}"
+        names = (self.first.name, self.second.name)
+        return _finding(self.values.quantity, names, means, gain, over, self.values.form, effect)
+
+
+def _count_runs(count: int) -> str:
+    return f"{count} run{'s' if count > 1 else ''}"
+
+
+def _finding(
+    quantity: str,
+    names: tuple[str, str],
+    means: Sequence[float],
+    gain: Estimate,
+    over: str,
+    form: str,
+    effect: float | None,
+) -> Finding:
+    verdict, words = judge_larger(gain, effect)
+    left, right = (f"{name} {form.format(mean)}" for name, mean in zip(names, means, strict=True))
+    difference = gain.text(form.replace(":", ":+", 1))
+    sentence = f"{quantity}: {left}, {right}, difference {difference} over {gain.runs} {over}"
+    return Finding(verdict, f"{sentence} ({words})", smallest=form.format(gain.smallest))
+
+
+# ---- shares of images, if a record does not say which -------------------------------------------
+
+
+def shares_interval(first: float, second: float, images: int) -> Estimate:
+    """``p − q``: two means over the same images of numbers in [0, 1], if only means were kept.
+
+    The variance of such numbers with mean ``p`` is at most ``p (1 − p)`` (Bhatia and Davis, 2000).
+    What is hard for one side is hard for the other, so that independent sides are the wider case:
+    ``p − q ± 1.96 √((p (1 − p) + q (1 − q)) / n)``.
+
+    >>> print(shares_interval(0.5, 0.4, 100).text("{:.3f}"))
+    0.100 [-0.037, 0.237]
+    """
+    variance = first * (1 - first) + second * (1 - second)
+    half = 1.96 * math.sqrt(variance / images)
+    return Estimate(first - second, first - second - half, first - second + half, images)
+
+
+@dataclass(frozen=True)
+class SharesInTheseRuns:
+    """Checks that a share of images is larger in the first runs, in the runs that there are.
+
+    As :class:`InTheseRuns`, for records that keep the share alone; ``images`` reads from one how
+    many images it is a share of. More runs on the same images do not narrow the interval. A share
+    that is 0 or 1 on both sides tests nothing.
+    """
+
+    quantity: Quantity
+    first: Runs
+    second: Runs
+    groups: Groups = whole
+    published: str | None = None
+    effects: Mapping[str, float] = field(default_factory=dict)
+    images: Callable[[Record], int] = field(kw_only=True)
+
+    def __call__(self, records: list[Record]) -> Finding:
+        findings = {}
+        for group, runs in self.groups(records).items():
+            shares = pair_values(*self.quantity.sides(self.first.of(runs), self.second.of(runs)))
+            if shares[0]:
+                images = min(map(self.images, runs))
+                findings[group] = self._compare(shares, images, self.effects.get(group))
+        return all_of(findings, self.published)
+
+    def _compare(
+        self, shares: Sequence[Sequence[float]], images: int, effect: float | None
+    ) -> Finding:
+        means = [float(np.mean(side)) for side in shares]
+        name, form = self.quantity.name, self.quantity.form
+        if means in ([0.0, 0.0], [1.0, 1.0]):
+            sentence = f"{name}: {form.format(means[0])} of {images} images on both sides"
+            return Finding(CANNOT, f"{sentence}, so that nothing can be compared")
+        over = f"images of {_count_runs(len(shares[0]))}"
+        names = (self.first.name, self.second.name)
+        gain = shares_interval(means[0], means[1], images)
+        return _finding(name, names, means, gain, over, form, effect)

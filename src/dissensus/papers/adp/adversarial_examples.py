@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,8 @@ _SETS = ("cifar10", "mnist", "fashion_mnist", "digits")
 
 # ---- transfer (Figure 3) ------------------------------------------------------------------------
 
-_MODES = ("untargeted", "targeted")
+#: The two kinds of attack.
+MODES = ("untargeted", "targeted")
 
 
 def off_diagonal(matrix: Sequence[Sequence[float]]) -> float:
@@ -68,13 +69,16 @@ def _long(records: Sequence[Record]) -> str:
 class LessTransfer:
     """Checks that less transfers among ADP's members than among those of ``other``.
 
-    The mean over ``attacks``, where ``"long"`` is the attack with more steps than the paper's.
+    The mean over ``attacks``, where ``"long"`` is the attack with more steps than the paper's, on
+    the data set ``data``, or on all that there are. ``compare`` makes the check of the quantity,
+    its larger and its smaller side.
     """
 
     mode: str
     attacks: Sequence[str]
-    data: str
+    data: str | None = None
     other: Runs = BASELINE
+    compare: Callable[[Quantity, Runs, Runs], Callable[[list[Record]], Finding]] = Larger
 
     def __call__(self, records: list[Record]) -> Finding:
         names = [_long(records) if attack == "long" else attack for attack in self.attacks]
@@ -85,7 +89,8 @@ class LessTransfer:
         tried = " and ".join(_attack_title(name) for name in names)
         quantity = _transfer(f"{words}, {tried}", [f"{name} {self.mode}" for name in names])
         sides = (ADP_RUNS, self.other) if self.mode == "untargeted" else (self.other, ADP_RUNS)
-        return Larger(quantity, *sides)(filter_records(records, data=self.data))
+        some = records if self.data is None else filter_records(records, data=self.data)
+        return self.compare(quantity, *sides)(some)
 
 
 def transfer_brief(records: list[Record]) -> list[str]:
@@ -113,7 +118,7 @@ def _falls(records: list[Record], data: str) -> bool:
     """Whether transfer falls in both modes, under the paper's attacks and under the longer one."""
     return all(
         LessTransfer(mode, attacks, data)(records).verdict == "holds"
-        for mode in _MODES
+        for mode in MODES
         for attacks in (("pgd", "mim"), ("long",))
     )
 
@@ -127,7 +132,7 @@ def plot_transfer(records: list[Record]) -> Plot:
     """The matrices of PGD, mean over seeds; high is good untargeted, low is good targeted."""
     panels: list[Matrix | Text] = []
     for title, group in group_by_data(r for r in records if "transfer" in r["result"]).items():
-        for mode in _MODES:
+        for mode in MODES:
             for runs in (BASELINE, ADP_RUNS):
                 matrices = [row["result"]["transfer"][f"pgd {mode}"] for row in runs.of(group)]
                 name = f"{title}, {runs.name}, {mode}"
@@ -155,11 +160,12 @@ def _header(key: str) -> str:
     return f"{_attack_title(attack)}, {mode}: {what}"
 
 
-_TEXTS = {
+#: What the paper claims of each mode, and the attacks that it is tried with: names, words, source.
+TRANSFER_TEXTS = {
     "untargeted": "ADP's members stay more accurate on examples made for another member",
     "targeted": "ADP's members follow the target of another member less often",
 }
-_TRANSFER_PROTOCOLS = (
+TRANSFER_PROTOCOLS = (
     (("pgd", "mim"), "", WEAK_PROTOCOL),
     (("long",), ", under PGD with more steps, which crosses the ball", "strong attack"),
 )
@@ -172,13 +178,13 @@ TRANSFER = paper_experiment(
     (
         *(
             Claim(
-                f"{data_title(data)}: {_TEXTS[mode]}{words}",
+                f"{data_title(data)}: {TRANSFER_TEXTS[mode]}{words}",
                 f"Section 4.4, Figure 3; {protocol}",
                 LessTransfer(mode, attacks, data),
             )
-            for attacks, words, protocol in _TRANSFER_PROTOCOLS
+            for attacks, words, protocol in TRANSFER_PROTOCOLS
             for data in _SETS
-            for mode in _MODES
+            for mode in MODES
         ),
         *(
             Claim(
@@ -198,11 +204,14 @@ TRANSFER = paper_experiment(
 
 # ---- detection (Figure 4) -----------------------------------------------------------------------
 
-_NAMES = {**{name: name.upper() for name in GRADIENT}, "disguised": "PGD in disguise"}
+#: The attacks that are to be detected, by the name in a record.
+DETECTED = {**{name: name.upper() for name in GRADIENT}, "disguised": "PGD in disguise"}
 
 
 def _auroc(attack: str, score: str = "ensemble_diversity", form: str = "{:.3f}") -> Quantity:
-    return Quantity(f"AUROC under {_NAMES[attack]}", at("detection", attack, "auroc", score), form)
+    return Quantity(
+        f"AUROC under {DETECTED[attack]}", at("detection", attack, "auroc", score), form
+    )
 
 
 @dataclass(frozen=True)
@@ -219,7 +228,7 @@ class AboveChance:
         if not seeds:
             return Finding(CANNOT, f"no runs on {data_title(self.data)}")
         means = [float(np.mean([auroc[seed] for auroc in aurocs])) for seed in seeds]
-        tried = ", ".join(_NAMES[attack] for attack in self.attacks)
+        tried = ", ".join(DETECTED[attack] for attack in self.attacks)
         names = ("ensemble diversity", "chance")
         return larger_than(means, 0.5, names, f"AUROC, {tried}", form="{:.3f}")
 
@@ -244,7 +253,7 @@ def plot_detection(records: list[Record]) -> Plot:
     for title, group in group_by_data(r for r in records if "detection" in r["result"]).items():
         rows = ADP_RUNS.of(group)
         series = [Series("chance", [0.0, 1.0], [0.0, 1.0], "muted", markers=False)]
-        for number, (attack, name) in enumerate(_NAMES.items() if rows else ()):
+        for number, (attack, name) in enumerate(DETECTED.items() if rows else ()):
             curve = np.mean([row["result"]["detection"][attack]["roc"] for row in rows], axis=0)
             dash: Any = "dashed" if attack == "disguised" else "solid"
             words = f"{name}, AUROC {_auroc(attack).mean(rows):.2f}"
@@ -265,12 +274,13 @@ def detection_table(records: list[Record]) -> Table:
                 dict.fromkeys(s for run in some for s in run["result"]["detection"]["pgd"]["auroc"])
             )
             for score in scores if runs is ADP_RUNS else scores[-1:]:
-                shown = [_auroc(attack, score, "{:.2f}").text(some) for attack in _NAMES]
+                shown = [_auroc(attack, score, "{:.2f}").text(some) for attack in DETECTED]
                 rows.append([title, runs.name, score.replace("_", " "), *shown])
-    return ["data", "ensemble", "score", *_NAMES.values()], rows
+    return ["data", "ensemble", "score", *DETECTED.values()], rows
 
 
-_DETECTION_PROTOCOLS = (
+#: The paper's claim and ours, with the attacks that they are tried with: names, words, source.
+DETECTION_PROTOCOLS = (
     (
         GRADIENT,
         "on ensembles trained with ADP₂,₀.₅, ensemble diversity separates adversarial examples "
@@ -296,7 +306,7 @@ DETECTION = paper_experiment(
                 f"Section 4.5, Figure 4; {protocol}",
                 AboveChance(attacks, data),
             )
-            for attacks, words, protocol in _DETECTION_PROTOCOLS
+            for attacks, words, protocol in DETECTION_PROTOCOLS
             for data in _SETS
         ),
         Claim(

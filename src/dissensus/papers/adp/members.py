@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from dissensus.papers.adp.comparable import paper_experiment
@@ -14,7 +16,7 @@ from dissensus.papers.adp.ensembles import (
 )
 from dissensus.papers.adp.measurements import EDGES
 from dissensus.papers.adp.published import TABLE1
-from dissensus.papers.base import Claim, Record, Table
+from dissensus.papers.base import Claim, Finding, Record, Table
 from dissensus.papers.comparisons import (
     Larger,
     Quantity,
@@ -29,16 +31,41 @@ from dissensus.papers.comparisons import (
 from dissensus.plots import Panel, Plot, Series
 
 _ENTROPY, _SMOOTHED = runs_of("adp-entropy"), runs_of("smoothed")
-_MEMBER_ERROR = Quantity("mean error of members", at("clean", "member_errors"), "{:.2%}")
-_ERROR = Quantity("error of the ensemble", at("clean", "error"), "{:.2%}")
-_DIVERSITY = Quantity("median log diversity", at("histogram", "quartiles", 1), "{:.2f}")
-_SIMILARITY = Quantity("similarity of members' features (linear CKA)", at("similarity"))
+#: What a record says of members on clean images.
+MEMBER_ERROR = Quantity("mean error of members", at("clean", "member_errors"), "{:.2%}")
+ERROR = Quantity("error of the ensemble", at("clean", "error"), "{:.2%}")
+DIVERSITY = Quantity("median log diversity", at("histogram", "quartiles", 1), "{:.2f}")
+SIMILARITY = Quantity("similarity of members' features (linear CKA)", at("similarity"))
 
 
 # ---- Table 1 ------------------------------------------------------------------------------------
 
 
-def _error_larger(quantity: Quantity, first: Runs, second: Runs, columns: slice) -> Larger:
+def error_claims(
+    compare: Callable[..., Callable[[list[Record]], Finding]] = Larger, beginning: str = ""
+) -> tuple[Claim, ...]:
+    """The claims of Table 1; ``compare`` makes a check as :class:`Larger` does."""
+    return (
+        Claim(
+            f"{beginning}ADP₂,₀.₅ raises the error of individual members",
+            "Section 4.2, Table 1",
+            _error_larger(compare, MEMBER_ERROR, ADP_RUNS, BASELINE, slice(-1)),
+        ),
+        Claim(
+            f"{beginning}ADP₂,₀.₅ lowers the error of the ensemble",
+            "Section 4.2, Table 1",
+            _error_larger(compare, ERROR, BASELINE, ADP_RUNS, slice(-1, None)),
+        ),
+    )
+
+
+def _error_larger(
+    compare: Callable[..., Callable[[list[Record]], Finding]],
+    quantity: Quantity,
+    first: Runs,
+    second: Runs,
+    columns: slice,
+) -> Callable[[list[Record]], Finding]:
     """A check of an error, with the mean of these columns of Table 1 as what is published."""
     published, effects = {}, {}
     for data, rows in TABLE1.items():
@@ -46,7 +73,7 @@ def _error_larger(quantity: Quantity, first: Runs, second: Runs, columns: slice)
         published[data_title(data)] = f"{before:.2f} → {after:.2f}"
         rise = (after - before) / 100
         effects[data_title(data)] = rise if first is ADP_RUNS else -rise
-    return Larger(quantity, first, second, group_by_data, join_cases(published), effects=effects)
+    return compare(quantity, first, second, group_by_data, join_cases(published), effects=effects)
 
 
 def errors_table(records: list[Record]) -> Table:
@@ -57,7 +84,7 @@ def errors_table(records: list[Record]) -> Table:
             some = runs.of(group)
             shown = [
                 interval_text([100 * value for value in quantity.values(some).values()], "{:.2f}")
-                for quantity in (_MEMBER_ERROR, _ERROR)
+                for quantity in (MEMBER_ERROR, ERROR)
             ]
             printed = TABLE1.get(group[0]["cell"]["data"], {}).get(runs.settings["contender"])
             beside = "–"
@@ -72,18 +99,7 @@ ERRORS = paper_experiment(
     "Table 1",
     "Error rates on clean test images",
     ENSEMBLES,
-    (
-        Claim(
-            "ADP₂,₀.₅ raises the error of individual members",
-            "Section 4.2, Table 1",
-            _error_larger(_MEMBER_ERROR, ADP_RUNS, BASELINE, slice(-1)),
-        ),
-        Claim(
-            "ADP₂,₀.₅ lowers the error of the ensemble",
-            "Section 4.2, Table 1",
-            _error_larger(_ERROR, BASELINE, ADP_RUNS, slice(-1, None)),
-        ),
-    ),
+    error_claims(),
     None,
     errors_table,
 )
@@ -127,21 +143,21 @@ HISTOGRAM = paper_experiment(
             "The entropy alone makes members more diverse: ADP₂,₀ has a higher diversity than the "
             "baseline",
             "Section 4.3, Appendix B.3, Figure 5",
-            Larger(_DIVERSITY, _ENTROPY, BASELINE, group_by_data),
+            Larger(DIVERSITY, _ENTROPY, BASELINE, group_by_data),
         ),
         Claim(
             "The determinant makes them more diverse still: ADP₂,₀.₅ against ADP₂,₀",
             "Appendix B.3, Figure 5",
-            Larger(_DIVERSITY, ADP_RUNS, _ENTROPY, group_by_data),
+            Larger(DIVERSITY, ADP_RUNS, _ENTROPY, group_by_data),
         ),
         Claim(
             "Label smoothing with the F_y of Eq. 7 does not: ADP₂,₀ is more diverse",
             "our question",
-            Larger(_DIVERSITY, _ENTROPY, _SMOOTHED, group_by_data),
+            Larger(DIVERSITY, _ENTROPY, _SMOOTHED, group_by_data),
         ),
     ),
     plot_histogram,
-    lambda records: _quantity_table(records, _DIVERSITY),
+    lambda records: _quantity_table(records, DIVERSITY),
 )
 
 
@@ -177,9 +193,9 @@ FEATURES = paper_experiment(
             "Members trained with ADP₂,₀.₅ have less similar feature distributions than the "
             "baseline's",
             "Section 4.2, Figure 2",
-            Larger(_SIMILARITY, BASELINE, ADP_RUNS, group_by_data),
+            Larger(SIMILARITY, BASELINE, ADP_RUNS, group_by_data),
         ),
     ),
     plot_features,
-    lambda records: _quantity_table(records, _SIMILARITY),
+    lambda records: _quantity_table(records, SIMILARITY),
 )
