@@ -76,13 +76,25 @@ def test_one_run_is_judged_by_its_images() -> None:
         runs = [record("plain", "10" * 50, error), record("adp", right, error)]
         return [claim.check(runs).verdict for claim in resnet20.RESNET20_RUNS.claims]
 
-    untested = "not tested at this scale"
-    assert verdicts("1" * 80 + "0" * 20) == ["holds", "holds", "holds", untested, untested]
+    untested, same = "not tested at this scale", "contradicted"  # checkpoints are all the same
+    gain = verdicts("1" * 80 + "0" * 20)
+    assert gain == ["holds", "holds", same, "holds", untested, untested]
     # Equal, where the paper gains 26 points: half of that would have shown.
     alike = verdicts("10" * 49 + "11")
-    assert alike == ["holds", "contradicted", "undecided", untested, untested]
+    assert alike == ["holds", "contradicted", same, "undecided", untested, untested]
     weak = verdicts("1" * 80 + "0" * 20, error=0.2)
-    assert weak == ["contradicted", untested, "holds", untested, untested]
+    assert weak == ["contradicted", untested, same, "holds", untested, untested]
+
+
+def test_a_gain_that_comes_late() -> None:
+    """Of 100 images 50 are right at both checkpoints; with ADP all are at the last."""
+    runs = [record("plain", "10" * 50), record("adp", "10" * 50)]
+    for spec in runs[1]["result"]["along"][-1]["attacks"]:
+        runs[1]["result"]["along"][-1]["attacks"][spec] = {"right": "1" * 100}
+    (late,) = (claim for claim in resnet20.RESNET20_RUNS.claims if "late" in claim.text)
+    found = late.check(runs)
+    assert found.verdict == "holds"
+    assert "ADP₂,₀.₅ 50.0%, baseline 0.0%, difference +50.0% [+40.2%, +59.8%]" in found.measured
 
 
 def test_the_figure_and_the_table() -> None:
