@@ -250,6 +250,17 @@ def test_what_stands_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "| run=4 | 0.623 |" in text
 
 
+def test_what_is_short_stands_under_the_experiment_that_says_it(tmp_path: Path) -> None:
+    run_coins(tmp_path)
+    cards = replace(KNOWN["collusion/cards"], title="Of cards", brief=lambda records: ["Aces."])
+    silent = replace(cards, full_name="collusion/dice", brief=lambda records: [])
+    known = {"collusion/coins": COINS, "collusion/cards": cards, "collusion/dice": silent}
+    text = page_text("collusion", outcomes(known.values(), tmp_path), known)
+    short = text.split("## In short")[1].split("## All claims")[0]
+    assert short == "\n\nOf cards ([`cards`](#cards)):\n\n- Aces.\n\n"
+    assert "## In short" not in page_text("collusion", outcomes(KNOWN.values(), tmp_path), KNOWN)
+
+
 def test_a_check_that_is_wrong_is_not_hidden_once_all_is_done(tmp_path: Path) -> None:
     run_coins(tmp_path, "smoke")  # three runs: the second claim asks for a fifth
     with pytest.raises(KeyError, match="run=4"):

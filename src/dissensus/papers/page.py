@@ -135,14 +135,15 @@ def page_text(paper: str, results: Sequence[Outcome], known: Mapping[str, Experi
 
 
 def _in_short(results: Sequence[Outcome]) -> list[str]:
-    """The sentences that experiments have for the top of the page; nothing if they have none."""
-    sentences = [
-        f"- {sentence}"
-        for outcome in results
-        if outcome.experiment.brief is not None
-        for sentence in outcome.experiment.brief(outcome.record.records)
-    ]
-    return ["## In short", "", *sentences, ""] if sentences else []
+    """The sentences that experiments have for the top of the page, each under its experiment."""
+    lines: list[str] = []
+    for outcome in results:
+        one = outcome.experiment
+        sentences = one.brief(outcome.record.records) if one.brief is not None else []
+        if sentences:
+            lines += [f"{one.title} ([`{one.name}`](#{one.name})):", ""]
+            lines += [*(f"- {sentence}" for sentence in sentences), ""]
+    return ["## In short", "", *lines] if lines else []
 
 
 def count_verdicts(results: Sequence[Outcome]) -> str:

@@ -128,8 +128,8 @@ FIVE_STUDY = seed_study(
         for scale, settings in _FIVE.items()
     },
     run,
-    seeds=(2, 3, 3),
-    cost=("10 s", "10 min", "GPU days"),
+    seeds=(2, 10, 3),
+    cost=("10 s", "25 min", "GPU days"),
 )
 
 

@@ -40,8 +40,8 @@ CNNS = images.beta_study(
         },
         "paper": {f"members={m}": ({**_PAPER, "members": m}, images.BETAS) for m in (5, 10)},
     },
-    seeds=(2, 3, 3),
-    cost=("5 s", "10 min", "GPU hours"),
+    seeds=(2, 10, 3),
+    cost=("5 s", "40 min", "GPU hours"),
 )
 
 
@@ -123,8 +123,8 @@ VGGS = images.beta_study(
         "cpu": {"vgg": (_CPU_VGG, images.BETAS)},
         "paper": {"vgg": ({**images.PAPER_SWEEP, "data": "svhn", "model": "vgg"}, images.BETAS)},
     },
-    seeds=(2, 3, 3),
-    cost=("5 s", "8 min", "GPU days"),
+    seeds=(2, 10, 3),
+    cost=("5 s", "15 min", "GPU days"),
 )
 
 _DATA = {"svhn": "VGG on SVHN", "digits": "tiny VGG on digits"}

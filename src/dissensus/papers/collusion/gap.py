@@ -74,8 +74,8 @@ GAP = seed_study(
     "generalization-gap",
     {scale: images.kind_variants(plan) for scale, plan in _PLANS.items()},
     images.run_image_cell,
-    seeds=(2, 4, 6),
-    cost=("10 s", "15 min", "GPU days"),
+    seeds=(2, 10, 6),
+    cost=("10 s", "45 min", "GPU days"),
 )
 
 

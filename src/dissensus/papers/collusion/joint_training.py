@@ -57,7 +57,7 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         plan = {name: {**next(iter(plan.values())), **_network(model)}}
     changes = {key: options[key] for key in ("data", "epochs", "members") if key in options}
     plan = {name: {**settings, **changes} for name, settings in plan.items()}
-    seeds = seeds_of(options, 2 if scale == "smoke" else 3)
+    seeds = seeds_of(options, {"smoke": 2, "cpu": 10, "paper": 3}[scale])
     return seed_cells(images.kind_variants(plan), seeds)
 
 
@@ -117,7 +117,7 @@ COMPARISON = Study(
         "epochs": "how many epochs",
         "members": "how many members",
     },
-    cost={"smoke": "10 s", "cpu": "8 min", "paper": "GPU months"},
+    cost={"smoke": "10 s", "cpu": "20 min", "paper": "GPU months"},
 )
 
 
