@@ -207,8 +207,8 @@ RESNET20_RUNS = paper_experiment(
             InTheseRuns(ADP_RUNS, _SMOOTHED, weak(GRADIENT)),
         ),
         Claim(
-            f"{_HERE}ADP₂,₀.₅ is more accurate than label smoothing with the F_y of Eq. 7 "
-            "in the worst case",
+            f"{_HERE}in the worst case, ADP₂,₀.₅ is more accurate than label smoothing with the "
+            "F_y of Eq. 7",
             "our question; standard protocol",
             InTheseRuns(ADP_RUNS, _SMOOTHED, worst_case(0)),
         ),
