@@ -4,6 +4,10 @@ A comment, which readers do not see, names the value that follows; ``;`` separat
 
     at β = 0 ERR is <!-- cell collusion/explosion; ERR, β = 0; weather -->0.0805<!-- end -->
 
+Words that rest on a verdict stand before a comment that shows nothing and fails where it changes::
+
+    ADP gains<!-- expect holds; adp/resnet20; In these runs, ADP --><!-- end -->
+
 ``python docs/values.py`` writes the values of today's records into the pages, and a test compares
 them. A comment that asks for something no record holds is an error.
 """
@@ -87,9 +91,10 @@ def _outcome(experiment: str) -> Outcome:
 
 
 def _claim(experiment: str, begins: str) -> tuple[Claim, Finding]:
-    """The one claim of an experiment whose text begins so."""
+    """The one claim of an experiment whose text is this, or else begins so."""
     every = _outcome(experiment).findings
-    found = [(claim, finding) for claim, finding in every if claim.text.startswith(begins)]
+    found = [one for one in every if one[0].text == begins]
+    found = found or [one for one in every if one[0].text.startswith(begins)]
     if len(found) != 1:
         texts = [claim.text for claim, _ in every]
         raise ValueError(f"{len(found)} claims of {experiment} begin {begins!r}; they are {texts}")
@@ -123,6 +128,17 @@ def measured(experiment: str, begins: str) -> str:
 def verdict(experiment: str, begins: str) -> str:
     """Whether a claim holds."""
     return f"**{_claim(experiment, begins)[1].verdict}**"
+
+
+def expect(verdict: str, experiment: str, begins: str) -> str:
+    """Nothing, or an error: the words that a page has for a claim rest on this verdict."""
+    claim, finding = _claim(experiment, begins)
+    if finding.verdict != verdict:
+        raise ValueError(
+            f"rewrite the words around this claim of {experiment}, and what they expect: "
+            f"{claim.text!r} is {finding.verdict}, not {verdict}"
+        )
+    return ""
 
 
 @cache
@@ -263,6 +279,7 @@ VALUES: dict[str, Callable[..., str]] = {
     "cell": cell,
     "measured": measured,
     "verdict": verdict,
+    "expect": expect,
     "brief": brief,
     "number": number,
     "counts": counts,

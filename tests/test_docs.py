@@ -248,6 +248,10 @@ def test_old_values_and_links_are_replaced(values: dict[str, Any], tmp_path: Pat
         ("a <!-- cell collusion/explosion; ERR, β = 1; wether -->", "0 rows begin"),
         ("a <!-- cell collusion/exposion; ERR, β = 1; weather -->", "there is no record"),
         ("a <!-- verdict collusion/explosion; Diversity -->", "2 claims of"),
+        (
+            "a <!-- expect undecided; collusion/explosion; Diversity stays low -->",
+            "'Diversity stays low for most values of β' is holds, not undecided",
+        ),
         ("a <!-- entry strangers; measured; gain -->", "0 rows begin"),
         ("a <!-- number ldr/detection; MNIST; LDR + BMA -->", "0 numbers follow"),
         ("a <!-- bench fleet; somebody -->", "0 measurements"),
