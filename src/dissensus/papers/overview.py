@@ -60,8 +60,9 @@ QUESTIONS: Mapping[str, Mapping[str, Sequence[tuple[str, str]]]] = {
             ("white-box", "ADP₂,₀.₅ withstands white-box attacks"),
             ("resnet20", "In these runs, ADP₂,₀.₅ is more accurate than the baseline in the worst"),
         ),
-        "Is it the determinant, or would label smoothing do?": (
+        "Is it the determinant, or would the entropy alone or label smoothing do?": (
             ("resnet20", "In these runs, ADP₂,₀.₅ is more accurate than label smoothing"),
+            ("resnet20", "In these runs, the determinant helps beyond the entropy"),
             ("mnist", "MNIST, mean image subtracted: ADP₂,₀.₅ is more accurate than label"),
             ("white-box", "ADP₂,₀.₅ gains more than label smoothing with the F_y of Eq. 7, under"),
         ),
@@ -126,7 +127,7 @@ def _answer(own: Sequence[Outcome], claims: Sequence[tuple[str, str]]) -> list[s
         one for experiment, words in claims if (one := _find(own, experiment, words)) is not None
     ]
     if not found:
-        names = " and ".join(f"`{experiment}`" for experiment, _ in claims)
+        names = " and ".join(f"`{name}`" for name in dict(claims))
         return [f"**{CANNOT.capitalize()}**: no record of {names}"]
     tested = [one for one in found if one[2].verdict != CANNOT]
     (outcome, claim, finding), *others = tested or found[:1]
