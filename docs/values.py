@@ -6,7 +6,7 @@ A comment, which readers do not see, names the value that follows; ``;`` separat
 
 Words that rest on a verdict stand before a comment that shows nothing and fails where it changes::
 
-    ADP gains<!-- expect holds; adp/resnet20; In these runs, ADP --><!-- end -->
+    it gains late<!-- expect holds; adp/resnet20; In these runs, the gain comes late --><!-- end -->
 
 ``python docs/values.py`` writes the values of today's records into the pages, and a test compares
 them. A comment that asks for something no record holds is an error.

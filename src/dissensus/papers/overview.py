@@ -21,8 +21,8 @@ QUESTIONS: Mapping[str, Mapping[str, Sequence[tuple[str, str]]]] = {
     "collusion": {
         "Is an ensemble that is trained jointly worse than one trained independently?": (
             ("cifar10", "Joint training of the small network is less accurate"),
-            ("joint-vs-independent", "Independent training has a higher"),
             ("cifar10", "In these runs, β = 1 is less accurate than each smaller β"),
+            ("joint-vs-independent", "Independent training has a higher"),
         ),
         "Does its diversity explode?": (("explosion", "Test diversity is far larger at β = 1"),),
         "Is much of that diversity a constant offset of each member?": (
@@ -32,8 +32,8 @@ QUESTIONS: Mapping[str, Mapping[str, Sequence[tuple[str, str]]]] = {
             ("codependence", "Leaving out members hurts more"),
         ),
         "Does joint training generalise worse?": (
-            ("generalization-gap", "Joint training ends with a larger"),
             ("cifar10-curves", "In these runs, joint training ends with a larger"),
+            ("generalization-gap", "Joint training ends with a larger"),
         ),
     },
     "ldr": {
