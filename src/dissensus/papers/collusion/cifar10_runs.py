@@ -43,7 +43,7 @@ _BLOCKS = 100
 
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
-    """The small network over β, seed after seed, then ResNet-20; its β = 0 comes last."""
+    """The small network over β, ResNet-20 with β = 0 last, then further seeds of the former."""
     own = {
         "beta": 0.0,
         "combine": "probability",
@@ -64,8 +64,13 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         for one in averages
     }
     networks[f"{_RESNET20}-independent"] = {**large, "averages": list(averages)}
-    seeds = seeds_of(options, 6 if scale == "paper" else 2)
-    return seed_cells(beta_variants({"small": (small, BETAS)}), seeds) + seed_cells(networks, [0])
+    first, *further = seeds_of(options, 6 if scale == "paper" else 2)
+    variants = beta_variants({"small": (small, BETAS)})
+    return [
+        *seed_cells(variants, [first]),
+        *seed_cells(networks, [0]),
+        *seed_cells(variants, further),
+    ]
 
 
 def _training(
