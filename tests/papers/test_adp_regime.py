@@ -11,7 +11,7 @@ from dissensus.papers import regime
 from dissensus.papers.adp import resnet20, resnet20_members
 from dissensus.papers.adp.measurements import EDGES, GRID
 from dissensus.papers.adp.settings import RESNET20
-from dissensus.papers.base import Experiment
+from dissensus.papers.base import Experiment, Finding
 from dissensus.papers.cells import load_images, make_cell
 from dissensus.plots import draw
 
@@ -76,7 +76,7 @@ def test_one_run_is_judged_by_its_images() -> None:
         runs = [record("plain", "10" * 50, error), record("adp", right, error)]
         return [claim.check(runs).verdict for claim in resnet20.RESNET20_RUNS.claims[:4]]
 
-    untested, same = "not tested at this scale", "contradicted"  # checkpoints are all the same
+    untested, same = "not tested at this scale", "undecided"  # checkpoints are all the same
     assert verdicts("1" * 80 + "0" * 20) == ["holds", "holds", same, "holds"]
     # Equal, where the paper gains 26 points: half of that would have shown.
     assert verdicts("10" * 49 + "11") == ["holds", "contradicted", same, "undecided"]
@@ -90,13 +90,27 @@ def test_controls_of_one_run_are_judged_by_its_images() -> None:
 
     def verdicts(*others: dict[str, Any]) -> list[str]:
         runs = [record("plain", "10" * 50), record("adp", "1" * 80 + "0" * 20), *others]
-        return [claim.check(runs).verdict for claim in resnet20.RESNET20_RUNS.claims[4:]]
+        return [claim.check(runs).verdict for claim in resnet20.RESNET20_RUNS.claims[5:]]
 
     untested, against = "not tested at this scale", "contradicted"
     better, worse = record("smoothed", "1" * 100), record("adp-entropy", "10" * 50)
     assert verdicts() == [untested] * 6
     assert verdicts(better) == [against] * 2 + [untested] * 4
     assert verdicts(better, worse) == [against] * 4 + ["holds"] * 2
+
+
+def test_to_withstand_is_to_keep_half_of_the_accuracy() -> None:
+    """With an error of 10 % that is 45 %; where none of 100 images is left, 0 ± 3 / 100."""
+
+    def found(right: str) -> Finding:
+        return claim.check([record("adp", right)])
+
+    (claim,) = (one for one in resnet20.RESNET20_RUNS.claims if "withstands" in one.text)
+    assert found("1" * 80 + "0" * 20).verdict == "holds"
+    assert found("10" * 50).verdict == "undecided"
+    fallen = found("0" * 100)
+    assert fallen.verdict == "contradicted"
+    assert "half of its clean accuracy 45.0%, difference -45.0% [-48.0%, -42.0%]" in fallen.measured
 
 
 def test_a_gain_that_comes_late() -> None:

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from dissensus.papers import base
-from dissensus.papers.base import Cell, Study, check_options, option_values, select
+from dissensus.papers.base import (
+    CANNOT,
+    Cell,
+    Claim,
+    Finding,
+    Study,
+    Verdict,
+    check_options,
+    option_values,
+    select,
+)
 from dissensus.papers.page import outcomes, page_text, write_figures, write_page
 from dissensus.papers.studies import (
     StudyRecord,
@@ -248,6 +258,25 @@ def test_what_stands_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert text.count("*Setting (`cpu`).* Five throws.\n") == 1  # the cards, of the same study
     assert "![Figure 0: Heads come up more often](collusion/figures/coins.svg)" in text
     assert "| run=4 | 0.623 |" in text
+
+
+def test_larger_networks_answer_for_what_was_not_tested(tmp_path: Path) -> None:
+    run_coins(tmp_path)
+
+    def page(again: tuple[str, str], verdict: Verdict = "holds") -> str:
+        asked = Claim("Here", "Section 2", lambda _: Finding(CANNOT, "too few"), again)
+        there = Claim("There, too", "Section 3", lambda _: Finding(verdict, "many"))
+        cards = replace(KNOWN["collusion/cards"], claims=(there,))
+        known = {"collusion/coins": replace(COINS, claims=(asked,)), "collusion/cards": cards}
+        return page_text("collusion", outcomes(known.values(), tmp_path), known)
+
+    answered = page(("cards", "There"), "contradicted")
+    pointer = "; larger networks, [`cards`](#cards): **contradicted** |"
+    assert f"| Here | Section 2 | **not tested at this scale**{pointer}" in answered
+    assert "and 1 not tested at this scale, 1 of which larger networks test." in answered
+    for open_ in (page(("dice", "There")), page(("cards", "There"), CANNOT)):
+        assert "| Here | Section 2 | **not tested at this scale** |" in open_
+        assert "larger networks" not in open_
 
 
 def test_what_is_short_stands_under_the_experiment_that_says_it(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dissensus.papers.per_image import (
     InTheseRuns,
     PerImage,
     SharesInTheseRuns,
+    images_interval,
     shares_interval,
 )
 
@@ -71,6 +72,14 @@ def test_verdicts(shift: float, effect: float | None, verdict: str) -> None:
     effects = {} if effect is None else {"digits": effect}
     assert check(same=False, effects=effects)(runs).verdict == verdict
     assert check(same=False)(runs[:1]).verdict == "not tested at this scale"
+
+
+def test_images_that_are_all_alike_leave_the_mean_open_by_three_of_their_number() -> None:
+    """If more than 3 / n were right, none of n images would be with p < (1 − 3 / n)ⁿ < 5 %."""
+    none_right = images_interval([np.zeros(120), np.zeros(80)])
+    assert (none_right.low, none_right.mean, none_right.high) == (-0.015, 0.0, 0.015)
+    assert (1 - none_right.high) ** 200 < 0.05
+    assert images_interval([np.array([0.25])]).high == np.inf
 
 
 # ---- shares -------------------------------------------------------------------------------------

@@ -100,6 +100,16 @@ def test_the_overview_asks_about_claims_that_there_are() -> None:
     assert "no record of" not in text
 
 
+def test_claims_point_to_claims_about_larger_networks() -> None:
+    pointers = 0
+    for experiment in EXPERIMENTS.values():
+        for name, words in filter(None, (claim.again for claim in experiment.claims)):
+            claims = EXPERIMENTS[f"{experiment.paper}/{name}"].claims
+            assert any(claim.text.startswith(words) for claim in claims), (name, words)
+            pointers += 1
+    assert pointers >= 10
+
+
 def test_the_largest_runs_that_were_tested_answer_a_question() -> None:
     def answer(**verdicts: str) -> str:
         """The answer on label smoothing, from made-up findings on all claims of an experiment."""

@@ -87,11 +87,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper in our words, where it stands, and how records decide on it."""
+    """A claim of the paper in our words, where it stands, and how records decide on it.
+
+    ``again`` is where larger networks are asked the same: the name of an experiment of this paper,
+    and how its claim begins.
+    """
 
     text: str
     where: str
     check: Callable[[list[Record]], Finding]
+    again: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

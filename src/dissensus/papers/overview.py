@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dissensus.files import write_text
-from dissensus.papers.base import CANNOT, PAPERS, Claim, Finding
-from dissensus.papers.page import RULE, Outcome, count_verdicts
+from dissensus.papers.base import CANNOT, PAPERS
+from dissensus.papers.page import RULE, Outcome, count_verdicts, find_claim
 
 #: The claims that matter: a question in our words, and the claims that answer it, each as the
 #: experiment and how the claim begins. Those of larger networks and more images come first: the
@@ -59,8 +59,10 @@ QUESTIONS: Mapping[str, Mapping[str, Sequence[tuple[str, str]]]] = {
             ("mnist", "MNIST, mean image subtracted: under FGSM, BIM, PGD and MIM, ADP₂,₀.₅"),
         ),
         "Does ADP withstand strong white-box attacks?": (
-            ("white-box", "ADP₂,₀.₅ withstands white-box attacks"),
+            ("resnet20", "In these runs, ADP₂,₀.₅ withstands white-box attacks"),
             ("resnet20", "In these runs, ADP₂,₀.₅ is more accurate than the baseline in the worst"),
+            ("mnist", "MNIST, mean image subtracted: ADP₂,₀.₅ is more accurate than the baseline"),
+            ("white-box", "ADP₂,₀.₅ withstands white-box attacks"),
         ),
         "Is it the determinant, or would the entropy alone or label smoothing do?": (
             ("resnet20", "In these runs, ADP₂,₀.₅ is more accurate than label smoothing"),
@@ -125,9 +127,7 @@ def _outlook(left: Mapping[str, int]) -> list[str]:
 
 def _answer(own: Sequence[Outcome], claims: Sequence[tuple[str, str]]) -> list[str]:
     """The verdict on the first claim that was tested with its numbers, and what others found."""
-    found = [
-        one for experiment, words in claims if (one := _find(own, experiment, words)) is not None
-    ]
+    found = [one for claim in claims if (one := find_claim(own, *claim)) is not None]
     if not found:
         names = " and ".join(f"`{name}`" for name in dict(claims))
         return [f"**{CANNOT.capitalize()}**: no record of {names}"]
@@ -149,20 +149,6 @@ def _answer(own: Sequence[Outcome], claims: Sequence[tuple[str, str]]) -> list[s
             for other, text, also in others
         ),
     ]
-
-
-def _find(
-    own: Sequence[Outcome], experiment: str, words: str
-) -> tuple[Outcome, Claim, Finding] | None:
-    """The first claim of an experiment that begins so; none if there is no record of it."""
-    found = (
-        (outcome, claim, finding)
-        for outcome in own
-        if outcome.experiment.name == experiment
-        for claim, finding in outcome.findings
-        if claim.text.startswith(words)
-    )
-    return next(found, None)
 
 
 def _link(outcome: Outcome) -> str:

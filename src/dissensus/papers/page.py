@@ -28,7 +28,9 @@ RULE = (
     "published effect. It is **undecided** if neither: these runs cannot tell. It is **not",
     "tested at this scale** if there are no such runs, or one. Several data sets or cases are",
     "never averaged: a claim holds if it holds in each, and is contradicted if it is in one. The",
-    "smallest effect that runs could show is half the width of their interval.",
+    "smallest effect that runs could show is half the width of their interval. A claim about",
+    "“these runs” has its interval over test images: it speaks of the networks that were",
+    "trained, and others may differ.",
 )
 
 
@@ -150,10 +152,39 @@ def count_verdicts(results: Sequence[Outcome]) -> str:
     """How many claims have each verdict, as a sentence."""
     verdicts = [finding.verdict for outcome in results for _, finding in outcome.findings]
     hold, against, open_, untested = (verdicts.count(verdict) for verdict in get_args(Verdict))
+    answered = sum(
+        finding.verdict == CANNOT and bool(_verdict_of_larger(claim, results))
+        for outcome in results
+        for claim, finding in outcome.findings
+    )
     return (
         f"Of {len(verdicts)} claims {hold} hold, with {against} contradicted, {open_} undecided "
-        f"and {untested} not tested at this scale."
+        f"and {untested} not tested at this scale"
+        + (f", {answered} of which larger networks test." if answered else ".")
     )
+
+
+def find_claim(
+    results: Sequence[Outcome], experiment: str, words: str
+) -> tuple[Outcome, Claim, Finding] | None:
+    """The first claim of an experiment that begins so; none if there is no record of it."""
+    found = (
+        (outcome, claim, finding)
+        for outcome in results
+        if outcome.experiment.name == experiment
+        for claim, finding in outcome.findings
+        if claim.text.startswith(words)
+    )
+    return next(found, None)
+
+
+def _verdict_of_larger(claim: Claim, results: Sequence[Outcome]) -> str:
+    """Where larger networks were asked the same, and the verdict; empty where they were not."""
+    found = find_claim(results, *claim.again) if claim.again else None
+    if found is None or found[2].verdict == CANNOT:
+        return ""
+    name = found[0].experiment.name
+    return f"; larger networks, [`{name}`](#{name}): **{found[2].verdict}**"
 
 
 def _summary(results: Sequence[Outcome]) -> list[str]:
@@ -162,7 +193,7 @@ def _summary(results: Sequence[Outcome]) -> list[str]:
             f"[`{outcome.experiment.name}`](#{outcome.experiment.name})",
             claim.text,
             claim.where,
-            f"**{finding.verdict}**",
+            f"**{finding.verdict}**{_verdict_of_larger(claim, results)}",
             _source(outcome),
         ]
         for outcome in results

@@ -170,6 +170,12 @@ TRANSFER_PROTOCOLS = (
     (("long",), ", under PGD with more steps, which crosses the ball", "strong attack"),
 )
 
+
+def _again(data: str, experiment: str, words: str) -> tuple[str, str] | None:
+    """Where ResNet-20 on all of CIFAR-10 is asked the same."""
+    return (experiment, f"In these runs, {words}") if data == "cifar10" else None
+
+
 TRANSFER = paper_experiment(
     "adp/transfer",
     "Figure 3",
@@ -181,6 +187,7 @@ TRANSFER = paper_experiment(
                 f"{data_title(data)}: {TRANSFER_TEXTS[mode]}{words}",
                 f"Section 4.4, Figure 3; {protocol}",
                 LessTransfer(mode, attacks, data),
+                _again(data, "resnet20-transfer", f"{TRANSFER_TEXTS[mode]}{words}"),
             )
             for attacks, words, protocol in TRANSFER_PROTOCOLS
             for data in _SETS
@@ -305,6 +312,7 @@ DETECTION = paper_experiment(
                 f"{data_title(data)}: {words}",
                 f"Section 4.5, Figure 4; {protocol}",
                 AboveChance(attacks, data),
+                _again(data, "resnet20-detection", words),
             )
             for attacks, words, protocol in DETECTION_PROTOCOLS
             for data in _SETS

@@ -30,7 +30,7 @@ from dissensus.papers.adp.comparable import paper_experiment
 from dissensus.papers.adp.ensembles import ADP_RUNS, BASELINE
 from dissensus.papers.adp.published import effects, gains, published_row
 from dissensus.papers.adp.settings import RESNET20, WEAK_PROTOCOL
-from dissensus.papers.adp.white_box import brief
+from dissensus.papers.adp.white_box import WITHSTANDS, KeepsHalf, brief
 from dissensus.papers.base import CANNOT, Cell, Claim, Finding, Record, Study, Table
 from dissensus.papers.cells import ImageData, load_images, seed_cells, seeds_of
 from dissensus.papers.comparisons import decide
@@ -200,6 +200,11 @@ RESNET20_RUNS = paper_experiment(
             f"{_HERE}ADP₂,₀.₅ is more accurate than the baseline in the worst case",
             "our question; standard protocol",
             InTheseRuns(ADP_RUNS, BASELINE, worst_case(0)),
+        ),
+        Claim(
+            f"{_HERE}{WITHSTANDS}",
+            "our question; standard protocol",
+            KeepsHalf(here=True),
         ),
         Claim(
             f"{_HERE}ADP₂,₀.₅ is more accurate than label smoothing with the F_y of Eq. 7",
