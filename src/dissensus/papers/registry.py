@@ -2,6 +2,7 @@
 
 from dissensus.papers.adp import (
     adversarial_examples,
+    distortion,
     hundred_classes,
     jsd,
     members,
@@ -85,6 +86,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "adp/resnet20-transfer": resnet20_members.TRANSFER,
     "adp/resnet20-detection": resnet20_members.DETECTION,
     "adp/mnist": scalings.MNIST,
+    "adp/distortion": distortion.DISTORTION,
     "adp/white-box": white_box.WHITE_BOX,
     "adp/adversarial-training": adp_variants.ADVERSARIAL_TRAINING,
     "adp/transfer": adversarial_examples.TRANSFER,

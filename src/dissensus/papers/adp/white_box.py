@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dissensus.papers.adp.accuracy import (
-    FAMILIES,
     GRADIENT,
     PLACES,
     MoreRight,
@@ -281,21 +280,6 @@ WHITE_BOX = paper_experiment(
                 _GAIN_AGAIN.get(data),
             )
             for data in _SETS
-        ),
-        *(
-            Claim(
-                f"Under {title}, ADP₂,₀.₅ is more accurate than the baseline",
-                _WEAK,
-                MoreRight(
-                    ADP_RUNS,
-                    BASELINE,
-                    weak((name,), "slow"),
-                    gains(name),
-                    effects=effects((name,)),
-                ),
-            )
-            for name, title in FAMILIES.items()
-            if name not in GRADIENT
         ),
         Claim(
             "The entropy alone helps: ADP₂,₀ is more accurate than the baseline",
