@@ -1,5 +1,6 @@
 """All of CIFAR-10: the plan, the training that two studies share, claims that follow records."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,16 @@ def test_one_run_of_each_kind_is_a_finding_about_these_networks() -> None:
     assert here.measured.endswith("over 100 blocks of images of 1 run (larger)")
     assert scores.measured.startswith("ResNet-20, averaged scores: test accuracy: β = 0 ")
     assert here.smallest
+
+
+def test_in_short_it_says_what_joint_training_costs_and_how_much_is_there_in_training() -> None:
+    accuracies, losses = cifar10.CIFAR10.brief(planted(as_published=True))  # type: ignore[misc]
+    numbers = [float(number) for number in re.findall(r"\d+\.\d+", accuracies + losses)]
+    three = [82.0, 77.0, 75.0, 55.0] * 3, [1.3, 1.76, 0.2, 0.3] * 3
+    assert numbers[:12] == pytest.approx(three[0], abs=0.3)  # planted with noise
+    assert numbers[12:] == pytest.approx(three[1], abs=0.003)
+    assert "; ResNet-20, averaged scores " in accuracies
+    assert cifar10.CIFAR10.brief(planted(as_published=True)[:1]) == []  # type: ignore[misc]
 
 
 def test_a_partial_record_answers_for_the_small_network() -> None:

@@ -133,7 +133,7 @@ class Quantity:
 
     def mean(self, records: Iterable[Record]) -> float:
         """The mean over runs."""
-        return float(np.mean(list(self.values(records).values())))
+        return self.estimate(records).mean
 
     def estimate(self, records: Iterable[Record]) -> Estimate:
         """The mean over runs with its interval."""

@@ -20,6 +20,7 @@ from dissensus.papers.page import RULE, Outcome, count_verdicts, find_claim
 QUESTIONS: Mapping[str, Mapping[str, Sequence[tuple[str, str]]]] = {
     "collusion": {
         "Is an ensemble that is trained jointly worse than one trained independently?": (
+            ("cifar10", "In these runs, joint training is less accurate than independent"),
             ("cifar10", "Joint training of the small network is less accurate"),
             ("cifar10", "In these runs, β = 1 is less accurate than each smaller β"),
             ("joint-vs-independent", "Independent training has a higher"),

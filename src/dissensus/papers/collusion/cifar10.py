@@ -6,6 +6,8 @@ small network they are findings about these networks. Others have the interval o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table
@@ -19,7 +21,16 @@ from dissensus.papers.collusion.curves import (
     slow_convergence,
 )
 from dissensus.papers.collusion.joint_training import TABLE_1
-from dissensus.papers.comparisons import Groups, all_of, cell_values, decide, groups_named
+from dissensus.papers.comparisons import (
+    Groups,
+    Quantity,
+    all_of,
+    at,
+    cell_values,
+    decide,
+    groups_named,
+    join_cases,
+)
 from dissensus.papers.per_image import ImageValues, InTheseRuns, PerImage, Reader
 from dissensus.plots import Plot
 
@@ -93,7 +104,40 @@ def _joint_worst(records: list[Record]) -> Finding:
     )
 
 
-# ---- figures and table --------------------------------------------------------------------------
+# ---- in short, as figures and as a table --------------------------------------------------------
+
+_TEST_ACCURACY, _OF_A_MEMBER, _TEST_ERR, _TRAIN_ERR = (
+    Quantity(path[-1], at(*path), form)
+    for path, form in (
+        (("test", "accuracy"), "{:.1%}"),
+        (("test", "member_accuracies"), "{:.1%}"),
+        (("test", "error"), "{:.3f}"),
+        (("train", "error"), "{:.3f}"),
+    )
+)
+
+
+def brief(records: list[Record]) -> list[str]:
+    """What joint training costs each network, and how much of it is there on training images."""
+    costs, learnt = {}, {}
+    for name, runs in by_network(records).items():
+        pair = [side.of(runs) for side in (images.INDEPENDENT, images.JOINT)]
+        if not all(pair):
+            continue
+
+        def change(quantity: Quantity, pair: Sequence[list[Record]] = pair) -> str:
+            return " → ".join(quantity.form.format(quantity.mean(side)) for side in pair)
+
+        costs[name] = f"{change(_TEST_ACCURACY)} (a member: {change(_OF_A_MEMBER)})"
+        learnt[name] = f"{change(_TEST_ERR)} and {change(_TRAIN_ERR)}"
+    if not costs:
+        return []
+    return [
+        f"Test accuracy, independent → joint training: {join_cases(costs)}.",
+        "ERR on test images, and on training images, where a rise is not a matter of "
+        f"generalisation: {join_cases(learnt)}.",
+    ]
+
 
 _KEYS = ("accuracy", "error", "member_accuracy", "diversity")
 _ALL_PANELS = (
@@ -173,6 +217,7 @@ CIFAR10 = Experiment(
     ),
     plot,
     table,
+    brief,
 )
 
 CIFAR10_CURVES = Experiment(
