@@ -407,8 +407,8 @@ def test_intervals_over_seeds_decide_and_those_over_images_are_told() -> None:
     one, none = np.ones(50), np.zeros(50)
     sure = compare_images({0: one, 1: one}, {0: none, 1: none}, ("a", "b"), "accuracy")
     assert sure.verdict == "holds"
-    assert "+100.0 [100.0, 100.0] points over 2 runs" in sure.measured
-    assert "over their 100 images [97.0, 103.0]" in sure.measured
+    assert "+100.0 [+100.0, +100.0] points over 2 runs" in sure.measured
+    assert "over their 100 images [+97.0, +103.0]" in sure.measured
     torn = compare_images({0: one, 1: none}, {0: none, 1: one}, ("a", "b"), "accuracy")
     assert torn.verdict == "undecided"
     assert compare_images({0: one}, {1: one}, ("a", "b"), "x").verdict.startswith("not tested")

@@ -12,6 +12,7 @@ from dissensus.papers.base import CANNOT, PAPERS, SCALES, Finding, read_settings
 from dissensus.papers.overview import QUESTIONS, overview_text
 from dissensus.papers.page import Outcome, outcomes, page_text
 from dissensus.papers.registry import EXPERIMENTS
+from dissensus.papers.statistics import Effect, Estimate
 from dissensus.papers.studies import read_study, study_path
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -100,6 +101,33 @@ def test_the_overview_asks_about_claims_that_there_are() -> None:
     assert "no record of" not in text
 
 
+def test_the_overview_begins_with_all_answers_in_one_table() -> None:
+    text = overview_text(committed())
+    table, below = text.split("## At a glance")[1].split("## How a claim is judged")
+    rows = [line for line in table.splitlines() if "](#" in line]
+    assert len(rows) == sum(map(len, QUESTIONS.values())) == 15
+    for row, questions in zip(rows, chain.from_iterable(QUESTIONS.values()), strict=True):
+        answer = below.split(f"### {questions}\n\n**")[1]
+        verdict = answer.split(":**")[0].lower()
+        assert row.split("|")[3].strip().split(",")[0] == f"**{verdict}**"
+
+
+def test_of_many_cases_the_table_has_the_smallest_and_the_largest_effect() -> None:
+    def row(*means: float) -> str:
+        """The row of a question, from made-up effects of so many cases."""
+        effects = {
+            f"case{number}": Effect("gain", Estimate(mean, mean - 1, mean + 1, 5), "{:+.0f}")
+            for number, mean in enumerate(means)
+        }
+        (one,) = (one for one in committed() if one.experiment.full_name == "ldr/detection")
+        found = tuple((claim, Finding("holds", "", effects=effects)) for claim, _ in one.findings)
+        return overview_text([replace(one, findings=found)]).split("(#does-ldr-with-pds")[1]
+
+    assert "| gain: case1 +2 [+1, +3]; case0 +4 [+3, +5] |" in row(4, 2)
+    assert "| gain: from case1 -3 [-4, -2] to case2 +7 [+6, +8], 3 cases |" in row(1, -3, 7)
+    assert "| **holds** | – | [figure](ldr/figures/detection.svg) |" in row()
+
+
 def test_claims_point_to_claims_about_larger_networks() -> None:
     pointers = 0
     for experiment in EXPERIMENTS.values():
@@ -120,7 +148,7 @@ def test_the_largest_runs_that_were_tested_answer_a_question() -> None:
             for name, verdict in verdicts.items()
             if one.experiment.name == name.replace("_", "-")
         ]
-        return overview_text(made_up).split("smoothing do?")[1].split("###")[0]
+        return overview_text(made_up).split("smoothing do?\n")[1].split("###")[0]
 
     both = answer(mnist="contradicted", white_box="holds")
     assert "- More: [mnist](adp.md#mnist)" in both

@@ -20,6 +20,7 @@ from dissensus.sweeps.engines import Cell as Cell
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from dissensus.papers.statistics import Effect
     from dissensus.plots import Plot
 
 Record = dict[str, Any]
@@ -70,19 +71,33 @@ class Study:
 class Finding:
     """The answer of a check: a verdict, a sentence with numbers, and what the paper prints.
 
-    ``smallest`` is the smallest effect that the runs could show, half the width of the interval;
-    it is empty where nothing is estimated, as for an identity.
+    ``effects`` are what the verdict rests on, by case; none where nothing is estimated, as for an
+    identity.
     """
 
     verdict: Verdict
     measured: str
     published: str | None = None
-    smallest: str = ""
+    effects: Mapping[str, Effect] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.verdict not in get_args(Verdict):
             known = ", ".join(get_args(Verdict))
             raise ValueError(f"a verdict must be one of {known}, got {self.verdict!r}")
+
+    @property
+    def smallest(self) -> str:
+        """The smallest effect that the runs of each case could show."""
+        return join_cases({case: effect.smallest for case, effect in self.effects.items()})
+
+
+def join_cases(texts: Mapping[str, str]) -> str:
+    """The texts of several cases in one; a case without a text is left out.
+
+    >>> join_cases({"MNIST": "0.2", "digits": "0.3", "CIFAR-10": ""})
+    'MNIST 0.2; digits 0.3'
+    """
+    return "; ".join(f"{name} {text}".strip() for name, text in texts.items() if text)
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,18 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dissensus.papers.base import CANNOT, Finding, Record, Table
+from dissensus.papers.base import CANNOT, Finding, Record, Table, join_cases
 from dissensus.papers.statistics import (
+    Effect,
     Estimate,
     combine_verdicts,
+    difference_of,
     judge_larger,
     judge_within,
     larger_than,
     mean_interval,
     paired_difference,
+    signed,
 )
 from dissensus.plots import Series, estimates
 
@@ -229,17 +232,12 @@ def all_of(findings: Mapping[str, Finding], published: str | None = None) -> Fin
         combine_verdicts(finding.verdict for finding in findings.values()),
         sentence or "no such runs are part of this scale",
         published,
-        join_cases({name: finding.smallest for name, finding in findings.items()}),
+        {
+            f"{name} {case}".strip(): effect
+            for name, finding in findings.items()
+            for case, effect in finding.effects.items()
+        },
     )
-
-
-def join_cases(texts: Mapping[str, str]) -> str:
-    """The texts of several cases in one; a case without a text is left out.
-
-    >>> join_cases({"MNIST": "0.2", "digits": "0.3", "CIFAR-10": ""})
-    'MNIST 0.2; digits 0.3'
-    """
-    return "; ".join(f"{name} {text}".strip() for name, text in texts.items() if text)
 
 
 def estimates_text(estimates: Mapping[str, Estimate], form: str) -> str:
@@ -247,12 +245,9 @@ def estimates_text(estimates: Mapping[str, Estimate], form: str) -> str:
     return join_cases({case: one.text(form) for case, one in estimates.items()})
 
 
-def smallest_effects(estimates: Mapping[str, Estimate], form: str) -> str:
-    """The smallest effect that the runs of each case could show; none of a single run."""
-    unsigned = form.replace("+", "")
-    return join_cases(
-        {case: unsigned.format(one.smallest) for case, one in estimates.items() if one.runs > 1}
-    )
+def effects_of(quantity: str, estimates: Mapping[str, Estimate], form: str) -> dict[str, Effect]:
+    """The estimate of each case as what a verdict rests on."""
+    return {case: Effect(quantity, one, form) for case, one in estimates.items()}
 
 
 # ---- checks -------------------------------------------------------------------------------------
@@ -313,7 +308,7 @@ class LargerInAll:
     published: str | None = None
 
     def __call__(self, records: list[Record]) -> Finding:
-        signed = self.form.replace(":", ":+", 1)
+        form = signed(self.form)
         sentences: list[str] = []
         differences: dict[str, Estimate] = {}
         for case, sides in self.cases(records).items():
@@ -323,7 +318,7 @@ class LargerInAll:
                 return Finding(CANNOT, sentence, self.published)
             differences[case] = difference = paired_difference(left, right)
             means = [self.form.format(float(np.mean(side))) for side in (left, right)]
-            sentences.append(f"{case} {means[0]} and {means[1]} ({difference.text(signed)})")
+            sentences.append(f"{case} {means[0]} and {means[1]} ({difference.text(form)})")
         verdicts = [judge_larger(one.minus(self.margin))[0] for one in differences.values()]
         if CANNOT in verdicts or not sentences:
             sentence = f"{self.quantity}: fewer than two runs to compare"
@@ -334,8 +329,8 @@ class LargerInAll:
             f"Larger{by} on {verdicts.count('holds')} of {len(sentences)}, not larger on "
             f"{verdicts.count('contradicted')}"
         )
-        smallest = smallest_effects(differences, self.form)
-        return Finding(combine_verdicts(verdicts), sentence, self.published, smallest)
+        effects = effects_of(difference_of(self.quantity, self.names), differences, form)
+        return Finding(combine_verdicts(verdicts), sentence, self.published, effects)
 
 
 @dataclass(frozen=True)
@@ -355,8 +350,8 @@ class AboveZero:
         against = [case for case, verdict in verdicts.items() if verdict != "holds"]
         if against:
             sentence += f". Not shown to be above 0 on {', '.join(against)}"
-        smallest = smallest_effects(numbers, self.form)
-        return Finding(combine_verdicts(verdicts.values()), sentence, smallest=smallest)
+        effects = effects_of(self.name, numbers, self.form)
+        return Finding(combine_verdicts(verdicts.values()), sentence, effects=effects)
 
 
 @dataclass(frozen=True)
@@ -376,5 +371,5 @@ class Within:
             combine_verdicts(judge_within(one, self.low, self.high) for one in numbers.values()),
             f"{self.name}: {estimates_text(numbers, self.form)}",
             self.published,
-            smallest_effects(numbers, self.form),
+            effects_of(self.name, numbers, self.form),
         )

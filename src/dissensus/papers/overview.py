@@ -1,4 +1,4 @@
-"""Overview of all papers on one page: five questions each, what is open, and what it would take.
+"""Overview of all papers on one page: the answers to five questions each, and what is open.
 
 Findings, counts and figures come from the records; the questions stand here, and the rest of the
 page in ``outlook.md``.
@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dissensus.files import write_text
-from dissensus.papers.base import CANNOT, PAPERS
-from dissensus.papers.page import RULE, Outcome, count_verdicts, find_claim
+from dissensus.papers.base import CANNOT, PAPERS, Claim, Finding
+from dissensus.papers.page import RULE, Outcome, count_verdicts, find_claim, markdown_table
+from dissensus.papers.statistics import Effect
 
 #: The claims that matter: a question in our words, and the claims that answer it, each as the
 #: experiment and how the claim begins. Those of larger networks and more images come first: the
@@ -98,6 +99,15 @@ def overview_text(results: Sequence[Outcome]) -> str:
         "What the papers claim, and what was measured here on two CPU cores. Built from the",
         "records by `dissensus reproduce --report`; no measurement is typed by hand.",
         "",
+        "## At a glance",
+        "",
+        "A question links to the claim, to what was run and to what the paper prints. Of more than",
+        "two cases, such as data sets, the smallest and the largest effect are given.",
+        "",
+        *_at_a_glance(results),
+        "",
+        "## How a claim is judged",
+        "",
         *RULE,
     ]
     for paper, questions in QUESTIONS.items():
@@ -117,6 +127,42 @@ def overview_text(results: Sequence[Outcome]) -> str:
     return "\n".join([*lines, "", *_outlook(left)]) + "\n"
 
 
+def _at_a_glance(results: Sequence[Outcome]) -> list[str]:
+    """A table of all questions: the verdict on the first claim that was tested, and its effect."""
+    rows = []
+    for paper, questions in QUESTIONS.items():
+        own = [one for one in results if one.experiment.paper == paper]
+        for question, claims in questions.items():
+            if found := _found(own, claims):
+                outcome, claim, finding = found[0]
+                here = ", in these runs" if claim.text.startswith("In these runs") else ""
+                figure = f"[figure]({outcome.figure})" if outcome.drawable else "–"
+                link = f"[{question}](#{_anchor(question)})"
+                verdict = f"**{finding.verdict}**{here}"
+                rows.append([paper, link, verdict, _effects(finding.effects), figure])
+    return markdown_table(["paper", "question", "the claim", "effect, 95 % interval", ""], rows)
+
+
+def _effects(effects: Mapping[str, Effect]) -> str:
+    """What a verdict rests on: the effects, or of more than two cases the ends of their range."""
+    if not effects:
+        return "–"
+    order = sorted(effects.items(), key=lambda item: item[1].estimate.mean)
+    cases = [f"{case} {effect}".strip() for case, effect in order]
+    if len(cases) > 2:
+        cases = [f"from {cases[0]} to {cases[-1]}, {len(cases)} cases"]
+    return f"{order[0][1].quantity}: {'; '.join(cases)}"
+
+
+def _anchor(heading: str) -> str:
+    """The anchor that a code host gives a heading.
+
+    >>> _anchor("Does ADP's cost grow?")
+    'does-adps-cost-grow'
+    """
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
 def _outlook(left: Mapping[str, int]) -> list[str]:
     """The lines of :data:`OUTLOOK`, without those whose cells are all done."""
     return [
@@ -126,14 +172,21 @@ def _outlook(left: Mapping[str, int]) -> list[str]:
     ]
 
 
+def _found(
+    own: Sequence[Outcome], claims: Sequence[tuple[str, str]]
+) -> list[tuple[Outcome, Claim, Finding]]:
+    """The claims that were tested; if none was, the first that has a record."""
+    found = [one for claim in claims if (one := find_claim(own, *claim)) is not None]
+    return [one for one in found if one[2].verdict != CANNOT] or found[:1]
+
+
 def _answer(own: Sequence[Outcome], claims: Sequence[tuple[str, str]]) -> list[str]:
     """The verdict on the first claim that was tested with its numbers, and what others found."""
-    found = [one for claim in claims if (one := find_claim(own, *claim)) is not None]
+    found = _found(own, claims)
     if not found:
         names = " and ".join(f"`{name}`" for name in dict(claims))
         return [f"**{CANNOT.capitalize()}**: no record of {names}"]
-    tested = [one for one in found if one[2].verdict != CANNOT]
-    (outcome, claim, finding), *others = tested or found[:1]
+    (outcome, claim, finding), *others = found
     numbers = {
         "Measured": finding.measured,
         "Published": finding.published,

@@ -23,7 +23,13 @@ from dissensus.papers.comparisons import (
     pair_values,
     whole,
 )
-from dissensus.papers.statistics import Estimate, judge_larger
+from dissensus.papers.statistics import (
+    Effect,
+    Estimate,
+    difference_of,
+    judge_larger,
+    signed,
+)
 
 #: A number for each image, or for each block of images; whether it is right, as 0 and 1.
 ImageValues = NDArray[np.float64]
@@ -149,9 +155,9 @@ def _finding(
 ) -> Finding:
     verdict, words = judge_larger(gain, effect)
     left, right = (f"{name} {form.format(mean)}" for name, mean in zip(names, means, strict=True))
-    difference = gain.text(form.replace(":", ":+", 1))
-    sentence = f"{quantity}: {left}, {right}, difference {difference} over {gain.runs} {over}"
-    return Finding(verdict, f"{sentence} ({words})", smallest=form.format(gain.smallest))
+    judged_by = Effect(difference_of(quantity, names), gain, signed(form))
+    sentence = f"{quantity}: {left}, {right}, difference {judged_by} over {gain.runs} {over}"
+    return Finding(verdict, f"{sentence} ({words})", effects={"": judged_by})
 
 
 # ---- shares of images, if a record does not say which -------------------------------------------

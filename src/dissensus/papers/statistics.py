@@ -54,6 +54,10 @@ class Estimate:
         """The estimate of what exceeds ``margin``."""
         return Estimate(self.mean - margin, self.low - margin, self.high - margin, self.runs)
 
+    def times(self, factor: float) -> Estimate:
+        """The estimate in another unit."""
+        return Estimate(factor * self.mean, factor * self.low, factor * self.high, self.runs)
+
     def text(self, form: str) -> str:
         """``"0.52 [0.41, 0.63]"`` with each number in ``form``.
 
@@ -63,6 +67,30 @@ class Estimate:
         if not math.isfinite(self.low) or not math.isfinite(self.high):
             return form.format(self.mean)
         return f"{form.format(self.mean)} [{form.format(self.low)}, {form.format(self.high)}]"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """An estimate that a verdict rests on: what it is of, and the format of its numbers."""
+
+    quantity: str
+    estimate: Estimate
+    form: str
+    unit: str = ""
+
+    def __str__(self) -> str:
+        return self.estimate.text(self.form) + self.unit
+
+    @property
+    def smallest(self) -> str:
+        """The smallest effect that the runs could show, without a sign; empty for a single run.
+
+        >>> Effect("accuracy", Estimate(2.0, 1.5, 2.5, 10), "{:+.1f}", " points").smallest
+        '0.5 points'
+        """
+        if self.estimate.runs < 2:
+            return ""
+        return self.form.replace("+", "").format(self.estimate.smallest) + self.unit
 
 
 def mean_interval(values: ArrayLike) -> Estimate:
@@ -195,6 +223,24 @@ def larger_than(
     left, right = (f"{name} {mean}" for name, mean in zip(names, means, strict=True))
     runs = f" over {difference.runs} run" + ("s:" if difference.runs > 1 else ":")
     sentence = f"{quantity}: {left}, {right}, difference {difference.text(form)}"
-    smallest = form.format(difference.smallest) if difference.runs > 1 else ""
     sentence = f"{sentence}{runs if count_runs else ','} {words}"
-    return Finding(verdict, sentence, published, smallest)
+    judged_by = Effect(difference_of(quantity, names), difference, signed(form))
+    return Finding(verdict, sentence, published, {"": judged_by})
+
+
+def difference_of(quantity: str, names: tuple[str, str]) -> str:
+    """What a comparison estimates.
+
+    >>> difference_of("accuracy", ("ADP", "baseline"))
+    'accuracy, ADP minus baseline'
+    """
+    return f"{quantity}, {names[0]} minus {names[1]}"
+
+
+def signed(form: str) -> str:
+    """The format with a sign before positive numbers, too.
+
+    >>> signed("{:.1%}")
+    '{:+.1%}'
+    """
+    return form.replace(":", ":+", 1)

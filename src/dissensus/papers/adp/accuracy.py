@@ -25,7 +25,13 @@ from dissensus.papers.per_image import (
     images_interval,
     values_by_seed,
 )
-from dissensus.papers.statistics import Estimate, judge_larger, mean_interval
+from dissensus.papers.statistics import (
+    Effect,
+    Estimate,
+    difference_of,
+    judge_larger,
+    mean_interval,
+)
 from dissensus.robustness import parse
 
 #: The attacks that follow the gradient inside a ball.
@@ -192,21 +198,14 @@ def compare_images(
         sentence = f"{quantity}: {means[0]:.0%} of {over.runs} images on both sides"
         return Finding(CANNOT, f"{sentence}, so that nothing can be compared")
     verdict, words = judge_larger(difference, effect)
-    gain = f"{100 * difference.mean:+.1f}"
-    gain += f" {_bounds(difference)} points" if difference.runs > 1 else " points"
+    gain = Effect(difference_of(quantity, names), difference.times(100), "{:+.1f}", " points")
     runs = f"{difference.runs} run{'s' if difference.runs > 1 else ''}"
     sentence = (
         f"{quantity}: {names[0]} {means[0]:.1%}, {names[1]} {means[1]:.1%}, difference "
         f"{gain} over {runs} ({words}), over their {over.runs} images "
-        f"{_bounds(over)}"
+        f"[{100 * over.low:+.1f}, {100 * over.high:+.1f}]"
     )
-    smallest = f"{100 * difference.smallest:.1f} points" if difference.runs > 1 else ""
-    return Finding(verdict, sentence, smallest=smallest)
-
-
-def _bounds(estimate: Estimate) -> str:
-    """``"[3.0, 21.0]"``, in points."""
-    return f"[{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
+    return Finding(verdict, sentence, effects={"": gain})
 
 
 # ---- tables -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from dissensus.papers.adp.ensembles import (
 )
 from dissensus.papers.adp.measurements import EDGES
 from dissensus.papers.adp.published import TABLE1
-from dissensus.papers.base import Claim, Finding, Record, Table
+from dissensus.papers.base import Claim, Finding, Record, Table, join_cases
 from dissensus.papers.comparisons import (
     Larger,
     Quantity,
@@ -25,7 +25,6 @@ from dissensus.papers.comparisons import (
     data_title,
     group_by_data,
     interval_text,
-    join_cases,
     quantity_table,
 )
 from dissensus.plots import Panel, Plot, Series

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dissensus.papers.comparisons import data_title, join_cases
+from dissensus.papers.base import join_cases
+from dissensus.papers.comparisons import data_title
 
 #: Error rates by data set and contender: Net 1 to 3, then the ensemble.
 TABLE1: Mapping[str, Mapping[str, Sequence[float]]] = {

@@ -37,7 +37,7 @@ from dissensus.papers.adp.settings import WEAK_PROTOCOL
 from dissensus.papers.base import Claim, Finding, Record, Table
 from dissensus.papers.comparisons import all_of, quantity_table
 from dissensus.papers.per_image import SharesInTheseRuns
-from dissensus.papers.statistics import Estimate, judge_within
+from dissensus.papers.statistics import Effect, Estimate, judge_within
 
 _HERE = "In these runs, "
 
@@ -125,8 +125,9 @@ class AboveChanceHere:
 def _above_half(measured: Mapping[str, Any]) -> Finding:
     value, (low, high) = measured["auroc"]["ensemble_diversity"], measured["interval"]
     auroc = Estimate(value, low, high, measured["fooled"])
-    shown = f"AUROC {auroc.text('{:.3f}')} over {auroc.runs} examples"
-    return Finding(judge_within(auroc, low=0.5), shown, smallest=f"{auroc.smallest:.3f}")
+    effect = Effect("AUROC", auroc, "{:.3f}")
+    shown = f"{effect.quantity} {effect} over {auroc.runs} examples"
+    return Finding(judge_within(auroc, low=0.5), shown, effects={"": effect})
 
 
 DETECTION = paper_experiment(

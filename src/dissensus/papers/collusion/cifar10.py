@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table
+from dissensus.papers.base import CANNOT, Claim, Experiment, Finding, Record, Table, join_cases
 from dissensus.papers.collusion import images
 from dissensus.papers.collusion.cifar10_runs import BETAS, STUDY, by_network
 from dissensus.papers.collusion.curves import (
@@ -29,7 +29,6 @@ from dissensus.papers.comparisons import (
     cell_values,
     decide,
     groups_named,
-    join_cases,
 )
 from dissensus.papers.per_image import ImageValues, InTheseRuns, PerImage, Reader
 from dissensus.plots import Plot

@@ -11,7 +11,7 @@ from dissensus.papers.cells import Variants, seed_study
 from dissensus.papers.collusion import images
 from dissensus.papers.collusion.sweeps import SIMILAR
 from dissensus.papers.comparisons import Larger, Runs, all_of, cell_values, quantity_table
-from dissensus.papers.statistics import judge_within, mean_interval
+from dissensus.papers.statistics import Effect, judge_within, mean_interval
 from dissensus.plots import Panel, Plot
 
 _DROPS = (0.0, 0.2, 0.4, 0.6)
@@ -71,9 +71,10 @@ def _no_better(records: list[Record]) -> Finding:
         if len(differences) < 2:
             return Finding(CANNOT, "fewer than two pairs of runs")
         difference = mean_interval(list(differences.values()))
-        sentence = f"test accuracy − that of p = 0 {difference.text('{:+.1%}')}"
+        effect = Effect("test accuracy − that of p = 0", difference, "{:+.1%}")
+        sentence = f"{effect.quantity} {effect}"
         verdict = "contradicted" if difference.low > 0 else judge_within(difference, high=SIMILAR)
-        findings[runs.name] = Finding(verdict, sentence, smallest=f"{difference.smallest:.1%}")
+        findings[runs.name] = Finding(verdict, sentence, effects={"": effect})
     return all_of(findings)
 
 

@@ -8,7 +8,7 @@ figure over β.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -304,7 +304,7 @@ class JointWorst:
         _, name, pair = min(comparisons, key=lambda one: one[0])
         finding = Larger(quantity, *pair)(records)
         sentence = f"the weakest of {len(comparisons)} comparisons is with {name}"
-        return Finding(finding.verdict, f"{sentence}: {finding.measured}")
+        return replace(finding, measured=f"{sentence}: {finding.measured}")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -156,7 +156,7 @@ class IndependentAhead:
             for name, numbers in TABLE_1.items()
         )
         sentence = f"independent ahead in {ahead} of {pairs} pairs of runs; {whole.measured}"
-        return Finding(whole.verdict, sentence, f"ImageNet, %: {published}")
+        return replace(whole, measured=sentence, published=f"ImageNet, %: {published}")
 
 
 def _late(record: Record, key: str) -> float:

@@ -15,9 +15,9 @@ from dissensus.papers.comparisons import (
     AboveZero,
     NumberCases,
     Within,
+    effects_of,
     estimates_text,
     group_records,
-    smallest_effects,
 )
 from dissensus.papers.statistics import (
     Estimate,
@@ -112,14 +112,15 @@ def _diversity_beyond_error(records: list[Record]) -> Finding:
     }
     verdicts = [judge_within(ratio, low=1) for ratio in ratios.values()]
     above, below = verdicts.count("holds"), verdicts.count("contradicted")
-    sentence = f"DIV / ERR at β = 1: {estimates_text(ratios, '{:.3g}')}"
+    quantity = "DIV / ERR at β = 1"
+    sentence = f"{quantity}: {estimates_text(ratios, '{:.3g}')}"
     sentence += f"; above 1 on {above} of {len(ratios)} tables, below on {below}"
     verdict: Verdict = "undecided"
     if above >= len(ratios) / 2:
         verdict = "holds"
     elif below > len(ratios) / 2:
         verdict = "contradicted"
-    return Finding(verdict, sentence, smallest=smallest_effects(ratios, "{:.2g}"))
+    return Finding(verdict, sentence, effects=effects_of(quantity, ratios, "{:.3g}"))
 
 
 def _facebook_unharmed(records: list[Record]) -> Finding:
@@ -127,11 +128,11 @@ def _facebook_unharmed(records: list[Record]) -> Finding:
     changes = {table: _change_of_mean(runs.error) for table, runs in _tables(records).items()}
     if "facebook" not in changes:
         return Finding(CANNOT, "the Facebook table is not among the data")
-    shown = estimates_text(changes, "{:+.1%}")
+    quantity, form = "change of mean ERR from β = 0 to 1", "{:+.1%}"
     return Finding(
         judge_within(changes["facebook"], -0.1, 0.1),
-        f"change of mean ERR from β = 0 to 1 (bootstrap over runs): {shown}",
-        smallest=smallest_effects(changes, "{:.1%}"),
+        f"{quantity} (bootstrap over runs): {estimates_text(changes, form)}",
+        effects=effects_of(quantity, changes, form),
     )
 
 

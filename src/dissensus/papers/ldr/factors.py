@@ -37,7 +37,7 @@ from dissensus.papers.ldr.records import (
     unique,
     unknown_sets,
 )
-from dissensus.papers.statistics import judge_within, mean_interval
+from dissensus.papers.statistics import Effect, judge_within, mean_interval
 from dissensus.plots import Panel, Plot, Rule, Series, estimates
 
 #: What is compared at every factor: the deep ensemble, and LDR with either pair term.
@@ -238,12 +238,13 @@ def _constant_cost(records: list[Record]) -> Finding:
     if not sides[0]:
         return Finding(CANNOT, "no runs of both sizes")
     ratio = mean_interval([many / few for many, few in zip(*sides, strict=True)])
+    quantity = f"CPU time of a training with {most} members over one with 5, |I| = 2"
+    effect = Effect(quantity, ratio, "{:.2f}")
     return Finding(
         judge_within(ratio, high=1.25),
-        f"CPU time of a training with {most} members over one with 5, |I| = 2: "
-        f"{ratio.text('{:.2f}')} (constant means below 1.25; the machine was shared)",
+        f"{quantity}: {effect} (constant means below 1.25; the machine was shared)",
         "O(1); 2189 s for 50 members against 53 s for 5, as models move between devices",
-        f"{ratio.smallest:.2f}",
+        {"": effect},
     )
 
 
