@@ -102,13 +102,14 @@ def test_sums_and_means_take_the_same_steps_at_equal_decay() -> None:
 # ---- cells --------------------------------------------------------------------------------------
 
 
-def test_the_plan_begins_with_the_pair_in_the_authors_scaling() -> None:
+def test_the_plan_has_every_network_of_a_seed_before_the_next_seed() -> None:
     cells = mnist.cells("cpu", {})
     assert len({cell["name"] for cell in cells}) == len(cells) == 5 * (9 + 3)
-    first = [(c["data"], c["scaling"], c["seed"], c["contender"]) for c in cells[:15]]
-    assert first == [
-        *(("mnist", "mean", seed, name) for seed in range(5) for name in ("plain", "adp")),
-        *(("mnist", "mean", seed, "smoothed") for seed in range(5)),
+    assert [(c["data"], c["scaling"], c["seed"], c["contender"]) for c in cells[:18]] == [
+        ("mnist", scaling, seed, name)
+        for seed in range(2)
+        for scaling in ("mean", "raw", "standardised")
+        for name in ("plain", "adp", "smoothed")
     ]
     assert {c["scaling"] for c in cells} == set(regime.SCALINGS)
     assert [c for c in cells if c["seed"] in (0, 10)] == mnist.cells("cpu", {"seeds": 1})
