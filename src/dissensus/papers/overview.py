@@ -35,6 +35,7 @@ QUESTIONS: Mapping[str, Mapping[str, Sequence[tuple[str, str]]]] = {
         ),
         "Does joint training generalise worse?": (
             ("cifar10-curves", "In these runs, joint training ends with a larger"),
+            ("cifar10-curves", "In these runs, joint training of averaged scores ends with"),
             ("generalization-gap", "Joint training ends with a larger"),
         ),
     },
