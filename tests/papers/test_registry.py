@@ -175,6 +175,15 @@ def test_the_outlook_counts_what_is_left_and_leaves_out_what_is_done() -> None:
     assert not rows(4)
 
 
+def test_the_outlook_says_how_long_two_cores_take_for_what_is_left() -> None:
+    (one,) = (one for one in committed() if one.experiment.full_name == "ldr/planted")
+    plan = one.experiment.study.cells(one.record.scale, one.record.options)
+    done = [{**one.record.records[0], "cell": cell, "seconds": 600.0} for cell in plan[:-12]]
+    text = overview_text([replace(one, record=replace(one.record, records=done))])
+    assert "| two cores: 1.0 h (12 cells left) |" in text  # 12 cells of 10 min, two at a time
+    assert "| two cores: unknown (all and all cells left) |" in text  # adp's have no record here
+
+
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_committed_page_is_what_the_committed_records_say(paper: str) -> None:
     page = RESULTS / f"{paper}.md"

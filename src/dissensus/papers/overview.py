@@ -12,7 +12,14 @@ from pathlib import Path
 
 from dissensus.files import write_text
 from dissensus.papers.base import CANNOT, PAPERS, Claim, Finding
-from dissensus.papers.page import RULE, Outcome, count_verdicts, find_claim, markdown_table
+from dissensus.papers.page import (
+    RULE,
+    Outcome,
+    count_verdicts,
+    duration,
+    find_claim,
+    markdown_table,
+)
 from dissensus.papers.statistics import Effect
 
 #: The claims that matter: a question in our words, and the claims that answer it, each as the
@@ -85,11 +92,13 @@ QUESTIONS: Mapping[str, Mapping[str, Sequence[tuple[str, str]]]] = {
 FIGURES = {"collusion": "explosion", "ldr": "detection", "adp": "resnet20"}
 
 #: The end of the page: what these runs do not answer and what it would take, and where published
-#: settings differ from the papers' texts. Times of ResNet-20 follow from 4.8 ms for each image and
-#: member of a training step on one core of an EPYC, channels last; those of a GPU from 0.25 GFLOP
-#: an image at 2 TFLOP/s. ``{adp/mnist}`` stands for the number of its cells that are left.
+#: settings differ from the papers' texts. ``{adp/mnist}`` stands for the number of its cells that
+#: are left, ``{time of adp/mnist}`` for how long they take two cores, one cell each, going by those
+#: that are done. Other times follow from 4.8 ms for each image and member of a training step of
+#: ResNet-20 on one core of an EPYC, channels last; those of a GPU from 0.25 GFLOP an image at
+#: 2 TFLOP/s.
 OUTLOOK = Path(__file__).with_name("outlook.md")
-_LEFT = re.compile(r"\{([\w/-]+)\}")
+_LEFT = re.compile(r"\{(time of )?([\w/ -]+)\}")
 
 
 def overview_text(results: Sequence[Outcome]) -> str:
@@ -124,8 +133,7 @@ def overview_text(results: Sequence[Outcome]) -> str:
         for question, claims in questions.items():
             lines += ["", f"### {question}", "", *_answer(own, claims)]
         lines += _figure(own, FIGURES[paper])
-    left = {one.experiment.full_name: one.left for one in results}
-    return "\n".join([*lines, "", *_outlook(left)]) + "\n"
+    return "\n".join([*lines, "", *_outlook(results)]) + "\n"
 
 
 def _at_a_glance(results: Sequence[Outcome]) -> list[str]:
@@ -164,13 +172,26 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
-def _outlook(left: Mapping[str, int]) -> list[str]:
+def _outlook(results: Sequence[Outcome]) -> list[str]:
     """The lines of :data:`OUTLOOK`, without those whose cells are all done."""
-    return [
-        _LEFT.sub(lambda name: str(left.get(name[1], "all")), line)
-        for line in OUTLOOK.read_text(encoding="utf-8").splitlines()
-        if not (names := _LEFT.findall(line)) or any(left.get(name, 1) for name in names)
-    ]
+    known = {one.experiment.full_name: one for one in results}
+
+    def fill(found: re.Match[str]) -> str:
+        named = [known.get(name) for name in found[2].split()]
+        if None in named:
+            return "unknown" if found[1] else "all"
+        some = [one for one in named if one is not None]
+        if not found[1]:
+            return str(sum(one.left for one in some))
+        left = sum(one.left * one.record.seconds / len(one.record.records) for one in some)
+        return duration(left / 2)
+
+    def is_open(line: str) -> bool:
+        names = [name for _, names in _LEFT.findall(line) for name in names.split()]
+        return not names or any(name not in known or known[name].left for name in names)
+
+    lines = OUTLOOK.read_text(encoding="utf-8").splitlines()
+    return [_LEFT.sub(fill, line) for line in lines if is_open(line)]
 
 
 def _found(

@@ -245,7 +245,7 @@ def _origin(record: StudyRecord, left: int) -> str:
     commits = sorted({str(one["commit"] or "unknown")[:12] for one in record.environments})
     versions = sorted({one["packages"].get("torch", "?") for one in record.environments})
     parts = [
-        f"Record `{record.paper}/{record.name}.json`: {cells}, {_duration(record.seconds)} of "
+        f"Record `{record.paper}/{record.name}.json`: {cells}, {duration(record.seconds)} of "
         "computing time",
         f"scale `{record.scale}`" + (f" with {options}" if options else ""),
         f"torch {', '.join(versions)}, commit {', '.join(commits)}" if commits else "",
@@ -301,10 +301,10 @@ def _seeds(cells: Sequence[Mapping[str, Any]]) -> str:
     return " and ".join(parts)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """A time in a unit that suits it.
 
-    >>> _duration(5400.0)
+    >>> duration(5400.0)
     '1.5 h'
     """
     for unit, size in (("h", 3600.0), ("min", 60.0)):
