@@ -15,8 +15,7 @@ from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.objectives import ADP, Independent, Objective
 from dissensus.papers.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study, Table
-from dissensus.papers.comparisons import decide, filter_records, interval_text
-from dissensus.papers.statistics import larger_than
+from dissensus.papers.comparisons import Within, decide, filter_records, interval_text
 from dissensus.training import fit
 
 
@@ -128,15 +127,14 @@ class Cheap:
         published = _printed(self.members)
         if not rows:
             return Finding(CANNOT, f"{self.members} members were not timed", published)
-        ratios = _ratios(rows[0])
-        return larger_than(
-            [_AROUND_TEN] * len(ratios),
-            ratios,
-            ("limit", "ADP's time as a multiple of the baseline's"),
-            f"{self.members} members, {rows[0]['cell']['classes']} classes",
+        case = f"{self.members} members, {rows[0]['cell']['classes']} classes"
+        return Within(
+            "ADP's time as a multiple of the baseline's",
+            lambda _: {case: _ratios(rows[0])},
+            high=_AROUND_TEN,
             form="{:.3f}",
             published=published,
-        )
+        )(records)
 
 
 def _twenty_on_ten(records: list[Record]) -> Finding:
