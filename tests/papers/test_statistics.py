@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dissensus.papers.base import Finding
+from dissensus.papers.base import CANNOT, Finding, Verdict
 from dissensus.papers.statistics import (
     Estimate,
     bootstrap_interval,
-    combine_verdicts,
     judge_larger,
     judge_within,
     larger_than,
     mean_interval,
     paired_difference,
+    pool,
 )
 
 
@@ -77,8 +77,9 @@ def test_runs_that_are_none_are_refused(values: list[float]) -> None:
     ],
 )
 def test_the_rule(estimate: Estimate, verdict: str, words: str) -> None:
-    found, said = judge_larger(estimate)
+    found, said, chance = judge_larger(estimate)
     assert found == verdict
+    assert (chance > 0) == (verdict == "contradicted" and estimate.high > estimate.low)
     assert words in said
 
 
@@ -99,16 +100,38 @@ def test_half_of_the_published_effect_can_be_ruled_out(
 )
 def test_a_range_holds_the_interval(low: float, high: float, verdict: str) -> None:
     estimate = Estimate((low + high) / 2, low, high, 4)
-    assert judge_within(estimate, 0.0, 1.0) == verdict
-    assert judge_within(replace(estimate, runs=1), 0.0, 1.0) == "not tested at this scale"
+    assert judge_within(estimate, 0.0, 1.0).verdict == verdict
+    assert judge_within(replace(estimate, runs=1), 0.0, 1.0).verdict == "not tested at this scale"
 
 
 def test_one_case_contradicts_and_all_must_hold() -> None:
-    assert combine_verdicts(["holds", "holds"]) == "holds"
-    assert combine_verdicts(["undecided", "contradicted", "holds"]) == "contradicted"
-    assert combine_verdicts(["holds", "not tested at this scale"]) == "not tested at this scale"
-    assert combine_verdicts(["undecided", "not tested at this scale"]) == "undecided"
-    assert combine_verdicts([]) == "not tested at this scale"
+    def pooled(*verdicts: Verdict) -> Verdict:
+        return pool((verdict, 0.0) for verdict in verdicts)[0]
+
+    assert pooled("holds", "holds") == "holds"
+    assert pooled("undecided", "contradicted", "holds") == "contradicted"
+    assert pooled("holds", CANNOT) == CANNOT
+    assert pooled("undecided", CANNOT) == "undecided"
+    assert pooled() == CANNOT
+
+
+def test_the_chance_of_a_contradiction_is_the_p_value_of_a_t_test() -> None:
+    runs = np.array([-1.0, -0.4, -0.7, -0.2, -0.9])
+    expected = float(stats.ttest_1samp(runs, 0.0).pvalue)
+    assert judge_larger(mean_interval(runs)).chance == pytest.approx(expected, rel=1e-9)
+    half = float(stats.ttest_1samp(runs, 1.5).pvalue)  # of a published effect of 3
+    assert judge_larger(mean_interval(runs), 3.0).chance == pytest.approx(half, rel=1e-9)
+    above = float(stats.ttest_1samp(runs, -3.0).pvalue)
+    assert judge_within(mean_interval(runs), -5.0, -3.0).chance == pytest.approx(above, rel=1e-9)
+
+
+def test_among_true_claims_chance_contradicts_one_in_forty_however_many_cases_there_are() -> None:
+    generator = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(1000):
+        cases = [judge_larger(mean_interval(runs)) for runs in generator.normal(size=(8, 5))]
+        wrong += pool((case.verdict, case.chance) for case in cases)[0] == "contradicted"
+    assert 10 <= wrong <= 40  # 25 expected; 180 if each case counted alone
 
 
 def test_the_smallest_effect_is_half_the_interval() -> None:

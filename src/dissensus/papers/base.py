@@ -72,13 +72,14 @@ class Finding:
     """The answer of a check: a verdict, a sentence with numbers, and what the paper prints.
 
     ``effects`` are what the verdict rests on, by case; none where nothing is estimated, as for an
-    identity.
+    identity. ``chance`` is how often runs contradict so clearly if the claim is just about true.
     """
 
     verdict: Verdict
     measured: str
     published: str | None = None
     effects: Mapping[str, Effect] = field(default_factory=dict)
+    chance: float = 0.0
 
     def __post_init__(self) -> None:
         if self.verdict not in get_args(Verdict):

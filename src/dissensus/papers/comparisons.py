@@ -20,13 +20,13 @@ from dissensus.papers.base import CANNOT, Finding, Record, Table, join_cases
 from dissensus.papers.statistics import (
     Effect,
     Estimate,
-    combine_verdicts,
     difference_of,
     judge_larger,
     judge_within,
     larger_than,
     mean_interval,
     paired_difference,
+    pool,
     signed,
 )
 from dissensus.plots import Series, estimates
@@ -223,13 +223,14 @@ def pair_values(first: Values, second: Values) -> tuple[list[float], list[float]
 
 
 def all_of(findings: Mapping[str, Finding], published: str | None = None) -> Finding:
-    """One finding from several cases (``combine_verdicts``); their sentences stand side by side."""
+    """One finding from several cases (``pool``); their sentences stand side by side."""
     sentence = "; ".join(
         f"{name}: {finding.measured}" if name else finding.measured
         for name, finding in findings.items()
     )
+    verdict, chance = pool((finding.verdict, finding.chance) for finding in findings.values())
     return Finding(
-        combine_verdicts(finding.verdict for finding in findings.values()),
+        verdict,
         sentence or "no such runs are part of this scale",
         published,
         {
@@ -237,6 +238,7 @@ def all_of(findings: Mapping[str, Finding], published: str | None = None) -> Fin
             for name, finding in findings.items()
             for case, effect in finding.effects.items()
         },
+        chance,
     )
 
 
@@ -319,7 +321,8 @@ class LargerInAll:
             differences[case] = difference = paired_difference(left, right)
             means = [self.form.format(float(np.mean(side))) for side in (left, right)]
             sentences.append(f"{case} {means[0]} and {means[1]} ({difference.text(form)})")
-        verdicts = [judge_larger(one.minus(self.margin))[0] for one in differences.values()]
+        judged = [judge_larger(one.minus(self.margin)) for one in differences.values()]
+        verdicts = [one.verdict for one in judged]
         if CANNOT in verdicts or not sentences:
             sentence = f"{self.quantity}: fewer than two runs to compare"
             return Finding(CANNOT, sentence, self.published)
@@ -330,7 +333,8 @@ class LargerInAll:
             f"{verdicts.count('contradicted')}"
         )
         effects = effects_of(difference_of(self.quantity, self.names), differences, form)
-        return Finding(combine_verdicts(verdicts), sentence, self.published, effects)
+        verdict, chance = pool((one.verdict, one.chance) for one in judged)
+        return Finding(verdict, sentence, self.published, effects, chance)
 
 
 @dataclass(frozen=True)
@@ -343,15 +347,16 @@ class AboveZero:
 
     def __call__(self, records: list[Record]) -> Finding:
         numbers = {case: mean_interval(values) for case, values in self.cases(records).items()}
-        verdicts = {case: judge_larger(one)[0] for case, one in numbers.items()}
+        judged = {case: judge_larger(one) for case, one in numbers.items()}
         sentence = f"{self.name}: {estimates_text(numbers, self.form)}"
-        if all(verdict == CANNOT for verdict in verdicts.values()):
+        if all(one.verdict == CANNOT for one in judged.values()):
             return Finding(CANNOT, f"{sentence}: one run")
-        against = [case for case, verdict in verdicts.items() if verdict != "holds"]
+        against = [case for case, one in judged.items() if one.verdict != "holds"]
         if against:
             sentence += f". Not shown to be above 0 on {', '.join(against)}"
         effects = effects_of(self.name, numbers, self.form)
-        return Finding(combine_verdicts(verdicts.values()), sentence, effects=effects)
+        verdict, chance = pool((one.verdict, one.chance) for one in judged.values())
+        return Finding(verdict, sentence, effects=effects, chance=chance)
 
 
 @dataclass(frozen=True)
@@ -367,9 +372,8 @@ class Within:
 
     def __call__(self, records: list[Record]) -> Finding:
         numbers = {case: mean_interval(values) for case, values in self.cases(records).items()}
-        return Finding(
-            combine_verdicts(judge_within(one, self.low, self.high) for one in numbers.values()),
-            f"{self.name}: {estimates_text(numbers, self.form)}",
-            self.published,
-            effects_of(self.name, numbers, self.form),
-        )
+        judged = [judge_within(one, self.low, self.high) for one in numbers.values()]
+        verdict, chance = pool((one.verdict, one.chance) for one in judged)
+        sentence = f"{self.name}: {estimates_text(numbers, self.form)}"
+        effects = effects_of(self.name, numbers, self.form)
+        return Finding(verdict, sentence, self.published, effects, chance)

@@ -153,11 +153,11 @@ def _finding(
     form: str,
     effect: float | None,
 ) -> Finding:
-    verdict, words = judge_larger(gain, effect)
+    verdict, words, chance = judge_larger(gain, effect)
     left, right = (f"{name} {form.format(mean)}" for name, mean in zip(names, means, strict=True))
     judged_by = Effect(difference_of(quantity, names), gain, signed(form))
     sentence = f"{quantity}: {left}, {right}, difference {judged_by} over {gain.runs} {over}"
-    return Finding(verdict, f"{sentence} ({words})", effects={"": judged_by})
+    return Finding(verdict, f"{sentence} ({words})", effects={"": judged_by}, chance=chance)
 
 
 # ---- shares of images, if a record does not say which -------------------------------------------

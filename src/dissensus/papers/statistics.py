@@ -14,7 +14,9 @@ A claim about a range ("below 1.25", "the same within 0.01") holds if the interv
 it, is contradicted if it lies outside, and is undecided otherwise.
 
 **Several data sets or cases** are never averaged: a claim holds if it holds in each case, is
-contradicted if it is in one, and is undecided otherwise (:func:`combine_verdicts`).
+contradicted if it is in one, and is undecided otherwise (:func:`pool`). Of k cases one lies far off
+by chance about k times as often as a single one; so an interval of 1 − 5 % / k has to contradict
+(Bonferroni). To hold in each case needs no such care: chance rarely favours all of them.
 
 The smallest effect that runs can show is half the width of their interval. What holds in this sense
 holds for the runs' distribution of seeds and splits, not for other data.
@@ -25,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,6 +52,19 @@ class Estimate:
     def smallest(self) -> float:
         """The smallest effect that the runs could show: half the width of the interval."""
         return (self.high - self.low) / 2
+
+    def chance(self, bound: float) -> float:
+        """The two-sided p-value (Student t) of a mean at ``bound``; 0 where no run differs.
+
+        ``t = (bound − x̄) / (s / √n)``, with ``s / √n`` from the width of the interval.
+
+        >>> round(Estimate(2.0, 0.0, 4.0, 10).chance(0.0), 6)
+        0.05
+        """
+        if self.high == self.low:
+            return 0.0
+        error = self.smallest / stats.t.ppf(0.975, self.runs - 1)
+        return float(2 * stats.t.sf(abs(bound - self.mean) / error, self.runs - 1))
 
     def minus(self, margin: float) -> Estimate:
         """The estimate of what exceeds ``margin``."""
@@ -146,51 +162,75 @@ def _runs(values: ArrayLike) -> NDArray[np.float64]:
 # ---- the rule -----------------------------------------------------------------------------------
 
 
-def judge_larger(difference: Estimate, effect: float | None = None) -> tuple[Verdict, str]:
-    """The verdict on "larger than 0", and the words that go with it; see the rule above.
+class Judgement(NamedTuple):
+    """A verdict, the words that go with it, and the ``chance`` of a contradiction.
+
+    That is how often runs contradict so clearly if the claim is just about true.
+    """
+
+    verdict: Verdict
+    words: str = ""
+    chance: float = 0.0
+
+
+def judge_larger(difference: Estimate, effect: float | None = None) -> Judgement:
+    """The judgement on "larger than 0"; see the rule above.
 
     ``effect`` is the difference that the paper prints, in the same unit.
 
-    >>> judge_larger(Estimate(0.1, -0.2, 0.4, 5), effect=1.0)
+    >>> judge_larger(Estimate(0.1, -0.2, 0.4, 5), effect=1.0)[:2]
     ('contradicted', 'less than half of the published effect')
-    >>> judge_larger(Estimate(0.1, -0.2, 0.4, 5), effect=0.5)
+    >>> judge_larger(Estimate(0.1, -0.2, 0.4, 5), effect=0.5)[:2]
     ('undecided', 'undecided')
-    >>> judge_larger(Estimate(0.3, 0.2, 0.4, 5), effect=1.0)
+    >>> judge_larger(Estimate(0.3, 0.2, 0.4, 5), effect=1.0)[:2]
     ('holds', 'larger, by less than half of the published effect')
     """
     little = "less than half of the published effect"
     is_little = effect is not None and difference.high < effect / 2
     if difference.runs < 2:
-        return CANNOT, "one run has no interval"
+        return Judgement(CANNOT, "one run has no interval")
     if difference.low > 0:
-        return "holds", f"larger, by {little}" if is_little else "larger"
+        return Judgement("holds", f"larger, by {little}" if is_little else "larger")
+    chance = difference.chance(max(0.0, effect / 2) if effect is not None else 0.0)
     if difference.high <= 0:
-        return "contradicted", "smaller" if difference.high < 0 else "not larger"
-    return ("contradicted", little) if is_little else ("undecided", "undecided")
+        return Judgement("contradicted", "smaller" if difference.high < 0 else "not larger", chance)
+    if is_little:
+        return Judgement("contradicted", little, chance)
+    return Judgement("undecided", "undecided")
 
 
-def judge_within(estimate: Estimate, low: float = -math.inf, high: float = math.inf) -> Verdict:
-    """The verdict on "between ``low`` and ``high``"; see the rule above.
+def judge_within(estimate: Estimate, low: float = -math.inf, high: float = math.inf) -> Judgement:
+    """The judgement on "between ``low`` and ``high``"; see the rule above.
 
-    >>> judge_within(Estimate(1.2, 1.1, 1.3, 5), high=1.25)
+    >>> judge_within(Estimate(1.2, 1.1, 1.3, 5), high=1.25).verdict
     'undecided'
     """
     if estimate.runs < 2:
-        return CANNOT
+        return Judgement(CANNOT)
     if low < estimate.low and estimate.high < high:
-        return "holds"
-    return "contradicted" if estimate.high < low or estimate.low > high else "undecided"
+        return Judgement("holds")
+    if estimate.high < low or estimate.low > high:
+        return Judgement("contradicted", "", estimate.chance(low if estimate.high < low else high))
+    return Judgement("undecided")
 
 
-def combine_verdicts(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict over several cases; see the rule above.
+def pool(cases: Iterable[tuple[Verdict, float]]) -> tuple[Verdict, float]:
+    """The verdict over several cases, each with its chance; see the rule above.
 
-    >>> combine_verdicts(["holds", "undecided"]), combine_verdicts(["holds", "contradicted"])
-    ('undecided', 'contradicted')
+    >>> pool([("contradicted", 0.01), ("holds", 0.0)])
+    ('contradicted', 0.02)
+    >>> pool([("contradicted", 0.03), ("holds", 0.0)])[0]  # an interval of 97.5 % has 0 in it
+    'undecided'
     """
-    given = set(verdicts)
-    order: tuple[Verdict, ...] = ("contradicted", "undecided", CANNOT, "holds")
-    return next((verdict for verdict in order if verdict in given), CANNOT)
+    given = list(cases)
+    against = [chance for verdict, chance in given if verdict == "contradicted"]
+    if against:
+        tested = sum(verdict != CANNOT for verdict, _ in given)
+        chance = tested * min(against)
+        return ("contradicted", chance) if tested == 1 or chance <= 0.05 else ("undecided", 0.0)
+    verdicts = {verdict for verdict, _ in given}
+    order: tuple[Verdict, ...] = ("undecided", CANNOT, "holds")
+    return next((verdict for verdict in order if verdict in verdicts), CANNOT), 0.0
 
 
 def larger_than(
@@ -218,14 +258,14 @@ def larger_than(
         return Finding(CANNOT, f"{quantity}: no runs of both kinds", published)
     other = [second] * len(first) if isinstance(second, int | float) else second
     difference = paired_difference(first, other)
-    verdict, words = judge_larger(difference, effect)
+    verdict, words, chance = judge_larger(difference, effect)
     means = (form.format(float(np.mean(values))) for values in (first, other))
     left, right = (f"{name} {mean}" for name, mean in zip(names, means, strict=True))
     runs = f" over {difference.runs} run" + ("s:" if difference.runs > 1 else ":")
     sentence = f"{quantity}: {left}, {right}, difference {difference.text(form)}"
     sentence = f"{sentence}{runs if count_runs else ','} {words}"
     judged_by = Effect(difference_of(quantity, names), difference, signed(form))
-    return Finding(verdict, sentence, published, {"": judged_by})
+    return Finding(verdict, sentence, published, {"": judged_by}, chance)
 
 
 def difference_of(quantity: str, names: tuple[str, str]) -> str:

@@ -197,7 +197,7 @@ def compare_images(
     if means in ([0.0, 0.0], [1.0, 1.0]):
         sentence = f"{quantity}: {means[0]:.0%} of {over.runs} images on both sides"
         return Finding(CANNOT, f"{sentence}, so that nothing can be compared")
-    verdict, words = judge_larger(difference, effect)
+    verdict, words, chance = judge_larger(difference, effect)
     gain = Effect(difference_of(quantity, names), difference.times(100), "{:+.1f}", " points")
     runs = f"{difference.runs} run{'s' if difference.runs > 1 else ''}"
     sentence = (
@@ -205,7 +205,7 @@ def compare_images(
         f"{gain} over {runs} ({words}), over their {over.runs} images "
         f"[{100 * over.low:+.1f}, {100 * over.high:+.1f}]"
     )
-    return Finding(verdict, sentence, effects={"": gain})
+    return Finding(verdict, sentence, effects={"": gain}, chance=chance)
 
 
 # ---- tables -------------------------------------------------------------------------------------

@@ -127,7 +127,8 @@ def _above_half(measured: Mapping[str, Any]) -> Finding:
     auroc = Estimate(value, low, high, measured["fooled"])
     effect = Effect("AUROC", auroc, "{:.3f}")
     shown = f"{effect.quantity} {effect} over {auroc.runs} examples"
-    return Finding(judge_within(auroc, low=0.5), shown, effects={"": effect})
+    judged = judge_within(auroc, low=0.5)
+    return Finding(judged.verdict, shown, effects={"": effect}, chance=judged.chance)
 
 
 DETECTION = paper_experiment(

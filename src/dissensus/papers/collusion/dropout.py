@@ -11,7 +11,7 @@ from dissensus.papers.cells import Variants, seed_study
 from dissensus.papers.collusion import images
 from dissensus.papers.collusion.sweeps import SIMILAR
 from dissensus.papers.comparisons import Larger, Runs, all_of, cell_values, quantity_table
-from dissensus.papers.statistics import Effect, judge_within, mean_interval
+from dissensus.papers.statistics import Effect, Judgement, judge_within, mean_interval
 from dissensus.plots import Panel, Plot
 
 _DROPS = (0.0, 0.2, 0.4, 0.6)
@@ -73,8 +73,12 @@ def _no_better(records: list[Record]) -> Finding:
         difference = mean_interval(list(differences.values()))
         effect = Effect("test accuracy − that of p = 0", difference, "{:+.1%}")
         sentence = f"{effect.quantity} {effect}"
-        verdict = "contradicted" if difference.low > 0 else judge_within(difference, high=SIMILAR)
-        findings[runs.name] = Finding(verdict, sentence, effects={"": effect})
+        judged = judge_within(difference, high=SIMILAR)
+        if difference.low > 0:
+            judged = Judgement("contradicted", chance=difference.chance(0.0))
+        findings[runs.name] = Finding(
+            judged.verdict, sentence, effects={"": effect}, chance=judged.chance
+        )
     return all_of(findings)
 
 

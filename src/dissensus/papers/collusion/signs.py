@@ -110,7 +110,7 @@ def _diversity_beyond_error(records: list[Record]) -> Finding:
         table: mean_interval(runs.diversity[:, _JOINT] / runs.error[:, _JOINT])
         for table, runs in _tables(records).items()
     }
-    verdicts = [judge_within(ratio, low=1) for ratio in ratios.values()]
+    verdicts = [judge_within(ratio, low=1).verdict for ratio in ratios.values()]
     above, below = verdicts.count("holds"), verdicts.count("contradicted")
     quantity = "DIV / ERR at β = 1"
     sentence = f"{quantity}: {estimates_text(ratios, '{:.3g}')}"
@@ -130,7 +130,7 @@ def _facebook_unharmed(records: list[Record]) -> Finding:
         return Finding(CANNOT, "the Facebook table is not among the data")
     quantity, form = "change of mean ERR from β = 0 to 1", "{:+.1%}"
     return Finding(
-        judge_within(changes["facebook"], -0.1, 0.1),
+        judge_within(changes["facebook"], -0.1, 0.1).verdict,
         f"{quantity} (bootstrap over runs): {estimates_text(changes, form)}",
         effects=effects_of(quantity, changes, form),
     )

@@ -241,7 +241,7 @@ def _constant_cost(records: list[Record]) -> Finding:
     quantity = f"CPU time of a training with {most} members over one with 5, |I| = 2"
     effect = Effect(quantity, ratio, "{:.2f}")
     return Finding(
-        judge_within(ratio, high=1.25),
+        judge_within(ratio, high=1.25).verdict,
         f"{quantity}: {effect} (constant means below 1.25; the machine was shared)",
         "O(1); 2189 s for 50 members against 53 s for 5, as models move between devices",
         {"": effect},
