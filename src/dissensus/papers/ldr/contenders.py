@@ -194,12 +194,12 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
         return _cells(SMOKE, last, seeds_of(options, 2))
     if scale == "paper":
         return _cells(PAPER, everything, seeds_of(options, 3))
-    few = seeds_of(options, 3)
+    seeds = seeds_of(options, 10)
     return [
-        *_cells(CPU, everything, seeds_of(options, 10)),
-        *_cells(FASHION, _ON_IMAGES, few),
-        *_cells({**FASHION, "data": "fashion_features"}, _ON_BACKBONE, few),
-        *_cells({**FASHION, "data": "mnist"}, _ON_MNIST, few),
+        *_cells(CPU, everything, seeds),
+        *_cells(FASHION, _ON_IMAGES, seeds),
+        *_cells({**FASHION, "data": "fashion_features"}, _ON_BACKBONE, seeds),
+        *_cells({**FASHION, "data": "mnist"}, _ON_MNIST, seeds),
     ]
 
 
