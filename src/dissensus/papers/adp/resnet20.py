@@ -176,7 +176,7 @@ def table(records: list[Record]) -> Table:
 
 _HERE = "In these runs, "
 _ENTROPY, _SMOOTHED = map(ensembles.runs_of, ("adp-entropy", "smoothed"))
-_TABLE_3 = f"Section 4.3, Table 2; {WEAK_PROTOCOL}"
+_TABLE_2 = f"Section 4.3, Table 2; {WEAK_PROTOCOL}"
 
 RESNET20_RUNS = paper_experiment(
     "adp/resnet20",
@@ -187,7 +187,7 @@ RESNET20_RUNS = paper_experiment(
         Claim("The baseline is at least 88 % accurate on clean images", "our check", _accurate),
         Claim(
             f"{_HERE}ADP₂,₀.₅ is more accurate than the baseline under the paper's attacks",
-            _TABLE_3,
+            _TABLE_2,
             InTheseRuns(ADP_RUNS, BASELINE, weak(GRADIENT), gains("pgd"), effects(GRADIENT)),
         ),
         Claim(
@@ -219,7 +219,7 @@ RESNET20_RUNS = paper_experiment(
         ),
         Claim(
             f"{_HERE}the entropy alone helps: ADP₂,₀ is more accurate than the baseline",
-            _TABLE_3,
+            _TABLE_2,
             InTheseRuns(
                 _ENTROPY,
                 BASELINE,
@@ -235,7 +235,7 @@ RESNET20_RUNS = paper_experiment(
         ),
         Claim(
             f"{_HERE}the determinant helps beyond the entropy: ADP₂,₀.₅ against ADP₂,₀",
-            _TABLE_3,
+            _TABLE_2,
             InTheseRuns(
                 ADP_RUNS,
                 _ENTROPY,
