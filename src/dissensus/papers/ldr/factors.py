@@ -139,6 +139,22 @@ def _helps(contender: str) -> LargerInAll:
     return LargerInAll(cases, (_NAMES[contender], "deep ensemble"), _MEAN_AUROC.name)
 
 
+def brief_when(records: list[Record]) -> list[str]:
+    """For each pair term, in how many settings it helps, and where."""
+    sentences = []
+    for contender, words in (("ldr", "LDR"), ("ldr-divdis", "LDR with DivDis's pair term")):
+        gains = _helps(contender)(records).effects
+        names = {case: "usual settings" if case == _USUAL else case for case in gains}
+        better = [f"{names[case]} {gain}" for case, gain in gains.items() if gain.estimate.low > 0]
+        worse = sum(gain.estimate.high < 0 for gain in gains.values())
+        where = f" ({', '.join(better)})" if better else ""
+        sentences.append(
+            f"PDS of {words} detects better than a deep ensemble's in {len(better)} of "
+            f"{len(gains)} settings{where}, worse in {worse}."
+        )
+    return sentences
+
+
 def plot_when(records: list[Record]) -> Plot:
     """LDR's gains over a deep ensemble: AUROC of PDS on each unknown set, and accuracy."""
     factors = _factors_in(records)
@@ -195,6 +211,7 @@ WHEN = Experiment(
     ),
     plot_when,
     when_table,
+    brief_when,
 )
 
 
