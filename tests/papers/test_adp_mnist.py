@@ -102,14 +102,15 @@ def test_sums_and_means_take_the_same_steps_at_equal_decay() -> None:
 # ---- cells --------------------------------------------------------------------------------------
 
 
-def test_the_plan_has_every_network_of_a_seed_before_the_next_seed() -> None:
+def test_the_plan_begins_with_the_pair_in_every_scaling_of_a_seed() -> None:
     cells = mnist.cells("cpu", {})
     assert len({cell["name"] for cell in cells}) == len(cells) == 5 * (9 + 3)
-    assert [(c["data"], c["scaling"], c["seed"], c["contender"]) for c in cells[:18]] == [
+    assert [(c["data"], c["scaling"], c["seed"], c["contender"]) for c in cells[:45]] == [
         ("mnist", scaling, seed, name)
-        for seed in range(2)
+        for contenders in (("plain", "adp"), ("smoothed",))
+        for seed in range(5)
         for scaling in ("mean", "raw", "standardised")
-        for name in ("plain", "adp", "smoothed")
+        for name in contenders
     ]
     assert {c["scaling"] for c in cells} == set(regime.SCALINGS)
     assert [c for c in cells if c["seed"] in (0, 10)] == mnist.cells("cpu", {"seeds": 1})

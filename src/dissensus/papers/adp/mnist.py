@@ -77,7 +77,7 @@ _DATA["cpu"] += ((_DIGITS, ("raw",), 10),)
 
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
-    """Every network of a seed before the next seed, so that a partial record compares them all."""
+    """The pair with every scaling, seed by seed, then label smoothing: partial records compare."""
     return [
         make_cell(
             f"{settings['data']}-{scaling}-{contender}-seed={first + number}",
@@ -88,9 +88,10 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
             **regime.epochs_of(settings, options),
         )
         for settings, scalings, first in _DATA[scale]
+        for contenders in (PAIR, ("smoothed",))
         for number in seeds_of(options, {"smoke": 2, "cpu": 5, "paper": 5}[scale])
         for scaling in scalings
-        for contender in (*PAIR, "smoothed")
+        for contender in contenders
     ]
 
 
