@@ -187,7 +187,7 @@ def contender_title(name: str) -> str:
 
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
-    """Every contender at every strength, data set after data set, seed after seed."""
+    """Every contender at every strength, on features first; each seed of a data set in turn."""
     everything = {name: contender.strengths for name, contender in CONTENDERS.items()}
     if scale == "smoke":
         last = {name: strengths[-1:] for name, strengths in everything.items()}
@@ -197,8 +197,8 @@ def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
     seeds = seeds_of(options, 10)
     return [
         *_cells(CPU, everything, seeds),
-        *_cells(FASHION, _ON_IMAGES, seeds),
         *_cells({**FASHION, "data": "fashion_features"}, _ON_BACKBONE, seeds),
+        *_cells(FASHION, _ON_IMAGES, seeds),
         *_cells({**FASHION, "data": "mnist"}, _ON_MNIST, seeds),
     ]
 
