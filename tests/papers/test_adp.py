@@ -151,6 +151,13 @@ def test_smoothed_labels_are_theorem_2s_ensemble() -> None:
     assert soft.sum(1).tolist() == pytest.approx([1.0, 1.0])
 
 
+def test_each_contender_has_a_style_of_its_own() -> None:
+    styles = {name: ensembles.style_of(ensembles.runs_of(name)) for name in CONTENDERS}
+    assert sorted(styles.values()) == list(range(len(CONTENDERS)))
+    assert (styles["plain"], styles["adp"]) == (0, 1)
+
+
+
 def test_a_temperature_reaches_adp_alone() -> None:
     cell = {"temperature": 4.0}
     assert objective_of(CONTENDERS["adp"], cell) == ADP(2.0, 0.5, 4.0)

@@ -73,6 +73,8 @@ def test_matplotlib_draws_every_kind(tmp_path: Path) -> None:
     assert [patch.get_width() for patch in turned.patches] == [1, 2, 3, 4]
     assert [word.get_text() for word in turned.get_yticklabels()] == METHODS
     assert (turned.get_xlabel(), turned.get_ylabel()) == ("value", "method")
+    edges = (-0.5, len(METHODS) - 0.5)  # a name has the same room wherever it stands
+    assert (bars.get_xlim(), turned.get_ylim()) == (edges, edges[::-1])
     assert [patch.get_y() for patch in stack.patches] == [0, 0, 1, 2]
     assert points.get_xlim() == (0, 1)
     assert (logs.get_xscale(), logs.get_yscale()) == ("log", "log")

@@ -251,8 +251,8 @@ def _finish_axes(axes: Axes, panel: Panel) -> None:
         slanted = not turned and sum(map(len, names)) > 9 * width
         slant: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
         x_axis.set_ticks(range(len(names)), names, fontsize=8.0, **(slant if slanted else {}))
-        if turned:
-            axes.set_ylim(len(names) - 0.5, -0.5)
+        edges = (-0.5, len(names) - 0.5)
+        axes.set(**{f"{x}lim": edges[::-1] if turned else edges})
     elif not panel.x_log and all(
         isinstance(value, int | np.integer) for series in panel.series for value in series.x
     ):  # x counts something: epochs, steps, members

@@ -75,6 +75,11 @@ def runs_of(contender: str) -> Runs:
 BASELINE, ADP_RUNS = runs_of("plain"), runs_of("adp")
 
 
+def style_of(runs: Runs) -> int:
+    """A contender's colour and marker, the same in all figures."""
+    return (*PAIR, *CONTROLS, *TRAINED).index(runs.settings["contender"])
+
+
 def contenders_in(records: list[Record]) -> list[Runs]:
     """The contenders of ``records``, in the order of :data:`CONTENDERS`."""
     names = {record["cell"]["contender"] for record in records}

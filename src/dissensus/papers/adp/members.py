@@ -13,6 +13,7 @@ from dissensus.papers.adp.ensembles import (
     ENSEMBLES,
     contenders_in,
     runs_of,
+    style_of,
 )
 from dissensus.papers.adp.measurements import EDGES
 from dissensus.papers.adp.published import TABLE1
@@ -122,11 +123,11 @@ def plot_histogram(records: list[Record]) -> Plot:
     panels = []
     for title, group in group_by_data(r for r in records if "histogram" in r["result"]).items():
         series = []
-        for number, runs in enumerate((BASELINE, _SMOOTHED, _ENTROPY, ADP_RUNS)):
+        for runs in (BASELINE, _SMOOTHED, _ENTROPY, ADP_RUNS):
             counts = [row["result"]["histogram"]["counts"] for row in runs.of(group)]
             if counts:
                 share = np.sum(counts, axis=0) / np.sum(counts)
-                series.append(Series(runs.name, EDGES, share, number, "steps"))
+                series.append(Series(runs.name, EDGES, share, style_of(runs), "steps"))
         y = "share of test images"
         panels.append(Panel("log ensemble diversity", y, series, title, y_log=True))
     return Plot(panels, "Histograms of the log diversity", len(panels) or 1, (3.8, 3.0))

@@ -154,17 +154,18 @@ def attack_words(spec: str) -> str:
 def _lines(records: list[Record], spec: str | None) -> list[Series]:
     """A line for each run; under attack with a band over the images of each checkpoint."""
     lines = []
-    for number, runs in enumerate(ensembles.contenders_in(records)):
+    for runs in ensembles.contenders_in(records):
+        style = ensembles.style_of(runs)
         for row in runs.of(records):
             along = row["result"]["along"]
             epochs = [one["epoch"] for one in along]
             if spec is None:
                 shares = [1 - one["clean"]["error"] for one in along]
-                lines.append(Series(runs.name, epochs, shares, number))
+                lines.append(Series(runs.name, epochs, shares, style))
             else:
                 bits = [read_bits(one["attacks"][spec]["right"]) for one in along]
                 right = [images_interval([some]) for some in bits]
-                lines.append(estimates(runs.name, epochs, right, number, limits=(0, 1)))
+                lines.append(estimates(runs.name, epochs, right, style, limits=(0, 1)))
     return lines
 
 

@@ -15,7 +15,7 @@ from dissensus.papers.adp.accuracy import (
     worst_case,
 )
 from dissensus.papers.adp.comparable import Comparable
-from dissensus.papers.adp.ensembles import ADP_RUNS, BASELINE, contenders_in, runs_of
+from dissensus.papers.adp.ensembles import ADP_RUNS, BASELINE, contenders_in, runs_of, style_of
 from dissensus.papers.adp.mnist import STUDY
 from dissensus.papers.adp.published import (
     TABLE1,
@@ -165,14 +165,15 @@ def plot(records: list[Record]) -> Plot:
     for title, group in group_by_data(records).items():
         for words, (attacks, families) in kinds.items():
             series = []
-            for number, runs in enumerate(contenders_in(group)):
+            for runs in contenders_in(group):
                 points = {
                     TITLES[scaling]: estimate
                     for scaling, some in group_records(runs.of(group), _scaling).items()
                     if (estimate := _estimate(some, attacks)) is not None
                 }
                 x, y = list(points), list(points.values())
-                series.append(estimates(runs.name, x, y, number, "points", limits=(0.0, 1.0)))
+                style = style_of(runs)
+                series.append(estimates(runs.name, x, y, style, "points", limits=(0.0, 1.0)))
             rules = _published(group[0]["cell"]["data"], families)
             panels.append(
                 Panel("", "accuracy", series, f"{title}, {words}", None, (-0.03, 1.03), rules=rules)

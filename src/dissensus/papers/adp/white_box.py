@@ -29,6 +29,7 @@ from dissensus.papers.adp.ensembles import (
     ENSEMBLES,
     contenders_in,
     runs_of,
+    style_of,
 )
 from dissensus.papers.adp.published import effects, gains, mean_gain, published_row
 from dissensus.papers.adp.settings import WEAK_PROTOCOL
@@ -208,9 +209,9 @@ def plot(records: list[Record]) -> Plot:
     panels = []
     for title, group in group_by_data(r for r in records if "curve" in r["result"]).items():
         series: list[Series] = []
-        for number, runs in enumerate((BASELINE, ADP_RUNS)):
+        for runs in (BASELINE, ADP_RUNS):
             rows = runs.of(group)
-            series += _accuracy_series(runs.name, rows, number) if rows else []
+            series += _accuracy_series(runs.name, rows, style_of(runs)) if rows else []
         panels.append(Panel("ε (L∞)", "accuracy", series, title, y_range=(-0.03, 1.03)))
     alt = "Accuracy of the baseline and of ADP against ε, under weak and strong attacks"
     return Plot(panels, alt, len(panels) or 1, (4.4, 3.4))
