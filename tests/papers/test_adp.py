@@ -157,7 +157,6 @@ def test_each_contender_has_a_style_of_its_own() -> None:
     assert (styles["plain"], styles["adp"]) == (0, 1)
 
 
-
 def test_a_temperature_reaches_adp_alone() -> None:
     cell = {"temperature": 4.0}
     assert objective_of(CONTENDERS["adp"], cell) == ADP(2.0, 0.5, 4.0)
