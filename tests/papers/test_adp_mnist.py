@@ -267,6 +267,8 @@ def test_the_figure_the_table_and_the_sentences() -> None:
     assert [cell.rpartition(" ")[2] for cell in pgd[3:5]] == ["(50.7)", "(82.8)"]
     means, claim = scalings.brief(every)
     assert "MNIST, raw pixels 24, 35, 53; " in means
+    fewer = [r for r in every if r["cell"]["contender"] != "smoothed" or r["cell"]["seed"] == 0]
+    assert "MNIST, raw pixels 20, 30, 50 (1 of 5 seeds); " in scalings.brief(fewer)[0]
     assert claim.endswith("holds with mean image subtracted, holds with raw pixels, "
                           "holds with standardised pixels.")  # fmt: skip
     assert len(scalings.brief(every[:1])) == 1

@@ -181,16 +181,19 @@ def _both(group: list[Record], eps: float) -> str:
 def mean_accuracies(group: list[Record]) -> str:
     """``"52, 37, 46"``: baseline, label smoothing and ADP, mean over the paper's attacks, in %.
 
-    Over the seeds that all of them have, so that the numbers can be compared.
+    Over the seeds that all of them have, so that the numbers can be compared; if some have more,
+    it is said how many these are.
     """
     runs = [runs_of(name).of(group) for name in ("plain", "smoothed", "adp")]
     seeds = [{row["cell"]["seed"] for row in rows} for rows in runs if rows]
+    shared, most = set.intersection(*seeds), max(map(len, seeds))
     values = []
     for every in runs:
-        rows = [row for row in every if row["cell"]["seed"] in set.intersection(*seeds)]
+        rows = [row for row in every if row["cell"]["seed"] in shared]
         estimate = accuracy_estimate(rows, right_after(specs_of(rows, GRADIENT)))
         values.append("–" if estimate is None else f"{100 * estimate.mean:.0f}")
-    return ", ".join(values)
+    few = f" ({len(shared)} of {most} seeds)" if len(shared) < most else ""
+    return ", ".join(values) + few
 
 
 def _share_left(group: list[Record]) -> float:
