@@ -7,6 +7,7 @@ part where they are installed (``pip install "dissensus[bench]"``).
 import contextlib
 import io
 import logging
+import shutil
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -24,7 +25,7 @@ from dissensus.ensemble.execution import channels_last
 from dissensus.models import make_factory
 from dissensus.objectives import Objective, parse
 from dissensus.training import Recipe, fit
-from dissensus.training.step import Trainer
+from dissensus.training.step import Trainer, computes_bfloat16
 from dissensus.training.stream import Batch
 
 
@@ -77,12 +78,13 @@ def ours(
     objective: Objective | None = None,
     execution: str = "auto",
     sharing: str | None = None,
+    **recipe: Any,
 ) -> Callable[[], object]:
     """A step of the library."""
     combine = "mean" if y.is_floating_point() else "probability"
     ens = Ensemble(make, members, combine=combine, execution=execution, sharing=sharing).train()
     chosen = objective or parse("independent:loss=mse" if combine == "mean" else "independent")
-    trainer = Trainer(ens, chosen, Recipe())
+    trainer = Trainer(ens, chosen, Recipe(**recipe))
     return partial(trainer.step, Batch(x, y, None, None), set(), 1.0, check=False)
 
 
@@ -164,9 +166,10 @@ def _convolutional(
 ) -> Result:
     """Images are put with channels last; the loop in that format shows what torch gains by it.
 
-    On ResNet-20 that was 4 to 7% on an EPYC with AVX2 and 19% on a Xeon with AVX-512, both busy. A
-    step is made of torch's own convolutions, so that ours comes out where that loop does (0.90 and
-    0.80 of the plain one), and its limit is the plain loop itself.
+    On ResNet-20 that was 4 to 7% on an EPYC with AVX2, 14% on one with AVX-512 and 19% on a Xeon
+    with AVX-512. A step is made of torch's own convolutions, so that ours comes out where that loop
+    does, and its limit is the plain loop itself. What compiling or bfloat16 add is shown without a
+    limit: it depends on the network and on the processor.
     """
     members = 3
     make = make_factory(name, shape, 10)
@@ -177,6 +180,11 @@ def _convolutional(
         return network
 
     last = plain_loop(make_last, members, channels_last(x), y)
+    more = []
+    if computes_bfloat16(x.device):
+        more += [Contender("dissensus, bfloat16", ours(make, members, x, y, amp=True))]
+    if repeats > 3 and shutil.which("c++"):
+        more += [Contender("dissensus, compiled", ours(make, members, x, y, compile=True))]
     return compare(
         f"{name} on {list(shape)}, {members} members, batch {batch}: one step, ratio to the loop",
         Contender("plain loop", plain_loop(make, members, x, y)),
@@ -184,6 +192,7 @@ def _convolutional(
             Contender("plain loop, channels last", last),
             Contender("dissensus", ours(make, members, x, y), limit),
             Contender("dissensus, stacked", ours(make, members, x, y, execution="stacked")),
+            *more,
         ],
         repeats=repeats,
     )

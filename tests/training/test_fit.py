@@ -410,6 +410,7 @@ def test_heads_see_features_whatever_the_shape_of_the_inputs() -> None:
 # ---- options ------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:this processor has no instructions for bfloat16")
 @pytest.mark.parametrize("alike", [True, False], ids=["stacked", "unlike"])
 def test_lower_precision_trains_and_keeps_its_weights_in_full(alike: bool) -> None:
     modules = [dense_mlp(), dense_mlp() if alike else norm_mlp()]
@@ -422,6 +423,18 @@ def test_lower_precision_trains_and_keeps_its_weights_in_full(alike: bool) -> No
     assert errors == pytest.approx(wanted, rel=0.05)
     assert errors != wanted  # it did compute in bfloat16
     assert errors[-1] < errors[0]
+
+
+def test_bfloat16_that_would_be_emulated_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(amp: bool, **features: bool) -> None:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: features, raising=False)
+        quiet_fit(Ensemble(dense_mlp, members=2), blobs(16), epochs=1, amp=amp)
+
+    with pytest.warns(UserWarning, match="no instructions for bfloat16 .* leave out amp"):
+        train(True, avx2=True, avx512_bf16=False)
+    train(False, avx2=True, avx512_bf16=False)
+    train(True, avx2=True, amx_bf16=True)
+    train(True)  # an older torch cannot be asked
 
 
 @pytest.mark.slow
@@ -569,6 +582,7 @@ def test_validation_data_that_are_not_finite() -> None:
         quiet_fit(ens, (x, y), val=(x * math.nan, y), epochs=2)
 
 
+@pytest.mark.filterwarnings("ignore:this processor has no instructions for bfloat16")
 def test_numpy_arrays_train_as_tensors_do() -> None:
     """float64 and int32, as other libraries make them, give the bits of float32 and int64."""
     (x, y), (vx, vy) = blobs(30), blobs(12, seed=1)

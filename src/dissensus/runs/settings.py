@@ -174,7 +174,9 @@ class Settings:
         False,
         "Train each member on rows of its own, drawn with replacement (bagging).",
     )
-    amp: bool | None = _setting("training.amp", False, "Train in bfloat16.")
+    amp: bool | None = _setting(
+        "training.amp", False, "Train in bfloat16, on devices that have it."
+    )
     compile: bool | None = _setting("training.compile", False, "Use torch.compile.")
     checkpoint_every: int | str | None = _setting(
         "training.checkpoint_every",

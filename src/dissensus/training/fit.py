@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from dissensus.training.meters import Meter
 from dissensus.training.recipe import CheckpointInterval, Recipe
 from dissensus.training.run_folder import RunFolder
 from dissensus.training.single_process import Callback, Interruption, SingleProcess, Stopped
-from dissensus.training.step import Trainer
+from dissensus.training.step import Trainer, computes_bfloat16
 from dissensus.training.stream import Batch, LabelledAugmentation, Stream, make_stream
 from dissensus.training.trackers import make_trackers
 
@@ -101,6 +102,7 @@ def fit(
         holder = process.members, process.ens.device, process.rank
         stream = make_stream(train, parsed, disagreement, augment, chosen, *holder)
         _check_selection(ens, val, chosen)
+        _check_precision(ens, chosen)
         checkpoints = Checkpoints(process, parsed, chosen, folder, stream)
         hooks = Hooks(callbacks, first=process.first)
         with hooks, torch.random.fork_rng(), Interruption() as interruption:
@@ -279,6 +281,16 @@ def _scheduled_metric(record: dict[str, Any], recipe: Recipe) -> float:
 
 
 # ---- checks and messages ------------------------------------------------------------------------
+
+
+def _check_precision(ens: Ensemble, recipe: Recipe) -> None:
+    """Warn of bfloat16 where it would be emulated."""
+    if recipe.amp and not computes_bfloat16(ens.device):
+        warnings.warn(
+            "this processor has no instructions for bfloat16 and emulates them, which made "
+            "training 12 times as slow; leave out amp",
+            stacklevel=3,
+        )
 
 
 def _check_selection(ens: Ensemble, val: Any, recipe: Recipe) -> None:

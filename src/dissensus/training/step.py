@@ -411,3 +411,11 @@ def autocast(x: Tensor, recipe: Recipe) -> AbstractContextManager[object]:
     if not recipe.amp:
         return nullcontext()
     return torch.autocast(x.device.type, dtype=torch.bfloat16)
+
+
+def computes_bfloat16(device: torch.device) -> bool:
+    """Whether the device has instructions for bfloat16; a processor that cannot be asked may."""
+    features: dict[str, object] = {}
+    if device.type == "cpu":
+        features = getattr(torch.cpu, "get_capabilities", dict)()
+    return not features or any(has for name, has in features.items() if "bf16" in name)
