@@ -239,7 +239,9 @@ def test_weak_networks_cannot_test_the_papers_claim_with_their_scaling() -> None
     accurate, mean, raw, standardised, *others = verdicts(some)
     assert (accurate, mean, raw, standardised) == ("contradicted", "holds", UNTESTED, "holds")
     assert set(others) == {"holds"}  # our own questions
-    assert "holds with mean image subtracted, holds with standardised" in scalings.brief(some)[1]
+    assert (
+        "**holds** with mean image subtracted, **holds** with standard" in scalings.brief(some)[1]
+    )
 
 
 def test_gains_are_compared_seed_by_seed() -> None:
@@ -265,11 +267,13 @@ def test_the_figure_the_table_and_the_sentences() -> None:
     assert [cell.rpartition(" ")[2] for cell in rows[0][3:]] == ["(0.32)", "(0.28)", "0.40]"]
     pgd = next(row for row in rows if row[2] == "PGD, ε = 0.1")
     assert [cell.rpartition(" ")[2] for cell in pgd[3:5]] == ["(50.7)", "(82.8)"]
-    means, claim = scalings.brief(every)
+    means, claim, *others = scalings.brief(every)
     assert "MNIST, raw pixels 24, 35, 53; " in means
     fewer = [r for r in every if r["cell"]["contender"] != "smoothed" or r["cell"]["seed"] == 0]
     assert "MNIST, raw pixels 20, 30, 50 (1 of 5 seeds); " in scalings.brief(fewer)[0]
-    assert claim.endswith("holds with mean image subtracted, holds with raw pixels, "
-                          "holds with standardised pixels.")  # fmt: skip
+    everywhere = ", ".join(f"**holds** with {title}" for title in scalings.TITLES.values())
+    assert claim.startswith("All of MNIST, under FGSM, BIM, PGD and MIM, ADP₂,₀.₅ is more")
+    assert len(others) == 3
+    assert all(text.endswith(f": {everywhere}.") for text in (claim, *others))
     assert len(scalings.brief(every[:1])) == 1
     assert scalings.brief([]) == []
