@@ -274,7 +274,7 @@ def test_the_top_of_the_page_says_what_was_measured() -> None:
     told = white_box.brief(records)
     assert "MNIST: at ε = 0.1 20 → 26 under the paper's PGD, 20 → 10 in the worst case" in told[0]
     # Smoothing has three of the five seeds: the others are left out on all sides.
-    assert "label smoothing, ADP₂,₀.₅: MNIST 20, 20, 25;" in told[-2]
+    assert "label smoothing, ADP₂,₀.₅: MNIST 20, 20, 25 (3 of 5 seeds);" in told[-2]
     assert told[-1].startswith("**ADP is not a white-box defence**")
     assert "MNIST, Fashion-MNIST, digits" in told[-1]
     assert not any("not a white-box" in line for line in white_box.brief(changed(0.5, 0.75)))
