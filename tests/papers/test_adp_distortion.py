@@ -108,6 +108,20 @@ def test_weak_networks_cannot_test_the_paper() -> None:
     assert {claim.check(some).verdict for claim in CLAIMS[:6]} == {UNTESTED}
 
 
+def test_the_sentence_sets_the_jsma_that_cannot_stick_beside_the_papers() -> None:
+    some = records({"plain": 0.2, "smoothed": 0.3, "adp": 0.8})
+    for record in some:
+        slow = record["result"]["slow"]
+        last = next((spec for spec in slow if "direction" in spec), None)
+        if last:
+            slow[last] = {"right": "0" * 100, "l2": 2.0}
+    digits, images = distortion.brief(some)
+    assert "ADP₂,₀.₅, MNIST: JSMA, γ = 0.3 20 → 80; " in digits
+    assert digits.endswith("; JSMA that cannot stick, both ways, γ = 0.3 0 → 0.")
+    assert "CIFAR-10: " in images
+    assert distortion.brief(BASELINE.of(some)) == distortion.brief([]) == []
+
+
 def test_the_table_says_how_far_images_were_moved() -> None:
     header, rows = distortion.table(records({"plain": 0.2, "smoothed": 0.3, "adp": 0.8}))
     assert header == ["data", "attack", "baseline", "ADP₂,₀.₅", "label smoothing"]

@@ -67,6 +67,8 @@ QUESTIONS: Mapping[str, Mapping[str, Sequence[tuple[str, str]]]] = {
         "Does ADP make networks more accurate under the paper's attacks?": (
             ("resnet20", "In these runs, ADP₂,₀.₅ is more accurate than the baseline under the"),
             ("mnist", "MNIST, mean image subtracted: under FGSM, BIM, PGD and MIM, ADP₂,₀.₅"),
+            ("distortion", "MNIST: under C&W, ADP₂,₀.₅ is more accurate than the baseline"),
+            ("distortion", "MNIST: under EAD, ADP₂,₀.₅ is more accurate than the baseline"),
         ),
         "Does ADP withstand strong white-box attacks?": (
             ("resnet20", "In these runs, ADP₂,₀.₅ withstands white-box attacks"),

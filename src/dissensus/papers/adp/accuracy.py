@@ -230,6 +230,14 @@ def accuracy_text(records: Iterable[Record], read: Reader) -> str:
     return f"{100 * estimate.mean:.1f} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
+def accuracy_change(first: Iterable[Record], second: Iterable[Record], read: Reader) -> str:
+    """``"73 → 68"``, in %; empty where one of them was not measured."""
+    before, after = accuracy_estimate(first, read), accuracy_estimate(second, read)
+    if before is None or after is None:
+        return ""
+    return f"{100 * before.mean:.0f} → {100 * after.mean:.0f}"
+
+
 def accuracy_table(
     records: list[Record],
     contenders: Sequence[str],

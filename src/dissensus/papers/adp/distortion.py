@@ -19,9 +19,11 @@ from dissensus.papers.adp.accuracy import (
     FAMILIES,
     GRADIENT,
     MoreRight,
+    accuracy_change,
     accuracy_table,
     attack_names,
     attack_title,
+    right_after,
     weak,
 )
 from dissensus.papers.adp.comparable import paper_experiment
@@ -89,6 +91,21 @@ STUDY = Study(
 
 
 # ---- reading ------------------------------------------------------------------------------------
+
+
+def brief(records: list[Record]) -> list[str]:
+    """Accuracy under each attack; that of a JSMA which cannot stick stands beside the paper's."""
+    sentences = []
+    for title, group in group_by_data(records).items():
+        before, after = BASELINE.of(group), ADP_RUNS.of(group)
+        parts = [
+            f"{attack_title(spec)} {change}"
+            for spec in attack_names(group, "slow")
+            if (change := accuracy_change(before, after, right_after([spec], "slow")))
+        ]
+        if parts:
+            sentences.append(f"Accuracy in %, baseline → ADP₂,₀.₅, {title}: {'; '.join(parts)}.")
+    return sentences
 
 
 def table(records: list[Record]) -> Table:
@@ -164,4 +181,5 @@ DISTORTION = paper_experiment(
     ),
     None,
     table,
+    brief,
 )

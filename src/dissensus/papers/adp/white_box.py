@@ -11,6 +11,7 @@ from dissensus.papers.adp.accuracy import (
     GRADIENT,
     PLACES,
     MoreRight,
+    accuracy_change,
     accuracy_estimate,
     accuracy_table,
     attack_parameter,
@@ -170,11 +171,11 @@ def _both(group: list[Record], eps: float) -> str:
         "under the paper's PGD": right_after(_paper_pgd(pair[1], eps)),
         "in the worst case": right_in_worst_case(eps),
     }
-    parts = []
-    for words, read in readers.items():
-        before, after = (accuracy_estimate(rows, read) for rows in pair)
-        if before is not None and after is not None:
-            parts.append(f"{100 * before.mean:.0f} → {100 * after.mean:.0f} {words}")
+    parts = [
+        f"{change} {words}"
+        for words, read in readers.items()
+        if (change := accuracy_change(*pair, read))
+    ]
     return f"at ε = {eps:g} {', '.join(parts)}" if parts else ""
 
 
