@@ -185,7 +185,8 @@ def compare_images(
 ) -> Finding:
     """Whether more images stay right in the first runs than in the second, run by run.
 
-    An attack that breaks every image of both sides, or none, tests nothing.
+    An attack that breaks every image of both sides, or none, tests nothing. Nor does one that
+    leaves the second runs so many that half of the published ``effect`` would not fit on top.
     """
     seeds = sorted(set(first) & set(second))
     if not seeds:
@@ -197,6 +198,9 @@ def compare_images(
     if means in ([0.0, 0.0], [1.0, 1.0]):
         sentence = f"{quantity}: {means[0]:.0%} of {over.runs} images on both sides"
         return Finding(CANNOT, f"{sentence}, so that nothing can be compared")
+    if effect is not None and difference.low <= 0 < difference.high and means[1] + effect / 2 > 1:
+        sides = ", ".join(f"{name} {mean:.1%}" for name, mean in zip(names, means, strict=True))
+        return Finding(CANNOT, f"{quantity}: {sides}: no room for half of the published effect")
     verdict, words, chance = judge_larger(difference, effect)
     gain = Effect(difference_of(quantity, names), difference.times(100), "{:+.1f}", " points")
     runs = f"{difference.runs} run{'s' if difference.runs > 1 else ''}"
