@@ -287,8 +287,8 @@ def _check_precision(ens: Ensemble, recipe: Recipe) -> None:
     """Warn of bfloat16 where it would be emulated."""
     if recipe.amp and not computes_bfloat16(ens.device):
         warnings.warn(
-            "this processor has no instructions for bfloat16 and emulates them, which made "
-            "training 12 times as slow; leave out amp",
+            "this processor has no instructions for bfloat16 and emulates them, which makes "
+            "training many times slower; leave out amp",
             stacklevel=3,
         )
 
