@@ -16,7 +16,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow fuzz check check-lowest lint types bench docs values format clean
+.PHONY: help demo test slow fuzz check check-lowest lint types bench docs values reproduce format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ types: $(STAMP)  ## check types
 bench: $(STAMP)  ## time against the baselines; ARGS="--only scores --quick" for less
 	$(BIN)/python -m benchmarks $(ARGS)
 
+reproduce: $(STAMP)  ## rerun the papers' experiments; ARGS="--list" names them
+	$(BIN)/python -m reproductions $(ARGS)
+
 docs: $(STAMP)  ## build the documentation into site/; warnings are errors
 	$(BIN)/python -m sphinx -q -W --keep-going -c docs -d build/doctrees . site
 	@echo "Open site/index.html"
@@ -63,7 +66,7 @@ format: $(STAMP)  ## put the code into its format
 
 clean:  ## remove the environment and all caches
 	rm -rf $(VENV) $(LOWEST) build dist site docs/reference .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests benchmarks docs examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests reproductions benchmarks docs examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -23,8 +23,8 @@ BENCHMARKS = {
     "streaming": "benchmarks.streaming",
     "distributed": "benchmarks.distributed",
     "estimators": "benchmarks.estimators",
-    "tables": "benchmarks.tables",
-    "strangers": "benchmarks.strangers",
+    "tables": "reproductions.tables",
+    "strangers": "reproductions.strangers",
     "shards": "benchmarks.shards",
     "ray": "benchmarks.ray_engine",
 }

@@ -17,8 +17,8 @@ from unittest.mock import patch
 from benchmarks.timing import Check, Contender, Result, compare
 from dissensus.data import load
 from dissensus.ensemble import Ensemble
-from dissensus.files import lock_folder
 from dissensus.models import make_factory
+from dissensus.tools.files import lock_folder
 from dissensus.training import fit
 from dissensus.training.run_folder import RunFolder
 
@@ -85,6 +85,6 @@ def _timed(safe: bool) -> Iterator[list[float]]:
         if safe:
             yield spent
             return
-        checksum = patch("dissensus.files.tensors._checksum", lambda *_: "0" * 8)
+        checksum = patch("dissensus.tools.files.tensors._checksum", lambda *_: "0" * 8)
         with checksum, patch("dissensus.training.run_folder.keep_copy", lambda *_: None):
             yield spent

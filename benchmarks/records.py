@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dissensus.files import write_text
+from dissensus.tools.files import write_text
 
 Record = dict[str, Any]
 

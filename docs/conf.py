@@ -18,7 +18,7 @@ from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 
 import dissensus
-from dissensus.papers.page import markdown_table
+from reproductions.page import markdown_table
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))

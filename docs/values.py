@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import dissensus
-from dissensus.papers.base import Claim, Finding
-from dissensus.papers.page import Outcome, count_verdicts, markdown_table, outcomes
-from dissensus.papers.registry import EXPERIMENTS
 from dissensus.report import FIGURES
+from reproductions.base import Claim, Finding
+from reproductions.page import Outcome, count_verdicts, markdown_table, outcomes
+from reproductions.registry import EXPERIMENTS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"

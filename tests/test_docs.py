@@ -16,8 +16,6 @@ from typer.main import get_command
 from dissensus.cli import app
 from dissensus.objectives import OBJECTIVES
 from dissensus.objectives import parse as parse_objective
-from dissensus.papers.base import select
-from dissensus.papers.registry import EXPERIMENTS
 from dissensus.robustness import ATTACKS
 from dissensus.robustness import parse as parse_attack
 from dissensus.scores import SCORES
@@ -87,8 +85,6 @@ def check_command(arguments: list[str]) -> None:
     if command.name == "predict":
         for score in given.get("score") or ():
             parse_score(score)
-    if command.name == "reproduce":
-        select(given.get("names") or (), EXPERIMENTS)
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=name_of)
@@ -125,7 +121,6 @@ def test_there_are_commands_to_check() -> None:
         "train --objective ldr:strenght=1",
         "attack runs/a --attacks pgd:esp=0.1",
         "predict runs/a --score psd",
-        "reproduce collusion/beta-swep",
     ],
 )
 def test_wrong_commands_are_noticed(words: str) -> None:

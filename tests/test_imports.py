@@ -1,4 +1,4 @@
-"""The direction of dependencies: nothing imports upwards, and nobody imports the papers.
+"""The direction of dependencies: nothing imports upwards, and nothing imports the laboratory.
 
 A room is the first path component below ``dissensus``: ``losses`` for ``losses.py``,
 ``objectives`` for everything in ``objectives/``. Rooms lie in four layers (``docs/architecture.md``
@@ -16,34 +16,26 @@ PACKAGE = Path(__file__).parents[1] / "src" / "dissensus"
 
 TENSOR = ("outputs", "losses", "diversity", "decomposition")
 PURE = ("objectives", "scores", "calibration", "detection", "diagnostics")
-TOOLS = (
-    *("_version", "lazy", "specs", "import_paths", "console", "progress", "files", "records"),
-    *("tabular", "verbs", "guards"),
-)
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    (*TOOLS, *TENSOR, *PURE),
+    ("_version", "tools", *TENSOR, *PURE),
     ("models", "ensemble", "data", "training", "robustness"),
     ("plots", "runs", "export", "sweeps", "report"),
-    ("papers", "cli", "sklearn", "demo"),
+    ("cli", "sklearn", "demo"),
 )
 
 ARROWS: dict[str, tuple[str, ...]] = {
     # the tensor and its tools: all that a room may import
-    "progress": ("console",),
-    "records": ("files",),
-    "verbs": ("records", "specs", "tabular", "console"),
-    "outputs": ("files", "guards"),
-    "losses": ("outputs", "guards"),
-    "diversity": ("outputs", "losses", "guards"),
-    "decomposition": ("outputs", "losses", "diversity", "tabular", "guards"),
-    "import_paths": ("specs",),
-    "objectives": (*TENSOR, "specs", "import_paths", "guards"),
-    "scores": (*TENSOR, "specs", "files", "guards"),
-    "calibration": (*TENSOR, "tabular", "guards"),
-    "diagnostics": (*TENSOR, "tabular", "guards"),
+    "outputs": ("tools",),
+    "losses": ("outputs", "tools"),
+    "diversity": ("outputs", "losses", "tools"),
+    "decomposition": ("outputs", "losses", "diversity", "tools"),
+    "objectives": (*TENSOR, "tools"),
+    "scores": (*TENSOR, "tools"),
+    "calibration": (*TENSOR, "tools"),
+    "diagnostics": (*TENSOR, "tools"),
     # a Detector finds its score by name
-    "detection": (*TENSOR, "scores", "specs", "files", "tabular", "guards"),
+    "detection": (*TENSOR, "scores", "tools"),
     # members, inputs, adversaries
     "data": ("models",),
     "ensemble": ("models",),
@@ -58,12 +50,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "cli": ("demo",),
 }
 
-#: The three exceptions: one file outside ``papers`` may import it; ``result.plot()``, the same
-#: method of every result, finds the plots, which lie above most results; and ``Detector.tune``
-#: trains.
+#: The exceptions: ``result.plot()``, the same method of every result, finds the plots, which lie
+#: above most results; and ``Detector.tune`` trains.
 EXCEPTIONS = {
-    "dissensus.cli.reproduce": {"papers"},
-    "dissensus.tabular": {"plots"},
+    "dissensus.tools.tabular": {"plots"},
     "dissensus.detection.detector": {"training"},
 }
 #: They stand above the rooms: the public names, loaded lazily, and the start of the program.
@@ -81,7 +71,7 @@ ROOMS = {room for rooms in LAYERS for room in rooms}
 def allowed(room: str) -> set[str]:
     """Return the rooms that ``room`` may import."""
     lower = {other for rooms in LAYERS[: layer_of(room)] for other in rooms}
-    return lower | set(ARROWS.get(room, ())) | {room, "_version", "lazy"}
+    return lower | set(ARROWS.get(room, ())) | {room, "_version"}
 
 
 def module_name(path: Path) -> str:
@@ -180,9 +170,21 @@ def test_no_module_imports_upwards() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_nothing_imports_the_laboratory() -> None:
+    """``reproductions`` and ``benchmarks`` import the package; the package knows of neither."""
+    wrong = [
+        str(path)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if re.search(
+            r"^\s*(from|import) (reproductions|benchmarks)\b", path.read_text(), re.MULTILINE
+        )
+    ]
+    assert not wrong
+
+
 def test_the_arrows_have_no_cycle() -> None:
     """Rooms can be laid out so that each imports only earlier ones."""
-    remaining = {room: allowed(room) - {room, "_version", "lazy"} for room in ROOMS}
+    remaining = {room: allowed(room) - {room, "_version"} for room in ROOMS}
     while remaining:
         lowest = {room for room, may in remaining.items() if not may & remaining.keys()}
         assert lowest, f"these rooms import each other: {sorted(remaining)}"
@@ -207,8 +209,6 @@ def test_planted_upward_imports_are_caught() -> None:
         ("dissensus.scores", "from dissensus.detection import Detector"),
         ("dissensus.detection", "from dissensus.plots.results import plot_result"),
         ("dissensus.data.images", "from dissensus.training import fit"),
-        ("dissensus.runs.load", "from dissensus.papers.registry import EXPERIMENTS"),
-        ("dissensus.cli.ood", "from dissensus.papers.registry import EXPERIMENTS"),
     ]
     for module, source in planted:
         (offence,) = offences(source, module)
@@ -225,7 +225,6 @@ def test_downward_imports_pass() -> None:
         ("dissensus.objectives.adp", "from ..losses import cross_entropy"),
         ("dissensus.detection", "from dissensus.scores import SCORES"),
         ("dissensus.cli.app", "from dissensus.training import fit"),
-        ("dissensus.cli.reproduce", "from dissensus.papers.registry import EXPERIMENTS"),
     ]
     for module, source in fine:
         assert offences(source, module) == [], (module, source)

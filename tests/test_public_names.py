@@ -74,7 +74,6 @@ def test_nothing_heavy_is_imported_for_help() -> None:
         "train",
         "features",
         "ood",
-        "reproduce",
         "attack",
         "export",
         "report",

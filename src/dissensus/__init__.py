@@ -11,7 +11,7 @@ answers without importing torch:
 from typing import TYPE_CHECKING
 
 from dissensus._version import __version__
-from dissensus.lazy import lazy_attributes
+from dissensus.tools.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from dissensus import (

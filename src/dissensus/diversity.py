@@ -14,8 +14,8 @@ import math
 import torch
 from torch import Tensor
 
-from dissensus.guards import formula
 from dissensus.outputs import log_mean_exp, weighted_mean
+from dissensus.tools.guards import formula
 
 __all__ = [
     "DETERMINANT_FLOOR",

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.guards import formula
 from dissensus.outputs import (
     check_combination,
     check_finite,
@@ -33,6 +32,7 @@ from dissensus.outputs import (
     majority_vote,
     weighted_mean,
 )
+from dissensus.tools.guards import formula
 
 __all__ = [
     "LOSSES",

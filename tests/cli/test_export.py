@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 
 import dissensus as ds
 from dissensus.export import read_results
-from dissensus.records import read_record, write_record
+from dissensus.tools.records import read_record, write_record
 
 
 def load_npz(path: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dissensus.data import FeatureStore
-from dissensus.records import read_record
+from dissensus.tools.records import read_record
 
 OWN = """
 import torch

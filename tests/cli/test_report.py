@@ -33,22 +33,14 @@ def test_mistakes(mistake: Callable[..., str], digits_run: Path, tmp_path: Path)
     assert "it needs dissensus attack RUN" in mistake("figure", "accuracy-steps", digits_run)
     assert "must end in .svg or .png" in mistake("figure", "training", "--out", "x.pdf")
     assert "say which figure" in mistake("figure")
-    command = "dissensus reproduce adp/theory --figure FILE"
-    assert f"its figure is drawn by `{command}`" in mistake("figure", "adp/theory")
-    words = ("reproduce", "adp/theory", "--figure", "theory.png", "--out", tmp_path)
-    assert "`dissensus reproduce adp/theory` makes it" in mistake(*words)
-    assert "--figure draws one experiment" in mistake("reproduce", "adp", "--figure", "a.svg")
 
 
 def test_figures_are_listed(dissensus: Callable[..., Any]) -> None:
     listed = dissensus("figure", "--list").out
     assert "codependence" in listed
-    assert "dissensus reproduce NAME --figure FILE" in listed
 
 
-def test_a_figure_of_runs_and_one_of_a_paper(
-    dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
-) -> None:
+def test_a_figure_of_runs(dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / "training.svg"
     answer = dissensus("figure", "training", digits_run, "--view", "training", "--out", file)
@@ -56,10 +48,3 @@ def test_a_figure_of_runs_and_one_of_a_paper(
     first = file.read_bytes()
     dissensus("figure", "training", digits_run, "--view", "training", "--out", file)
     assert file.read_bytes() == first  # equal figures are equal files
-    results = Path(__file__).parents[2] / "results"
-    if not (results / "adp" / "theory.json").is_file():
-        pytest.skip("the records of experiments are not part of this copy")
-    picture = tmp_path / "theory.png"
-    words = ("reproduce", "adp/theory", "--figure", picture, "--out", results)
-    assert dissensus(*words).out == f"Written to {picture}\n"
-    assert picture.read_bytes().startswith(b"\x89PNG")

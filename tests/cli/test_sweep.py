@@ -14,9 +14,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from dissensus import progress
 from dissensus.sweeps import run
 from dissensus.sweeps.engines import CellFolder
+from dissensus.tools import progress
 from tests.test_readme import README, dissensus_arguments, readme_blocks, shell_commands
 
 DIABETES = [

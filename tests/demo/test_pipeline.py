@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dissensus.console import InertConsole
 from dissensus.demo import run
 from dissensus.demo.pipeline import MARK, _page, _print_summary
 from dissensus.demo.plan import CONTENDERS
 from dissensus.demo.summary import Outcome
 from dissensus.detection import Estimate
 from dissensus.runs import describe
+from dissensus.tools.console import InertConsole
 
 
 @pytest.fixture(scope="module")

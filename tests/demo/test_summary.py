@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 from rich.console import Console
 
-from dissensus.console import InertConsole
 from dissensus.demo.plan import CONTENDERS
 from dissensus.demo.summary import Outcome, sentences, table
 from dissensus.detection import Estimate
+from dissensus.tools.console import InertConsole
 
 
 def made_up(**changes: object) -> Outcome:

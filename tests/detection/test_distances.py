@@ -10,7 +10,7 @@ from sklearn.covariance import ledoit_wolf
 from sklearn.neighbors import NearestNeighbors
 
 from dissensus.detection import Mahalanobis, NearestNeighbours, distances, evaluate
-from dissensus.files import replace_atomically
+from dissensus.tools.files import replace_atomically
 
 CLASSES = 4
 

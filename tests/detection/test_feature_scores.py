@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dissensus.detection import FITTED_SCORES, Detector, MemberFeatures, TailScale, ViM, evaluate
 from dissensus.detection.feature_scores import combine_tails, parse_score, score_spec
 from dissensus.ensemble import Ensemble
-from dissensus.specs import split_specs
+from dissensus.tools.specs import split_specs
 
 
 def make_member() -> nn.Module:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import dissensus as ds
 from dissensus.detection.feature_scores import combine_tails
-from dissensus.files import read_safetensors
 from dissensus.scores import SCORES
+from dissensus.tools.files import read_safetensors
 
 QUIET = {"progress": False, "optimizer": "adam:lr=0.01", "batch_size": 48}
 SHORT = {**QUIET, "epochs": 2}

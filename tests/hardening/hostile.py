@@ -270,7 +270,7 @@ def good_files(folder: Path) -> dict[str, bytes]:
     """One small good file of each kind, to be damaged."""
     import torch
 
-    from dissensus.files import write_safetensors
+    from dissensus.tools.files import write_safetensors
 
     file = folder / "good.safetensors"
     tensors = {"outputs": torch.zeros(2, 4, 3), "targets": torch.zeros(4).long()}

@@ -27,8 +27,8 @@ import dissensus.data.features
 import dissensus.sweeps.run
 from dissensus.data import AUGMENTATIONS, load
 from dissensus.data.feature_store import MANIFEST
-from dissensus.files import LOCK
-from dissensus.records import read_metrics
+from dissensus.tools.files import LOCK
+from dissensus.tools.records import read_metrics
 from dissensus.training.run_folder import read_checkpoint
 from tests.hardening.forks import command, start
 from tests.hardening.record import keep

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dissensus.files import lock_folder, write_text
+from dissensus.tools.files import lock_folder, write_text
 
 FILE = Path(__file__).parents[2] / "results" / "reliability.json"
 

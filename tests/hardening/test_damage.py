@@ -13,9 +13,9 @@ import torch
 import dissensus as ds
 from dissensus.data import FeatureStore, FeatureWriter
 from dissensus.detection import Mahalanobis
-from dissensus.files import read_safetensors
 from dissensus.outputs import Predictions
 from dissensus.scores import score_file
+from dissensus.tools.files import read_safetensors
 from dissensus.training.run_folder import read_checkpoint
 from tests.runs.small_runs import make_member, toy, trained
 from tests.training.problems import same_bits, state

@@ -25,13 +25,13 @@ from dissensus.data.input_files import read_arrays
 from dissensus.data.on_disk import open_shards
 from dissensus.detection import Detector
 from dissensus.export import save_folder
-from dissensus.files import read_json, read_npy, read_npz, read_safetensors, read_toml
 from dissensus.models import make_factory
 from dissensus.outputs import Predictions
-from dissensus.records import read_metrics, read_record
 from dissensus.runs import DataSummary, Settings, find_runs, train
 from dissensus.runs.folder import read_hub_config
 from dissensus.runs.settings import resolve
+from dissensus.tools.files import read_json, read_npy, read_npz, read_safetensors, read_toml
+from dissensus.tools.records import read_metrics, read_record
 from tests.hardening import hostile
 
 #: More than any of these files may take; a hang or a square in time shows.
@@ -225,7 +225,7 @@ def test_memory_stays_within_the_limit(tmp_path: Path) -> None:
     script = """
 import pathlib, resource, sys
 from dissensus.data.formats import decode_image, read_columns
-from dissensus.files import read_npz
+from dissensus.tools.files import read_npz
 used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 1_500_000_000,) * 2)
 folder = pathlib.Path(sys.argv[1])

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 import dissensus as ds
 from dissensus.cli.app import app
-from dissensus.console import InertConsole, printable
 from dissensus.export import RunResults, save_folder
 from dissensus.models import make_factory
 from dissensus.runs import DataSummary
-from dissensus.verbs import Result
+from dissensus.tools.console import InertConsole, printable
+from dissensus.tools.verbs import Result
 from tests.hardening.hostile import ESCAPES
 
 #: Escape, bell, an eight-bit control sequence, and the mark that turns the direction of text.

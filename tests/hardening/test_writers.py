@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dissensus.cli import main
-from dissensus.files import lock, lock_folder
-from dissensus.records import read_metrics
 from dissensus.runs import find_runs
+from dissensus.tools.files import lock, lock_folder
+from dissensus.tools.records import read_metrics
 from tests.runs.small_runs import trained
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def test_the_second_touches_nothing(
     part = tmp_path / "run" / ".checkpoint.safetensors.0123456789abcdef.part"
     part.write_text("half")
     code = (
-        "import sys; from dissensus.files import lock_folder\n"
+        "import sys; from dissensus.tools.files import lock_folder\n"
         "with lock_folder(sys.argv[1]):\n"
         "    print('ready', flush=True); sys.stdin.read()"
     )

@@ -16,7 +16,7 @@ import dissensus.data.features
 import dissensus.report.page
 import dissensus.sweeps.run
 from dissensus.data import load
-from dissensus.records import read_metrics
+from dissensus.tools.records import read_metrics
 from tests.hardening.forks import command, report, together
 
 SMALL = ["--members", 2, "--threads", 1, "--quiet"]

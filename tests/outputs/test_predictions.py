@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from dissensus.files import replace_atomically
 from dissensus.outputs import Predictions
+from dissensus.tools.files import replace_atomically
 
 GOOD = torch.zeros(2, 4, 3)
 
@@ -164,7 +164,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
         part.write_bytes(before[:20])
         raise OSError("no space left on device")
 
-    replace = "dissensus.files.tensors.replace_atomically"
+    replace = "dissensus.tools.files.tensors.replace_atomically"
     monkeypatch.setattr(replace, lambda path, write: replace_atomically(path, half))
     with pytest.raises(OSError, match="no space left"):
         example().save(path)

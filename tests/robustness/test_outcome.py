@@ -10,7 +10,7 @@ import dissensus as ds
 from dissensus.robustness import Attack, AttackError, attack
 from dissensus.robustness.attacks import ATTACKS
 from dissensus.robustness.base import Case, Journal, Victim, ball, frozen, uniform
-from dissensus.specs import number
+from dissensus.tools.specs import number
 
 from .conftest import Problem
 

@@ -8,8 +8,8 @@ import pytest
 import dissensus as ds
 from dissensus.runs import Settings, Train, read_config, resolve
 from dissensus.runs.settings import OPTION_SECTIONS, setting_fields
+from dissensus.tools.verbs import collect
 from dissensus.training import Recipe
-from dissensus.verbs import collect
 
 
 def written(folder: Path, text: str) -> Path:

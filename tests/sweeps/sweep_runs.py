@@ -11,7 +11,7 @@ import torch
 
 from dissensus.runs import Settings, resolve
 from dissensus.sweeps import Plan, run_sweep
-from dissensus.verbs import collect
+from dissensus.tools.verbs import collect
 
 BETAS = [0.0, 0.3, 1.0]
 

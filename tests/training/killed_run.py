@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from dissensus.ensemble import Ensemble
-from dissensus.files import LOCK, tensors
+from dissensus.tools.files import LOCK, tensors
 from dissensus.training import fit
 from dissensus.training.run_folder import RunFolder, read_checkpoint
 from tests.training.problems import blobs

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from dissensus.records import read_record
+from dissensus.tools.records import read_record
 from tests.training.killed_run import EPOCHS, train
 from tests.training.problems import same_bits, state
 

@@ -12,8 +12,8 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from dissensus import progress
 from dissensus.ensemble import Ensemble
+from dissensus.tools import progress
 from dissensus.training import Stopped, TensorBoard, fit
 from tests.training.problems import blobs, dense_mlp
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dissensus.ensemble import Ensemble
-from dissensus.records import read_record
+from dissensus.tools.records import read_record
 from dissensus.training import Stopped, fit
 from tests.training.problems import blobs, dropout_mlp, norm_mlp, same_bits, state
 from tests.training.test_determinism import Noisy, flip

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.files import replace_atomically
+from dissensus.tools.files import replace_atomically
 from dissensus.training import NonFiniteLoss, fit
 from dissensus.training.run_folder import read_checkpoint
 from tests.training.problems import blobs, dense_mlp, norm_mlp, same_bits, state
@@ -183,7 +183,7 @@ def test_a_disk_that_fills_up_leaves_the_last_checkpoint(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        replace = "dissensus.files.tensors.replace_atomically"
+        replace = "dissensus.tools.files.tensors.replace_atomically"
         patch.setattr(replace, lambda path, write: replace_atomically(path, half))
         with pytest.raises(OSError, match="No space left"):
             train(tmp_path, resume=True, epochs=3)

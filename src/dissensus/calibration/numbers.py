@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dissensus.guards import guarded
 from dissensus.losses import gaussian_nll
 from dissensus.outputs import check_finite
+from dissensus.tools.guards import guarded
 
 __all__ = [
     "conformal_quantile",

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus.guards import guarded
 from dissensus.losses import check_loss, check_loss_inputs, errors, zero_one
 from dissensus.outputs import (
     check_finite,
@@ -18,7 +17,8 @@ from dissensus.outputs import (
     combined_log_probs,
     to_logits,
 )
-from dissensus.tabular import Tabular
+from dissensus.tools.guards import guarded
+from dissensus.tools.tabular import Tabular
 
 
 @guarded

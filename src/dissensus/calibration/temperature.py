@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from dissensus.calibration.probabilities import check_inputs
-from dissensus.guards import guarded
 from dissensus.losses import errors
 from dissensus.outputs import check_finite, to_logits
+from dissensus.tools.guards import guarded
 
 _Loss = Callable[[Sequence[float]], tuple[float, list[float]]]
 

@@ -26,10 +26,9 @@ from dissensus.cli.ood import ood
 from dissensus.cli.options import note
 from dissensus.cli.predict import export, predict
 from dissensus.cli.report import figure, report
-from dissensus.cli.reproduce import reproduce
 from dissensus.cli.runs import runs
 from dissensus.cli.train import sweep, train
-from dissensus.console import InertConsole
+from dissensus.tools.console import InertConsole
 
 DEBUG_VARIABLE = "DISSENSUS_DEBUG"
 
@@ -62,7 +61,6 @@ Examples
 
   dissensus report runs sweeps --out report   one web page of everything
 
-  dissensus reproduce --list   the papers' tables, figures and claims
 
   dissensus objectives   what an ensemble can be trained with
 
@@ -147,7 +145,7 @@ def options(
 #: Every command but the lists below; its name is the function's, its docstring the help text.
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(train, evaluate, diagnose, attack, ood, predict, export),
-    *(reproduce, features, sweep, runs, report, figure),
+    *(features, sweep, runs, report, figure),
 )
 
 for _command in COMMANDS:

@@ -12,8 +12,8 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from dissensus.cli.options import note, say, with_options
-from dissensus.console import InertConsole
-from dissensus.verbs import REQUIRED, data_dir_option, device_option, option
+from dissensus.tools.console import InertConsole
+from dissensus.tools.verbs import REQUIRED, data_dir_option, device_option, option
 
 if TYPE_CHECKING:
     from dissensus.data import FeatureStore

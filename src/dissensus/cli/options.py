@@ -3,7 +3,8 @@
 To write a command (``evaluate`` in ``cli/evaluate.py`` is the pattern):
 
 1. Beside the verb, in ``runs/<verb>.py``, declare a frozen dataclass: each field is an
-   ``option(default, help, …)`` of ``dissensus.verbs``. The module imports nothing heavy at its top.
+   ``option(default, help, …)`` of ``dissensus.tools.verbs``. The module imports nothing
+   heavy at its top.
 2. There too write ``verb(run, options: Verb | None = None, *, progress=False, **settings)``. It
    begins with ``options = collect(Verb, options, settings)``, prints nothing, and returns a
    ``Result``. Export both in the room's ``__init__``.
@@ -28,8 +29,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dissensus.console import InertConsole
-from dissensus.verbs import REQUIRED, Result, collect
+from dissensus.tools.console import InertConsole
+from dissensus.tools.verbs import REQUIRED, Result, collect
 
 RunFolder = Annotated[Path, typer.Argument(help="The run folder.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

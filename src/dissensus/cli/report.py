@@ -9,8 +9,8 @@ import typer
 from rich.table import Table
 
 from dissensus.cli.options import say, with_options
-from dissensus.console import InertConsole
 from dissensus.report import DrawFigure, Report, build, draw_figure
+from dissensus.tools.console import InertConsole
 
 
 @with_options
@@ -25,9 +25,9 @@ def report(
     Make one web page of runs, sweeps and records: tables, interactive figures, pictures.
 
     PATHS are run folders, sweep folders, records (ood.json, robustness/record.json, those of
-    reproduce), or folders of them. The page is one file: it needs no network and no server, and can
-    be sent to anybody. Nothing is trained or attacked for it: every number comes from a file, and
-    says from which. Where content is missing, the page names the command that would produce it.
+    experiments), or folders of them. The page is one file that needs no network and no server.
+    Nothing is trained or attacked for it: every number comes from a file, and says from which.
+    Where content is missing, the page names the command that would produce it.
 
     Examples
 
@@ -58,8 +58,7 @@ def figure(
     Draw one figure of the report for a paper, as SVG or PNG.
 
     NAME is a figure of `dissensus report`; it is drawn from the runs, sweeps and records at PATHS.
-    `dissensus reproduce NAME --figure FILE` draws the figures of the papers. Needs matplotlib:
-    pip install 'dissensus[plots]'.
+    Needs matplotlib: pip install 'dissensus[plots]'.
 
     Examples
 
@@ -78,12 +77,7 @@ def figure(
         for known, entry in FIGURES.items():
             table.add_row(known, entry.what)
         InertConsole().print(table)
-        say("Figures of the papers: `dissensus reproduce --list` names the experiments,")
-        say("`dissensus reproduce NAME --figure FILE` draws one.")
         return
     if name is None:
         raise ValueError("say which figure: `dissensus figure --list` names them")
-    if "/" in name:
-        command = f"dissensus reproduce {name} --figure FILE"
-        raise ValueError(f"{name} is an experiment of a paper; its figure is drawn by `{command}`")
     say(f"Written to {draw_figure(name, paths or ['runs'], options)}")

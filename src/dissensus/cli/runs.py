@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dissensus.cli.options import say
-from dissensus.console import InertConsole, printable
 from dissensus.runs import Run, find_runs
+from dissensus.tools.console import InertConsole, printable
 
 
 def runs(

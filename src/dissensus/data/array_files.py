@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dissensus.data.dataset import PARTS, Data, Request, Split, check_task, divide, guess_task
 from dissensus.data.table import Scaler
-from dissensus.files import read_npz
+from dissensus.tools.files import read_npz
 
 Array = NDArray[Any]
 _FEATURES = "features-effnetlite0/tinyimagenet_effnetlite0_pca256.npz"

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
-from dissensus.guards import guarded
+from dissensus.tools.guards import guarded
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from dissensus.data.images import fit_images
 from dissensus.models import resolve, split
-from dissensus.specs import check_name, read_settings, split_spec
+from dissensus.tools.specs import check_name, read_settings, split_spec
 
 
 @dataclass(frozen=True)

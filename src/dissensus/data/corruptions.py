@@ -18,8 +18,8 @@ from torch import Generator, Tensor
 from torch.nn.functional import affine_grid, conv2d, grid_sample, pad
 
 from dissensus.data.augmentations import check_images
-from dissensus.guards import guarded
-from dissensus.specs import check_name
+from dissensus.tools.guards import guarded
+from dissensus.tools.specs import check_name
 
 # ---- fields: random numbers, smoothing, warping, clouds ------------------------------------------
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.guards import guarded
+from dissensus.tools.guards import guarded
 
 Split = tuple[Tensor, Tensor]
 Rows = NDArray[np.int64]

@@ -24,8 +24,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from dissensus.data.dataset import Request
-from dissensus.files import write_bytes
-from dissensus.progress import ProgressBar
+from dissensus.tools.files import write_bytes
+from dissensus.tools.progress import ProgressBar
 
 _ARCHIVES = (".zip", ".tar.gz", ".tgz", ".tar")
 _CHUNK = 1 << 20

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dissensus.data.dataset import PARTS, Data, OnDisk, Request
-from dissensus.files import check_regular, read_json, write_text
+from dissensus.tools.files import check_regular, read_json, write_text
 
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"  # stands where the manifest will, while a store is being written

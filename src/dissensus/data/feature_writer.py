@@ -24,7 +24,7 @@ from dissensus.data.feature_store import (
     map_array,
     shard_file,
 )
-from dissensus.files import (
+from dissensus.tools.files import (
     LOCK,
     lock_folder,
     read_json,

@@ -41,9 +41,9 @@ from dissensus.data.image_folder import ImageRows, divide_folder
 from dissensus.data.inputs import CorruptedImages, find_inputs
 from dissensus.data.on_disk import Examples, is_shards
 from dissensus.data.sets import dataset_name, load
-from dissensus.guards import device_named
-from dissensus.progress import ProgressBar
-from dissensus.specs import check_name
+from dissensus.tools.guards import device_named
+from dissensus.tools.progress import ProgressBar
+from dissensus.tools.specs import check_name
 
 __all__ = [
     "BACKBONES",

@@ -1,6 +1,6 @@
 """Readers of file formats, one for each: idx, CIFAR, .mat, CSV, Parquet, images.
 
-:mod:`dissensus.files` has those of .npz and .npy.
+:mod:`dissensus.tools.files` has those of .npz and .npy.
 None of them runs code that a file contains: arrays of Python objects are refused, and Pillow opens
 only the image formats that are listed here.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.data.dataset import missing_extra
-from dissensus.files import check_regular, check_size, open_regular
+from dissensus.tools.files import check_regular, check_size, open_regular
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]

@@ -27,7 +27,7 @@ from dissensus.data.on_disk.examples import Batch, Reading, Source, read_each
 from dissensus.data.on_disk.index import Index, OpenFiles, TableFile, indexed
 from dissensus.data.on_disk.order import Numbers
 from dissensus.data.on_disk.shards import examples_data, with_test
-from dissensus.progress import ProgressBar
+from dissensus.tools.progress import ProgressBar
 
 #: Larger sets are not read into memory at once.
 _LARGEST = 4 << 30

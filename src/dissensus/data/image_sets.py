@@ -19,7 +19,7 @@ from dissensus.data.dataset import Data, Request, Split, divide, tensors
 from dissensus.data.download import RemoteFile, content, locate
 from dissensus.data.formats import open_image, read_cifar, read_idx, read_mat
 from dissensus.data.images import draw_rows, to_unit
-from dissensus.files import read_npz
+from dissensus.tools.files import read_npz
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from dissensus.guards import guarded
+from dissensus.tools.guards import guarded
 
 
 def to_unit(pixels: NDArray[np.uint8]) -> Tensor:

@@ -17,7 +17,7 @@ from dissensus.data.formats import TABLE_SUFFIXES, list_names, read_columns
 from dissensus.data.on_disk import Examples, is_shards, open_shards
 from dissensus.data.preparation import Preparation
 from dissensus.data.table import Scaler
-from dissensus.files import ArrayHeader, read_npy, read_npz
+from dissensus.tools.files import ArrayHeader, read_npy, read_npz
 
 Array = NDArray[Any]
 

@@ -24,8 +24,8 @@ from dissensus.data.images import fit_images, to_unit
 from dissensus.data.input_files import Inputs, InputSpec, read_arrays, read_inputs
 from dissensus.data.on_disk import Examples, is_shards
 from dissensus.data.sets import DATASETS, OOD_SETS, dataset_name, load, load_ood
-from dissensus.files import read_npz
-from dissensus.specs import nearest
+from dissensus.tools.files import read_npz
+from dissensus.tools.specs import nearest
 
 _SPLITS = ("test", "val", "train")
 

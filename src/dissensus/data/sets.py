@@ -29,7 +29,7 @@ from dissensus.data.on_disk import is_shards, load_shards
 from dissensus.data.table import Table
 from dissensus.data.table_files import read_table_file
 from dissensus.data.table_sets import EMBEDDED_TABLES, UCI_TABLES, embedded_table, uci_table
-from dissensus.specs import check_name, nearest
+from dissensus.tools.specs import check_name, nearest
 
 #: Every data set by name: ``loader(request, **options)``; tables come whole, in raw units.
 DATASETS: dict[str, Callable[..., Data | Table]] = {

@@ -17,7 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from dissensus.data.augmentations import check_images
-from dissensus.specs import check_name, join_spec, split_spec
+from dissensus.tools.specs import check_name, join_spec, split_spec
 
 __all__ = ["STRANGERS", "Strangers", "mosaic", "permuted_columns", "phase_noise"]
 

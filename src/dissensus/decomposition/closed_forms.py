@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.guards import guarded
 from dissensus.losses import check_loss, check_loss_inputs, cross_entropy
 from dissensus.outputs import (
     check_outputs,
@@ -19,6 +18,7 @@ from dissensus.outputs import (
     majority_vote,
     weighted_mean,
 )
+from dissensus.tools.guards import guarded
 
 
 @guarded

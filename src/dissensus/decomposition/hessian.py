@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from dissensus.decomposition.closed_forms import derivative
-from dissensus.guards import formula, guarded
 from dissensus.losses import check_loss_inputs
 from dissensus.outputs import check_outputs, check_tensor, check_weights, weighted_mean
+from dissensus.tools.guards import formula, guarded
 
 PerExampleLoss = Callable[[Tensor, Tensor], Tensor]
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from dissensus.guards import guarded
 from dissensus.losses import LossLike, check_loss, check_loss_inputs, errors
 from dissensus.outputs import check_outputs, check_weights, to_logits, weighted_mean
-from dissensus.tabular import Tabular
+from dissensus.tools.guards import guarded
+from dissensus.tools.tabular import Tabular
 
 
 class DecompositionTerms(NamedTuple):

@@ -15,16 +15,16 @@ import torch
 from numpy.typing import NDArray
 
 from dissensus import report, runs
-from dissensus.console import InertConsole
 from dissensus.data import HELD_OUT
 from dissensus.demo import plan
 from dissensus.demo.summary import Outcome, sentences, table
 from dissensus.detection import MARKED, Estimate, default_score
-from dissensus.files import write_text
-from dissensus.progress import ProgressBar
-from dissensus.records import read_record
 from dissensus.sweeps import Watcher, sweep
 from dissensus.sweeps.engines import Cell, Record
+from dissensus.tools.console import InertConsole
+from dissensus.tools.files import write_text
+from dissensus.tools.progress import ProgressBar
+from dissensus.tools.records import read_record
 
 #: The file that marks a folder as made by a demo, which a later demo may replace.
 MARK = "demo.json"

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dissensus.guards import guarded
+from dissensus.tools.guards import guarded
 
 #: Objectives whose members, on unknown inputs, are less diverse than independent ones.
 _AGREEING = ("ldr", "divdis")

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from dissensus.files import read_json, write_text
+from dissensus.tools.files import read_json, write_text
 
 _FORMAT = "dissensus.detector/1"
 _FIELDS: dict[str, Any] = {

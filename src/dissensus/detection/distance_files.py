@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from dissensus.files import parse_json, read_safetensors, write_safetensors
+from dissensus.tools.files import parse_json, read_safetensors, write_safetensors
 
 _FORMAT = "dissensus.distance/1"
 

@@ -25,10 +25,10 @@ from dissensus.detection.member_features import MemberFeatures
 from dissensus.detection.react import ReAct
 from dissensus.detection.tail_scale import TailScale
 from dissensus.detection.vim import ViM
-from dissensus.files import read_safetensors
-from dissensus.guards import guarded
 from dissensus.scores import SCORES, NamedScore, parse
-from dissensus.specs import check_name, check_numbers, number, parse_spec, spec_of, split_spec
+from dissensus.tools.files import read_safetensors
+from dissensus.tools.guards import guarded
+from dissensus.tools.specs import check_name, check_numbers, number, parse_spec, spec_of, split_spec
 
 #: Scores of features by the kind that their files name.
 DISTANCES: dict[str, type[Distance]] = {

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.guards import formula, guarded
-from dissensus.tabular import Tabular
+from dissensus.tools.guards import formula, guarded
+from dissensus.tools.tabular import Tabular
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.detection.last_layer import LastLayer
-from dissensus.specs import nearest
+from dissensus.tools.specs import nearest
 
 #: The features that go into a member's last linear layer.
 PENULTIMATE = "penultimate"

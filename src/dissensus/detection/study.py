@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dissensus.detection.measures import Detection, Estimate, evaluate, roc_curve, threshold_at
-from dissensus.tabular import Tabular
+from dissensus.tools.tabular import Tabular
 
 #: Measures of detection, and whether more is better.
 MEASURES = {"auroc": True, "aupr_in": True, "aupr_out": True, "fpr95": False}

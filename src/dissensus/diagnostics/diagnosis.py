@@ -28,9 +28,9 @@ from dissensus.diagnostics.members import (
 )
 from dissensus.diagnostics.split import PredictionsLike, Split, looks_like_probs, plain
 from dissensus.diagnostics.verdict import Verdict, judge
-from dissensus.guards import guarded
 from dissensus.losses import LossLike
-from dissensus.tabular import Tabular
+from dissensus.tools.guards import guarded
+from dissensus.tools.tabular import Tabular
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -39,11 +39,11 @@ from dissensus.ensemble.stack import (
     tensors_of,
     unstack,
 )
-from dissensus.guards import formula
 from dissensus.models import MemberFactory
 from dissensus.outputs import check_combination, check_weights, combine, majority_vote
-from dissensus.specs import check_choice
-from dissensus.tabular import html_table
+from dissensus.tools.guards import formula
+from dissensus.tools.specs import check_choice
+from dissensus.tools.tabular import html_table
 
 
 class Ensemble(nn.Module):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dissensus.files import write_safetensors, write_text
-from dissensus.records import CONFIG, HUB_CONFIG, HUB_FORMAT, HUB_WEIGHTS
+from dissensus.tools.files import write_safetensors, write_text
+from dissensus.tools.records import CONFIG, HUB_CONFIG, HUB_FORMAT, HUB_WEIGHTS
 
 if TYPE_CHECKING:
     from dissensus.ensemble.module import Ensemble

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dissensus.export.run import Export, ExportedRun, export_run
-from dissensus.lazy import lazy_attributes
+from dissensus.tools.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from dissensus.export.graph import to_onnx, to_pt2

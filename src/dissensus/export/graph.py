@@ -17,8 +17,8 @@ from dissensus.detection import Detector
 from dissensus.ensemble import Ensemble
 from dissensus.export.module import ExportModule, choose_scores, example_for, metadata
 from dissensus.export.onnx_graph import onnx_model, onnx_runner
-from dissensus.files import replace_atomically, write_bytes
 from dissensus.runs.data_summary import DataSummary
+from dissensus.tools.files import replace_atomically, write_bytes
 
 #: Before it torch's exporter of traced graphs was experimental, and is not known to work here.
 _OLDEST = (2, 6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from dissensus.console import printable
+from dissensus.tools.console import printable
 
 #: What Markdown or HTML would take for markup; an underscore inside of a word is none.
 _MARKUP = re.compile(r"[\\`*\[\]~!$|]|(?<!\w)_|_(?!\w)|^(?=[#+-])")

@@ -11,11 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from dissensus.detection import Estimate, proportion
-from dissensus.files import check_types
 from dissensus.losses import errors
 from dissensus.outputs import Predictions, combine
-from dissensus.records import read_record
 from dissensus.runs import DataSummary, describe
+from dissensus.tools.files import check_types
+from dissensus.tools.records import read_record
 
 _ACCURACY = {"accuracy": float, "low": float, "high": float}
 _OOD: dict[str, Any] = {

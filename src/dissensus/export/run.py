@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.progress import ProgressBar
 from dissensus.runs import DataSummary, load
 from dissensus.runs import diagnose as diagnose_run
-from dissensus.verbs import REQUIRED, Result, collect, data_dir_option, option, trust_option
+from dissensus.tools.progress import ProgressBar
+from dissensus.tools.verbs import REQUIRED, Result, collect, data_dir_option, option, trust_option
 
 if TYPE_CHECKING:
     from dissensus.detection import Detector

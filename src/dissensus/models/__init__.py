@@ -26,13 +26,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dissensus.import_paths import resolve
 from dissensus.models.convolutional import cnn, small_cnn, vgg
 from dissensus.models.dense import LDRHead, ldr_head, ldr_linear_head, linear, mlp, table_mlp
 from dissensus.models.layers import NORMS, InputNormalize, ScaledLinear
 from dissensus.models.network_split import split
 from dissensus.models.resnet import BasicBlock, ResNet, resnet18, resnet20, resnet34
-from dissensus.specs import nearest
+from dissensus.tools.import_paths import resolve
+from dissensus.tools.specs import nearest
 
 __all__ = [
     "MODELS",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from dissensus.specs import check_choice
+from dissensus.tools.specs import check_choice
 
 #: The layers that may stand where the papers have batch normalisation.
 NORMS: dict[str, str] = {

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from dissensus.specs import check_choice, nearest
+from dissensus.tools.specs import check_choice, nearest
 
 Values = dict[fx.Node, fx.Node]
 

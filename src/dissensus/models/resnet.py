@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from dissensus.models.layers import check_count, check_image_shape, norm_layer
-from dissensus.specs import check_choice
+from dissensus.tools.specs import check_choice
 
 
 class BasicBlock(nn.Module):

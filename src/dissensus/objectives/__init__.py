@@ -13,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from dissensus.guards import guarded
-from dissensus.import_paths import path_of, resolve
 from dissensus.objectives.adp import ADP, JSD, alpha_for, target_probability
 from dissensus.objectives.base import Objective, Terms
 from dissensus.objectives.disagreement import A2D, DivDis
@@ -33,7 +31,9 @@ from dissensus.objectives.interpolation import (
 from dissensus.objectives.ldr import LDR, hardness_weights
 from dissensus.objectives.repulsion import Repulsion
 from dissensus.objectives.wrappers import LearnerDropout, Sequential
-from dissensus.specs import parse_spec, read_settings, spec_of, split_spec
+from dissensus.tools.guards import guarded
+from dissensus.tools.import_paths import path_of, resolve
+from dissensus.tools.specs import parse_spec, read_settings, spec_of, split_spec
 
 __all__ = [
     "A2D",

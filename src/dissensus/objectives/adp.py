@@ -21,10 +21,10 @@ from dissensus.diversity import (
     log_determinant,
     wrong_class_predictions,
 )
-from dissensus.guards import guarded
 from dissensus.losses import cross_entropy
 from dissensus.objectives.base import Objective, Terms, check_hard_labels, number
 from dissensus.outputs import check_logits, check_targets, log_mean_exp, weighted_mean
+from dissensus.tools.guards import guarded
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from dissensus.guards import guarded
 from dissensus.outputs import (
     check_finite,
     check_floats,
@@ -26,7 +25,8 @@ from dissensus.outputs import (
     check_outputs,
     check_weights,
 )
-from dissensus.specs import check_choice, check_numbers, number
+from dissensus.tools.guards import guarded
+from dissensus.tools.specs import check_choice, check_numbers, number
 
 __all__ = [
     "Objective",

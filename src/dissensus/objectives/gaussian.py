@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from dissensus.guards import formula
 from dissensus.losses import gaussian_nll
 from dissensus.objectives.base import Objective, Terms, number
 from dissensus.objectives.interpolation import error_terms
 from dissensus.outputs import check_outputs, check_regression_targets, log_mean_exp, weighted_mean
+from dissensus.tools.guards import formula
 
 #: The least variance, of standardised targets a thousandth of their deviation, squared: without
 #: one, a row that is met exactly has a loss of minus infinity.

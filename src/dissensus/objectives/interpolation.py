@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.guards import guarded
 from dissensus.losses import LOSSES, check_loss, check_loss_inputs, cross_entropy, errors, mse
 from dissensus.objectives.base import Objective, Terms, number
 from dissensus.outputs import weighted_mean
-from dissensus.specs import check_choice
+from dissensus.tools.guards import guarded
+from dissensus.tools.specs import check_choice
 
 _THEOREM_5_1 = (
     "beyond 1 the loss has no lower bound, members drive it to minus infinity by moving apart "

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.guards import formula
 from dissensus.losses import cross_entropy
 from dissensus.objectives.base import (
     Objective,
@@ -20,7 +19,8 @@ from dissensus.objectives.base import (
 )
 from dissensus.objectives.disagreement import PAIR_TERMS, mean_over_pairs
 from dissensus.outputs import weighted_mean
-from dissensus.specs import check_choice
+from dissensus.tools.guards import formula
+from dissensus.tools.specs import check_choice
 
 
 @formula

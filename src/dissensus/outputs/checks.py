@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from dissensus.guards import describe, formula, unreadable
+from dissensus.tools.guards import describe, formula, unreadable
 
 #: What outputs may be stored as. Torch has little arithmetic for 8 bits.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.guards import formula, guarded, unreadable
 from dissensus.outputs.checks import (
     check_logits,
     check_outputs,
@@ -19,6 +18,7 @@ from dissensus.outputs.checks import (
     looks_like_probs,
     refuse_probs,
 )
+from dissensus.tools.guards import formula, guarded, unreadable
 
 #: How members become one prediction. ``decompose`` also knows ``"vote"`` for the 0-1 loss.
 COMBINATIONS: dict[str, str] = {

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus.files import parse_json, read_npz, read_safetensors, write_safetensors
 from dissensus.outputs.checks import check_outputs, check_tensor
+from dissensus.tools.files import parse_json, read_npz, read_safetensors, write_safetensors
 
 _FORMAT = "dissensus.predictions/1"
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.files import replace_atomically
 from dissensus.plots.plot import AnyPanel, Image, Matrix, Panel, Plot, Series, Text
+from dissensus.tools.files import replace_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

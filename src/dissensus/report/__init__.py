@@ -18,7 +18,7 @@ are the files, and the keys that are read from them:
   ``predictions``);
 - a sweep folder: ``sweep.toml``, ``summary.json`` (``rows``), and in ``cells/*.json`` of the first
   repeat ``result.held_out`` (``outputs`` ``[members][rows][outputs]`` and ``targets``);
-- records of ``dissensus reproduce``: ``cells`` with ``beta`` and ``result.test``.
+- records of experiments: ``cells`` with ``beta`` and ``result.test``.
 
 A record that is older than the run's last training is left out, with a note.
 """
@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.lazy import lazy_attributes
-from dissensus.verbs import collect, option
+from dissensus.tools.lazy import lazy_attributes
+from dissensus.tools.verbs import collect, option
 
 if TYPE_CHECKING:
     from dissensus.report.figures import FIGURES
@@ -52,15 +52,15 @@ def build(paths: Sequence[str | Path], options: Report | None = None, **settings
     """Make the report of everything at ``paths``; returns the path of the page.
 
     ``paths`` are run folders, sweep folders, records (``ood.json``, ``robustness/record.json``,
-    those of ``dissensus reproduce``), or folders of them. Runs appear in the order given. Content
+    those of experiments), or folders of them. Runs appear in the order given. Content
     that no file has is left out, and the page says which command would fill it. The same files give
     the same page. Needs plotly: ``pip install 'dissensus[report]'``.
 
     The settings are those of :class:`Report`: ``build(["runs/adp"], out="report", title="ADP")``.
     """
-    from dissensus.files import lock_folder, write_text
     from dissensus.report import page
     from dissensus.report.reader import read
+    from dissensus.tools.files import lock_folder, write_text
 
     options = collect(Report, options, settings)
     script = page.plotly_script()
@@ -92,7 +92,7 @@ def draw_figure(
     from dissensus.plots import save
     from dissensus.report.figures import FIGURES
     from dissensus.report.reader import read
-    from dissensus.specs import check_name
+    from dissensus.tools.specs import check_name
 
     options = collect(DrawFigure, options, settings)
     file = Path(options.out or f"{name}.svg")

@@ -276,7 +276,7 @@ class Sweep:
 class Contents:
     """Everything a report is made of; ``notes`` say what was left out, and why.
 
-    ``experiments`` are records of ``dissensus reproduce``.
+    ``experiments`` are records of studies.
     """
 
     methods: tuple[Method, ...] = ()

@@ -224,7 +224,7 @@ def _experiments(contents: Contents, make: Elements) -> Html:
         names = [record.text(key) for key in ("paper", "study", "scale")]
         rows.append([*names, f"{done} of {record.at('planned') or done}"])
     lead = (
-        "Records of dissensus reproduce. Their β sweeps are shown above; dissensus reproduce "
+        "Records of experiments. Their β sweeps are shown above; python -m reproductions "
         "--report makes a page of all claims and figures of a paper."
     )
     table = make.table(("paper", "study", "scale", "cells done"), rows, "experiments")

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dissensus.records import read_record
 from dissensus.report.contents import Contents, Method, Record, Sweep
 from dissensus.report.run_files import (
     ATTACK,
@@ -18,6 +17,7 @@ from dissensus.report.run_files import (
     read_method,
 )
 from dissensus.report.sweep_files import read_experiment_sweeps, read_sweep
+from dissensus.tools.records import read_record
 
 #: How deep below a folder runs, sweeps and records are looked for.
 _DEPTH = 4

@@ -13,12 +13,9 @@ import torch
 from dissensus.calibration import reliability
 from dissensus.diagnostics import diagnose
 from dissensus.diagnostics.split import Split
-from dissensus.files import read_npz
 from dissensus.objectives import parse
 from dissensus.objectives.interpolation import Augmented, Independent, Joint
 from dissensus.outputs import Predictions, combine
-from dissensus.records import METRICS as METRICS_FILE
-from dissensus.records import RECORD, read_metrics, read_record
 from dissensus.report.contents import (
     AttackImages,
     Detection,
@@ -33,6 +30,9 @@ from dissensus.report.contents import (
 from dissensus.report.metrics import METRICS
 from dissensus.runs import DataSummary, Run, describe
 from dissensus.scores import ensemble_diversity
+from dissensus.tools.files import read_npz
+from dissensus.tools.records import METRICS as METRICS_FILE
+from dissensus.tools.records import RECORD, read_metrics, read_record
 
 OOD, ATTACK = "dissensus.ood/1", "dissensus.robustness/1"
 

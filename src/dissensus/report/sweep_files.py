@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dissensus.files import read_toml
-from dissensus.records import read_record
 from dissensus.report.contents import (
     Floats,
     HeldOut,
@@ -27,6 +25,8 @@ from dissensus.report.contents import (
 from dissensus.report.metrics import SWEEP_METRICS
 from dissensus.report.run_files import HELD_OUT_ROWS, Log
 from dissensus.runs import DataSummary
+from dissensus.tools.files import read_toml
+from dissensus.tools.records import read_record
 
 #: Other names of metrics in the test results of an experiment's cell.
 _ALIASES = {"ensemble_error": "error"}

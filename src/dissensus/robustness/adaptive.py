@@ -12,7 +12,7 @@ from dissensus.robustness.base import Case, Journal, Victim
 from dissensus.robustness.gradient import GradientAttack, Plan, loss_and_gradient
 from dissensus.robustness.losses import Goal, margin, rival
 from dissensus.scores import SCORES
-from dissensus.specs import check_choice, number
+from dissensus.tools.specs import check_choice, number
 
 #: Scores that have no gradient, as they only look at predicted classes.
 COUNTS = ("unique", "disagreement")

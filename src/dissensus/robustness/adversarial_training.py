@@ -14,7 +14,7 @@ from dissensus.robustness.base import Attack, Case, Journal, Victim, all_steps, 
 from dissensus.robustness.gradient import GradientAttack
 from dissensus.robustness.losses import Goal
 from dissensus.robustness.outcome import check_inputs
-from dissensus.specs import join_spec, split_spec
+from dissensus.tools.specs import join_spec, split_spec
 
 #: The default limits of ε: adp, Section 4.3.
 PAPER_EPS = (0.01, 0.05)

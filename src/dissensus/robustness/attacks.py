@@ -19,7 +19,7 @@ from dissensus.robustness.base import NORMS, Attack
 from dissensus.robustness.distortion import EAD, JSMA, CarliniWagner
 from dissensus.robustness.gradient import BIM, FGSM, MIM, PGD
 from dissensus.robustness.square import Noise, Square
-from dissensus.specs import check_choice, parse_spec
+from dissensus.tools.specs import check_choice, parse_spec
 
 #: Every attack by the name that ``parse`` and the command line know it by.
 ATTACKS: dict[str, type[Attack]] = {

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.robustness.base import Attack, Case, Journal, Victim
-from dissensus.specs import number
+from dissensus.tools.specs import number
 
 
 def is_installed() -> bool:

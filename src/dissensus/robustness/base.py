@@ -23,7 +23,7 @@ from dissensus.detection.batches import eval_mode
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import combined_log_probs
 from dissensus.robustness.losses import Goal
-from dissensus.specs import check_choice, check_numbers, spec_of
+from dissensus.tools.specs import check_choice, check_numbers, spec_of
 
 #: Norms that a budget ε can be in.
 NORMS = ("linf", "l2")

@@ -11,13 +11,13 @@ from torch import Tensor
 from dissensus.detection import Detection, RocCurve, roc_curve
 from dissensus.detection import evaluate as evaluate_detection
 from dissensus.ensemble import Ensemble
-from dissensus.progress import ProgressBar
 from dissensus.robustness.adaptive import SMOOTH, Disguised
 from dissensus.robustness.attacks import parse
 from dissensus.robustness.base import Attack, all_steps
 from dissensus.robustness.outcome import member_logits, run
 from dissensus.scores import score_all
-from dissensus.tabular import Tabular
+from dissensus.tools.progress import ProgressBar
+from dissensus.tools.tabular import Tabular
 
 
 @dataclass(frozen=True, repr=False)

@@ -12,7 +12,7 @@ from torch import Tensor
 from dissensus.robustness.base import Attack, Batch, Case, Journal, Victim
 from dissensus.robustness.gradient import loss_and_gradient
 from dissensus.robustness.losses import Goal, ce, margin
-from dissensus.specs import check_choice, number
+from dissensus.tools.specs import check_choice, number
 
 RULES = ("en", "l1", "l2")
 VARIANTS = ("fixed", "original")

@@ -14,15 +14,15 @@ from torch import Tensor
 
 from dissensus.detection import Estimate, proportion
 from dissensus.ensemble import Ensemble
-from dissensus.files import write_npz, write_safetensors
-from dissensus.progress import ProgressBar
 from dissensus.robustness.attacks import Protocol, choose_protocol, parse
 from dissensus.robustness.base import Attack
 from dissensus.robustness.checks import Flag, Row, order_flags, probe_flags, strongest_attack
 from dissensus.robustness.gradient import GradientAttack
 from dissensus.robustness.outcome import run
 from dissensus.robustness.transfer import attack_by_transfer
-from dissensus.tabular import Tabular
+from dissensus.tools.files import write_npz, write_safetensors
+from dissensus.tools.progress import ProgressBar
+from dissensus.tools.tabular import Tabular
 
 
 @dataclass(frozen=True, repr=False)

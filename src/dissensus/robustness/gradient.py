@@ -13,7 +13,7 @@ from torch.nn.functional import log_softmax
 
 from dissensus.robustness.base import Attack, Batch, Case, Journal, Victim, ball, with_restarts
 from dissensus.robustness.losses import LOSSES, Goal
-from dissensus.specs import check_choice, number
+from dissensus.tools.specs import check_choice, number
 
 #: Whose loss an attack climbs: the combination's, or the sum of the members' own losses.
 OF = ("ensemble", "members")

@@ -20,7 +20,7 @@ from dissensus.robustness.base import (
 )
 from dissensus.robustness.gradient import project, unit_step
 from dissensus.robustness.losses import LOSSES
-from dissensus.specs import check_choice, number
+from dissensus.tools.specs import check_choice, number
 
 #: The share of entries in a square falls by half after these many of 10,000 queries.
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.progress import ProgressBar
 from dissensus.robustness.attacks import parse
 from dissensus.robustness.base import Attack, Victim, all_steps
 from dissensus.robustness.losses import Goal
 from dissensus.robustness.outcome import Outcome, draw_targets, member_logits, run
+from dissensus.tools.progress import ProgressBar
 
 
 def transfer(

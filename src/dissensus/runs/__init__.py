@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dissensus.lazy import lazy_attributes
 from dissensus.runs.attack import Attack, RunRobustness, attack
 from dissensus.runs.config import (
     augmentation,
@@ -32,6 +31,7 @@ from dissensus.runs.load import device_named, load, make_ensemble, member_factor
 from dissensus.runs.predict import Predict, PredictedInputs, predict
 from dissensus.runs.settings import Settings, resolve
 from dissensus.runs.train import Train, TrainedRun, resume_command, train, use_threads
+from dissensus.tools.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from dissensus.runs.accuracy import (

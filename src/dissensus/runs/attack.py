@@ -8,12 +8,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.files import write_npz
-from dissensus.records import environment, write_record
 from dissensus.runs.config import data_of
 from dissensus.runs.load import load
-from dissensus.specs import parse_values
-from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
+from dissensus.tools.files import write_npz
+from dissensus.tools.records import environment, write_record
+from dissensus.tools.specs import parse_values
+from dissensus.tools.verbs import (
+    Result,
+    collect,
+    data_dir_option,
+    device_option,
+    option,
+    trust_option,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dissensus.runs.data_summary import DataSummary, check_same_data
 from dissensus.runs.folder import read_config
 from dissensus.runs.settings import Sections
-from dissensus.specs import check_name
+from dissensus.tools.specs import check_name
 
 if TYPE_CHECKING:
     from torch import Tensor

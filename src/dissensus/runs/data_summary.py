@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.files import check_types, read_json, write_text
 from dissensus.runs.folder import is_hub_folder, read_hub_config
+from dissensus.tools.files import check_types, read_json, write_text
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,12 +8,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.files import write_csv, write_npz
-from dissensus.progress import ProgressBar
-from dissensus.records import environment, write_record
 from dissensus.runs.prediction_files import array_keys, keys_option, probs_option
-from dissensus.specs import split_specs
-from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
+from dissensus.tools.files import write_csv, write_npz
+from dissensus.tools.progress import ProgressBar
+from dissensus.tools.records import environment, write_record
+from dissensus.tools.specs import split_specs
+from dissensus.tools.verbs import (
+    Result,
+    collect,
+    data_dir_option,
+    device_option,
+    option,
+    trust_option,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

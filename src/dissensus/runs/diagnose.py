@@ -7,11 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.records import environment, write_record
 from dissensus.runs.config import data_of
 from dissensus.runs.load import load
 from dissensus.runs.prediction_files import PANEL, PredictionOptions, read_predictions
-from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
+from dissensus.tools.records import environment, write_record
+from dissensus.tools.verbs import (
+    Result,
+    collect,
+    data_dir_option,
+    device_option,
+    option,
+    trust_option,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

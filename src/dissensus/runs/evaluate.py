@@ -12,7 +12,14 @@ from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import Run, describe, read_config
 from dissensus.runs.load import load
 from dissensus.runs.prediction_files import PredictionOptions, read_predictions
-from dissensus.verbs import Result, collect, data_dir_option, device_option, option, trust_option
+from dissensus.tools.verbs import (
+    Result,
+    collect,
+    data_dir_option,
+    device_option,
+    option,
+    trust_option,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

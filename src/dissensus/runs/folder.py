@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dissensus.files import check_types, parse_json, read_json, read_toml
-from dissensus.records import (
+from dissensus.runs.settings import check_settings
+from dissensus.tools.files import check_types, parse_json, read_json, read_toml
+from dissensus.tools.records import (
     CHECKPOINT,
     CONFIG,
     HUB_CONFIG,
@@ -28,7 +29,6 @@ from dissensus.records import (
     read_metrics,
     read_record,
 )
-from dissensus.runs.settings import check_settings
 
 #: The files that train, diagnose, ood and attack write into a run.
 _RUN_FILES = (

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.files import check_types, read_safetensors
-from dissensus.records import HUB_WEIGHTS
 from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import is_hub_folder, read_config, read_hub_config
+from dissensus.tools.files import check_types, read_safetensors
+from dissensus.tools.records import HUB_WEIGHTS
 
 if TYPE_CHECKING:
     import torch
@@ -128,7 +128,7 @@ def _best_weights(run: str | Path) -> tuple[dict[str, Tensor], str | None]:
 
 def device_named(name: str) -> torch.device:
     """The device called ``name``; ``auto`` is a GPU if there is one."""
-    from dissensus.guards import device_named as find  # imports torch
+    from dissensus.tools.guards import device_named as find  # imports torch
 
     return find(name)
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.files import write_csv, write_npz
 from dissensus.runs.config import table_layout
 from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import read_config
 from dissensus.runs.load import load
-from dissensus.verbs import Result, collect, device_option, option, trust_option
+from dissensus.tools.files import write_csv, write_npz
+from dissensus.tools.verbs import Result, collect, device_option, option, trust_option
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.files import read_npy
-from dissensus.verbs import option
+from dissensus.tools.files import read_npy
+from dissensus.tools.verbs import option
 
 if TYPE_CHECKING:
     from dissensus.outputs import Predictions

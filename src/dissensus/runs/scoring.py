@@ -29,13 +29,13 @@ from dissensus.detection.member_features import has_last_layer
 from dissensus.detection.study import extreme_rows
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import combine
-from dissensus.progress import ProgressBar
 from dissensus.runs.accuracy import Accuracies, Candidates, summarize
 from dissensus.runs.config import data_of, table_layout
 from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import read_config
 from dissensus.runs.load import load
 from dissensus.runs.scorer import TUNED, Scorer
+from dissensus.tools.progress import ProgressBar
 from dissensus.training.tuning import tune
 
 if TYPE_CHECKING:

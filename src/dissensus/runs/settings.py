@@ -13,9 +13,9 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dissensus.files import read_toml
-from dissensus.specs import nearest, read_number
-from dissensus.verbs import option
+from dissensus.tools.files import read_toml
+from dissensus.tools.specs import nearest, read_number
+from dissensus.tools.verbs import option
 
 Sections = dict[str, dict[str, Any]]
 

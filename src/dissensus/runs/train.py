@@ -14,9 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.files import lock_folder, remove_parts
-from dissensus.progress import ProgressBar
-from dissensus.records import CONFIG, METRICS, RECORD, read_record, write_record
 from dissensus.runs.config import (
     batch_augmentation,
     check_augmentation,
@@ -30,7 +27,10 @@ from dissensus.runs.folder import read_config, remove_run
 from dissensus.runs.load import device_named, make_ensemble
 from dissensus.runs.processes import Processes, distributed_settings
 from dissensus.runs.settings import Sections, Settings, is_local, resolve, setting_fields
-from dissensus.verbs import Result, collect, option
+from dissensus.tools.files import lock_folder, remove_parts
+from dissensus.tools.progress import ProgressBar
+from dissensus.tools.records import CONFIG, METRICS, RECORD, read_record, write_record
+from dissensus.tools.verbs import Result, collect, option
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from dissensus.decomposition import ambiguity
 from dissensus.diversity import log_determinant, log_ensemble_diversity
-from dissensus.guards import guarded
 from dissensus.outputs import (
     check_logits,
     check_outputs,
@@ -21,6 +20,7 @@ from dissensus.outputs import (
     to_logits,
     weighted_mean,
 )
+from dissensus.tools.guards import guarded
 
 
 class View:

@@ -10,8 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dissensus.files import verify_safetensors
-from dissensus.guards import guarded
 from dissensus.outputs import (
     KEY_HINT,
     Predictions,
@@ -28,7 +26,9 @@ from dissensus.scores.functions import (
     check_room_for_orthogonality,
     check_scale,
 )
-from dissensus.specs import check_name, join_spec, read_settings, split_spec
+from dissensus.tools.files import verify_safetensors
+from dissensus.tools.guards import guarded
+from dissensus.tools.specs import check_name, join_spec, read_settings, split_spec
 
 #: Scores of classifiers; the variance is for regression.
 _CLASSIFIER_SCORES = [name for name in SCORES if name != "variance"]

@@ -18,7 +18,7 @@ from dissensus.calibration import (
 )
 from dissensus.sklearn import uncertainty
 from dissensus.sklearn.held_out import HeldOut
-from dissensus.tabular import Tabular
+from dissensus.tools.tabular import Tabular
 
 #: The levels at which CRPS is measured, each for a fortieth of all.
 _LEVELS = [(2 * place + 1) / 80 for place in range(40)]

@@ -7,10 +7,10 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
-from dissensus.guards import device_named
 from dissensus.objectives import Objective
 from dissensus.sklearn.trainings import objective_of
-from dissensus.specs import check_choice
+from dissensus.tools.guards import device_named
+from dissensus.tools.specs import check_choice
 
 #: The β that ``beta="auto"`` tries where no others are given.
 BETAS = (0.0, 0.25, 0.5, 0.75, 1.0)

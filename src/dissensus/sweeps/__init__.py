@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dissensus.lazy import lazy_attributes
 from dissensus.sweeps.grid import parse_grid, points
 from dissensus.sweeps.search import SharedStudy, Trial, best_trial, propose, search
 from dissensus.sweeps.summary import Row, Spread, Summary, summarize
 from dissensus.sweeps.sweep import Sweep, resume_command, sweep
+from dissensus.tools.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from dissensus.sweeps.plan import Plan

@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from dissensus.files import read_json, write_text
 from dissensus.sweeps.engines import Cell, CellFolder, Crew
 from dissensus.sweeps.engines.cell_folder import as_companion
 from dissensus.sweeps.trainer import CellTrainer, nbytes
+from dissensus.tools.files import read_json, write_text
 
 FLEETS = "fleets.json"
 

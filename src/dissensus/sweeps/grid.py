@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dissensus.specs import parse_values
+from dissensus.tools.specs import parse_values
 
 #: A number, text, a truth value, or a list of numbers (layer widths, one learning rate per member).
 Value = Any

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from dissensus.files import format_toml, read_toml, write_text
 from dissensus.models import MODELS
 from dissensus.objectives import OBJECTIVES, parse
 from dissensus.runs.config import absolute_model, absolute_path, complete_config
 from dissensus.runs.settings import Sections, setting_fields
-from dissensus.specs import check_numbers, join_spec, nearest, number, split_spec
 from dissensus.sweeps.engines import Cell, plain
 from dissensus.sweeps.engines.cell_folder import UNSET, brief
 from dissensus.sweeps.grid import Grid, Point, file_name, format_value, label, points
+from dissensus.tools.files import format_toml, read_toml, write_text
+from dissensus.tools.specs import check_numbers, join_spec, nearest, number, split_spec
 from dissensus.training.optim import Optimizer
 
 _SWEEP, SUMMARY, CELLS, SEARCH = "sweep.toml", "summary.json", "cells", "search"

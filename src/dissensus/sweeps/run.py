@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from dissensus.files import lock_folder, remove_parts
-from dissensus.progress import ProgressBar
 from dissensus.runs import DataSummary, check_same_data
 from dissensus.sweeps.engines import Cell, CellFolder, Engine, LocalEngine, RayEngine, Record
 from dissensus.sweeps.engines.cell_folder import find_missing
@@ -18,6 +16,8 @@ from dissensus.sweeps.plan import CELLS, SEARCH, SUMMARY, Plan, cell_label
 from dissensus.sweeps.search import search_repeats
 from dissensus.sweeps.summary import Summary, summarize
 from dissensus.sweeps.trainer import CellTrainer
+from dissensus.tools.files import lock_folder, remove_parts
+from dissensus.tools.progress import ProgressBar
 
 OnRecord = Callable[[Record], object]
 

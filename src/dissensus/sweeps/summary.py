@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dissensus.sweeps.engines import Cell, Record
 from dissensus.sweeps.grid import Point, format_value, label
 from dissensus.sweeps.selection import select_among_records
-from dissensus.verbs import Result
+from dissensus.tools.verbs import Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

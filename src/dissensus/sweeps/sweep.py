@@ -11,7 +11,7 @@ from dissensus.runs import Settings, resolve, use_threads
 from dissensus.runs.settings import Sections
 from dissensus.sweeps.engines import EngineOptions
 from dissensus.sweeps.grid import Grid, parse_grid
-from dissensus.verbs import collect, option
+from dissensus.tools.verbs import collect, option
 
 if TYPE_CHECKING:
     from dissensus.sweeps.plan import Plan

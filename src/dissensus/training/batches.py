@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dissensus.data import Examples, StoredRows
-from dissensus.guards import describe
+from dissensus.tools.guards import describe
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 

@@ -185,7 +185,7 @@ class ExampleBatches:
             batches = self.reader.batches_of(piece, as_float(made.x), made.y)
             yield from batches[max(start - piece * self.reader.together, 0) :]
         if skipped:
-            from dissensus.console import printable
+            from dissensus.tools.console import printable
 
             warnings.warn(
                 f"{len(skipped)} examples could not be read and were left out, such as "

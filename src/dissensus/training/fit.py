@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.files import lock_folder
 from dissensus.objectives import Objective, Terms, as_objective
-from dissensus.progress import ProgressBar
+from dissensus.tools.files import lock_folder
+from dissensus.tools.progress import ProgressBar
 from dissensus.training.batches import Augmentation, as_batches, as_tensors, split_weights
 from dissensus.training.callbacks import Hooks
 from dissensus.training.checkpoints import Checkpoints

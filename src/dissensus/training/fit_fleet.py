@@ -19,7 +19,7 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.ensemble.stack import tensors_of
 from dissensus.objectives import FunctionObjective, Independent, Objective, as_objective
-from dissensus.progress import ProgressBar
+from dissensus.tools.progress import ProgressBar
 from dissensus.training.batches import Augmentation, as_tensors, split_weights
 from dissensus.training.fit import NonFiniteLoss, fit
 from dissensus.training.fleet import Fleet

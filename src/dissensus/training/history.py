@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from dissensus.tabular import Tabular
+from dissensus.tools.tabular import Tabular
 from dissensus.training.recipe import SELECTIONS, Recipe
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dissensus.specs import check_numbers, number
+from dissensus.tools.specs import check_numbers, number
 
 
 @dataclass(frozen=True)

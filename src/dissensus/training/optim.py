@@ -19,8 +19,8 @@ from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
-from dissensus.guards import formula
-from dissensus.specs import (
+from dissensus.tools.guards import formula
+from dissensus.tools.specs import (
     check_name,
     check_numbers,
     join_spec,

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.guards import guarded
 from dissensus.outputs import Predictions, check_finite
-from dissensus.progress import ProgressBar
+from dissensus.tools.guards import guarded
+from dissensus.tools.progress import ProgressBar
 from dissensus.training.batches import Batches, as_batches, as_tensors, split_weights
 from dissensus.training.meters import Meter
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from dissensus.specs import check_choice, check_name, check_numbers, number
+from dissensus.tools.specs import check_choice, check_name, check_numbers, number
 from dissensus.training.optim import Optimizer, Schedule, parse_schedule
 from dissensus.training.torch_optim import OptimizerFactory, TorchSchedule, describe
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dissensus.files import (
+from dissensus.tools.files import (
     format_toml,
     keep_copy,
     parse_json,
@@ -29,7 +29,7 @@ from dissensus.files import (
     write_safetensors,
     write_text,
 )
-from dissensus.records import (
+from dissensus.tools.records import (
     CHECKPOINT,
     CONFIG,
     METRICS,

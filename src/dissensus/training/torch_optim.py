@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus.import_paths import path_of
-from dissensus.specs import check_choice, join_spec
+from dissensus.tools.import_paths import path_of
+from dissensus.tools.specs import check_choice, join_spec
 from dissensus.training.optim import Optimizer, Schedule
 
 #: From the parameters of one member to its optimiser.

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from dissensus.ensemble import Ensemble
-from dissensus.files import read_json, write_text
-from dissensus.records import TRACKING
-from dissensus.specs import check_name
+from dissensus.tools.files import read_json, write_text
+from dissensus.tools.records import TRACKING
+from dissensus.tools.specs import check_name
 from dissensus.training.history import History, flatten
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.files import read_safetensors, write_safetensors
 from dissensus.objectives import A2D, Objective, Repulsion, as_objective
+from dissensus.tools.files import read_safetensors, write_safetensors
 from dissensus.training.batches import as_batches, as_tensors, split_weights
 from dissensus.training.fit import fit, name_objective
 from dissensus.training.recipe import Recipe

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dissensus.data.dataset import check_classes
 from dissensus.data.formats import IMAGE_SUFFIXES, MAX_PIXELS, decode_image
-from dissensus.files import parse_json, read_npy
+from dissensus.tools.files import parse_json, read_npy
 
 #: A label by number or by name, or the targets of a regression.
 Target = int | str | NDArray[np.float32]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.data.dataset import cache_folder
-from dissensus.files import open_regular, read_json, write_text
+from dissensus.tools.files import open_regular, read_json, write_text
 
 _FILE, _FORMAT = "index.json", "dissensus.index/1"
 

@@ -22,8 +22,8 @@ from dissensus.data.on_disk.examples import Batch, Reading, read_each
 from dissensus.data.on_disk.fields import Labels, LabelScan, finite
 from dissensus.data.on_disk.index import Index, indexed
 from dissensus.data.on_disk.order import Numbers
-from dissensus.files import check_size
-from dissensus.progress import ProgressBar
+from dissensus.tools.files import check_size
+from dissensus.tools.progress import ProgressBar
 
 _LABELS = ("label", "labels", "target", "targets", "class", "cls", "y")
 _NUMBER_BYTES = 16  # of a number while a row group is read: as stored, and in an array

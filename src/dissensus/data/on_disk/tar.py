@@ -22,8 +22,8 @@ from dissensus.data.on_disk.examples import Batch, Reading, read_each
 from dissensus.data.on_disk.fields import Labels, LabelScan, decode_input, decode_target, kind_of
 from dissensus.data.on_disk.index import Index, OpenFiles, TableFile, indexed
 from dissensus.data.on_disk.order import Numbers
-from dissensus.files import check_regular
-from dissensus.progress import ProgressBar
+from dissensus.tools.files import check_regular
+from dissensus.tools.progress import ProgressBar
 
 # As webdataset divides a name: the folder and all before the first dot, then the field.
 _NAME = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dissensus.records import environment, read_record, threads, write_record
+from dissensus.tools.records import environment, read_record, threads, write_record
 
 Cell = dict[str, Any]
 Record = dict[str, Any]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from dissensus.progress import ProgressBar
 from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, find_missing
 from dissensus.sweeps.engines.local import Each, LocalEngine, Work, termination_as_interrupt
 from dissensus.sweeps.engines.queue import Crew
 from dissensus.sweeps.engines.ray_engine import RayEngine
-from dissensus.verbs import option
+from dissensus.tools.progress import ProgressBar
+from dissensus.tools.verbs import option
 
 
 class Engine(Protocol):

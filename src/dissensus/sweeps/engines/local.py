@@ -16,10 +16,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from dissensus.records import threads
-from dissensus.specs import check_numbers, number
 from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, execute, wanted
 from dissensus.sweeps.engines.queue import Batch, Crew, Queue
+from dissensus.tools.records import threads
+from dissensus.tools.specs import check_numbers, number
 
 _SECONDS_TO_STOP = 10.0
 _PR_SET_PDEATHSIG = 1  # of prctl(2)

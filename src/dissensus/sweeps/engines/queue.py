@@ -22,8 +22,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from dissensus.files import lock_folder
 from dissensus.sweeps.engines.cell_folder import Cell, CellFolder, Record, plain, wanted
+from dissensus.tools.files import lock_folder
 
 fcntl: Any = import_module("fcntl") if find_spec("fcntl") else None  # Windows has none
 

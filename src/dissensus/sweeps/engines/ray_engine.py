@@ -18,7 +18,6 @@ from queue import SimpleQueue
 from typing import Any
 
 from dissensus._version import __version__
-from dissensus.specs import check_numbers, number
 from dissensus.sweeps.engines.cell_folder import Cell, Record, as_companion, wanted
 from dissensus.sweeps.engines.local import Work, death_record, use_threads
 from dissensus.sweeps.engines.queue import Crew, Queue
@@ -31,6 +30,7 @@ from dissensus.sweeps.engines.ray_session import (
     session,
     worker_environment,
 )
+from dissensus.tools.specs import check_numbers, number
 
 
 @dataclass(frozen=True)

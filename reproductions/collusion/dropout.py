@@ -1,0 +1,153 @@
+"""Dropout of members in joint training: Figure 18, the paper's negative result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dissensus.plots import Panel, Plot
+from reproductions.base import CANNOT, Claim, Experiment, Finding, Record, Table
+from reproductions.cells import Variants, seed_study
+from reproductions.collusion import images
+from reproductions.collusion.sweeps import SIMILAR
+from reproductions.comparisons import Larger, Runs, all_of, cell_values, quantity_table
+from reproductions.statistics import Effect, Judgement, judge_within, mean_interval
+
+_DROPS = (0.0, 0.2, 0.4, 0.6)
+_KEYS = ("accuracy", "error", "diversity", "member_accuracy", "member_error")
+
+
+# ---- the study ----------------------------------------------------------------------------------
+
+
+def _variants(settings: Mapping[str, Any], drops: Sequence[float] = _DROPS) -> Variants:
+    """Joint training with each share of members dropped, and independent training beside it."""
+    joint = {f"joint-drop={drop:g}": {**settings, "beta": 1.0, "drop": drop} for drop in drops}
+    return {"independent": settings, **joint}
+
+
+DROPOUT = seed_study(
+    "learner-dropout",
+    {
+        "smoke": _variants(images.SMOKE, (0.0, 0.4)),
+        "cpu": _variants(images.CPU),
+        "paper": _variants(images.PAPER_SWEEP),
+    },
+    images.run_image_cell,
+    seeds=(2, 10, 5),
+    cost=("5 s", "10 min", "GPU days"),
+)
+
+
+# ---- claims -------------------------------------------------------------------------------------
+
+_INDEPENDENT = images.KINDS[0]
+_ACCURACY = images.QUANTITIES["accuracy"]
+
+
+def _dropping(share: float, prefix: str = "") -> Runs:
+    """Joint training with a share of the members dropped."""
+    return Runs(f"{prefix}p = {share:g}", {"beta": 1.0, "drop": share})
+
+
+@dataclass(frozen=True)
+class Falls:
+    """Checks that a quantity is larger without dropping than with the most of it."""
+
+    key: str
+
+    def __call__(self, records: list[Record]) -> Finding:
+        most = _dropping(cell_values(records, "drop")[-1])
+        return Larger(images.QUANTITIES[self.key], _dropping(0.0), most)(records)
+
+
+def _no_better(records: list[Record]) -> Finding:
+    """No share of dropped members makes the ensemble more accurate."""
+    findings = {}
+    for share in cell_values(records, "drop")[1:]:
+        runs = _dropping(share)
+        differences = _ACCURACY.differences(runs.of(records), _dropping(0.0).of(records))
+        if len(differences) < 2:
+            return Finding(CANNOT, "fewer than two pairs of runs")
+        difference = mean_interval(list(differences.values()))
+        effect = Effect("test accuracy − that of p = 0", difference, "{:+.1%}")
+        sentence = f"{effect.quantity} {effect}"
+        judged = judge_within(difference, high=SIMILAR)
+        if difference.low > 0:
+            judged = Judgement("contradicted", chance=difference.chance(0.0))
+        findings[runs.name] = Finding(
+            judged.verdict, sentence, effects={"": effect}, chance=judged.chance
+        )
+    return all_of(findings)
+
+
+def _still_below_independent(records: list[Record]) -> Finding:
+    return all_of(
+        {
+            f"p = {share:g}": Larger(_ACCURACY, _INDEPENDENT, _dropping(share, "joint, "))(records)
+            for share in cell_values(records, "drop")
+        }
+    )
+
+
+# ---- figure and table ---------------------------------------------------------------------------
+
+
+def plot(records: list[Record]) -> Plot:
+    """Accuracy, diversity and individual performance against the share that is dropped."""
+    shares, other = cell_values(records, "drop"), _INDEPENDENT.of(records)
+    joint, ends = [_dropping(share).of(records) for share in shares], (shares[0], shares[-1])
+    panels = []
+    for key in ("accuracy", "diversity", "member_accuracy", "error"):
+        quantity = images.QUANTITIES[key]
+        series = [
+            quantity.series("joint (β = 1)", shares, joint, 1),
+            quantity.series("independent (β = 0)", ends, (other, other), 0),
+        ]
+        panels.append(Panel("share of members dropped per batch", quantity.name, series))
+    return Plot(panels, "Joint training against the share of members dropped", 4, (3.2, 2.8))
+
+
+def table(records: list[Record]) -> Table:
+    """Means and intervals over runs on test data."""
+    joint = [_dropping(share, "joint, ") for share in cell_values(records, "drop")]
+    rows = {}
+    for kind in (*joint, _INDEPENDENT):
+        runs = kind.of(records)
+        rows[kind.name, str(len(runs))] = runs
+    return quantity_table(["training", "runs"], rows, [images.QUANTITIES[key] for key in _KEYS])
+
+
+# ---- the experiment -----------------------------------------------------------------------------
+
+LEARNER_DROPOUT = Experiment(
+    "collusion/learner-dropout",
+    "Figure 18",
+    "Joint training that drops a share of the members from each batch",
+    DROPOUT,
+    (
+        Claim(
+            "Dropping members reduces diversity, and so collusion",
+            "Section G.7, Figure 18",
+            Falls("diversity"),
+        ),
+        Claim(
+            f"The performance of the ensemble does not improve (by {SIMILAR:.0%} or more)",
+            "Section G.7, Figure 18",
+            _no_better,
+        ),
+        Claim(
+            "Base learners become weaker on average",
+            "Section G.7, Figure 18",
+            Falls("member_accuracy"),
+        ),
+        Claim(
+            "It is no remedy: independent training stays more accurate at every share",
+            "Section G.7, a negative result",
+            _still_below_independent,
+        ),
+    ),
+    plot,
+    table,
+)

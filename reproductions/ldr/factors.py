@@ -1,0 +1,341 @@
+"""Factors that decide whether LDR helps, one setting changed at a time; and ensemble size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dissensus.plots import Panel, Plot, Rule, Series, estimates
+from reproductions.base import (
+    CANNOT,
+    Cell,
+    Claim,
+    Experiment,
+    Finding,
+    Record,
+    Study,
+    Table,
+    Verdict,
+)
+from reproductions.cells import SEEDS_OPTION, seed_cells, seeds_of
+from reproductions.comparisons import (
+    LargerInAll,
+    Pairs,
+    Quantity,
+    at,
+    cell_values,
+    filter_records,
+    pair_values,
+)
+from reproductions.ldr.contenders import CPU, PAPER, SMOKE, run_cell
+from reproductions.ldr.records import (
+    accuracy,
+    mean_auroc,
+    pds_auroc,
+    score_accuracy,
+    summary_cells,
+    unique,
+    unknown_sets,
+)
+from reproductions.statistics import Effect, judge_within, mean_interval
+
+#: What is compared at every factor: the deep ensemble, and LDR with either pair term.
+CONTENDERS: dict[str, dict[str, Any]] = {
+    "deep-ensemble": {"method": "deep-ensemble"},
+    "ldr": {"method": "ldr", "strength": 0.3},
+    "ldr-divdis": {"method": "ldr", "strength": 1.0, "regularizer": "divdis"},
+}
+
+_USUAL = "as elsewhere"
+#: One change each from the setting of the other tables.
+FACTORS: dict[str, dict[str, Any]] = {
+    _USUAL: {},
+    "2,000 training rows": {"train": 2000},
+    "learning rate 3e-4": {"optimizer": "adamw:lr=3e-4,weight_decay=0.01"},
+    "label smoothing 0.5": {"label_smoothing": 0.5},
+    "3 epochs": {"epochs": 3},
+    "16 epochs": {"epochs": 16},
+    "all members start alike": {"start": "shared"},
+    "5% planted": {"planted": 0.05},
+}
+
+#: Ensemble sizes of Figure 5; LDR trains for the same number of batches whatever the size.
+_SIZES = (2, 5, 10, 50)
+
+
+def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
+    """Every factor and every size, for one seed after another."""
+    settings = {"smoke": SMOKE, "cpu": CPU, "paper": PAPER}[scale]
+    variants: dict[str, Mapping[str, Any]] = {}
+    for factor in (_USUAL, "3 epochs", "5% planted") if scale == "smoke" else FACTORS:
+        slug = factor.replace(",", "").replace("%", "pc").replace(" ", "-")
+        for name, contender in CONTENDERS.items():
+            # Alike at the start and trained alike, members of a deep ensemble stay the same.
+            if name != "deep-ensemble" or "start" not in FACTORS[factor]:
+                own = {"factor": factor, **contender, **FACTORS[factor]}
+                variants[f"{slug}-{name}"] = {**settings, **own}
+    for members in (2, 5) if scale == "smoke" else _SIZES:
+        variants |= _sizes(settings, members)
+    plan = seed_cells(variants, seeds_of(options, {"smoke": 2, "cpu": 10, "paper": 3}[scale]))
+    return [cell for cell in plan if cell["active"] == 2 or cell["seed"] == 0]
+
+
+def _sizes(settings: Mapping[str, Any], members: int) -> dict[str, dict[str, Any]]:
+    """Figure 5 (right): LDR with as many batches for 50 members as for 5; A.12's |I| beside it."""
+    base = {**settings, "factor": "size", "members": members, "footing": "epochs"}
+    long = {**base, "method": "ldr", "strength": 0.3, "epochs": round(settings["epochs"] * 2.5)}
+    variants = {
+        f"size-{members}-active={active}-ldr": {**long, "active": active}
+        for active in ((2, 5) if members == 50 else (2,))
+    }
+    if members <= 5:
+        variants[f"size-{members}-deep-ensemble"] = {**base, "method": "deep-ensemble"}
+    return variants
+
+
+STUDY = Study(
+    "factors",
+    cells,
+    run_cell,
+    options=SEEDS_OPTION,
+    cost={"smoke": "15 s", "cpu": "1 h", "paper": "GPU days"},
+)
+
+
+# ---- when LDR helps -----------------------------------------------------------------------------
+
+_NAMES = {"ldr": "LDR", "ldr-divdis": "LDR, DivDis term", "deep-ensemble": "deep ensemble"}
+
+
+_MEAN_AUROC = replace(mean_auroc("pds"), name="mean AUROC of PDS over unknown sets")
+
+
+def _factors_in(records: list[Record]) -> list[str]:
+    factors = dict.fromkeys(record["cell"]["factor"] for record in records)
+    return [factor for factor in factors if factor != "size"]
+
+
+def _runs(records: list[Record], factor: str, contender: str) -> list[Record]:
+    """The runs of a contender at a factor."""
+    return filter_records(records, factor=factor, **CONTENDERS[contender])
+
+
+def _sides(records: list[Record], factor: str, contender: str) -> tuple[list[Record], list[Record]]:
+    """A contender and the deep ensemble of a factor; where members start alike, the usual one."""
+    own = _runs(records, factor, "deep-ensemble")
+    return _runs(records, factor, contender), own or _runs(records, _USUAL, "deep-ensemble")
+
+
+def _helps(contender: str) -> LargerInAll:
+    """A check that PDS of ``contender`` beats the deep ensemble's, factor by factor."""
+
+    def cases(records: list[Record]) -> Pairs:
+        return {
+            factor: _MEAN_AUROC.sides(*_sides(records, factor, contender))
+            for factor in _factors_in(records)
+        }
+
+    return LargerInAll(cases, (_NAMES[contender], "deep ensemble"), _MEAN_AUROC.name)
+
+
+def brief_when(records: list[Record]) -> list[str]:
+    """For each pair term, in how many settings it helps, and where."""
+    sentences = []
+    for contender, words in (("ldr", "LDR"), ("ldr-divdis", "LDR with DivDis's pair term")):
+        gains = _helps(contender)(records).effects
+        names = {case: "usual settings" if case == _USUAL else case for case in gains}
+        better = [f"{names[case]} {gain}" for case, gain in gains.items() if gain.estimate.low > 0]
+        worse = sum(gain.estimate.high < 0 for gain in gains.values())
+        where = f" ({', '.join(better)})" if better else ""
+        sentences.append(
+            f"PDS of {words} detects better than a deep ensemble's in {len(better)} of "
+            f"{len(gains)} settings{where}, worse in {worse}."
+        )
+    return sentences
+
+
+def plot_when(records: list[Record]) -> Plot:
+    """LDR's gains over a deep ensemble: AUROC of PDS on each unknown set, and accuracy."""
+    factors = _factors_in(records)
+
+    def gains(contender: str, quantity: Quantity, name: str, style: int) -> Series:
+        sides = (_sides(records, factor, contender) for factor in factors)
+        values = [mean_interval(list(quantity.differences(*pair).values())) for pair in sides]
+        return estimates(name, factors, values, style, "points")
+
+    sets = list(enumerate(unknown_sets(_runs(records, _USUAL, "deep-ensemble"))))
+    ours = ("ldr", "ldr-divdis")
+    lines = {
+        _NAMES[contender]: [
+            gains(contender, pds_auroc(part), part, number) for number, part in sets
+        ]
+        for contender in ours
+    }
+    exact = [gains(one, accuracy("test"), _NAMES[one], 4 + n) for n, one in enumerate(ours)]
+    label, zero = "minus the deep ensemble's", [Rule("x", 0.0)]
+    panels = [
+        Panel("", f"AUROC of PDS, {label}", series, title, horizontal=True, rules=zero)
+        for title, series in lines.items()
+    ]
+    title = f"test accuracy, {label}"
+    panels.append(Panel("", title, exact, "accuracy", horizontal=True, rules=zero))
+    return Plot(panels, "Gains of LDR over a deep ensemble", columns=3, size=(4.0, 3.6))
+
+
+def when_table(records: list[Record]) -> Table:
+    """Accuracy, #unique and AUROC of PDS of each contender at each factor."""
+    rows = []
+    for factor in _factors_in(records):
+        for contender in CONTENDERS:
+            runs = _runs(records, factor, contender)
+            if runs:
+                cells = summary_cells(runs, accuracy, score_accuracy, unique)
+                rows.append([factor, _NAMES[contender], *cells])
+    header = ["setting", "method", "test accuracy", "averaged logits", "#unique", "AUROC of PDS"]
+    return [*header, "", "", ""], rows
+
+
+WHEN = Experiment(
+    "ldr/when",
+    "our question",
+    "When LDR helps: one setting changed at a time, beside a deep ensemble",
+    STUDY,
+    tuple(
+        Claim(
+            f"{_NAMES[contender]}: PDS detects better than a deep ensemble's PDS, in every setting",
+            "Section 4.3 (one setting changed at a time is ours)",
+            _helps(contender),
+        )
+        for contender in ("ldr", "ldr-divdis")
+    ),
+    plot_when,
+    when_table,
+    brief_when,
+)
+
+
+# ---- size (Figure 5, right) ---------------------------------------------------------------------
+
+_SECONDS = Quantity("CPU seconds", at("training_seconds"), "{:.0f}")
+
+
+def _of_size(
+    records: list[Record], members: int, method: str = "ldr", active: int = 2
+) -> list[Record]:
+    return filter_records(records, factor="size", members=members, method=method, active=active)
+
+
+def _sizes_in(records: list[Record], method: str = "ldr") -> list[int]:
+    return cell_values(filter_records(records, factor="size", method=method), "members")
+
+
+def _larger_detects(smaller: int, larger: int, margin: float = 0.0) -> LargerInAll:
+    """A check that LDR with more members has the larger AUROC of PDS on every unknown set."""
+
+    def cases(records: list[Record]) -> Pairs:
+        many, few = _of_size(records, larger), _of_size(records, smaller)
+        return {part: pds_auroc(part).sides(many, few) for part in unknown_sets(many)}
+
+    names = (f"{larger} members", f"{smaller} members")
+    return LargerInAll(cases, names, "AUROC of PDS", margin=margin)
+
+
+def _at_most_marginally(records: list[Record]) -> Finding:
+    """Holds where "larger by more than 0.02" does not."""
+    finding = _larger_detects(5, 50, 0.02)(records)
+    opposite: dict[Verdict, Verdict] = {"holds": "contradicted", "contradicted": "holds"}
+    return replace(finding, verdict=opposite.get(finding.verdict, finding.verdict))
+
+
+def _constant_cost(records: list[Record]) -> Finding:
+    """With two members drawn per batch, an epoch of the most members costs as one of five."""
+    most = _sizes_in(records)[-1]
+    sides = pair_values(*(_SECONDS.values(_of_size(records, size)) for size in (most, 5)))
+    if not sides[0]:
+        return Finding(CANNOT, "no runs of both sizes")
+    ratio = mean_interval([many / few for many, few in zip(*sides, strict=True)])
+    quantity = f"CPU time of a training with {most} members over one with 5, |I| = 2"
+    effect = Effect(quantity, ratio, "{:.2f}")
+    return Finding(
+        judge_within(ratio, high=1.25).verdict,
+        f"{quantity}: {effect} (constant means below 1.25; the machine was shared)",
+        "O(1); 2189 s for 50 members against 53 s for 5, as models move between devices",
+        {"": effect},
+    )
+
+
+def plot_size(records: list[Record]) -> Plot:
+    """#unique, AUROC of PDS and accuracy against the number of members."""
+
+    def line(quantity: Quantity, method: str, style: int, name: str, **options: Any) -> Series:
+        sizes = _sizes_in(records, method)
+        means = [quantity.mean(_of_size(records, size, method)) for size in sizes]
+        return Series(name, sizes, means, style, **options)
+
+    sets = unknown_sets(_of_size(records, _sizes_in(records)[0]))
+
+    def both(quantity: Any) -> Sequence[Series]:
+        styles: dict[str, dict[str, Any]] = {
+            "ldr": {},
+            "deep-ensemble": {"dash": "dotted", "legend": False},
+        }
+        return [
+            line(quantity(part), method, number, part, **options)
+            for method, options in styles.items()
+            for number, part in enumerate(sets)
+        ]
+
+    exact = [
+        line(accuracy("test"), m, n, _NAMES[m]) for n, m in enumerate(("ldr", "deep-ensemble"))
+    ]
+    x = "members (dotted: deep ensemble)"
+    panels = [
+        Panel(x, "unique predictions", both(unique), x_log=True, legend="best"),
+        Panel(x, "AUROC of PDS", both(pds_auroc), x_log=True, legend="best"),
+        Panel("members", "test accuracy", exact, x_log=True, legend="best"),
+    ]
+    return Plot(panels, "Diversity, detection and accuracy against the number of members", 3)
+
+
+def size_table(records: list[Record]) -> Table:
+    """Seconds, accuracy and AUROC of PDS for each size; Table 10's |I| for the most members."""
+    rows = []
+    for method in ("ldr", "deep-ensemble"):
+        for size in _sizes_in(records, method):
+            for active in (2, 5):
+                runs = _of_size(records, size, method, active)
+                if runs:
+                    drawn = str(active) if method == "ldr" else "all"
+                    cells = summary_cells(runs, accuracy, score_accuracy, unique)
+                    labels = [_NAMES[method], str(size), drawn, _SECONDS.text(runs)]
+                    rows.append([*labels, *cells])
+    header = ["method", "members", "|I|", "CPU seconds", "test accuracy", "averaged logits"]
+    return [*header, "#unique", "AUROC of PDS", "", "", ""], rows
+
+
+SIZE = Experiment(
+    "ldr/size",
+    "Figure 5 (right), Table 10",
+    "How many members, at a constant cost",
+    STUDY,
+    (
+        Claim(
+            "Five members detect better than two",
+            "Section 4.3, Figure 5",
+            _larger_detects(2, 5),
+        ),
+        Claim(
+            "More than five detect at most marginally better (less than 0.02)",
+            "Section 4.3, Figure 5",
+            _at_most_marginally,
+        ),
+        Claim(
+            "With two members drawn per batch, the cost does not grow with the ensemble",
+            "Section 4.3",
+            _constant_cost,
+        ),
+    ),
+    plot_size,
+    size_table,
+)

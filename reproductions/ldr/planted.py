@@ -1,0 +1,322 @@
+"""Planted data, the paper's own setting made to order: training data from (1 − ε) P + ε Q.
+
+P is Fashion-MNIST and Q is KMNIST with random labels; disagreement is then measured on KMNIST
+images that were not planted, on test images of P, and on the training rows of highest loss
+(Theorem 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional
+
+from dissensus.plots import Panel, Plot, Series
+from dissensus.scores import disagreement, unique
+from reproductions.base import Cell, Claim, Experiment, Finding, Record, Table
+from reproductions.cells import Variants, seed_study
+from reproductions.comparisons import (
+    LargerInAll,
+    Pairs,
+    Quantity,
+    at,
+    cell_values,
+    filter_records,
+    quantity_table,
+)
+from reproductions.ldr.contenders import FASHION, SMOKE
+from reproductions.ldr.data import load_data
+from reproductions.ldr.measurements import measure, outputs_of
+from reproductions.ldr.methods import train_ensemble
+from reproductions.ldr.records import accuracy, pds_auroc, score_accuracy
+from reproductions.statistics import mean_interval
+
+#: H of Theorem 2: this share of the training rows, those with the highest loss.
+HIGH_LOSS = 0.05
+
+_SHARES = (0.0, 0.01, 0.05)
+_STRENGTHS = (0.1, 0.3, 1.0)
+
+
+def _variants(
+    settings: Mapping[str, Any],
+    shares: Sequence[float] = _SHARES,
+    strengths: Sequence[float] = _STRENGTHS,
+) -> Variants:
+    """Every ε with a deep ensemble and with LDR at each strength."""
+    variants = {}
+    for share in shares:
+        name, common = f"planted={share:g}", {**settings, "planted": share}
+        variants[f"{name}-deep-ensemble"] = common
+        for strength in strengths:
+            ldr = {**common, "method": "ldr", "strength": strength}
+            variants[f"{name}-ldr-strength={strength:g}"] = ldr
+    return variants
+
+
+def run(cell: Cell) -> dict[str, Any]:
+    """Train, measure, and look at the training rows of highest loss."""
+    data = load_data(cell)
+    ens = train_ensemble(cell, data)
+    outputs = partial(outputs_of, ens)
+    result = measure(outputs, data)
+    seen = outputs(data.train[0])
+    result["high_loss"] = high_loss_disagreement(seen, data.train[1], data.planted)
+    groups = {"test": data.test[0], **{name: x for name, (x, _) in data.unknown.items()}}
+    result["any_disagreement"] = {name: _any(outputs(x)) for name, x in groups.items()}
+    return result
+
+
+def high_loss_disagreement(logits: Tensor, y: Tensor, planted: Tensor | None) -> dict[str, float]:
+    """δ_H, the pairwise disagreement on H, and how much of H is planted (Assumption 4's ρ).
+
+    The loss is ``Σ_m −log p_y^m``, as in Theorem 2.
+    """
+    repeated = y.expand(len(logits), -1)
+    loss = functional.cross_entropy(logits.transpose(1, 2), repeated, reduction="none").sum(0)
+    hardest = loss.argsort(descending=True)[: max(1, round(HIGH_LOSS * len(y)))]
+    on_hardest = logits[:, hardest]
+    numbers = {
+        "delta": float(disagreement(on_hardest).double().mean()),
+        "least_loss": float(loss[hardest].min()),
+        "rest_delta": float(disagreement(logits).double().mean()),
+    }
+    if planted is not None:
+        disagreed = unique(on_hardest) > 1
+        numbers["planted_share"] = float(planted[hardest].double().mean())
+        numbers["rho"] = (
+            float(planted[hardest][disagreed].double().mean()) if disagreed.any() else 0.0
+        )
+        numbers["planted_found"] = float(planted[hardest].sum() / planted.sum())
+    return numbers
+
+
+def _any(logits: Tensor) -> float:
+    """``Pr[J(x) = 1]``: the share of inputs on which some two members differ."""
+    return float((unique(logits) > 1).double().mean())
+
+
+_LARGE = {"train": 50_000, "val": 10_000, "test": 10_000, "epochs": 20}
+
+STUDY = seed_study(
+    "planted",
+    {
+        "smoke": _variants(SMOKE, (0.0, 0.05), (0.3,)),
+        "cpu": _variants(FASHION),
+        "paper": _variants({**FASHION, **_LARGE}),
+    },
+    run,
+    seeds=(2, 10, 5),
+    cost=("5 s", "1 h", "1 h on a GPU"),
+)
+
+
+# ---- claims -------------------------------------------------------------------------------------
+
+#: A quantity that depends on which unknown set Q is.
+QuantityOfQ = Callable[[str], Quantity]
+
+
+def _any_on(part: str) -> Quantity:
+    """``Pr[J(x) = 1]`` on a part."""
+    name = "on P" if part == "test" else "Pr[J = 1] on Q"
+    return Quantity(name, at("any_disagreement", part), "{:.2f}")
+
+
+_DELTA = Quantity("δ_H", at("high_loss", "delta"), "{:.2f}")
+_PLANTED = Quantity("planted share of H", at("high_loss", "planted_share"), "{:.2f}")
+_RHO = Quantity("ρ", at("high_loss", "rho"), "{:.2f}")
+
+
+def _runs(records: list[Record], share: float, strength: float | None) -> list[Record]:
+    """LDR at a strength, or the deep ensemble (None), with a planted share."""
+    if strength is None:
+        return filter_records(records, planted=share, method="deep-ensemble")
+    return filter_records(records, planted=share, method="ldr", strength=strength)
+
+
+def _strengths_in(records: list[Record]) -> list[float]:
+    return cell_values(filter_records(records, method="ldr"), "strength")
+
+
+def _shares_in(records: list[Record]) -> list[float]:
+    return cell_values(records, "planted")
+
+
+def _title(strength: float | None) -> str:
+    return "deep ensemble" if strength is None else f"LDR, λ = {strength:g}"
+
+
+def _stranger(records: list[Record]) -> str:
+    """The unknown set that planted rows come from."""
+    return "kmnist" if "kmnist" in records[0]["result"]["auroc"] else "negative"
+
+
+def _ldr_and_rival(records: list[Record]) -> dict[str, tuple[list[Record], list[Record]]]:
+    """The runs of LDR and of the deep ensemble for every ε and λ."""
+    return {
+        f"ε = {share:g}, λ = {strength:g}": (
+            _runs(records, share, strength),
+            _runs(records, share, None),
+        )
+        for share in _shares_in(records)
+        for strength in _strengths_in(records)
+    }
+
+
+def _larger_with_ldr(quantity: QuantityOfQ, name: str) -> LargerInAll:
+    """A check that a quantity is larger for LDR than for a deep ensemble, for every ε and λ."""
+
+    def cases(records: list[Record]) -> Pairs:
+        of = quantity(_stranger(records))
+        return {case: of.sides(*runs) for case, runs in _ldr_and_rival(records).items()}
+
+    return LargerInAll(cases, ("LDR", "deep ensemble"), name)
+
+
+def _gains(records: list[Record]) -> Pairs:
+    """The gain of Pr[J = 1] over a deep ensemble, on Q and on P."""
+    on_q, on_p = _any_on(_stranger(records)), _any_on("test")
+    return {
+        case: (on_q.differences(*runs), on_p.differences(*runs))
+        for case, runs in _ldr_and_rival(records).items()
+    }
+
+
+def _with_and_without(records: list[Record]) -> Pairs:
+    """LDR's AUROC on Q with the largest planted share and with none."""
+    pds, most = pds_auroc(_stranger(records)), _shares_in(records)[-1]
+    return {
+        f"λ = {strength:g}": pds.sides(
+            _runs(records, most, strength), _runs(records, 0.0, strength)
+        )
+        for strength in _strengths_in(records)
+    }
+
+
+def _planting_helps(records: list[Record]) -> Finding:
+    names = (f"ε = {_shares_in(records)[-1]:g}", "ε = 0")
+    return LargerInAll(_with_and_without, names, "AUROC of PDS on Q, LDR")(records)
+
+
+def _enrichment(records: list[Record]) -> Pairs:
+    """The share of planted rows among those of high loss, and in the training data."""
+    cases = {}
+    for share in filter(None, _shares_in(records)):
+        for strength in (None, *_strengths_in(records)):
+            among = _PLANTED.values(_runs(records, share, strength))
+            name = _title(strength).removeprefix("LDR, ")
+            cases[f"ε = {share:g}, {name}"] = (among, dict.fromkeys(among, share))
+    return cases
+
+
+# ---- figure, table and summary ------------------------------------------------------------------
+
+
+def plot(records: list[Record]) -> Plot:
+    """δ_H against Pr[J = 1] on Q and on P, and the AUROC of PDS on Q against ε."""
+    stranger, shares = _stranger(records), _shares_in(records)
+    strengths = [None, *_strengths_in(records)]
+
+    def points(part: str) -> list[Series]:
+        series = []
+        for number, strength in enumerate(strengths):
+            for marker, share in enumerate(shares):
+                runs = _runs(records, share, strength)
+                x, y = (list(q.values(runs).values()) for q in (_DELTA, _any_on(part)))
+                name, legend = _title(strength), share == shares[0]
+                series.append(Series(name, x, y, number, "points", marker=marker, legend=legend))
+        return series
+
+    lines = [
+        Series(
+            _title(strength),
+            shares,
+            [pds_auroc(stranger).mean(_runs(records, share, strength)) for share in shares],
+            number,
+        )
+        for number, strength in enumerate(strengths)
+    ]
+    high = "δ_H: disagreement on high-loss rows"
+    panels = [
+        Panel(high, "Pr[J = 1] on Q", points(stranger), "unknown"),
+        Panel(high, "Pr[J = 1] on P", points("test"), "test"),
+        Panel("ε: share of Q in training", "AUROC of PDS on Q", lines),
+    ]
+    return Plot(panels, "Disagreement on Q and P, and detection of Q", 3, (3.6, 3.0))
+
+
+def table(records: list[Record]) -> Table:
+    """The quantities of Theorem 2 for each ε and method."""
+    stranger = _stranger(records)
+    rows = {
+        (f"{share:g}", _title(strength)): _runs(records, share, strength)
+        for share in _shares_in(records)
+        for strength in (None, *_strengths_in(records))
+    }
+    quantities = (
+        replace(accuracy("test"), name="test accuracy"),
+        replace(score_accuracy("test"), name="averaged logits"),
+        *(_DELTA, _PLANTED, _RHO, _any_on(stranger), _any_on("test")),
+        replace(pds_auroc(stranger), name="AUROC of PDS on Q"),
+    )
+    return quantity_table(["ε", "method"], rows, quantities)
+
+
+def brief(records: list[Record]) -> list[str]:
+    """The effect of a planted share, at the strength that detects best without one."""
+    pds = pds_auroc(_stranger(records))
+    best = max(_strengths_in(records), key=lambda one: pds.mean(_runs(records, 0.0, one)))
+    words = []
+    for share in _shares_in(records):
+        runs, rival = _runs(records, share, best), _runs(records, share, None)
+        gain = mean_interval(list(pds.differences(runs, rival).values()))
+        words.append(f"ε = {share:g}: {pds.mean(runs):.3f}, {gain.text('{:+.3f}')}")
+    return [
+        "With a share ε of the unknown planted in the training data, AUROC of LDR + PDS on Q, and "
+        f"its difference from a deep ensemble's + PDS (λ = {best:g}): {'; '.join(words)}."
+    ]
+
+
+EXPERIMENT = Experiment(
+    "ldr/planted",
+    "Theorem 2",
+    "Disagreement on high-loss rows and on Q, with a planted share of Q in the training data",
+    STUDY,
+    (
+        Claim(
+            "Disagreement on high-loss training samples raises disagreement on Q",
+            "Theorem 2",
+            _larger_with_ldr(_any_on, "Pr[J = 1] on Q"),
+        ),
+        Claim(
+            "It raises disagreement on Q more than on P, so that it can tell them apart",
+            "Section A.4",
+            LargerInAll(_gains, ("on Q", "on P"), "gain of Pr[J = 1] over a deep ensemble"),
+        ),
+        Claim(
+            "LDR therefore detects Q better than a deep ensemble does",
+            "Sections 3.3 and A.4",
+            _larger_with_ldr(pds_auroc, "AUROC of PDS on Q"),
+        ),
+        Claim(
+            "High-loss training samples are enriched with samples of Q",
+            "Section A.4.2, Assumptions 3 and 4",
+            LargerInAll(
+                _enrichment, ("among high-loss rows", "in training"), "share of planted rows"
+            ),
+        ),
+        Claim(
+            "LDR detects Q better when Q is in the training data",
+            "Section 3.3: “the necessary OOD-like samples are already present”",
+            _planting_helps,
+        ),
+    ),
+    plot,
+    table,
+    brief,
+)

@@ -1,0 +1,296 @@
+"""Records of contenders: which strength counts, their quantities, and cases to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from reproductions.base import Finding, Record, Table
+from reproductions.comparisons import (
+    Cases,
+    LargerInAll,
+    Pairs,
+    Quantity,
+    at,
+    data_title,
+    decide,
+    group_records,
+)
+from reproductions.ldr.contenders import contender_title
+
+#: A contender and the score that it detects by.
+Entry = tuple[str, str]
+#: A quantity by the name of the part that it is measured on.
+QuantityOn = Callable[[str], Quantity]
+
+#: A strength counts only if validation accuracy is at most this far below that of the best one.
+ACCURACY_GIVEN_UP = 0.01
+
+
+# ---- which runs ---------------------------------------------------------------------------------
+
+
+def contender_of(record: Record) -> str:
+    """The contender in the name of a cell: ``features-ldr-all-strength=1-seed=0``."""
+    middle = record["name"].removeprefix(f"{record['cell']['data']}-")
+    return str(middle.partition("-strength=")[0])
+
+
+def data_in(records: Iterable[Record]) -> list[str]:
+    """The data sets that were run, in the order planned."""
+    return list(dict.fromkeys(record["cell"]["data"] for record in records))
+
+
+def data_with(records: list[Record], *contenders: str) -> list[str]:
+    """The data sets on which all of these contenders were run."""
+    return [
+        data
+        for data in data_in(records)
+        if all(with_strength(records, data, name) for name in contenders)
+    ]
+
+
+def with_strength(
+    records: Iterable[Record], data: str, contender: str, strength: float | None = None
+) -> list[Record]:
+    """The runs of a contender on a data set, at one strength or at all."""
+    return [
+        record
+        for record in records
+        if record["cell"]["data"] == data
+        and contender_of(record) == contender
+        and strength in (None, record["cell"]["strength"])
+    ]
+
+
+def choose_runs(records: Iterable[Record], data: str, contender: str) -> list[Record]:
+    """For each seed the run whose strength validation data would choose.
+
+    Among strengths above 0 (where there are such) whose validation accuracy is within one point of
+    the best of them, the one whose PDS best separates validation inputs from strangers made of
+    them. Test data and the sets of unknown inputs have no say.
+    """
+    return [_best(runs) for runs in runs_by_seed(with_strength(records, data, contender))]
+
+
+def runs_by_seed(records: Iterable[Record]) -> list[list[Record]]:
+    """The runs of each seed, in the order of seeds."""
+    groups = group_records(records, lambda record: int(record["cell"]["seed"]))
+    return [runs for _, runs in sorted(groups.items())]
+
+
+def _best(runs: Sequence[Record]) -> Record:
+    strong = [run for run in runs if run["cell"]["strength"] > 0] or list(runs)
+    accuracies = [run["result"]["parts"]["val"]["accuracy"] for run in strong]
+    able = [
+        run
+        for run, value in zip(strong, accuracies, strict=True)
+        if value >= max(accuracies) - ACCURACY_GIVEN_UP
+    ]
+    # Some contenders with a single strength were run before there were strangers.
+    return able[0] if len(able) == 1 else best_on(able, "strangers")
+
+
+def best_on(runs: Iterable[Record], proxy: str) -> Record:
+    """The run whose PDS best separates validation inputs from a proxy of the unknown.
+
+    ``"mixed"`` inputs, or ``"strangers"``: the mean over all families that were made.
+    """
+
+    def value(run: Record) -> float:
+        families = run["result"]["val_auroc"]
+        names = ["mixed"] if proxy == "mixed" else [name for name in families if name != "mixed"]
+        return float(np.mean([families[name]["pds"] for name in names]))
+
+    return max(runs, key=value)
+
+
+def unknown_sets(runs: Sequence[Record]) -> list[str]:
+    return list(runs[0]["result"]["auroc"]) if runs else []
+
+
+# ---- quantities ---------------------------------------------------------------------------------
+
+
+def auroc(unknown: str, score: str) -> Quantity:
+    """The AUROC of ``score`` between test inputs and an unknown set."""
+    return Quantity(f"AUROC of {score.upper()}", at("auroc", unknown, score))
+
+
+def auroc_by(score: str) -> QuantityOn:
+    """The AUROC of ``score``, by unknown set."""
+    return lambda part: auroc(part, score)
+
+
+pds_auroc = auroc_by("pds")
+
+
+def unique(part: str) -> Quantity:
+    """The number of classes that members predict on a part, mean over inputs."""
+    return Quantity("#unique", at("parts", part, "unique"), "{:.2f}")
+
+
+def accuracy(part: str) -> Quantity:
+    """Of the prediction ensemble (averaged probabilities)."""
+    return Quantity("accuracy", at("parts", part, "accuracy"), "{:.1%}")
+
+
+def score_accuracy(part: str) -> Quantity:
+    """Of the prediction ensemble that averages logits."""
+    return Quantity("accuracy", at("parts", part, "score_accuracy"), "{:.1%}")
+
+
+def soup(part: str, kind: str) -> Quantity:
+    """Accuracy of averaged weights, or of the best member on the part."""
+    return Quantity("accuracy", at("soups", part, kind), "{:.1%}")
+
+
+def mean_auroc(score: str) -> Quantity:
+    """The AUROC of ``score``, mean over the unknown sets."""
+
+    def read(record: Record) -> float:
+        return float(np.mean([one[score] for one in record["result"]["auroc"].values()]))
+
+    return Quantity("AUROC", read)
+
+
+def quantity_on(parts: Iterable[str], quantity: QuantityOn, runs: Sequence[Record]) -> list[str]:
+    """Cells of a table: each part with its quantity, mean and interval over seeds."""
+    return [f"{part} {quantity(part).text(runs)}" for part in parts]
+
+
+def summary_cells(runs: Sequence[Record], *quantities: QuantityOn) -> list[str]:
+    """Cells of a table: ``quantities`` on test inputs, the AUROC of PDS on each unknown set."""
+    known = [quantity("test").text(runs) for quantity in quantities]
+    return [*known, *quantity_on(unknown_sets(runs), pds_auroc, runs)]
+
+
+def mean_aurocs(part: str, entries: Mapping[Entry, Sequence[Record]]) -> dict[Entry, float]:
+    """The mean AUROC of each entry on an unknown set, the largest first."""
+    means = {entry: auroc(part, entry[1]).mean(runs) for entry, runs in entries.items()}
+    return dict(sorted(means.items(), key=lambda item: item[1], reverse=True))
+
+
+def detection_table(rows: Iterable[tuple[str, Entry, Sequence[Record]]]) -> Table:
+    """Test accuracy and AUROC on each unknown set, for entries and their runs on a data set."""
+    header = ["data", "method", "score", "test accuracy", "averaged logits", "AUROC", "", "", ""]
+    return header, [
+        [
+            data_title(data),
+            contender_title(method),
+            score.upper(),
+            accuracy("test").text(runs),
+            score_accuracy("test").text(runs),
+            *quantity_on(unknown_sets(runs), auroc_by(score), runs),
+        ]
+        for data, (method, score), runs in rows
+    ]
+
+
+# ---- cases to compare ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Side:
+    """A side of a comparison: its name in sentences, and its runs on a data set."""
+
+    name: str
+    select: Callable[[list[Record], str], list[Record]]
+
+
+def chosen(contender: str, name: str | None = None) -> Side:
+    """A contender at the strength that validation data choose."""
+    return Side(
+        name or contender_title(contender),
+        lambda records, data: choose_runs(records, data, contender),
+    )
+
+
+def at_strength(contender: str, strength: float, name: str) -> Side:
+    return Side(name, lambda records, data: with_strength(records, data, contender, strength))
+
+
+def on_all_parts(
+    first: Side,
+    second: Side,
+    quantity: QuantityOn,
+    parts: Callable[[list[Record]], Sequence[str]] = unknown_sets,
+    against: QuantityOn | None = None,
+) -> Cases:
+    """Both sides on every part of every data set where both were run.
+
+    ``against`` is the quantity of the second side where it is another one.
+    """
+
+    def cases(records: list[Record]) -> Pairs:
+        sides = {}
+        for data in data_in(records):
+            ours, theirs = (side.select(records, data) for side in (first, second))
+            for part in parts(ours) if ours and theirs else ():
+                sides[f"{data_title(data)} {part}"] = (
+                    quantity(part).values(ours),
+                    (against or quantity)(part).values(theirs),
+                )
+        return sides
+
+    return cases
+
+
+def larger_on_parts(
+    first: Side,
+    second: Side,
+    quantity: QuantityOn,
+    published: str | None = None,
+    parts: Callable[[list[Record]], Sequence[str]] = unknown_sets,
+    margin: float = 0.0,
+) -> LargerInAll:
+    """A check that ``first`` has the larger quantity on every part, by more than ``margin``."""
+    cases, named = on_all_parts(first, second, quantity, parts), quantity("")
+    names = (first.name, second.name)
+    return LargerInAll(cases, names, named.name, named.form, margin, published)
+
+
+def entry_title(entry: Entry) -> str:
+    """``"LDR + PDS"``."""
+    return f"{contender_title(entry[0])} + {entry[1].replace('_', ' ').upper()}"
+
+
+@dataclass(frozen=True)
+class BestOfAll:
+    """Checks that ``ours`` has the highest mean AUROC of all entries, on every part.
+
+    ``entries`` are those of a data set with their runs; a data set without ours is left out.
+    """
+
+    ours: Entry
+    entries: Callable[[list[Record], str], Mapping[Entry, Sequence[Record]]]
+    published: str
+    parts: Callable[[Sequence[Record]], Sequence[str]] = unknown_sets
+
+    def __call__(self, records: list[Record]) -> Finding:
+        wins, words = 0, []
+        for data in data_in(records):
+            entries = self.entries(records, data)
+            for part in self.parts(entries[self.ours]) if self.ours in entries else ():
+                means = mean_aurocs(part, entries)
+                best = next(iter(means))
+                wins += best == self.ours
+                words.append(
+                    f"{data_title(data)} {part} {entry_title(best)} {means[best]:.3f} "
+                    f"({entry_title(self.ours)} {means[self.ours]:.3f})"
+                )
+        sentence = f"{entry_title(self.ours)} is the best on {wins} of {len(words)}"
+        holds = bool(words) and wins == len(words)
+        return decide(holds, f"{sentence}: {'; '.join(words)}", self.published)
+
+
+def detects_better(
+    first: Entry, second: Entry, published: str, names: tuple[str, str] | None = None
+) -> LargerInAll:
+    """A check that ``first`` has the larger AUROC on every unknown set."""
+    ours, theirs = auroc_by(first[1]), auroc_by(second[1])
+    cases = on_all_parts(chosen(first[0]), chosen(second[0]), ours, against=theirs)
+    names = names or (entry_title(first), entry_title(second))
+    return LargerInAll(cases, names, "AUROC", published=published)

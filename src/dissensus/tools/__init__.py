@@ -1,0 +1,1 @@
+"""Tools: what every room needs and no paper is about."""

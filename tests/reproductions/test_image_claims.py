@@ -1,0 +1,143 @@
+"""The claims of the image studies follow what the records say: planted both ways, they flip."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dissensus.plots import draw
+from reproductions.collusion import architectures, dropout, gap, joint_training, sweeps
+from reproductions.collusion.images import JointWorst, LateDrop
+
+EXPERIMENTS = (
+    gap.GENERALIZATION_GAP,
+    sweeps.BETA_SWEEP,
+    sweeps.LARGER_ENSEMBLES,
+    sweeps.SCORE_AVERAGING,
+    joint_training.TRAINING_CURVES,
+    joint_training.JOINT_VS_INDEPENDENT,
+    architectures.CNN,
+    architectures.VGG_SVHN,
+    dropout.LEARNER_DROPOUT,
+)
+
+
+def planted(study: Any, *, as_published: bool) -> list[dict[str, Any]]:
+    """Records of the cpu plan with the paper's effects, or with their opposites."""
+    rng = np.random.default_rng(0)
+    sign = 1.0 if as_published else -1.0
+    records = []
+    for cell in study.cells("cpu", {}):
+        beta, drop = cell["beta"], cell["drop"]
+        between = 1.0 if 0 < beta < 1 else 0.0
+        joint = 1.0 if beta == 1 else 0.1 * beta
+        better = sign * (-0.1 * joint - 0.05 * drop + 0.004 * (cell["members"] - 5))
+        wobble = 0.001 * rng.standard_normal()
+        score = 0.1 if cell["combine"] == "score" and not as_published else 0.0
+        measured = {
+            "error": 1.3 + sign * (0.2 * joint - 0.05 * between) + wobble,
+            "diversity": 1.0 - sign * 0.8 * drop + wobble,
+            "member_error": 2.0 + sign * joint + wobble,
+            "accuracy": 0.5 + better + score + wobble,
+            "top5": 0.8 + 0.5 * better + wobble,
+            "member_accuracies": [0.4 + sign * (-0.2 * joint - 0.05 * drop) + wobble] * 5,
+        }
+        result = {"test": measured, "val": measured, "train": measured}
+        result["watched"] = watched(joint, sign, wobble)
+        accuracy = np.linspace(0.2, 0.6 - sign * 0.1 * joint, 12) + wobble
+        member = accuracy - 0.1 - sign * 0.08 * joint
+        curves = {"accuracy": accuracy.tolist(), "member_accuracy": member.tolist()}
+        result["validation"] = curves
+        records.append({"name": cell["name"], "cell": cell, "result": result, "seconds": 1.0})
+    return records
+
+
+def watched(joint: float, sign: float, wobble: float) -> dict[str, Any]:
+    """Curves of a training whose joint kind is slow, has its diversity early, and a larger gap."""
+    time = np.linspace(0, 1, 11)
+    train = 2.0 - 1.8 * time + sign * 0.1 * joint + wobble
+    test = train + 0.1 + time + sign * 0.3 * joint * (0.2 + time) + wobble
+    bump = (1 - time) if sign > 0 else time
+    diversity = 0.1 + sign * 0.05 * joint + joint * (bump if sign > 0 else 0.02 * bump)
+    return {
+        "epoch": list(range(0, 55, 5)),
+        "train_error": train.tolist(),
+        "test_error": test.tolist(),
+        "train_member_error": (train + diversity).tolist(),
+        "test_accuracy": (0.2 + 0.3 * time - sign * 0.05 * joint).tolist(),
+        "test_member_error": (test + 0.5 + sign * joint).tolist(),
+    }
+
+
+CLAIMS = [(one, claim) for one in EXPERIMENTS for claim in one.claims]
+NAMED = pytest.mark.parametrize(
+    ("experiment", "claim"), CLAIMS, ids=[f"{one.name}: {c.text[:50]}" for one, c in CLAIMS]
+)
+
+
+@NAMED
+def test_a_claim_holds_where_its_effect_is_planted_and_fails_where_the_opposite_is(
+    experiment: Any, claim: Any
+) -> None:
+    for as_published, verdict in ((True, "holds"), (False, "contradicted")):
+        finding = claim.check(planted(experiment.study, as_published=as_published))
+        assert finding.verdict == verdict, finding.measured
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda one: one.name)
+def test_figures_and_tables_of_full_records(experiment: Any) -> None:
+    records = planted(experiment.study, as_published=True)
+    assert draw(experiment.draw(records)).axes
+    if experiment.table is not None:
+        header, rows = experiment.table(records)
+        assert all(len(row) == len(header) for row in rows)
+
+
+def test_published_numbers_stand_beside_measured_ones() -> None:
+    records = planted(joint_training.COMPARISON, as_published=True)
+    top1, top5 = (c.check(records) for c in joint_training.JOINT_VS_INDEPENDENT.claims)
+    assert "ResNet-18 68.10 against 62.74" in str(top1.published)
+    assert "MobileViT 54.69" not in str(top1.published)
+    assert "MobileViT 82.84 against 76.79" in str(top5.published)
+
+
+def test_a_stand_in_is_called_one() -> None:
+    records = planted(architectures.VGGS, as_published=True)
+    for claim in architectures.VGG_SVHN.claims:
+        assert claim.check(records).measured.startswith("stand-in, small VGG on fashion-mnist")
+
+
+# ---- the pieces ---------------------------------------------------------------------------------
+
+
+def record(beta: float, seed: int, accuracy: float) -> dict[str, Any]:
+    measured = {"accuracy": accuracy, "error": 1 - accuracy}
+    return {"cell": {"beta": beta, "seed": seed}, "result": {"test": measured}}
+
+
+def test_joint_must_be_worse_than_each_other_beta() -> None:
+    runs = [record(b, s, 0.8 - 0.2 * b + 0.001 * s * b) for b in (0.0, 0.5, 1.0) for s in range(3)]
+    assert JointWorst("accuracy")(runs).verdict == "holds"
+    assert JointWorst("error")(runs).verdict == "holds"
+    for one in runs:
+        if one["cell"]["beta"] == 0.5:
+            one["result"]["test"]["accuracy"] = 0.5 + 0.01 * one["cell"]["seed"]
+    found = JointWorst("accuracy")(runs)
+    assert found.verdict == "contradicted"
+    assert "with β = 0.5" in found.measured
+    assert JointWorst("error")(runs).verdict == "holds"
+
+
+def test_joint_alone_decides_nothing() -> None:
+    only = [record(1.0, seed, 0.5) for seed in range(3)]
+    assert JointWorst("accuracy")(only).verdict == "not tested at this scale"
+    assert LateDrop()(only).verdict == "not tested at this scale"
+
+
+def test_a_late_drop_is_larger_than_an_early_one() -> None:
+    levels = {0.0: 0.8, 0.8: 0.78, 1.0: 0.6}
+    runs = [record(b, s, a + 0.001 * s * b) for b, a in levels.items() for s in range(3)]
+    assert LateDrop()(runs).verdict == "holds"
+    levels[0.8] = 0.62
+    runs = [record(b, s, a + 0.001 * s * b) for b, a in levels.items() for s in range(3)]
+    assert LateDrop()(runs).verdict == "contradicted"
