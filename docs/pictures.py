@@ -13,9 +13,9 @@ from torch import Tensor
 
 import dissensus as ds
 from dissensus.detection import compare
-from dissensus.plots import save
-from dissensus.plots.detection import histogram_plot
-from dissensus.plots.plot import Image, Plot
+from dissensus.show import save
+from dissensus.show.detection import histogram_plot
+from dissensus.show.plot import Image, Plot
 
 IMAGES = Path(__file__).parent / "images"
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import dissensus
-from dissensus.report import FIGURES
+from dissensus.show.report import FIGURES
 from reproductions.base import Claim, Finding
 from reproductions.page import Outcome, count_verdicts, markdown_table, outcomes
 from reproductions.registry import EXPERIMENTS

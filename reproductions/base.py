@@ -20,7 +20,7 @@ from dissensus.tools.specs import close_names, nearest
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from dissensus.plots import Plot
+    from dissensus.show import Plot
     from reproductions.statistics import Effect
 
 Record = dict[str, Any]

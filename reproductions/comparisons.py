@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dissensus.plots import Series, estimates
+from dissensus.show import Series, estimates
 from reproductions.base import CANNOT, Finding, Record, Table, join_cases
 from reproductions.statistics import (
     Effect,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from dissensus.export.markdown import table_row
-from dissensus.plots import save
+from dissensus.show import save
 from dissensus.tools.files import write_text
 from reproductions.base import CANNOT, PAPERS, Claim, Experiment, Finding, Verdict
 from reproductions.comparisons import data_title

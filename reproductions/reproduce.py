@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.plots import save
+from dissensus.show import save
 from dissensus.sweeps.engines import Engine
 from dissensus.tools.verbs import Result
 from reproductions.base import CANNOT, SCALES, Experiment, check_options, option_values, select

@@ -20,7 +20,7 @@ PURE = ("objectives", "scores", "calibration", "detection", "diagnostics")
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "tools", *TENSOR, *PURE),
     ("models", "ensemble", "data", "training", "robustness"),
-    ("plots", "runs", "export", "sweeps", "report"),
+    ("runs", "export", "sweeps", "show"),
     ("cli", "sklearn", "demo"),
 )
 
@@ -43,9 +43,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "robustness": ("ensemble",),
     # verbs and pictures
     "export": ("runs",),
-    "sweeps": ("runs", "plots"),
-    "report": ("runs", "plots"),
-    "runs": ("plots",),
+    "sweeps": ("runs", "show"),
+    "show": ("runs",),
     # faces
     "cli": ("demo",),
 }
@@ -53,7 +52,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
 #: The exceptions: ``result.plot()``, the same method of every result, finds the plots, which lie
 #: above most results; and ``Detector.tune`` trains.
 EXCEPTIONS = {
-    "dissensus.tools.tabular": {"plots"},
+    "dissensus.tools.tabular": {"show"},
     "dissensus.detection.detector": {"training"},
 }
 #: They stand above the rooms: the public names, loaded lazily, and the start of the program.
@@ -207,7 +206,7 @@ def test_planted_upward_imports_are_caught() -> None:
         ("dissensus.losses", "__import__('dissensus.training')"),
         ("dissensus.losses", "import_module(f'dissensus.training.{name}')"),
         ("dissensus.scores", "from dissensus.detection import Detector"),
-        ("dissensus.detection", "from dissensus.plots.results import plot_result"),
+        ("dissensus.detection", "from dissensus.show.results import plot_result"),
         ("dissensus.data.images", "from dissensus.training import fit"),
     ]
     for module, source in planted:

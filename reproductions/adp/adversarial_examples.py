@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dissensus.plots import Matrix, Panel, Plot, Series, Text
+from dissensus.show import Matrix, Panel, Plot, Series, Text
 from reproductions.adp.accuracy import GRADIENT, attack_names
 from reproductions.adp.comparable import paper_experiment
 from reproductions.adp.ensembles import ADP_RUNS, BASELINE, ENSEMBLES, contenders_in, runs_of

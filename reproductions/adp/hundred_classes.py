@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dissensus.data import fit_images
 from dissensus.ensemble import Ensemble
-from dissensus.plots import Panel, Plot, Series
+from dissensus.show import Panel, Plot, Series
 from dissensus.training import predict
 from reproductions.adp.accuracy import (
     MoreRight,

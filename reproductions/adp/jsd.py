@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dissensus.objectives import JSD
-from dissensus.plots import Panel, Plot, Rule, Series
+from dissensus.show import Panel, Plot, Rule, Series
 from reproductions.base import Cell, Claim, Experiment, Finding, Record, Study
 from reproductions.cells import count_option
 from reproductions.comparisons import cell_values, decide, filter_records

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dissensus.plots import Panel, Plot, Series
+from dissensus.show import Panel, Plot, Series
 from reproductions.adp.comparable import paper_experiment
 from reproductions.adp.ensembles import (
     ADP_RUNS,

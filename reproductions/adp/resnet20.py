@@ -16,8 +16,8 @@ import numpy as np
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.plots import Panel, Plot, Series, estimates
 from dissensus.robustness import parse
+from dissensus.show import Panel, Plot, Series, estimates
 from dissensus.training import History
 from reproductions import regime
 from reproductions.adp import ensembles, measurements

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dissensus.plots import Panel, Plot, Rule, estimates
+from dissensus.show import Panel, Plot, Rule, estimates
 from reproductions.adp.accuracy import (
     GRADIENT,
     MoreRight,

@@ -10,7 +10,7 @@ import numpy as np
 
 from dissensus.diversity import DETERMINANT_FLOOR
 from dissensus.objectives import ADP, alpha_for, target_probability
-from dissensus.plots import Panel, Plot, Series
+from dissensus.show import Panel, Plot, Series
 from reproductions.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study, Table
 from reproductions.cells import count_option
 from reproductions.comparisons import decide, filter_records

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dissensus.plots import Panel, Plot, Series
+from dissensus.show import Panel, Plot, Series
 from reproductions.adp.accuracy import (
     GRADIENT,
     PLACES,

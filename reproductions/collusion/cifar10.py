@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dissensus.plots import Plot
+from dissensus.show import Plot
 from reproductions.base import CANNOT, Claim, Experiment, Finding, Record, Table, join_cases
 from reproductions.collusion import images
 from reproductions.collusion.cifar10_runs import BETAS, STUDY, by_network

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.plots import AnyPanel, Panel, Plot, Text
+from dissensus.show import AnyPanel, Panel, Plot, Text
 from reproductions.base import Claim, Record
 from reproductions.collusion.images import KINDS
 from reproductions.comparisons import Groups, Larger, Quantity, Runs, curve_series

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dissensus.plots import Panel, Plot
+from dissensus.show import Panel, Plot
 from reproductions.base import CANNOT, Claim, Experiment, Finding, Record, Table
 from reproductions.cells import Variants, seed_study
 from reproductions.collusion import images

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dissensus.plots import Plot
+from dissensus.show import Plot
 from reproductions.base import Claim, Experiment, Record, Table
 from reproductions.cells import seed_study
 from reproductions.collusion import images

@@ -21,7 +21,7 @@ from dissensus.objectives import (
     equivalent_alpha,
     equivalent_beta,
 )
-from dissensus.plots import Panel, Plot, Series
+from dissensus.show import Panel, Plot, Series
 from reproductions.base import Cell, Claim, Experiment, Finding, Record, Study, Table
 from reproductions.cells import count_option
 from reproductions.comparisons import decide

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dissensus.objectives import Independent, Joint, Objective
-from dissensus.plots import Panel, Plot, Series
+from dissensus.show import Panel, Plot, Series
 from reproductions.base import Cell, Claim, Experiment, Finding, Record, Study, Table
 from reproductions.cells import count_option
 from reproductions.collusion.offsets import OFFSET_CLAIMS, run_offsets

@@ -18,7 +18,7 @@ from dissensus.decomposition import decompose
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Augmented, LearnerDropout, Objective
 from dissensus.outputs import combined_log_probs
-from dissensus.plots import Panel, Plot
+from dissensus.show import Panel, Plot
 from dissensus.training import History, fit, predict
 from reproductions.base import CANNOT, Cell, Finding, Record, Study, Table
 from reproductions.cells import (

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dissensus.plots import Panel, Plot
+from dissensus.show import Panel, Plot
 from reproductions.base import Cell, Claim, Experiment, Finding, Record, Study, Table
 from reproductions.cells import SEEDS_OPTION, seed_cells, seeds_of
 from reproductions.collusion import images

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.plots import Panel, Plot, Series
+from dissensus.show import Panel, Plot, Series
 from reproductions.base import CANNOT, Claim, Experiment, Finding, Record, Table, Verdict
 from reproductions.collusion.tables import BETAS, FRACTIONS, SEARCHES, TABLES
 from reproductions.comparisons import (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dissensus.plots import Plot
+from dissensus.show import Plot
 from reproductions.base import CANNOT, Claim, Experiment, Finding, Record, Table
 from reproductions.collusion import images
 from reproductions.comparisons import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dissensus.plots import Panel, Plot
+from dissensus.show import Panel, Plot
 from reproductions.base import Claim, Experiment, Record, Table
 from reproductions.comparisons import data_title
 from reproductions.ldr.contenders import STUDY, contender_title

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from dissensus.plots import Image, Panel, Plot, estimates
 from dissensus.scores import pds_sum
+from dissensus.show import Image, Panel, Plot, estimates
 from reproductions.base import Cell, Claim, Experiment, Finding, Record, Study, Table
 from reproductions.cells import make_cell
 from reproductions.comparisons import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dissensus.plots import Panel, Plot, Rule, Series, estimates
+from dissensus.show import Panel, Plot, Rule, Series, estimates
 from reproductions.base import (
     CANNOT,
     Cell,

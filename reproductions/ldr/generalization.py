@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dissensus.plots import Panel, Plot
+from dissensus.show import Panel, Plot
 from reproductions.base import Claim, Experiment, Record, Table
 from reproductions.cells import seed_study
 from reproductions.comparisons import (

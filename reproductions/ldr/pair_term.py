@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dissensus.plots import Panel, Plot, Rule
+from dissensus.show import Panel, Plot, Rule
 from reproductions.base import Claim, Experiment, Record, Table
 from reproductions.comparisons import (
     AboveZero,

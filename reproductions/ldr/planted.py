@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
-from dissensus.plots import Panel, Plot, Series
 from dissensus.scores import disagreement, unique
+from dissensus.show import Panel, Plot, Series
 from reproductions.base import Cell, Claim, Experiment, Finding, Record, Table
 from reproductions.cells import Variants, seed_study
 from reproductions.comparisons import (

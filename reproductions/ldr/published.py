@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dissensus.decomposition import optimal_offsets
 from dissensus.diagnostics import diagnose
-from dissensus.plots import Panel, Plot, estimates
+from dissensus.show import Panel, Plot, estimates
 from reproductions.base import Cell, Claim, Experiment, Finding, Record, Table
 from reproductions.cells import Variants, seed_study
 from reproductions.comparisons import (

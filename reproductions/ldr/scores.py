@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dissensus.plots import Panel, Plot, Series
+from dissensus.show import Panel, Plot, Series
 from reproductions.base import Claim, Experiment, Record, Table
 from reproductions.comparisons import LargerInAll, Pairs, data_title
 from reproductions.ldr.contenders import STUDY, contender_title

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from dissensus.plots import Panel, Plot
+from dissensus.show import Panel, Plot
 from reproductions.base import Claim, Experiment, Record, Table
 from reproductions.comparisons import (
     Cases,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dissensus.ensemble import Ensemble
 from dissensus.objectives.ldr import hardness_weights
-from dissensus.plots import Panel, Plot, Series
+from dissensus.show import Panel, Plot, Series
 from reproductions.base import Cell, Claim, Experiment, Finding, Record, Study, Table
 from reproductions.cells import SEEDS_OPTION, make_cell, seed_cells, seeds_of
 from reproductions.comparisons import (

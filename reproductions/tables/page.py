@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.records import Record
-from dissensus.plots import Panel, Plot, Series, save
+from dissensus.show import Panel, Plot, Series, save
 from dissensus.tools.files import write_text
 from reproductions.page import markdown_table
 from reproductions.statistics import bootstrap_interval

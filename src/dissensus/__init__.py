@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         models,
         objectives,
         outputs,
-        report,
         robustness,
         runs,
         scores,
@@ -40,8 +39,12 @@ if TYPE_CHECKING:
     from dissensus.diagnostics import diagnose
     from dissensus.ensemble import Ensemble
     from dissensus.outputs import Predictions, combine
-    from dissensus.runs import load
-    from dissensus.training import History, Optimizer, Recipe, Training, fit, fit_fleet, predict
+    from dissensus.runs.load import load
+    from dissensus.show import report
+    from dissensus.training import History, Optimizer, Recipe, Training
+    from dissensus.training.fit import fit
+    from dissensus.training.fit_fleet import fit_fleet
+    from dissensus.training.predict import predict
 
 __all__ = [
     "Detector",
@@ -98,6 +101,7 @@ _EXPORTS = {name: name for name in __all__ if name != "__version__"} | {
     "fit_fleet": "training:fit_fleet",
     "load": "runs:load",
     "predict": "training:predict",
+    "report": "show.report",
     "strangers": "data.strangers",
 }
 

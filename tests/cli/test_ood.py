@@ -117,7 +117,7 @@ def test_without_plots_no_paper_and_no_plotting_module_is_loaded(
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     loaded = done.stderr.split()
     assert "dissensus.runs.detect" in loaded
-    rooms = ("reproductions", "dissensus.plots", "matplotlib", "plotly")
+    rooms = ("reproductions", "dissensus.show.plot", "matplotlib", "plotly")
     assert [name for name in loaded if name.startswith(rooms)] == []
 
 

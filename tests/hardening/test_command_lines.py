@@ -18,8 +18,8 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from dissensus.cli.app import app
-from dissensus.report.reader import read
 from dissensus.runs import train
+from dissensus.show.reader import read
 from tests.hardening import hostile
 
 TINY = {"members": 2, "epochs": 1, "threads": 1, "quiet": True, "model_options": {"hidden": 8}}

@@ -13,7 +13,7 @@ from torch import nn
 
 import dissensus.cli
 import dissensus.data.features
-import dissensus.report.page
+import dissensus.show.page
 import dissensus.sweeps.run
 from dissensus.data import load
 from dissensus.tools.records import read_metrics

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dissensus.plots import Panel, Plot, Series, Text
+from dissensus.show import Panel, Plot, Series, Text
 from reproductions.base import Cell, Claim, Experiment, Finding, Record, Study
 from reproductions.statistics import larger_than
 

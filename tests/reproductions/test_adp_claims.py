@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dissensus.plots import draw
+from dissensus.show import draw
 from reproductions.adp import (
     adversarial_examples,
     hundred_classes,

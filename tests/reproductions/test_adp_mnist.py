@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import ADP, Independent, Objective
-from dissensus.plots import draw
 from dissensus.robustness import parse
+from dissensus.show import draw
 from dissensus.training import fit
 from reproductions import regime
 from reproductions.adp import mnist, scalings

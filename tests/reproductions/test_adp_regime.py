@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from dissensus.plots import draw
+from dissensus.show import draw
 from reproductions import regime
 from reproductions.adp import resnet20, resnet20_members
 from reproductions.adp.measurements import EDGES, GRID

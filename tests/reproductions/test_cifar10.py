@@ -10,7 +10,7 @@ import torch
 from scipy.special import log_softmax
 
 from dissensus.objectives import Augmented, Independent
-from dissensus.plots import draw
+from dissensus.show import draw
 from reproductions import regime
 from reproductions.adp import ensembles, resnet20
 from reproductions.cells import load_images

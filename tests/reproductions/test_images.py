@@ -14,7 +14,7 @@ from torch import nn
 from dissensus.data import load
 from dissensus.data.image_sets import IMAGE_SETS
 from dissensus.objectives import Augmented, LearnerDropout
-from dissensus.plots import draw
+from dissensus.show import draw
 from reproductions import cells as cells_module
 from reproductions.base import Experiment
 from reproductions.cells import make_cell, rates_of_mean, seeds_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dissensus.plots import draw
+from dissensus.show import draw
 from dissensus.sweeps.engines import LocalEngine
 from reproductions.base import Record
 from reproductions.comparisons import LargerInAll

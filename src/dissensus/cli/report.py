@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from dissensus.cli.options import say, with_options
-from dissensus.report import DrawFigure, Report, build, draw_figure
+from dissensus.show.report import DrawFigure, Report, build, draw_figure
 from dissensus.tools.console import InertConsole
 
 
@@ -69,7 +69,7 @@ def figure(
       dissensus figure roc runs --view bma --out roc.svg   another score
     """
     if listing:
-        from dissensus.report import FIGURES
+        from dissensus.show.report import FIGURES
 
         table = Table(title="Figures of runs and sweeps", title_justify="left", title_style="bold")
         table.add_column("name", style="cyan", no_wrap=True)

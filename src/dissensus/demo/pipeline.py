@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dissensus import report, runs
+from dissensus import runs
 from dissensus.data import HELD_OUT
 from dissensus.demo import plan
 from dissensus.demo.summary import Outcome, sentences, table
 from dissensus.detection import MARKED, Estimate, default_score
+from dissensus.show import report
 from dissensus.sweeps import Watcher, sweep
 from dissensus.sweeps.engines import Cell, Record
 from dissensus.tools.console import InertConsole

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dissensus.demo.plan import CONTENDERS
 from dissensus.detection import Estimate, among_best
-from dissensus.report.figure import join_names
+from dissensus.show.figure import join_names
 
 
 @dataclass(frozen=True)

@@ -148,23 +148,6 @@ class RunRobustness(Result):
         """Accuracy against ε, steps and restarts, or under each attack."""
         return self.robustness.plot()
 
-    def draw(self, path: str | Path | None = None) -> list[Path]:
-        """Draw accuracy and, of images, examples, as SVG and PNG; needs matplotlib."""
-        from dissensus.plots import save
-        from dissensus.plots.attacks import accuracy_plot, examples_plot
-
-        folder = self.folder if path is None else Path(path)
-        plots = {"accuracy": accuracy_plot(self.robustness)}
-        if self.examples:
-            attacks = [row.label for row in self.robustness.rows[:_ATTACKS]]
-            plots["examples"] = examples_plot(self.examples, attacks, self.classes)
-        return [
-            save(plot, folder / f"{name}.{ending}")
-            for name, plot in plots.items()
-            if plot is not None
-            for ending in ("svg", "png")
-        ]
-
     @cached_property
     def examples(self) -> dict[str, NDArray[Any]]:
         """A few images that most attacks broke, before and after; empty if there are none.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,6 @@ from dissensus.tools.verbs import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from numpy.typing import NDArray
     from rich.console import RenderableType
 
@@ -227,30 +226,6 @@ class Detections(Result):
         rows = self.to_rows()
         write_csv(path, rows[0], (row.values() for row in rows))
 
-    def draw(self, path: str | Path | None = None) -> list[Path]:
-        """Draw ROC curves, histograms and divergent images as PNG; needs matplotlib."""
-        from dissensus.plots import save
-        from dissensus.plots.detection import examples_plot, histogram_plot, roc_plot
-
-        folder = self.folder if path is None else Path(path)
-        plots = {}
-        for name, method in self.methods.items():
-            stem = _file_name(name)
-            plots[f"roc-{stem}"] = roc_plot(method.study)
-            plots[f"histograms-{stem}"] = histogram_plot(method.study)
-            for part, divergent in method.divergent.items():
-                plots[f"examples-{stem}-{_file_name(part)}"] = examples_plot(divergent, part)
-        return [save(plot, folder / f"{name}.png") for name, plot in plots.items()]
-
-    def plot(self) -> Figure:
-        """ROC curves of the best scores: one row for each method, one panel for each set."""
-        from dissensus.plots import draw
-        from dissensus.plots.detection import roc_plot
-
-        several = len(self.methods) > 1
-        rows = [roc_plot(m.study, name if several else "") for name, m in self.methods.items()]
-        return draw(replace(rows[0], panels=[panel for row in rows for panel in row.panels]))
-
     def detector(self, score: str | None = None, method: str | None = None) -> Detector:
         """A detector by ``score``, fitted to the validation split; by default the first ones."""
         setup = self.methods[method or next(iter(self.methods))].setup
@@ -408,17 +383,17 @@ def _image_bytes(method: MethodDetection) -> NDArray[Any]:
 
 
 def _strangers_file(method: str, kind: str) -> str:
-    return f"{'strangers' if kind == 'stranger' else 'known'}-{_file_name(method)}.npz"
+    return f"{'strangers' if kind == 'stranger' else 'known'}-{file_name(method)}.npz"
 
 
 def _examples_file(method: str) -> str:
-    return f"examples-{_file_name(method)}.npz"
+    return f"examples-{file_name(method)}.npz"
 
 
-def _file_name(name: str) -> str:
+def file_name(name: str) -> str:
     """A name that can be part of a file's.
 
-    >>> _file_name("corrupt:fog:3")
+    >>> file_name("corrupt:fog:3")
     'corrupt-fog-3'
     """
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.") or "run"

@@ -22,7 +22,6 @@ from dissensus.tools.verbs import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.console import RenderableType
     from rich.table import Table
     from torch import Tensor
@@ -79,16 +78,6 @@ class Evaluation(Result):
         if "accuracy" in values:
             columns["accuracy"] = [values["accuracy"], *values["per_member_accuracy"]]
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-    def plot(self) -> Figure:
-        """The error of each member, and of the ensemble as a line."""
-        from dissensus.plots import Panel, Plot, Rule, Series, draw
-
-        ensemble, *members = self.to_rows()
-        names = [str(row["member"]) for row in members]
-        bars = Series("", names, [row["error"] for row in members], 0, "bars")
-        line = Rule("y", ensemble["error"], "ensemble")
-        return draw(Plot([Panel("member", "error", [bars], self.evaluated_on, rules=[line])]))
 
     def display(self) -> Iterator[RenderableType]:
         """The run, the data, and a table of the ensemble and one of its members."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from dissensus.plots import Series
+    from dissensus.show import Series
 
 #: Metrics of each split, and signs of collusion, that a row has.
 METRICS = ("ensemble_error", "member_error", "diversity", "accuracy")
@@ -142,7 +142,7 @@ class Summary(Result):
 
         Other settings have a line each; bands are ± one standard deviation over repeats.
         """
-        from dissensus.plots import Panel, Plot, draw
+        from dissensus.show import Panel, Plot, draw
 
         keys = list(self.rows[0].point) if self.rows else []
         numeric = [k for k in keys if all(_is_number(row.point[k]) for row in self.rows)]
@@ -224,7 +224,7 @@ def _is_number(value: Any) -> bool:
 
 def _lines(rows: Sequence[Row], axis: str, part: str, name: str) -> list[Series]:
     """A metric along ``axis``: for each choice of the other settings a line, points over names."""
-    from dissensus.plots import Series
+    from dissensus.show import Series
 
     groups: dict[str, list[Row]] = {}
     for row in rows:

@@ -19,6 +19,8 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from matplotlib.figure import Figure
 
 __all__ = ["Tabular", "html_table"]
@@ -56,10 +58,16 @@ class Tabular(ABC):
 
     def plot(self) -> Figure:
         """A matplotlib figure of it; ``figure.savefig("name.png")`` writes it to a file."""
-        # The one import of a higher layer; docs/architecture.md says why.
-        from dissensus.plots.results import plot_result
+        # The imports of a higher layer; docs/architecture.md says why.
+        from dissensus.show.results import plot_result
 
         return plot_result(self)
+
+    def draw(self, path: str | Path | None = None) -> list[Path]:
+        """Draw all figures of it into a folder, by default its own; needs matplotlib."""
+        from dissensus.show.results import draw_files
+
+        return draw_files(self, path)
 
 
 def html_table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> str:

@@ -1,0 +1,142 @@
+"""Renderers: matplotlib and Plotly draw what the plot says."""
+
+import json
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from dissensus.show import (
+    Image,
+    Matrix,
+    Panel,
+    Plot,
+    Rule,
+    Series,
+    Text,
+    draw,
+    estimates,
+    histogram,
+    save,
+)
+from dissensus.show.render_plotly import plot_json
+
+METHODS = ["ADP", "LDR"]
+
+
+class Estimate(NamedTuple):
+    mean: float
+    low: float
+    high: float
+    runs: int
+
+
+def every_kind() -> Plot:
+    """A plot with each kind of series and panel."""
+    line = Series("line", [1, 2, 3], [0.1, 0.2, 0.3], 0, low=[0.0, 0.1, 0.2], high=[0.2, 0.3, 0.4])
+    pairs = [
+        Series("a", METHODS, [1.0, 2.0], 0, "bars", low=[0.5, 1.0], high=[1.5, 3.0]),
+        Series("b", METHODS, [3.0, 4.0], 1, "bars"),
+    ]
+    points = Series("points", METHODS, [0.1, 0.2], "accent", "points", marker=3)
+    steps = histogram("scores", [0.1, 0.2, 5.0], np.array([0.0, 0.5, 1.0]), fill=True)
+    return Plot(
+        [
+            Panel("epoch", "error", [line], "title $", rules=(Rule("y", 0.2, "chance"),)),
+            Panel("", "value", pairs, legend="upper left"),
+            Panel("method", "value", pairs, horizontal=True),
+            Panel("", "sum", pairs, stacked=True),
+            Panel("", "AUROC", [points], horizontal=True, y_range=(0.0, 1.0)),
+            Panel("score", "share", [steps], y_percent=True, from_zero=True, ticks=False),
+            Panel("λ", "error", [line], x_log=True, y_log=True, x_range=(1.0, 10.0)),
+            Matrix("members", np.array([[np.nan, 0.5], [0.25, 1.0]]), y="attacked"),
+            Image(np.zeros((1, 4, 4)), "zebra", "horse", "cow", "most", alert=True),
+            Text("no data"),
+        ],
+        "Everything.",
+        columns=5,
+    )
+
+
+@pytest.mark.slow
+def test_matplotlib_draws_every_kind(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot = every_kind()
+    figure = draw(plot)
+    line, bars, turned, stack, points, _, logs, matrix, image, text = figure.axes
+    assert list(line.lines[0].get_ydata()) == [0.1, 0.2, 0.3]
+    assert [word.get_text() for word in bars.get_legend().get_texts()] == ["a", "b"]
+    left = [patch.get_x() for patch in bars.patches]
+    assert left[0] < left[2] < left[1] < left[3]  # the methods' bars stand side by side
+    assert [patch.get_width() for patch in turned.patches] == [1, 2, 3, 4]
+    assert [word.get_text() for word in turned.get_yticklabels()] == METHODS
+    assert (turned.get_xlabel(), turned.get_ylabel()) == ("value", "method")
+    edges = (-0.5, len(METHODS) - 0.5)  # a name has the same room wherever it stands
+    assert (bars.get_xlim(), turned.get_ylim()) == (edges, edges[::-1])
+    assert [patch.get_y() for patch in stack.patches] == [0, 0, 1, 2]
+    assert points.get_xlim() == (0, 1)
+    assert (logs.get_xscale(), logs.get_yscale()) == ("log", "log")
+    assert [word.get_text() for word in matrix.texts] == ["0.50", "0.25", "1.00"]
+    assert (image.get_title(), image.texts[0].get_text()) == ("zebra", "horse")
+    assert text.texts[0].get_text() == "no data"
+    names = [word.get_text() for word in figure.legends[0].get_texts()]
+    assert names == ["line", "a", "b", "points", "scores"]
+    first = save(plot, tmp_path / "first.svg").read_bytes()
+    assert save(plot, tmp_path / "second.svg").read_bytes() == first
+    assert save(figure, tmp_path / "third.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match=r"a figure must be \.svg or \.png, got x\.pdf"):
+        save(plot, tmp_path / "x.pdf")
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ValueError, match=r"pip install 'dissensus\[plots\]'"):
+        draw(every_kind())
+
+
+def test_drawing_leaves_no_trace(tmp_path: Path) -> None:
+    mpl = pytest.importorskip("matplotlib")
+    before = dict(mpl.rcParams)
+    save(every_kind(), tmp_path / "plot.svg")
+    assert dict(mpl.rcParams) == before
+
+
+def test_plotly_gets_the_same_numbers() -> None:
+    values = plot_json(every_kind())
+    json.dumps(values, allow_nan=False)
+    assert len(values["panels"]) == 9  # text needs no axes
+    by_axis: dict[str, list[dict[str, object]]] = {}
+    for trace in values["traces"]:
+        by_axis.setdefault(trace["xaxis"], []).append(trace)
+    band, line = by_axis["x"]
+    assert band["y"] == [0.2, 0.3, 0.4, 0.2, 0.1, 0.0]
+    assert line["y"] == [0.1, 0.2, 0.3]
+    assert by_axis["x3"][0]["x"] == [1.0, 2.0]
+    assert by_axis["x3"][0]["orientation"] == "h"
+    assert "error_x" in by_axis["x3"][0]
+    assert by_axis["x4"][1]["base"] == [1.0, 2.0]
+    (steps,) = by_axis["x6"]
+    assert (len(list(steps["x"])), steps["y"]) == (3, [0.66667, 0.33333, 0.0])  # type: ignore[call-overload]
+    assert values["panels"][6]["x"] == {
+        "title": {"text": "λ"},
+        "zeroline": False,
+        "range": [0.0, 1.0],
+        "type": "log",
+    }
+    assert by_axis["x8"][0]["z"] == [[None, 0.5], [0.25, 1.0]]
+    assert by_axis["x9"][0]["type"] == "image"
+
+
+def test_estimates_have_intervals_where_there_are_several_runs() -> None:
+    several, single = Estimate(0.5, -0.2, 1.4, 3), Estimate(0.4, -np.inf, np.inf, 1)
+    series = estimates("ADP", [0.0, 1.0], [several, several], 2, limits=(0.0, 1.0))
+    assert (series.y, series.low, series.high) == ([0.5, 0.5], [0.0, 0.0], [1.0, 1.0])
+    assert estimates("ADP", [0.0, 1.0], [several, single]).low is None
+
+
+def test_pixels_of_images() -> None:
+    assert Image(np.full((1, 2, 3), 255, np.uint8)).pixels.shape == (2, 3, 3)
+    assert Image(np.full((1, 2, 3), 255, np.uint8)).pixels.max() == 1.0
+    assert Image(np.ones((3, 2, 2)), inverted=True).pixels.max() == 0.0
