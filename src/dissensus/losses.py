@@ -21,7 +21,6 @@ from torch.nn.functional import log_softmax
 
 from dissensus.outputs import (
     check_combination,
-    check_finite,
     check_logits,
     check_outputs,
     check_regression_targets,
@@ -32,7 +31,7 @@ from dissensus.outputs import (
     majority_vote,
     weighted_mean,
 )
-from dissensus.tools.guards import formula
+from dissensus.tools.guards import check_finite, formula
 
 __all__ = [
     "LOSSES",

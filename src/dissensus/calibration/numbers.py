@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from dissensus.losses import gaussian_nll
-from dissensus.outputs import check_finite
-from dissensus.tools.guards import guarded
+from dissensus.tools.guards import check_finite, guarded
 
 __all__ = [
     "conformal_quantile",

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from dissensus.losses import check_loss, check_loss_inputs, errors, zero_one
 from dissensus.outputs import (
-    check_finite,
     check_targets,
     check_weights,
     combined_log_probs,
     to_logits,
 )
-from dissensus.tools.guards import guarded
+from dissensus.tools.guards import check_finite, guarded
 from dissensus.tools.tabular import Tabular
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from dissensus.calibration.probabilities import check_inputs
 from dissensus.losses import errors
-from dissensus.outputs import check_finite, to_logits
-from dissensus.tools.guards import guarded
+from dissensus.outputs import to_logits
+from dissensus.tools.guards import check_finite, guarded
 
 _Loss = Callable[[Sequence[float]], tuple[float, list[float]]]
 

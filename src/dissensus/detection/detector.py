@@ -29,10 +29,10 @@ from dissensus.detection.feature_scores import (
 from dissensus.detection.measures import threshold_at
 from dissensus.detection.member_features import PENULTIMATE, MemberFeatures
 from dissensus.detection.tail_scale import TailScale
-from dissensus.outputs import check_finite, check_outputs, to_logits
+from dissensus.outputs import check_outputs, to_logits
 from dissensus.scores import at_temperature
 from dissensus.scores.functions import check_scale
-from dissensus.tools.guards import formula
+from dissensus.tools.guards import check_finite, formula
 
 _SCORES_OF_DISAGREEMENT = ("mutual_information", "pds", "pds_sum", "unique", "disagreement")
 _QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dissensus.detection.distance_files import Distance, State
-from dissensus.outputs import check_finite
+from dissensus.tools.guards import check_finite
 
 #: Numbers in one piece of a computation over many rows; a few such arrays are alive at a time.
 _PIECE = 2**19

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dissensus.detection.distances import check_features, pieces
-from dissensus.outputs import check_finite
+from dissensus.tools.guards import check_finite
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dissensus.outputs import check_finite
+from dissensus.tools.guards import check_finite
 
 #: Where the exponential tail begins: the share of known inputs below.
 _BODY = 0.9

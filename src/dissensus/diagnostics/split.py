@@ -16,7 +16,6 @@ from dissensus.losses import LossLike, check_loss
 from dissensus.outputs import (
     COMBINATIONS,
     Predictions,
-    check_finite,
     check_outputs,
     check_regression_targets,
     check_targets,
@@ -25,6 +24,7 @@ from dissensus.outputs import (
     looks_like_probs,
     to_logits,
 )
+from dissensus.tools.guards import check_finite
 
 __all__ = ["PredictionsLike", "Split", "looks_like_probs", "plain", "ratio"]
 

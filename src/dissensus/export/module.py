@@ -23,9 +23,10 @@ from dissensus.ensemble import Ensemble
 from dissensus.ensemble.engine import engine_of
 from dissensus.ensemble.execution import stacked_outputs
 from dissensus.ensemble.stack import tensors_of
-from dissensus.outputs import check_finite, combine
+from dissensus.outputs import combine
 from dissensus.runs.data_summary import DataSummary
 from dissensus.scores import NamedScore, parse
+from dissensus.tools.guards import check_finite
 
 FORMAT = "dissensus.export/1"
 

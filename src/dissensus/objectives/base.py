@@ -18,14 +18,13 @@ import torch
 from torch import Tensor
 
 from dissensus.outputs import (
-    check_finite,
     check_floats,
     check_labels,
     check_logits,
     check_outputs,
     check_weights,
 )
-from dissensus.tools.guards import guarded
+from dissensus.tools.guards import check_finite, guarded
 from dissensus.tools.specs import check_choice, check_numbers, number
 
 __all__ = [

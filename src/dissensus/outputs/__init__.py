@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dissensus.outputs.checks import (
     FLOATS,
-    check_finite,
     check_floats,
     check_labels,
     check_logits,
@@ -45,7 +44,6 @@ __all__ = [
     "Predictions",
     "array_names",
     "check_combination",
-    "check_finite",
     "check_floats",
     "check_labels",
     "check_logits",

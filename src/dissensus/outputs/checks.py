@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from dissensus.tools.guards import describe, formula, unreadable
+from dissensus.tools.guards import check_finite, describe, formula, unreadable
 
 #: What outputs may be stored as. Torch has little arithmetic for 8 bits.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -88,22 +88,6 @@ def refuse_probs(logits: Tensor) -> None:
             "the outputs look like probabilities, as every row is non-negative and sums to 1, but "
             'logits are expected; pass space="probs" (--probs on the command line), or convert '
             'them with dissensus.outputs.to_logits(probs, "probs")'
-        )
-
-
-@formula
-def check_finite(values: Tensor, *, name: str) -> None:
-    """Raise with a count if ``values`` holds a NaN or an infinity."""
-    if unreadable(values):
-        return
-    # A sum is finite if its terms are (short of overflow), and costs a thirtieth of isfinite.
-    if bool(torch.isfinite(values.detach().sum())):
-        return
-    bad = int((~torch.isfinite(values)).sum())
-    if bad:
-        raise ValueError(
-            f"{name} must be finite, got {bad} NaN or infinite of {values.numel()} values; "
-            "find the member or example that produced them before going on"
         )
 
 

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from dissensus.detection import Estimate, proportion
 from dissensus.ensemble import Ensemble
-from dissensus.outputs import check_finite, check_labels
+from dissensus.outputs import check_labels
 from dissensus.robustness.attacks import parse
 from dissensus.robustness.base import Attack, Case, Journal, Victim, distances, frozen, uniform
 from dissensus.robustness.losses import Goal
+from dissensus.tools.guards import check_finite
 from dissensus.tools.progress import ProgressBar
 from dissensus.tools.tabular import Tabular
 

@@ -20,9 +20,10 @@ from torch import Tensor
 from dissensus.calibration import TemperatureAtBound, fit_temperature
 from dissensus.decomposition import decomposition_terms
 from dissensus.diagnostics import Split, judge
-from dissensus.outputs import check_finite, check_outputs, combined_log_probs
+from dissensus.outputs import check_outputs, combined_log_probs
 from dissensus.sklearn.error_model import ErrorModel
 from dissensus.sweeps.selection import overall_verdict
+from dissensus.tools.guards import check_finite
 
 #: Draws the temperature of few rows towards 1: as a prior on log T of standard deviation ½ does.
 _SHRINKAGE = 2.0

@@ -15,7 +15,16 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["describe", "device_named", "formula", "guarded", "unreadable"]
+__all__ = [
+    "check_finite",
+    "check_row_weights",
+    "check_shape",
+    "describe",
+    "device_named",
+    "formula",
+    "guarded",
+    "unreadable",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -94,6 +103,50 @@ def guarded(function: Callable[P, R]) -> Callable[P, R]:
         return result
 
     return call
+
+
+def check_shape(values: Any, *, name: str, **axes: int | None) -> None:
+    """Raise unless ``values`` is a tensor or an array with these axes; None is any size above 0.
+
+    >>> check_shape(torch.zeros(4, 2), name="targets", rows=4, classes=3)
+    Traceback (most recent call last):
+    ...
+    ValueError: targets must be [rows, classes] = (4, 3), got (4, 2)
+    >>> check_shape([1.0], name="x", rows=None)
+    Traceback (most recent call last):
+    ...
+    ValueError: x must be [rows], got list
+    """
+    shape = getattr(values, "shape", None)
+    if shape is not None and len(shape) == len(axes):
+        pairs = zip(shape, axes.values(), strict=True)
+        if all(size == wanted or (wanted is None and size) for size, wanted in pairs):
+            return
+    sizes = ", ".join("any" if size is None else str(size) for size in axes.values())
+    sizes = f"({sizes},)" if len(axes) == 1 else f"({sizes})"
+    wanted = f"[{', '.join(axes)}]" + ("" if set(axes.values()) <= {None} else f" = {sizes}")
+    got = describe(values) if shape is None else tuple(shape)
+    raise ValueError(f"{name} must be {wanted}, got {got}")
+
+
+def check_finite(values: Any, *, name: str) -> None:
+    """Raise with a count if a tensor or an array holds a NaN or an infinity."""
+    values = values if isinstance(values, Tensor) else torch.as_tensor(values)
+    if unreadable(values) or _finite(values):
+        return
+    bad = int((~torch.isfinite(values)).sum())
+    raise ValueError(
+        f"{name} must be finite, got {bad} NaN or infinite of {values.numel()} values; "
+        "find the member or example that produced them before going on"
+    )
+
+
+def check_row_weights(weights: Any, rows: int, *, name: str = "weights") -> None:
+    """Raise unless ``weights`` is ``[rows]``, finite, at least 0, and above 0 for some row."""
+    check_shape(weights, name=name, rows=rows)
+    check_finite(weights, name=name)
+    if bool((weights < 0).any()) or not bool((weights > 0).any()):
+        raise ValueError(f"{name} must be at least 0, and above 0 for some row")
 
 
 def unreadable(values: Tensor) -> bool:

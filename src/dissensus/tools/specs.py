@@ -17,11 +17,15 @@ from dataclasses import field, fields
 from decimal import Decimal, InvalidOperation
 from functools import cache
 from importlib.util import find_spec
+from numbers import Integral, Real
 from typing import Any
 
 __all__ = [
     "check_choice",
+    "check_integer",
+    "check_keys",
     "check_name",
+    "check_number",
     "check_numbers",
     "close_names",
     "join_spec",
@@ -88,7 +92,58 @@ def check_choice(owner: str, name: str, value: object, known: Sequence[str]) -> 
         raise ValueError(f"{owner}: {name} must be one of {', '.join(known)}, got {value!r}")
 
 
-# ---- declared numbers ---------------------------------------------------------------------------
+def check_keys(owner: str, keys: Iterable[str], known: Iterable[str], what: str = "option") -> None:
+    """Raise unless all ``keys`` that were given to ``owner`` are ``known``.
+
+    >>> check_keys("fit", ["epoch"], ["epochs", "val"])
+    Traceback (most recent call last):
+    ...
+    ValueError: fit has no option 'epoch'; did you mean 'epochs'?
+    """
+    names = list(known)
+    for key in keys:
+        if key not in names:
+            raise ValueError(f"{owner} has no {what} {key!r}; {nearest(key, names)}")
+
+
+# ---- numbers ------------------------------------------------------------------------------------
+
+
+def check_integer(name: str, value: Any, low: float = 1, high: float = math.inf) -> int:
+    """``value`` as an int; raises unless it is a whole number in ``[low, high]``.
+
+    >>> check_integer("bins", 0)
+    Traceback (most recent call last):
+    ...
+    ValueError: bins must be an integer of at least 1, got 0
+    """
+    if not _within(value, Integral, low, high):
+        raise ValueError(f"{name} must be {_describe(Integral, low, high)}, got {value!r}")
+    return int(value)
+
+
+def check_number(
+    name: str,
+    value: Any,
+    low: float = -math.inf,
+    high: float = math.inf,
+    *,
+    above: float = -math.inf,
+    below: float = math.inf,
+) -> float:
+    """``value`` as a float; raises unless it is finite and within ``[low, high]``.
+
+    It must also be greater than ``above`` and less than ``below``.
+
+    >>> check_number("rate", 1, 0, below=1)
+    Traceback (most recent call last):
+    ...
+    ValueError: rate must be a finite number of at least 0 and less than 1, got 1
+    """
+    limits = (low, high, above, below)
+    if not _within(value, Real, *limits):
+        raise ValueError(f"{name} must be {_describe(Real, *limits)}, got {value!r}")
+    return float(value)
 
 
 def number(
@@ -112,26 +167,33 @@ def check_numbers(instance: Any) -> None:
     """Raise unless every field made by :func:`number` lies within its limits."""
     options = _field_options(type(instance))  # type: ignore[arg-type]  # a class is hashable
     for item in fields(instance):
-        value, limits = getattr(instance, item.name), item.metadata
-        if "low" in limits and not _within(value, limits, options[item.name]):
-            wanted = _describe(limits, options[item.name])
-            why = f"; {limits['why']}" if limits["why"] else ""
-            raise ValueError(
-                f"{type(instance).__name__}: {item.name} must be {wanted}, got {value!r}{why}"
-            )
+        value, own = getattr(instance, item.name), item.metadata
+        if "low" not in own or (value is None and type(None) in options[item.name]):
+            continue
+        kind = Real if float in options[item.name] else Integral
+        limits = (own["low"], own["high"], own["above"])
+        if not _within(value, kind, *limits):
+            why = f"; {own['why']}" if own["why"] else ""
+            label, wanted = f"{type(instance).__name__}: {item.name}", _describe(kind, *limits)
+            raise ValueError(f"{label} must be {wanted}, got {value!r}{why}")
 
 
-def _within(value: Any, limits: Mapping[str, Any], options: Sequence[Any]) -> bool:
-    if value is None:
-        return type(None) in options
-    kinds = (int, float) if float in options else int
-    if not isinstance(value, kinds) or isinstance(value, bool) or not math.isfinite(value):
+def _within(
+    value: Any,
+    kind: Any,
+    low: float,
+    high: float,
+    above: float = -math.inf,
+    below: float = math.inf,
+) -> bool:
+    if not isinstance(value, kind) or isinstance(value, bool) or not math.isfinite(value):
         return False
-    return bool(limits["low"] <= value <= limits["high"] and value > limits["above"])
+    return bool(low <= value <= high and above < value < below)
 
 
-def _describe(limits: Mapping[str, Any], options: Sequence[Any]) -> str:
-    low, high, above = (limits[key] for key in ("low", "high", "above"))
+def _describe(
+    kind: Any, low: float, high: float, above: float = -math.inf, below: float = math.inf
+) -> str:
     bounds = [f"greater than {above:g}"] if above > -math.inf else []
     if low > -math.inf and high < math.inf:
         bounds.append(f"in [{low:g}, {high:g}]")
@@ -139,8 +201,9 @@ def _describe(limits: Mapping[str, Any], options: Sequence[Any]) -> str:
         bounds.append(f"of at least {low:g}")
     elif high < math.inf:
         bounds.append(f"of at most {high:g}")
-    kind = "a finite number" if float in options else "an integer"
-    return f"{kind} {' and '.join(bounds)}".strip()
+    bounds += [f"less than {below:g}"] if below < math.inf else []
+    noun = "a finite number" if kind is Real else "an integer"
+    return f"{noun} {' and '.join(bounds)}".strip()
 
 
 # ---- specs --------------------------------------------------------------------------------------
@@ -267,9 +330,7 @@ def read_settings(
 
     ``known`` are the fields that ``name`` has. Several numbers stand with ``separator``.
     """
-    for key in settings:
-        if key not in known:
-            raise ValueError(f"{name} has no setting {key!r}; {nearest(key, known)}")
+    check_keys(name, settings, known, "setting")
     options = _field_options(kind)  # type: ignore[arg-type]
     return {
         key: _read(f"{name}: {key}", raw, options[key], separator) for key, raw in settings.items()

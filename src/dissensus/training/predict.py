@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from dissensus.ensemble import Ensemble
-from dissensus.outputs import Predictions, check_finite
-from dissensus.tools.guards import guarded
+from dissensus.outputs import Predictions
+from dissensus.tools.guards import check_finite, guarded
 from dissensus.tools.progress import ProgressBar
 from dissensus.training.batches import Batches, as_batches, as_tensors, split_weights
 from dissensus.training.meters import Meter

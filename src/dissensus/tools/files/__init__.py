@@ -16,7 +16,13 @@ from dissensus.tools.files.atomic import (
     write_text,
 )
 from dissensus.tools.files.lock import LOCK, lock_folder
-from dissensus.tools.files.opening import check_regular, check_size, max_bytes, open_regular
+from dissensus.tools.files.opening import (
+    check_regular,
+    check_size,
+    damaged,
+    max_bytes,
+    open_regular,
+)
 from dissensus.tools.files.tensors import read_safetensors, verify_safetensors, write_safetensors
 from dissensus.tools.files.text import (
     check_types,
@@ -34,6 +40,7 @@ __all__ = [
     "check_regular",
     "check_size",
     "check_types",
+    "damaged",
     "format_toml",
     "keep_copy",
     "lock_folder",
