@@ -57,8 +57,8 @@ docs: $(STAMP)  ## build the documentation into site/; warnings are errors
 	$(BIN)/python -m sphinx -q -W --keep-going -c docs -d build/doctrees . site
 	@echo "Open site/index.html"
 
-values: $(STAMP)  ## write the values of the records in results/ into the pages of docs/
-	$(BIN)/python docs/values.py
+values: $(STAMP)  ## compare the numbers on the pages with the records in results/
+	$(BIN)/python docs/numbers.py
 
 format: $(STAMP)  ## put the code into its format
 	$(BIN)/ruff check --fix .

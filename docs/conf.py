@@ -18,11 +18,10 @@ from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 
 import dissensus
-from reproductions.page import markdown_table
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS))
-from values import CODE  # noqa: E402
+#: A name in a link to its source file.
+CODE = re.compile(r"\[`(\w+(?:\.\w+)+)`\]\((?:\.\./)*src/dissensus/[\w/]+\.py\)")
 
 project = "Dissensus"
 release = dissensus.__version__
@@ -34,6 +33,7 @@ include_patterns = [
     "SECURITY.md",
     "docs/**",
     "results/*.md",
+    "results/bench/README.md",
 ]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 
@@ -82,6 +82,7 @@ NAVIGATION = {
         "results/tables",
         "results/strangers",
         "docs/benchmarks",
+        "results/bench/README",
         "docs/reliability",
     ],
     "Reference": ["docs/reference/index"],
@@ -184,6 +185,11 @@ def public_modules() -> list[str]:
     named = [getattr(dissensus, name) for name in dissensus.__all__]
     modules = [value.__name__ for value in named if isinstance(value, ModuleType)]
     return sorted({*MORE_MODULES, *(name.removeprefix("dissensus.") for name in modules)})
+
+
+def markdown_table(header: list[str], rows: Iterable[list[str]]) -> list[str]:
+    """The lines of a table."""
+    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
 
 
 def _toctree(pages: Iterable[str], caption: str = "Modules") -> str:

@@ -1,6 +1,7 @@
 """The documentation tells the truth: its code runs, its values are those of the records, its links
 lead somewhere, and the commands and methods it names exist."""
 
+import inspect
 import re
 import runpy
 import shlex
@@ -193,72 +194,64 @@ def test_files_and_the_names_in_them_exist(path: Path) -> None:
         assert re.search(rf"^(?:class )?{name}\b", source.read_text(), re.MULTILINE), (name, file)
 
 
-# ---- values -------------------------------------------------------------------------------------
+# ---- numbers ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def values() -> dict[str, Any]:
-    """The names of ``docs/values.py``."""
-    return runpy.run_path(str(DOCS / "values.py"))
+def numbers() -> dict[str, Any]:
+    """The names of ``docs/numbers.py``."""
+    return runpy.run_path(str(DOCS / "numbers.py"))
 
 
-def test_values_are_those_of_the_records(values: dict[str, Any]) -> None:
-    assert sorted(values["PAGES"]) == sorted(TEXTS)
-    old = [name_of(path) for path in TEXTS if values["refresh"](path) != path.read_text()]
-    assert not old, f"out of date: {', '.join(old)}; `make values` refreshes them"
+def test_quoted_numbers_are_those_of_the_records(numbers: dict[str, Any]) -> None:
+    assert not list(numbers["differences"]())
+
+
+@pytest.mark.parametrize(
+    ("entry", "error"),
+    [
+        ('phrase = "ratio {0.86}"', "0.86 is 0.868"),
+        ('phrase = "ratio {0.87} and {0.87}"', "2 quoted, 1 recorded"),
+        ('phrase = "ratios {0.87}"', "does not say: ratios 0.87"),
+        ('phrase = "ratio {0.87}"\nexpect = ["holds"]', "holds is 0.868"),
+    ],
+)
+def test_numbers_that_differ_are_reported(tmp_path: Path, entry: str, error: str) -> None:
+    record = tmp_path / "record.json"
+    record.write_text('{"cells": [{"name": "a", "ratio": 0.868}, {"name": "b", "ratio": 2}]}')
+    way = f'["{record}", "cells", {{name = "a"}}, "ratio"]'
+    (tmp_path / "numbers.toml").write_text(f"[[page]]\n{entry}\nfrom = [{way}]\n")
+    (tmp_path / "page.md").write_text("The ratio\n0.87 and 0.87, and the ratio 0.86.")
+    found = runpy.run_path(str(DOCS / "numbers.py"))
+    scope = found["differences"].__globals__
+    scope |= {"ROOT": tmp_path, "NUMBERS": tmp_path / "numbers.toml"}
+    assert any(error in one for one in found["differences"]())
+
+
+def test_what_no_record_holds_is_an_error(numbers: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="nothing at 'reslts'"):
+        numbers["recorded"]("bench/fleet.json", "reslts")
+    with pytest.raises(ValueError, match="0 entries have"):
+        numbers["recorded"]("bench/fleet.json", "results", 0, "measurements", {"name": "x"})
+
+
+def test_links_to_sources_lead_to_where_the_name_is() -> None:
+    for path in TEXTS:
+        for name, file in re.findall(
+            r"\[`([\w.]+)`\]\((?:\.\./)*(src/[\w/.]+)\)", path.read_text()
+        ):
+            module, _, attribute = f"dissensus.{name}".rpartition(".")
+            found = inspect.unwrap(getattr(import_module(module), attribute))
+            assert inspect.getsourcefile(found) == str(ROOT / file), f"{name_of(path)}: {name}"
+
+
+def test_the_page_of_benchmarks_is_that_of_the_records() -> None:
+    from benchmarks.page import RECORDS, page
+
+    assert (RECORDS / "README.md").read_text() == page(), "python -m benchmarks.page"
 
 
 def test_pages_are_plain_markdown() -> None:
     for path in TEXTS:
-        assert not re.search(r"\{\{|\{%|^(```|:::)\{", path.read_text(), re.MULTILINE), name_of(
-            path
-        )
-
-
-def test_old_values_and_links_are_replaced(values: dict[str, Any], tmp_path: Path) -> None:
-    record = (ROOT / "results" / "collusion.md").read_text()
-    row = next(line for line in record.splitlines() if line.startswith("| weather | "))
-    runs, error = row.split(" | ")[1:3]
-    page = tmp_path / "page.md"
-    page.write_text(
-        "In <!-- entry collusion; runs; weather -->?<!-- end --> runs "
-        "ERR <!-- cell collusion/explosion; ERR, β = 0; weather -->7<!-- end --> and "
-        "<!-- verdict collusion/explosion; Diversity stays low -->?<!-- end -->.\n\n"
-        "<!-- report_figures -->\nstale\n<!-- end -->\n[`scores.pds`](../src/dissensus/stale.py)"
-    )
-    text = values["refresh"](page)
-    assert f"weather -->{error}<!-- end --> and <!-- verdict" in text
-    assert (
-        "Diversity stays low -->**holds**<!-- end -->.\n\n<!-- report_figures -->\n\n| na" in text
-    )
-    assert f"runs; weather -->{runs}<!-- end -->" in text
-    assert "stale" not in text
-    assert text.endswith("src/dissensus/scores/functions.py)")
-
-
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("a <!-- cell collusion/explosion; ERR, β = 3; weather -->", "not 'ERR, β = 3'"),
-        ("a <!-- cell collusion/explosion; ERR, β = 1; wether -->", "0 rows begin"),
-        ("a <!-- cell collusion/exposion; ERR, β = 1; weather -->", "there is no record"),
-        ("a <!-- verdict collusion/explosion; Diversity -->", "2 claims of"),
-        (
-            "a <!-- expect undecided; collusion/explosion; Diversity stays low -->",
-            "'Diversity stays low for most values of β' is holds, not undecided",
-        ),
-        ("a <!-- entry strangers; measured; gain -->", "0 rows begin"),
-        ("a <!-- number ldr/detection; MNIST; LDR + BMA -->", "0 numbers follow"),
-        ("a <!-- bench fleet; somebody -->", "0 measurements"),
-        ("a <!-- cel x -->", "there is no value 'cel'"),
-        ("- <!-- counts ldr -->", "put a word before"),
-        ("a <!-- counts\nldr -->", "comment is on one line"),
-    ],
-)
-def test_wrong_values_are_errors(
-    values: dict[str, Any], tmp_path: Path, text: str, error: str
-) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"{text}1<!-- end -->")
-    with pytest.raises(ValueError, match=error):
-        values["refresh"](page)
+        found = re.search(r"\{\{|\{%|<!--|^(```|:::)\{", path.read_text(), re.MULTILINE)
+        assert not found, name_of(path)
