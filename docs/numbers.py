@@ -4,7 +4,7 @@
 
     [["docs/benchmarks"]]
     phrase = "| ADP on ResNet-20 | cross-entropy on ResNet-20 | {1.00} |"
-    from = [["bench/training.json", "results", 11, "measurements", {name = "adp"}, "ratio", "median"]]
+    from = [["bench/training.json", "results", 11, "checks", {name = "…"}, "value"]]
 
 The phrase stands on the page without its braces. Each brace quotes a number; ``from`` says where
 it is recorded: a file below ``results/`` and the way through it. A step is a key of an object, an
