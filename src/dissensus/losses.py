@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from dissensus.outputs import (
-    check_combination,
+    COMBINATIONS,
     check_logits,
     check_outputs,
     check_regression_targets,
@@ -32,6 +32,7 @@ from dissensus.outputs import (
     weighted_mean,
 )
 from dissensus.tools.guards import check_finite, formula
+from dissensus.tools.specs import check_choice
 
 __all__ = [
     "LOSSES",
@@ -57,11 +58,10 @@ LossLike = str | Callable[[Tensor, Tensor], Tensor]
 @formula
 def mse(outputs: Tensor, targets: Tensor) -> Tensor:
     """Squared Euclidean distance ``‖f − y‖²``, summed over outputs (not torch's mean)."""
-    if outputs.shape[outputs.ndim - targets.ndim :] != targets.shape:  # torch would broadcast
-        raise ValueError(
-            f"targets must have the shape of one prediction, got {tuple(targets.shape)} for "
-            f"outputs {tuple(outputs.shape)}"
-        )
+    wanted = outputs.shape[outputs.ndim - targets.ndim :]
+    if wanted != targets.shape:  # torch would broadcast
+        got = tuple(targets.shape)
+        raise ValueError(f"targets must be of the shape {tuple(wanted)} of a prediction, got {got}")
     return (outputs - targets).square().sum(-1)
 
 
@@ -160,7 +160,7 @@ def check_loss(loss: LossLike, combine: str | None = None, *, trainable: bool = 
     """
     if callable(loss):
         chosen = combine or natural_combination(loss)
-        check_combination(chosen)
+        check_choice("a callable loss", "combine", chosen, COMBINATIONS)
         return chosen
     names = [name for name in LOSSES if not (trainable and name == "zero_one")]
     if loss not in names:
@@ -195,12 +195,16 @@ def _check_callable_targets(targets: Tensor, batch: int) -> None:
     """Raise unless ``targets`` hold one finite entry for each example; the loss knows the rest."""
     check_tensor(targets)
     if tuple(targets.shape[:1]) != (batch,):
-        raise ValueError(
-            f"targets must have one entry for each example, a batch of {batch}, got "
-            f"{tuple(targets.shape)}"
-        )
+        got = tuple(targets.shape)
+        raise ValueError(f"targets must have one entry for each of {batch} examples, got {got}")
     if targets.is_floating_point():
         check_finite(targets, name="targets")
+
+
+def reduced_loss(values: Tensor, batch: int) -> ValueError:
+    """The error for a callable loss that returns something else than ``[batch]``."""
+    got = tuple(values.shape)
+    return ValueError(f"a loss must return [batch] = ({batch},), got {got}; drop its reduction")
 
 
 class Errors(NamedTuple):
@@ -271,8 +275,5 @@ def _callable_errors(
     values = torch.stack([loss(member, targets) for member in members])
     ensemble_values = loss(ensemble, targets)
     if ensemble_values.shape != outputs.shape[1:2]:
-        raise ValueError(
-            f"a loss must return one value for each example, [batch] = ({outputs.shape[1]},), got "
-            f"{tuple(ensemble_values.shape)}; drop its reduction"
-        )
+        raise reduced_loss(ensemble_values, outputs.shape[1])
     return Errors(values, ensemble_values)

@@ -9,7 +9,6 @@ from scipy import integrate, stats
 
 from dissensus.calibration import (
     conformal_quantile,
-    crps_gaussian,
     crps_quantiles,
     gaussian_nll,
     interval_coverage,
@@ -62,12 +61,12 @@ def test_conformal_quantile_covers_new_rows_on_average() -> None:
 
 
 def test_too_few_rows_for_a_coverage_are_an_error_that_counts_them() -> None:
-    with pytest.raises(ValueError, match=r"needs at least 19 held-out rows, got 18; ask for less"):
+    with pytest.raises(ValueError, match="needs 19 held-out rows, got 18"):
         conformal_quantile(torch.arange(18.0), 0.95)
-    with pytest.raises(ValueError, match=r"at least 9 held-out rows, got 1\.187"):
+    with pytest.raises(ValueError, match=r"needs 9 held-out rows, got 1\.187"):
         conformal_quantile(torch.arange(10.0), 0.9, torch.tensor([100.0] + [1.0] * 9))
     for coverage in (0.0, 1.0, 90, math.nan):
-        with pytest.raises(ValueError, match="coverage must lie between 0 and 1, got"):
+        with pytest.raises(ValueError, match="coverage must be a finite number"):
             conformal_quantile(torch.arange(18.0), coverage)
     with pytest.raises(ValueError, match="scores"):
         conformal_quantile(torch.tensor([1.0, math.nan]), 0.5)
@@ -100,21 +99,16 @@ def test_sample_quantiles_are_linear_inside_and_exponential_outside() -> None:
 def test_crps_agrees_with_its_integral() -> None:
     rng = np.random.default_rng(0)
     means, stds, targets = rng.normal(size=5), rng.uniform(0.3, 2, 5), rng.normal(size=5)
-    got = crps_gaussian(*map(torch.from_numpy, (means, stds, targets)))
+    levels = (np.arange(2000) + 0.5) / 2000
+    quantiles = stats.norm(means[:, None], stds[:, None]).ppf(levels)
+    got = crps_quantiles(torch.from_numpy(quantiles), levels, torch.from_numpy(targets))
     for n in range(5):
         law = stats.norm(means[n], stds[n])
         below = integrate.quad(lambda t, law=law: law.cdf(t) ** 2, -15, targets[n])[0]
         above = integrate.quad(lambda t, law=law: law.sf(t) ** 2, targets[n], 15)[0]
-        assert float(got[n]) == pytest.approx(below + above, abs=1e-7)
-    # Many quantiles tell the same as the law itself.
-    levels = (np.arange(2000) + 0.5) / 2000
-    quantiles = stats.norm(means[:, None], stds[:, None]).ppf(levels)
-    fine = crps_quantiles(torch.from_numpy(quantiles), levels, torch.from_numpy(targets))
-    np.testing.assert_allclose(fine, got, rtol=2e-3)
+        assert float(got[n]) == pytest.approx(below + above, rel=2e-3)
     # By hand: levels ¼ and ¾ stand for half each; y = 1, q = 0 and 2: 2 · ½ (¼ · 1 + ¼ · 1).
     assert crps_quantiles(torch.tensor([[0.0, 2.0]]), [0.25, 0.75], torch.ones(1)).tolist() == [0.5]
-    sure = crps_gaussian(torch.zeros(1), torch.zeros(1), torch.full((1,), -3.0))
-    assert sure.tolist() == [3.0]
     with pytest.raises(ValueError, match="levels must increase"):
         crps_quantiles(torch.zeros(1, 2), [0.75, 0.25], torch.ones(1))
 

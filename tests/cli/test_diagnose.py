@@ -121,7 +121,7 @@ def test_mistakes(
     for words, sentence in [
         (["probs.npz"], "look like probabilities"),
         (["probs.npz"], "--probs on the command line"),
-        (["logits.npz", "--probs"], "needs rows that are non-negative and sum to 1"),
+        (["logits.npz", "--probs"], "needs rows of probabilities"),
         (["bare.npz"], "got no targets"),
         (["o.npy"], "needs the targets beside it"),
         (["o.npy", "objects.npy"], "holds Python objects, which are never loaded"),

@@ -176,10 +176,10 @@ def test_mistakes_with_saved_predictions(
     file = tmp_path / "p.npz"
     np.savez(file, logits=np.zeros((2, 4, 3)), y=np.zeros(4, int))
     for words, sentence in [
-        ([], "it must hold 'outputs' [members, batch, outputs] and may hold 'targets', got logits"),
+        ([], "must hold 'outputs', got logits"),
         ([], "pass --key outputs=NAME"),
-        (["--key", "outputs=logits"], "got no targets; if they have other names there, pass --key"),
-        (["--key", "outputs=logits", "--key", "targets=labels"], "may hold 'labels', got logits"),
+        (["--key", "outputs=logits"], "got no targets; pass --key"),
+        (["--key", "outputs=logits", "--key", "targets=labels"], "must hold 'labels', got logits"),
         (["--key", "logits"], "such as outputs=logits or targets=y, got 'logits'"),
         (["--key", "inputs=x"], "got 'inputs=x'"),
         (["--data", "digits"], "--data is for a run"),

@@ -89,5 +89,5 @@ def test_debiasing_says_what_is_wrong() -> None:
         dc.optimal_offsets(LOGITS[0])
     with pytest.raises(ValueError, match="outputs must be finite"):
         dc.debias(NAN_LOGITS)
-    with pytest.raises(ValueError, match="weights must be a tensor"):
+    with pytest.raises(ValueError, match="weights must be a torch"):
         dc.debias(LOGITS, [0.5, 0.5])

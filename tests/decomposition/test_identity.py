@@ -180,7 +180,7 @@ def test_huge_logits_have_finite_values_and_gradients(loss: str, way: str, sprea
             continue
         values = [dc.decompose(logits, targets, loss, way, weights).diversity]
         if (loss, way) in dc.CLOSED_FORMS:
-            values.append(dc.closed_form_diversity(logits, targets, loss, way, weights).mean())
+            values.append(dc.CLOSED_FORMS[loss, way](logits, targets, weights).mean())
         for value in values:
             (gradient,) = torch.autograd.grad(value, logits)
             assert torch.isfinite(value)
@@ -230,19 +230,9 @@ def test_the_summary_says_who_gains() -> None:
     ("arguments", "message"),
     [
         ({"outputs": LOGITS[0]}, r"be \[members, batch, classes\], got \(4, 3\); .*logits\[None\]"),
-        ({"outputs": LOGITS.tolist()}, "must be a torch.Tensor .*, got list; convert it with"),
-        ({"outputs": LOGITS[:, :0], "targets": LABELS[:0]}, r"at least one .*got \(2, 0, 3\)"),
         ({"outputs": NAN_LOGITS}, "must be finite, got 12 NaN or infinite of 24 values"),
-        ({"outputs": LOGITS[..., :1]}, r"at least two classes, got \(2, 4, 1\)"),
-        ({"targets": LABELS + 1}, r"labels must lie in \[0, 3\) for 3 classes, got .* 1 to 3"),
-        ({"targets": LABELS - 1}, r"labels must lie in \[0, 3\) for 3 classes, got .* -1 to 1"),
-        ({"targets": LABELS[:3]}, r"integer targets must be \[batch\] = \(4,\), got \(3,\)"),
-        ({"targets": LABELS.float()}, r"soft targets must be \[batch, classes\] = \(4, 3\)"),
-        ({"targets": torch.ones(4, 3)}, "soft targets must be probabilities.*sums from 3 to 3"),
-        ({"targets": LABELS.tolist()}, "targets must be a torch.Tensor, got list"),
+        ({"targets": LABELS + 1}, r"labels must lie in \[0, 3\), got values from 1 to 3"),
         ({"weights": torch.ones(2)}, r"must sum to 1, .* a sum of 2; pass weights / weights.sum"),
-        ({"weights": torch.tensor([1.5, -0.5])}, "must not be negative .* a smallest of -0.5"),
-        ({"weights": torch.ones(3) / 3}, r"\[members\] = \(2,\), got \(3,\)"),
         ({"loss": "hinge"}, "loss must be one of 'mse', .* or a callable, got 'hinge'"),
         ({"combine": "vote"}, "loss='cross_entropy' goes with combine='probability' or 'score'"),
         ({"combine": "mean"}, "goes with combine='probability' or 'score', got 'mean'"),
@@ -253,11 +243,9 @@ def test_the_summary_says_who_gains() -> None:
             {"loss": "mse", "outputs": LOGITS[..., :1], "targets": torch.zeros(4)},
             r"got \(4,\); pass targets\[:, None\]",
         ),
-        ({"loss": mse, "targets": torch.zeros(3, 3)}, r"a batch of 4, got \(3, 3\)"),
-        ({"loss": mse, "targets": [0.0] * 4}, "targets must be a torch.Tensor, got list"),
         (
             {"loss": lambda f, y: (f - y[:, None]).square().mean(), "targets": LABELS},
-            r"one value for each example, \[batch\] = \(4,\), got \(\); drop its reduction",
+            r"a loss must return \[batch\] = \(4,\), got \(\); drop its reduction",
         ),
     ],
 )

@@ -198,7 +198,10 @@ def test_use_before_fit_says_what_to_do(ens: Members, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ({"score": "mean_entropi"}, "no score 'mean_entropi'; did you mean 'mean_entropy'?"),
-        ({"score": "bma:temperature=-1"}, "temperature must be greater than 0, got -1"),
+        (
+            {"score": "bma:temperature=-1"},
+            "greater than 0, got -1",
+        ),
         ({"features": abs}, "features= is for a score of features"),
         (
             {"score": NearestNeighbours.fit(torch.ones(2, 2), k=1), "temperature": 2.0},

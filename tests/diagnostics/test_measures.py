@@ -197,8 +197,8 @@ def test_leftover_is_1_on_average_for_unrelated_offsets_and_0_for_cancelling_one
         mean = offsets.mean(0)
         variance = ((offsets - mean) ** 2).sum() / 3
         assert found.leftover == pytest.approx(4 * (mean**2).sum() / variance)
-        top.append(4 * found.ensemble_offset**2)
-        bottom.append(found.member_offset**2)
+        top.append(4 * (mean**2).sum())
+        bottom.append(variance)
     assert np.mean(top) / np.mean(bottom) == pytest.approx(1, abs=0.15)
     cancelling = regression([[[-1.0]], [[1.0]]], [[0.0]])
     assert dg.leftover_offset(cancelling).leftover == 0

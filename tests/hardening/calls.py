@@ -211,7 +211,6 @@ OTHER_VALUES: dict[str, dict[str, Callable[[Sizes], Any]]] = {
     "sample_quantiles": {"values": _rows, "weights": lambda s: None},
     "interval_coverage": {"targets": _rows, "weights": lambda s: None},
     "crps_quantiles": {"targets": _rows},
-    "crps_gaussian": {"targets": _rows},
     "gaussian_nll": {"targets": _rows},
     "check_labels": {"targets": Sizes.labels},
     "zero_one": {"labels": lambda s: _member_values(s).argmax(-1)},

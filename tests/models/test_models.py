@@ -195,8 +195,8 @@ def test_input_normalize_works_by_channel_and_is_saved() -> None:
 @pytest.mark.parametrize(
     ("mean", "std", "message"),
     [
-        ([0.5], [0.5, 0.5], "a value for each channel, got 1 and 2"),
-        ([0.5], [0.0], "std must be positive, got .*give a constant channel a std of 1"),
+        ([0.5], [0.5, 0.5], r"std must be \[channels\] = \(1,\), got \(2,\)"),
+        ([0.5], [0.0], "std must be positive, got"),
         ([float("nan")], [1.0], "must be finite"),
     ],
 )
@@ -225,13 +225,19 @@ def test_a_factory_is_plain_data() -> None:
         ("gpt", (3, 8, 8), 2, {}, "no model 'gpt'; known are linear, mlp,"),
         ("mlp", (4,), 2, {"hiden": 3}, r"no option 'hiden'; did you mean 'hidden"),
         ("linear", (4,), 2, {"width": 3}, "no option 'width'; it has none"),
-        ("mlp", (4,), 0, {}, "outputs must be a whole number of at least 1, got 0"),
-        ("mlp", (4,), 2, {"hidden": (0,)}, "hidden must be a whole number of at least 1, got 0"),
-        ("mlp", (4,), 2, {"dropout": 1.0}, "dropout must be at least 0 and below 1, got 1.0"),
+        ("mlp", (4,), 0, {}, "outputs must be an integer of at least 1, got 0"),
+        ("mlp", (4,), 2, {"hidden": (0,)}, "hidden must be an integer of at least 1, got 0"),
+        (
+            "mlp",
+            (4,),
+            2,
+            {"dropout": 1.0},
+            "dropout must be .* less than 1, got 1.0",
+        ),
         ("mlp", (), 2, {}, "input_shape must hold positive sizes"),
-        ("cnn", (64,), 2, {}, "cnn is for images: input_shape must be .*got .64,.; for a table"),
-        ("cnn", (1, 8, 8), 2, {}, "cnn needs images of at least 13 × 13, got 8 × 8"),
-        ("vgg", (1, 28, 28), 2, {}, "vgg needs images of at least 32 × 32, got 28 × 28"),
+        ("cnn", (64,), 2, {}, "cnn takes images .*got .64,.; for a table"),
+        ("cnn", (1, 8, 8), 2, {}, "cnn needs images of at least 13 × 13, got .8, 8."),
+        ("vgg", (1, 28, 28), 2, {}, "vgg needs images of at least 32 × 32, got .28, 28."),
         ("resnet20", (3, 8, 8), 2, {"norm": "layer"}, "norm must be one of batch, group"),
         ("resnet20", (3, 8, 8), 2, {"shortcut": "conv"}, "shortcut must be one of pad,"),
         ("resnet20", (3, 8, 8), 2, {"block": "bottleneck"}, "block must be one of basic,"),
@@ -285,7 +291,7 @@ def test_a_scaled_layer_has_gains_that_learn_faster() -> None:
     ("shape", "settings", "text"),
     [
         ((2, 3), {}, r"table_mlp takes rows of a table, got input_shape \(2, 3\)"),
-        ((3,), {"rate": 0.0}, "rate must be above 0, got 0.0"),
+        ((3,), {"rate": 0.0}, "rate must be a finite number greater than 0, got 0.0"),
     ],
 )
 def test_a_perceptron_for_tables_takes_tables(

@@ -114,7 +114,7 @@ def test_one_token_is_enough_where_the_head_uses_one() -> None:
     )
     assert backbone(X).shape == (4, 1, 8)
     torch.testing.assert_close(make_head()(backbone(X)), network(X))
-    with pytest.raises(ValueError, match="do not give what the network gives: keep="):
+    with pytest.raises(ValueError, match="differ from the network: keep="):
         split(network, "blocks.2.mlp", keep=lambda t: t[:, 1:], example=X)
 
 
@@ -179,10 +179,10 @@ class Drawn(nn.Module):
     ("network", "name", "message"),
     [
         (ViT(), "blocks.2.mpl", r"no module 'blocks.2.mpl'; did you mean 'blocks.2.mlp'"),
-        (Looks(), "b", "its forward does something that cannot be traced"),
-        (Twice(), "a", "must be called once in the network's forward, it is called 2 times"),
-        (Twice(), "b", "'b' is no place to split: from there on the network needs several"),
-        (nn.Sequential(nn.ReLU(), Drawn()), "1", r"weights of 0\.weight cannot be drawn again"),
+        (Looks(), "b", "tracing its forward failed"),
+        (Twice(), "a", "must be called once by the network, got 2 calls"),
+        (Twice(), "b", "cannot be split at 'b': several tensors"),
+        (nn.Sequential(nn.ReLU(), Drawn()), "1", r"0\.weight cannot be drawn again"),
     ],
 )
 def test_what_cannot_be_split_is_said(network: nn.Module, name: str, message: str) -> None:

@@ -252,7 +252,7 @@ def test_energy_temperature() -> None:
     logits = seeded(3, 9, 5)
     expected = -(2.5 * (logits / 2.5).logsumexp(-1)).mean(0)
     torch.testing.assert_close(energy(logits, temperature=2.5), expected)
-    with pytest.raises(ValueError, match="temperature must be greater than 0, got 0"):
+    with pytest.raises(ValueError, match=r"temperature must be .* greater than 0, got 0"):
         energy(logits, temperature=0)
 
 
@@ -260,7 +260,7 @@ def test_energy_temperature() -> None:
 def test_bad_input_is_named(name: str) -> None:
     with pytest.raises(ValueError, match=r"for one model pass (logits|outputs)\[None\]"):
         SCORES[name](seeded(4, 5))
-    with pytest.raises(ValueError, match="at least one member, one example"):
+    with pytest.raises(ValueError, match=r"\[members, batch, \w+\], got \(3, 0, 5\)"):
         SCORES[name](seeded(3, 0, 5))
     for bad in (math.nan, math.inf, -math.inf):
         outputs = seeded(3, 4, 5)
@@ -315,7 +315,7 @@ def test_a_temperature_for_each_member() -> None:
     expected = pds(logits / scale[:, None, None])
     torch.testing.assert_close(at_temperature("pds", scale)(logits), expected)
     torch.testing.assert_close(at_temperature(pds, scale)(logits), expected)
-    with pytest.raises(ValueError, match="3 temperatures, and the logits are of 2 members"):
+    with pytest.raises(ValueError, match=r"temperature must be \[members\] = \(2,\), got \(3,\)"):
         at_temperature("pds", scale)(logits[:2])
 
 
@@ -381,8 +381,8 @@ def test_a_file_that_holds_no_predictions_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no such file"):
         score_file(tmp_path / "none.safetensors")
     save_file({"outputs": torch.zeros(3, 2)}, tmp_path / "flat.safetensors")
-    with pytest.raises(ValueError, match="it must hold 'outputs'"):
+    with pytest.raises(ValueError, match="must hold 'outputs'"):
         score_file(tmp_path / "flat.safetensors")
     save_file({"logits": torch.zeros(3, 2, 2)}, tmp_path / "other.safetensors")
-    with pytest.raises(ValueError, match="it must hold 'outputs'"):
+    with pytest.raises(ValueError, match="must hold 'outputs'"):
         score_file(tmp_path / "other.safetensors")

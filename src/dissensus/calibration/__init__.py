@@ -3,13 +3,12 @@
 Classes: :func:`nll` and :func:`brier_score` are functions of the members' logits;
 :func:`reliability` and :func:`ece` of the combined probabilities ``[batch, classes]``, as
 ``dissensus.combine`` gives them; :func:`calibration` is all of them at once.
-:func:`fit_temperature` and :func:`fit_member_temperatures` find temperatures,
-:func:`apply_temperature` applies them. Members' probabilities in place of logits are refused unless
-``space="probs"`` says that they are such.
+:func:`fit_temperature` finds temperatures and :func:`apply_temperature` applies them. Pass
+``space="probs"`` for members' probabilities in place of logits.
 
 Numbers: :func:`conformal_quantile` makes intervals of the residuals of held-out rows,
-:func:`sample_quantiles` a whole distribution; :func:`interval_coverage`, :func:`crps_quantiles`,
-:func:`crps_gaussian` and :func:`gaussian_nll` measure what was predicted.
+:func:`sample_quantiles` a whole distribution; :func:`interval_coverage`, :func:`crps_quantiles`
+and :func:`gaussian_nll` measure what was predicted.
 
 Fit a temperature or an interval on **validation** data, which did not train the members, and report
 calibration on **test** data, which did neither: an ECE on the data a temperature was fitted on is
@@ -20,7 +19,6 @@ from __future__ import annotations
 
 from dissensus.calibration.numbers import (
     conformal_quantile,
-    crps_gaussian,
     crps_quantiles,
     gaussian_nll,
     interval_coverage,
@@ -39,7 +37,6 @@ from dissensus.calibration.probabilities import (
 from dissensus.calibration.temperature import (
     TemperatureAtBound,
     apply_temperature,
-    fit_member_temperatures,
     fit_temperature,
 )
 
@@ -52,10 +49,8 @@ __all__ = [
     "brier_score",
     "calibration",
     "conformal_quantile",
-    "crps_gaussian",
     "crps_quantiles",
     "ece",
-    "fit_member_temperatures",
     "fit_temperature",
     "gaussian_nll",
     "interval_coverage",

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from dissensus.losses import gaussian_nll
-from dissensus.tools.guards import check_finite, guarded
+from dissensus.tools.guards import check_finite, check_row_weights, check_shape, guarded
+from dissensus.tools.specs import check_number
 
 __all__ = [
     "conformal_quantile",
-    "crps_gaussian",
     "crps_quantiles",
     "gaussian_nll",
     "interval_coverage",
@@ -39,17 +39,14 @@ def conformal_quantile(scores: Tensor, coverage: float, weights: Tensor | None =
     >>> float(conformal_quantile(scores, 0.9)), float(conformal_quantile(scores, 0.95))
     (18.0, 19.0)
     """
-    if not 0 < coverage < 1:
-        raise ValueError(f"coverage must lie between 0 and 1, got {coverage!r}")
+    check_number("coverage", coverage, above=0, below=1)
     scores, weights = _ordered(scores, weights, "scores")
     total, new = weights.sum(), weights.square().sum() / weights.sum()
     needed = coverage * (total + new) * (1 - 1e-12)  # (n + 1) · 0.9 must not round upwards
     if float(total) < float(needed):
         rows = math.ceil(coverage / (1 - coverage) * (1 - 1e-12))
-        raise ValueError(
-            f"a coverage of {coverage:g} on one side needs at least {rows} held-out rows, got "
-            f"{float(total / new):.4g}; ask for less coverage, or fit on more rows"
-        )
+        got = f"{float(total / new):.4g}"
+        raise ValueError(f"a coverage of {coverage:g} needs {rows} held-out rows, got {got}")
     return scores[torch.searchsorted(weights.cumsum(0), needed).clamp(max=len(scores) - 1)]
 
 
@@ -102,11 +99,10 @@ def interval_coverage(intervals: Tensor, targets: Tensor, weights: Tensor | None
     >>> interval_coverage(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), torch.tensor([1.0, 2.0]))
     tensor(0.5000, dtype=torch.float64)
     """
-    expected = (targets.shape[0], 2, *targets.shape[1:])
-    if tuple(intervals.shape) != expected:
-        raise ValueError(
-            f"intervals must be [rows, 2, …] = {expected}, got {tuple(intervals.shape)}"
-        )
+    rows, *more = targets.shape
+    if tuple(intervals.shape) != (rows, 2, *more):
+        got = tuple(intervals.shape)
+        raise ValueError(f"intervals must be [rows, 2, …] = {(rows, 2, *more)}, got {got}")
     lower, upper = intervals.unbind(1)
     inside = ((lower <= targets) & (targets <= upper)).double().reshape(len(targets), -1).mean(1)
     return inside.mean() if weights is None else (inside * weights).sum() / weights.sum()
@@ -124,11 +120,7 @@ def crps_quantiles(quantiles: Tensor, levels: Tensor | Sequence[float], targets:
     tensor([2.], dtype=torch.float64)
     """
     levels = torch.as_tensor(levels, dtype=torch.float64)
-    if tuple(quantiles.shape) != (len(targets), len(levels)):
-        raise ValueError(
-            f"quantiles must be [rows, levels] = ({len(targets)}, {len(levels)}), got "
-            f"{tuple(quantiles.shape)}"
-        )
+    check_shape(quantiles, name="quantiles", rows=len(targets), levels=len(levels))
     inner = (levels[1:] + levels[:-1]) / 2
     edges = torch.cat([levels.new_zeros(1), inner, levels.new_ones(1)])
     if not bool((edges.diff() > 0).all() and (levels.diff() > 0).all()):
@@ -138,36 +130,12 @@ def crps_quantiles(quantiles: Tensor, levels: Tensor | Sequence[float], targets:
     return 2 * (pinball * edges.diff()).sum(1)
 
 
-@guarded
-def crps_gaussian(means: Tensor, stds: Tensor, targets: Tensor) -> Tensor:
-    """The continuous ranked probability score of normal predictions, of each entry.
-
-    ``σ (z (2 Φ(z) − 1) + 2 φ(z) − 1/√π)``, z = (y − μ) / σ (Gneiting and Raftery, 2007), and
-    ``|y − μ|`` where σ = 0.
-
-    >>> crps_gaussian(torch.zeros(1), torch.ones(1), torch.zeros(1))        # (√2 − 1) / √π
-    tensor([0.2337])
-    """
-    if bool((stds < 0).any()):
-        raise ValueError(f"standard deviations must be at least 0, got {float(stds.min()):.4g}")
-    away = targets - means
-    z = away / torch.where(stds > 0, stds, 1.0)
-    density = (-z.square() / 2).exp() / math.sqrt(2 * math.pi)
-    spread = z * (2 * torch.special.ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi)
-    return torch.where(stds > 0, stds * spread, away.abs())
-
-
 def _ordered(values: Tensor, weights: Tensor | None, name: str) -> tuple[Tensor, Tensor]:
     """Values from small to large in float64, and their weights, without rows of weight 0."""
-    if values.ndim != 1 or not len(values):
-        raise ValueError(f"{name} must be [rows], one at least, got {tuple(values.shape)}")
+    check_shape(values, name=name, rows=None)
     check_finite(values, name=name)
     weights = torch.ones_like(values) if weights is None else weights
-    if weights.shape != values.shape:
-        raise ValueError(f"weights must be [rows] = ({len(values)},), got {tuple(weights.shape)}")
-    check_finite(weights, name="weights")
-    if bool((weights < 0).any()) or not bool((weights > 0).any()):
-        raise ValueError("weights must be at least 0, and above 0 for some row")
+    check_row_weights(weights, len(values))
     order = values.argsort(stable=True)
     order = order[weights[order] > 0]
     return values[order].double(), weights[order].double()

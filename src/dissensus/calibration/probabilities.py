@@ -16,7 +16,8 @@ from dissensus.outputs import (
     combined_log_probs,
     to_logits,
 )
-from dissensus.tools.guards import check_finite, guarded
+from dissensus.tools.guards import check_finite, check_shape, guarded
+from dissensus.tools.specs import check_choice, check_integer
 from dissensus.tools.tabular import Tabular
 
 
@@ -110,11 +111,8 @@ def reliability(
     """
     _check_probs(probs)
     check_targets(targets, *probs.shape)
-    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
-        raise ValueError(f"bins must be a whole number above 0, got {bins!r}")
-    if scheme not in BINNINGS:
-        known = " or ".join(repr(name) for name in BINNINGS)
-        raise ValueError(f"scheme must be {known}, got {scheme!r}")
+    check_integer("bins", bins)
+    check_choice("reliability", "scheme", scheme, BINNINGS)
     confidence = probs.amax(-1).double()
     correct = 1 - zero_one(probs.argmax(-1), targets).double()
     inner = BINNINGS[scheme](confidence, bins, probs.dtype)
@@ -224,17 +222,9 @@ def check_inputs(
 
 
 def _check_probs(probs: Tensor) -> None:
-    if not isinstance(probs, Tensor) or probs.ndim != 2 or 0 in probs.shape:
-        got = tuple(probs.shape) if isinstance(probs, Tensor) else type(probs).__name__
-        raise ValueError(
-            f"probs must be the ensemble's probabilities [batch, classes], got {got}; from "
-            "members' logits they are dissensus.combine(logits)"
-        )
+    check_shape(probs, name="probs", batch=None, classes=None)
     check_finite(probs, name="probs")
     sums = probs.double().sum(-1)
     if bool((probs < 0).any()) or float((sums - 1).abs().max()) > 1e-2:
-        raise ValueError(
-            "probs must be probabilities: not negative, summing to 1 for each example; got a "
-            f"smallest of {float(probs.min()):.4g} and sums from {float(sums.min()):.4g} to "
-            f"{float(sums.max()):.4g}; from members' logits they are dissensus.combine(logits)"
-        )
+        got = f"a smallest of {float(probs.min()):.4g} and a largest sum of {float(sums.max()):.4g}"
+        raise ValueError(f"probs must be probabilities, got {got}; take dissensus.combine(logits)")

@@ -13,7 +13,7 @@ from torch import Tensor
 from dissensus.calibration.probabilities import check_inputs
 from dissensus.losses import errors
 from dissensus.outputs import to_logits
-from dissensus.tools.guards import check_finite, guarded
+from dissensus.tools.guards import check_finite, check_row_weights, check_shape, guarded
 
 _Loss = Callable[[Sequence[float]], tuple[float, list[float]]]
 
@@ -36,11 +36,8 @@ def apply_temperature(logits: Tensor, temperature: Tensor | float, space: str = 
     logits = to_logits(logits, space)
     kind = torch.promote_types(logits.dtype, torch.float32)  # a half cannot hold every temperature
     temperature = torch.as_tensor(temperature, dtype=kind, device=logits.device)
-    if tuple(temperature.shape) not in ((), (logits.shape[0],)):
-        raise ValueError(
-            f"temperature must be a scalar or [members] = ({logits.shape[0]},), got "
-            f"{tuple(temperature.shape)}"
-        )
+    if temperature.ndim:
+        check_shape(temperature, name="temperature", members=logits.shape[0])
     check_finite(temperature, name="temperature")
     if bool((temperature <= 0).any()):
         raise ValueError(f"temperature must be positive, got {float(temperature.min()):.4g}")
@@ -64,8 +61,7 @@ def fit_temperature(
 
     A scalar shared by all members, or with ``per_member`` one each, ``[members]``, fitted together.
     Members are scaled before they are combined: calibrated members still make an underconfident
-    mixture where they disagree, which this corrects and scaling each on its own
-    (:func:`fit_member_temperatures`) does not.
+    mixture where they disagree, which this corrects and scaling each on its own does not.
 
     The search is over log T, in float64, within ``bounds``: for one T a grid and then Brent's
     method between its best points (the NLL of a mixture can have several minima), for several
@@ -97,33 +93,6 @@ def fit_temperature(
         best = _best_joint(with_slope, bounds, best, value, logits.shape[0])
     temperatures = _warn_at_bounds(best, bounds, logits.device)
     return temperatures if per_member else temperatures[0]
-
-
-@guarded
-def fit_member_temperatures(
-    logits: Tensor,
-    targets: Tensor,
-    *,
-    bounds: tuple[float, float] = (1e-2, 1e6),
-    space: str = "logits",
-) -> Tensor:
-    """Temperatures ``[members]`` in float64, each minimising that member's *own* NLL.
-
-    What one wants before members are used apart, and what temperature scaling of single models
-    gives; for the ensemble's own probabilities see :func:`fit_temperature`.
-
-    >>> logits = torch.tensor([[[0.0, 8.0]] * 4, [[0.0, 4.0]] * 4])
-    >>> T = fit_member_temperatures(logits, torch.tensor([1, 1, 1, 0]))
-    >>> (T[0] / T[1]).round(decimals=4)
-    tensor(2., dtype=torch.float64)
-    """
-    logits = check_inputs(logits, targets, "probability", None, space)
-    _check_bounds(bounds)
-    best = [
-        _best_shared(partial(_scaled_nll, member[None], targets, "probability", None), bounds)[0][0]
-        for member in logits.detach()
-    ]
-    return _warn_at_bounds(best, bounds, logits.device)
 
 
 def _scaled_nll(
@@ -160,14 +129,7 @@ def _shares(example_weights: Tensor | None, logits: Tensor) -> Tensor | None:
     """Example weights as shares that sum to 1."""
     if example_weights is None:
         return None
-    if tuple(example_weights.shape) != tuple(logits.shape[1:2]):
-        raise ValueError(
-            f"example_weights must be [batch] = ({logits.shape[1]},), got "
-            f"{tuple(example_weights.shape)}"
-        )
-    check_finite(example_weights, name="example_weights")
-    if bool((example_weights < 0).any()) or not bool(example_weights.any()):
-        raise ValueError("example_weights must be at least 0, and above 0 for some example")
+    check_row_weights(example_weights, logits.shape[1], name="example_weights")
     return example_weights.to(logits.device).double() / example_weights.double().sum()
 
 

@@ -15,12 +15,9 @@ from __future__ import annotations
 
 from dissensus.decomposition.closed_forms import (
     CLOSED_FORMS,
-    LOG_PARTITIONS,
     ClosedForm,
     ambiguity,
     brier_diversity,
-    closed_form_diversity,
-    exponential_family_diversity,
     kl_diversity,
     log_ratio_diversity,
     vote_diversity,
@@ -37,18 +34,15 @@ from dissensus.decomposition.identity import (
 
 __all__ = [
     "CLOSED_FORMS",
-    "LOG_PARTITIONS",
     "ClosedForm",
     "Decomposition",
     "DecompositionTerms",
     "HessianDiversity",
     "ambiguity",
     "brier_diversity",
-    "closed_form_diversity",
     "debias",
     "decompose",
     "decomposition_terms",
-    "exponential_family_diversity",
     "hessian_diversity",
     "hessian_terms",
     "kl_diversity",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from dissensus.losses import check_loss, check_loss_inputs, cross_entropy
+from dissensus.losses import cross_entropy
 from dissensus.outputs import (
     check_outputs,
     check_targets,
@@ -54,55 +54,6 @@ def kl_diversity(logits: Tensor, weights: Tensor | None = None) -> Tensor:
     mixed = combined_log_probs(logits, "score", weights)
     divergence = (mixed.exp() * (mixed - log_probs)).sum(-1)  # KL(q̄ ‖ p_j), [members, batch]
     return weighted_mean(divergence, weights)  # Section 4.2 ①
-
-
-#: The log-partition function A of some exponential families, ``[…, d]`` to ``[…]``.
-LOG_PARTITIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "softmax": lambda natural: natural.logsumexp(-1),  # natural parameters: logits
-    "poisson": lambda natural: natural.exp().sum(-1),  # logs of d independent rates
-    "gaussian": lambda natural: natural.square().sum(-1) / 2,  # means, unit variance
-}
-
-
-def derivative(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """The gradient of a function that treats the entries of a batch apart, for all at once."""
-    # Reverse mode, as torch has more second derivatives of it than of forward mode.
-    gradient: Callable[[Tensor], Tensor] = torch.func.grad(lambda value: function(value).sum())
-    return gradient
-
-
-@guarded
-def exponential_family_diversity(
-    natural: Tensor,
-    log_partition: str | Callable[[Tensor], Tensor],
-    weights: Tensor | None = None,
-) -> Tensor:
-    """Diversity for log-likelihood where members average natural parameters, ``[batch]``.
-
-    ``DIV = Σ_j w_j KL(p_η̄ ‖ p_ηj) = Σ_j w_j A(η_j) − A(η̄)``, ``η̄ = Σ_j w_j η_j``: the KL form of
-    score averaging holds for every exponential family (collusion, end of Section 4.2 ①), whose
-    loss is ``−log p_η(y) = A(η) − ⟨T(y), η⟩ − log h(y)``. The divergence is computed as the
-    Bregman divergence of A. With ``"gaussian"`` DIV is half the ambiguity.
-
-    ``natural`` is ``[members, batch, d]``; ``log_partition`` is a name in :data:`LOG_PARTITIONS` or
-    A itself, ``[…, d]`` to ``[…]``. A Poisson overflows at log-rates above 88 in float32.
-
-    >>> log_rates = torch.tensor([[[0.0]], [[2.0]]])
-    >>> exponential_family_diversity(log_rates, "poisson").round(decimals=4)   # ½ (1 + e²) − e
-    tensor([1.4762])
-    """
-    check_outputs(natural, name="natural")
-    check_weights(weights, natural.shape[0])
-    if isinstance(log_partition, str) and log_partition not in LOG_PARTITIONS:
-        known = ", ".join(repr(name) for name in LOG_PARTITIONS)
-        raise ValueError(
-            f"log_partition must be one of {known} or a callable, got {log_partition!r}"
-        )
-    partition = LOG_PARTITIONS[log_partition] if isinstance(log_partition, str) else log_partition
-    mean = weighted_mean(natural, weights)
-    slope = (derivative(partition)(mean) * (natural - mean)).sum(-1)
-    # KL(p_η̄ ‖ p_ηj) = A(η_j) − A(η̄) − ⟨∇A(η̄), η_j − η̄⟩, the Bregman divergence of A
-    return weighted_mean(partition(natural) - partition(mean) - slope, weights)
 
 
 @guarded
@@ -191,6 +142,9 @@ def vote_diversity(logits: Tensor, targets: Tensor, weights: Tensor | None = Non
 class ClosedForm:
     """A closed form of diversity, and whether it depends on the targets.
 
+    The same numbers as ``decompose(…).examples.diversity``, without the cancellation of two large
+    errors.
+
     >>> CLOSED_FORMS["mse", "mean"](torch.tensor([[[1.0]], [[3.0]]]), torch.tensor([[0.0]]))
     tensor([1.])
     """
@@ -213,36 +167,3 @@ CLOSED_FORMS: dict[tuple[str, str], ClosedForm] = {
     ("brier", "probability"): ClosedForm(brier_diversity, uses_targets=False),
     ("zero_one", "vote"): ClosedForm(vote_diversity, uses_targets=True),
 }
-
-
-@guarded
-def closed_form_diversity(
-    outputs: Tensor,
-    targets: Tensor,
-    loss: str = "cross_entropy",
-    combine: str | None = None,
-    weights: Tensor | None = None,
-) -> Tensor:
-    """Per-example diversity ``[batch]`` by the closed form of a named loss, inputs checked.
-
-    The same numbers as ``decompose(…).examples.diversity``, without the cancellation of two large
-    errors. Brier with ``"score"`` and the 0-1 loss with ``"probability"`` or ``"score"`` have no
-    closed form: Definition 4.2 still applies there, but diversity may be negative.
-
-    >>> closed_form_diversity(torch.tensor([[[1.0]], [[3.0]]]), torch.tensor([[0.0]]), "mse")
-    tensor([1.])
-    """
-    if callable(loss):
-        raise ValueError(
-            "a callable loss has no closed form; use decompose, or hessian_diversity where it is "
-            "twice differentiable"
-        )
-    chosen = check_loss(loss, combine)
-    if (loss, chosen) not in CLOSED_FORMS:
-        raise ValueError(
-            f"loss={loss!r} with combine={chosen!r} has no closed form; use decompose, which "
-            "subtracts the errors"
-        )
-    check_loss_inputs(outputs, targets, loss)
-    check_weights(weights, outputs.shape[0])
-    return CLOSED_FORMS[loss, chosen](outputs, targets, weights)

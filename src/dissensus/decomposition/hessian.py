@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dissensus.decomposition.closed_forms import derivative
-from dissensus.losses import check_loss_inputs
+from dissensus.losses import check_loss_inputs, reduced_loss
 from dissensus.outputs import check_outputs, check_tensor, check_weights, weighted_mean
 from dissensus.tools.guards import formula, guarded
+from dissensus.tools.specs import check_choice
 
 PerExampleLoss = Callable[[Tensor, Tensor], Tensor]
 
@@ -65,13 +65,9 @@ def hessian_diversity(
     >>> result.diversity.round(decimals=4), result.c.flatten().round(decimals=4)  # ½(e + e³) − e²
     (tensor([4.0129]), tensor([0.3069, 0.3623]))
     """
-    if form not in ("exact", "second_order"):
-        raise ValueError(f"form must be 'exact' or 'second_order', got {form!r}")
+    check_choice("hessian_diversity", "form", form, ["exact", "second_order"])
     if not callable(loss):
-        raise ValueError(
-            f"loss must be a callable (prediction, target) -> [batch], got {loss!r}; "
-            "for squared error pass dissensus.losses.mse"
-        )
+        raise ValueError(f"loss must be a callable such as dissensus.losses.mse, got {loss!r}")
     check_loss_inputs(outputs, targets, loss)
     check_weights(weights, outputs.shape[0])
     terms = hessian_terms(outputs, targets, loss, weights, form)
@@ -108,10 +104,7 @@ def hessian_terms(
     zeros = points.new_zeros(points.shape[:-1])
     at_mean, at_member = gamma(zeros), gamma(zeros + 1)
     if at_mean.shape != zeros.shape:
-        raise ValueError(
-            f"a loss must return one value for each example, [batch] = ({zeros.shape[1]},), got "
-            f"{tuple(at_mean.shape[1:])}; drop its reduction"
-        )
+        raise reduced_loss(at_mean[0], zeros.shape[1])
     slope = derivative(gamma)
     remainder = at_member - at_mean - slope(zeros)
     size = at_member.abs() + at_mean.abs() + slope(zeros).abs()
@@ -125,6 +118,13 @@ def hessian_terms(
     return HessianDiversity(
         diversity.to(dtype), c.to(dtype), curvature.to(dtype), residual.to(dtype), solved
     )
+
+
+def derivative(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The gradient of a function that treats the entries of a batch apart, for all at once."""
+    # Reverse mode, as torch has more second derivatives of it than of forward mode.
+    gradient: Callable[[Tensor], Tensor] = torch.func.grad(lambda value: function(value).sum())
+    return gradient
 
 
 def _lagrange_points(slope: Callable[[Tensor], Tensor], remainder: Tensor, size: Tensor) -> Tensor:
@@ -163,21 +163,11 @@ def _lagrange_points(slope: Callable[[Tensor], Tensor], remainder: Tensor, size:
 def _check_solved(terms: HessianDiversity, form: str) -> None:
     """Raise where the loss is not finite, or where no c_j was found."""
     unusable = ~torch.isfinite(terms.curvature + terms.residual)
-    if bool(unusable.any()):
-        raise ValueError(
-            f"the loss, its slope or its curvature is not finite for {_count(unusable)}; the loss "
-            "must be twice differentiable between each member and the mean"
-        )
-    if form == "exact" and not bool(terms.solved.all()):
-        raise ValueError(
-            f"no c in [0, 1] solves Theorem 4.5 for {_count(~terms.solved)}; the loss must be "
-            "twice differentiable between each member and the mean, else use decompose"
-        )
-
-
-def _count(bad: Tensor) -> str:
-    member, example = (int(index) for index in bad.nonzero()[0])
-    return (
-        f"{int(bad.sum())} of {bad.numel()} pairs of member and example, first for member {member} "
-        f"and example {example}"
-    )
+    unsolved = ~terms.solved if form == "exact" else torch.zeros_like(unusable)
+    for bad, what in ((unusable, "the loss is not finite"), (unsolved, "no c in [0, 1] is found")):
+        if bool(bad.any()):
+            member, example = (int(index) for index in bad.nonzero()[0])
+            raise ValueError(
+                f"{what} for member {member}, example {example} and {int(bad.sum()) - 1} more; it "
+                "must be twice differentiable between each member and the mean, else use decompose"
+            )

@@ -14,6 +14,7 @@ from torch import Tensor
 from dissensus.decomposition import ambiguity, debias, optimal_offsets
 from dissensus.diagnostics.split import Split, ratio
 from dissensus.outputs import weighted_mean
+from dissensus.tools.specs import check_choice
 
 #: Where offsets are looked for, in words.
 SPACES = {"outputs": "outputs", "score": "scores", "probability": "probabilities"}
@@ -113,10 +114,7 @@ def debiased_share(split: Split, space: str | None = None) -> DebiasedShare:
 
 def _in_space(split: Split, space: str) -> Tensor:
     allowed = ["outputs"] if split.regression else ["score", "probability"]
-    if space not in allowed:
-        known = " or ".join(repr(name) for name in allowed)
-        task = "regression" if split.regression else "classifier"
-        raise ValueError(f"space must be {known} for a {task}, got {space!r}")
+    check_choice("debiased_share", "space", space, allowed)
     if space == "score":
         return split.outputs - split.outputs.mean(-1, keepdim=True)
     return split.outputs.softmax(-1) if space == "probability" else split.outputs
@@ -131,10 +129,8 @@ class LeftoverOffset:
     often independent offsets leave as little.
     """
 
-    member_offset: float
-    ensemble_offset: float
     leftover: float
-    chance: float = math.nan
+    chance: float
 
     @property
     def sentence(self) -> str:
@@ -176,10 +172,9 @@ def leftover_offset(split: Split) -> LeftoverOffset:
     variance = ratio(float(apart.square().sum()), 1 - squares)
     size = float(left.square().sum())
     if variance == 0 or split.members == 1:
-        return LeftoverOffset(math.sqrt(max(variance, 0.0)), math.sqrt(size), math.inf, 1.0)
+        return LeftoverOffset(math.inf, 1.0)
     leftover = size / (variance * squares)
-    chance = chance_to_cancel(apart, squares, leftover)
-    return LeftoverOffset(math.sqrt(variance), math.sqrt(size), leftover, chance)
+    return LeftoverOffset(leftover, chance_to_cancel(apart, squares, leftover))
 
 
 def chance_to_cancel(apart: Tensor, squares: float, leftover: float) -> float:

@@ -163,10 +163,7 @@ def diagnose(
     """
     names = ("test",) if len(predictions) == 1 else ("train", "test")
     if len(predictions) > 2 or all(part is None for part in predictions):
-        got = len(predictions) if len(predictions) > 2 else "no"
-        raise ValueError(
-            f"pass diagnose(pred_test) or diagnose(pred_train, pred_test), got {got} predictions"
-        )
+        raise ValueError("pass diagnose(pred_test) or diagnose(pred_train, pred_test)")
     splits = {
         name: Split.of(part, loss=loss, combine=combine, weights=weights, space=space)
         for name, part in zip(names, predictions, strict=True)

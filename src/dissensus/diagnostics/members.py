@@ -16,6 +16,7 @@ from torch.func import vmap
 from dissensus.diagnostics.split import Split, ratio
 from dissensus.losses import errors
 from dissensus.outputs import combined_log_probs, majority_vote
+from dissensus.tools.specs import check_integer, check_number
 
 FRACTIONS = (0.2, 0.4, 0.6)  # Section 6.1, Fig. 4
 BUDGET = 2**23  # entries of the largest tensor made at a time; 64 MB in double precision
@@ -85,14 +86,12 @@ def codependence(
     >>> round(result.index, 4), result.drops[0].draws                      # 14/3 / 2
     (2.3333, 3)
     """
-    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
-        raise ValueError(f"draws must be a whole number, 1 or more, got {draws!r}")
+    check_integer("draws", draws)
     generator = torch.Generator().manual_seed(seed)
     error = float(split.decompose().ensemble_error)
     drops = []
     for fraction in fractions:
-        if not 0 <= fraction < 1:
-            raise ValueError(f"a fraction of members lies in [0, 1), got {fraction!r}")
+        check_number("a fraction of members", fraction, 0, below=1)
         # int(M · p) as meant: 0.29 · 100 is 28.999… in floating point.
         count = min(int(split.members * fraction + 1e-9), split.members - 1)
         missing, every = _draw_missing(split.members, count, draws, generator)

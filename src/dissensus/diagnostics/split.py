@@ -19,6 +19,7 @@ from dissensus.outputs import (
     check_outputs,
     check_regression_targets,
     check_targets,
+    check_tensor,
     check_weights,
     combine,
     looks_like_probs,
@@ -155,12 +156,12 @@ def _unpack(predictions: PredictionsLike) -> tuple[Tensor, Tensor, Mapping[str, 
         outputs, targets = predictions
     else:
         raise ValueError(
-            "predictions must be ds.Predictions or a pair (outputs, targets) of tensors, got "
+            "predictions must be ds.Predictions or a pair (outputs, targets), got "
             f"{type(predictions).__name__}"
         )
-    if not isinstance(targets, Tensor):
-        got = "none" if targets is None else type(targets).__name__
-        raise ValueError(f"a diagnosis needs the targets as a tensor, got {got}")
+    if targets is None:
+        raise ValueError("a diagnosis needs the targets, got None")
+    check_tensor(targets)
     return outputs, targets, meta
 
 
@@ -177,23 +178,16 @@ def _convert_targets(outputs: Tensor, targets: Tensor, loss: LossLike, combine: 
         if targets.ndim == 1 and outputs.shape[2] == 1:
             targets = targets[:, None]
         if targets.ndim == 1:
-            raise ValueError(
-                f"targets {tuple(targets.shape)} do not fit a regression with {outputs.shape[2]} "
-                "outputs; class labels must be integers (targets.long()) with a loss for classes"
-            )
+            raise ValueError("class labels must be integers; pass targets.long()")
         check_regression_targets(targets, outputs)
         return targets
     if targets.is_floating_point() and targets.ndim == 1:
-        raise ValueError(
-            f"class labels must be integers, got {targets.dtype}; pass targets.long(), or "
-            "loss='mse' for a regression"
-        )
+        got = targets.dtype
+        raise ValueError(f"class labels must be integers, got {got}; for a regression loss='mse'")
     if outputs.shape[2] == 1:
-        name = loss if isinstance(loss, str) else "for classes"
         raise ValueError(
-            f"outputs of shape {tuple(outputs.shape)} have one value for each example and the "
-            f"loss is {name}; for a regression pass loss='mse' (--regression), for a single logit "
-            "z stack torch.cat([zeros_like(z), z], -1)"
+            f"outputs {tuple(outputs.shape)} have one value an example; for a regression pass "
+            "loss='mse' (--regression), for a single logit z torch.cat([zeros_like(z), z], -1)"
         )
     check_targets(targets, outputs.shape[1], outputs.shape[2])
     return targets.detach().double() if targets.is_floating_point() else targets.detach()

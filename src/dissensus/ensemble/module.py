@@ -40,7 +40,7 @@ from dissensus.ensemble.stack import (
     unstack,
 )
 from dissensus.models import MemberFactory
-from dissensus.outputs import check_combination, check_weights, combine, majority_vote
+from dissensus.outputs import COMBINATIONS, check_weights, combine, majority_vote
 from dissensus.tools.guards import formula
 from dissensus.tools.specs import check_choice
 from dissensus.tools.tabular import html_table
@@ -127,7 +127,7 @@ class Ensemble(nn.Module):
         signs: Sequence[int] | None = None,
     ) -> None:
         """Hold ``modules``; with ``signs``, seeds of their adapters, they share weights."""
-        check_combination(combine)
+        check_choice("Ensemble", "combine", combine, COMBINATIONS)
         check_choice("Ensemble", "execution", execution, EXECUTIONS)
         self.combine, self.execution = combine, execution
         self.members = len(modules)

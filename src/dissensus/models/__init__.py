@@ -32,7 +32,7 @@ from dissensus.models.layers import NORMS, InputNormalize, ScaledLinear
 from dissensus.models.network_split import split
 from dissensus.models.resnet import BasicBlock, ResNet, resnet18, resnet20, resnet34
 from dissensus.tools.import_paths import resolve
-from dissensus.tools.specs import nearest
+from dissensus.tools.specs import check_keys, nearest
 
 __all__ = [
     "MODELS",
@@ -122,10 +122,8 @@ class MemberFactory:
         try:
             member = build(**arguments)
         except TypeError as error:
-            raise ValueError(
-                f"{self.model} was called with {', '.join(arguments) or 'no arguments'} and "
-                f"failed: {error}; pass its arguments as options of the model"
-            ) from error
+            call = f"{self.model}({', '.join(arguments)})"
+            raise ValueError(f"{call} failed: {error}; pass its arguments as options") from error
         if not isinstance(member, nn.Module):
             raise ValueError(f"{self.model} must return an nn.Module, got {type(member).__name__}")
         _check_outputs(self.model, member, self.input_shape, self.outputs)
@@ -155,16 +153,12 @@ def make_factory(
     shape = tuple(int(size) for size in input_shape)
     if model in MODELS:
         known = [n for n in _parameters(MODELS[model]) if n not in ("input_shape", "outputs")]
-        for name in options:
-            if name not in known:
-                raise ValueError(f"model {model!r} has no option {name!r}; {nearest(name, known)}")
+        check_keys(f"model {model!r}", options, known)
     elif ":" in model:
         resolve(model)  # a wrong path is reported now, not when the first member is made
     else:
-        raise ValueError(
-            f"there is no model {model!r}; {nearest(model, MODELS, 3)} (a model of your own is "
-            "module:name or file.py:name)"
-        )
+        hint = f"{nearest(model, MODELS, 3)} (a model of your own is module:name or file.py:name)"
+        raise ValueError(f"there is no model {model!r}; {hint}")
     stats = None
     if normalize is not None:
         layer = InputNormalize(*normalize)
@@ -185,10 +179,7 @@ def _check_size(
         raise ValueError(f"{model} cannot be built with these options: {error}") from error
     size = sum(parameter.numel() for parameter in member.parameters())
     if size > MAX_PARAMETERS:
-        raise ValueError(
-            f"{model} with these options would have {size} parameters for {shape} inputs and "
-            f"{outputs} outputs; a member may have {MAX_PARAMETERS}"
-        )
+        raise ValueError(f"{model} would have {size} parameters, at most {MAX_PARAMETERS} may be")
 
 
 def _parameters(build: Callable[..., Any]) -> list[str]:
@@ -214,6 +205,6 @@ def _check_outputs(model: str, member: nn.Module, input_shape: Sequence[int], ou
     got = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
     if got != (2, outputs):
         raise ValueError(
-            f"{model} must give [batch, outputs] = {(2, outputs)} for two examples, got {got}; "
-            f"pass its own option for the number of outputs, such as num_classes={outputs}"
+            f"{model} must give [batch, outputs] = {(2, outputs)}, got {got}; pass its own option "
+            f"for the number of outputs, such as num_classes={outputs}"
         )

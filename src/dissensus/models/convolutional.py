@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from dissensus.models.layers import check_count, check_image_shape, check_rate, conv_size
+from dissensus.models.layers import check_image_shape, conv_size
+from dissensus.tools.specs import check_integer, check_number
 
 
 def cnn(
@@ -28,9 +29,9 @@ def cnn(
     (Linear(in_features=500, out_features=50, bias=True),
      Linear(in_features=980, out_features=50, bias=True))
     """
-    check_count("outputs", outputs)
-    check_count("padding", padding, least=0)
-    check_rate("dropout", dropout)
+    check_integer("outputs", outputs)
+    check_integer("padding", padding, 0)
+    check_number("dropout", dropout, 0, below=1)
     # Two 5 × 5 kernels at stride 2 need 13 pixels, less what the padding adds.
     smallest = next(n for n in range(1, 14) if _after_two(n, padding) >= 1)
     check_image_shape(input_shape, "cnn", smallest)
@@ -72,10 +73,10 @@ def small_cnn(
     Linear(in_features=128, out_features=64, bias=True)
     """
     check_image_shape(input_shape, "small_cnn", 4)
-    check_count("outputs", outputs)
-    check_count("width", width)
-    check_count("hidden", hidden)
-    check_rate("dropout", dropout)
+    check_integer("outputs", outputs)
+    check_integer("width", width)
+    check_integer("hidden", hidden)
+    check_number("dropout", dropout, 0, below=1)
     channels, rows, columns = input_shape
     tail: list[nn.Module] = [nn.Dropout(dropout)] if dropout else []
     return nn.Sequential(
@@ -125,8 +126,8 @@ def vgg(
     14991946
     """
     check_image_shape(input_shape, "vgg", 32)
-    check_count("outputs", outputs)
-    check_count("width", width)
+    check_integer("outputs", outputs)
+    check_integer("width", width)
     channels, height, columns = input_shape
     layers: list[nn.Module] = []
     for group in _GROUPS:

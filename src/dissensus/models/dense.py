@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from dissensus.models.layers import ScaledLinear, check_count, check_rate
+from dissensus.models.layers import ScaledLinear
+from dissensus.tools.specs import check_integer, check_number
 
 
 def linear(input_shape: Sequence[int], outputs: int) -> nn.Module:
@@ -41,13 +42,13 @@ def mlp(
     shape = tuple(input_shape)
     if not shape or min(shape) < 1:
         raise ValueError(f"input_shape must hold positive sizes, got {shape}")
-    check_count("outputs", outputs)
-    check_rate("dropout", dropout)
+    check_integer("outputs", outputs)
+    check_number("dropout", dropout, 0, below=1)
     widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
     layers: list[nn.Module] = [nn.Flatten()] if len(shape) > 1 else []
     size = math.prod(shape)
     for width in widths:
-        check_count("hidden", width)
+        check_integer("hidden", width)
         layers += [nn.Linear(size, width), nn.ReLU()]
         if dropout:
             layers.append(nn.Dropout(dropout))
@@ -73,8 +74,7 @@ def table_mlp(
     >>> [tuple(p.shape) for p in table_mlp((16,), 1, hidden=30).parameters()]
     [(30, 16), (30,), (16,), (1, 30), (1,)]
     """
-    if not rate > 0:
-        raise ValueError(f"rate must be above 0, got {rate!r}")
+    check_number("rate", rate, above=0)
     first, *rest = mlp(input_shape, outputs, hidden=hidden, dropout=dropout).children()
     if isinstance(first, nn.Flatten):
         raise ValueError(f"table_mlp takes rows of a table, got input_shape {tuple(input_shape)}")
@@ -130,9 +130,9 @@ def ldr_head(
     [(3072, 768), (768, 3072), (1000, 768)]
     """
     features = _features(input_shape, "ldr_head")
-    check_count("outputs", outputs)
-    check_count("expansion", expansion)
-    check_rate("dropout", dropout)
+    check_integer("outputs", outputs)
+    check_integer("expansion", expansion)
+    check_number("dropout", dropout, 0, below=1)
     return LDRHead(features, outputs, expansion=expansion, layer_scale=layer_scale, dropout=dropout)
 
 
@@ -145,7 +145,7 @@ def ldr_linear_head(input_shape: Sequence[int], outputs: int) -> nn.Module:
     ['norm', 'out']
     """
     features = _features(input_shape, "ldr_linear_head")
-    check_count("outputs", outputs)
+    check_integer("outputs", outputs)
     out = nn.Linear(features, outputs)
     nn.init.trunc_normal_(out.weight, std=0.02)
     nn.init.zeros_(out.bias)
@@ -156,7 +156,6 @@ def _features(input_shape: Sequence[int], model: str) -> int:
     shape = tuple(input_shape)
     if len(shape) != 1 or shape[0] < 1:
         raise ValueError(
-            f"{model} takes feature vectors: input_shape must be (features,), got {shape}; "
-            "for images run a backbone first, or use an image model"
+            f"{model} takes feature vectors (features,), got {shape}; run a backbone first"
         )
     return int(shape[0])

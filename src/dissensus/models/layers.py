@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from dissensus.tools.guards import check_finite, check_shape
 from dissensus.tools.specs import check_choice
 
 #: The layers that may stand where the papers have batch normalisation.
@@ -40,16 +41,11 @@ class InputNormalize(nn.Module):
     def __init__(self, mean: Sequence[float] | float, std: Sequence[float] | float) -> None:
         super().__init__()
         means, stds = (torch.as_tensor(v, dtype=torch.float32).reshape(-1) for v in (mean, std))
-        if len(means) != len(stds) or len(means) == 0:
-            raise ValueError(
-                f"mean and std must have a value for each channel, got {len(means)} and {len(stds)}"
-            )
-        if not bool(torch.isfinite(means).all()) or not bool(torch.isfinite(stds).all()):
-            raise ValueError(f"mean and std must be finite, got {means.tolist()}, {stds.tolist()}")
+        check_shape(means, name="mean", channels=None)
+        check_shape(stds, name="std", channels=len(means))
+        check_finite(torch.stack([means, stds]), name="mean and std")
         if bool((stds <= 0).any()):
-            raise ValueError(
-                f"std must be positive, got {stds.tolist()}; give a constant channel a std of 1"
-            )
+            raise ValueError(f"std must be positive, got {stds.tolist()}; 1 suits constants")
         self.register_buffer("mean", means)
         self.register_buffer("std", stds)
 
@@ -119,23 +115,9 @@ def check_image_shape(input_shape: Sequence[int], model: str, smallest: int = 1)
     shape = tuple(input_shape)
     if len(shape) != 3 or min(shape) < 1:
         raise ValueError(
-            f"{model} is for images: input_shape must be (channels, height, width), got {shape}; "
-            "for a table use 'mlp', for features 'ldr_head' or 'linear'"
+            f"{model} takes images (channels, height, width), got {shape}; for a table use 'mlp'"
         )
     if min(shape[1:]) < smallest:
         raise ValueError(
-            f"{model} needs images of at least {smallest} × {smallest}, got {shape[1]} × "
-            f"{shape[2]}; pad or enlarge them, or use 'small_cnn'"
+            f"{model} needs images of at least {smallest} × {smallest}, got {shape[1:]}; pad them"
         )
-
-
-def check_count(name: str, value: int, least: int = 1) -> None:
-    """Raise unless ``value`` is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
-
-
-def check_rate(name: str, value: float) -> None:
-    """Raise unless ``value`` is a dropout rate: at least 0 and below 1."""
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} must be at least 0 and below 1, got {value!r}")

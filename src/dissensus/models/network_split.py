@@ -56,10 +56,8 @@ def split(
         _check_equal(network, backbone, head, example)
     fixed = _fixed_weights(head) if weights == "random" else []
     if fixed:
-        raise ValueError(
-            f"the weights of {', '.join(fixed[:3])} cannot be drawn again: their module has no "
-            "reset_parameters; give it one, or use weights='given'"
-        )
+        names = ", ".join(fixed[:3])
+        raise ValueError(f"{names} cannot be drawn again by reset_parameters; use weights='given'")
 
     def make_head() -> nn.Module:
         new = copy.deepcopy(head).requires_grad_().train()
@@ -114,16 +112,12 @@ def _trace(network: nn.Module, name: str) -> tuple[fx.Graph, fx.Node]:
         graph = _Tracer(name).trace(network)
     except Exception as error:  # a forward may do anything with what it is given
         raise ValueError(
-            f"{type(network).__name__} cannot be split at {name!r}: its forward does something "
-            f"that cannot be traced ({type(error).__name__}: {error}); write backbone and head as "
-            "modules of your own"
+            f"{type(network).__name__} cannot be split at {name!r}, as tracing its forward failed "
+            f"({type(error).__name__}: {error}); write backbone and head as modules of your own"
         ) from error
     calls = [node for node in graph.nodes if node.op == "call_module" and node.target == name]
     if len(calls) != 1:
-        raise ValueError(
-            f"{name!r} must be called once in the network's forward, it is called {len(calls)} "
-            "times"
-        )
+        raise ValueError(f"{name!r} must be called once by the network, got {len(calls)} calls")
     return graph, calls[0]
 
 
@@ -140,8 +134,7 @@ def _head_nodes(graph: fx.Graph, cut: fx.Node) -> tuple[set[fx.Node], fx.Node]:
         across = _across(inside)
     if across[0].op == "placeholder":
         raise ValueError(
-            f"{cut.target!r} is no place to split: from there on the network needs several tensors "
-            "of what is before, down to its input; name a module where one is enough"
+            f"the network cannot be split at {cut.target!r}: several tensors cross there"
         )
     return inside, across[0]
 
@@ -224,6 +217,5 @@ def _check_equal(network: nn.Module, backbone: nn.Module, head: nn.Module, examp
             module.training = training
     if wanted.shape != got.shape or not torch.allclose(wanted, got, rtol=1e-4, atol=1e-5):
         raise ValueError(
-            "backbone and head do not give what the network gives: keep= leaves out something "
-            "that the head needs, or the network computes by other ways than its modules"
+            "backbone and head differ from the network: keep= drops something that the head needs"
         )

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
-from dissensus.models.layers import check_count, check_image_shape, norm_layer
-from dissensus.tools.specs import check_choice
+from dissensus.models.layers import check_image_shape, norm_layer
+from dissensus.tools.specs import check_choice, check_integer
 
 
 class BasicBlock(nn.Module):
@@ -83,8 +83,8 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         check_image_shape(input_shape, "resnet")
-        check_count("outputs", outputs)
-        check_count("width", width)
+        check_integer("outputs", outputs)
+        check_integer("width", width)
         check_choice("resnet", "shortcut", shortcut, ["pad", "projection"])
         self.stem = nn.Conv2d(input_shape[0], width, 3, padding=1, bias=False)
         # The pre-activation network normalises at the end instead of after the stem.

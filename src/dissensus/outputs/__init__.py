@@ -26,7 +26,6 @@ from dissensus.outputs.checks import (
 from dissensus.outputs.combination import (
     COMBINATIONS,
     SPACES,
-    check_combination,
     combine,
     combined_log_probs,
     log_mean_exp,
@@ -43,7 +42,6 @@ __all__ = [
     "SPACES",
     "Predictions",
     "array_names",
-    "check_combination",
     "check_floats",
     "check_labels",
     "check_logits",

@@ -19,6 +19,7 @@ from dissensus.outputs.checks import (
     refuse_probs,
 )
 from dissensus.tools.guards import formula, guarded, unreadable
+from dissensus.tools.specs import check_choice
 
 #: How members become one prediction. ``decompose`` also knows ``"vote"`` for the 0-1 loss.
 COMBINATIONS: dict[str, str] = {
@@ -39,14 +40,6 @@ _SMALLEST_PROB = 2.0**-126
 
 
 @formula
-def check_combination(combine: str) -> None:
-    """Raise unless ``combine`` is one of :data:`COMBINATIONS`."""
-    if combine not in COMBINATIONS:
-        known = ", ".join(repr(name) for name in COMBINATIONS)
-        raise ValueError(f"combine must be one of {known}, got {combine!r}")
-
-
-@formula
 def to_logits(values: Tensor, space: str = "logits") -> Tensor:
     """Logits from outputs ``[members, batch, classes]`` that are what ``space`` says.
 
@@ -59,8 +52,7 @@ def to_logits(values: Tensor, space: str = "logits") -> Tensor:
     >>> to_logits(torch.tensor([[[0.0, 1.0]]]), "probs").round(decimals=2)
     tensor([[[-87.3400,   0.0000]]])
     """
-    if space not in SPACES:
-        raise ValueError(f"space must be one of {', '.join(map(repr, SPACES))}, got {space!r}")
+    check_choice("to_logits", "space", space, SPACES)
     check_outputs(values, name=space, finite=False)
     if space == "logits":
         refuse_probs(values)
@@ -68,11 +60,8 @@ def to_logits(values: Tensor, space: str = "logits") -> Tensor:
     values = values.float() if values.element_size() < 4 else values
     probs = values if space == "probs" else values.exp()
     if not unreadable(values) and not looks_like_probs(probs):
-        raise ValueError(
-            f"space={space!r} (--probs for probabilities) needs rows that are non-negative and sum "
-            f"to 1{'' if space == 'probs' else ' after exp'}, got values from "
-            f"{float(values.min()):.4g} to {float(values.max()):.4g}"
-        )
+        got = f"values from {float(values.min()):.4g} to {float(values.max()):.4g}"
+        raise ValueError(f"space={space!r} (--probs) needs rows of probabilities, got {got}")
     if space == "probs":
         return probs.clamp_min(_SMALLEST_PROB).log()
     return values.clamp_min(math.log(_SMALLEST_PROB))
@@ -132,7 +121,7 @@ def combine(
     >>> combine(logits, "score").round(decimals=4)        # softmax of the mean logit ½ log 3
     tensor([[0.3660, 0.6340]])
     """
-    check_combination(how)
+    check_choice("combine", "how", how, COMBINATIONS)
     if how == "mean":
         check_outputs(outputs)
         check_weights(weights, outputs.shape[0])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dissensus.outputs.checks import check_outputs, check_tensor
 from dissensus.tools.files import parse_json, read_npz, read_safetensors, write_safetensors
+from dissensus.tools.specs import check_keys
 
 _FORMAT = "dissensus.predictions/1"
 
@@ -38,10 +39,8 @@ class Predictions:
             return
         check_tensor(self.targets)
         if self.targets.ndim not in (1, 2) or len(self.targets) != len(self):
-            raise ValueError(
-                f"targets must be [batch] or [batch, outputs] with a batch of {len(self)}, got "
-                f"{tuple(self.targets.shape)}"
-            )
+            got = tuple(self.targets.shape)
+            raise ValueError(f"targets must be [batch, …] with a batch of {len(self)}, got {got}")
 
     @property
     def members(self) -> int:
@@ -87,11 +86,8 @@ class Predictions:
             meta = _read_meta(path, header)
         for name in ("outputs", *(keys or {})):
             if names[name] not in tensors:
-                raise ValueError(
-                    f"{path} is not a predictions file: it must hold {names['outputs']!r} "
-                    f"[members, batch, outputs] and may hold {names['targets']!r}, got "
-                    f"{', '.join(sorted(tensors)) or 'nothing'}; {KEY_HINT}"
-                )
+                got = ", ".join(sorted(tensors)) or "nothing"
+                raise ValueError(f"{path} must hold {names[name]!r}, got {got}; {KEY_HINT}")
         try:
             return cls(tensors[names["outputs"]], tensors.get(names["targets"]), meta)
         except ValueError as error:
@@ -99,15 +95,13 @@ class Predictions:
 
 
 #: What to do where a file has other names for its arrays.
-KEY_HINT = "if they have other names there, pass --key outputs=NAME or --key targets=NAME (keys=)"
+KEY_HINT = "pass --key outputs=NAME or targets=NAME (keys=) if it has another name there"
 
 
 def array_names(keys: Mapping[str, str] | None = None) -> dict[str, str]:
     """The names that outputs and targets have in a file, their own or those in ``keys``."""
     names = {"outputs": "outputs", "targets": "targets"}
-    for key in keys or {}:
-        if key not in names:
-            raise ValueError(f"keys names outputs or targets, got {key!r}")
+    check_keys("a predictions file", keys or (), names, "array")
     return names | dict(keys or {})
 
 

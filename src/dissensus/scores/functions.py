@@ -21,6 +21,7 @@ from dissensus.outputs import (
     weighted_mean,
 )
 from dissensus.tools.guards import guarded
+from dissensus.tools.specs import check_number
 
 
 class View:
@@ -162,8 +163,7 @@ def energy(
     space: str = "logits",
 ) -> Tensor:
     """Mean energy ``−Σ_m w_m T log Σ_c exp(f_c^m / T)`` (ldr, Eq. 13, with a temperature T)."""
-    if not temperature > 0:
-        raise ValueError(f"temperature must be greater than 0, got {temperature!r}")
+    check_number("temperature", temperature, above=0)
     view = View.of(logits, weights, space)
     check_scale("energy", view.space)
     if temperature != 1:
@@ -272,8 +272,7 @@ def check_room_for_orthogonality(members: int, classes: int) -> None:
     """Raise if so many members cannot be orthogonal on the wrong classes."""
     if members > classes - 1:
         raise ValueError(
-            f"ensemble_diversity needs at most classes − 1 = {classes - 1} members, got {members}: "
-            "more than that cannot be orthogonal, and the determinant is 0 for every input"
+            f"ensemble_diversity takes at most classes − 1 = {classes - 1} members, got {members}"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +26,8 @@ from dissensus.scores.functions import (
     check_scale,
 )
 from dissensus.tools.files import verify_safetensors
-from dissensus.tools.guards import guarded
-from dissensus.tools.specs import check_name, join_spec, read_settings, split_spec
+from dissensus.tools.guards import check_shape, guarded
+from dissensus.tools.specs import check_name, check_number, join_spec, read_settings, split_spec
 
 #: Scores of classifiers; the variance is for regression.
 _CLASSIFIER_SCORES = [name for name in SCORES if name != "variance"]
@@ -55,8 +54,7 @@ class NamedScore:
 
     def __post_init__(self) -> None:
         check_name(self.name, SCORES, "score")
-        if not 0 < self.temperature < math.inf:
-            raise ValueError(f"temperature must be greater than 0, got {self.temperature!r}")
+        check_number("temperature", self.temperature, above=0)
         if self.temperature != 1 and self.name in _WITHOUT_TEMPERATURE:
             raise ValueError(f"a temperature changes nothing about {self.name}; leave it out")
 
@@ -115,18 +113,13 @@ def at_temperature(
     if isinstance(score, NamedScore) and temperature.ndim == 0:
         return NamedScore(score.name, score.temperature * float(temperature))
     if temperature.ndim > 1 or not bool((temperature > 0).all()):
-        raise ValueError(
-            "temperature must be a scalar or [members], and greater than 0, got "
-            f"{temperature.tolist()}"
-        )
+        got = temperature.tolist()
+        raise ValueError(f"temperature must be a scalar or [members], and above 0, got {got}")
     function = score
 
     def tempered(logits: Tensor, weights: Tensor | None = None) -> Tensor:
-        if temperature.ndim and len(temperature) != logits.shape[0]:
-            raise ValueError(
-                f"there are {len(temperature)} temperatures, and the logits are of "
-                f"{logits.shape[0]} members"
-            )
+        if temperature.ndim:
+            check_shape(temperature, name="temperature", members=logits.shape[0])
         logits = to_logits(logits)
         scale = temperature.to(logits).reshape(-1, 1, 1)
         return (
@@ -232,8 +225,7 @@ def _read_parts(path: Path, keys: Mapping[str, str] | None = None) -> Iterator[t
                 part: Tensor = outputs[:, start : start + step]
         except (SafetensorError, OSError, ValueError) as error:
             raise ValueError(
-                f"{path} is not a predictions file that can be read: it must hold {name!r} "
-                f"[members, batch, outputs] ({error}); {KEY_HINT}"
+                f"{path} must hold {name!r} [members, batch, outputs] ({error}); {KEY_HINT}"
             ) from error
         if start == 0:
             verify_safetensors(path)

@@ -12,7 +12,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, fields
 from decimal import Decimal, InvalidOperation
 from functools import cache
@@ -80,7 +80,7 @@ def check_name(name: str, known: Iterable[str], what: str) -> None:
         raise ValueError(f"there is no {what} {name!r}; {nearest(name, names)}")
 
 
-def check_choice(owner: str, name: str, value: object, known: Sequence[str]) -> None:
+def check_choice(owner: str, name: str, value: object, known: Collection[str]) -> None:
     """Raise unless ``value`` is one of ``known``.
 
     >>> check_choice("PGD", "norm", "l3", ["linf", "l2"])
