@@ -2,134 +2,116 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from dissensus.cli.options import note, print_result, say, with_options
-from dissensus.sweeps.engines import EngineOptions
-from dissensus.tools.verbs import option
-from reproductions.reproduce import catalogue, draw_figure, results_folder
-from reproductions.reproduce import reproduce as run
+from dissensus.sweeps.engines import engine_named
+from reproductions.experiment import Experiment, select
+from reproductions.figures import save
+from reproductions.old.page import outcomes as old_outcomes
+from reproductions.old.page import write_page
+from reproductions.old.registry import EXPERIMENTS as OLD  # until the last study is ported
+from reproductions.page import outcomes, write_figures, write_results
+from reproductions.registry import EXPERIMENTS
+from reproductions.statistics import CANNOT
+from reproductions.study import (
+    SCALES,
+    check_options,
+    option_values,
+    read_study,
+    run_study,
+    study_path,
+)
 
-
-@dataclass(frozen=True)
-class Reproduce(EngineOptions):
-    """Options of the command; those of the engine, and what to run."""
-
-    jobs: int | None = option(
-        None,
-        "Processes at once.",
-        panel="Engine",
-        default_text="as suits the experiment; on Ray all that there is room for",
-    )
-    scale: str = option("cpu", "smoke, cpu or paper.")
-    out: Path | None = option(
-        None, "Folder of the results.", default_text="results, or results-SCALE if not cpu"
-    )
-    data_dir: Path | None = option(None, "Folder of the data sets.")
-    settings: tuple[str, ...] = option(
-        (),
-        "An option of the experiment, as --list shows; may be repeated.",
-        flag="--set",
-        metavar="KEY=VALUE",
-    )
-    report: bool = option(False, "Run nothing; build pages and figures from records.")
-    again: bool = option(False, "Run and replace what was made with other settings.")
+_COLORS = {"holds": "green", "contradicted": "red", "undecided": "yellow", CANNOT: "dim"}
+console = Console()
 
 
-@with_options
 def reproduce(
-    options: Reproduce,
-    names: Annotated[
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Experiments.")] = None,
+    scale: Annotated[str, typer.Option(help="smoke, cpu or paper.")] = "cpu",
+    listing: Annotated[bool, typer.Option("--list", help="List experiments and stop.")] = False,
+    settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Experiments or papers.", show_default=False),
+        typer.Option("--set", metavar="KEY=VALUE", help="An option of the experiment."),
     ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results.")] = None,
+    report: Annotated[bool, typer.Option(help="Run nothing; build pages from records.")] = False,
+    again: Annotated[bool, typer.Option(help="Replace what other settings made.")] = False,
+    jobs: Annotated[int | None, typer.Option(help="Processes at once.")] = None,
+    engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    ray_address: Annotated[str | None, typer.Option(help="A Ray cluster, host:6379.")] = None,
     figure: Annotated[
-        Path | None,
-        typer.Option(
-            "--figure",
-            metavar="FILE",
-            help="Run nothing; draw the figure of NAME from its record, as .svg or .png.",
-            show_default=False,
-        ),
+        Path | None, typer.Option(metavar="FILE", help="Draw the figure of NAME and stop.")
     ] = None,
-    listing: Annotated[
-        bool, typer.Option("--list", help="List all experiments, or those of NAME, and stop.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
 ) -> None:
     """
     Run the papers' tables and figures, and say which of their claims hold.
 
     NAME is an experiment (collusion/gat), several of them, or a paper (collusion) for all of it.
-    Each runs at three scales: smoke (seconds), cpu (two cores, real data) and paper (the paper's
-    own sizes, for a GPU). Every unit of work is saved when it is done: after Ctrl-C or a kill the
-    same command goes on. A page with every claim and its verdict, the figures and the records are
-    written to --out.
-
-    Examples
-
-      python -m reproductions --list   all experiments, and what they cost
-
-      python -m reproductions ldr --list   those of one paper, and their options
-
-      python -m reproductions collusion/gat collusion/gradients
-
-      python -m reproductions collusion/gat --set draws=50 --out mine
-
-      python -m reproductions --report --out results   pages and figures again, from records
-
-      python -m reproductions collusion/gat --figure gat.svg   one figure, from its record
-
-    Examples that need other data or packages
-
-      python -m reproductions collusion --scale smoke   all of a paper, to see that it works
-
-      python -m reproductions collusion --engine ray --ray-address auto --gpus-per-run 1
-
-    With --engine ray every unit of work is a task of Ray, on this machine or on the cluster at
-    --ray-address. Records come back through Ray; data sets are loaded where the task runs.
+    After Ctrl-C or a kill the same command goes on. Records, verdicts, pages and figures are
+    written to --out: by default results, or results-SCALE at another scale than cpu.
     """
+    if not (names or report or listing):
+        raise ValueError("say what to reproduce, such as collusion/gat; --list shows all there is")
+    folder = out or Path("results" if scale == "cpu" else f"results-{scale}")
+    known: dict[str, Any] = {**EXPERIMENTS, **OLD}
+    chosen = select(names, known) if names else list(known.values())
     if listing:
-        print_result(catalogue(names or ()))
-        return
+        return _list(chosen)
     if figure is not None:
-        folder = results_folder(options.out, options.scale)
-        say(f"Written to {draw_figure(names or (), figure, folder)}")
-        return
-    # Each study knows how many processes of this machine suit it.
-    default = options.engine == "local" and options.jobs is None
-    engine = None if default else options.make_engine()
-    if options.engine == "ray" and not quiet:
-        note("dissensus: connecting to Ray")
-    try:
-        result = run(
-            names or (),
-            scale=options.scale,
-            out=options.out,
-            data_dir=options.data_dir,
-            settings=options.settings,
-            report=options.report,
-            again=options.again,
-            engine=engine,
-            progress=not quiet,
-        )
-    except KeyboardInterrupt as stop:
-        note("dissensus: stopped; what was done is kept, and the same command goes on from there")
-        raise typer.Exit(130) from stop
-    if result.missing:
-        note(f"dissensus: {result.missing}")
-    if not quiet:
-        print_result(result)
-    if result.failed:
-        note(f"dissensus: {len(result.failed)} cells failed; the same command tries them again")
+        return _draw(chosen, folder, figure)
+    given = option_values(settings or ())
+    studies = {(one.paper, one.study.name): one.study for one in chosen}
+    check_options(given, list(studies.values()))
+    failed: list[str] = []
+    for (paper, _), study in {} if report else studies.items():
+        runner = engine_named(engine, jobs=jobs or study.jobs, address=ray_address)
+        record = run_study(study, paper, scale, given, folder, engine=runner, again=again)
+        failed += record.failed
+    results = outcomes(EXPERIMENTS.values(), folder)
+    shown = [one for one in results if one.experiment in chosen]
+    paths = [*write_results(results, folder), *write_figures(shown, folder)]
+    old = old_outcomes(OLD.values(), folder)
+    paths += [write_page(paper, old, OLD, folder) for paper in {one.paper for one in OLD.values()}]
+    for one in shown:
+        table = Table("verdict", "claim", title=one.experiment.full_name, title_justify="left")
+        for claim, finding in one.findings:
+            table.add_row(Text(finding.verdict, _COLORS[finding.verdict]), Text(claim.text))
+        console.print(table)
+    console.print(f"Written: {', '.join(map(str, paths))}", soft_wrap=True)
+    if failed:
+        console.print(f"{len(failed)} cells failed; the same command tries them again")
         raise typer.Exit(1)
+
+
+def _list(chosen: list[Experiment]) -> None:
+    """What each experiment shows and costs at each scale, and the options of its study."""
+    for one in chosen:
+        costs = ", ".join(f"{scale} {one.study.cost.get(scale, '–')}" for scale in SCALES)
+        print(f"{one.full_name}  ({costs})\n    {one.shows}: {one.title}")
+        for name, text in one.study.options.items():
+            print(f"    --set {name}=: {text}")
+
+
+def _draw(chosen: list[Experiment], folder: Path, file: Path) -> None:
+    """The figure of one experiment from its record, as ``.svg`` or ``.png``."""
+    one, draw = chosen[0], chosen[0].draw
+    if len(chosen) > 1 or draw is None:
+        raise ValueError(f"--figure draws one experiment that has a figure, got {len(chosen)}")
+    record = read_study(study_path(folder, one.paper, one.study.name))
+    print(f"Written: {save(draw(record.cells), file)}")
 
 
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command()(reproduce)
-    app()
+    try:
+        app()
+    except ValueError as error:
+        raise SystemExit(f"reproductions: {error}") from None

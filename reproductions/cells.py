@@ -30,7 +30,7 @@ from dissensus.data import (
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.training import Optimizer, Recipe
-from reproductions.base import SCALES, Cell, Study
+from reproductions.study import SCALES, Cell, Study
 
 #: Settings by the name of a variant; a cell adds its seed to both.
 Variants = Mapping[str, Mapping[str, Any]]

@@ -1,9 +1,14 @@
-"""Comparisons: quantities of records, and the shared checks by which records decide on a claim.
+"""Comparisons: quantities of records, and the checks by which records decide on a claim.
 
-A claim is an entry: its sentence, where the paper makes it, and a check built from the data classes
-here. A :class:`Quantity` says which number of a record counts and :class:`Runs` which records; a
-check says what has to be larger than what. All verdicts follow the rule of
-:mod:`reproductions.statistics`.
+A claim is its sentence, its place in the paper and a check. A check is a function of records that
+returns a :class:`Finding`; most are one of the data classes here:
+
+* :class:`Larger`: A is larger than B, by runs that share their seed, in every case;
+* :class:`Within`: a number of each run lies in a range (above 0, below 1.25), in every case;
+* :class:`Equal`: two float64 computations of one number agree;
+* :func:`exact`: any other condition on exact values.
+
+All verdicts follow the rule of :mod:`reproductions.statistics`.
 """
 
 from __future__ import annotations
@@ -16,32 +21,35 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dissensus.show import Series, estimates
-from reproductions.base import CANNOT, Finding, Record, Table, join_cases
+from reproductions.figures import Series, estimates
 from reproductions.statistics import (
-    Effect,
+    CANNOT,
     Estimate,
-    difference_of,
+    Interval,
+    Judgement,
+    Values,
+    Verdict,
     judge_larger,
     judge_within,
-    larger_than,
     mean_interval,
-    paired_difference,
+    over_runs,
     pool,
-    signed,
 )
+from reproductions.study import Record
 
 Key = TypeVar("Key")
-Labels = TypeVar("Labels", bound=tuple[str, ...])
-#: A quantity by seed, or by data set and seed.
-Values = Mapping[Any, float]
 Read = Callable[[Record], float | None]
+#: Records by the name of a case, such as a data set.
 Groups = Callable[[list[Record]], Mapping[str, list[Record]]]
+#: Values by seed (or by data set and seed).
+BySeed = Mapping[Any, Values]
 #: Both sides of a comparison, for each case.
-Pairs = Mapping[str, tuple[Values, Values]]
-Cases = Callable[[list[Record]], Pairs]
-#: The numbers of all runs, for each case.
-NumberCases = Callable[[list[Record]], Mapping[str, ArrayLike]]
+Pairs = Callable[[list[Record]], Mapping[str, tuple[BySeed, BySeed]]]
+#: The numbers of all runs for each case, or an estimate that was made of them.
+Numbers = Callable[[list[Record]], Mapping[str, ArrayLike | Estimate]]
+
+#: Two float64 computations of one number are taken for equal up to this, relative to its size.
+TOLERANCE = 1e-12
 
 #: Data sets as pages call them.
 DATA_TITLES = {
@@ -52,11 +60,6 @@ DATA_TITLES = {
     "cifar100": "CIFAR-100",
     "imagenet": "ImageNet",
 }
-
-
-def decide(holds: bool, measured: str, published: str | None = None) -> Finding:
-    """A finding from a condition on exact values; estimates have intervals to be judged by."""
-    return Finding("holds" if holds else "contradicted", measured, published)
 
 
 # ---- reading records ----------------------------------------------------------------------------
@@ -103,8 +106,13 @@ def groups_named(groups: Groups, words: str, *, absent: bool = False) -> Groups:
     }
 
 
+def whole(records: list[Record]) -> dict[str, list[Record]]:
+    """All records as one group."""
+    return {"": records}
+
+
 def at(*path: Any) -> Read:
-    """Reads the number at ``path`` below a record's result; None where it was not measured.
+    """A reader of the number at ``path`` below a record's result; None where it was not measured.
 
     >>> at("test", "error")({"result": {"test": {"error": 0.25}}})
     0.25
@@ -122,8 +130,20 @@ def at(*path: Any) -> Read:
 
 
 @dataclass(frozen=True)
+class Runs:
+    """Runs by the settings of their cells, and their name."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, records: Iterable[Record]) -> list[Record]:
+        """Those among ``records``."""
+        return filter_records(records, **self.settings)
+
+
+@dataclass(frozen=True)
 class Quantity:
-    """A number of a record: its name in sentences, how it is read, and how it is printed."""
+    """A number of a record: its name, how it is read, and how it is printed."""
 
     name: str
     read: Read
@@ -134,22 +154,13 @@ class Quantity:
         values = {record["cell"]["seed"]: self.read(record) for record in records}
         return {seed: value for seed, value in values.items() if value is not None}
 
-    def mean(self, records: Iterable[Record]) -> float:
-        """The mean over runs."""
-        return self.estimate(records).mean
-
     def estimate(self, records: Iterable[Record]) -> Estimate:
         """The mean over runs with its interval."""
         return mean_interval(list(self.values(records).values()))
 
-    def sides(self, first: Iterable[Record], second: Iterable[Record]) -> tuple[Values, Values]:
-        """The quantity by seed in ``first`` and in ``second``, as a case to compare."""
-        return self.values(first), self.values(second)
-
-    def differences(self, first: Iterable[Record], second: Iterable[Record]) -> dict[int, float]:
-        """The quantity of ``first`` minus that of ``second``, for each seed that both have."""
-        left, right = self.values(first), self.values(second)
-        return {seed: left[seed] - right[seed] for seed in sorted(set(left) & set(right))}
+    def text(self, records: Iterable[Record]) -> str:
+        """Mean and interval over runs, for a table; a dash where there are none."""
+        return interval_text(self.values(records).values(), self.form)
 
     def series(
         self,
@@ -163,33 +174,6 @@ class Quantity:
         """A series of a plot: the estimate from some runs at each ``x``."""
         return estimates(name, x, [self.estimate(some) for some in runs], style, kind, **options)
 
-    def text(self, records: Iterable[Record]) -> str:
-        """Mean and interval over runs, for a table; a dash where there are none."""
-        return interval_text(self.values(records).values(), self.form)
-
-
-def quantity_table(
-    columns: Sequence[str],
-    rows: Mapping[Labels, Sequence[Record]],
-    quantities: Sequence[Quantity],
-) -> Table:
-    """A row for each of some runs: its labels, then the mean and interval of each quantity."""
-    return [*columns, *(quantity.name for quantity in quantities)], [
-        [*labels, *(quantity.text(runs) for quantity in quantities)]
-        for labels, runs in rows.items()
-    ]
-
-
-def curve_series(
-    name: str, x: Sequence[Any], curves: Iterable[Sequence[float]], style: int, **options: Any
-) -> Series:
-    """A line through the means over runs of each point of ``curves``, with their intervals.
-
-    Curves of different lengths, as early stopping leaves them, end where the shortest does.
-    """
-    points = [mean_interval(values) for values in zip(*curves, strict=False)]
-    return estimates(name, x[: len(points)], points, style, markers=False, **options)
-
 
 def interval_text(values: Iterable[float], form: str = "{:.3f}") -> str:
     """Mean and interval of some runs, for a table; a dash where there are none.
@@ -201,179 +185,181 @@ def interval_text(values: Iterable[float], form: str = "{:.3f}") -> str:
     return mean_interval(numbers).text(form) if numbers else "–"
 
 
-@dataclass(frozen=True)
-class Runs:
-    """Runs by the settings of their cells, and what sentences call them."""
-
-    name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def of(self, records: Iterable[Record]) -> list[Record]:
-        """Those among ``records``."""
-        return filter_records(records, **self.settings)
-
-
-def pair_values(first: Values, second: Values) -> tuple[list[float], list[float]]:
-    """The values of the seeds that both have, in the same order."""
-    seeds = sorted(set(first) & set(second))
-    return [first[seed] for seed in seeds], [second[seed] for seed in seeds]
-
-
 # ---- findings -----------------------------------------------------------------------------------
 
 
-def all_of(findings: Mapping[str, Finding], published: str | None = None) -> Finding:
-    """One finding from several cases (``pool``); their sentences stand side by side."""
-    sentence = "; ".join(
-        f"{name}: {finding.measured}" if name else finding.measured
-        for name, finding in findings.items()
-    )
+@dataclass(frozen=True)
+class Effect:
+    """The number that a verdict rests on in one case, with its interval and its judgement.
+
+    ``sides`` are the means of both sides where it is a difference of two.
+    """
+
+    quantity: str
+    estimate: Estimate
+    form: str
+    judgement: Judgement
+    sides: tuple[float, ...] = ()
+
+    def __str__(self) -> str:
+        """The estimate with its interval; a difference with its sign."""
+        signed = self.form.replace(":", ":+", 1) if self.sides else self.form
+        return self.estimate.text(signed.replace("++", "+"))
+
+    @property
+    def measured(self) -> str:
+        """Both sides."""
+        return ", ".join(map(self.form.format, self.sides))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer of a check: a verdict, and the effects that it rests on, by case.
+
+    ``measured`` are numbers in a few words where nothing is estimated, as for an identity, or where
+    nothing could be tested. ``chance`` is how often runs contradict so clearly if the claim is just
+    about true.
+    """
+
+    verdict: Verdict
+    measured: str = ""
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+    chance: float = 0.0
+
+
+def found(effect: Effect) -> Finding:
+    """The finding that rests on one effect."""
+    verdict, chance, _ = effect.judgement
+    return Finding(verdict, "", {"": effect}, chance)
+
+
+def pooled(findings: Mapping[str, Finding]) -> Finding:
+    """One finding from several cases (:func:`~reproductions.statistics.pool`)."""
     verdict, chance = pool((finding.verdict, finding.chance) for finding in findings.values())
-    return Finding(
-        verdict,
-        sentence or "no such runs are part of this scale",
-        published,
-        {
-            f"{name} {case}".strip(): effect
-            for name, finding in findings.items()
-            for case, effect in finding.effects.items()
-        },
-        chance,
-    )
+    effects = {
+        f"{name} {case}".strip(): effect
+        for name, finding in findings.items()
+        for case, effect in finding.effects.items()
+    }
+    words = (f"{name} {one.measured}".strip() for name, one in findings.items() if one.measured)
+    return Finding(verdict, "; ".join(words), effects, chance)
 
 
-def estimates_text(estimates: Mapping[str, Estimate], form: str) -> str:
-    """Mean and interval of each case."""
-    return join_cases({case: one.text(form) for case, one in estimates.items()})
-
-
-def effects_of(quantity: str, estimates: Mapping[str, Estimate], form: str) -> dict[str, Effect]:
-    """The estimate of each case as what a verdict rests on."""
-    return {case: Effect(quantity, one, form) for case, one in estimates.items()}
+def exact(holds: bool, measured: str) -> Finding:
+    """A finding from a condition on exact values; estimates have intervals to be judged by."""
+    return Finding("holds" if holds else "contradicted", measured)
 
 
 # ---- checks -------------------------------------------------------------------------------------
 
 
-def whole(records: list[Record]) -> dict[str, list[Record]]:
-    """All records as one group."""
-    return {"": records}
-
-
 @dataclass(frozen=True)
 class Larger:
-    """Checks that ``quantity`` is larger in the ``first`` runs than in the ``second``.
+    """Checks that a quantity is larger on the first side than on the second, in every case.
 
-    In every group of ``groups`` that has runs of both. ``against`` is the quantity of the second
-    runs where it is another one; ``effects`` are the published differences, by group.
+    ``pairs`` gives both sides by seed for each case; :func:`larger` makes it from runs. Seeds that
+    both sides have are compared, by more than ``margin``. ``published`` are the differences that
+    the paper prints, by case. ``interval`` is that of the difference: over runs, or over images
+    (:func:`~reproductions.statistics.over_images`). A ``share`` of images tests nothing where both
+    sides are 0 or 1, nor where the second leaves no room for half of the published effect.
     """
 
-    quantity: Quantity
-    first: Runs
-    second: Runs
-    groups: Groups = whole
-    published: str | None = None
-    against: Quantity | None = None
-    effects: Mapping[str, float] = field(default_factory=dict)
-
-    def __call__(self, records: list[Record]) -> Finding:
-        findings = {}
-        for group, runs in self.groups(records).items():
-            first = self.quantity.values(self.first.of(runs))
-            second = (self.against or self.quantity).values(self.second.of(runs))
-            left, right = pair_values(first, second)
-            if left:
-                findings[group] = larger_than(
-                    left,
-                    right,
-                    (self.first.name, self.second.name),
-                    self.quantity.name,
-                    form=self.quantity.form,
-                    count_runs=False,
-                    effect=self.effects.get(group),
-                )
-        return all_of(findings, self.published)
-
-
-@dataclass(frozen=True)
-class LargerInAll:
-    """Checks that ``quantity`` is larger on the left in every case, by more than ``margin``.
-
-    The sentence gives, case by case, both means and the interval of their paired difference.
-    """
-
-    cases: Cases
-    names: tuple[str, str]
     quantity: str
+    names: tuple[str, str]
+    pairs: Pairs
     form: str = "{:.3f}"
     margin: float = 0.0
-    published: str | None = None
+    published: Mapping[str, float] = field(default_factory=dict)
+    interval: Interval = over_runs
+    share: bool = False
 
     def __call__(self, records: list[Record]) -> Finding:
-        form = signed(self.form)
-        sentences: list[str] = []
-        differences: dict[str, Estimate] = {}
-        for case, sides in self.cases(records).items():
-            left, right = pair_values(*sides)
-            if not left:
-                sentence = f"{self.quantity}: no runs of both kinds on {case}"
-                return Finding(CANNOT, sentence, self.published)
-            differences[case] = difference = paired_difference(left, right)
-            means = [self.form.format(float(np.mean(side))) for side in (left, right)]
-            sentences.append(f"{case} {means[0]} and {means[1]} ({difference.text(form)})")
-        judged = [judge_larger(one.minus(self.margin)) for one in differences.values()]
-        verdicts = [one.verdict for one in judged]
-        if CANNOT in verdicts or not sentences:
-            sentence = f"{self.quantity}: fewer than two runs to compare"
-            return Finding(CANNOT, sentence, self.published)
-        by = f" by more than {self.form.format(self.margin)}" if self.margin else ""
-        sentence = (
-            f"{self.quantity}, {self.names[0]} and {self.names[1]}: {'; '.join(sentences)}. "
-            f"Larger{by} on {verdicts.count('holds')} of {len(sentences)}, not larger on "
-            f"{verdicts.count('contradicted')}"
-        )
-        effects = effects_of(difference_of(self.quantity, self.names), differences, form)
-        verdict, chance = pool((one.verdict, one.chance) for one in judged)
-        return Finding(verdict, sentence, self.published, effects, chance)
+        cases = self.pairs(records).items()
+        return pooled({case: self._compare(*sides, case) for case, sides in cases})
+
+    def _compare(self, first: BySeed, second: BySeed, case: str) -> Finding:
+        seeds = sorted(set(first) & set(second))
+        if not seeds:
+            return Finding(CANNOT, "no pairs of runs")
+        left, right = ([side[seed] for seed in seeds] for side in (first, second))
+        means = _mean_of_means(left), _mean_of_means(right)
+        difference, published = self.interval(left, right), self.published.get(case)
+        if self.share and _says_nothing(means, difference, published):
+            return Finding(CANNOT, ", ".join(map(self.form.format, means)))
+        judged = judge_larger(difference.minus(self.margin), published)
+        quantity = f"{self.quantity}, {self.names[0]} minus {self.names[1]}"
+        return found(Effect(quantity, difference, self.form, judged, means))
 
 
-@dataclass(frozen=True)
-class AboveZero:
-    """Checks that a number of each run lies above 0 in every case; ``name`` says what it is."""
+def _mean_of_means(runs: Sequence[Values]) -> float:
+    return float(np.mean([np.mean(values) for values in runs]))
 
-    name: str
-    cases: NumberCases
-    form: str = "{:.3g}"
 
-    def __call__(self, records: list[Record]) -> Finding:
-        numbers = {case: mean_interval(values) for case, values in self.cases(records).items()}
-        judged = {case: judge_larger(one) for case, one in numbers.items()}
-        sentence = f"{self.name}: {estimates_text(numbers, self.form)}"
-        if all(one.verdict == CANNOT for one in judged.values()):
-            return Finding(CANNOT, f"{sentence}: one run")
-        against = [case for case, one in judged.items() if one.verdict != "holds"]
-        if against:
-            sentence += f". Not shown to be above 0 on {', '.join(against)}"
-        effects = effects_of(self.name, numbers, self.form)
-        verdict, chance = pool((one.verdict, one.chance) for one in judged.values())
-        return Finding(verdict, sentence, effects=effects, chance=chance)
+def _says_nothing(
+    means: tuple[float, float], difference: Estimate, published: float | None
+) -> bool:
+    """Whether shares are 0 or 1 on both sides, or half of a published gain would not fit."""
+    if means in ((0.0, 0.0), (1.0, 1.0)):
+        return True
+    if published is None or not difference.low <= 0 < difference.high:
+        return False
+    return means[1] + published / 2 > 1
+
+
+def larger(
+    quantity: Quantity,
+    first: Runs,
+    second: Runs,
+    groups: Groups = whole,
+    *,
+    against: Quantity | None = None,
+    **options: Any,
+) -> Larger:
+    """A check that ``quantity`` is larger in the ``first`` runs, in every group that has both.
+
+    ``against`` is the quantity of the second runs where it is another one; ``options`` are those of
+    :class:`Larger`.
+    """
+
+    def pairs(records: list[Record]) -> dict[str, tuple[BySeed, BySeed]]:
+        sides = {
+            name: (quantity.values(first.of(runs)), (against or quantity).values(second.of(runs)))
+            for name, runs in groups(records).items()
+        }
+        return {name: pair for name, pair in sides.items() if set(pair[0]) & set(pair[1])}
+
+    return Larger(quantity.name, (first.name, second.name), pairs, quantity.form, **options)
 
 
 @dataclass(frozen=True)
 class Within:
-    """Checks that a number of each run lies between ``low`` and ``high`` in every case."""
+    """Checks that a number of each run lies between ``low`` and ``high``, in every case."""
 
-    name: str
-    cases: NumberCases
+    quantity: str
+    numbers: Numbers
     low: float = -math.inf
     high: float = math.inf
-    form: str = "{:.0%}"
-    published: str | None = None
+    form: str = "{:.3g}"
 
     def __call__(self, records: list[Record]) -> Finding:
-        numbers = {case: mean_interval(values) for case, values in self.cases(records).items()}
-        judged = [judge_within(one, self.low, self.high) for one in numbers.values()]
-        verdict, chance = pool((one.verdict, one.chance) for one in judged)
-        sentence = f"{self.name}: {estimates_text(numbers, self.form)}"
-        effects = effects_of(self.name, numbers, self.form)
-        return Finding(verdict, sentence, self.published, effects, chance)
+        findings = {}
+        for case, values in self.numbers(records).items():
+            one = values if isinstance(values, Estimate) else mean_interval(values)
+            judged = judge_within(one, self.low, self.high)
+            findings[case] = found(Effect(self.quantity, one, self.form, judged))
+        return pooled(findings)
+
+
+@dataclass(frozen=True)
+class Equal:
+    """Checks that the largest of some relative deviations is rounding.
+
+    ``worst`` reads the largest deviation of a key from the records.
+    """
+
+    keys: Sequence[str]
+    worst: Callable[[list[Record], str], float]
+
+    def __call__(self, records: list[Record]) -> Finding:
+        largest = max(self.worst(records, key) for key in self.keys)
+        return exact(largest <= TOLERANCE, f"deviation {largest:.1e}" if largest else "deviation 0")

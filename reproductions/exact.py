@@ -7,7 +7,7 @@ example are free, and an objective is minimised over them from random starts, in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,11 +17,6 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from dissensus.objectives import Objective
-from reproductions.base import Finding, Record
-from reproductions.comparisons import decide
-
-#: Two float64 computations of one number are taken for equal up to this, relative to its size.
-TOLERANCE = 1e-12
 
 
 def generator_of(seed: int) -> torch.Generator:
@@ -75,41 +70,11 @@ def relative_difference(first: Tensor, second: Tensor) -> float:
     return float((first - second).abs().max()) / size if size > 0 else 0.0
 
 
-def scientific(deviation: float) -> str:
-    """``"4.3e-16"``, and a plain 0.
-
-    >>> scientific(0.0), scientific(4.31e-16)
-    ('0', '4.3e-16')
-    """
-    return f"{deviation:.1e}" if deviation else "0"
-
-
 def extremes(draws: Iterable[dict[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
     """The least and the largest value of each deviation over random draws."""
     rows = list(draws)
     least, most = ({key: pick(row[key] for row in rows) for key in rows[0]} for pick in (min, max))
     return least, most
-
-
-@dataclass(frozen=True)
-class Equal:
-    """Checks that the largest of some relative deviations is rounding; the sentence names it.
-
-    ``worst`` reads the largest deviation of a key from the records, ``sample`` says in words what
-    was drawn.
-    """
-
-    keys: Sequence[str]
-    worst: Callable[[list[Record], str], float]
-    sample: Callable[[list[Record]], str]
-    prefix: str = ""
-
-    def __call__(self, records: list[Record]) -> Finding:
-        deviations = {key: self.worst(records, key) for key in self.keys}
-        name = max(deviations, key=lambda key: deviations[key])
-        largest = f"largest relative deviation {scientific(deviations[name])}"
-        words = f"{self.prefix}{largest} ({name.replace('_', ' ')}; {self.sample(records)})"
-        return decide(deviations[name] <= TOLERANCE, words)
 
 
 # ---- minima -------------------------------------------------------------------------------------

@@ -1,318 +1,269 @@
-"""Pages of the papers: what was run, every claim with its verdict, figures and tables.
+"""Results of a paper: verdicts and tables as JSON, figures, and a page from a template.
 
-Built from the compact records alone; the same records give the same bytes.
+People write ``reproductions/<paper>/page.md``. A line ``{explosion}`` in it stands for the claims
+of an experiment, its table and its figure; ``{explosion.claims}``, ``{explosion.paper}`` (without
+questions of our own), ``{explosion.table}`` and ``{explosion.figure}`` stand for one of them,
+``{verdicts}`` for a count of all verdicts and ``{records}`` for a list of what was run.
+
+``results/<paper>/verdicts.json`` has every claim with its verdict and effects, and every table:
+``["explosion"]["table"]["weather"]["DIV, β = 1"]`` is a number as it is printed. All is built from
+the compact records alone; the same records give the same bytes.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from dissensus.export.markdown import table_row
-from dissensus.show import save
 from dissensus.tools.files import write_text
-from reproductions.base import CANNOT, PAPERS, Claim, Experiment, Finding, Verdict
-from reproductions.comparisons import data_title
-from reproductions.studies import StudyRecord, read_study, study_path
+from reproductions.comparisons import Finding
+from reproductions.experiment import Claim, Experiment, Table
+from reproductions.figures import save
+from reproductions.statistics import CANNOT, Estimate, Verdict
+from reproductions.study import StudyRecord, read_study, study_path
 
-#: How verdicts are reached, for the top of each page.
-RULE = (
-    "Brackets are 95 % intervals over runs. A claim that one thing is larger than another",
-    "**holds** if the interval of the paired difference lies above 0; where it also lies below",
-    "half of the effect that the paper prints for the same data, that is said. The claim is",
-    "**contradicted** if the interval lies below 0, or contains 0 and lies below half of the",
-    "published effect. It is **undecided** if neither: these runs cannot tell. It is **not",
-    "tested at this scale** if there are no such runs, or one, or if an attack leaves so many",
-    "images right that half of the published effect has no room. Several data sets or cases are",
-    "never averaged: a claim holds if it holds in each, and is contradicted if it is in one, by",
-    "an interval of 1 − 5 % / k for k cases: among many, one lies far off by chance. The",
-    "smallest effect that runs could show is half the width of their interval. A claim about",
-    "“these runs” has its interval over test images: it speaks of the networks that were",
-    "trained, and others may differ.",
-)
+#: A line of a template that stands for something generated.
+_PLACE = re.compile(r"^\{([a-z0-9-]+)(?:\.(claims|paper|table|figure))?\}$", re.MULTILINE)
+#: Of more cases than these, a page shows the least and the largest effect.
+_MOST_CASES = 4
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """An experiment with the record of its study and a finding for each of its claims."""
+    """An experiment with the record of its study, and a finding for each of its claims."""
 
     experiment: Experiment
     record: StudyRecord
     findings: tuple[tuple[Claim, Finding], ...]
 
     @property
-    def drawable(self) -> bool:
-        """Whether there is a figure and something to draw."""
-        return self.experiment.draw is not None and bool(self.record.records)
-
-    @property
     def figure(self) -> str:
         """The path of the figure, below the folder of results."""
         return f"{self.experiment.paper}/figures/{self.experiment.name}.svg"
 
-    @property
-    def left(self) -> int:
-        """How many cells of the present plan have no result; the plan may have grown since."""
-        plan = self.experiment.study.cells(self.record.scale, self.record.options)
-        done = {one["cell"]["name"] for one in self.record.records}
-        return sum(cell["name"] not in done for cell in plan)
-
 
 def outcomes(experiments: Iterable[Experiment], out: str | Path) -> list[Outcome]:
     """The experiments whose studies have a record below ``out``, with their findings."""
-    read: dict[Path, StudyRecord | None] = {}
+    read: dict[Path, StudyRecord] = {}
     results = []
     for experiment in experiments:
         path = study_path(out, experiment.paper, experiment.study.name)
-        if path not in read:
-            read[path] = read_study(path) if path.exists() else None
-        record = read[path]
-        if record is not None:
-            results.append(Outcome(experiment, record, tuple(_findings(experiment, record))))
+        if path.exists():
+            record = read.setdefault(path, read_study(path))
+            findings = tuple((claim, _check(claim, record)) for claim in experiment.claims)
+            results.append(Outcome(experiment, record, findings))
     return results
 
 
-def _findings(experiment: Experiment, record: StudyRecord) -> Iterator[tuple[Claim, Finding]]:
-    for claim in experiment.claims:
-        try:
-            yield claim, claim.check(record.records)
-        except Exception as error:
-            if record.complete:
-                raise
-            done = f"{len(record.records)} of {record.planned} cells are done"
-            yield claim, Finding(CANNOT, f"not decided yet: {done} ({error})")
+def _check(claim: Claim, record: StudyRecord) -> Finding:
+    try:
+        return claim.check(record.cells)
+    except Exception:
+        if record.complete:
+            raise
+        return Finding(CANNOT, f"{len(record.cells)} of {record.planned} cells")
 
 
-def write_figures(results: Iterable[Outcome], out: str | Path) -> list[Path]:
-    """Draw every figure as SVG below ``out``; returns the files."""
+# ---- files --------------------------------------------------------------------------------------
+
+
+def write_results(results: Sequence[Outcome], out: str | Path) -> list[Path]:
+    """Write ``verdicts.json`` of each paper, and its page if it has a template."""
     paths = []
-    for outcome in results:
-        draw = outcome.experiment.draw
-        if draw is not None and outcome.drawable:
-            paths.append(save(draw(outcome.record.records), Path(out) / outcome.figure))
+    for paper in dict.fromkeys(one.experiment.paper for one in results):
+        own = [one for one in results if one.experiment.paper == paper]
+        paths.append(Path(out) / paper / "verdicts.json")
+        write_text(paths[-1], verdicts_text(own))
+        template = Path(__file__).parent / paper / "page.md"
+        if template.is_file():
+            paths.append(Path(out) / f"{paper}.md")
+            write_text(paths[-1], page_text(template.read_text(encoding="utf-8"), own))
     return paths
 
 
-def write_page(
-    paper: str, results: Sequence[Outcome], known: Mapping[str, Experiment], out: str | Path
-) -> Path:
-    """Write ``<paper>.md`` below ``out``."""
-    path = Path(out) / f"{paper}.md"
-    write_text(path, page_text(paper, results, known))
-    return path
-
-
-def page_text(paper: str, results: Sequence[Outcome], known: Mapping[str, Experiment]) -> str:
-    """The page of a paper in Markdown; ``known`` are all experiments, to say which were not run."""
-    own = [outcome for outcome in results if outcome.experiment.paper == paper]
-    run = {outcome.experiment.full_name for outcome in own}
-    absent = [name for name, one in known.items() if one.paper == paper and name not in run]
-    lines = [
-        f"# The {paper} paper, reproduced",
-        "",
-        f"{PAPERS.get(paper, paper)}.",
-        "",
-        f"Built from the records in `{paper}/*.json` by `python -m reproductions --report`; no",
-        f"measurement is typed by hand. `python -m reproductions {paper}` runs it all again.",
-        "",
-        *RULE,
-        "",
-        *_in_short(own),
-        "## All claims",
-        "",
-        count_verdicts(own),
-        "",
-        *_summary(own),
+def write_figures(results: Iterable[Outcome], out: str | Path) -> list[Path]:
+    """Draw every figure as SVG below ``out``."""
+    return [
+        save(one.experiment.draw(one.record.cells), Path(out) / one.figure)
+        for one in results
+        if one.experiment.draw is not None and one.record.cells
     ]
-    if absent:
-        lines += ["", "Not run yet: " + ", ".join(f"`{name}`" for name in absent) + "."]
-    for outcome in own:
-        lines += ["", *_section(outcome)]
-    return "\n".join(lines) + "\n"
 
 
-# ---- parts of the page --------------------------------------------------------------------------
+def verdicts_text(results: Sequence[Outcome]) -> str:
+    """The JSON of a paper: a line for each claim and each row of a table."""
+    whole: dict[str, Any] = {}
+    for one in results:
+        experiment = one.experiment
+        whole[experiment.name] = {
+            "shows": experiment.shows,
+            "study": experiment.study.name,
+            "scale": one.record.scale,
+            "claims": {claim.text: _claim_record(claim, found) for claim, found in one.findings},
+            "table": {} if experiment.table is None else _table_of(one).by_row(),
+        }
+    return _json(whole, depth=3) + "\n"
 
 
-def _in_short(results: Sequence[Outcome]) -> list[str]:
-    """The sentences that experiments have for the top of the page, each under its experiment."""
-    lines: list[str] = []
-    for outcome in results:
-        one = outcome.experiment
-        sentences = one.brief(outcome.record.records) if one.brief is not None else []
-        if sentences:
-            lines += [f"{one.title} ([`{one.name}`](#{one.name})):", ""]
-            lines += [*(f"- {sentence}" for sentence in sentences), ""]
-    return ["## In short", "", *lines] if lines else []
+def _claim_record(claim: Claim, finding: Finding) -> dict[str, Any]:
+    """A claim with its verdict, its cells of the page, and its effects in numbers."""
+    measured, difference = _measured(finding)
+    return {
+        "where": claim.where,
+        "ours": claim.ours,
+        "published": claim.published,
+        "measured": measured,
+        "difference": difference,
+        "verdict": finding.verdict,
+        "again": claim.again,
+        "effects": {
+            case: {
+                "quantity": effect.quantity,
+                **_numbers(effect.estimate),
+                "sides": [_six(side) for side in effect.sides],
+                "verdict": effect.judgement.verdict,
+            }
+            for case, effect in finding.effects.items()
+        },
+    }
 
 
-def count_verdicts(results: Sequence[Outcome]) -> str:
-    """How many claims have each verdict, as a sentence."""
-    verdicts = [finding.verdict for outcome in results for _, finding in outcome.findings]
-    hold, against, open_, untested = (verdicts.count(verdict) for verdict in get_args(Verdict))
-    answered = sum(
-        finding.verdict == CANNOT and bool(_verdict_of_larger(claim, results))
-        for outcome in results
-        for claim, finding in outcome.findings
+def _numbers(estimate: Estimate) -> dict[str, Any]:
+    bounds = {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
+    return {**{name: _six(value) for name, value in bounds.items()}, "runs": estimate.runs}
+
+
+def _six(value: float) -> float | None:
+    """Six significant digits, as in the records; None for a bound that there is not."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def _json(value: Any, depth: int, indent: str = "") -> str:
+    """JSON with a line for each entry down to a depth, and everything below it on one line."""
+    if not depth or not isinstance(value, dict) or not value:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    lines = (
+        f"{indent} {json.dumps(key, ensure_ascii=False)}: {_json(item, depth - 1, indent + ' ')}"
+        for key, item in value.items()
     )
-    return (
-        f"Of {len(verdicts)} claims {hold} hold, with {against} contradicted, {open_} undecided "
-        f"and {untested} not tested at this scale"
-        + (f", {answered} of which larger networks test." if answered else ".")
-    )
+    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
 
 
-def find_claim(
-    results: Sequence[Outcome], experiment: str, words: str
-) -> tuple[Outcome, Claim, Finding] | None:
-    """The first claim of an experiment that begins so; none if there is no record of it."""
-    found = (
-        (outcome, claim, finding)
-        for outcome in results
-        if outcome.experiment.name == experiment
-        for claim, finding in outcome.findings
-        if claim.text.startswith(words)
-    )
-    return next(found, None)
+# ---- the page -----------------------------------------------------------------------------------
 
 
-def _verdict_of_larger(claim: Claim, results: Sequence[Outcome]) -> str:
-    """Where larger networks were asked the same, and the verdict; empty where they were not."""
-    found = find_claim(results, *claim.again) if claim.again else None
-    if found is None or found[2].verdict == CANNOT:
-        return ""
-    name = found[0].experiment.name
-    return f"; larger networks, [`{name}`](#{name}): **{found[2].verdict}**"
+def page_text(template: str, results: Sequence[Outcome]) -> str:
+    """The page of a paper: its template with tables and figures in their places."""
+    known = {one.experiment.name: one for one in results}
+
+    def fill(place: re.Match[str]) -> str:
+        name, part = place.groups()
+        if name == "verdicts":
+            return "\n".join(markdown_table(*_count_verdicts(results)))
+        if name == "records":
+            return "\n".join(markdown_table(*_list_records(results)))
+        return _parts(known[name], part) if name in known else "*Not run.*"
+
+    return _PLACE.sub(fill, template)
 
 
-def _summary(results: Sequence[Outcome]) -> list[str]:
-    rows = [
-        [
-            f"[`{outcome.experiment.name}`](#{outcome.experiment.name})",
-            claim.text,
-            claim.where,
-            f"**{finding.verdict}**{_verdict_of_larger(claim, results)}",
-            _source(outcome),
-        ]
-        for outcome in results
-        for claim, finding in outcome.findings
-    ]
-    return markdown_table(["experiment", "claim", "where", "verdict", "from"], rows)
+def _parts(one: Outcome, part: str | None) -> str:
+    """The claims, the table and the figure of an experiment, or one of them."""
+    blocks = []
+    if part in (None, "claims", "paper"):
+        blocks.append(markdown_table(*_claims_table(one, only_paper=part == "paper")))
+    if part in (None, "table") and one.experiment.table is not None and one.record.cells:
+        table = _table_of(one)
+        blocks.append(markdown_table(table.header, table.rows))
+    if part in (None, "figure") and one.experiment.draw is not None and one.record.cells:
+        alt = re.sub(r"[\[\]]", "", f"{one.experiment.shows}: {one.experiment.title}")
+        blocks.append([f"![{alt}]({one.figure})"])
+    return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _source(outcome: Outcome) -> str:
-    record = outcome.record
-    figure = f", [figure]({outcome.figure})" if outcome.drawable else ""
-    return f"[record]({record.paper}/{record.name}.json) ({record.scale}){figure}"
+def _table_of(one: Outcome) -> Table:
+    assert one.experiment.table is not None
+    return one.experiment.table(one.record.cells)
 
 
-def _section(outcome: Outcome) -> list[str]:
-    experiment, record = outcome.experiment, outcome.record
-    lines = [f"## {experiment.name}", "", f"**{experiment.shows}.** {experiment.title}.", ""]
-    setting = experiment.setting.get(record.scale)
-    if setting:
-        lines += [f"*Setting (`{record.scale}`).* {setting}", ""]
-    lines += [_origin(record, outcome.left), *_runs(record), ""]
-    if record.failed:
-        lines += [f"Failed: {name} ({error})." for name, error in record.failed.items()] + [""]
-    rows = [
-        [
-            claim.text,
-            claim.where,
-            finding.published or "–",
-            finding.measured,
-            finding.smallest or "–",
-            finding.verdict,
-        ]
-        for claim, finding in outcome.findings
-    ]
-    header = ["claim", "where", "published", "measured", "smallest effect it could show"]
-    lines += markdown_table([*header, "verdict"], rows)
-    if outcome.drawable:
-        alt = f"{experiment.shows}: {experiment.title}".replace("]", "").replace("[", "")
-        lines += ["", f"![{alt}]({outcome.figure})"]
-    if experiment.table is not None and record.records:
-        lines += ["", *markdown_table(*experiment.table(record.records))]
-    return lines
+def _claims_table(one: Outcome, *, only_paper: bool) -> tuple[list[str], list[list[str]]]:
+    """Claim, published (if anything is), measured, difference with its interval, and verdict."""
+    shown = [pair for pair in one.findings if not (only_paper and pair[0].ours)]
+    published = any(claim.published for claim, _ in shown)
+    rows = []
+    for claim, finding in shown:
+        text = f"*Ours:* {claim.text}" if claim.ours else claim.text
+        printed = [claim.published or "–"] if published else []
+        measured = [words or "–" for words in _measured(finding)]
+        rows.append([text, *printed, *measured, _verdict(claim, finding)])
+    header = ["claim", *(["published"] if published else []), "measured", "difference, 95 %"]
+    return [*header, "verdict"], rows
 
 
-def _origin(record: StudyRecord, left: int) -> str:
-    """The origin of the numbers: cells, time, versions, commit."""
-    cells = f"{len(record.records)} of {len(record.records) + left} cells"
-    options = " ".join(f"`--set {key}={value}`" for key, value in record.options.items())
-    commits = sorted({str(one["commit"] or "unknown")[:12] for one in record.environments})
-    versions = sorted({one["packages"].get("torch", "?") for one in record.environments})
-    parts = [
-        f"Record `{record.paper}/{record.name}.json`: {cells}, {duration(record.seconds)} of "
-        "computing time",
-        f"scale `{record.scale}`" + (f" with {options}" if options else ""),
-        f"torch {', '.join(versions)}, commit {', '.join(commits)}" if commits else "",
-        f"{record.written[:10]}" if record.written else "",
-    ]
-    return "; ".join(part for part in parts if part) + "."
+def _measured(finding: Finding) -> tuple[str, str]:
+    """Two cells: the means of both sides, and their difference; by case where there are several.
 
-
-#: Settings of cells that a page states, and how.
-_STATED = {
-    "train": "{} training images",
-    "val": "{} for validation",
-    "test": "{} test images",
-    "members": "{} members",
-    "epochs": "{} epochs",
-    "batch_size": "batches of {}",
-}
-
-
-def _runs(record: StudyRecord) -> list[str]:
-    """What was run on each data set, as the cells of the record say."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for one in record.records:
-        cell = one["cell"]
-        name = cell.get("data", cell.get("table"))
-        if name and ("seed" in cell or "run" in cell):
-            groups.setdefault(str(name), []).append(cell)
-    sentences = []
-    for name, cells in groups.items():
-        parts = [_seeds(cells)]
-        for key, words in _STATED.items():
-            values = {cell[key] for cell in cells if isinstance(cell.get(key), int)} - {0}
-            if values:
-                parts.append(words.format(" or ".join(f"{value:,}" for value in sorted(values))))
-            elif all(cell.get(key, 0) is None for cell in cells):
-                parts.append(words.format("all"))
-        sentences.append(f"{data_title(name)}: {', '.join(parts)}")
-    return ["", f"*Runs.* {'; '.join(sentences)}."] if sentences else []
-
-
-def _seeds(cells: Sequence[Mapping[str, Any]]) -> str:
-    """How many seeds each setting has: ``"12 settings with 3 seeds, 2 with 5"``."""
-    settings: dict[str, set[int]] = {}
-    for cell in cells:
-        same = {key: value for key, value in cell.items() if key not in ("name", "seed", "run")}
-        seed = cell.get("seed", cell.get("run"))
-        settings.setdefault(json.dumps(same, sort_keys=True), set()).add(seed)
-    counts = Counter(len(seeds) for seeds in settings.values())
-    parts = [
-        f"{many} setting{'s' if many > 1 else ''} with {seeds} seed{'s' if seeds > 1 else ''}"
-        for seeds, many in sorted(counts.items())
-    ]
-    return " and ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """A time in a unit that suits it.
-
-    >>> duration(5400.0)
-    '1.5 h'
+    A number that is no difference stands in the first cell.
     """
-    for unit, size in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s"
+    effects = finding.effects
+    if len(effects) > _MOST_CASES:
+        order = sorted(effects.items(), key=lambda item: item[1].estimate.mean)
+        least, most = (f"{case} {effect}" for case, effect in (order[0], order[-1]))
+        span = f"{len(effects)} cases, from {least} to {most}"
+        return ("", span) if order[0][1].sides else (span, "")
+    measured = [f"{case} {one.measured or one}".strip() for case, one in effects.items()]
+    alone = len(effects) == 1  # its case stands in the first cell
+    differences = [
+        str(one) if alone else f"{case} {one}".strip() for case, one in effects.items() if one.sides
+    ]
+    words = [finding.measured] if finding.measured else []
+    return "; ".join([*measured, *words]), "; ".join(differences)
+
+
+def _verdict(claim: Claim, finding: Finding) -> str:
+    """The verdict; whether an effect is small; and where larger networks are asked the same."""
+    words: str = finding.verdict
+    if words == "holds" and any(one.judgement.small for one in finding.effects.values()):
+        words += ", by less than half"
+    if claim.again:
+        words += f"; larger networks: [{claim.again}](#{claim.again})"
+    return words
+
+
+def count_verdicts(results: Iterable[Outcome], *, ours: bool) -> dict[str, int]:
+    """How many claims have each verdict: those of the paper, or our own questions."""
+    verdicts = [
+        finding.verdict for one in results for claim, finding in one.findings if claim.ours == ours
+    ]
+    return {verdict: verdicts.count(verdict) for verdict in get_args(Verdict)}
+
+
+def _count_verdicts(results: Sequence[Outcome]) -> tuple[list[str], list[list[str]]]:
+    kinds = {"claims of the paper": False, "questions of ours": True}
+    rows = []
+    for name, ours in kinds.items():
+        counts = count_verdicts(results, ours=ours)
+        rows.append([name, *map(str, (sum(counts.values()), *counts.values()))])
+    return ["", "all", *get_args(Verdict)], rows
+
+
+def _list_records(results: Sequence[Outcome]) -> tuple[list[str], list[list[str]]]:
+    records: Mapping[str, StudyRecord] = {one.record.study: one.record for one in results}
+    rows = []
+    for record in records.values():
+        done = f"{len(record.cells)} of {record.planned}" if record.failed else len(record.cells)
+        options = " ".join(f"--set {key}={value}" for key, value in record.options.items())
+        link = f"[{record.study}]({record.paper}/{record.study}.json)"
+        hours = f"{record.seconds / 3600:.2g} h"
+        rows.append(
+            [link, f"{record.scale} {options}".strip(), str(done), hours, record.written[:10]]
+        )
+    return ["record", "scale", "cells", "computing time", "date"], rows
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -321,4 +272,9 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list
     >>> markdown_table(["a"], [["x | y"]])
     ['| a |', '|---|', '| x \\\\| y |']
     """
-    return [table_row(header), "|" + "---|" * len(header), *map(table_row, rows)]
+    lines = [
+        "| " + " | ".join(re.sub(r"(?<!\\)\|", r"\\|", " ".join(cell.split())) for cell in row)
+        for row in (header, *rows)
+    ]
+    lines = [f"{line} |" for line in lines]
+    return [lines[0], "|" + "---|" * len(header), *lines[1:]]

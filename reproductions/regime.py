@@ -31,8 +31,8 @@ from dissensus.models import InputNormalize, make_factory
 from dissensus.tools.files import read_json, read_safetensors, write_safetensors, write_text
 from dissensus.training import Optimizer, Recipe, parse_schedule
 from reproductions import cells
-from reproductions.base import Cell
 from reproductions.cells import SEEDS_OPTION, ImageData, count_option
+from reproductions.study import Cell
 
 #: The options of studies of long trainings.
 OPTIONS = {

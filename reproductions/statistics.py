@@ -4,7 +4,7 @@
 paired difference A − B over runs that share their seed and data split:
 
 * it **holds** if the whole interval lies above 0; where the paper prints an effect and the interval
-  lies below half of it, the sentence says so;
+  lies below half of it, the table says so;
 * it is **contradicted** if no part of the interval lies above 0, or above half of the published
   effect where the paper prints one: the runs would have shown that much;
 * it is **undecided** otherwise: the interval has 0 in it, and effects worth having too;
@@ -18,8 +18,10 @@ contradicted if it is in one, and is undecided otherwise (:func:`pool`). Of k ca
 by chance about k times as often as a single one; so an interval of 1 − 5 % / k has to contradict
 (Bonferroni). To hold in each case needs no such care: chance rarely favours all of them.
 
-The smallest effect that runs can show is half the width of their interval. What holds in this sense
-holds for the runs' distribution of seeds and splits, not for other data.
+The smallest effect that runs can show is half the width of their interval. A finding holds for the
+runs' distribution of seeds and splits, not for other data. Where trainings are long and seeds few,
+a claim begins with "In these runs": its interval is over test images (:func:`over_images`), and
+networks of other seeds may differ.
 """
 
 from __future__ import annotations
@@ -27,26 +29,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from reproductions.base import CANNOT, Finding, Verdict
+Verdict = Literal["holds", "contradicted", "undecided", "not tested at this scale"]
+CANNOT: Verdict = "not tested at this scale"
+
+#: A number of each image of a run, such as 1 where it is right; or one number of the run.
+Values = NDArray[np.float64] | float
+#: The interval of first minus second, from the values of paired runs.
+Interval = Callable[[Sequence[Any], Sequence[Any]], "Estimate"]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, from ``runs`` runs."""
+    """A number with its 95 % interval, from ``runs`` runs; a single run has no bounds."""
 
     mean: float
     low: float
     high: float
     runs: int
-
-    def __str__(self) -> str:
-        return self.text("{:.4g}")
 
     @property
     def smallest(self) -> float:
@@ -67,53 +72,28 @@ class Estimate:
         return float(2 * stats.t.sf(abs(bound - self.mean) / error, self.runs - 1))
 
     def minus(self, margin: float) -> Estimate:
-        """The estimate of what exceeds ``margin``."""
+        """The estimate of the excess over ``margin``."""
         return Estimate(self.mean - margin, self.low - margin, self.high - margin, self.runs)
 
-    def times(self, factor: float) -> Estimate:
-        """The estimate in another unit."""
-        return Estimate(factor * self.mean, factor * self.low, factor * self.high, self.runs)
-
     def text(self, form: str) -> str:
-        """``"0.52 [0.41, 0.63]"`` with each number in ``form``.
+        """Mean and interval with each number in ``form``; a single run has its number alone.
 
         >>> Estimate(0.5, 0.25, 0.75, 10).text("{:.0%}")
         '50% [25%, 75%]'
         """
-        if not math.isfinite(self.low) or not math.isfinite(self.high):
+        if not math.isfinite(self.low):
             return form.format(self.mean)
         return f"{form.format(self.mean)} [{form.format(self.low)}, {form.format(self.high)}]"
 
 
-@dataclass(frozen=True)
-class Effect:
-    """An estimate that a verdict rests on: what it is of, and the format of its numbers."""
-
-    quantity: str
-    estimate: Estimate
-    form: str
-    unit: str = ""
-
-    def __str__(self) -> str:
-        return self.estimate.text(self.form) + self.unit
-
-    @property
-    def smallest(self) -> str:
-        """The smallest effect that the runs could show, without a sign; empty for a single run.
-
-        >>> Effect("accuracy", Estimate(2.0, 1.5, 2.5, 10), "{:+.1f}", " points").smallest
-        '0.5 points'
-        """
-        if self.estimate.runs < 2:
-            return ""
-        return self.form.replace("+", "").format(self.estimate.smallest) + self.unit
+# ---- intervals ----------------------------------------------------------------------------------
 
 
 def mean_interval(values: ArrayLike) -> Estimate:
     """The mean over runs with its 95 % Student-t interval, x̄ ± t · s / √n; no bounds for one run.
 
-    >>> print(mean_interval([1.0, 2.0, 3.0]))
-    2 [-0.4841, 4.484]
+    >>> mean_interval([1.0, 2.0, 3.0]).text("{:.4g}")
+    '2 [-0.4841, 4.484]'
     """
     numbers = _runs(values)
     mean, runs = float(numbers.mean()), len(numbers)
@@ -141,7 +121,8 @@ def bootstrap_interval(
 ) -> Estimate:
     """``statistic`` of the runs, along the last axis, with its 95 % percentile bootstrap interval.
 
-    For what is far from normal, such as a ratio or a median; with few runs it is too narrow.
+    For statistics that are far from normal, such as a ratio or a median; with few runs it is too
+    narrow.
     """
     runs = _runs(values)
     value = float(statistic(runs))
@@ -152,6 +133,40 @@ def bootstrap_interval(
     return Estimate(value, float(low), float(high), len(runs))
 
 
+def images_interval(runs: Sequence[NDArray[np.float64]]) -> Estimate:
+    """The mean over the images of all runs with its normal interval: x̄ ± 1.96 s / √n.
+
+    If ``n`` images all have one value, the mean is known to within 3 / n (the rule of three).
+
+    >>> images_interval([np.array([1.0, 0.0, 1.0, 1.0])]).text("{:.2f}")
+    '0.75 [0.26, 1.24]'
+    """
+    images = np.concatenate(list(runs))
+    mean, count = float(images.mean()), len(images)
+    if count == 1:
+        half = math.inf
+    elif np.ptp(images) == 0:
+        half = 3 / count
+    else:
+        half = 1.96 * float(images.std(ddof=1)) / math.sqrt(count)
+    return Estimate(mean, mean - half, mean + half, count)
+
+
+def shares_interval(first: float, second: float, images: int) -> Estimate:
+    """``p − q``: two means over the same images of numbers in [0, 1], if only means were kept.
+
+    The variance of such numbers with mean ``p`` is at most ``p (1 − p)`` (Bhatia and Davis, 2000).
+    Images that are hard for one side are hard for the other, so that independent sides are the
+    wider case: ``p − q ± 1.96 √((p (1 − p) + q (1 − q)) / n)``.
+
+    >>> shares_interval(0.5, 0.4, 100).text("{:.3f}")
+    '0.100 [-0.037, 0.237]'
+    """
+    variance = first * (1 - first) + second * (1 - second)
+    half = 1.96 * math.sqrt(variance / images)
+    return Estimate(first - second, first - second - half, first - second + half, images)
+
+
 def _runs(values: ArrayLike) -> NDArray[np.float64]:
     runs = np.asarray(values, dtype=np.float64)
     if runs.ndim != 1 or not len(runs) or not np.isfinite(runs).all():
@@ -159,44 +174,79 @@ def _runs(values: ArrayLike) -> NDArray[np.float64]:
     return runs
 
 
+# ---- intervals of a paired difference -----------------------------------------------------------
+
+
+def over_runs(first: Sequence[Values], second: Sequence[Values]) -> Estimate:
+    """First minus second over pairs of runs; of values by image, each run counts by its mean."""
+    pairs = zip(first, second, strict=True)
+    return mean_interval([float(np.mean(left - right)) for left, right in pairs])
+
+
+def over_images(
+    first: Sequence[NDArray[np.float64]], second: Sequence[NDArray[np.float64]]
+) -> Estimate:
+    """First minus second over the images of all pairs of runs: about these networks alone."""
+    return images_interval([left - right for left, right in zip(first, second, strict=True)])
+
+
+def over_same_images(
+    first: Sequence[NDArray[np.float64]], second: Sequence[NDArray[np.float64]]
+) -> Estimate:
+    """As :func:`over_images`, where all runs have the same images in the same order.
+
+    An image counts once, by its mean over runs.
+    """
+    differences = [left - right for left, right in zip(first, second, strict=True)]
+    return images_interval([np.mean(differences, axis=0)])
+
+
+def over_shares(images: int) -> Interval:
+    """As :func:`over_images` for records that keep the share of ``images`` alone.
+
+    More runs on the same images do not narrow the interval.
+    """
+    return lambda first, second: shares_interval(
+        float(np.mean(first)), float(np.mean(second)), images
+    )
+
+
 # ---- the rule -----------------------------------------------------------------------------------
 
 
 class Judgement(NamedTuple):
-    """A verdict, the words that go with it, and the ``chance`` of a contradiction.
+    """A verdict, and the ``chance`` of a contradiction.
 
-    That is how often runs contradict so clearly if the claim is just about true.
+    That is how often runs contradict so clearly if the claim is just about true. ``small``: the
+    effect is less than half of the published one.
     """
 
     verdict: Verdict
-    words: str = ""
     chance: float = 0.0
+    small: bool = False
 
 
-def judge_larger(difference: Estimate, effect: float | None = None) -> Judgement:
+def judge_larger(difference: Estimate, published: float | None = None) -> Judgement:
     """The judgement on "larger than 0"; see the rule above.
 
-    ``effect`` is the difference that the paper prints, in the same unit.
+    ``published`` is the difference that the paper prints, in the same unit.
 
-    >>> judge_larger(Estimate(0.1, -0.2, 0.4, 5), effect=1.0)[:2]
-    ('contradicted', 'less than half of the published effect')
-    >>> judge_larger(Estimate(0.1, -0.2, 0.4, 5), effect=0.5)[:2]
-    ('undecided', 'undecided')
-    >>> judge_larger(Estimate(0.3, 0.2, 0.4, 5), effect=1.0)[:2]
-    ('holds', 'larger, by less than half of the published effect')
+    >>> judge_larger(Estimate(0.1, -0.2, 0.4, 5), published=1.0).verdict
+    'contradicted'
+    >>> judge_larger(Estimate(0.1, -0.2, 0.4, 5), published=0.5).verdict
+    'undecided'
+    >>> judge_larger(Estimate(0.3, 0.2, 0.4, 5), published=1.0)
+    Judgement(verdict='holds', chance=0.0, small=True)
     """
-    little = "less than half of the published effect"
-    is_little = effect is not None and difference.high < effect / 2
+    small = published is not None and difference.high < published / 2
     if difference.runs < 2:
-        return Judgement(CANNOT, "one run has no interval")
+        return Judgement(CANNOT)
     if difference.low > 0:
-        return Judgement("holds", f"larger, by {little}" if is_little else "larger")
-    chance = difference.chance(max(0.0, effect / 2) if effect is not None else 0.0)
-    if difference.high <= 0:
-        return Judgement("contradicted", "smaller" if difference.high < 0 else "not larger", chance)
-    if is_little:
-        return Judgement("contradicted", little, chance)
-    return Judgement("undecided", "undecided")
+        return Judgement("holds", small=small)
+    if difference.high <= 0 or small:
+        bound = max(0.0, published / 2) if published is not None else 0.0
+        return Judgement("contradicted", difference.chance(bound), small)
+    return Judgement("undecided")
 
 
 def judge_within(estimate: Estimate, low: float = -math.inf, high: float = math.inf) -> Judgement:
@@ -209,8 +259,8 @@ def judge_within(estimate: Estimate, low: float = -math.inf, high: float = math.
         return Judgement(CANNOT)
     if low < estimate.low and estimate.high < high:
         return Judgement("holds")
-    if estimate.high < low or estimate.low > high:
-        return Judgement("contradicted", "", estimate.chance(low if estimate.high < low else high))
+    if estimate.high <= low or estimate.low >= high:
+        return Judgement("contradicted", estimate.chance(low if estimate.high <= low else high))
     return Judgement("undecided")
 
 
@@ -231,56 +281,3 @@ def pool(cases: Iterable[tuple[Verdict, float]]) -> tuple[Verdict, float]:
     verdicts = {verdict for verdict, _ in given}
     order: tuple[Verdict, ...] = ("undecided", CANNOT, "holds")
     return next((verdict for verdict in order if verdict in verdicts), CANNOT), 0.0
-
-
-def larger_than(
-    first: Sequence[float],
-    second: Sequence[float] | float,
-    names: tuple[str, str],
-    quantity: str,
-    *,
-    form: str = "{:.4g}",
-    published: str | None = None,
-    count_runs: bool = True,
-    effect: float | None = None,
-) -> Finding:
-    """The finding on "``quantity`` of ``names[0]`` is larger than that of ``names[1]``".
-
-    Runs are paired; ``second`` may be one number that ``first`` is compared with. The sentence says
-    how many runs there are unless ``count_runs`` is False. ``effect`` is the published difference.
-    Without pairs there is no verdict.
-
-    >>> finding = larger_than([2.0, 2.1, 2.2], [1.0, 1.2, 1.1], ("joint", "independent"), "gap")
-    >>> finding.verdict, finding.measured
-    ('holds', 'gap: joint 2.1, independent 1.1, difference 1 [0.7516, 1.248] over 3 runs: larger')
-    """
-    if not first:
-        return Finding(CANNOT, f"{quantity}: no runs of both kinds", published)
-    other = [second] * len(first) if isinstance(second, int | float) else second
-    difference = paired_difference(first, other)
-    verdict, words, chance = judge_larger(difference, effect)
-    means = (form.format(float(np.mean(values))) for values in (first, other))
-    left, right = (f"{name} {mean}" for name, mean in zip(names, means, strict=True))
-    runs = f" over {difference.runs} run" + ("s:" if difference.runs > 1 else ":")
-    sentence = f"{quantity}: {left}, {right}, difference {difference.text(form)}"
-    sentence = f"{sentence}{runs if count_runs else ','} {words}"
-    judged_by = Effect(difference_of(quantity, names), difference, signed(form))
-    return Finding(verdict, sentence, published, {"": judged_by}, chance)
-
-
-def difference_of(quantity: str, names: tuple[str, str]) -> str:
-    """What a comparison estimates.
-
-    >>> difference_of("accuracy", ("ADP", "baseline"))
-    'accuracy, ADP minus baseline'
-    """
-    return f"{quantity}, {names[0]} minus {names[1]}"
-
-
-def signed(form: str) -> str:
-    """The format with a sign before positive numbers, too.
-
-    >>> signed("{:.1%}")
-    '{:+.1%}'
-    """
-    return form.replace(":", ":+", 1)

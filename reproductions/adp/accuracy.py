@@ -16,9 +16,9 @@ import numpy as np
 
 from dissensus.robustness import parse
 from reproductions.adp.ensembles import CONTENDERS
-from reproductions.base import CANNOT, Finding, Record, Table
-from reproductions.comparisons import Runs, all_of, group_by_data
-from reproductions.per_image import (
+from reproductions.old.base import CANNOT, Finding, Record, Table
+from reproductions.old.comparisons import Runs, all_of, group_by_data
+from reproductions.old.per_image import (
     BySeed,
     ImageValues,
     PerImage,
@@ -26,7 +26,7 @@ from reproductions.per_image import (
     images_interval,
     values_by_seed,
 )
-from reproductions.statistics import (
+from reproductions.old.statistics import (
     Effect,
     Estimate,
     difference_of,

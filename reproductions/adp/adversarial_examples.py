@@ -14,8 +14,8 @@ from reproductions.adp.comparable import paper_experiment
 from reproductions.adp.ensembles import ADP_RUNS, BASELINE, ENSEMBLES, contenders_in, runs_of
 from reproductions.adp.measurements import GRID
 from reproductions.adp.settings import WEAK_PROTOCOL
-from reproductions.base import CANNOT, Claim, Finding, Record, Table
-from reproductions.comparisons import (
+from reproductions.old.base import CANNOT, Claim, Finding, Record, Table
+from reproductions.old.comparisons import (
     Larger,
     Quantity,
     Runs,
@@ -25,7 +25,7 @@ from reproductions.comparisons import (
     group_by_data,
     interval_text,
 )
-from reproductions.statistics import larger_than
+from reproductions.old.statistics import larger_than
 
 #: The paper has CIFAR-10; the others are ours.
 _SETS = ("cifar10", "mnist", "fashion_mnist", "digits")

@@ -13,8 +13,8 @@ from typing import Any
 
 from reproductions.adp.ensembles import BASELINE
 from reproductions.adp.published import TABLE1
-from reproductions.base import CANNOT, Experiment, Finding, Record
-from reproductions.comparisons import Quantity, at, group_by_data
+from reproductions.old.base import CANNOT, Experiment, Finding, Record
+from reproductions.old.comparisons import Quantity, at, group_by_data
 
 #: The most that the baseline's error may be, as a multiple of the published error.
 FACTOR = 2.0

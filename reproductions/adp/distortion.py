@@ -30,10 +30,10 @@ from reproductions.adp.comparable import paper_experiment
 from reproductions.adp.ensembles import ADP_RUNS, BASELINE, PAIR, contenders_in, runs_of
 from reproductions.adp.published import effects, gains, published_row
 from reproductions.adp.settings import PAPER, WEAK_PROTOCOL, slow_attacks
-from reproductions.base import Cell, Claim, Record, Study, Table
 from reproductions.cells import load_images, seed_cells, seeds_of
-from reproductions.comparisons import filter_records, group_by_data, interval_text
-from reproductions.per_image import InTheseRuns
+from reproductions.old.base import Cell, Claim, Record, Study, Table
+from reproductions.old.comparisons import filter_records, group_by_data, interval_text
+from reproductions.old.per_image import InTheseRuns
 
 #: The names of the cells that are trained alike in the studies of MNIST and of ResNet-20.
 _ALIKE = {"mnist": "mnist-mean-{contender}-seed={seed}", "cifar10": "{contender}-seed={seed}"}

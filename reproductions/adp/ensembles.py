@@ -23,9 +23,9 @@ from reproductions import cells as shared
 from reproductions import regime
 from reproductions.adp import measurements
 from reproductions.adp.settings import DATA_SETTINGS
-from reproductions.base import Cell, Record, Study
 from reproductions.cells import SEEDS_OPTION, ImageData, load_images, seed_cells, seeds_of
-from reproductions.comparisons import Runs
+from reproductions.old.base import Cell, Record, Study
+from reproductions.old.comparisons import Runs
 
 #: The paper's ADP₂,₀.₅.
 ALPHA, BETA = 2.0, 0.5

@@ -38,10 +38,10 @@ from reproductions.adp.settings import (
     gradient_attacks,
     standard,
 )
-from reproductions.base import Cell, Claim, Experiment, Finding, Record, Table
 from reproductions.cells import ImageData, Variants, load_images, seed_study
-from reproductions.comparisons import Larger, Quantity, Runs, at, cell_values, filter_records
-from reproductions.per_image import PerImage
+from reproductions.old.base import Cell, Claim, Experiment, Finding, Record, Table
+from reproductions.old.comparisons import Larger, Quantity, Runs, at, cell_values, filter_records
+from reproductions.old.per_image import PerImage
 
 _WEAK = gradient_attacks((), (0.025, 0.05))
 

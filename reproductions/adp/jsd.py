@@ -9,10 +9,10 @@ import torch
 
 from dissensus.objectives import JSD
 from dissensus.show import Panel, Plot, Rule, Series
-from reproductions.base import Cell, Claim, Experiment, Finding, Record, Study
 from reproductions.cells import count_option
-from reproductions.comparisons import cell_values, decide, filter_records
 from reproductions.exact import generator_of, minimize_objective
+from reproductions.old.base import Cell, Claim, Experiment, Finding, Record, Study
+from reproductions.old.comparisons import cell_values, decide, filter_records
 
 _STARTS = {"smoke": 3, "cpu": 20, "paper": 100}
 _STRENGTHS = (0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0)

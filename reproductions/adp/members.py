@@ -18,8 +18,8 @@ from reproductions.adp.ensembles import (
 )
 from reproductions.adp.measurements import EDGES
 from reproductions.adp.published import TABLE1
-from reproductions.base import Claim, Finding, Record, Table, join_cases
-from reproductions.comparisons import (
+from reproductions.old.base import Claim, Finding, Record, Table, join_cases
+from reproductions.old.comparisons import (
     Larger,
     Quantity,
     Runs,

@@ -25,8 +25,8 @@ from reproductions.adp.settings import (
     SMOKE,
     standard,
 )
-from reproductions.base import Cell, Study
 from reproductions.cells import make_cell, seeds_of
+from reproductions.old.base import Cell, Study
 
 _MNIST: Mapping[str, Any] = {
     **AUTHORS,

@@ -15,8 +15,8 @@ from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.objectives import ADP, Independent, Objective
 from dissensus.training import fit
-from reproductions.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study, Table
-from reproductions.comparisons import Within, decide, filter_records, interval_text
+from reproductions.old.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study, Table
+from reproductions.old.comparisons import Within, decide, filter_records, interval_text
 
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from reproductions.base import join_cases
-from reproductions.comparisons import data_title
+from reproductions.old.base import join_cases
+from reproductions.old.comparisons import data_title
 
 #: Error rates by data set and contender: Net 1 to 3, then the ensemble.
 TABLE1: Mapping[str, Mapping[str, Sequence[float]]] = {

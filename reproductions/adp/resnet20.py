@@ -34,10 +34,10 @@ from reproductions.adp.ensembles import ADP_RUNS, BASELINE
 from reproductions.adp.published import effects, gains, published_row
 from reproductions.adp.settings import RESNET20, WEAK_PROTOCOL
 from reproductions.adp.white_box import WITHSTANDS, KeepsHalf, brief
-from reproductions.base import CANNOT, Cell, Claim, Finding, Record, Study, Table
 from reproductions.cells import ImageData, load_images, seed_cells, seeds_of
-from reproductions.comparisons import decide
-from reproductions.per_image import ImageValues, InTheseRuns, PerImage, images_interval
+from reproductions.old.base import CANNOT, Cell, Claim, Finding, Record, Study, Table
+from reproductions.old.comparisons import decide
+from reproductions.old.per_image import ImageValues, InTheseRuns, PerImage, images_interval
 
 #: The contenders of each scale; the pair comes first.
 _CONTENDERS = {

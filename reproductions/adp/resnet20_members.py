@@ -34,10 +34,10 @@ from reproductions.adp.members import (
 )
 from reproductions.adp.resnet20 import STUDY
 from reproductions.adp.settings import WEAK_PROTOCOL
-from reproductions.base import Claim, Finding, Record, Table
-from reproductions.comparisons import all_of, quantity_table
-from reproductions.per_image import SharesInTheseRuns
-from reproductions.statistics import Effect, Estimate, judge_within
+from reproductions.old.base import Claim, Finding, Record, Table
+from reproductions.old.comparisons import all_of, quantity_table
+from reproductions.old.per_image import SharesInTheseRuns
+from reproductions.old.statistics import Effect, Estimate, judge_within
 
 _HERE = "In these runs, "
 

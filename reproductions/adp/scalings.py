@@ -27,8 +27,8 @@ from reproductions.adp.published import (
 )
 from reproductions.adp.settings import WEAK_PROTOCOL
 from reproductions.adp.white_box import mean_accuracies
-from reproductions.base import CANNOT, Claim, Experiment, Finding, Record, Table
-from reproductions.comparisons import (
+from reproductions.old.base import CANNOT, Claim, Experiment, Finding, Record, Table
+from reproductions.old.comparisons import (
     LargerInAll,
     Pairs,
     Quantity,
@@ -40,8 +40,8 @@ from reproductions.comparisons import (
     group_records,
     interval_text,
 )
-from reproductions.per_image import ImageValues, PerImage
-from reproductions.statistics import Estimate
+from reproductions.old.per_image import ImageValues, PerImage
+from reproductions.old.statistics import Estimate
 
 #: The scalings as pages call them.
 TITLES = {

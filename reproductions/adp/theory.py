@@ -11,10 +11,10 @@ import numpy as np
 from dissensus.diversity import DETERMINANT_FLOOR
 from dissensus.objectives import ADP, alpha_for, target_probability
 from dissensus.show import Panel, Plot, Series
-from reproductions.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study, Table
 from reproductions.cells import count_option
-from reproductions.comparisons import decide, filter_records
 from reproductions.exact import Minimum, minimize_objective
+from reproductions.old.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study, Table
+from reproductions.old.comparisons import decide, filter_records
 
 #: How far a searched minimum may be from the stated one; probabilities that tend to 0 along
 #: logits without end are not there yet when the search stops.

@@ -36,9 +36,9 @@ from reproductions.adp.settings import (
     WEAK_PROTOCOL,
     standard,
 )
-from reproductions.base import Claim, Record, Table
 from reproductions.cells import seed_study
-from reproductions.comparisons import filter_records
+from reproductions.old.base import Claim, Record, Table
+from reproductions.old.comparisons import filter_records
 
 # ---- adversarial training (Table 4) -------------------------------------------------------------
 

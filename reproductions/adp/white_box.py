@@ -35,9 +35,9 @@ from reproductions.adp.ensembles import (
 )
 from reproductions.adp.published import effects, gains, mean_gain, published_row
 from reproductions.adp.settings import WEAK_PROTOCOL
-from reproductions.base import CANNOT, Claim, Finding, Record, Table
-from reproductions.comparisons import all_of, curve_series, data_title, decide, group_by_data
-from reproductions.per_image import ImageValues, compare_in_these_runs, values_by_seed
+from reproductions.old.base import CANNOT, Claim, Finding, Record, Table
+from reproductions.old.comparisons import all_of, curve_series, data_title, decide, group_by_data
+from reproductions.old.per_image import ImageValues, compare_in_these_runs, values_by_seed
 
 # ---- checks -------------------------------------------------------------------------------------
 

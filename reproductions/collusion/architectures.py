@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reproductions.base import CANNOT, Claim, Experiment, Finding, Record
 from reproductions.collusion import images
-from reproductions.comparisons import Larger, Quantity, all_of, at, cell_values, filter_records
+from reproductions.old.base import CANNOT, Claim, Experiment, Finding, Record
+from reproductions.old.comparisons import Larger, Quantity, all_of, at, cell_values, filter_records
 
 # ---- the vanilla CNN ----------------------------------------------------------------------------
 

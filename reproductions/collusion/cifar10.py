@@ -11,18 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from dissensus.show import Plot
-from reproductions.base import CANNOT, Claim, Experiment, Finding, Record, Table, join_cases
 from reproductions.collusion import images
 from reproductions.collusion.cifar10_runs import BETAS, STUDY, by_network
-from reproductions.collusion.curves import (
-    PANELS,
-    early_diversity,
-    larger_gap_late,
-    plot_training,
-    slow_convergence,
-)
 from reproductions.collusion.joint_training import TABLE_1
-from reproductions.comparisons import (
+from reproductions.old.base import CANNOT, Claim, Experiment, Finding, Record, Table, join_cases
+from reproductions.old.comparisons import (
     Groups,
     Quantity,
     all_of,
@@ -31,7 +24,14 @@ from reproductions.comparisons import (
     decide,
     groups_named,
 )
-from reproductions.per_image import ImageValues, InTheseRuns, PerImage, Reader
+from reproductions.old.curves import (
+    PANELS,
+    early_diversity,
+    larger_gap_late,
+    plot_training,
+    slow_convergence,
+)
+from reproductions.old.per_image import ImageValues, InTheseRuns, PerImage, Reader
 
 _PROBABILITIES = groups_named(by_network, "scores", absent=True)
 _SCORES, _SMALL = (groups_named(by_network, words) for words in ("scores", "small"))

@@ -19,7 +19,6 @@ from dissensus.ensemble import Ensemble
 from dissensus.objectives import Augmented, Independent, Objective
 from dissensus.training import fit, predict
 from reproductions import regime
-from reproductions.base import Cell, Record, Study
 from reproductions.cells import (
     ImageData,
     augmentation,
@@ -29,7 +28,8 @@ from reproductions.cells import (
     seeds_of,
 )
 from reproductions.collusion.images import NETWORKS, beta_variants, columns, measure
-from reproductions.comparisons import group_records
+from reproductions.old.base import Cell, Record, Study
+from reproductions.old.comparisons import group_records
 
 _RESNET20 = "resnet20"
 #: The ends of the sweep come first, so that a partial record has both.

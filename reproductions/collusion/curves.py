@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dissensus.show import AnyPanel, Panel, Plot, Text
-from reproductions.base import Claim, Record
-from reproductions.collusion.images import KINDS
-from reproductions.comparisons import Groups, Larger, Quantity, Runs, curve_series
+from reproductions.comparisons import Quantity, Runs
+from reproductions.figures import AnyPanel, Panel, Plot, Text, curve_series
+from reproductions.study import Record
 
 Curve = NDArray[np.float64]
+#: A number of a curve, such as its last.
+Summary = Callable[[Curve], float]
 #: Curves with their units and titles.
 Panels = Sequence[tuple[str, str, str]]
-
-_INDEPENDENT, _JOINT = KINDS
 
 PANELS: Panels = (
     ("gap", "ERR test − ERR train", "Generalisation gap (Fig. 5)"),
@@ -66,74 +65,26 @@ def second_half(curve: Curve) -> float:
     return float(np.mean(curve[len(curve) // 2 :]))
 
 
-def summary(
-    curve: str, value: Callable[[Curve], float], name: str, form: str = "{:.3f}"
-) -> Quantity:
+def summary(curve: str, value: Summary, name: str, form: str = "{:.3f}") -> Quantity:
     """A quantity of a record: the ``value`` of a curve."""
     return Quantity(name, lambda record: value(read_curve(record, curve)), form)
 
 
-# ---- checks -------------------------------------------------------------------------------------
+def error_epoch() -> Quantity:
+    """The epoch at which mean training ERR is least."""
+    return _epoch_of("train_member_error", np.argmin)
 
 
-def joint_larger(curve: str, value: Callable[[Curve], float], name: str, groups: Groups) -> Larger:
-    """A check that joint training has the larger ``value`` of a curve in every group."""
-    return Larger(summary(curve, value, name), _JOINT, _INDEPENDENT, groups)
+def diversity_epoch() -> Quantity:
+    """The epoch at which training DIV is largest."""
+    return _epoch_of("train_diversity", np.argmax)
 
 
 def _epoch_of(curve: str, extreme: Callable[[Curve], Any]) -> Quantity:
-    """The epoch at which a curve is largest or smallest."""
-
     def read(record: Record) -> float:
         return float(record["result"]["watched"]["epoch"][int(extreme(read_curve(record, curve)))])
 
     return Quantity("epoch under joint training", read, "{:.1f}")
-
-
-def diversity_first(groups: Groups) -> Larger:
-    """A check that joint training's DIV is largest before its mean ERR is least, in training."""
-    return Larger(
-        _epoch_of("train_member_error", np.argmin),
-        Runs("of least mean ERR", _JOINT.settings),
-        Runs("of largest DIV", _JOINT.settings),
-        groups,
-        against=_epoch_of("train_diversity", np.argmax),
-    )
-
-
-def larger_gap_late(groups: Groups) -> Claim:
-    """The claim of Figure 5 about the second half of training."""
-    return Claim(
-        "Its gap is larger as training proceeds: over the second half of training",
-        "Section 6.2, Figure 5",
-        joint_larger("gap", second_half, "mean gap over the second half", groups),
-    )
-
-
-def slow_convergence(groups: Groups) -> Claim:
-    """The claim of Figure 10 about training data."""
-    return Claim(
-        "Joint training converges more slowly on the training set",
-        "Section G.1, Figure 10",
-        joint_larger("train_error", mean, "training ERR, mean over training", groups),
-    )
-
-
-def early_diversity(groups: Groups) -> tuple[Claim, Claim]:
-    """The claims of Figure 11."""
-    name = "training DIV, mean over the first third"
-    return (
-        Claim(
-            "Diversity on training data is inflated early under joint training",
-            "Section G.1, Figure 11",
-            joint_larger("train_diversity", first_third, name, groups),
-        ),
-        Claim(
-            "Joint training maximises diversity early, before it minimises individual error",
-            "Section G.1, Figure 11",
-            diversity_first(groups),
-        ),
-    )
 
 
 # ---- figure -------------------------------------------------------------------------------------

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dissensus.show import Panel, Plot
-from reproductions.base import CANNOT, Claim, Experiment, Finding, Record, Table
 from reproductions.cells import Variants, seed_study
 from reproductions.collusion import images
 from reproductions.collusion.sweeps import SIMILAR
-from reproductions.comparisons import Larger, Runs, all_of, cell_values, quantity_table
-from reproductions.statistics import Effect, Judgement, judge_within, mean_interval
+from reproductions.old.base import CANNOT, Claim, Experiment, Finding, Record, Table
+from reproductions.old.comparisons import Larger, Runs, all_of, cell_values, quantity_table
+from reproductions.old.statistics import Effect, Judgement, judge_within, mean_interval
 
 _DROPS = (0.0, 0.2, 0.4, 0.6)
 _KEYS = ("accuracy", "error", "diversity", "member_accuracy", "member_error")

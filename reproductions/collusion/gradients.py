@@ -15,19 +15,23 @@ from torch import Tensor
 
 from dissensus.objectives import Independent, Joint, Objective
 from dissensus.show import Panel, Plot, Series
-from reproductions.base import Cell, Claim, Experiment, Finding, Record, Study, Table
 from reproductions.cells import count_option
 from reproductions.collusion.offsets import OFFSET_CLAIMS, run_offsets
-from reproductions.comparisons import cell_values, decide, filter_records
 from reproductions.exact import (
-    TOLERANCE,
-    Equal,
     extremes,
     generator_of,
     relative_difference,
-    scientific,
     uniform,
     value_and_gradient,
+)
+from reproductions.old.base import Cell, Claim, Experiment, Finding, Record, Study, Table
+from reproductions.old.comparisons import (
+    TOLERANCE,
+    Equal,
+    cell_values,
+    decide,
+    filter_records,
+    scientific,
 )
 
 _SIZES = {  # (members, classes)

@@ -20,7 +20,6 @@ from dissensus.objectives import Augmented, LearnerDropout, Objective
 from dissensus.outputs import combined_log_probs
 from dissensus.show import Panel, Plot
 from dissensus.training import History, fit, predict
-from reproductions.base import CANNOT, Cell, Finding, Record, Study, Table
 from reproductions.cells import (
     Variants,
     augmentation,
@@ -30,7 +29,8 @@ from reproductions.cells import (
     recipe,
     seed_study,
 )
-from reproductions.comparisons import (
+from reproductions.old.base import CANNOT, Cell, Finding, Record, Study, Table
+from reproductions.old.comparisons import (
     Groups,
     Larger,
     Quantity,
@@ -41,7 +41,7 @@ from reproductions.comparisons import (
     pair_values,
     quantity_table,
 )
-from reproductions.statistics import larger_than, mean_interval
+from reproductions.old.statistics import larger_than, mean_interval
 
 BETAS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 #: The two ends of β, for studies of these alone.

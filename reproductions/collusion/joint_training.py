@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from dissensus.show import Panel, Plot
-from reproductions.base import Cell, Claim, Experiment, Finding, Record, Study, Table
 from reproductions.cells import SEEDS_OPTION, seed_cells, seeds_of
 from reproductions.collusion import images
-from reproductions.comparisons import Larger, Quantity, curve_series, group_records
+from reproductions.old.base import Cell, Claim, Experiment, Finding, Record, Study, Table
+from reproductions.old.comparisons import Larger, Quantity, curve_series, group_records
 
 _INDEPENDENT, _JOINT = images.KINDS
 

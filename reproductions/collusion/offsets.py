@@ -18,17 +18,14 @@ from torch.autograd.functional import hessian
 
 from dissensus.decomposition import decompose
 from dissensus.objectives import Independent, Joint, Objective
-from reproductions.base import Cell, Claim, Finding, Record
-from reproductions.comparisons import decide
 from reproductions.exact import (
-    TOLERANCE,
-    Equal,
     extremes,
     generator_of,
     gradient_of,
-    scientific,
     uniform,
 )
+from reproductions.old.base import Cell, Claim, Finding, Record
+from reproductions.old.comparisons import TOLERANCE, Equal, decide, scientific
 
 _FAR = (1.0, 10.0, 100.0, 1000.0, 10000.0)  # how far apart offsets are for the last claim
 

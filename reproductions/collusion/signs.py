@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissensus.show import Panel, Plot, Series
-from reproductions.base import CANNOT, Claim, Experiment, Finding, Record, Table, Verdict
 from reproductions.collusion.tables import BETAS, FRACTIONS, SEARCHES, TABLES
-from reproductions.comparisons import (
+from reproductions.old.base import CANNOT, Claim, Experiment, Finding, Record, Table, Verdict
+from reproductions.old.comparisons import (
     AboveZero,
     NumberCases,
     Within,
@@ -20,7 +20,7 @@ from reproductions.comparisons import (
     estimates_text,
     group_records,
 )
-from reproductions.statistics import (
+from reproductions.old.statistics import (
     Estimate,
     bootstrap_interval,
     judge_within,

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dissensus.show import Plot
-from reproductions.base import CANNOT, Claim, Experiment, Finding, Record, Table
 from reproductions.collusion import images
-from reproductions.comparisons import (
+from reproductions.old.base import CANNOT, Claim, Experiment, Finding, Record, Table
+from reproductions.old.comparisons import (
     Groups,
     Larger,
     Runs,

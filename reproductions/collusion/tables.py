@@ -34,8 +34,8 @@ from dissensus.models import make_factory
 from dissensus.objectives import Augmented
 from dissensus.sweeps import best_trial, search
 from dissensus.training import Recipe, Training, fit_fleet, predict
-from reproductions.base import Cell, Study
 from reproductions.cells import count_option, rates_of_mean
+from reproductions.old.base import Cell, Study
 
 #: The grid of Appendix B.
 GRID: dict[str, tuple[Any, ...]] = {

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from reproductions.base import Cell, Study
 from reproductions.cells import SEEDS_OPTION, seed_cells, seeds_of
 from reproductions.ldr.data import load_data
 from reproductions.ldr.measurements import (
@@ -25,6 +24,7 @@ from reproductions.ldr.measurements import (
     soups,
 )
 from reproductions.ldr.methods import train_ensemble
+from reproductions.old.base import Cell, Study
 
 # ---- settings and runs --------------------------------------------------------------------------
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dissensus.show import Panel, Plot
-from reproductions.base import Claim, Experiment, Record, Table
-from reproductions.comparisons import data_title
 from reproductions.ldr.contenders import STUDY, contender_title
 from reproductions.ldr.records import (
     BestOfAll,
@@ -18,6 +16,8 @@ from reproductions.ldr.records import (
     mean_auroc,
     unknown_sets,
 )
+from reproductions.old.base import Claim, Experiment, Record, Table
+from reproductions.old.comparisons import data_title
 
 _METHODS = (
     "single",

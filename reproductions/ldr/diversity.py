@@ -10,16 +10,7 @@ import torch
 
 from dissensus.scores import pds_sum
 from dissensus.show import Image, Panel, Plot, estimates
-from reproductions.base import Cell, Claim, Experiment, Finding, Record, Study, Table
 from reproductions.cells import make_cell
-from reproductions.comparisons import (
-    LargerInAll,
-    Pairs,
-    Within,
-    cell_values,
-    data_title,
-    decide,
-)
 from reproductions.ldr.contenders import FASHION, SMOKE, STUDY, contender_title
 from reproductions.ldr.data import load_data
 from reproductions.ldr.measurements import outputs_of
@@ -33,6 +24,15 @@ from reproductions.ldr.records import (
     quantity_on,
     unique,
     unknown_sets,
+)
+from reproductions.old.base import Cell, Claim, Experiment, Finding, Record, Study, Table
+from reproductions.old.comparisons import (
+    LargerInAll,
+    Pairs,
+    Within,
+    cell_values,
+    data_title,
+    decide,
 )
 
 # ---- unique predictions (Table 1) ---------------------------------------------------------------

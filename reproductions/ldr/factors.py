@@ -7,27 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dissensus.show import Panel, Plot, Rule, Series, estimates
-from reproductions.base import (
-    CANNOT,
-    Cell,
-    Claim,
-    Experiment,
-    Finding,
-    Record,
-    Study,
-    Table,
-    Verdict,
-)
 from reproductions.cells import SEEDS_OPTION, seed_cells, seeds_of
-from reproductions.comparisons import (
-    LargerInAll,
-    Pairs,
-    Quantity,
-    at,
-    cell_values,
-    filter_records,
-    pair_values,
-)
 from reproductions.ldr.contenders import CPU, PAPER, SMOKE, run_cell
 from reproductions.ldr.records import (
     accuracy,
@@ -38,7 +18,27 @@ from reproductions.ldr.records import (
     unique,
     unknown_sets,
 )
-from reproductions.statistics import Effect, judge_within, mean_interval
+from reproductions.old.base import (
+    CANNOT,
+    Cell,
+    Claim,
+    Experiment,
+    Finding,
+    Record,
+    Study,
+    Table,
+    Verdict,
+)
+from reproductions.old.comparisons import (
+    LargerInAll,
+    Pairs,
+    Quantity,
+    at,
+    cell_values,
+    filter_records,
+    pair_values,
+)
+from reproductions.old.statistics import Effect, judge_within, mean_interval
 
 #: What is compared at every factor: the deep ensemble, and LDR with either pair term.
 CONTENDERS: dict[str, dict[str, Any]] = {

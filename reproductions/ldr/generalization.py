@@ -6,16 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dissensus.show import Panel, Plot
-from reproductions.base import Claim, Experiment, Record, Table
 from reproductions.cells import seed_study
-from reproductions.comparisons import (
-    LargerInAll,
-    Pairs,
-    Quantity,
-    cell_values,
-    data_title,
-    filter_records,
-)
 from reproductions.ldr.contenders import FASHION, STUDY, contender_title, run_cell
 from reproductions.ldr.records import (
     QuantityOn,
@@ -29,6 +20,15 @@ from reproductions.ldr.records import (
     runs_by_seed,
     score_accuracy,
     soup,
+)
+from reproductions.old.base import Claim, Experiment, Record, Table
+from reproductions.old.comparisons import (
+    LargerInAll,
+    Pairs,
+    Quantity,
+    cell_values,
+    data_title,
+    filter_records,
 )
 
 # ---- shift (Table 3) ----------------------------------------------------------------------------

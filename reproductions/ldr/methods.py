@@ -28,10 +28,10 @@ from dissensus.objectives import (
 )
 from dissensus.training import Optimizer, Recipe, fit, predict
 from dissensus.training.optim import parse_schedule
-from reproductions.base import Cell
 from reproductions.cells import new_ensemble
 from reproductions.cells import recipe as cell_recipe
 from reproductions.ldr.data import Split, StudyData
+from reproductions.old.base import Cell
 
 Callback = Callable[[dict[str, Any], Ensemble], bool | None]
 

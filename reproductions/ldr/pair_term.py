@@ -7,16 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dissensus.show import Panel, Plot, Rule
-from reproductions.base import Claim, Experiment, Record, Table
-from reproductions.comparisons import (
-    AboveZero,
-    Cases,
-    LargerInAll,
-    Pairs,
-    Quantity,
-    at,
-    curve_series,
-)
 from reproductions.ldr.weights import (
     STUDY,
     compare,
@@ -24,6 +14,16 @@ from reproductions.ldr.weights import (
     epoch_series,
     epoch_table,
     trainings,
+)
+from reproductions.old.base import Claim, Experiment, Record, Table
+from reproductions.old.comparisons import (
+    AboveZero,
+    Cases,
+    LargerInAll,
+    Pairs,
+    Quantity,
+    at,
+    curve_series,
 )
 
 _APART, _TOGETHER = (Quantity(key, at("curve", key)) for key in ("apart", "together"))

@@ -17,9 +17,14 @@ from torch.nn import functional
 
 from dissensus.scores import disagreement, unique
 from dissensus.show import Panel, Plot, Series
-from reproductions.base import Cell, Claim, Experiment, Finding, Record, Table
 from reproductions.cells import Variants, seed_study
-from reproductions.comparisons import (
+from reproductions.ldr.contenders import FASHION, SMOKE
+from reproductions.ldr.data import load_data
+from reproductions.ldr.measurements import measure, outputs_of
+from reproductions.ldr.methods import train_ensemble
+from reproductions.ldr.records import accuracy, pds_auroc, score_accuracy
+from reproductions.old.base import Cell, Claim, Experiment, Finding, Record, Table
+from reproductions.old.comparisons import (
     LargerInAll,
     Pairs,
     Quantity,
@@ -28,12 +33,7 @@ from reproductions.comparisons import (
     filter_records,
     quantity_table,
 )
-from reproductions.ldr.contenders import FASHION, SMOKE
-from reproductions.ldr.data import load_data
-from reproductions.ldr.measurements import measure, outputs_of
-from reproductions.ldr.methods import train_ensemble
-from reproductions.ldr.records import accuracy, pds_auroc, score_accuracy
-from reproductions.statistics import mean_interval
+from reproductions.old.statistics import mean_interval
 
 #: H of Theorem 2: this share of the training rows, those with the highest loss.
 HIGH_LOSS = 0.05

@@ -16,9 +16,14 @@ from torch import Tensor
 from dissensus.decomposition import optimal_offsets
 from dissensus.diagnostics import diagnose
 from dissensus.show import Panel, Plot, estimates
-from reproductions.base import Cell, Claim, Experiment, Finding, Record, Table
 from reproductions.cells import Variants, seed_study
-from reproductions.comparisons import (
+from reproductions.ldr.contenders import CPU, PAPER, SMOKE
+from reproductions.ldr.data import Split, load_data
+from reproductions.ldr.measurements import measure, outputs_of, soups
+from reproductions.ldr.methods import train_ensemble
+from reproductions.ldr.records import accuracy, auroc, score_accuracy, soup, unique, unknown_sets
+from reproductions.old.base import Cell, Claim, Experiment, Finding, Record, Table
+from reproductions.old.comparisons import (
     LargerInAll,
     Pairs,
     Quantity,
@@ -27,11 +32,6 @@ from reproductions.comparisons import (
     filter_records,
     quantity_table,
 )
-from reproductions.ldr.contenders import CPU, PAPER, SMOKE
-from reproductions.ldr.data import Split, load_data
-from reproductions.ldr.measurements import measure, outputs_of, soups
-from reproductions.ldr.methods import train_ensemble
-from reproductions.ldr.records import accuracy, auroc, score_accuracy, soup, unique, unknown_sets
 
 _SHIFT: dict[str, Any] = {
     "label_smoothing": 0.5,

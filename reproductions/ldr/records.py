@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reproductions.base import Finding, Record, Table
-from reproductions.comparisons import (
+from reproductions.ldr.contenders import contender_title
+from reproductions.old.base import Finding, Record, Table
+from reproductions.old.comparisons import (
     Cases,
     LargerInAll,
     Pairs,
@@ -18,7 +19,6 @@ from reproductions.comparisons import (
     decide,
     group_records,
 )
-from reproductions.ldr.contenders import contender_title
 
 #: A contender and the score that it detects by.
 Entry = tuple[str, str]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dissensus.show import Panel, Plot, Series
-from reproductions.base import Claim, Experiment, Record, Table
-from reproductions.comparisons import LargerInAll, Pairs, data_title
 from reproductions.ldr.contenders import STUDY, contender_title
 from reproductions.ldr.detection import main_data
 from reproductions.ldr.measurements import DETECTORS
@@ -22,6 +20,8 @@ from reproductions.ldr.records import (
     quantity_on,
     unknown_sets,
 )
+from reproductions.old.base import Claim, Experiment, Record, Table
+from reproductions.old.comparisons import LargerInAll, Pairs, data_title
 
 _HEADER = ["data", "method", "score", "AUROC", "", "", ""]
 

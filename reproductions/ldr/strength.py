@@ -7,16 +7,6 @@ from collections.abc import Iterable
 import numpy as np
 
 from dissensus.show import Panel, Plot
-from reproductions.base import Claim, Experiment, Record, Table
-from reproductions.comparisons import (
-    Cases,
-    LargerInAll,
-    Pairs,
-    Quantity,
-    at,
-    cell_values,
-    data_title,
-)
 from reproductions.ldr.contenders import STUDY
 from reproductions.ldr.records import (
     Side,
@@ -32,6 +22,16 @@ from reproductions.ldr.records import (
     unique,
     unknown_sets,
     with_strength,
+)
+from reproductions.old.base import Claim, Experiment, Record, Table
+from reproductions.old.comparisons import (
+    Cases,
+    LargerInAll,
+    Pairs,
+    Quantity,
+    at,
+    cell_values,
+    data_title,
 )
 
 

@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reproductions.base import Claim, Experiment, Record, Table
-from reproductions.comparisons import (
-    LargerInAll,
-    Pairs,
-    Quantity,
-    Within,
-    data_title,
-    pair_values,
-)
 from reproductions.ldr.contenders import STUDY, contender_title
 from reproductions.ldr.records import (
     QuantityOn,
@@ -30,6 +21,15 @@ from reproductions.ldr.records import (
     score_accuracy,
     unique,
     unknown_sets,
+)
+from reproductions.old.base import Claim, Experiment, Record, Table
+from reproductions.old.comparisons import (
+    LargerInAll,
+    Pairs,
+    Quantity,
+    Within,
+    data_title,
+    pair_values,
 )
 
 #: Differences in AUROC or accuracy below this count as none; the paper says "similar", "little".

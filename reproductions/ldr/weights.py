@@ -12,9 +12,14 @@ from torch import Tensor
 from dissensus.ensemble import Ensemble
 from dissensus.objectives.ldr import hardness_weights
 from dissensus.show import Panel, Plot, Series
-from reproductions.base import Cell, Claim, Experiment, Finding, Record, Study, Table
 from reproductions.cells import SEEDS_OPTION, make_cell, seed_cells, seeds_of
-from reproductions.comparisons import (
+from reproductions.ldr.contenders import CPU, FASHION, PAPER, SMOKE
+from reproductions.ldr.data import load_data
+from reproductions.ldr.flow import network_flow, row_flow
+from reproductions.ldr.measurements import outputs_of
+from reproductions.ldr.methods import train_ensemble
+from reproductions.old.base import Cell, Claim, Experiment, Finding, Record, Study, Table
+from reproductions.old.comparisons import (
     Cases,
     LargerInAll,
     Pairs,
@@ -25,11 +30,6 @@ from reproductions.comparisons import (
     decide,
     group_records,
 )
-from reproductions.ldr.contenders import CPU, FASHION, PAPER, SMOKE
-from reproductions.ldr.data import load_data
-from reproductions.ldr.flow import network_flow, row_flow
-from reproductions.ldr.measurements import outputs_of
-from reproductions.ldr.methods import train_ensemble
 
 #: What a training is watched on: by name, the settings at each scale and what differs in them.
 CASES: Mapping[str, tuple[Mapping[str, Mapping[str, Any]], Mapping[str, Any]]] = {

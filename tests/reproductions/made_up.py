@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dissensus.show import Panel, Plot, Series, Text
-from reproductions.base import Cell, Claim, Experiment, Finding, Record, Study
-from reproductions.statistics import larger_than
+from reproductions.comparisons import Finding, Quantity, Within, at, exact
+from reproductions.experiment import Claim, Experiment, Table
+from reproductions.figures import Panel, Plot
+from reproductions.study import Cell, Record, Study
+
+HEADS = Quantity("heads", at("heads"))
 
 
 def cells(scale: str, options: Mapping[str, Any]) -> list[Cell]:
@@ -20,41 +23,40 @@ def run(cell: Cell) -> dict[str, Any]:
     return {"heads": 1 / 3 + cell["bias"] + 0.01 * cell["seed"], "tails": 1 / 3}
 
 
-def check(records: list[Record]) -> Finding:
-    heads, tails = ([r["result"][side] for r in records] for side in ("heads", "tails"))
-    return larger_than(heads, tails, ("heads", "tails"), "share", published="0.6 | 0.4")
+def fifth(records: list[Record]) -> Finding:
+    return exact(True, f"{records[4]['result']['heads']:.3f}")
 
 
-def first_cell(records: list[Record]) -> Finding:
-    names = {record["name"]: record for record in records}
-    return Finding("holds", f"run 4 has {names['run=4']['result']['heads']:.3f}")
+def table(records: list[Record]) -> Table:
+    return Table(["run", "heads"], [[r["name"], f"{r['result']['heads']:.3f}"] for r in records])
 
 
 def plot(records: list[Record]) -> Plot:
-    heads = [record["result"]["heads"] for record in records]
-    low, high = [h - 0.1 for h in heads], [h + 0.1 for h in heads]
-    line = Series("heads", range(len(heads)), heads, 0, low=low, high=high)
-    return Plot([Panel("run", "share β", [line], "Coins", legend="best"), Text()])
+    series = HEADS.series("heads", ["all"], [records], kind="points")
+    return Plot([Panel("run", "share β", [series], "Coins")], "Coins")
 
 
-def table(records: list[Record]) -> tuple[list[str], list[list[str]]]:
-    return ["run", "heads"], [[r["name"], f"{r['result']['heads']:.3f}"] for r in records]
-
-
-STUDY = Study(
-    name="coins",
-    cells=cells,
-    run=run,
-    jobs=1,
-    options={"bias": "how much more often heads come up"},
-    cost={"smoke": "1 s"},
-)
+STUDY = Study("coins", cells, run, 1, {"bias": "how often heads come up"}, {"smoke": "1 s"})
 COINS = Experiment(
-    full_name="collusion/coins",
-    shows="Figure 0",
-    title="Heads come up more often",
-    study=STUDY,
-    claims=(Claim("Heads | tails", "Section 0", check), Claim("There", "Section 1", first_cell)),
-    draw=plot,
-    table=table,
+    "collusion/coins",
+    "Figure 0",
+    "Heads come up more often",
+    STUDY,
+    (
+        Claim(
+            "Heads | tails",
+            "Section 0",
+            Within("heads", lambda records: {"": list(HEADS.values(records).values())}, 0.5),
+            "0.6",
+        ),
+        Claim(
+            "Run 4 is there",
+            "Section 1",
+            fifth,
+            ours=True,
+            again="dice",
+        ),
+    ),
+    table,
+    plot,
 )

@@ -26,7 +26,7 @@ from reproductions.adp.accuracy import (
 from reproductions.adp.adversarial_examples import off_diagonal
 from reproductions.adp.measurements import EDGES, GRID, strong_attacks
 from reproductions.adp.published import TABLE2, gains, published_row
-from reproductions.per_image import images_interval
+from reproductions.old.per_image import images_interval
 
 TRAINED = (
     members.ERRORS,

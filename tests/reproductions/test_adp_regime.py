@@ -12,8 +12,8 @@ from reproductions import regime
 from reproductions.adp import resnet20, resnet20_members
 from reproductions.adp.measurements import EDGES, GRID
 from reproductions.adp.settings import RESNET20
-from reproductions.base import Experiment, Finding
 from reproductions.cells import load_images, make_cell
+from reproductions.old.base import Experiment, Finding
 
 
 def test_only_kernels_of_convolutions_decay() -> None:

@@ -1,28 +1,32 @@
-"""Comparisons: quantities and runs of records, and the checks that claims are built from."""
+"""Quantities and runs of records, and the checks that claims are built from: planted both ways."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from reproductions.base import Finding
 from reproductions.comparisons import (
-    AboveZero,
+    Equal,
+    Finding,
     Larger,
     Quantity,
     Runs,
     Within,
-    all_of,
     at,
     cell_values,
-    curve_series,
     group_by_data,
-    quantity_table,
+    groups_named,
+    interval_text,
+    larger,
+    pooled,
 )
-from reproductions.statistics import larger_than, mean_interval
+from reproductions.experiment import Table, quantity_table
+from reproductions.statistics import CANNOT, over_images
 
-CANNOT = "not tested at this scale"
 ERROR = Quantity("error", at("test", "error"))
 JOINT, INDEPENDENT = Runs("joint", {"beta": 1.0}), Runs("independent", {"beta": 0.0})
+LARGER = larger(ERROR, JOINT, INDEPENDENT, group_by_data)
 
 
 def record(beta: float, seed: int, error: float, data: str = "digits") -> dict[str, Any]:
@@ -30,126 +34,126 @@ def record(beta: float, seed: int, error: float, data: str = "digits") -> dict[s
     return {"cell": cell, "result": {"test": {"error": error, "members": [error, error + 1]}}}
 
 
-def runs(gain: float, data: str = "digits") -> list[dict[str, Any]]:
+def runs(gain: float, data: str = "digits", seeds: int = 3) -> list[dict[str, Any]]:
+    """Joint runs whose error is larger by about ``gain``."""
     return [
-        record(beta, seed, 1 + gain * beta + 0.01 * seed * beta, data)
+        record(beta, seed, 1 + seed + gain * beta + 0.01 * seed * beta, data)
         for beta in (0.0, 1.0)
-        for seed in range(3)
+        for seed in range(seeds)
     ]
 
 
 # ---- reading ------------------------------------------------------------------------------------
 
 
-def test_quantities_are_read_by_seed_and_missing_ones_left_out() -> None:
-    records = [record(0.0, 3, 0.5), {"cell": {"seed": 4}, "result": {}}]
-    assert ERROR.values(records) == {3: 0.5}
-    assert Quantity("", at("test", "members")).values(records[:1]) == {3: 1.0}  # a mean
-    assert Quantity("", at("test", "members", 1)).values(records[:1]) == {3: 1.5}
-    assert ERROR.text(records) == "0.500"
-    assert ERROR.text([]) == "–"
+def test_a_quantity_is_read_by_seed_and_left_out_where_it_was_not_measured() -> None:
+    few = [record(0.0, 3, 0.5), {**record(0.0, 4, 0.5), "result": {}}]
+    assert ERROR.values(few) == {3: 0.5}
+    assert Quantity("mean", at("test", "members")).values(few) == {3: 1.0}
+    assert (ERROR.text(few), ERROR.text([])) == ("0.500", "–")
+    assert interval_text([1.0, 2.0, 3.0], "{:.1f}") == "2.0 [-0.5, 4.5]"
 
 
-def test_a_series_has_the_interval_of_each_point() -> None:
-    records = runs(1.0)
-    series = ERROR.series("error", ["β = 0", "β = 1"], [INDEPENDENT.of(records), JOINT.of(records)])
-    estimate = ERROR.estimate(JOINT.of(records))
-    assert series.y == pytest.approx([1.0, 2.01])
-    assert series.low is not None
-    assert series.low[1] == pytest.approx(estimate.low)
+def test_records_are_grouped_and_filtered_by_the_settings_of_their_cells() -> None:
+    both = runs(1.0) + runs(1.0, "cifar10")
+    assert list(group_by_data(both)) == ["digits", "CIFAR-10"]
+    assert list(groups_named(group_by_data, "CIFAR")(both)) == ["CIFAR-10"]
+    assert list(groups_named(group_by_data, "CIFAR", absent=True)(both)) == ["digits"]
+    assert len(JOINT.of(both)) == 6
+    assert cell_values(both, "beta") == [0.0, 1.0]
 
 
-def test_a_curve_has_the_interval_of_each_point_and_the_length_of_the_shortest() -> None:
-    curves = [[1.0, 2.0, 9.0], [2.0, 4.0, 9.0, 9.0], [3.0, 3.0]]
-    series = curve_series("error", range(1, 5), curves, 0)
-    points = [mean_interval([1.0, 2.0, 3.0]), mean_interval([2.0, 4.0, 3.0])]
-    assert list(series.x) == [1, 2]
-    assert series.y == [point.mean for point in points]
-    assert series.low == [point.low for point in points]
-    assert curve_series("error", range(1, 5), curves[:1], 0).low is None  # one run has no band
-
-
-def test_differences_are_of_the_seeds_that_both_have() -> None:
-    some = [record(0.0, 2, 0.5), record(0.0, 1, 0.25), record(0.0, 3, 9.0)]
-    assert ERROR.differences(some, INDEPENDENT.of(runs(0.0))) == {1: -0.75, 2: -0.5}
-
-
-def test_a_table_has_a_row_for_each_label_and_a_column_for_each_quantity() -> None:
-    records = runs(1.0)
-    rows = {(f"{beta:g}",): Runs("", {"beta": beta}).of(records) for beta in (0.0, 1.0)}
-    header, (first, second) = quantity_table(["β"], rows, [ERROR])
-    assert header == ["β", "error"]
-    assert first == ["0", "1.000 [1.000, 1.000]"]
-    assert second[1].startswith("2.010 [")
-    assert cell_values(records, "beta") == [0.0, 1.0]
+def test_a_table_names_its_rows() -> None:
+    rows = {("digits", kind.name): kind.of(runs(1.0)) for kind in (JOINT, INDEPENDENT)}
+    table = quantity_table(["data", "training"], rows, [ERROR])
+    assert table.by_row()["digits, independent"] == {"error": "2.000 [-0.484, 4.484]"}
+    with pytest.raises(ValueError, match="rows and columns need different names"):
+        Table(["a", "b"], [["x", "1"], ["x", "2"]]).by_row()
 
 
 # ---- checks -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("gain", "verdict"), [(1.0, "holds"), (-1.0, "contradicted")])
+def test_larger_follows_the_records(gain: float, verdict: str) -> None:
+    found = LARGER(runs(gain))
+    assert found.verdict == verdict
+    effect = found.effects["digits"]
+    assert effect.quantity == "error, joint minus independent"
+    assert effect.estimate.mean == pytest.approx(gain + 0.01)
+    assert effect.sides == pytest.approx((2 + gain + 0.01, 2.0))
+    assert str(effect).startswith(f"{gain + 0.01:+.3f} [")
+    assert effect.measured == f"{2 + gain + 0.01:.3f}, 2.000"
+
+
+def test_each_group_with_both_kinds_of_runs_is_a_case() -> None:
+    lonely = JOINT.of(runs(1.0, "mnist"))
+    assert list(LARGER(runs(1.0) + runs(1.0, "cifar10") + lonely).effects) == ["digits", "CIFAR-10"]
+    assert LARGER(runs(1.0) + runs(-1.0, "cifar10")).verdict == "contradicted"
+    assert LARGER(lonely).verdict == CANNOT
+    assert LARGER(runs(1.0, seeds=1)).verdict == CANNOT  # one run has no interval
+
+
+def test_a_margin_and_a_published_effect_move_the_verdict() -> None:
+    assert replace(LARGER, margin=0.9)(runs(1.0)).verdict == "holds"
+    assert replace(LARGER, margin=1.1)(runs(1.0)).verdict == "contradicted"
+    small = replace(LARGER, published={"digits": 3.0})(runs(1.0))
+    assert small.verdict == "holds"
+    assert small.effects["digits"].judgement.small
+
+
+def test_over_images_one_run_is_enough() -> None:
+    bits = {0: (np.arange(100) % 4 > 0).astype(float)}, {0: (np.arange(100) % 2).astype(float)}
+    check = Larger("accuracy", ("a", "b"), lambda _: {"": bits}, interval=over_images)
+    assert check([]).verdict == "holds"
+    assert check([]).effects[""].estimate.runs == 100
+    assert replace(check, names=("b", "a"), pairs=lambda _: {"": bits[::-1]})([]).verdict == (
+        "contradicted"
+    )
+
+
 @pytest.mark.parametrize(
-    ("gain", "verdict"), [(0.5, "holds"), (-0.5, "contradicted"), (-0.01, "undecided")]
+    ("first", "second", "published", "tested"),
+    [
+        ([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], None, False),  # an attack that breaks nothing
+        ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], None, False),
+        ([0.9, 0.92, 0.88], [0.9, 0.89, 0.91], 0.4, False),  # no room for 20 points
+        ([0.9, 0.92, 0.88], [0.9, 0.89, 0.91], 0.1, True),
+        ([0.99, 0.98, 0.99], [0.9, 0.89, 0.9], 0.4, True),  # it decides all the same
+    ],
 )
-def test_larger_follows_the_interval(gain: float, verdict: str) -> None:
-    finding = Larger(ERROR, JOINT, INDEPENDENT, published="1 and 2")(runs(gain))
-    assert finding.verdict == verdict
-    assert finding.measured.startswith("error: joint ")
-    assert finding.published == "1 and 2"
+def test_a_share_needs_room(
+    first: list[float], second: list[float], published: float | None, tested: bool
+) -> None:
+    sides = dict(enumerate(first)), dict(enumerate(second))
+    printed = {} if published is None else {"": published}
+    check = Larger("accuracy", ("a", "b"), lambda _: {"": sides}, share=True, published=printed)
+    assert (check([]).verdict != CANNOT) == tested
+    assert bool(check([]).effects) == tested
+    assert replace(check, share=False)([]).effects
 
 
-def test_larger_must_hold_in_every_group_with_runs_of_both() -> None:
-    alone = [record(1.0, seed, 9.0, "mnist") for seed in range(3)]
-    check = Larger(ERROR, JOINT, INDEPENDENT, group_by_data)
-    finding = check(runs(0.5) + alone)
-    assert finding.verdict == "holds"
-    assert finding.measured.startswith("digits: error")
-    assert check(runs(0.5) + runs(-0.5, "cifar10")).verdict == "contradicted"
-    assert check(alone).verdict == CANNOT
-    assert check([one for one in runs(0.5) if one["cell"]["seed"] == 0]).verdict == CANNOT
+def test_a_number_within_a_range() -> None:
+    def check(*values: float, **bounds: float) -> str:
+        return Within("ratio", lambda _: {"a": list(values)}, **bounds)([]).verdict
+
+    assert check(1.0, 1.1, 1.2, low=0) == "holds"
+    assert check(1.0, 1.1, 1.2, high=0.5) == "contradicted"
+    assert check(1.0, 1.1, 1.2, high=1.2) == "undecided"
+    assert check(1.0, low=0) == CANNOT
 
 
-def test_larger_can_compare_two_quantities_of_the_same_runs() -> None:
-    members = Quantity("error", at("test", "members", 1))
-    check = Larger(members, JOINT, JOINT, against=ERROR)
-    assert "difference 1.000 [1.000, 1.000]" in check(runs(0.5)).measured
+def test_exact_values_are_equal_up_to_rounding() -> None:
+    check = Equal(("a", "b"), lambda records, key: records[0][key])
+    assert check([{"a": 1e-15, "b": 0.0}]) == Finding("holds", "deviation 1.0e-15")
+    assert check([{"a": 0.0, "b": 0.0}]).measured == "deviation 0"
+    assert check([{"a": 1e-15, "b": 1e-11}]).verdict == "contradicted"
 
 
-def test_above_zero_names_the_cases_against_it() -> None:
-    def check(**cases: list[float]) -> Finding:
-        return AboveZero("gain", lambda _: cases)([])
-
-    assert check(a=[1.0, 1.1], b=[2.0, 2.1]).verdict == "holds"
-    finding = check(a=[1.0, 1.1], b=[-2.0, 2.1])
-    assert finding.verdict == "undecided"
-    assert finding.measured.endswith("Not shown to be above 0 on b")
-    assert check(a=[1.0, 1.1], b=[-2.0, -2.1]).verdict == "contradicted"
-    assert check(a=[1.0]).verdict == CANNOT
-
-
-def test_within_must_hold_in_every_case() -> None:
-    def check(**cases: list[float]) -> Finding:
-        return Within("gain", lambda _: cases, -0.5, 0.5, "{:+.2f}", "about 0")([])
-
-    finding = check(a=[0.10, 0.12], b=[-0.10, -0.12])
-    assert finding.verdict == "holds"
-    assert finding.measured.startswith("gain: a +0.11 [")
-    assert finding.published == "about 0"
-    assert finding.smallest == "a 0.13; b 0.13"  # 12.7 · 0.0141 / √2, without a sign
-    assert check(a=[0.1, 0.11], b=[0.4, 0.6]).verdict == "undecided"
-    assert check(a=[0.1, 0.11], b=[0.8, 0.81]).verdict == "contradicted"
-    assert check(a=[0.1]).verdict == CANNOT
-
-
-def test_no_pairs_no_verdict() -> None:
-    found = larger_than([], [], ("a", "b"), "loss")
-    assert found.verdict == "not tested at this scale"
-    assert all_of({}).verdict == "not tested at this scale"
-
-
-def test_one_failure_decides_over_many() -> None:
-    good, bad = Finding("holds", "yes"), Finding("contradicted", "no")
-    unknown = Finding("not tested at this scale", "?")
-    assert all_of({"a": good, "b": good}).verdict == "holds"
-    assert all_of({"a": good, "b": unknown}).verdict == "not tested at this scale"
-    assert all_of({"a": unknown, "b": bad}).verdict == "contradicted"
-    assert all_of({"a": good, "b": bad}).measured == "a: yes; b: no"
+def test_several_findings_are_pooled_by_case() -> None:
+    parts = {"a": LARGER(runs(1.0)), "b": LARGER(runs(-1.0)), "c": Finding(CANNOT, "no runs")}
+    found = pooled(parts)
+    assert found.verdict == "contradicted"
+    assert found.chance == pytest.approx(2 * parts["b"].chance)
+    assert list(found.effects) == ["a digits", "b digits"]
+    assert found.measured == "c no runs"

@@ -89,7 +89,8 @@ def test_figures_and_tables_of_full_records(experiment: Any) -> None:
     records = planted(experiment.study, as_published=True)
     assert draw(experiment.draw(records)).axes
     if experiment.table is not None:
-        header, rows = experiment.table(records)
+        table = experiment.table(records)
+        header, rows = table if isinstance(table, tuple) else (table.header, table.rows)
         assert all(len(row) == len(header) for row in rows)
 
 

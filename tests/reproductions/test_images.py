@@ -16,7 +16,6 @@ from dissensus.data.image_sets import IMAGE_SETS
 from dissensus.objectives import Augmented, LearnerDropout
 from dissensus.show import draw
 from reproductions import cells as cells_module
-from reproductions.base import Experiment
 from reproductions.cells import make_cell, rates_of_mean, seeds_of
 from reproductions.collusion import architectures, dropout, gap, joint_training, sweeps
 from reproductions.collusion.images import (
@@ -26,8 +25,9 @@ from reproductions.collusion.images import (
     _objective,
     run_image_cell,
 )
-from reproductions.comparisons import filter_records
 from reproductions.networks import library_model, small_resnet, small_vgg
+from reproductions.old.base import Experiment
+from reproductions.old.comparisons import filter_records
 from tests.reproductions.test_image_claims import EXPERIMENTS
 
 RNG = np.random.default_rng(0)

@@ -4,13 +4,13 @@ import pytest
 
 from dissensus.show import draw
 from dissensus.sweeps.engines import LocalEngine
-from reproductions.base import Record
-from reproductions.comparisons import LargerInAll
 from reproductions.ldr import factors
 from reproductions.ldr.records import auroc, choose_runs, contender_of
 from reproductions.ldr.weights import clashes, gradients_differ_by
-from reproductions.registry import EXPERIMENTS
-from reproductions.studies import run_study
+from reproductions.old.base import Record
+from reproductions.old.comparisons import LargerInAll
+from reproductions.old.registry import EXPERIMENTS
+from reproductions.study import run_study
 
 
 def record(

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reproductions.comparisons import Quantity, Runs
-from reproductions.per_image import (
+from reproductions.old.comparisons import Quantity, Runs
+from reproductions.old.per_image import (
     InTheseRuns,
     PerImage,
     SharesInTheseRuns,

@@ -8,17 +8,24 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reproductions.base import CANNOT, Finding, Verdict
 from reproductions.statistics import (
+    CANNOT,
     Estimate,
+    Verdict,
     bootstrap_interval,
+    images_interval,
     judge_larger,
     judge_within,
-    larger_than,
     mean_interval,
+    over_images,
+    over_runs,
+    over_same_images,
+    over_shares,
     paired_difference,
     pool,
 )
+
+# ---- intervals ----------------------------------------------------------------------------------
 
 
 def test_the_t_interval_is_scipys() -> None:
@@ -54,9 +61,9 @@ def test_the_bootstrap_covers_about_as_often_as_it_says() -> None:
     assert 0.90 <= inside / 200 <= 0.99
     values = rng.normal(size=20)
     median = bootstrap_interval(values, partial(np.median, axis=-1), draws=50)
-    assert median.mean == np.median(values)
     rows = np.random.default_rng(0).integers(20, size=(50, 20))
     slow = [float(np.median([values[row] for row in sample])) for sample in rows]
+    assert median.mean == np.median(values)
     assert (median.low, median.high) == pytest.approx(tuple(np.quantile(slow, [0.025, 0.975])))
 
 
@@ -66,42 +73,65 @@ def test_runs_that_are_none_are_refused(values: list[float]) -> None:
         mean_interval(values)
 
 
+def test_intervals_over_runs_and_over_images() -> None:
+    """Two runs of four images; the first side is right on one more image in each."""
+    first = [np.array([1.0, 1.0, 0.0, 1.0]), np.array([1.0, 1.0, 0.0, 0.0])]
+    second = [np.array([1.0, 0.0, 0.0, 1.0]), np.array([0.0, 1.0, 0.0, 0.0])]
+    assert over_runs(first, second) == Estimate(0.25, 0.25, 0.25, 2)
+    gains = np.array([0.0, 1, 0, 0, 1, 0, 0, 0])
+    half = 1.96 * gains.std(ddof=1) / math.sqrt(8)
+    many = over_images(first, second)
+    assert (many.mean, many.low, many.runs) == (0.25, pytest.approx(0.25 - half), 8)
+    once = over_same_images(first, second)
+    half = 1.96 * np.std([0.5, 0.5, 0, 0], ddof=1) / 2
+    assert (once.mean, once.high, once.runs) == (0.25, pytest.approx(0.25 + half), 4)
+    shares = over_shares(100)([0.5, 0.5], [0.4, 0.4])
+    assert shares.high == pytest.approx(0.1 + 1.96 * math.sqrt((0.25 + 0.24) / 100))
+    assert over_shares(100)([0.5] * 9, [0.4] * 9).high == pytest.approx(shares.high)
+
+
+def test_images_of_one_value_have_the_rule_of_three() -> None:
+    assert images_interval([np.ones(300)]) == Estimate(1.0, 0.99, 1.01, 300)
+    assert images_interval([np.ones(1)]).high == math.inf
+
+
+# ---- the rule -----------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
-    ("estimate", "verdict", "words"),
+    ("low", "high", "published", "verdict"),
     [
-        (Estimate(1.0, 0.1, 1.9, 5), "holds", "larger"),
-        (Estimate(1.0, -0.1, 2.1, 5), "undecided", "undecided"),
-        (Estimate(0.0, 0.0, 0.0, 5), "contradicted", "not larger"),
-        (Estimate(-1.0, -1.9, -0.1, 5), "contradicted", "smaller"),
-        (Estimate(1.0, -math.inf, math.inf, 1), "not tested at this scale", "one run"),
+        (0.1, 1.9, None, "holds"),
+        (-0.1, 2.1, None, "undecided"),
+        (0.0, 0.0, None, "contradicted"),
+        (-1.9, -0.1, None, "contradicted"),
+        (-0.2, 0.4, 1.0, "contradicted"),  # less than half of the published effect
+        (-0.2, 0.5, 1.0, "undecided"),
+        (0.01, 0.4, 1.0, "holds"),
     ],
 )
-def test_the_rule(estimate: Estimate, verdict: str, words: str) -> None:
-    found, said, chance = judge_larger(estimate)
-    assert found == verdict
-    assert (chance > 0) == (verdict == "contradicted" and estimate.high > estimate.low)
-    assert words in said
-
-
-@pytest.mark.parametrize(
-    ("high", "effect", "verdict"),
-    [(0.4, 1.0, "contradicted"), (0.5, 1.0, "undecided"), (0.4, None, "undecided")],
-)
-def test_half_of_the_published_effect_can_be_ruled_out(
-    high: float, effect: float | None, verdict: str
-) -> None:
-    assert judge_larger(Estimate(0.1, -0.2, high, 3), effect)[0] == verdict
-    assert judge_larger(Estimate(0.1, 0.01, high, 3), effect)[0] == "holds"
+def test_the_rule(low: float, high: float, published: float | None, verdict: Verdict) -> None:
+    estimate = Estimate((low + high) / 2, low, high, 5)
+    found = judge_larger(estimate, published)
+    assert found.verdict == verdict
+    assert (found.chance > 0) == (verdict == "contradicted" and high > low)
+    assert found.small == (published is not None and high < published / 2)
+    assert judge_larger(replace(estimate, runs=1), published).verdict == CANNOT
 
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
-    [(0.1, 0.9, "holds"), (-0.1, 0.9, "undecided"), (1.1, 1.2, "contradicted")],
+    [
+        (0.1, 0.9, "holds"),
+        (-0.1, 0.9, "undecided"),
+        (1.1, 1.2, "contradicted"),
+        (0.0, 0.0, "contradicted"),  # not above 0
+    ],
 )
-def test_a_range_holds_the_interval(low: float, high: float, verdict: str) -> None:
+def test_a_range_holds_the_interval(low: float, high: float, verdict: Verdict) -> None:
     estimate = Estimate((low + high) / 2, low, high, 4)
     assert judge_within(estimate, 0.0, 1.0).verdict == verdict
-    assert judge_within(replace(estimate, runs=1), 0.0, 1.0).verdict == "not tested at this scale"
+    assert judge_within(replace(estimate, runs=1), 0.0, 1.0).verdict == CANNOT
 
 
 def test_one_case_contradicts_and_all_must_hold() -> None:
@@ -132,28 +162,3 @@ def test_among_true_claims_chance_contradicts_one_in_forty_however_many_cases_th
         cases = [judge_larger(mean_interval(runs)) for runs in generator.normal(size=(8, 5))]
         wrong += pool((case.verdict, case.chance) for case in cases)[0] == "contradicted"
     assert 10 <= wrong <= 40  # 25 expected; 180 if each case counted alone
-
-
-def test_the_smallest_effect_is_half_the_interval() -> None:
-    finding = larger_than([2.0, 2.2, 2.1], [1.0, 1.1, 1.2], ("a", "b"), "gap", form="{:.3f}")
-    assert finding.smallest == f"{paired_difference([2.0, 2.2, 2.1], [1.0, 1.1, 1.2]).smallest:.3f}"
-    assert larger_than([2.0], [1.0], ("a", "b"), "gap").smallest == ""
-
-
-def test_the_finding_flips_with_the_data() -> None:
-    joint, independent = [2.0, 2.2, 2.1], [1.0, 1.1, 1.2]
-    names = ("joint", "independent")
-    assert larger_than(joint, independent, names, "gap").verdict == "holds"
-    turned = larger_than(independent, joint, names, "gap", published="about 1")
-    assert turned.verdict == "contradicted"
-    assert turned.measured.endswith("over 3 runs: smaller")
-    assert turned.published == "about 1"
-    assert larger_than([2.0], [1.0], names, "gap").verdict == "not tested at this scale"
-    assert "over 1 run:" in larger_than([2.0], [1.0], names, "gap").measured
-    assert larger_than(joint, 1.0, names, "ratio").verdict == "holds"
-    assert larger_than([0.9, 1.1, 1.0], 1.0, names, "ratio").measured.endswith("undecided")
-
-
-def test_a_verdict_is_one_of_four() -> None:
-    with pytest.raises(ValueError, match="a verdict must be one of holds, contradicted"):
-        Finding("maybe", "who knows")  # type: ignore[arg-type]

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from reproductions.base import CANNOT, Finding, Record
-from reproductions.comparisons import (
+from reproductions.old.base import CANNOT, Finding, Record
+from reproductions.old.comparisons import (
     Groups,
     Quantity,
     Runs,
@@ -23,7 +23,7 @@ from reproductions.comparisons import (
     pair_values,
     whole,
 )
-from reproductions.statistics import (
+from reproductions.old.statistics import (
     Effect,
     Estimate,
     difference_of,

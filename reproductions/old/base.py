@@ -7,32 +7,29 @@ that a page can be built again, to the same bytes, without running anything.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from dissensus.sweeps.engines import Cell as Cell
-from dissensus.tools.specs import close_names, nearest
+from reproductions.study import SCALES as SCALES
+from reproductions.study import Cell as Cell
+from reproductions.study import Record as Record
+from reproductions.study import Study as Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from dissensus.show import Plot
-    from reproductions.statistics import Effect
+    from reproductions.old.statistics import Effect
 
-Record = dict[str, Any]
 #: The header of a table and its rows.
 Table = tuple[list[str], list[list[str]]]
-#: The rule by which runs decide among them is that of :mod:`reproductions.statistics`.
+#: The rule by which runs decide among them is that of :mod:`reproductions.old.statistics`.
 Verdict = Literal["holds", "contradicted", "undecided", "not tested at this scale"]
 
 CANNOT: Verdict = "not tested at this scale"
-
-#: ``smoke``: seconds, for tests; ``cpu``: two cores, real data; ``paper``: the paper's own sizes.
-SCALES = ("smoke", "cpu", "paper")
 
 #: The papers by their short names, as pages cite them.
 PAPERS = {
@@ -48,23 +45,6 @@ PAPERS = {
         "Diversity*, ICML 2019"
     ),
 }
-
-
-@dataclass(frozen=True)
-class Study:
-    """Cells that one or more experiments read.
-
-    ``cells(scale, options)`` plans them; ``options`` come from ``--set key=value``, numbers and
-    true/false as such, the rest as text. ``run`` computes the result of one cell, as plain JSON
-    values, from the cell's settings alone; for ``jobs > 1`` it must be a function of a module.
-    """
-
-    name: str
-    cells: Callable[[str, Mapping[str, Any]], list[Cell]]
-    run: Callable[[Cell], dict[str, Any]]
-    jobs: int = 2
-    options: Mapping[str, str] = field(default_factory=dict)  # name: one line of help
-    cost: Mapping[str, str] = field(default_factory=dict)  # scale: roughly how long it takes
 
 
 @dataclass(frozen=True)
@@ -157,82 +137,10 @@ class Experiment:
 @cache
 def read_settings(paper: str) -> dict[str, dict[str, str]]:
     """The texts of ``<paper>/settings.md``, by study and scale."""
-    page = (Path(__file__).parent / paper / "settings.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / paper / "settings.md").read_text(encoding="utf-8")
     settings: dict[str, dict[str, str]] = {}
     for section in page.split("\n## ")[1:]:
         study, *parts = section.split("\n### ")
         texts = (part.partition("\n") for part in parts)
         settings[study.strip()] = {title: " ".join(text.split()) for title, _, text in texts}
     return settings
-
-
-# ---- options of a study -------------------------------------------------------------------------
-
-
-def option_values(texts: Iterable[str]) -> dict[str, Any]:
-    """``key=value`` words as a dict; numbers, true and false as such, the rest as text.
-
-    >>> option_values(["seeds=3", "model=resnet18"])
-    {'seeds': 3, 'model': 'resnet18'}
-    """
-    values: dict[str, Any] = {}
-    for text in texts:
-        key, sign, value = text.partition("=")
-        if not sign or not key or not value:
-            raise ValueError(f"an option is written key=value, got {text!r}")
-        values[key.replace("-", "_")] = _plain(value)
-    return values
-
-
-def _plain(text: str) -> Any:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, bool | int | float) else text
-
-
-def check_options(given: Mapping[str, Any], studies: Iterable[Study]) -> None:
-    """Refuse an option that none of ``studies`` knows, naming the nearest that one does."""
-    studies = list(studies)
-    known = sorted({name for study in studies for name in study.options})
-    for name in given:
-        if name in known:
-            continue
-        names = ", ".join(sorted({study.name for study in studies}))
-        if not known:
-            raise ValueError(f"there is no option {name!r}: {names} takes none")
-        raise ValueError(f"there is no option {name!r} of {names}; {nearest(name, known)}")
-
-
-# ---- names --------------------------------------------------------------------------------------
-
-
-def select(names: Iterable[str], known: Mapping[str, Experiment]) -> list[Experiment]:
-    """The experiments that ``names`` ask for, each once: full names, papers, or ``paper/…``.
-
-    A name without its paper will do where only one paper has it.
-    """
-    experiments: dict[str, Experiment] = {}
-    for name in names:
-        for full in _matching(name, known):
-            experiments[full] = known[full]
-    return list(experiments.values())
-
-
-def _matching(name: str, known: Mapping[str, Experiment]) -> list[str]:
-    asked = name.strip().strip("/").lower().replace("_", "-")
-    asked = asked.removesuffix("/…").removesuffix("/...").removesuffix("/*")
-    if asked in known:
-        return [asked]
-    names = [full for full in known if full.partition("/")[0] == asked]
-    names = names or [full for full in known if full.partition("/")[2] == asked]
-    if names and (len(names) == 1 or all(full.startswith(f"{asked}/") for full in names)):
-        return names
-    if names:
-        raise ValueError(f"{name!r} is the name of several: {', '.join(names)}")
-    every = [*known, *{full.partition("/")[0] for full in known}]
-    short = {full.partition("/")[2]: full for full in known}
-    close = close_names(asked, [*every, *short])
-    hint = f"did you mean {short.get(close[0], close[0])!r}?" if close else "see --list for all"
-    raise ValueError(f"there is no experiment {name!r}; {hint}")
