@@ -15,7 +15,7 @@ What Appendix B leaves open, and what is done here:
 - *Which Bayesian optimisation.* optuna's tree-structured Parzen estimator, five random trials
   first. *Which optimiser.* Adam.
 
-Columns, one-hot encoding and logarithms of each table: ``dissensus.data.table_sets``. Scaling comes
+Columns, one-hot encoding and logarithms of each table: :mod:`.paper_tables`. Scaling comes
 from the training rows. All β of a run share split, initial weights and order of batches.
 """
 
@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from dissensus.data import Data, load_table
+from dissensus.data import Data
 from dissensus.diagnostics import Split, codependence, debiased_share
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
@@ -35,6 +35,7 @@ from dissensus.objectives import Augmented
 from dissensus.sweeps import best_trial, search
 from dissensus.training import Recipe, Training, fit_fleet, predict
 from reproductions.cells import count_option, rates_of_mean
+from reproductions.collusion.paper_tables import paper_split
 from reproductions.old.base import Cell, Study
 
 #: The grid of Appendix B.
@@ -89,7 +90,7 @@ def _cells(scale: str, runs: int, betas: Sequence[float], options: Mapping[str, 
 
 def run(cell: Cell) -> dict[str, Any]:
     """One run on one table: search, then every β; its metrics on the test rows."""
-    data = load_table(cell["table"]).split(cell["run"])
+    data = paper_split(cell["table"], cell["run"])
     trials = search(
         GRID,
         lambda choices: [_validated(cell, data, choice) for choice in choices],

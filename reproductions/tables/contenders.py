@@ -276,7 +276,6 @@ def out_of_bag(model: Any, X: Any, y: NDArray[np.float64]) -> NDArray[np.float64
 OURS: dict[str, dict[str, Any]] = {
     "dissensus": {},
     "dissensus-adapters": {"n_estimators": 32, "sharing": "adapters"},
-    "dissensus-sampled": {"members": "sampled"},
     # One validation split for all members, which those that learn together need,
     "dissensus-common": {"validation": "common"},
     # and with it the objectives that make members differ, or learn together.

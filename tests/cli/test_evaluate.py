@@ -111,7 +111,7 @@ def test_labels_in_an_npz_are_matched_by_name(
     ("arguments", "sentence"),
     [
         (["--split", "tset"], "digits has no split 'tset'; it has train, val, test"),
-        (["--data", "wine"], "wine has inputs of shape (13,) and 3 outputs, the run takes (1, 8"),
+        (["--data", "wine"], "wine has inputs of shape (221,) and 3 outputs, the run takes (1, 8"),
         (["--data", "nothing"], "there is no set 'nothing'"),
     ],
 )

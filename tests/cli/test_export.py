@@ -100,7 +100,7 @@ def test_a_folder_predicts_as_its_run(
     assert answer.status == 0, answer.err
     assert "No license is chosen" in answer.out
     run, back = ds.load(flats_run), ds.load(tmp_path / "hub")
-    x = torch.randn(7, 4)
+    x = torch.randn(7, 8)  # rooms, their four bins, and three towns
     assert torch.equal(back(x), run(x))
     (tmp_path / "new.csv").write_text("rooms,town\n2,Ulm\n5,Bonn\n")
     for source in (flats_run, tmp_path / "hub"):
@@ -263,7 +263,7 @@ def test_mistakes(
 
 def test_bytes_are_for_images(mistake: Callable[..., str], flats_run: Path, tmp_path: Path) -> None:
     told = mistake("export", flats_run, "--out", tmp_path / "a.pt2", "--bytes")
-    assert "bytes are for images; one example of flats.csv has the shape (4,)" in told
+    assert "bytes are for images; one example of flats.csv has the shape (8,)" in told
 
 
 def test_a_run_of_python_knows_no_data(mistake: Callable[..., str], tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_regression_members_are_in_the_units_of_the_target(
     dissensus: Callable[..., Any], diabetes_run: Path, tmp_path: Path
 ) -> None:
     table = ds.data.load_table("diabetes")
-    np.save(tmp_path / "x.npy", table.x[:5])
+    np.save(tmp_path / "x.npy", np.stack(list(table.columns.values()), 1)[:5])
     wanted = ["--input", tmp_path / "x.npy", "--output", tmp_path / "p.npz", "--members"]
     assert dissensus("predict", diabetes_run, *wanted).status == 0
     found = load_npz(tmp_path / "p.npz")

@@ -183,8 +183,9 @@ def test_a_model_from_a_file(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_file.py").write_text(
         "from torch import nn\n"
-        "def make_member(outputs, width=4):\n"
-        "    return nn.Sequential(nn.Linear(13, width), nn.ReLU(), nn.Linear(width, outputs))\n"
+        "def make_member(input_shape, outputs, width=4):\n"
+        "    first = nn.Linear(*input_shape, width)\n"
+        "    return nn.Sequential(first, nn.ReLU(), nn.Linear(width, outputs))\n"
     )
     wanted = ["--data", "wine", "--model", "my_file.py:make_member", "--model-option", "width=8"]
     answer = dissensus("train", *wanted, "--members", 2, "--epochs", 1, "--out", "run")

@@ -93,7 +93,7 @@ def test_diabetes_can_be_read_in_its_own_units() -> None:
 def test_a_part_that_is_not_wanted_is_empty() -> None:
     data = load("wine", val=0, test=0)
     assert [len(x) for x, _ in data.splits().values()] == [178, 0, 0]
-    assert data.val[0].shape == (0, 13)
+    assert data.val[0].shape == (0, *data.input_shape)
 
 
 def test_data_refuses_what_does_not_fit() -> None:
@@ -135,7 +135,7 @@ def test_a_list_of_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     ("name", "options", "message"),
     [
         ("digit", {}, r"no data set 'digit'; did you mean 'digits'\?"),
-        ("wine", {"target": "y"}, "'wine' has no option 'target'; known are standardize"),
+        ("wine", {"target": "y"}, "'wine' has no option 'target'"),
         ("digits", {"limit": 3}, "'digits' has no option 'limit'; it has none"),
         ("abalone", {"limits": 3}, r"no option 'limits'; did you mean 'limit'\?"),
     ],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dissensus.data import Data, Inputs, corrupt, corrupt_mixture, find_inputs, load
+from dissensus.data import Data, Inputs, corrupt, corrupt_mixture, find_inputs, load, load_table
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +56,13 @@ def test_arrays_with_and_without_labels_and_groups(digits: Data, tmp_path: Path)
 
 
 def test_a_table_is_treated_as_the_training_table_was(wine: Data, tmp_path: Path) -> None:
-    features = wine.features
-    raw = np.array(wine.preprocessing["feature_mean"])
-    lines = [",".join(features), ",".join(str(v) for v in raw)]
-    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    table, rows = load_table("wine"), wine.rows["test"].numpy()
+    lines = zip(*(values[rows] for values in table.columns.values()), strict=True)
+    text = [",".join(table.columns), *(",".join(map(str, line)) for line in lines)]
+    (tmp_path / "t.csv").write_text("\n".join(text) + "\n")
     source = find_inputs(str(tmp_path / "t.csv"), wine)
     assert source.y is None
-    assert source.x[:].abs().max() < 1e-5
+    assert torch.equal(source.x[:], wine.test[0])
 
 
 def test_a_folder_of_pictures_is_read_as_it_is_needed(digits: Data, tmp_path: Path) -> None:

@@ -1,84 +1,84 @@
-"""Tables: statistics of the training rows alone, one-hot columns and constants left in peace."""
+"""Tables: raw columns, splits whose statistics come from the training rows alone, scaling."""
+
+import json
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import skew
 
-from dissensus.data import Table, load_table
-from dissensus.data.preparation import Column, Preparation
-from dissensus.data.table import Scaler
+from dissensus.data import Encoder, Preparation, Scaler, Table, load_table
+from dissensus.sklearn import DiverseClassifier, DiverseRegressor
 
 
-def toy(rows: int = 200, log_skew: float | None = None) -> Table:
+def toy(rows: int = 200) -> Table:
     rng = np.random.default_rng(0)
-    numbers = np.stack([rng.normal(5, 3, rows), np.exp(rng.normal(0, 1.5, rows))], 1)
-    columns = (
-        Column("plain", "number"),
-        Column("skewed", "number"),
-        Column("kind", "category", ("0", "1", "2")),
-    )
-    return Table(
-        "toy",
-        "regression",
-        np.concatenate([numbers, np.eye(3)[np.arange(rows) % 3]], 1),
-        rng.normal(100, 20, rows),
-        Preparation(columns),
-        np.arange(rows),
-        log_skew=log_skew,
-    )
+    columns = {
+        "plain": rng.normal(5, 3, rows),
+        "skewed": np.exp(rng.normal(0, 1.5, rows)),
+        "kind": np.array(["a", "b", None], dtype=object)[np.arange(rows) % 3],
+        "when": np.datetime64("2024-01-01") + rng.integers(0, 900, rows),
+    }
+    columns["plain"][::7] = np.nan
+    return Table("toy", "regression", columns, rng.normal(100, 20, rows), np.arange(rows))
 
 
 def test_statistics_come_from_the_training_rows_alone() -> None:
     """Whatever happens to validation and test rows, the training split stays as it is."""
-    table = toy(log_skew=1.0)
+    table = toy()
     before = table.split(seed=1)
     held = np.concatenate([before.rows["val"], before.rows["test"]])
-    table.x[held] *= 1000
+    table.columns["skewed"][held] *= 1000
+    table.columns["kind"][held] = "unseen"
     table.y[held] -= 1e6
     after = table.split(seed=1)
+    assert before.preprocessing == after.preprocessing
     assert torch.equal(before.train[0], after.train[0])
     assert torch.equal(before.train[1], after.train[1])
     assert not torch.equal(before.test[0], after.test[0])
 
 
-def test_a_split_is_the_plain_formula() -> None:
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_a_split_and_an_estimator_encode_a_table_alike(task: str) -> None:
+    """The same rows become the same inputs, whichever way they come."""
+    import pandas as pd
+
+    table = toy()
+    if task == "classification":
+        labels = (table.y > 100).astype(np.int64)
+        table = Table("toy", task, table.columns, labels, table.ids, classes=("low", "high"))
+    data = table.split(seed=2)
+    train, test = (data.rows[part].numpy() for part in ("train", "test"))
+    frame = pd.DataFrame(dict(table.columns))
+    kind = DiverseRegressor if task == "regression" else DiverseClassifier
+    model = kind(n_estimators=2, hidden_layer_sizes=4, max_iter=1).fit(
+        frame.iloc[train], table.y[train]
+    )
+    assert model.columns_.to_dict() == data.preprocessing["preparation"]
+    inputs = torch.cat(list(model._inputs(frame.iloc[test])))
+    torch.testing.assert_close(inputs.float(), data.test[0])
+    if task == "regression":
+        target = model.standard_.targets(table.y[test, None])
+        torch.testing.assert_close(target, data.test[1])
+
+
+def test_what_a_split_keeps_is_plain_json_and_encodes_new_rows() -> None:
     table = toy()
     data = table.split(seed=2, val=0.25, test=0.5)
-    train, test = data.rows["train"].numpy(), data.rows["test"].numpy()
-    x = table.x[:, :2]
-    expected = (x[test] - x[train].mean(0)) / x[train].std(0)
-    assert np.allclose(data.test[0][:, :2], expected, atol=1e-5)
-    assert np.array_equal(data.test[0][:, 2:], table.x[test][:, 2:])
+    kept = json.loads(json.dumps(dict(data.preprocessing)))
+    preparation = Preparation.from_dict(kept["preparation"])
+    encoder = Encoder.from_dict(kept["encoder"])
+    x = encoder(preparation.encode(table.columns), np.float32)
+    assert np.array_equal(x[data.rows["test"]], data.test[0])
+    assert data.features == preparation.features
+    assert len(data.groups or ()) == data.input_shape[0] == encoder.inputs
+    test = data.rows["test"].numpy()
     assert np.allclose(data.original(data.test[1])[:, 0], table.y[test])
-    assert data.preprocessing["target_mean"] == [pytest.approx(table.y[train].mean())]
-
-
-def test_skewed_columns_are_logged_and_only_they() -> None:
-    table = toy(log_skew=1.0)
-    data = table.split(seed=0)
-    train = data.rows["train"].numpy()
-    assert data.preprocessing["log_features"] == ["skewed"]
-    logged = np.log1p(table.x[:, 1])
-    expected = (logged[train] - logged[train].mean()) / logged[train].std()
-    assert np.allclose(data.train[0][:, 1], expected, atol=1e-5)
-    assert toy(log_skew=None).split().preprocessing["log_features"] == []
-
-
-def test_skewness_is_scipys_and_negative_columns_are_never_logged() -> None:
-    rng = np.random.default_rng(1)
-    x = np.stack([rng.exponential(1, 500), rng.exponential(1, 500) - 0.01], 1)
-    limit = float(skew(x[:, 0]))
-    both = np.array([True, True])
-    assert Scaler.fit(x, both, limit - 1e-9).log.tolist() == [True, False]
-    assert Scaler.fit(x, both, limit + 1e-9).log.tolist() == [False, False]
-
-
-def test_a_negative_value_in_the_test_rows_stays_finite_under_the_log() -> None:
-    x = np.array([[0.0], [0.0], [0.0], [0.0], [50.0]])
-    scaler = Scaler.fit(x, np.array([True]), 1.0)
-    assert scaler.log.tolist() == [True]
-    assert np.isfinite(scaler(np.array([[-5.0]]))).all()
+    # The formula of an exported graph, in one step from columns to inputs.
+    column, start, width, low, high = encoder.pieces
+    raw = preparation.encode(table.columns)
+    raw = np.where(np.isnan(raw), encoder.scaler.fill, raw)[:, column]
+    direct = (np.clip((raw - start) / width, low, high) - encoder.mean) / encoder.scale
+    np.testing.assert_allclose(direct, encoder(preparation.encode(table.columns)), atol=1e-11)
 
 
 def test_constants_have_unit_scale_and_one_hot_columns_none() -> None:
@@ -89,18 +89,13 @@ def test_constants_have_unit_scale_and_one_hot_columns_none() -> None:
     assert scaler(np.array([[8.0, 1.0, 1e9 + 1]])).tolist() == [[1.0, 1.0, 1.0]]
 
 
-def test_gaps_are_filled_with_the_training_mean() -> None:
-    x = np.array([[1.0], [3.0], [np.nan]])
-    scaler = Scaler.fit(x, np.array([True]))
-    assert scaler.fill.tolist() == [2.0]
-    assert scaler(np.array([[np.nan]])).tolist() == [[0.0]]
-
-
-def test_a_weight_fills_as_a_repetition_does() -> None:
+def test_gaps_are_filled_with_the_weighted_mean() -> None:
     x = np.array([[1.0, np.nan], [np.nan, np.nan], [5.0, np.nan]])
-    weighed = Scaler.fit(x, np.ones(2, bool), weights=np.array([3.0, 1.0, 1.0]))
-    repeated = Scaler.fit(x[[0, 0, 0, 1, 2]], np.ones(2, bool))
+    both = np.ones(2, bool)
+    weighed = Scaler.fit(x, both, np.array([3.0, 1.0, 1.0]))
+    repeated = Scaler.fit(x[[0, 0, 0, 1, 2]], both)
     assert weighed.fill.tolist() == repeated.fill.tolist() == [2.0, 0.0]
+    assert weighed(np.full((1, 2), np.nan)).tolist() == [[0.0, 0.0]]
     assert np.allclose(weighed.scale, repeated.scale)
 
 
@@ -109,23 +104,17 @@ def test_columns_of_a_large_table_are_estimated_in_parts(monkeypatch: pytest.Mon
     x = np.exp(np.random.default_rng(0).normal(size=(60, 11)))
     x[::7, 3] = np.nan
     for columns in (1, 4, 7, 11):
-        given = x[:, :columns], np.arange(columns) % 3 > 0, 1.0, x[:, 0]
+        given = x[:, :columns], np.arange(columns) % 3 > 0, x[:, 0]
         whole = Scaler.fit(*given)
-        monkeypatch.setattr("dissensus.data.table._AT_ONCE", 100)
+        monkeypatch.setattr("dissensus.data.encoder._AT_ONCE", 100)
         parts = Scaler.fit(*given)
         monkeypatch.undo()
         for name, values in vars(whole).items():
             np.testing.assert_array_equal(getattr(parts, name), values, err_msg=name)
 
 
-def test_without_standardisation_numbers_stay_raw() -> None:
-    table = load_table("wine")
-    data = table.split(seed=0, standardize=False)
-    assert np.allclose(data.train[0], table.x[data.rows["train"].numpy()])
-
-
 def test_load_table_knows_its_tables() -> None:
     with pytest.raises(ValueError, match=r"no table 'wines'; did you mean 'wine'\?"):
         load_table("wines")
-    with pytest.raises(ValueError, match="'wine' has no option 'verify'; known are standardize"):
+    with pytest.raises(ValueError, match="'wine' has no option 'verify'"):
         load_table("wine", verify=False)

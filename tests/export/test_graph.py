@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import dissensus as ds
-from dissensus.data import Scaler
+from dissensus.data import Encoder, Preparation
+from dissensus.data.preparation import Column
 from dissensus.export import graph
 from dissensus.export.onnx_graph import onnx_runner
 from dissensus.runs import DataSummary
@@ -122,38 +123,40 @@ def image_case() -> Case:
 
 
 def table_case() -> Case:
-    """A regression on raw rows with a gap, a skewed column and large offsets, in its own units.
+    """A regression on raw rows with a gap, outliers and large offsets, in its own units.
 
     Its members share weights.
     """
     rng = np.random.default_rng(0)
     rows = np.stack([rng.normal(1.7e9, 50.0, 60), rng.exponential(40.0, 60), rng.random(60)], 1)
     rows[4, 0] = np.nan
-    scaler = Scaler.fit(rows, np.array([True, True, False]), log_skew=1.0)
-    assert scaler.log.tolist() == [False, True, False]
+    encoder = Encoder.fit(rows, np.array([True, True, False]))
+    columns = (
+        Column("built", "number"),
+        Column("area", "number"),
+        Column("Bonn", "category", ("y",)),
+    )
     summary = DataSummary(
         "flats",
         "regression",
-        [3],
+        [encoder.inputs],
         2,
         {},
-        features=["built", "area", "town=Bonn"],
+        features=["built", "area", "Bonn=y"],
         preprocessing={
-            "feature_mean": scaler.mean.tolist(),
-            "feature_std": scaler.scale.tolist(),
-            "feature_fill": scaler.fill.tolist(),
-            "log_features": ["area"],
+            "preparation": Preparation(columns).to_dict(),
+            "encoder": encoder.to_dict(),
             "target_mean": [200.0, -3.0],
             "target_std": [40.0, 0.5],
         },
     )
 
     def make() -> nn.Module:
-        return nn.Sequential(nn.Linear(3, 9), nn.GELU(), nn.Linear(9, 2))
+        return nn.Sequential(nn.Linear(encoder.inputs, 9), nn.GELU(), nn.Linear(9, 2))
 
     ens = ds.Ensemble(make, members=3, combine="mean", sharing="adapters")
     raw = [rows[:1], rows[2:9]]
-    found = case(ens, [torch.from_numpy(scaler(x)).float() for x in raw], raw, summary=summary)
+    found = case(ens, [torch.from_numpy(encoder(x)).float() for x in raw], raw, summary=summary)
     for arrays in found.expected:
         for name in ("mean", "members"):  # the score stays in the units that members train in
             arrays[name] = arrays[name] * np.array([40.0, 0.5]) + np.array([200.0, -3.0])

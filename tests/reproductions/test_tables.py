@@ -1,14 +1,15 @@
 """The tables: the protocol's parts, and claims that follow what the records say."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from dissensus.data import load_table
 from reproductions.collusion import signs, tables
+from reproductions.collusion.paper_tables import paper_split
 from reproductions.collusion.tables import BETAS, FRACTIONS, GRID
 
 Record = dict[str, Any]
@@ -92,10 +93,29 @@ def test_the_protocol_is_appendix_b() -> None:
     assert {cell["trials"] for cell in cells} == {20}
     assert {cell["patience"] for cell in cells} == {5}
     assert np.prod([len(values) for values in GRID.values()]) == 972
-    data = load_table("diabetes").split(0)
+    data = paper_split("diabetes", 0)
     sizes = [len(x) for x, _ in data.splits().values()]
     assert sizes[2] == pytest.approx(0.2 * 442, abs=1)
     assert sizes[1] == pytest.approx(0.2 * (442 - sizes[2]), abs=1)
+
+
+PAPER_TABLES = [("abalone", 9, 0), ("bioconcentration", 45, 1), ("facebook", 21, 11)]
+
+
+@pytest.mark.parametrize(("name", "inputs", "logged"), [*PAPER_TABLES, ("weather", 45, 4)])
+def test_a_paper_table_is_scaled_logged_and_one_hot(
+    shared_data: Path, monkeypatch: pytest.MonkeyPatch, name: str, inputs: int, logged: int
+) -> None:
+    monkeypatch.setenv("DISSENSUS_DATA", str(shared_data))
+    for seed in range(3):
+        data = paper_split(name, seed)
+        x = data.train[0]
+        assert data.input_shape == (inputs,)
+        assert len(data.preprocessing["log_features"]) == logged
+        hot = torch.tensor(["=" in feature for feature in data.features])
+        assert set(x[:, hot].unique().tolist()) == {0.0, 1.0}
+        assert x[:, ~hot].mean(0).abs().max() < 1e-5
+        assert data.train[1].std(correction=0).item() == pytest.approx(1, rel=1e-5)
 
 
 def test_a_run_retrains_on_training_and_validation_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +130,7 @@ def test_a_run_retrains_on_training_and_validation_rows(monkeypatch: pytest.Monk
     (cell,) = tables.cells("smoke", {"runs": 1})
     result = tables.run(cell)
     *trials, first, final = fleets
-    data = load_table("diabetes").split(0)
+    data = paper_split("diabetes", 0)
     assert all(training.objective.beta == 0.5 for (training,) in trials)
     assert [training.objective.beta for training in first] == list(BETAS)
     assert all(torch.equal(training.val[0], data.val[0]) for training in first)

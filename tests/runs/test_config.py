@@ -1,7 +1,6 @@
 """Data of a run: their summary on disk, and new inputs treated as the training inputs were."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +28,7 @@ def test_a_summary_survives_the_disk_and_names_its_damage(tmp_path: Path) -> Non
 def test_raw_rows_become_what_training_saw(name: str, tmp_path: Path) -> None:
     data, table = ds.data.load(name, seed=3), ds.data.load_table(name)
     x, y = data.test
-    raw = table.x[data.rows["test"].numpy()]
+    raw = np.stack(list(table.columns.values()), 1)[data.rows["test"].numpy()]
     targets = table.y[data.rows["test"].numpy()]
     if data.task == "classification":
         targets = np.array(data.classes)[targets]
@@ -38,23 +37,6 @@ def test_raw_rows_become_what_training_saw(name: str, tmp_path: Path) -> None:
     assert inputs.y is not None
     assert torch.allclose(inputs.x, x, atol=1e-6)
     assert torch.allclose(inputs.y.double(), y.double(), atol=1e-6)
-
-
-def test_columns_that_were_logged_are_logged_again(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    rows = [f"{a:.6f},{b:.6f},{c}" for a, b, c in zip(*skewed(rng), strict=True)]
-    file = tmp_path / "t.csv"
-    file.write_text("calm,wild,kind\n" + "\n".join(rows) + "\n")
-    data = ds.data.load(file, target="kind", log_skew=2.0)
-    assert data.preprocessing["log_features"] == ["wild"]
-    inputs = ds.data.read_inputs(file, DataSummary.of(data), target="kind", labelled=True)
-    assert torch.allclose(inputs.x[data.rows["val"]], data.val[0], atol=1e-6)
-    assert inputs.y is not None
-    assert torch.equal(inputs.y[data.rows["val"]], data.val[1])
-
-
-def skewed(rng: np.random.Generator) -> tuple[Any, Any, list[str]]:
-    return rng.normal(size=80), np.exp(3 * rng.normal(size=80)), ["ab"[i % 2] for i in range(80)]
 
 
 def test_a_level_with_an_equals_sign_keeps_its_column(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ def test_it_is_satisfied_with_the_regressor(estimator: Any, check: Any) -> None:
 @parametrize_with_checks(
     [
         DiverseClassifier(**AUTO, learning_rate_init=0.1, early_stopping=True),
-        DiverseClassifier(**SMALL, learning_rate_init=0.1, members="sampled", candidates=3),
         DiverseRegressor(**AUTO, learning_rate_init=0.03, early_stopping=False),
         # Members drawn for each batch: not the fleet but the ordinary loop. Where one class has all
         # the weight, members of a stronger LDR disagree by naming the other one.

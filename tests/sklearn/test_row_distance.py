@@ -11,7 +11,7 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.metrics import roc_auc_score
 
 from dissensus.sklearn import DiverseClassifier, DiverseRegressor
-from dissensus.sklearn.row_distance import MOST_INPUTS, MOST_ROWS
+from dissensus.sklearn.strange_rows import MOST_INPUTS, MOST_ROWS
 
 SMALL = {"n_estimators": 3, "hidden_layer_sizes": 16, "max_iter": 12, "random_state": 0}
 KINDS = {DiverseClassifier: load_breast_cancer, DiverseRegressor: load_diabetes}

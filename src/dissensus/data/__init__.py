@@ -2,7 +2,7 @@
 
 >>> data = load("wine", seed=1)
 >>> data
-Data('wine': classification, (13,), 3 classes; train 114, val 28, test 36)
+Data('wine': classification, (221,), 3 classes; train 114, val 28, test 36)
 >>> abs(float(data.train[0].mean())) < 1e-6
 True
 """
@@ -25,7 +25,7 @@ from dissensus.data.dataset import (
     hold_out_classes,
     split_rows,
 )
-from dissensus.data.encoder import Encoder
+from dissensus.data.encoder import Encoder, Scaler
 from dissensus.data.feature_store import FeatureStore, StoredRows, is_store
 from dissensus.data.feature_writer import FeatureWriter
 from dissensus.data.image_folder import ImageFolder
@@ -36,7 +36,7 @@ from dissensus.data.on_disk import Examples, is_shards
 from dissensus.data.preparation import Preparation
 from dissensus.data.sets import DATASETS, FORMATS, OOD_SETS, load, load_ood, load_table
 from dissensus.data.strangers import STRANGERS, Strangers
-from dissensus.data.table import Scaler, Table
+from dissensus.data.table import Table
 
 __all__ = [
     "AUGMENTATIONS",

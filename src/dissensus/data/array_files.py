@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dissensus.data.dataset import PARTS, Data, Request, Split, check_task, divide, guess_task
-from dissensus.data.table import Scaler
+from dissensus.data.encoder import Scaler
 from dissensus.tools.files import read_npz
 
 Array = NDArray[Any]
@@ -190,7 +190,7 @@ def _standardize(data: Data) -> Data:
             "images put an InputNormalize into the model"
         )
     scaler = Scaler.fit(train.double().numpy(), np.ones(train.shape[1], dtype=bool))
-    notes = scaler.to_dict(data.features)
+    notes = {"feature_mean": scaler.mean.tolist(), "feature_std": scaler.scale.tolist()}
     mean, std = torch.tensor(0.0), torch.tensor(1.0)
     if data.task == "regression":
         mean, std = targets.mean(0), targets.std(0, correction=0)

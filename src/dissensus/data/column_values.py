@@ -7,7 +7,7 @@ of :data:`READERS` turns any of them into what a column of its kind computes wit
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from numbers import Real
 from typing import Any
@@ -29,10 +29,11 @@ def find_gaps(values: Array) -> NDArray[np.bool_]:
     return np.asarray(gaps, dtype=bool)
 
 
-def find_kind(values: Array, parse: bool) -> str:
+def find_kind(values: Array, *, parse: bool = False) -> str:
     """Number, boolean, date or category; with ``parse`` text of numbers alone is numbers.
 
-    >>> [find_kind(text_column(text), True) for text in (["1", "?"], ["true"], ["2024-02-29"])]
+    >>> columns = (["1", "?"], ["true"], ["2024-02-29"])
+    >>> [find_kind(text_column(column), parse=True) for column in columns]
     ['number', 'boolean', 'date']
     """
     by_type = {"f": "number", "i": "number", "u": "number", "b": "boolean", "M": "date"}
@@ -198,3 +199,20 @@ def _naive(value: Any) -> datetime | None:
     if isinstance(value, datetime):
         return value.replace(tzinfo=None)
     return datetime(value.year, value.month, value.day)
+
+
+def array_columns(x: Any, names: Sequence[str] | None) -> dict[str, Array]:
+    """The columns of an array, sparse or not, by their ``names`` where these are all different."""
+    dense = x.toarray() if hasattr(x, "toarray") else x
+    if names is None or len(set(names)) < len(names):
+        names = [f"x{place}" for place in range(dense.shape[1])]
+    return dict(zip(names, dense.T, strict=True))
+
+
+def frame_columns(X: Any) -> dict[str, Array] | None:
+    """The raw columns of a DataFrame with text or dates in it; None for numbers alone."""
+    if not is_frame(X):
+        return None
+    raw = raw_columns(X)
+    durations = any(getattr(kind, "kind", "") == "m" for kind in getattr(X, "dtypes", ()))
+    return raw if durations or any(values.dtype.kind in "OM" for values in raw.values()) else None

@@ -49,10 +49,12 @@ class Data:
 
     ``x`` is float32 ``[rows, *input_shape]``; ``y`` is int64 labels ``[rows]`` for classification
     and float32 ``[rows, outputs]`` for regression. A split that was not asked for has 0 rows.
-    ``rows`` says for each split which rows of the source it holds; no row is in two. ``extra``
-    holds further sets, such as shifted or out-of-distribution inputs, with labels where known.
-    ``preprocessing`` is plain JSON: the steps, the statistics that they used, and as ``guess`` a
-    sentence about the task where the targets left it open. Each ``x`` of a feature store is a
+    ``features`` name the columns of a table after categories and dates became numbers; ``x`` has
+    one input or several for each (:mod:`dissensus.data.encoder`). ``rows`` says for each split
+    which rows of the source it holds; no row is in two. ``extra`` holds further sets, such as
+    shifted or out-of-distribution inputs, with labels where known. ``preprocessing`` is plain JSON:
+    the steps, the statistics that they used, and as ``guess`` a sentence about the task where the
+    targets left it open. Each ``x`` of a feature store is a
     :class:`~dissensus.data.StoredRows`, of shards an :class:`~dissensus.data.Examples`; they are
     read as they are used.
     """
@@ -102,10 +104,14 @@ class Data:
     @property
     def groups(self) -> tuple[int, ...] | None:
         """The number of the column that each input of a table belongs to; None for other data."""
+        if "encoder" not in self.preprocessing:
+            return None
+        from dissensus.data.encoder import Encoder
         from dissensus.data.preparation import Preparation
 
-        columns = self.preprocessing.get("preparation")
-        return None if columns is None else Preparation.from_dict(columns).groups
+        columns = Preparation.from_dict(self.preprocessing["preparation"]).groups
+        widths = Encoder.from_dict(self.preprocessing["encoder"]).widths
+        return tuple(np.repeat(columns, widths).tolist())
 
     def splits(self) -> dict[str, Split]:
         """The three splits by name."""
@@ -310,7 +316,7 @@ def hold_out_classes(data: Data, classes: str | Sequence[str | int]) -> Data:
 
     >>> from dissensus.data import load
     >>> hold_out_classes(load("wine"), "class_1")
-    Data('wine': classification, (13,), 2 classes; train 75, val 14, test 18, extra held_out)
+    Data('wine': classification, (221,), 2 classes; train 75, val 14, test 18, extra held_out)
     """
     names = _held_out_classes(data, classes)
     known_classes = tuple(name for name in data.classes if name not in names)

@@ -26,14 +26,17 @@ z_1 and z_T accordingly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from dissensus.data.table import Scaler
+from dissensus.objectives import gaussian_moments
 
 Floats = NDArray[np.float64]
 
@@ -41,6 +44,64 @@ Floats = NDArray[np.float64]
 BEYOND = 4.0
 #: Rows that are encoded at once.
 _CHUNK = 256
+
+
+#: Numbers of a table that are estimated from at once.
+_AT_ONCE = 1 << 17
+#: The least standard deviation of a target whose squares are still exact.
+_LEAST = 1e-150
+
+
+@dataclass(frozen=True, eq=False)
+class Scaler:
+    """``(x − mean) / scale`` by column; ``fill`` stands in for missing values.
+
+    Columns that are not scaled (one-hot) keep mean 0 and scale 1; a column that is constant in the
+    training rows gets scale 1, because dividing by a deviation near 0 turns the first other value
+    into one of 1e5 and more.
+    """
+
+    fill: Floats
+    mean: Floats
+    scale: Floats
+
+    @classmethod
+    def fit(cls, x: Floats, scaled: NDArray[np.bool_], weights: Floats | None = None) -> Self:
+        """Estimate everything on ``x``, the training rows ``[rows, columns]``.
+
+        With ``weights`` ``[rows]`` means and deviations are weighted.
+        """
+        if x.size > _AT_ONCE and x.shape[1] > 3:  # every line below copies x: half of it at a time
+            middle = x.shape[1] // 2
+            halves = [
+                cls.fit(x[:, half], scaled[half], weights)
+                for half in (slice(middle), slice(middle, None))
+            ]
+            return cls(*(np.concatenate(each) for each in zip(*map(astuple, halves), strict=True)))
+        counts = np.where(np.isnan(x), 0.0, 1.0 if weights is None else weights[:, None])
+        fill = (np.nan_to_num(x) * counts).sum(0) / np.maximum(counts.sum(0), 1e-300)
+        mean, scale = _moments(np.where(np.isnan(x), fill, x), weights)
+        constant = scale <= 1e-8 * np.maximum(1.0, np.abs(mean))
+        return cls(fill, np.where(scaled, mean, 0.0), np.where(scaled & ~constant, scale, 1.0))
+
+    @classmethod
+    def of_targets(cls, y: Floats, weights: Floats) -> Self:
+        """Of targets ``[rows, outputs]`` in whatever units; constant ones have a deviation of 1."""
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            mean, deviation = _moments(y, weights)
+            rounding = 1e-12 * np.abs(y).max(0)
+            varied = y.max(0) - y.min(0) > rounding
+        scale = np.where(varied, deviation, np.maximum(1.0, rounding))
+        fits = np.isfinite(mean) & (scale > _LEAST) & (scale < 1 / _LEAST)
+        if not fits.all():
+            largest = np.abs(y[:, ~fits]).max()
+            raise ValueError(f"y holds {largest:g}, whose square is beyond float64; rescale y")
+        return cls(mean, mean, scale)
+
+    def __call__(self, x: Floats) -> Floats:
+        """Transform rows ``[rows, columns]``; training rows or others."""
+        scaled: Floats = (np.where(np.isnan(x), self.fill, x) - self.mean) / self.scale
+        return scaled
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +134,7 @@ class Encoder:
         *,
         bins: int = 16,
         floor: float = 0.1,
-    ) -> Encoder:
+    ) -> Self:
         """Learn edges, means and deviations from training rows; a weight counts as repetitions.
 
         ``scaled`` marks the columns of numbers; the others are one-hot or indicators.
@@ -94,6 +155,21 @@ class Encoder:
                 moments.append(_moments(z, weights))
         mean, deviation = (np.concatenate(each) for each in zip(*moments, strict=True))
         return cls(scaler, edges, mean, np.maximum(deviation, floor))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        edges = [None if own is None else own.tolist() for own in self.edges]
+        columns = {name: values.tolist() for name, values in asdict(self.scaler).items()}
+        inputs = {"mean": self.mean.tolist(), "scale": self.scale.tolist()}
+        return {"columns": columns, "edges": edges, "inputs": inputs, "limit": self.limit}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """What :meth:`to_dict` gave."""
+        scaler = Scaler(**{name: np.array(own) for name, own in values["columns"].items()})
+        edges = tuple(None if own is None else np.array(own) for own in values["edges"])
+        inputs = {name: np.array(own) for name, own in values["inputs"].items()}
+        return cls(scaler, edges, **inputs, limit=values["limit"])
 
     @property
     def inputs(self) -> int:
@@ -135,6 +211,23 @@ class Encoder:
             place += 1 if edges is None else 2
         low, high = ((ends - self.mean) / self.scale for ends in np.concatenate(bounds).T)
         return np.array(source), 1 / self.scale, (start + self.mean) / self.scale, low, high
+
+    @property
+    def pieces(self) -> tuple[NDArray[np.int64], Floats, Floats, Floats, Floats]:
+        """``column, start, width, low, high`` of each input: how filled columns x become inputs.
+
+        ``(clip((x[column] − start) / width, low, high) − mean) / scale``, the same in one step, for
+        an exported graph.
+        """
+        column = np.repeat(np.arange(len(self.edges)), self.widths)
+        rows: list[Any] = []
+        for place, edges in enumerate(self.edges):
+            mean, scale = self.scaler.mean[place], self.scaler.scale[place]
+            rows.append([[mean], [scale], [-self.limit], [self.limit]])
+            if edges is not None:
+                rows.append([edges[:-1], np.diff(edges), *_bounds(len(edges) - 1).T])
+        start, width, low, high = np.concatenate(rows, 1)
+        return column, start, width, low, high
 
     def __call__(self, x: Floats, dtype: Any = np.float64) -> NDArray[Any]:
         """Encode rows; ``dtype`` is that of the inputs."""
@@ -192,3 +285,55 @@ def _moments(columns: Floats, weights: Floats | None) -> tuple[Floats, Floats]:
     """Means and standard deviations."""
     mean = np.average(columns, 0, weights)
     return mean, np.sqrt(np.average((columns - mean) ** 2, 0, weights))
+
+
+@dataclass(frozen=True, eq=False)
+class Standard:
+    """How columns become the inputs of networks, and targets of a regression are standardised."""
+
+    x: Encoder
+    y: Scaler | None  # None for labels
+
+    @classmethod
+    def fit(
+        cls, x: Floats, y: NDArray[Any], scaled: NDArray[np.bool_], weights: Floats | None = None
+    ) -> Self:
+        """Learn it from training rows; labels ``[rows]`` stay as they are."""
+        weights = np.ones(len(x)) if weights is None else weights
+        targets = Scaler.of_targets(y, weights) if y.ndim == 2 else None
+        return cls(Encoder.fit(x, scaled, weights), targets)
+
+    def inputs(self, x: Floats, dtype: Any = np.float32) -> Tensor:
+        """Inputs as a tensor."""
+        return torch.from_numpy(self.x(x, dtype))
+
+    def targets(self, y: NDArray[Any]) -> Tensor:
+        """Targets standardised, in float32; labels as they are."""
+        return torch.from_numpy(y.copy() if self.y is None else self.y(y).astype(np.float32))
+
+    def unpack(self, packed: Tensor) -> Tensor:
+        """Inputs ``[…, inputs]`` from rows as :meth:`.Encoder.pack` writes them, a batch at a time.
+
+        See :attr:`.Encoder.lines` for the formula.
+        """
+        source, *lines = self.x.lines
+        slope, offset, low, high = (torch.from_numpy(line).to(packed) for line in lines)
+        inputs = packed.index_select(-1, torch.from_numpy(source).to(packed.device))
+        return inputs.mul_(slope).sub_(offset).clamp_(low, high)
+
+    def in_units(self, outputs: Tensor) -> Tensor:
+        """Outputs of networks in the units of the target; logits as they are.
+
+        Of Gaussian members, which have two outputs for each target, the means; see :meth:`noise`.
+        """
+        if self.y is None:
+            return outputs
+        means = outputs[..., : len(self.y.scale)]
+        return means * torch.from_numpy(self.y.scale) + torch.from_numpy(self.y.mean)
+
+    def noise(self, outputs: Tensor) -> Tensor | None:
+        """The variances that Gaussian members predict, in units of the target, squared."""
+        if self.y is None or outputs.shape[-1] == len(self.y.scale):
+            return None
+        variances = gaussian_moments(outputs)[1].exp()
+        return variances * torch.from_numpy(self.y.scale).square()

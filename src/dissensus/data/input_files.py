@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dissensus.data.column_values import find_gaps, raw_columns, text_column
+from dissensus.data.encoder import Encoder, Scaler
 from dissensus.data.formats import TABLE_SUFFIXES, list_names, read_columns
 from dissensus.data.on_disk import Examples, is_shards, open_shards
 from dissensus.data.preparation import Preparation
-from dissensus.data.table import Scaler
 from dissensus.tools.files import ArrayHeader, read_npy, read_npz
 
 Array = NDArray[Any]
@@ -172,7 +172,8 @@ def read_arrays(
 
 def _check_form(x: Array | ArrayHeader, like: InputSpec, path: Path) -> None:
     """Raise unless ``x`` is ``[rows, *input_shape]``; its header is enough."""
-    wanted = tuple(like.input_shape)
+    # Of a table, as Preparation.encode makes it: one number for each feature.
+    wanted = (len(like.features),) if "encoder" in like.preprocessing else tuple(like.input_shape)
     if x.dtype.kind not in "fiub":
         raise ValueError(f"the inputs in {path} must be numbers, got {x.dtype}")
     if tuple(x.shape[1:]) != wanted or 0 in x.shape[:1]:
@@ -191,14 +192,19 @@ def _check_form(x: Array | ArrayHeader, like: InputSpec, path: Path) -> None:
 
 
 def _standardize(x: Array, like: InputSpec) -> Array:
-    """Flat inputs filled and scaled by the statistics of the training rows, where training did."""
+    """Flat inputs filled, encoded and scaled as in training, where training did."""
     notes = like.preprocessing
-    filled = "feature_fill" in notes
+    filled = notes.get("preparation", {}).get("missing") == "fill"
     bad = np.isinf(x) if filled else ~np.isfinite(x)
     if bad.any():
         kinds = "infinite" if filled else "missing, NaN or infinite"
         raise ValueError(f"the inputs hold {int(bad.sum())} {kinds} of {x.size} values")
-    return Scaler.from_dict(notes, like.features)(x) if "feature_mean" in notes else x
+    if "encoder" in notes:
+        return Encoder.from_dict(notes["encoder"])(x, np.float32)
+    if "feature_mean" in notes:
+        mean, scale = np.array(notes["feature_mean"]), np.array(notes["feature_std"])
+        return Scaler(mean, mean, scale)(x)
+    return x
 
 
 # ---- tables -------------------------------------------------------------------------------------

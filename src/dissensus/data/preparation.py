@@ -157,21 +157,23 @@ class Preparation:
         table: Any,
         *,
         categorical: Collection[str] = (),
+        kinds: Mapping[str, str] | None = None,
         weights: Floats | None = None,
-        parse: bool = False,
         max_levels: int = MAX_LEVELS,
         missing: str = "fill",
     ) -> Preparation:
         """Learn it from a DataFrame or a dict of columns; ``weights`` ``[rows]`` count the rows.
 
-        ``categorical`` names columns whose numbers are labels; with ``parse`` text that is all
-        numbers is numbers, as in a file.
+        ``categorical`` names columns whose numbers are labels, ``kinds`` the kind of columns for
+        which it is known, as that of a whole file.
         """
         raw = raw_columns(table)
         if not any(len(values) for values in raw.values()):
             raise ValueError("the table has no rows to learn from")
-        settings: dict[str, Any] = {"weights": weights, "parse": parse, "max_levels": max_levels}
-        learnt = [_learn(n, values, n in categorical, **settings) for n, values in raw.items()]
+        learnt = []
+        for name, values in raw.items():
+            kind = (kinds or {}).get(name) or find_kind(values)
+            learnt.append(_learn(name, kind, values, name in categorical, weights, max_levels))
         # A table of constants predicts a constant; of names alone there is nothing to learn.
         constants = all(reason for _, reason in learnt)
         columns = [
@@ -324,10 +326,10 @@ _CONSTANT = "it has one value only"
 
 
 def _learn(
-    name: str, values: Array, labels: bool, *, weights: Floats | None, parse: bool, max_levels: int
+    name: str, kind: str, values: Array, labels: bool, weights: Floats | None, max_levels: int
 ) -> tuple[Column, str]:
     """The column of ``values``, and the reason to drop it, if there is one."""
-    column = Column(name, "category" if labels else find_kind(values, parse))
+    column = Column(name, "category" if labels else kind)
     read = column.read(values)
     gaps = find_gaps(read)
     known = read[~gaps]

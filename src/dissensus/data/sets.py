@@ -26,12 +26,11 @@ from dissensus.data.image_sets import (
 )
 from dissensus.data.images import fit_images, to_unit
 from dissensus.data.on_disk import is_shards, load_shards
-from dissensus.data.table import Table
-from dissensus.data.table_files import read_table_file
+from dissensus.data.table import Table, read_table_file
 from dissensus.data.table_sets import EMBEDDED_TABLES, UCI_TABLES, embedded_table, uci_table
 from dissensus.tools.specs import check_name, nearest
 
-#: Every data set by name: ``loader(request, **options)``; tables come whole, in raw units.
+#: Every data set by name: ``loader(request, **options)``; tables come whole.
 DATASETS: dict[str, Callable[..., Data | Table]] = {
     "digits": load_digits_images,
     "breast_cancer": partial(embedded_table, "breast_cancer"),
@@ -113,7 +112,7 @@ def load_table(
     download: bool = True,
     **options: Any,
 ) -> Table:
-    """A table in raw units, to be split for many seeds with :meth:`Table.split`.
+    """A table as it was read, to be split for many seeds with :meth:`Table.split`.
 
     >>> load_table("diabetes")
     Table('diabetes': regression, 442 rows, 10 columns)

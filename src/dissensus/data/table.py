@@ -1,217 +1,218 @@
-"""Tables as numbers, and their standardised splits: many of them, one for each seed.
+"""Tables: raw columns and a target, their splits, and ``.csv``, ``.tsv`` and ``.parquet`` files.
 
 Experiments on tables split the same rows again and again; so a :class:`Table` is read once and
-:meth:`Table.split` makes the data set of one seed. Whatever is estimated from data (means,
-deviations, which columns are skewed, what fills a gap) is estimated on the training rows of that
-split alone.
+:meth:`Table.split` makes the data set of one seed. All that is estimated from data (levels of
+columns, edges, means, deviations) is estimated on the training rows of that split alone, by the
+classes that :mod:`dissensus.sklearn` uses too.
+
+>>> import tempfile, pathlib
+>>> file = pathlib.Path(tempfile.mkdtemp()) / "flats.csv"
+>>> _ = file.write_text("rooms,town,price\\n" + "3,Bonn,250.5\\n4,Köln,310.0\\n2,Bonn,190.0\\n" * 5)
+>>> table = read_table_file(file, target="price")
+>>> table, table.split(seed=1).features
+(Table('flats.csv': regression, 15 rows, 2 columns), ('rooms', 'town=Bonn', 'town=Köln'))
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dissensus.data.dataset import PARTS, Data, check_task, split_rows, tensors
-from dissensus.data.preparation import Preparation
+from dissensus.data.column_values import Array, find_kind, text_column
+from dissensus.data.dataset import PARTS, Data, Request, check_task, guess_task, split_rows
+from dissensus.data.encoder import Standard
+from dissensus.data.formats import complete_rows, list_names, missing_counts, read_columns
+from dissensus.data.preparation import MAX_LEVELS, Column, Preparation, sort_levels
+from dissensus.tools.specs import check_choice, check_integer
 
-Floats = NDArray[np.float64]
-
-#: Numbers of a table that are estimated from at once.
-_AT_ONCE = 1 << 17
-
-
-@dataclass(frozen=True, eq=False)
-class Scaler:
-    """``(t(x) − mean) / scale`` by column, with ``t`` a signed log where ``log`` says so.
-
-    Columns that are not scaled (one-hot) keep mean 0 and scale 1; a column that is constant in the
-    training rows gets scale 1, because dividing by a deviation near 0 turns the first other value
-    into one of 1e5 and more. ``fill`` stands in for missing values.
-    """
-
-    log: NDArray[np.bool_]
-    fill: Floats
-    mean: Floats
-    scale: Floats
-
-    @classmethod
-    def fit(
-        cls,
-        x: Floats,
-        scaled: NDArray[np.bool_],
-        log_skew: float | None = None,
-        weights: Floats | None = None,
-    ) -> Scaler:
-        """Estimate everything on ``x``, the training rows ``[rows, columns]``.
-
-        With ``weights`` ``[rows]`` means and deviations are weighted.
-        """
-        if x.size > _AT_ONCE and x.shape[1] > 3:  # every line below copies x: half of it at a time
-            middle = x.shape[1] // 2
-            halves = [
-                cls.fit(x[:, half], scaled[half], log_skew, weights)
-                for half in (slice(middle), slice(middle, None))
-            ]
-            joined = (np.concatenate(each) for each in zip(*map(astuple, halves), strict=True))
-            return cls(*joined)
-        fill = _known_means(x, weights)
-        x = np.where(np.isnan(x), fill, x)
-        log = np.zeros(x.shape[1], dtype=bool)
-        if log_skew is not None:
-            log = scaled & (x.min(0) >= 0) & (_skewness(x) > log_skew)
-        x = np.where(log, _signed_log(x), x)
-        mean, scale = x.mean(0), x.std(0)
-        if weights is not None:
-            mean = np.average(x, 0, weights)
-            scale = np.sqrt(np.average((x - mean) ** 2, 0, weights))
-        constant = scale <= 1e-8 * np.maximum(1.0, np.abs(mean))
-        mean, scale = np.where(scaled, mean, 0.0), np.where(scaled & ~constant, scale, 1.0)
-        return cls(log, fill, mean, scale)
-
-    def to_dict(self, features: Sequence[str]) -> dict[str, Any]:
-        """Plain JSON values, for ``Data.preprocessing``; ``features`` are the columns' names."""
-        return {
-            "feature_mean": self.mean.tolist(),
-            "feature_std": self.scale.tolist(),
-            "log_features": [name for name, log in zip(features, self.log, strict=False) if log],
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], features: Sequence[str]) -> Scaler:
-        """What :meth:`to_dict` gave."""
-        mean, scale = np.array(values["feature_mean"]), np.array(values["feature_std"])
-        logged = set(values.get("log_features", ()))
-        log = np.array([name in logged for name in features] or [False] * len(mean))
-        return cls(log, np.array(values.get("feature_fill", mean)), mean, scale)
-
-    def __call__(self, x: Floats) -> Floats:
-        """Transform rows ``[rows, columns]``; training rows or others."""
-        x = np.where(np.isnan(x), self.fill, x)
-        scaled: Floats = (np.where(self.log, _signed_log(x), x) - self.mean) / self.scale
-        return scaled
-
-
-def _known_means(x: Floats, weights: Floats | None) -> Floats:
-    """The mean of each column's known values; 0 where there are none."""
-    counts = np.where(np.isnan(x), 0.0, 1.0 if weights is None else weights[:, None])
-    means: Floats = (np.nan_to_num(x) * counts).sum(0) / np.maximum(counts.sum(0), 1e-300)
-    return means
-
-
-def _skewness(x: Floats) -> Floats:
-    """Third standardised moment; 0 for a constant column."""
-    centred = x - x.mean(0)
-    variance = (centred**2).mean(0)
-    safe = np.where(variance > 0, variance, 1.0)
-    skewness: Floats = np.where(variance > 0, (centred**3).mean(0) / safe**1.5, 0.0)
-    return skewness
-
-
-def _signed_log(x: Floats) -> Floats:
-    """``sign(x) log(1 + |x|)``: log1p where it is meant, finite for a negative test value too."""
-    logged: Floats = np.sign(x) * np.log1p(np.abs(x))
-    return logged
+#: An integer target with at most this many values is taken for class labels.
+FEW_VALUES = 20
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """A table in raw units: ``x`` ``[rows, features]``, ``y`` labels or numbers.
+    """A table as it was read: raw ``columns``, and ``y``, labels or numbers.
 
-    ``preparation`` says how columns became ``x``, ``ids`` are the row numbers in the source file.
-    ``log_skew`` is the skewness above which a column that is not negative on the training rows is
-    replaced by its log1p; None: never.
+    ``ids`` are the row numbers in the source file, ``settings`` those of :meth:`Preparation.fit`.
     """
 
     name: str
     task: str
-    x: Floats
+    columns: Mapping[str, Array]
     y: NDArray[Any]
-    preparation: Preparation
     ids: NDArray[np.int64]
     classes: tuple[str, ...] = ()
-    log_skew: float | None = None
     source: str = ""
     notes: tuple[str, ...] = ()
     guess: str = ""
-    standardize: bool = True  # unless a split says otherwise
-
-    def __post_init__(self) -> None:
-        rows, features = self.x.shape
-        check_task(self.task)
-        if not (len(self.y) == len(self.ids) == rows):
-            raise ValueError(f"{self.name}: x, y and ids differ in their number of rows")
-        if len(self.features) != features:
-            raise ValueError(f"{self.name}: x and preparation differ in their number of features")
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The names of the columns of ``x``."""
-        return self.preparation.features
-
-    @property
-    def scaled(self) -> NDArray[np.bool_]:
-        """Which columns of ``x`` are standardised; those of categories stay 0 and 1."""
-        return self.preparation.scaled
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.y)
 
     def __repr__(self) -> str:
-        return f"Table({self.name!r}: {self.task}, {len(self)} rows, {self.x.shape[1]} columns)"
+        return f"Table({self.name!r}: {self.task}, {len(self)} rows, {len(self.columns)} columns)"
 
-    def split(
-        self,
-        seed: int = 0,
-        *,
-        val: float | int = 0.2,
-        test: float | int = 0.2,
-        standardize: bool | None = None,
-    ) -> Data:
-        """Standardised train, validation and test splits for one seed.
-
-        >>> from dissensus.data.preparation import Column
-        >>> x = np.array([[1.0, 0], [2, 1], [3, 0], [4, 1], [5, 0]])
-        >>> columns = Column("size", "number"), Column("is", "category", ("yes",))
-        >>> table = Table("toy", "regression", x, x[:, 0] * 10, Preparation(columns), np.arange(5))
-        >>> data = table.split(seed=1)
-        >>> data.train[0][:, 0].mean().abs().item() < 1e-6, data.train[0][:, 1].unique().tolist()
-        (True, [0.0, 1.0])
-        """
-        standardize = self.standardize if standardize is None else standardize
+    def split(self, seed: int = 0, *, val: float | int = 0.2, test: float | int = 0.2) -> Data:
+        """Encoded train, validation and test splits for one seed; targets standardised."""
         parts = dict(zip(PARTS, split_rows(len(self), val=val, test=test, seed=seed), strict=True))
-        train, y = parts["train"], self.y
-        scaler = Scaler.fit(self.x[train], self.scaled & standardize, self.log_skew)
-        x = scaler(self.x)
+        train = parts["train"]
+        y = self.y
+        if self.task == "regression":
+            y = y.astype(np.float64).reshape(len(y), -1)
+        learnt = {name: values[train] for name, values in self.columns.items()}
+        preparation = Preparation.fit(learnt, **self.settings)
+        x = preparation.encode(self.columns, self.source or self.name)
+        standard = Standard.fit(x[train], y[train], preparation.scaled)
         notes: dict[str, Any] = {
             "split_seed": seed,
             "notes": list(self.notes),
-            "preparation": self.preparation.to_dict(),
-            **scaler.to_dict(self.features),
+            "preparation": preparation.to_dict(),
+            "encoder": standard.x.to_dict(),
         }
         if self.guess:
             notes["guess"] = self.guess
-        if self.preparation.missing == "fill":
-            notes["feature_fill"] = scaler.fill.tolist()
-        if self.task == "regression":
-            y = y.astype(np.float64).reshape(len(y), -1)
-            if standardize:
-                mean, std = y[train].mean(0), y[train].std(0)
-                std = np.where(std > 0, std, 1.0)
-                y = (y - mean) / std
-                notes |= {"target_mean": mean.tolist(), "target_std": std.tolist()}
-        splits: dict[str, Any] = {n: tensors(x, y, rows, self.task) for n, rows in parts.items()}
+        if standard.y is not None:
+            notes["target_mean"] = standard.y.mean.tolist()
+            notes["target_std"] = standard.y.scale.tolist()
+        splits: dict[str, Any] = {
+            part: (standard.inputs(x[rows]), standard.targets(y[rows]))
+            for part, rows in parts.items()
+        }
         return Data(
             self.name,
             self.task,
             **splits,
             classes=self.classes,
-            features=self.features,
+            features=preparation.features,
             rows={part: torch.from_numpy(self.ids[rows]) for part, rows in parts.items()},
             preprocessing=notes,
             source=self.source,
         )
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+def read_table_file(
+    path: str | Path,
+    request: Request | None = None,  # of which nothing is needed
+    *,
+    target: str | int | None = None,
+    task: str | None = None,
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    missing: str = "fill",
+    max_levels: int = MAX_LEVELS,
+    header: bool = True,
+) -> Table:
+    """Read a table whose column ``target`` (a name, or a position: −1 is the last) is to be learnt.
+
+    Columns are numbers, booleans, dates or categories, or dropped if they say nothing
+    (:mod:`dissensus.data.preparation`); ``categorical`` names columns whose numbers are labels.
+    Kinds are those of the whole table; levels and numbers are learnt from training rows. The task
+    is classification if the target is text or yes/no, or whole numbers of at most 20 different
+    values; ``task=`` decides otherwise. ``missing`` says what happens to gaps: ``"fill"`` takes the
+    mean of the training rows for numbers and marks them, and a level of its own for text;
+    ``"drop"`` leaves out their rows, ``"error"`` reports them, both also for new rows.
+    """
+    check_integer("max_levels", max_levels, 2)
+    check_choice("a table", "missing", missing, ("error", "drop", "fill"))
+    path = Path(path)
+    columns = read_columns(path, header=header)
+    target = _target_name(target, columns, path)
+    for what, names in {"target": [target], "drop": drop, "categorical": categorical}.items():
+        for name in names:
+            if name not in columns:
+                known = list_names(columns)
+                raise ValueError(f"{what}: there is no column {name!r}; there are {known}")
+    if target in drop:
+        raise ValueError(f"target {target!r} is also in drop; it cannot be both")
+    columns = {name: values for name, values in columns.items() if name not in set(drop)}
+    ids = _rows_to_keep(columns, target, missing, path)
+    raw = {name: text_column(values[i] for i in ids) for name, values in columns.items()}
+    values = raw.pop(target)
+    if not raw:
+        raise ValueError(f"{path} has no column besides the target {target!r}")
+    task, guess = _task(values, target, task)
+    y, classes = _labels(values) if task == "classification" else _numbers(values, target)
+    kinds = {name: find_kind(values, parse=True) for name, values in raw.items()}
+    settings = {"categorical": categorical, "kinds": kinds, "max_levels": max_levels}
+    return Table(
+        path.name,
+        task,
+        raw,
+        y,
+        ids,
+        classes=classes,
+        source=str(path),
+        notes=(f"target {target}", *(f"dropped {name}" for name in drop), f"missing={missing}"),
+        guess=guess,
+        settings=settings | {"missing": "fill" if missing == "fill" else "error"},
+    )
+
+
+def _target_name(target: str | int | None, columns: dict[str, list[str]], path: Path) -> str:
+    if isinstance(target, str):
+        return target
+    if target is None:
+        raise ValueError(f"say with target= which column of {path} to learn: {list_names(columns)}")
+    if not -len(columns) <= target < len(columns):
+        raise ValueError(f"target={target} is no position among {len(columns)} columns")
+    return list(columns)[target]
+
+
+def _rows_to_keep(
+    columns: dict[str, list[str]], target: str, missing: str, path: Path
+) -> NDArray[np.int64]:
+    """The numbers of the rows to learn from; raises for gaps that cannot be filled or dropped."""
+    count, counts = len(columns[target]), missing_counts(columns)
+    if counts and missing == "error":
+        each = ", ".join(f"{name}: {number}" for name, number in counts.items())
+        raise ValueError(
+            f"{path} lacks values in {len(counts)} of {len(columns)} columns ({each}, of {count} "
+            "rows); pass missing='fill' or missing='drop', or drop=[…] for whole columns"
+        )
+    if missing == "fill" and target in counts:
+        raise ValueError(
+            f"{path}: the target {target!r} is missing in {counts[target]} of {count} rows and "
+            "cannot be filled; remove those rows, or pass missing='drop'"
+        )
+    ids = complete_rows(columns) if missing == "drop" else np.arange(count, dtype=np.int64)
+    if len(ids) == 0:
+        raise ValueError(f"{path}: every row lacks a value; try missing='fill', or drop columns")
+    return ids
+
+
+def _task(values: Array, name: str, task: str | None) -> tuple[str, str]:
+    """The task, and a sentence about it where numbers leave it open."""
+    if task is not None:
+        check_task(task)
+        return task, ""
+    if find_kind(values, parse=True) != "number":
+        return "classification", ""
+    numbers = values.astype(np.float64)
+    return guess_task(f"target {name!r}", numbers, most_classes=FEW_VALUES)
+
+
+def _labels(values: Array) -> tuple[Array, tuple[str, ...]]:
+    classes = sort_levels(values.tolist())
+    if len(classes) < 2:
+        raise ValueError(f"the target has one value only, {values[0]!r}: there is nothing to learn")
+    index = {name: number for number, name in enumerate(classes)}
+    return np.array([index[value] for value in values], dtype=np.int64), tuple(classes)
+
+
+def _numbers(values: Array, name: str) -> tuple[Array, tuple[str, ...]]:
+    if find_kind(values, parse=True) != "number":
+        raise ValueError(
+            f"the target {name!r} holds text such as {values[0]!r}; regression needs numbers: "
+            "leave task out, or pass task='classification'"
+        )
+    return Column(name, "number").read(values), ()

@@ -1,23 +1,7 @@
 """Known tables: three that come with scikit-learn, and the four UCI tables of collusion.
 
-The UCI tables have the preprocessing of the same authors' loaders.
-
-Appendix B asks for "standardization of the features and targets, one hot encoding of categorical
-features, and log transformation of skewed features" and no more; targets, row counts and encodings
-are those of the first author's published loaders for the same tables. The paper does not say which
-features are skewed. The rule here: a numeric column that is not negative on the training rows and
-whose skewness there is above ``log_skew`` (2 by default, None for no logs) is replaced
-by log(1 + x). On the whole of each table that means
-
-- abalone: none (the largest skewness of its first 1,000 rows is 1.0);
-- bioconcentration: X2Av;
-- facebook: the eleven counts (reach, impressions by fans, engaged users, consumers, consumptions,
-  comments, likes, shares, interactions and the like), not the calendar columns or page likes;
-- weather: the four precipitation columns LDAPS_PPT1 to LDAPS_PPT4.
-
-A column near the limit may change sides from one split to another, because only training rows
-count; ``preprocessing["log_features"]`` of a split lists them. Targets are standardised
-and not logged.
+Targets, rows and columns of the UCI tables are those of the first author's published loaders for
+the same tables; one-hot encoding and logarithms as in the paper are left to its reproduction.
 """
 
 from __future__ import annotations
@@ -31,7 +15,7 @@ from dissensus.data.column_values import text_column
 from dissensus.data.dataset import Request
 from dissensus.data.download import RemoteFile, content, locate
 from dissensus.data.formats import complete_rows, parse_separated
-from dissensus.data.preparation import Column, Preparation, sort_levels
+from dissensus.data.preparation import Column
 from dissensus.data.table import Table
 
 _UCI = "https://archive.ics.uci.edu/static/public"
@@ -50,9 +34,7 @@ class UCITable:
     target: str
     rows: int  # rows of the file
     complete: int  # rows without missing values, after `tail` is cut
-    columns: int  # after one-hot encoding
-    one_hot: tuple[str, ...]
-    drop_first: bool = False  # leave out the first level of each categorical column
+    categories: tuple[str, ...]  # all other columns hold numbers
     drop: tuple[str, ...] = ()
     limit: int | None = None  # how many of the complete rows are used
     tail: int = 0  # rows at the end of the file that are no observations
@@ -70,9 +52,7 @@ UCI_TABLES: dict[str, UCITable] = {
         target="rings",
         rows=4177,
         complete=4177,
-        columns=9,
-        one_hot=("sex",),
-        drop_first=True,
+        categories=("sex",),
         limit=1000,
         header=tuple(_ABALONE.split(",")),
     ),
@@ -86,8 +66,7 @@ UCI_TABLES: dict[str, UCITable] = {
         target="logBCF",
         rows=779,
         complete=779,
-        columns=45,
-        one_hot=("nHM", "N-072", "B02[C-N]", "F04[C-O]"),
+        categories=("nHM", "N-072", "B02[C-N]", "F04[C-O]"),
         drop=("CAS", "SMILES", "Set", "Class"),  # Class is derived from the target
     ),
     "facebook": UCITable(
@@ -98,8 +77,7 @@ UCI_TABLES: dict[str, UCITable] = {
         target="Lifetime Post Total Impressions",
         rows=500,
         complete=495,
-        columns=21,
-        one_hot=("Type",),
+        categories=("Type",),
     ),
     "weather": UCITable(
         folder="uci-weather",
@@ -111,9 +89,7 @@ UCI_TABLES: dict[str, UCITable] = {
         target="Next_Tmax",
         rows=7752,
         complete=7588,
-        columns=45,
-        one_hot=("station",),
-        drop_first=True,
+        categories=("station",),
         drop=("Date", "Next_Tmin"),
         limit=1000,
         tail=2,  # the last two rows are the columns' minima and maxima
@@ -122,14 +98,9 @@ UCI_TABLES: dict[str, UCITable] = {
 
 
 def uci_table(
-    name: str,
-    request: Request,
-    *,
-    log_skew: float | None = 2.0,
-    limit: int | str | None = "paper",
-    verify: bool = True,
+    name: str, request: Request, *, limit: int | str | None = "paper", verify: bool = True
 ) -> Table:
-    """One of :data:`UCI_TABLES` in raw units, to be split for as many seeds as wanted.
+    """One of :data:`UCI_TABLES` to be split for as many seeds as wanted.
 
     ``limit="paper"`` keeps the first 1,000 complete rows of abalone and weather and all of the
     others; None keeps all; a number that many. ``verify=False`` reads a file that is not the
@@ -140,7 +111,7 @@ def uci_table(
     raw = content(path, spec.file, verify=verify)
     text = raw.decode("utf-8-sig", errors="replace")
     columns = parse_separated(text, str(path), header=spec.header or True)
-    wanted = {spec.target, *spec.one_hot, *spec.drop, *spec.header}
+    wanted = {spec.target, *spec.categories, *spec.drop, *spec.header}
     if lacking := sorted(wanted - columns.keys()):
         raise ValueError(f"{path} is not the {name} table: it has no column {', '.join(lacking)}")
     count = len(columns[spec.target])
@@ -157,35 +128,22 @@ def uci_table(
     if limit is not None and (type(limit) is not int or limit < 1):
         raise ValueError(f"limit must be 'paper', None or a number of rows, got {limit!r}")
     ids = ids[:limit]
-    others = {spec.target, *spec.drop, *spec.one_hot}
-    numeric = [column for column in columns if column not in others]
     rows = {column: text_column(values[i] for i in ids) for column, values in columns.items()}
-    first = 1 if spec.drop_first else 0
-    levels = {column: tuple(sort_levels(rows[column])[first:]) for column in spec.one_hot}
-    preparation = Preparation(
-        (
-            *(Column(column, "number") for column in numeric),
-            *(Column(column, "category", levels[column]) for column in spec.one_hot),
-        ),
-        missing="error",
-    )
-    x, y = preparation.encode(rows, path), Column(spec.target, "number").read(rows[spec.target])
-    if verify and x.shape[1] != spec.columns:
-        raise ValueError(f"{path} gives {x.shape[1]} columns, expected {spec.columns}")
+    read = {
+        column: values if column in spec.categories else Column(column, "number").read(values)
+        for column, values in rows.items()
+        if column not in spec.drop
+    }
+    y = read.pop(spec.target)
     return Table(
         name,
         "regression",
-        x,
+        read,
         y,
-        preparation,
         ids,
-        log_skew=log_skew,
         source=spec.file.url,
-        notes=(
-            f"target {spec.target}; one-hot {', '.join(spec.one_hot)}"
-            + (" without the first level" if spec.drop_first else "")
-            + (f"; dropped {', '.join(spec.drop)}" if spec.drop else ""),
-        ),
+        notes=(f"target {spec.target}", *(f"dropped {column}" for column in spec.drop)),
+        settings={"categorical": spec.categories, "missing": "error"},
     )
 
 
@@ -204,22 +162,20 @@ EMBEDDED_TABLES: dict[str, tuple[str, dict[str, Any], str]] = {
 }
 
 
-def embedded_table(name: str, request: Request | None = None, *, standardize: bool = True) -> Table:
-    """One of :data:`EMBEDDED_TABLES` in raw units."""
+def embedded_table(name: str, request: Request | None = None) -> Table:
+    """One of :data:`EMBEDDED_TABLES`."""
     import sklearn.datasets
 
     function, settings, task = EMBEDDED_TABLES[name]
     bunch = getattr(sklearn.datasets, function)(**settings)
     x = np.asarray(bunch.data, dtype=np.float64)
-    columns = tuple(Column(str(feature), "number") for feature in bunch.feature_names)
     return Table(
         name,
         task,
-        x,
+        {str(feature): column for feature, column in zip(bunch.feature_names, x.T, strict=True)},
         np.asarray(bunch.target),
-        Preparation(columns, missing="error"),
         np.arange(len(x), dtype=np.int64),
         classes=tuple(map(str, bunch.target_names)) if task == "classification" else (),
         source=f"embedded in scikit-learn: sklearn.datasets.{function}",
-        standardize=standardize,
+        settings={"missing": "error"},
     )

@@ -152,7 +152,7 @@ def _use(config: Config, summary: DataSummary | None, detector: Detector | None)
         notes.append(f"{code(foreign[0])} is code: read it before you run it with `trust=True`.")
     if not names:
         notes.append("`make_member` is the function that makes one member; it is not included.")
-    if summary is not None and "feature_mean" in summary.preprocessing:
+    if summary is not None and {"encoder", "feature_mean"} & summary.preprocessing.keys():
         notes.append(
             "`x` is filled, encoded and standardised as `config.json` says. `dissensus predict "
             "FOLDER --input new.csv --output predictions.csv` does that to rows in their own units."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dissensus._version import __version__
+from dissensus.data import Encoder
 from dissensus.detection import (
     DISTANCES,
     Detector,
@@ -34,15 +35,19 @@ FORMAT = "dissensus.export/1"
 class Preprocessing(nn.Module):
     """Raw inputs to the inputs of the members, as ``data.read_inputs`` does it.
 
-    The inputs of a table are what ``data.Preparation.encode`` makes of its columns. They are
-    filled, logged and standardised in float64 by the statistics of the training rows; bytes of an
-    image are divided by 255; members then get float32. With ``missing="error"`` or ``"drop"``
+    The inputs of a table are what ``data.Preparation.encode`` makes of its columns; they are filled
+    and encoded, as ``data.Encoder.pieces`` has it, in float64. Flat arrays are standardised, bytes
+    of an image divided by 255; members then get float32. With ``missing="error"`` or ``"drop"``
     nothing is filled: missing values make the outputs NaN. Without a ``summary`` of the data,
     inputs are left as they are.
     """
 
     fill: Tensor | None
-    log: Tensor | None
+    column: Tensor
+    start: Tensor
+    width: Tensor
+    low: Tensor
+    high: Tensor
     mean: Tensor | None
     scale: Tensor | None
 
@@ -51,12 +56,21 @@ class Preprocessing(nn.Module):
         statistics = {} if summary is None else summary.preprocessing
         self.known = summary is not None
         self.pixels = summary is not None and len(summary.input_shape) >= 2
-        logged = set(statistics.get("log_features", ()))
-        log = [] if summary is None else [name in logged for name in summary.features]
-        self.register_buffer("fill", _column_values(statistics, "feature_fill"))
-        self.register_buffer("log", torch.tensor(log) if any(log) else None)
-        self.register_buffer("mean", _column_values(statistics, "feature_mean"))
-        self.register_buffer("scale", _column_values(statistics, "feature_std"))
+        self.encoded = "encoder" in statistics
+        fill: Any = None
+        moments: Any = statistics.get("feature_mean"), statistics.get("feature_std")
+        if self.encoded:
+            encoder = Encoder.from_dict(statistics["encoder"])
+            moments = encoder.mean, encoder.scale
+            if statistics["preparation"]["missing"] == "fill":
+                fill = encoder.scaler.fill
+            column, *bends = encoder.pieces
+            self.register_buffer("column", torch.from_numpy(column))
+            for name, values in zip(("start", "width", "low", "high"), bends, strict=True):
+                self.register_buffer(name, torch.from_numpy(values))
+        for name, values in zip(("fill", "mean", "scale"), (fill, *moments), strict=True):
+            constant = None if values is None else torch.as_tensor(values, dtype=torch.float64)
+            self.register_buffer(name, constant)
 
     def forward(self, x: Tensor) -> Tensor:
         """Inputs ``[batch, …]`` in the units of the source, to what the members take."""
@@ -69,15 +83,10 @@ class Preprocessing(nn.Module):
         x = x.double()
         if self.fill is not None:
             x = torch.where(x.isnan(), self.fill, x)
-        if self.log is not None:
-            x = torch.where(self.log, x.sign() * x.abs().log1p(), x)
+        if self.encoded:
+            x = (x.index_select(-1, self.column) - self.start) / self.width
+            x = torch.minimum(torch.maximum(x, self.low), self.high)
         return ((x - self.mean) / self.scale).float()
-
-
-def _column_values(statistics: Mapping[str, Any], key: str) -> Tensor | None:
-    if "feature_mean" not in statistics or statistics.get(key) is None:
-        return None
-    return torch.tensor(statistics[key], dtype=torch.float64)
 
 
 def check_weights(ens: Ensemble) -> None:
@@ -252,6 +261,11 @@ def example_for(summary: DataSummary, *, pixels: bool = False) -> Tensor:
             )
         return torch.randint(256, shape, dtype=torch.uint8, generator=generator)
     statistics = summary.preprocessing
+    if "encoder" in statistics:
+        scaler = Encoder.from_dict(statistics["encoder"]).scaler
+        mean, std = torch.from_numpy(scaler.mean), torch.from_numpy(scaler.scale)
+        shape = (3, len(mean))
+        return torch.randn(shape, dtype=torch.float64, generator=generator) * std + mean
     if "feature_mean" in statistics:
         mean, std = (torch.tensor(statistics[f"feature_{key}"]).double() for key in ("mean", "std"))
         return torch.randn(shape, dtype=torch.float64, generator=generator) * std + mean

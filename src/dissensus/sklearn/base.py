@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_X_y, validate_data
 
+from dissensus.data.column_values import array_columns, frame_columns
+from dissensus.data.encoder import Standard
 from dissensus.data.preparation import Preparation
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Objective
@@ -19,29 +21,18 @@ from dissensus.sklearn.beta_choice import choose_beta
 from dissensus.sklearn.fitted_members import NUMBERS, FittedMembers
 from dissensus.sklearn.fold_members import holds_out_folds, mean_history, train_folds
 from dissensus.sklearn.parameters import Parameters
-from dissensus.sklearn.row_distance import RowDistance
-from dissensus.sklearn.rows import (
-    Floats,
-    Rows,
-    Standard,
-    array_columns,
-    check_weights,
-    frame_columns,
-)
-from dissensus.sklearn.sampled_members import train_sampled
+from dissensus.sklearn.rows import Floats, Rows, check_weights
+from dissensus.sklearn.strange_rows import RowDistance, tuned_members
 from dissensus.sklearn.trainings import (
     Job,
-    TrainedMembers,
     combination,
-    held_out_together,
     make_trainings,
     outputs_each,
     settle,
     train_once,
+    train_together,
     with_beta,
 )
-from dissensus.sklearn.tuned_members import tuned_members
-from dissensus.training import fit as train
 from dissensus.training.fit import name_objective
 
 
@@ -52,14 +43,13 @@ class DiverseEstimator(FittedMembers, Parameters):
     ``n_features_in_``, ``feature_names_in_``, ``n_outputs_``, ``n_iter_``, ``history_``,
     ``objective_``, ``loss_``, ``loss_curve_`` and ``validation_loss_curve_`` (the ensemble's error
     on training and held-out rows after each epoch; the latter None without early stopping; of all
-    calls where training went on), ``columns_`` (how columns become inputs; ``print`` it for a line
-    about each), ``standard_`` (how they are encoded and scaled), ``held_out_`` (what members
+    calls where training went on), ``columns_`` (how columns become numbers; ``print`` it for a line
+    about each), ``standard_`` (how these are encoded and scaled), ``held_out_`` (what members
     predict for rows that they have not seen, None where none were held out) and ``distance_`` (of
     rows from the training rows, for ``ood_score``; None where there is none); where members hold
-    out folds of their own ``histories_`` of each fold; with ``members="sampled"`` ``histories_``
-    and ``settings_`` of each member; with ``beta`` also ``beta_``, and with ``"auto"``
-    ``cv_results_`` in the form that ``GridSearchCV`` gives it, with standard errors, verdicts and
-    the ``status`` of each β beside the scores.
+    out folds of their own ``histories_`` of each fold; with ``beta`` also ``beta_``, and with
+    ``"auto"`` ``cv_results_`` in the form that ``GridSearchCV`` gives it, with standard errors,
+    verdicts and the ``status`` of each β beside the scores.
     """
 
     #: Options of ``check_X_y`` that concern ``y``.
@@ -97,40 +87,26 @@ class DiverseEstimator(FittedMembers, Parameters):
         original = self._read(X, y, sample_weight)
         job, seed = self._job(original.merge(), objective), self._seed()
         settings = settle(self._settings(), len(job.rows), getattr(self, "ensemble_", None))
-        if self.beta is not None and self.members == "alike":
+        if self.beta is not None:
             self.beta_, results = choose_beta(job, original, seed, settings)
             if results is not None:
                 self.cv_results_ = results
             job = replace(job, objective=with_beta(objective, self.beta_))
         del original  # as large as the table
-        if self.members == "sampled":
-            self._keep_apart(train_sampled(job, seed, settings), job)
-        elif holds_out_folds(job, settings):
-            self._keep_apart(train_folds(job, seed, settings), job)
+        if holds_out_folds(job, settings):
+            trained = train_folds(job, seed, settings)
+            self.histories_ = trained.histories
         else:
-            self._fit_together(job, seed, settings)
+            trained = train_together(job, seed, settings, getattr(self, "ensemble_", None))
+        self.history_, self.held_out_ = mean_history(trained.histories), trained.held_out
+        self._keep(trained.ens, job.objective, self.history_.epochs)
         if self.strangers:
+            groups = self.columns_.groups
             self.tuned_ = tuned_members(
-                self.ensemble_, job.rows, job.standard, self.columns_.groups, seed, self.batch_size
+                self.ensemble_, job.rows, job.standard, groups, seed, self.batch_size
             )
         self.distance_ = RowDistance.fit(job.rows.x, job.standard, self._member_scores, seed)
         return self
-
-    def _fit_together(self, job: Job, seed: int, settings: dict[str, Any]) -> None:
-        """Train all members as one ensemble, on from the one there is, if there is one."""
-        start = getattr(self, "ensemble_", None)
-        (training,) = make_trainings([job], seed, settings, start)
-        self.history_ = train(
-            training.ens,
-            training.train,
-            training.objective,
-            val=training.val,
-            recipe=training.recipe,
-            callbacks=[lambda record, _: self._print_loss(record)] if self.verbose else (),
-            progress=False,
-        )
-        self.held_out_ = held_out_together(training, job)
-        self._keep(training.ens, job.objective, self.history_.epochs)
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         """One pass over the rows, from the weights and the optimiser's moments of the last one."""
@@ -145,8 +121,6 @@ class DiverseEstimator(FittedMembers, Parameters):
         (training,) = make_trainings([job], self._seed(), settings, start)
         passes, self.held_out_ = getattr(self, "n_iter_", 0), None
         record, self._moments = train_once(training, passes, getattr(self, "_moments", None))
-        if self.verbose:
-            self._print_loss(record)
         self._keep(training.ens, objective, [record])
         self.distance_ = None  # it would be that of these rows alone
         return self
@@ -154,7 +128,7 @@ class DiverseEstimator(FittedMembers, Parameters):
     def _job(self, rows: Rows, objective: Objective) -> Job:
         """What to train; columns and targets are standardised as they were before, if they were."""
         if not hasattr(self, "ensemble_"):
-            self.standard_ = Standard.fit(rows, self.columns_.scaled)
+            self.standard_ = Standard.fit(rows.x, rows.y, self.columns_.scaled, rows.weights)
         outputs = self.n_outputs_ * outputs_each(objective)
         return Job(rows, objective, self.standard_, outputs, combination(objective, self._loss))
 
@@ -196,21 +170,13 @@ class DiverseEstimator(FittedMembers, Parameters):
         for name in [name for name in vars(self) if name.endswith("_") and name[0] != "_"]:
             delattr(self, name)
 
-    def _keep_apart(self, trained: TrainedMembers, job: Job) -> None:
-        """Keep members that trained apart, with the mean of their histories."""
-        self.held_out_, self.histories_ = trained.held_out, trained.histories
-        if trained.settings is not None:
-            self.settings_ = trained.settings
-        self.history_ = mean_history(trained.histories)
-        for record in self.history_.epochs if self.verbose else ():
-            self._print_loss(record)
-        self._keep(trained.ens, job.objective, self.history_.epochs)
-
     def _keep(self, ens: Ensemble, objective: Objective, records: Sequence[dict[str, Any]]) -> None:
         """Keep the ensemble, in float64 and on the CPU, and the losses after all earlier ones."""
         self.objective_ = objective
         self.ensemble_ = ens.cpu().double().eval().requires_grad_(False)
         self.ensemble_.objective = name_objective(objective)
+        for record in records if self.verbose else ():
+            self._print_loss(record)
         losses = [_loss(record) for record in records]
         self.loss_curve_ = [*getattr(self, "loss_curve_", ()), *losses]
         self.loss_, self.n_iter_ = self.loss_curve_[-1], len(self.loss_curve_)

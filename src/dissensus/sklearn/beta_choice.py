@@ -13,8 +13,8 @@ from torch import Tensor
 
 from dissensus.diagnostics import Split
 from dissensus.diagnostics import judge as verdict_of
-from dissensus.sklearn.rows import Floats, Rows
-from dissensus.sklearn.trainings import Job, equal_folds, make_trainings, with_beta
+from dissensus.sklearn.rows import Floats, Rows, equal_folds, tensors
+from dissensus.sklearn.trainings import Job, make_trainings, with_beta
 from dissensus.sweeps.selection import Selection, overall_verdict, select_setting
 from dissensus.training import Training, fit_fleet
 from dissensus.training.meters import judge
@@ -40,7 +40,7 @@ def choose_beta(
         for own in betas
         for train, _ in splits
     ]
-    held_out = [job.standard.tensors(test) for _, test in splits] * len(betas)
+    held_out = [tensors(job.standard, test) for _, test in splits] * len(betas)
     trainings = make_trainings(jobs, seed, params)
     errors, verdicts = judge_folds(trainings, held_out, bool(params["verbose"]))
     overlap = float(np.mean([len(test) / len(train) for train, test in splits]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,18 +22,21 @@ from dissensus.outputs import combined_log_probs
 from dissensus.sklearn import uncertainty
 from dissensus.sklearn.base import DiverseEstimator
 from dissensus.sklearn.evaluation import Evaluation, evaluate_classes, evaluate_numbers
-from dissensus.sklearn.parameters import BETAS, takes_pieces
+from dissensus.sklearn.parameters import takes_pieces
 from dissensus.sklearn.rows import Floats
 
 
+@dataclass(repr=False, eq=False, kw_only=True)
 class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc]
     """An ensemble of perceptrons for classification, of two classes or more.
 
     Columns are prepared inside: missing values, and text, categories and dates of a DataFrame are
     welcome (:mod:`dissensus.data.preparation`), and numbers are encoded for networks
     (:mod:`dissensus.data.encoder`). Probabilities are calibrated on held-out rows. For the
-    parameters see ``__init__``, for what there is after ``fit`` :class:`DiverseEstimator`, and
-    ``classes_``.
+    parameters see :class:`.Parameters`, for what there is after ``fit`` :class:`DiverseEstimator`,
+    and ``classes_``. ``class_weight`` multiplies ``sample_weight`` by a number for each class: a
+    dict such as ``{"rare": 10, "common": 1}``, or ``"balanced"``, which gives every class the same
+    weight in total, n_rows / (n_classes · rows of the class).
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -48,49 +52,8 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
 
     _loss = "cross_entropy"
 
-    classes_: NDArray[Any]
-
-    def __init__(
-        self,
-        n_estimators: int = 16,
-        *,
-        members: str = "alike",
-        candidates: int | None = None,
-        hidden_layer_sizes: int | Sequence[int] | str = "auto",
-        sharing: str | None = None,
-        objective: str | Objective = "independent:label_smoothing=0.1",
-        beta: float | str | None = None,
-        betas: Sequence[float] = BETAS,
-        cv: Any = 5,
-        learning_rate_init: float = 5e-3,
-        schedule: str = "auto",
-        max_iter: int = 200,
-        batch_size: int | str = "auto",
-        alpha: float = 1.0,
-        shuffle: str = "shared",
-        bootstrap: bool = False,
-        early_stopping: bool = True,
-        validation: str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        strangers: bool = False,
-        class_weight: Mapping[Any, float] | str | None = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        device: str = "cpu",
-        verbose: bool = False,
-    ) -> None:
-        """As :class:`.Parameters` describes them, and ``class_weight``.
-
-        It multiplies ``sample_weight`` by a number for each class: a dict such as
-        ``{"rare": 10, "common": 1}``, or ``"balanced"``, which gives every class the same weight in
-        total, n_rows / (n_classes · rows of the class).
-        """
-        settings = {**locals()}
-        for own in ("self", "class_weight", "__class__"):
-            del settings[own]
-        super().__init__(**settings)
-        self.class_weight = class_weight
+    objective: str | Objective = "independent:label_smoothing=0.1"
+    class_weight: Mapping[Any, float] | str | None = None
 
     def _learn_targets(self, y: NDArray[Any], kept: NDArray[np.bool_]) -> tuple[NDArray[Any], int]:
         if y.dtype == object and any(label is None for label in y):
@@ -209,13 +172,16 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         return evaluate_classes(self.held_out_, outputs, labels, combine, self.temperature_)
 
 
+@dataclass(repr=False, eq=False, kw_only=True)
 class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
     """An ensemble of perceptrons for regression, of one target or several.
 
     Columns and targets are prepared inside: missing values, and text, categories and dates of a
     DataFrame are welcome (:mod:`dissensus.data.preparation`), numbers are encoded for networks
-    (:mod:`dissensus.data.encoder`), and targets standardised. For the parameters see ``__init__``,
-    for what there is after ``fit`` :class:`DiverseEstimator`.
+    (:mod:`dissensus.data.encoder`), and targets standardised. For the parameters see
+    :class:`.Parameters`, for what there is after ``fit`` :class:`DiverseEstimator`.
+    ``loss="gaussian"`` has members predict a variance of their own beside each target
+    (``dissensus.objectives.Gaussian``).
 
     >>> import numpy as np
     >>> X = np.linspace(-1, 1, 200)[:, None]
@@ -232,6 +198,8 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
     """
 
     _loss = "mse"
+
+    loss: str = "mse"
     _target_checks: ClassVar[dict[str, Any]] = {"multi_output": True, "y_numeric": True}
 
     def __sklearn_tags__(self) -> Any:

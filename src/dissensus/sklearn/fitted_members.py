@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from dissensus.data.column_values import is_frame, raw_columns
+from dissensus.data.column_values import array_columns, is_frame, raw_columns
+from dissensus.data.encoder import Standard
 from dissensus.data.preparation import Preparation
 from dissensus.decomposition import Decomposition, decompose
 from dissensus.detection import default_score
@@ -21,8 +22,8 @@ from dissensus.diagnostics import Diagnosis, diagnose
 from dissensus.ensemble import Ensemble
 from dissensus.scores import parse as parse_score
 from dissensus.sklearn.held_out import HeldOut
-from dissensus.sklearn.row_distance import RowDistance
-from dissensus.sklearn.rows import Floats, Standard, array_columns
+from dissensus.sklearn.rows import Floats
+from dissensus.sklearn.strange_rows import RowDistance
 from dissensus.training import predict
 
 #: scikit-learn's checks of a table of numbers.
@@ -35,7 +36,7 @@ _PART = 4096
 class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """What both estimators can do once ``fit`` has made ``ensemble_``."""
 
-    _loss: str
+    _loss: ClassVar[str]
     _takes_frames: bool
 
     columns_: Preparation
@@ -129,7 +130,7 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Out-of-distribution score of each row, ``[rows]``: higher is less like the training data.
 
         ``score`` is ``"combined"``, of the members' disagreement and the row's distance from the
-        training rows (:mod:`dissensus.sklearn.row_distance`); ``"mahalanobis"``, the distance
+        training rows (:mod:`dissensus.sklearn.strange_rows`); ``"mahalanobis"``, the distance
         alone; or a name of ``dissensus.scores.SCORES`` for the members alone. None is
         ``"combined"``, or without a ``distance_``, as after ``partial_fit``, the
         ``dissensus.detection.default_score`` of the members: mutual information where they are

@@ -23,16 +23,16 @@ from torch import Tensor, nn
 from dissensus.ensemble import Ensemble
 from dissensus.objectives import Gaussian, Independent
 from dissensus.sklearn.held_out import HeldOut
+from dissensus.sklearn.rows import equal_folds, tensors
 from dissensus.sklearn.trainings import (
     Job,
     TrainedMembers,
-    check_integer,
-    equal_folds,
     hidden_sizes,
     make_ensemble,
     make_recipe,
     validation_share,
 )
+from dissensus.tools.specs import check_integer
 from dissensus.training import History, Training, fit_fleet, predict
 from dissensus.training.batches import derived_seed
 
@@ -101,7 +101,7 @@ def _train_each(
     # Of one length each, so that folds are of one kind for the fleet: the odd row is left out.
     most, held = (min(len(pair[side]) for pair in folds) for side in (0, 1))
     unpack = job.standard.unpack
-    data = tuple(t.to(params["device"]) for t in job.standard.tensors(job.rows, packed=True))
+    data = tuple(t.to(params["device"]) for t in tensors(job.standard, job.rows, packed=True))
     recipe = make_recipe(most, seed, params)
     for numbers in _side_by_side(len(folds), max(sizes), recipe.batch_size, job, params):
         trainings = []
@@ -139,6 +139,8 @@ def _side_by_side(
 
 def mean_history(histories: Sequence[History]) -> History:
     """One history: the mean errors over the folds that still trained, in each epoch."""
+    if len(histories) == 1:
+        return histories[0]
     epochs: list[dict[str, Any]] = []
     for epoch in range(max(len(history.epochs) for history in histories)):
         running = [h.epochs[epoch] for h in histories if epoch < len(h.epochs)]

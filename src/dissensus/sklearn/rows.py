@@ -1,4 +1,4 @@
-"""Rows of a table as tensors: a canonical order, columns encoded, targets standardised.
+"""Rows of a table as tensors: a canonical order, weights, and splits.
 
 A training set with weights is a measure: what a weight of 2 says, two equal rows say too, and the
 order of rows says nothing. :meth:`Rows.merge` leaves out rows of weight 0, merges equal rows
@@ -16,19 +16,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 from torch import Tensor
 
-from dissensus.data.column_values import is_frame, raw_columns
-from dissensus.data.encoder import Encoder
-from dissensus.data.table import Scaler
-from dissensus.objectives import gaussian_moments
+from dissensus.data.encoder import Standard
+from dissensus.tools.guards import check_row_weights
 
 Floats = NDArray[np.float64]
+Index = NDArray[np.int64]
 
 #: Rows that are compared at once.
 _CHUNK = 4096
-#: The least standard deviation of a target whose squares are still exact.
-_LEAST = 1e-150
 
 
 def check_weights(sample_weight: Any, rows: int) -> Floats:
@@ -36,17 +34,7 @@ def check_weights(sample_weight: Any, rows: int) -> Floats:
     if sample_weight is None:
         return np.ones(rows)
     weights = np.asarray(sample_weight, dtype=np.float64)
-    if weights.shape != (rows,):
-        raise ValueError(
-            f"sample_weight must be one number for each row, ({rows},), got {weights.shape}"
-        )
-    if not np.isfinite(weights).all() or (weights < 0).any():
-        raise ValueError(
-            "sample_weight must be finite and at least 0, got "
-            f"{weights[~(np.isfinite(weights) & (weights >= 0))][0]}"
-        )
-    if not weights.any():
-        raise ValueError("sample_weight must not be zero for all rows: none is left to learn from")
+    check_row_weights(weights, rows, name="sample_weight")
     return weights
 
 
@@ -95,77 +83,16 @@ class Rows:
         return Rows(self.x[index], self.y[index], self.weights[index])
 
 
-@dataclass(frozen=True, eq=False)
-class Standard:
-    """How columns become inputs, and targets of a regression are standardised."""
+def tensors(standard: Standard, rows: Rows, *, packed: bool = False) -> tuple[Tensor, ...]:
+    """``(x, y)``, or ``(x, y, weights)`` of mean 1 where the weights are not all equal.
 
-    x: Encoder
-    y: Scaler | None
-
-    @classmethod
-    def fit(cls, rows: Rows, scaled: NDArray[np.bool_]) -> Standard:
-        """Learn it from training rows; labels (integers) stay as they are."""
-        targets = _scaler_of(rows.y, rows.weights) if rows.y.ndim == 2 else None
-        return cls(Encoder.fit(rows.x, scaled, rows.weights), targets)
-
-    def inputs(self, x: Floats, dtype: Any = np.float32) -> Tensor:
-        """Inputs as a tensor."""
-        return torch.from_numpy(self.x(x, dtype))
-
-    def unpack(self, packed: Tensor) -> Tensor:
-        """Inputs ``[…, inputs]`` from rows as :meth:`.Encoder.pack` writes them, a batch at a time.
-
-        See :attr:`.Encoder.lines` for the formula.
-        """
-        source, *lines = self.x.lines
-        slope, offset, low, high = (torch.from_numpy(line).to(packed) for line in lines)
-        inputs = packed.index_select(-1, torch.from_numpy(source).to(packed.device))
-        return inputs.mul_(slope).sub_(offset).clamp_(low, high)
-
-    def in_units(self, outputs: Tensor) -> Tensor:
-        """Outputs of networks in the units of the target; logits as they are.
-
-        Of Gaussian members, which have two outputs for each target, the means; see :meth:`noise`.
-        """
-        if self.y is None:
-            return outputs
-        means = outputs[..., : len(self.y.scale)]
-        return means * torch.from_numpy(self.y.scale) + torch.from_numpy(self.y.mean)
-
-    def noise(self, outputs: Tensor) -> Tensor | None:
-        """The variances that Gaussian members predict, in units of the target, squared."""
-        if self.y is None or outputs.shape[-1] == len(self.y.scale):
-            return None
-        variances = gaussian_moments(outputs)[1].exp()
-        return variances * torch.from_numpy(self.y.scale).square()
-
-    def tensors(self, rows: Rows, *, packed: bool = False) -> tuple[Tensor, ...]:
-        """``(x, y)``, or ``(x, y, weights)`` of mean 1 where the weights are not all equal.
-
-        With ``packed`` x is for :meth:`unpack`.
-        """
-        x = torch.from_numpy(self.x.pack(rows.x, np.float32)) if packed else self.inputs(rows.x)
-        y = torch.from_numpy(rows.y.copy())
-        if self.y is not None:
-            y = torch.from_numpy(self.y(rows.y)).float()
-        if (rows.weights == rows.weights[0]).all():
-            return x, y
-        return x, y, torch.from_numpy(rows.weights / rows.weights.mean()).float()
-
-
-def _scaler_of(y: Floats, weights: Floats) -> Scaler:
-    """Mean and deviation of targets, in whatever units; constant ones have a deviation of 1."""
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        mean = np.average(y, 0, weights)
-        deviation = np.sqrt(np.average((y - mean) ** 2, 0, weights))
-        rounding = 1e-12 * np.abs(y).max(0)
-        varied = y.max(0) - y.min(0) > rounding
-    scale = np.where(varied, deviation, np.maximum(1.0, rounding))
-    fits = np.isfinite(mean) & (scale > _LEAST) & (scale < 1 / _LEAST)
-    if not fits.all():
-        largest = np.abs(y[:, ~fits]).max()
-        raise ValueError(f"y holds {largest:g}, whose square is beyond float64; rescale y")
-    return Scaler(np.zeros(len(mean), dtype=bool), mean, mean, scale)
+    With ``packed`` x is for :meth:`.Standard.unpack`.
+    """
+    encode = standard.x.pack if packed else standard.x
+    parts = torch.from_numpy(encode(rows.x, np.float32)), standard.targets(rows.y)
+    if (rows.weights == rows.weights[0]).all():
+        return parts
+    return *parts, torch.from_numpy(rows.weights / rows.weights.mean()).float()
 
 
 def pad(parts: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
@@ -190,21 +117,32 @@ def _pad_part(part: tuple[Tensor, ...], rows: int) -> tuple[Tensor, ...]:
     return x[index], y[index], torch.cat([scaled, torch.zeros(more)])
 
 
-# ---- columns of a DataFrame --------------------------------------------------------------------
+# ---- splits -------------------------------------------------------------------------------------
 
 
-def frame_columns(X: Any) -> dict[str, NDArray[Any]] | None:
-    """The raw columns of a DataFrame with text or dates in it; None for numbers alone."""
-    if not is_frame(X):
+def common_split(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
+    """Rows to train on, and a ``share`` of them, at least one, that all members hold out."""
+    held = min(max(round(share * len(rows)), 1), len(rows) - 1)
+    parts = train_test_split(
+        np.arange(len(rows)), test_size=held, random_state=seed, stratify=_strata(rows, held)
+    )
+    # In the order of all rows, so that what is trained on is the same whatever the shuffle.
+    train, val = (rows.pick(np.sort(index)) for index in parts)
+    return train, val
+
+
+def _strata(rows: Rows, held: int) -> NDArray[Any] | None:
+    """The labels, where every class has rows for both sides of a split."""
+    if rows.y.ndim == 2:
         return None
-    raw = raw_columns(X)
-    durations = any(getattr(kind, "kind", "") == "m" for kind in getattr(X, "dtypes", ()))
-    return raw if durations or any(values.dtype.kind in "OM" for values in raw.values()) else None
+    counts = np.unique(rows.y, return_counts=True)[1]
+    fits = counts.min() >= 2 and len(counts) <= min(held, len(rows) - held)
+    return rows.y if fits else None
 
 
-def array_columns(x: Any, names: Sequence[str] | None) -> dict[str, NDArray[Any]]:
-    """The columns of an array, sparse or not, by their ``names`` where these are all different."""
-    dense = x.toarray() if hasattr(x, "toarray") else x
-    if names is None or len(set(names)) < len(names):
-        names = [f"x{place}" for place in range(dense.shape[1])]
-    return dict(zip(names, dense.T, strict=True))
+def equal_folds(rows: Rows, count: int, seed: int) -> list[tuple[Index, Index]]:
+    """Rows to train on and rows to hold out, shuffled, classes in proportion where they can be."""
+    strata = rows.y.ndim == 1 and np.unique(rows.y, return_counts=True)[1].min() >= count
+    kind = StratifiedKFold if strata else KFold
+    splitter = kind(count, shuffle=True, random_state=seed)
+    return list(splitter.split(rows.x, rows.y if strata else None))

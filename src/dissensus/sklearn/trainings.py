@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from sklearn.model_selection import KFold, StratifiedKFold, train_test_split
 from torch import Tensor, nn
 
+from dissensus.data.encoder import Standard
 from dissensus.ensemble import Ensemble
 from dissensus.losses import natural_combination
 from dissensus.models import table_mlp
@@ -27,12 +26,12 @@ from dissensus.objectives import (
 )
 from dissensus.objectives.interpolation import Interpolation
 from dissensus.sklearn.held_out import HeldOut
-from dissensus.sklearn.rows import Rows, Standard, pad
-from dissensus.training import History, Optimizer, Recipe, Training, predict
-from dissensus.training.single_process import SingleProcess
+from dissensus.sklearn.rows import Rows, common_split, pad, tensors
+from dissensus.tools.specs import check_integer, check_number
+from dissensus.training import History, Optimizer, Recipe, Training, fit_fleet, predict
+from dissensus.training.meters import Meter
+from dissensus.training.step import Trainer
 from dissensus.training.stream import make_stream
-
-Index = NDArray[np.int64]
 
 #: Beyond so many rows, wider networks learn more, and a falling rate lets them settle.
 _MANY_ROWS = 10_000
@@ -140,15 +139,28 @@ class Job:
 
 
 class TrainedMembers(NamedTuple):
-    """Members that trained apart, as one ensemble, the histories, and what was held out.
-
-    ``settings`` are those of each member, where members have their own.
-    """
+    """Members as one ensemble, the histories of their trainings, and what they held out."""
 
     ens: Ensemble
     histories: list[History]
     held_out: HeldOut | None
-    settings: list[dict[str, Any]] | None = None
+
+
+def train_together(
+    job: Job, seed: int, params: dict[str, Any], start: Ensemble | None
+) -> TrainedMembers:
+    """Train all members as one ensemble, on from ``start`` if it is given."""
+    (training,) = make_trainings([job], seed, params, start)
+    histories = fit_fleet([training], progress=False)
+    ens = training.ens.cpu().double().eval()
+    if training.val is None or len(job.rows) < 2:
+        return TrainedMembers(ens, histories, None)
+    x, y, *rest = (tensor.double().cpu() for tensor in training.val)
+    raw, standard = predict(ens, x).outputs, job.standard
+    targets = y.long() if standard.y is None else standard.in_units(y)
+    weights = rest[0] if rest else None
+    held_out = HeldOut.of_all(standard.in_units(raw), targets, weights, standard.noise(raw))
+    return TrainedMembers(ens, histories, held_out)
 
 
 def make_trainings(
@@ -160,7 +172,7 @@ def make_trainings(
     the same seed. Jobs on the same rows share their tensors.
     """
     different = {id(job.rows): job for job in jobs}
-    parts = [split_rows(job, seed, params) for job in different.values()]
+    parts = [_split(job, seed, params) for job in different.values()]
     sides = [_place(side, params["device"]) for side in zip(*parts, strict=True)]
     data = dict(zip(different, zip(*sides, strict=True), strict=True))
     inputs = sides[0][0][0]
@@ -247,17 +259,6 @@ def _widths(ens: Ensemble) -> list[int]:
     return [weight.shape[1] for weight in ens.parameters() if weight.ndim == 3]
 
 
-def held_out_together(training: Training, job: Job) -> HeldOut | None:
-    """What all members say of the rows that they have held out together."""
-    if training.val is None or len(job.rows) < 2:
-        return None
-    x, y, *rest = (tensor.double().cpu() for tensor in training.val)
-    weights = rest[0] if rest else None
-    raw = predict(training.ens.cpu().double().eval(), x).outputs
-    targets = y.long() if job.standard.y is None else job.standard.in_units(y)
-    return HeldOut.of_all(job.standard.in_units(raw), targets, weights, job.standard.noise(raw))
-
-
 def train_once(
     training: Training, number: int, moments: dict[str, Tensor] | None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -268,8 +269,7 @@ def train_once(
     """
     ens, objective, recipe = training.ens, training.objective, training.recipe
     assert isinstance(objective, Objective)
-    process = SingleProcess(ens)
-    trainer, meter = process.make_trainer(objective, recipe), process.make_meter(objective)
+    trainer, meter = Trainer(ens, objective, recipe), Meter(ens.members, ens.combine)
     if moments is not None:
         trainer.load(moments)
     stream = make_stream(training.train, objective, None, None, recipe, ens.members, ens.device)
@@ -287,44 +287,21 @@ def train_once(
     return {"epoch": 1, "train": meter.record()}, trainer.state()
 
 
-def split_rows(job: Job, seed: int, params: dict[str, Any]) -> tuple[Any, Any]:
+def _split(job: Job, seed: int, params: dict[str, Any]) -> tuple[Any, Any]:
     """Tensors to train on and, for early stopping, to validate on."""
-    rows, share = job.rows, validation_share(params)
+    share = validation_share(params)
     if not params["early_stopping"]:
-        return job.standard.tensors(rows), None
-    if len(rows) < 2:  # nothing can be held out, and one row is no risk to fit too well
-        return (only := job.standard.tensors(rows)), only
-    held = min(max(round(share * len(rows)), 1), len(rows) - 1)
-    train, val = train_test_split(
-        np.arange(len(rows)), test_size=held, random_state=seed, stratify=_strata(rows, held)
-    )
-    # In the order of all rows, so that what is trained on is the same whatever the shuffle.
-    return tuple(job.standard.tensors(rows.pick(np.sort(index))) for index in (train, val))  # type: ignore[return-value]
-
-
-def equal_folds(rows: Rows, count: int, seed: int) -> list[tuple[Index, Index]]:
-    """Rows to train on and rows to hold out, shuffled, classes in proportion where they can be."""
-    strata = rows.y.ndim == 1 and np.unique(rows.y, return_counts=True)[1].min() >= count
-    kind = StratifiedKFold if strata else KFold
-    splitter = kind(count, shuffle=True, random_state=seed)
-    return list(splitter.split(rows.x, rows.y if strata else None))
+        return tensors(job.standard, job.rows), None
+    if len(job.rows) < 2:  # nothing can be held out, and one row is no risk to fit too well
+        return (only := tensors(job.standard, job.rows)), only
+    train, val = common_split(job.rows, share, seed)
+    return tensors(job.standard, train), tensors(job.standard, val)
 
 
 def validation_share(params: dict[str, Any]) -> float:
     """The share of rows that all members hold out together."""
-    share = _number("validation_fraction", params["validation_fraction"])
-    if not 0 < share < 1:
-        raise ValueError(f"validation_fraction must lie between 0 and 1, got {share!r}")
-    return share
-
-
-def _strata(rows: Rows, held: int) -> NDArray[Any] | None:
-    """The labels, where every class has rows for both sides of a split."""
-    if rows.y.ndim == 2:
-        return None
-    counts = np.unique(rows.y, return_counts=True)[1]
-    fits = counts.min() >= 2 and len(counts) <= min(held, len(rows) - held)
-    return rows.y if fits else None
+    share = params["validation_fraction"]
+    return check_number("validation_fraction", share, 0.0, above=0.0, below=1.0)
 
 
 def make_recipe(rows: int, seed: int, params: dict[str, Any]) -> Recipe:
@@ -335,8 +312,8 @@ def make_recipe(rows: int, seed: int, params: dict[str, Any]) -> Recipe:
         batch_size=batch_size(params["batch_size"], rows),
         optimizer=Optimizer(
             "adamw",
-            lr=_number("learning_rate_init", params["learning_rate_init"]),
-            weight_decay=_number("alpha", params["alpha"]),
+            lr=check_number("learning_rate_init", params["learning_rate_init"], 0.0),
+            weight_decay=check_number("alpha", params["alpha"], 0.0),
         ),
         schedule=params["schedule"],
         patience=check_integer("n_iter_no_change", patience) if params["early_stopping"] else None,
@@ -344,16 +321,3 @@ def make_recipe(rows: int, seed: int, params: dict[str, Any]) -> Recipe:
         bootstrap=bool(params["bootstrap"]),
         seed=seed,
     )
-
-
-def check_integer(name: str, value: Any) -> int:
-    """``value`` as an int; raises unless it is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-    return int(value)
-
-
-def _number(name: str, value: Any) -> float:
-    if not isinstance(value, Real) or not 0 <= float(value) < np.inf:
-        raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
-    return float(value)

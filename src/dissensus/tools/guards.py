@@ -146,7 +146,7 @@ def check_row_weights(weights: Any, rows: int, *, name: str = "weights") -> None
     check_shape(weights, name=name, rows=rows)
     check_finite(weights, name=name)
     if bool((weights < 0).any()) or not bool((weights > 0).any()):
-        raise ValueError(f"{name} must be at least 0, and above 0 for some row")
+        raise ValueError(f"{name} must be at least 0, and not zero for all rows")
 
 
 def unreadable(values: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Distance of a row from the training rows, combined with what the members say of it.
+"""Scores of strange rows: the distance from the training rows, and members tuned to disagree.
 
 Members often agree on a row unlike all that they learnt from, such as one with values that never
 come together. The distance of its inputs sees that, and misses rows between two classes, on which
@@ -8,17 +8,22 @@ were learnt.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dissensus.data.encoder import Standard
+from dissensus.data.strangers import Strangers
 from dissensus.detection import Mahalanobis, TailScale
 from dissensus.detection.feature_scores import combine_tails
-from dissensus.sklearn.rows import Floats, Standard
+from dissensus.ensemble import Ensemble
+from dissensus.sklearn.rows import Floats, Rows, tensors
+from dissensus.training.tuning import tune
 
 #: So many rows are enough for a covariance and two scales.
 MOST_ROWS = 5000
@@ -76,3 +81,27 @@ class RowDistance:
 def _constant(values: Tensor) -> bool:
     """Whether values differ by rounding alone."""
     return bool(values.max() - values.min() <= 1e-9 * values.abs().max())
+
+
+def tuned_members(
+    ens: Ensemble,
+    rows: Rows,
+    standard: Standard,
+    groups: Sequence[int],
+    seed: int,
+    batch_size: int | str,
+) -> Ensemble:
+    """``ens`` tuned on ``rows``; ``groups`` number the column that each one's inputs come from.
+
+    All inputs of a column, its piecewise-linear ones and the levels of a category, move together.
+    """
+    x, y, *_ = tensors(standard, rows)  # a term on strangers takes no example weights
+    if len(x) < 2:
+        raise ValueError(f"strangers=True needs at least 2 different rows, got {len(x)}")
+    if standard.y is not None and ens(x[:1].double()).shape[-1] != y.shape[1]:
+        raise ValueError("strangers=True does not go with loss='gaussian'; use loss='mse'")
+    strangers = Strangers(groups=tuple(np.repeat(groups, standard.x.widths).tolist()))
+    settings: dict[str, Any] = {} if isinstance(batch_size, str) else {"batch_size": batch_size}
+    start = copy.deepcopy(ens).float().requires_grad_(True)
+    tuned, _ = tune(start, (x, y), strangers=strangers, seed=seed, progress=False, **settings)
+    return tuned.double().eval().requires_grad_(False)
