@@ -1,4 +1,4 @@
-"""Calls of public functions with bad arguments: each is answered by finite numbers or a sentence.
+"""API calls with bad arguments: each is answered by finite numbers or a sentence.
 
 Every public function of :data:`MODULES` takes part, a new one by itself: its parameters get values
 by their names (:data:`VALUES`), good ones that fit each other, some of which :func:`spoil` then
@@ -12,6 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -70,7 +71,7 @@ FORMULAS = {
 OPEN_RESULTS = {"hessian_terms", "reliability", "calibration", "roc_curve", "evaluate"}
 
 
-class Case(NamedTuple):
+class Call(NamedTuple):
     """One call: what it is called, the function and its arguments."""
 
     name: str
@@ -137,7 +138,6 @@ def _images(sizes: Sizes) -> Tensor:
 VALUES: dict[str, Callable[[Sizes], Any]] = {
     "outputs": _member_values,
     "logits": _member_values,
-    "natural": _member_values,
     "values": _member_values,
     "log_values": _member_values,
     "log_probs": lambda s: _member_values(s).log_softmax(-1),
@@ -149,7 +149,6 @@ VALUES: dict[str, Callable[[Sizes], Any]] = {
     "example_weights": lambda s: s.rng.choice([None, s.simplex(s.batch)]),
     "means": _rows,
     "log_variances": _rows,
-    "stds": lambda s: _rows(s).abs(),
     "id_scores": _rows,
     "ood_scores": _rows,
     "intervals": lambda s: s.normal(s.batch, 2).sort(-1).values,
@@ -161,7 +160,6 @@ VALUES: dict[str, Callable[[Sizes], Any]] = {
     "how": _choice("probability", "score", "mean"),
     "space": _choice("logits", "logits", "probs", "log_probs"),
     "form": _choice("exact", "second_order"),
-    "log_partition": _choice("softmax", "poisson", "gaussian"),
     "label_smoothing": _choice(0.0, 0.1),
     "temperature": _choice(1.0, 2.0, torch.tensor(3.0)),
     "score": _choice("bma", "pds", "energy"),
@@ -356,7 +354,7 @@ VALUES |= {
 }
 
 
-def draw(rng: random.Random, names: Sequence[str], every: Mapping[str, Any]) -> Case:
+def draw(rng: random.Random, names: Sequence[str], every: Mapping[str, Any]) -> Call:
     """A call with about one bad argument."""
     name = rng.choice(names)
     function, own = every[name], OTHER_VALUES.get(name.rpartition(".")[2], {})
@@ -369,38 +367,39 @@ def draw(rng: random.Random, names: Sequence[str], every: Mapping[str, Any]) -> 
         if parameter.default is not parameter.empty and rng.random() < 0.5:
             continue
         arguments[key] = spoil(value, rng) if rng.random() < 0.35 else value
-    return Case(name, function, arguments)
+    return Call(name, function, arguments)
 
 
-def cases(seed: int, count: int) -> Iterator[Case]:
-    """``count`` calls from a seed; the slow ones of ``ds`` are rarer."""
+def cases(_: Path, count: int, seed: int = 0) -> Iterator[tuple[str, Callable[[], str]]]:
+    """``count`` calls; the slow ones of ``ds`` are rarer."""
     rng, every = random.Random(seed), functions()
     quick = [name for name in every if not name.startswith("ds.")]
     slow = [name for name in every if name.startswith("ds.")]
     for _ in range(count):
-        yield draw(rng, slow if rng.random() < 0.05 else quick, every)
+        call = draw(rng, slow if rng.random() < 0.05 else quick, every)
+        yield str(call), partial(failure, call)
 
 
 # ---- judgement ----------------------------------------------------------------------------------
 
 
-def failure(case: Case) -> str:
+def failure(call: Call) -> str:
     """How a call failed to answer as it must; empty if it did."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = case.function(**case.arguments)
+            result = call.function(**call.arguments)
     except ValueError as error:
         frames = traceback.extract_tb(error.__traceback__)
         if not Path(frames[-1].filename).is_relative_to(SOURCE):
-            return f"{case}: not our own sentence: {error!r}"
-        return "" if len(str(error)) > 15 else f"{case}: no sentence: {error!r}"
+            return f"not our own sentence: {error!r}"
+        return "" if len(str(error)) > 15 else f"no sentence: {error!r}"
     except Exception as error:
-        return f"{case}: {error!r}"[:400]
-    name = case.name.rpartition(".")[2]
+        return repr(error)
+    name = call.name.rpartition(".")[2]
     if name in FORMULAS or name in OPEN_RESULTS or all_finite(result):
         return ""
-    return f"{case}: not finite: {result}"[:400]
+    return f"not finite: {result}"
 
 
 def all_finite(value: Any) -> bool:

@@ -1,16 +1,18 @@
-"""Calls of the estimators with bad tables, targets and parameters; a counted category."""
+"""Estimator calls with bad tables, targets and parameters."""
 
 import random
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.exceptions import NotFittedError
 
 from dissensus.sklearn import DiverseClassifier, DiverseRegressor
-from tests.hardening.calls import OTHER_TYPES, all_finite
+from tools.fuzz.api_calls import OTHER_TYPES, all_finite
 
 SMALL = {"n_estimators": 4, "max_iter": 2, "hidden_layer_sizes": (4,), "random_state": 0}
 METHODS = {
@@ -58,8 +60,8 @@ def spoil(x: np.ndarray, rng: random.Random) -> Any:
     return x.astype(np.float32)
 
 
-def cases(seed: int, count: int) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """``count`` calls by name: one in five fits, the rest ask fitted estimators."""
+def cases(_: Path, count: int, seed: int = 0) -> Iterator[tuple[str, Callable[[], str]]]:
+    """``count`` calls: one in five fits, the rest ask fitted estimators."""
     rng = random.Random(seed)
     x = table(rng)
     targets = {DiverseClassifier: (x[:, 0] > 0).astype(int), DiverseRegressor: x[:, 0]}
@@ -85,7 +87,7 @@ def cases(seed: int, count: int) -> Iterator[tuple[str, Callable[[], Any]]]:
             ) -> Any:
                 return kind(**parameters).fit(x, y).predict(table(random.Random(0), 5))
 
-            yield f"{kind.__name__}({words}).fit({_show(given)}, {_show(y)})", fit
+            yield f"{kind.__name__}({words}).fit({_show(given)}, {_show(y)})", partial(failure, fit)
         else:
             method = rng.choice(METHODS[kind] + BOTH)
             given = spoil(table(rng, 7), rng)
@@ -94,7 +96,7 @@ def cases(seed: int, count: int) -> Iterator[tuple[str, Callable[[], Any]]]:
                 more = []
             call = getattr(fitted[kind], method)
             name = f"{kind.__name__}.{method}({_show(given)}, {more})"
-            yield name, lambda call=call, given=given, more=more: call(given, *more)
+            yield name, partial(failure, partial(call, given, *more))
 
 
 def _show(value: Any) -> str:
@@ -103,18 +105,18 @@ def _show(value: Any) -> str:
     return repr(value)[:60]
 
 
-def failure(name: str, call: Callable[[], Any]) -> str:
+def failure(call: Callable[[], Any]) -> str:
     """How a call failed to answer as it must; scikit-learn's own sentences count as answers."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = call()
     except (ValueError, NotFittedError) as error:
-        return "" if len(str(error)) > 15 else f"{name}: no sentence: {error!r}"
+        return "" if len(str(error)) > 15 else f"no sentence: {error!r}"
     except TypeError as error:
         # Its checks of tables raise TypeError with a sentence, for sparse or complex ones.
         last = traceback.extract_tb(error.__traceback__)[-1].filename
-        return "" if "sklearn" in last and "dissensus" not in last else f"{name}: {error!r}"
+        return "" if "sklearn" in last and "dissensus" not in last else repr(error)
     except Exception as error:
-        return f"{name}: {error!r}"[:400]
-    return "" if all_finite(result) else f"{name}: not finite: {result}"[:400]
+        return repr(error)
+    return "" if all_finite(result) else f"not finite: {result}"

@@ -1,6 +1,6 @@
-"""A process with a busy child; behind ``test_sweeps.py``, which kills it.
+"""A process with a busy child; behind ``test_stopped_sweeps.py``, which kills it.
 
-``python -m tests.hardening.orphans PLATFORM`` prints the number of the child, which believes that
+``python -m tests.sweeps.orphans PLATFORM`` prints the number of the child, which believes that
 it runs on ``PLATFORM``.
 """
 

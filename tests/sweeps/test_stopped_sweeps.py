@@ -44,8 +44,8 @@ def files(folder: Path) -> list[str]:
     ("changes", "space"),
     [
         ({"data": "digits", "model_options": ["hidden=16"], "epochs": 2}, {}),
-        pytest.param({"patience": 1}, {}, marks=pytest.mark.fuzz),
-        pytest.param({}, {"lr": [0.01, 0.02, 0.05, 0.1]}, marks=pytest.mark.fuzz),
+        pytest.param({"patience": 1}, {}, marks=pytest.mark.slow),
+        pytest.param({}, {"lr": [0.01, 0.02, 0.05, 0.1]}, marks=pytest.mark.slow),
     ],
     ids=["classes", "patience", "search"],
 )
@@ -76,11 +76,11 @@ def test_a_sweep_that_was_stopped_ends_with_the_same_bits(
     assert json.loads((cut / "fleets.json").read_text())["cells"][:-1] == groups["cells"]
 
 
-@pytest.mark.fuzz
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 @pytest.mark.parametrize("platform", ["linux", "another"])
 def test_a_worker_ends_with_its_parent(platform: str) -> None:
-    words = [sys.executable, "-m", "tests.hardening.orphans", platform]
+    words = [sys.executable, "-m", "tests.sweeps.orphans", platform]
     program = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE)
     assert program.stdout is not None
     child = int(program.stdout.readline())
@@ -118,7 +118,7 @@ def children(process: int) -> list[int]:
     return [int(pid) for pid, parent in pairs if int(parent) == process]
 
 
-@pytest.mark.fuzz
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 def test_a_sweep_that_is_terminated_and_killed_leaves_no_worker_and_ends_with_the_same_bits(
     tmp_path: Path,

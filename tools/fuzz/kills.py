@@ -1,11 +1,10 @@
-"""Processes that are killed at random moments, counted.
+"""Kills at random moments: what is resumed to its end has the bytes of a run nobody killed.
 
-``python -m tests.hardening.kills KIND COUNT FOLDER`` prints tries and failures as JSON; with
-``--record`` they go into the record of the suite. Everything is imported once; each try is a fork
-of this process, so that it takes a moment, and its end is a real ``SIGKILL``. After each kill the
-folder is read as anyone might who comes upon it, and what is resumed to its end must have the bytes
-of a run that nobody killed.
+Everything is imported once; each try is a fork of this process, so that it takes a moment, and its
+end is a real ``SIGKILL``. After each kill the folder is read as anyone might who comes upon it.
 """
+
+from __future__ import annotations
 
 import json
 import os
@@ -15,13 +14,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+import dissensus as ds
 import dissensus.cli
 import dissensus.data.features
 import dissensus.sweeps.run
@@ -30,10 +30,9 @@ from dissensus.data.feature_store import MANIFEST
 from dissensus.tools.files import LOCK
 from dissensus.tools.records import read_metrics
 from dissensus.training.run_folder import read_checkpoint
-from tests.hardening.forks import command, start
-from tests.hardening.record import keep
-from tests.training.distributed.job import train as train_ranks
+from tools.fuzz.forks import command, start
 
+KINDS = ("train", "sweep", "features", "torchrun")
 SMALL = ["--data", "wine", "--members", 2, "--threads", 1, "--quiet"]
 SECONDS = 240.0  # more than any try may take: ranks wait 120 s for each other at their start
 
@@ -41,7 +40,10 @@ SECONDS = 240.0  # more than any try may take: ranks wait 120 s for each other a
 TIMED = ("record.json", "state.json", "checkpoint.safetensors", "checkpoint.previous.safetensors")
 
 
-def features(out: Path) -> None:
+# ---- what is killed -----------------------------------------------------------------------------
+
+
+def extract(out: Path) -> None:
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(64, 8))
     settings: dict[str, Any] = {"passes": 2, "augment": AUGMENTATIONS["adp"], "shard_rows": 100}
@@ -50,38 +52,36 @@ def features(out: Path) -> None:
     )
 
 
-def rank(out: Path, number: int, port: int) -> Callable[[], object]:
-    """A rank of two, with the environment that ``torchrun`` gives it."""
+def train_rank(out: Path, number: int, port: int) -> None:
+    """A rank of two, with the environment that ``torchrun`` gives it; three members."""
+    from dissensus.training.distributed import Distributed
 
-    def run() -> None:
-        from dissensus.training.distributed import Distributed
-
-        os.environ |= {
-            "RANK": str(number),
-            "LOCAL_RANK": str(number),
-            "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": "localhost",
-            "MASTER_PORT": str(port),
-        }
-        train_ranks(out, resume=True, distributed=Distributed(timeout=5))
-
-    return run
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])
+    ranks = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    os.environ |= {key: str(value) for key, value in ranks.items()}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+    ds.fit(
+        ds.Ensemble(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 5)), 3),
+        (x, x.argmax(1)),
+        "adp",
+        epochs=30,
+        batch_size=16,
+        out=out,
+        resume=True,
+        progress=False,
+        distributed=Distributed(timeout=5),
+    )
 
 
 def works(kind: str, out: Path) -> list[Callable[[], object]]:
     """What is run, a function for each process; the same call goes on where it was killed."""
     if kind == "torchrun":
-        port = free_port()
-        return [rank(out, number, port) for number in range(2)]
+        with socket.socket() as probe:
+            probe.bind(("localhost", 0))
+            port = int(probe.getsockname()[1])
+        return [lambda number=number: train_rank(out, number, port) for number in range(2)]
     if kind == "features":
-        return [lambda: features(out)]
+        return [lambda: extract(out)]
     if kind == "sweep":
         grid = ["--epochs", 6, "--grid", "lr=0.01,0.1", "--repeats", 4]
         return [command("sweep", *SMALL, *grid, "--out", out)]
@@ -89,12 +89,11 @@ def works(kind: str, out: Path) -> list[Callable[[], object]]:
     return [command("train", *SMALL, "--epochs", 25, *begun, "--out", out)]
 
 
-def run(kind: str, out: Path, scratch: Path, delay: float | None, victims: int) -> str:
+def run(kind: str, out: Path, scratch: Path, delay: float | None = None, victims: int = 0) -> str:
     """Start, kill after ``delay``, wait: ``"killed"``, "" if it came to its end, or a problem."""
     errs = [scratch / f"err{number}" for number in range(2)]
-    children = [start(work, err) for work, err in zip(works(kind, out), errs, strict=False)]
-    began, alive, killed = time.monotonic(), dict(zip(children, errs, strict=False)), False
-    problems = []
+    alive = {start(work, err): err for work, err in zip(works(kind, out), errs, strict=False)}
+    began, killed, problems = time.monotonic(), False, []
     while alive:
         for child in list(alive):
             done, status = os.waitpid(child, os.WNOHANG)
@@ -120,7 +119,10 @@ def run(kind: str, out: Path, scratch: Path, delay: float | None, victims: int) 
     return "; ".join(problems) or ("killed" if killed else "")
 
 
-def epochs_done(kind: str, out: Path) -> int:
+# ---- what is left -------------------------------------------------------------------------------
+
+
+def amount_done(kind: str, out: Path) -> int:
     """How much is done; reads what is there, which raises if a kill has spoilt it."""
     if kind == "sweep":
         cells = sorted((out / "cells").glob("[!.]*.json"))
@@ -157,41 +159,60 @@ def differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     return [name for name in found | wanted if found.get(name, 0) != wanted.get(name, 0)]
 
 
-def kill(kind: str, count: int, top: Path) -> dict[str, Any]:
-    """``count`` kills; a folder is used until its work is done, then a new one is begun."""
-    chance, failures, kills, ends = random.Random(kind), [], 0, 0
-    began = time.monotonic()
-    if problem := run(kind, top / "whole", top, None, 0):
-        raise SystemExit(f"{kind} without a kill: {problem}")
-    most, wanted = time.monotonic() - began, contents(kind, top / "whole")
-    out, done = top / "0", 0
-    while kills < count or out.exists():
-        last = kills >= count
-        delay = None if last else chance.uniform(0.0, most)
-        victims = 1 if chance.random() < 0.15 else 2
-        ended = run(kind, out, top, delay, victims)
-        kills += ended == "killed"
-        if kind == "features" and ended == "killed" and (out / MANIFEST).is_file():
+class Victim:
+    """Work that is killed again and again: a folder until its work is done, then a new one."""
+
+    def __init__(self, kind: str, top: Path) -> None:
+        self.kind, self.top, self.chance = kind, top, random.Random(kind)
+        began = time.monotonic()
+        if problem := run(kind, top / "whole", top):
+            raise RuntimeError(f"{kind} without a kill: {problem}")
+        self.longest, self.wanted = time.monotonic() - began, contents(kind, top / "whole")
+        self.folders = self.done = 0
+
+    def kill(self) -> str:
+        """Run until a kill has hit, or something went wrong."""
+        while True:
+            delay = self.chance.uniform(0.0, self.longest)
+            ended, problem = self.attempt(delay, victims=1 if self.chance.random() < 0.15 else 2)
+            # The machine may be busier, or less, than it was.
+            self.longest *= 1.1 if ended == "killed" else 0.6
+            if problem or ended == "killed":
+                return problem
+
+    def finish(self) -> str:
+        """Go on to the end."""
+        return self.attempt(None, 0)[1]
+
+    def attempt(self, delay: float | None, victims: int) -> tuple[str, str]:
+        """How one run ended, and what was wrong."""
+        out = self.top / str(self.folders)
+        ended = run(self.kind, out, self.top, delay, victims)
+        if self.kind == "features" and ended == "killed" and (out / MANIFEST).is_file():
             ended = ""  # it was done already, and another call is refused
-        most *= 1.1 if ended == "killed" else 0.6  # the machine may be busier, or less, than it was
         if ended not in ("", "killed"):
-            failures.append(f"kill {kills}: {ended}")
+            return ended, ended
         try:
-            now = epochs_done(kind, out)
-            if now < done:
-                failures.append(f"kill {kills}: {done} were done, {now} are left")
-            done = now
-            if ended != "killed" and (differ := differences(contents(kind, out), wanted)):
-                failures.append(f"folder {out.name} differs from a whole run in {differ}")
+            before, self.done = self.done, amount_done(self.kind, out)
+            if self.done < before:
+                return ended, f"{before} were done, {self.done} are left"
+            differ = [] if ended else differences(contents(self.kind, out), self.wanted)
         except Exception as error:
-            failures.append(f"kill {kills}: {error!r}")
-        if ended != "killed":
-            ends += 1
-            shutil.rmtree(out, ignore_errors=True)
-            if last:
-                break
-            out, done = top / str(ends), 0
-    return {"tries": kills, "failures": failures, "ends": ends}
+            return ended, repr(error)
+        if not ended:
+            shutil.rmtree(out)
+            self.folders, self.done = self.folders + 1, 0
+        return ended, f"{out.name} differs from a whole run in {differ}" if differ else ""
+
+
+def cases(kind: str, folder: Path, count: int) -> Iterator[tuple[str, Callable[[], str]]]:
+    """``count`` kills; after the last one the work goes on to its end."""
+    torch.set_num_threads(1)
+    warm_up(kind, folder)
+    victim = Victim(kind, folder)
+    for number in range(count):
+        last = number == count - 1
+        yield f"kill {number}", lambda last=last: victim.kill() or (victim.finish() if last else "")
 
 
 def warm_up(kind: str, top: Path) -> None:
@@ -217,14 +238,3 @@ def warm_up(kind: str, top: Path) -> None:
                 __import__(name)
             except Exception:  # a module that is only there in the middle of something
                 continue
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    kind, top = sys.argv[1], Path(sys.argv[3])
-    top.mkdir(parents=True, exist_ok=True)
-    warm_up(kind, top)
-    counts = kill(kind, int(sys.argv[2]), top)
-    if sys.argv[4:] == ["--record"]:
-        keep(f"kills of {kind}", **counts)
-    print(json.dumps(counts))

@@ -1,12 +1,13 @@
-"""Commands in forked processes: everything is imported once, so that each starts at once."""
+"""Forked processes: everything is imported once, so that each command starts at once."""
 
-import json
+from __future__ import annotations
+
 import os
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Ended(NamedTuple):
@@ -35,14 +36,13 @@ def command(*words: object) -> Callable[[], None]:
 
 
 def start(work: Callable[[], object], err: Path) -> int:
-    """Run ``work`` in a forked process whose outputs go to ``err``; return its number."""
+    """Run ``work`` in a forked process whose errors go to ``err``; return its number."""
     child = os.fork()
     if child:
         return child
     status = 1
     try:
-        file = os.open(err, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
-        os.dup2(file, 2)
+        os.dup2(os.open(err, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 2)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         work()
         status = 0
@@ -65,8 +65,3 @@ def together(works: list[Callable[[], object]], scratch: Path) -> list[Ended]:
     files = [scratch / f"err{number}" for number in range(len(works))]
     children = [start(work, file) for work, file in zip(works, files, strict=True)]
     return [end(child, file) for child, file in zip(children, files, strict=True)]
-
-
-def report(results: Any) -> None:
-    """Hand results over to the test that started this program."""
-    print(json.dumps(results))

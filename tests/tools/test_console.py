@@ -18,7 +18,7 @@ from dissensus.models import make_factory
 from dissensus.runs import DataSummary
 from dissensus.tools.console import InertConsole, printable
 from dissensus.tools.verbs import Result
-from tests.hardening.hostile import ESCAPES
+from tools.fuzz.file_generators import ESCAPES
 
 #: Escape, bell, an eight-bit control sequence, and the mark that turns the direction of text.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")

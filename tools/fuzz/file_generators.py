@@ -1,4 +1,4 @@
-"""Generators of hostile files: each yields a name and the bytes of a file, from a fixed seed."""
+"""File generators: each yields a name and the bytes of a hostile file, from a fixed seed."""
 
 import io
 import json
@@ -299,14 +299,3 @@ GENERATORS: dict[str, Callable[[], Iterator[File]]] = {
     "csv": csv_files,
     "png": image_files,
 }
-
-
-def many_rows(path: Path, rows: int = 200_000_000) -> None:
-    """A small Parquet file of many rows that are all alike."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    piece = pa.table({"x": pa.array(np.zeros(1 << 20, np.int8)), "y": np.zeros(1 << 20, np.int8)})
-    with pq.ParquetWriter(path, piece.schema, compression="zstd") as writer:
-        for _ in range(-(-rows // len(piece))):
-            writer.write_table(piece)

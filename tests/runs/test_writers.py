@@ -1,11 +1,8 @@
 """One writer to a folder: the second gets one sentence and touches nothing."""
 
-import json
-import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,42 +11,6 @@ from dissensus.runs import find_runs
 from dissensus.tools.files import lock, lock_folder
 from dissensus.tools.records import read_metrics
 from tests.runs.small_runs import trained
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.fuzz
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_of_two_writers_at_once_one_writes(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.hardening.writers", str(tmp_path), "1"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    tries, failures = count_pairs(run)
-    assert tries == 5
-    assert not failures
-
-
-def count_pairs(run: subprocess.CompletedProcess[str]) -> tuple[int, list[str]]:
-    """How many pairs ``writers.py`` ran, and what was wrong with them."""
-    if run.returncode:
-        return 0, [run.stderr]
-    pairs: dict[str, list[dict[str, Any]]] = json.loads(run.stdout)
-    tries, failures, refused = 0, [], False
-    for kind, found in pairs.items():
-        for each in found:
-            tries += 1
-            epochs = list(range(1, 21 if kind in ("resume", "train") else 1))
-            refused |= sorted(each["refused"]) == [False, True]
-            # The second may come when the first has ended; then there is something there, or done.
-            right = each["statuses"] in ([0, 2], [0, 0]) and not each["left"]
-            if not right or "Traceback" in "".join(each["err"]) or each["epochs"] != epochs:
-                failures.append(f"{kind}: {each}")
-    return tries, failures if refused else [*failures, "no writer was ever refused"]
 
 
 @pytest.mark.parametrize(
