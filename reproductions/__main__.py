@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dissensus.sweeps.engines import engine_named
+from dissensus.sweeps import EngineOptions
 from reproductions.experiment import Experiment, select
 from reproductions.figures import save
 from reproductions.old.page import outcomes as old_outcomes
@@ -73,7 +73,8 @@ def reproduce(
     failed: list[str] = []
     for (paper, _), study in {} if report else studies.items():
         local = study.jobs if engine == "local" else None  # on Ray, as many as there is room for
-        runner = engine_named(engine, jobs=jobs or local, gpus=gpus_per_run, address=ray_address)
+        options = EngineOptions(jobs or local, engine, None, gpus_per_run, ray_address)
+        runner = options.make_engine()
         record = run_study(study, paper, scale, given, folder, engine=runner, again=again)
         failed += record.failed
     results = outcomes(EXPERIMENTS.values(), folder)

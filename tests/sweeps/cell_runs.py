@@ -1,6 +1,6 @@
 """Cells for the tests of the engines, in a module of their own: new processes import it.
 
-``python -m tests.sweeps.engines.cell_runs FOLDER JOBS`` runs twelve slow cells in ``FOLDER/cells``.
+``python -m tests.sweeps.cell_runs FOLDER JOBS`` runs twelve slow cells in ``FOLDER/cells``.
 """
 
 import os
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dissensus.sweeps.engines import Cell, run_cells
+from dissensus.sweeps import Cell, run_cells
 
 
 def square(cell: Cell) -> dict[str, Any]:

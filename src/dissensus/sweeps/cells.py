@@ -1,4 +1,9 @@
-"""Folder of cells: a record for each on disk, and which cells are still to run."""
+"""Cells: units of work, each with a JSON record, so that a long job can stop and resume.
+
+A cell is a dict of plain settings with a name; its record is one file, written atomically. Ctrl-C,
+a kill or a power cut costs at most the cells that were running; a second start runs what is missing
+and what failed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import json
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,16 +25,6 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,149}")
 _TRACEBACK_LINES = 12
 
 
-def as_companion(cell: Cell) -> Cell:
-    """The cell as a companion: it trains with the others, but its record exists and stays."""
-    return {**cell, "companion": True}
-
-
-def wanted(cells: Iterable[Cell]) -> list[Cell]:
-    """The cells of a batch that need a record: all but companions."""
-    return [cell for cell in cells if not cell.get("companion")]
-
-
 class CellFolder:
     """A folder with one JSON record for each cell; several processes may write at once."""
 
@@ -37,31 +32,16 @@ class CellFolder:
         self.folder = Path(folder)
 
     def path(self, name: str) -> Path:
+        """The file of the cell ``name``."""
         return self.folder / f"{name}.json"
 
     def records(self) -> dict[str, Record]:
         """Every record by the name of its cell, failed ones as well."""
-        if not self.folder.is_dir():
-            return {}
-        records = [_read(path) for path in sorted(self.folder.glob("[!.]*.json"))]
-        return {record["name"]: record for record in records}
+        return {path.stem: _read(path) for path in sorted(self.folder.glob("[!.]*.json"))}
 
     def done(self) -> dict[str, Record]:
         """The records of cells that have a result, by name."""
         return {name: record for name, record in self.records().items() if "result" in record}
-
-    def read(self, name: str) -> Record | None:
-        """The record of one cell; None if there is none."""
-        path = self.path(name)
-        return _read(path) if path.exists() else None
-
-    def stamp(self, name: str) -> tuple[int, int] | None:
-        """A value that changes when the record is replaced; None if there is no record."""
-        try:
-            status = self.path(name).stat()
-        except FileNotFoundError:
-            return None
-        return status.st_ino, status.st_mtime_ns
 
     def write(self, record: Record) -> None:
         """Write ``record`` atomically, in place of an older one of that cell."""
@@ -76,7 +56,7 @@ def _read(path: Path) -> Record:
 
 
 def execute(cell: Cell, run: Callable[[Cell], dict[str, Any]]) -> Record:
-    """Run one cell and return its record; what it raises becomes the record's ``error``."""
+    """Run one cell and return its record; an exception becomes the record's ``error``."""
     began = time.perf_counter()
     record: Record = {"name": cell["name"], "cell": plain(cell)}
     try:
@@ -107,7 +87,7 @@ def plain(value: Any) -> Any:
 
 
 def check_cells(cells: Sequence[Cell]) -> None:
-    """Raise unless every cell has a name of its own that is a safe file name."""
+    """Raise unless the names of cells are safe, different file names."""
     seen: set[str] = set()
     for cell in cells:
         name = cell.get("name")
@@ -158,8 +138,8 @@ def find_missing(
         change = "" if record is None else changed_settings(record, cell)
         if change and not again:
             raise ValueError(
-                f"{folder.path(cell['name'])} was made with other settings ({change}); delete it, "
-                "choose another folder, or run changed cells again (--again)"
+                f"{folder.path(cell['name'])} was made with other settings ({change}); choose "
+                "another folder, or run changed cells again (--again)"
             )
         if record is None or change:
             missing.append(cell)
