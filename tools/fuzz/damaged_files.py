@@ -50,9 +50,9 @@ def hub(folder: Path) -> tuple[Path, Load]:
 
 
 def distance(folder: Path) -> tuple[Path, Load]:
-    file, x = folder / "distance.safetensors", torch.randn(30, 4)
-    Mahalanobis.fit(x, torch.arange(30) % 3).save(file)
-    return file, lambda: Mahalanobis.load(file)(x)
+    file, x = folder / "detector.json", torch.randn(30, 4)
+    ds.Detector(abs, Mahalanobis()).fit(x, train=(x, torch.arange(30) % 3)).save(file)
+    return file.with_suffix(".safetensors"), lambda: ds.Detector.load(file, abs).score(x)
 
 
 def detector(folder: Path) -> tuple[Path, Load]:

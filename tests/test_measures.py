@@ -1,4 +1,4 @@
-"""Detection measures, intervals and thresholds, against scikit-learn and pair counting."""
+"""Measures, intervals and thresholds against scikit-learn and pair counting; marks of the best."""
 
 import copy
 import json
@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from sklearn import metrics
 from torch import Tensor
 
-from dissensus import detection
-from dissensus.detection import (
+from dissensus.measures import (
+    Detection,
     Estimate,
+    among_best,
     evaluate,
     roc_curve,
     threshold_at,
@@ -47,7 +48,7 @@ def reference(ids: np.ndarray, oods: np.ndarray) -> list[float]:
     ]
 
 
-def values(found: detection.Detection) -> list[Estimate]:
+def values(found: Detection) -> list[Estimate]:
     return [found.auroc, found.aupr_in, found.aupr_out, found.fpr95]
 
 
@@ -101,16 +102,14 @@ def test_fpr95_needs_exactly_19_of_20() -> None:
         assert float(evaluate(np.array([just_below + 1]), oods, bootstrap=0).fpr95) == 1.0
 
 
-def test_a_score_that_knows_nothing_and_one_that_knows_all() -> None:
-    constant = evaluate(torch.zeros(30), torch.zeros(10))
-    assert [float(v) for v in values(constant)] == [0.5, 0.75, 0.25, 1.0]
-    perfect = evaluate(torch.arange(30), torch.arange(30, 40))
-    assert [(float(v), v.low, v.high) for v in values(perfect)] == [
-        (1, 1, 1),
-        (1, 1, 1),
-        (1, 1, 1),
-        (0, 0, 0),
-    ]
+def test_bad_options_are_refused() -> None:
+    scores = torch.zeros(3)
+    for options in ({"bootstrap": -1}, {"confidence": 95}, {"bootstrap": 10**7}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))} must"):
+            evaluate(scores, scores, **options)
+    for accept in (0.0, 1.5, math.nan):
+        with pytest.raises(ValueError, match="accept is the share of ID examples"):
+            threshold_at(scores, accept)
 
 
 @pytest.mark.parametrize(
@@ -131,18 +130,6 @@ def test_bad_scores_are_refused_by_name(bad: Tensor, message: str) -> None:
             roc_curve(good, data)
         with pytest.raises(ValueError, match="id_scores must "):
             threshold_at(data, 0.9)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"bootstrap": -1}, "bootstrap must be a number of replicates, 0 or more, got -1"),
-        ({"confidence": 95}, "confidence must lie between 0 and 1, as 0.95 does, got 95"),
-    ],
-)
-def test_bad_options_are_refused(options: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        evaluate(torch.zeros(3), torch.ones(3), **options)
 
 
 def test_an_estimate_is_a_float_with_an_interval() -> None:
@@ -168,7 +155,7 @@ def test_the_bootstrap_equals_a_slow_loop_over_the_same_resamples(
     slow = [reference(ids[i], oods[o]) for i, o in zip(id_picks, ood_picks, strict=True)]
     limits = np.quantile(slow, [0.05, 0.95], axis=0)
     for chunk in (1, 100, 10**6):  # one row at a time, a few, all at once
-        monkeypatch.setattr("dissensus.detection.measures._CHUNK", chunk)
+        monkeypatch.setattr("dissensus.measures._CHUNK", chunk)
         found = values(evaluate(ids, oods, bootstrap=replicates, confidence=0.9, seed=seed))
         np.testing.assert_allclose([v.low for v in found], limits[0], atol=1e-12)
         np.testing.assert_allclose([v.high for v in found], limits[1], atol=1e-12)
@@ -185,19 +172,6 @@ def test_intervals_cover_the_true_auroc() -> None:
     assert 0.88 <= covered / 200 <= 0.99
 
 
-def test_a_seed_fixes_the_interval_and_the_interval_holds_the_value() -> None:
-    generator = torch.Generator().manual_seed(0)
-    ids, oods = torch.randn(200, generator=generator), torch.randn(150, generator=generator) + 1
-    first, again, other = (evaluate(ids, oods, bootstrap=200, seed=s) for s in (3, 3, 4))
-    assert first.to_rows() == again.to_rows()
-    assert first.auroc.low != other.auroc.low
-    for value in values(first):
-        assert value.low < value < value.high
-    wide = evaluate(ids, oods, bootstrap=200, seed=3, confidence=0.99).auroc
-    assert wide.low < first.auroc.low
-    assert "AUROC    " + str(first.auroc) in first.summary().splitlines()
-
-
 @given(scores_with_ties, st.sampled_from([0.05, 0.3, 0.5, 0.9, 0.95, 1.0]))
 def test_the_threshold_is_the_smallest_that_accepts_enough(ids: np.ndarray, accept: float) -> None:
     threshold = threshold_at(ids, accept)
@@ -206,7 +180,58 @@ def test_the_threshold_is_the_smallest_that_accepts_enough(ids: np.ndarray, acce
     assert np.mean(ids < threshold) < accept
 
 
-@pytest.mark.parametrize("accept", [0.0, 1.5, math.nan])
-def test_a_share_that_is_none_is_refused(accept: float) -> None:
-    with pytest.raises(ValueError, match="accept is the share of ID examples to accept"):
-        threshold_at(torch.zeros(3), accept)
+# ---- marks of the best --------------------------------------------------------------------------
+
+
+def test_intervals_that_are_equal_are_not_crowned() -> None:
+    equal = [Estimate(0.48, 0.41, 0.55), Estimate(0.475, 0.41, 0.54), Estimate(0.48, 0.41, 0.55)]
+    assert among_best(equal) == [False] * 3
+    assert among_best([*equal, Estimate(0.1, 0.05, 0.15)]) == [True, True, True, False]
+    assert among_best([Estimate(0.48, 0.41, 0.55)]) == [False]
+    assert among_best([]) == []
+
+
+def test_the_limit_is_that_of_the_difference_of_two_intervals() -> None:
+    """Two intervals of half-width 3 and 4: their difference's has the half-width 5."""
+    best = Estimate(10.0, 7.0, 13.0)
+    for other, apart in ((5.01, False), (4.99, True)):
+        pair = [best, Estimate(other, other - 4, other + 4)]
+        assert among_best(pair) == ([True, False] if apart else [False, False])
+        low = [Estimate(-e.value, -e.high, -e.low) for e in pair]
+        assert among_best(low, highest=False) == ([True, False] if apart else [False, False])
+    # The facing ends count, not the far ones.
+    assert among_best([Estimate(10, 9, 90), Estimate(8, -80, 9)]) == [True, False]
+
+
+def test_the_same_examples_tell_more_than_two_intervals() -> None:
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=200)
+    parts = [shared, shared - 0.1 + 0.01 * rng.normal(size=200)]
+    estimates = [Estimate(p.mean(), p.mean() - 0.14, p.mean() + 0.14) for p in parts]
+    assert among_best(estimates) == [False, False]
+    assert among_best(estimates, parts) == [True, False]
+    unlike = [parts[0], rng.permutation(parts[1])]  # other examples: the pairing must not help
+    assert among_best(estimates, unlike) == [False, False]
+
+
+def test_what_has_no_interval_cannot_be_told_apart() -> None:
+    bare = Estimate(0.1)
+    assert math.isnan(bare.low)
+    assert among_best([Estimate(0.9, 0.89, 0.91), bare]) == [False, False]
+    rest = [Estimate(0.9, 0.89, 0.91), Estimate(0.2, 0.19, 0.21)]
+    assert among_best([*rest, bare]) == [True, False, True]
+
+
+def test_a_pair_of_many_needs_a_larger_difference() -> None:
+    pair = [Estimate(10.0, 7.0, 13.0), Estimate(4.9, 0.9, 8.9)]  # 5.1 apart, the interval is ± 5
+    assert among_best(pair) == [True, False]
+    assert among_best(pair, pairs=10) == [False, False]
+
+
+def test_equal_methods_are_rarely_told_apart() -> None:
+    """The best of eight is chosen from the data: the error counts for the whole column."""
+    rng, marked = np.random.default_rng(1), 0
+    for _ in range(300):
+        parts = list(rng.normal(size=(8, 50)))
+        marked += any(among_best([Estimate(p.mean()) for p in parts], parts))
+    assert marked / 300 < 0.08

@@ -1,6 +1,5 @@
-"""The default score: chosen by the record of the runs, and known wherever a score is needed."""
+"""Scores by name; the default score, chosen by the record of the runs."""
 
-import importlib
 import json
 import re
 from collections import defaultdict
@@ -13,6 +12,7 @@ from torch import nn
 
 import dissensus as ds
 from dissensus.detection import default_score
+from dissensus.detection.registry import parse_score, score_spec
 
 RECORD = Path(__file__).parents[2] / "results" / "ldr" / "contenders.json"
 
@@ -50,7 +50,7 @@ def test_the_default_is_the_best_score_of_the_record(objective: str) -> None:
 
 
 def test_figures_beside_the_rule_and_in_the_guide_are_those_of_the_record() -> None:
-    table = importlib.import_module("dissensus.detection.default_scores").__doc__.split("\n===")[2]
+    table = default_score.__doc__.split("\n    ===")[2]
     guide = (RECORD.parents[2] / "docs" / "guides" / "unknown.md").read_text(encoding="utf-8")
     for objective, row in zip(TRAINED, table.splitlines()[1:], strict=True):
         aurocs = mean_aurocs(TRAINED[objective])
@@ -88,20 +88,23 @@ def test_an_ensemble_knows_how_it_was_trained(tmp_path: Path) -> None:
     ens = ds.Ensemble(make, members=3)
     assert ds.Detector(ens).score_name == "mutual_information"
     ds.fit(ens, (x, y), "ldr:active=2", epochs=1, out=tmp_path, progress=False)
-    loaded = ds.load(tmp_path, make_member=make)
-    for trained in (ens, loaded):
-        detector = ds.Detector(trained).fit(x)
-        assert detector.score_name == "energy"
-        assert "energy" in repr(detector)
-    detector.save(tmp_path / "d.json")
-    assert ds.Detector.load(tmp_path / "d.json", ens).score_name == "energy"
-    assert json.loads((tmp_path / "d.json").read_text())["score"] == "energy"
+    for trained in (ens, ds.load(tmp_path, make_member=make)):
+        assert ds.Detector(trained).score_name == "energy"
     regression = ds.Ensemble(make, members=3, combine="mean")
     assert ds.Detector(regression).score_name == "variance"
 
 
-@pytest.mark.parametrize("score", ["mutual_information", "pds"])
-def test_a_score_of_disagreement_needs_two_members(score: str) -> None:
-    detector = ds.Detector(lambda x: x[None], score)
-    with pytest.raises(ValueError, match=f"{score} is 0 or constant for one member.*'energy'"):
-        detector.fit(torch.randn(5, 3))
+def test_specs_are_read_and_written() -> None:
+    for text in ("knn:k=5", "vim:dimension=3", "combined:score=pds,distance=knn:k=5", "bma"):
+        assert score_spec(parse_score(text)) == text
+    assert score_spec(parse_score("knn").fit(torch.randn(5, 2))) == "knn"
+    for text, message in {
+        "vin": "no score 'vin'; did you mean 'vim'",
+        "vim:dim=3": "vim has no setting 'dim'; did you mean 'dimension'",
+        "vim:alpha=3": "vim has no setting 'alpha'",  # fitted, not asked for
+        "knn:k=0": "k must be an integer of at least 1, got 0",
+        "combined:distance=pds": "distance must name scores of features",
+        "combined:score=knn": "there is no score 'knn'",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            parse_score(text)

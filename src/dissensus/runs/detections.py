@@ -1,4 +1,4 @@
-"""Detection of unknown inputs: how well the scores of one or more runs recognise them."""
+"""Detections: what `detect` is asked for, and how well scores recognise unknown inputs."""
 
 from __future__ import annotations
 
@@ -8,19 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.runs.prediction_files import array_keys, keys_option, probs_option
+from dissensus.runs.prediction_files import keys_option, probs_option
 from dissensus.tools.files import write_csv, write_npz
-from dissensus.tools.progress import ProgressBar
 from dissensus.tools.records import environment, write_record
 from dissensus.tools.specs import split_specs
-from dissensus.tools.verbs import (
-    Result,
-    collect,
-    data_dir_option,
-    device_option,
-    option,
-    trust_option,
-)
+from dissensus.tools.verbs import Result, data_dir_option, device_option, option, trust_option
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,12 +20,11 @@ if TYPE_CHECKING:
 
     from dissensus.detection import Detector, Divergent, Study
     from dissensus.runs.accuracy import Accuracies
-    from dissensus.runs.scoring import Setup
 
 
 @dataclass(frozen=True)
 class Detect:
-    """Options of :func:`detect`.
+    """Options of ``runs.detect``.
 
     ``near`` and ``far`` are groups of unknown sets. They are tested like those of ``unknown`` and
     need not be named there as well.
@@ -101,16 +92,20 @@ class Detect:
 class MethodDetection:
     """One run, or file of predictions: its scores compared, and its accuracy on labelled sets.
 
-    ``divergent`` are the images of each set on which members agree least and most, ``strangers``
-    some training images and what they became for members to disagree on; ``setup`` is the run with
-    its fitted scores. A file of predictions has none of these.
+    ``unknown`` has the name of each unknown set by the text that asked for it. Of a run, there are
+    the fitted ``detectors`` by the names of their scores; ``divergent``, the images of each set on
+    which members agree least and most; ``strangers``, some training images and what they became for
+    members to disagree on; the ``temperature`` that was fitted, and how members were tuned.
     """
 
     study: Study
+    unknown: Mapping[str, str]
     accuracy: Mapping[str, Accuracies] = field(default_factory=dict)
+    detectors: Mapping[str, Detector] = field(default_factory=dict)
     divergent: Mapping[str, Divergent] = field(default_factory=dict)
-    setup: Setup | None = None
     strangers: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    temperature: float | None = None
+    tuning: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -159,14 +154,8 @@ class Detections(Result):
                 for score, sets in study.detection.items()
                 for group, means in group_means(sets, groups).items()
             ],
-            "tuning": {
-                name: {} if method.setup is None else method.setup.scorer.tuning
-                for name, method in self.methods.items()
-            },
-            "temperatures": {
-                name: None if method.setup is None else method.setup.scorer.temperature
-                for name, method in self.methods.items()
-            },
+            "tuning": {name: dict(method.tuning) for name, method in self.methods.items()},
+            "temperatures": {name: method.temperature for name, method in self.methods.items()},
             "curves": _method_rows(studies, curve_rows),
             "histograms": _method_rows(studies, histogram_rows),
             "accuracy": {
@@ -227,115 +216,24 @@ class Detections(Result):
         write_csv(path, rows[0], (row.values() for row in rows))
 
     def detector(self, score: str | None = None, method: str | None = None) -> Detector:
-        """A detector by ``score``, fitted to the validation split; by default the first ones."""
-        setup = self.methods[method or next(iter(self.methods))].setup
-        if setup is None:
+        """The detector with ``score``, fitted to the validation split; by default the first."""
+        detectors = self.methods[method or next(iter(self.methods))].detectors
+        if not detectors:
             raise ValueError("a detector needs a run, and this is a file of predictions")
-        return setup.detector(score or setup.scorer.names[0])
+        found = detectors[score or next(iter(detectors))]
+        if found.threshold is None:
+            raise ValueError("a detector needs a run with a validation split, for the threshold")
+        return found
 
     def _groups(self) -> dict[str, list[str]]:
         """The names of the near and far sets."""
-        setup = next(iter(self.methods.values())).setup
+        unknown = next(iter(self.methods.values())).unknown
         groups = {"near": self.options.near, "far": self.options.far}
         return {
-            group: [
-                Path(text).stem if setup is None else setup.unknown[text].name
-                for text in dict.fromkeys(texts)
-            ]
+            group: [unknown[text] for text in dict.fromkeys(texts)]
             for group, texts in groups.items()
             if texts
         }
-
-
-def detect(
-    runs: str | Path | Sequence[str | Path],
-    options: Detect | None = None,
-    *,
-    progress: bool = False,
-    **settings: Any,
-) -> Detections:
-    """Measure how well a run's scores recognise unknown inputs; several runs are compared.
-
-    ``settings`` are the fields of :class:`Detect`. Instead of a run, ``runs`` may name a file of
-    predictions, and ``unknown`` such files, with ``keys={"outputs": "logits"}`` if theirs have
-    another name. Thresholds come from the validation split, never from
-    what is tested on.
-
-    ::
-
-        detections = ds.runs.detect("runs/ldr", unknown=["held_out", "corrupt:5"])
-        detections.show()
-        detections.to_frame().sort_values("auroc")
-        detections.detector().is_ood(x)
-    """
-    options = collect(Detect, options, settings)
-    if not options.sets:
-        raise ValueError("name at least one set of unknown inputs with --ood, --near or --far")
-    paths = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
-    names = _method_names(paths)
-    methods = {}
-    for path, name in zip(paths, names, strict=True):
-        with ProgressBar(name, show=progress) as bar:
-            if len(paths) > 1:
-                bar.log(name)
-            study = _detect_in_files if path.is_file() else _detect_in_run
-            methods[name] = study(path, options, bar)
-    return Detections(options, paths, methods)
-
-
-def _detect_in_run(run: Path, options: Detect, bar: ProgressBar) -> MethodDetection:
-    from dissensus.runs.scoring import set_up
-
-    if options.keys or options.probs:
-        flag = "--key" if options.keys else "--probs"
-        raise ValueError(f"{flag} is for files of predictions, and {run} is not one")
-    bar.update(note="loading" + (", tuning" if options.tune else ""))
-    setup = set_up(run, options, progress=bar.show)
-    study, accuracy = setup.measure(bar)
-    return MethodDetection(study, accuracy, setup.divergent(study), setup, setup.strangers())
-
-
-def _detect_in_files(known: Path, options: Detect, bar: ProgressBar) -> MethodDetection:
-    """Scores of files of predictions, read in pieces; only those that outputs alone give."""
-    from dissensus.detection import DEFAULT_SCORES, compare, is_fitted
-    from dissensus.outputs import stored_space
-    from dissensus.scores import score_file
-    from dissensus.scores.functions import SCORES_OF_LOGITS
-
-    names = options.score_names
-    if options.tune:
-        raise ValueError(f"--tune trains members, and {known} is a file of predictions")
-    impossible = [n for n in names if is_fitted(n) or n.endswith(":temperature=fit")]
-    if impossible:
-        raise ValueError(f"{', '.join(impossible)} cannot be computed from predictions alone")
-    space = "probs" if options.probs else stored_space(known)
-    lost = () if space == "logits" else SCORES_OF_LOGITS
-    names = names or [n for n in DEFAULT_SCORES if n not in lost and not is_fitted(n)]
-    files = [known, *map(Path, options.sets)]
-    if len({file.stem for file in files}) < len(files):
-        raise ValueError("two files have the same name; rename one of them")
-    keys, scores = array_keys(options.keys), {}
-    for file in files:
-        bar.update(note=f"scoring {file.name}")
-        by_name = score_file(
-            file,
-            names,
-            keys=keys,
-            space="probs" if options.probs else None,
-            progress=lambda row, rows: bar.update(row, total=rows),
-        )
-        scores[file.stem] = {score: values.double() for score, values in by_name.items()}
-    study = compare(scores, known.stem, bootstrap=options.bootstrap, seed=options.seed)
-    return MethodDetection(study)
-
-
-def _method_names(runs: Sequence[Path]) -> list[str]:
-    """The names of the folders, or whole paths where names are the same."""
-    names = [run.resolve().name for run in runs]
-    names = names if len(set(names)) == len(names) else [str(run) for run in runs]
-    if len(set(names)) < len(names):
-        raise ValueError(f"each RUN is one method, got the same one twice: {', '.join(names)}")
-    return names
 
 
 # ---- records ------------------------------------------------------------------------------------
