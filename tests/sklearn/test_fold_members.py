@@ -90,15 +90,6 @@ def test_large_folds_train_by_twos_and_end_the_same(
     assert len(apart.histories_) == folds
 
 
-def test_packed_rows_become_the_same_inputs() -> None:
-    model = regressor(n_estimators=2).fit(X, Y)
-    packed = torch.from_numpy(model.standard_.x.pack(X))
-    assert packed.shape == (61, 20)  # two numbers for each of ten columns
-    torch.testing.assert_close(
-        model.standard_.unpack(packed), model.standard_.inputs(X, np.float64)
-    )
-
-
 def test_targets_of_a_fold_do_not_reach_its_members() -> None:
     """Two targets swapped within a fold: its members stay as they are, the others do not."""
     settings = {"n_estimators": 4, "max_iter": 1}
@@ -164,11 +155,6 @@ def test_members_may_share_weights(validation: str) -> None:
     assert np.isfinite(model.predict(X)).all()
     further = regressor(**settings, warm_start=True).fit(X, Y).fit(X, Y)
     assert (further.n_iter_, further.ensemble_.sharing) == (4, "adapters")
-
-
-def test_further_training_forgets_what_was_held_out() -> None:
-    model = regressor(n_estimators=3).fit(X, Y)
-    assert model.partial_fit(X, Y).held_out_ is None
 
 
 @pytest.mark.parametrize(

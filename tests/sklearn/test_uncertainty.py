@@ -15,9 +15,14 @@ from torch import Tensor
 
 from dissensus.calibration import ece
 from dissensus.sklearn import DiverseClassifier, DiverseRegressor
-from dissensus.sklearn.error_model import ErrorModel, spread_bias
 from dissensus.sklearn.held_out import HeldOut
-from dissensus.sklearn.uncertainty import intervals, noise_std, quantiles, total_std
+from dissensus.sklearn.uncertainty import (
+    ErrorModel,
+    intervals,
+    quantiles,
+    spread_bias,
+    total_std,
+)
 
 TOTAL, OWN = 12, 6
 
@@ -109,33 +114,6 @@ def test_quantiles_rise_cross_nothing_and_match_the_law() -> None:
     assert float(std.mean()) == pytest.approx((1 + 0.25 / TOTAL) ** 0.5, rel=0.04)
 
 
-def test_deviations_add_up() -> None:
-    """Members' variance V leaves V / M in the mean of M; noise is the rest."""
-    outputs, targets = simulate(3000, "spread")
-    held_out = hold_out(outputs, targets)
-    total, noise = total_std(held_out, outputs), noise_std(held_out, outputs)
-    between = outputs.var(0) / TOTAL
-    torch.testing.assert_close(noise.square() + between, total.square())
-    error = (outputs.mean(0) - targets).square().mean()
-    assert float(total.square().mean() / error) == pytest.approx(1.0, abs=0.15)
-
-
-def test_gaussian_members_bring_their_own_noise() -> None:
-    """Their variance differs by row in a way that nothing else tells."""
-    hidden = draw(2000, 1, seed=9).exp()
-    signal, noise = draw(2000, 1, seed=1), draw(2000, 1, seed=2) * hidden
-    outputs, targets = signal + 0.1 * draw(TOTAL, 2000, 1, seed=3), signal + noise
-    claimed = 0.5 * hidden.square().expand(TOTAL, -1, -1)  # half of what it is
-    held_out = hold_out(outputs, targets, noise=claimed[:OWN])
-    found = intervals(held_out, outputs, 0.9, claimed)
-    assert float(covered(found, targets).mean()) == pytest.approx(0.9, abs=0.02)
-    width = (found[:, 1] - found[:, 0]).squeeze(1)
-    assert float(torch.corrcoef(torch.stack([width, hidden.squeeze(1)]))[0, 1]) > 0.99
-    assert float(noise_std(None, outputs, claimed)[0]) == pytest.approx(float(claimed[0, 0]) ** 0.5)
-    plain = intervals(hold_out(outputs, targets), outputs, 0.9)
-    assert float(width.median()) < 0.8 * float((plain[:, 1] - plain[:, 0]).median())
-
-
 def test_few_rows_are_sane() -> None:
     """30 rows: the whole range of errors; 18: an error that says how many it takes."""
     outputs, targets = simulate(30)
@@ -152,12 +130,12 @@ def test_few_rows_are_sane() -> None:
     ]
     assert np.mean(shares) == pytest.approx(1 - 2 / 31, abs=0.02)
     few = hold_out(*(part[..., :18, :] for part in (outputs, targets)))
-    with pytest.raises(ValueError, match=r"coverage=0\.9 needs at least 19 held-out rows, and the"):
+    with pytest.raises(ValueError, match=r"coverage=0\.9 needs 19 held-out rows, got 18"):
         intervals(few, new, 0.9)
     assert bool(intervals(few, new, 0.8).isfinite().all())
     assert bool(quantiles(few, new, [0.001, 0.999]).isfinite().all())
     for coverage in (0.0, 1, 90, "0.9", float("nan")):
-        with pytest.raises(ValueError, match="coverage must lie between 0 and 1, got"):
+        with pytest.raises(ValueError, match="coverage must be a finite number greater than 0"):
             intervals(few, new, coverage)  # type: ignore[arg-type]
 
 
@@ -198,21 +176,6 @@ def test_a_model_of_errors_is_used_only_where_it_helps() -> None:
     # Beyond the rows it has seen it says what it says at their end.
     far = torch.tensor([float(prediction.max()), 1e9], dtype=torch.float64)
     assert growing.size(far)[1] == growing.size(far)[0]
-    with pytest.raises(ValueError, match="a spread between members is that of two or more, got"):
-        ErrorModel(residuals, weights, prediction, variance=torch.ones_like(weights))
-
-
-def test_two_held_out_members_are_as_good_as_sixteen_at_telling_sizes() -> None:
-    """log s of two members is smaller in the mean; that must not make intervals wider."""
-    rows = 20_000
-    signal, spread = 10 * draw(2 * rows, 1, seed=0), (0.7 * draw(2 * rows, 1, seed=1)).exp()
-    outputs = signal + spread * draw(16, 2 * rows, 1, seed=2)
-    targets = signal + spread * draw(2 * rows, 1, seed=3)  # errors of the size of the disagreement
-    members = torch.arange(2)[:, None].expand(2, rows)
-    weights = torch.ones(rows, dtype=torch.float64)
-    held_out = HeldOut(outputs[:2, :rows], targets[:rows], weights, members, total=16)
-    found = intervals(held_out, outputs[:, rows:], 0.9)
-    assert float(covered(found, targets[rows:]).mean()) == pytest.approx(0.9, abs=0.015)
 
 
 @pytest.mark.parametrize("members", [2, 5, 16])
@@ -306,7 +269,7 @@ def test_the_classifier_is_calibrated_and_predicts_sets() -> None:
     raw = torch.from_numpy(model.predict_proba(X))
     assert model.temperature_ == 1.0
     assert not model.evaluate(X, y).held_out
-    with pytest.raises(ValueError, match="predict_set learns from rows that members held out, and"):
+    with pytest.raises(ValueError, match="predict_set needs rows that were held out"):
         model.predict_set(X)
     model.held_out_ = held_out
     assert model.temperature_ > 1.1
@@ -322,20 +285,6 @@ def test_the_classifier_is_calibrated_and_predicts_sets() -> None:
     assert result.held_out["error"] == pytest.approx(result["error"], abs=0.06)
     assert result.held_out["ensemble_error"] == pytest.approx(result["nll"], rel=0.15)
     assert result.held_out["diversity"] > 0
-
-
-def test_without_held_out_rows_intervals_say_what_to_do() -> None:
-    X = np.arange(40.0)[:, None]
-    model = DiverseRegressor(**QUICK, early_stopping=False).fit(X, X[:, 0])
-    model.held_out_ = None
-    for call in (
-        lambda: model.predict_interval(X),
-        lambda: model.predict_quantiles(X),
-        lambda: model.predict_std(X, "total"),
-    ):
-        with pytest.raises(ValueError, match="held out none; fit it with validation='members'"):
-            call()
-    assert set(model.evaluate(X, X[:, 0]).measures) == {"rmse", "r2"}
 
 
 # ---- fitted, with folds that members held out ---------------------------------------------------
@@ -391,11 +340,11 @@ def test_gaussian_members_go_with_every_way_to_validate(settings: dict[str, Any]
 
 def test_gaussian_members_are_refused_where_they_make_no_sense() -> None:
     X, y = heteroscedastic(40)
-    with pytest.raises(ValueError, match="loss='gaussian' trains members independently, by obj"):
+    with pytest.raises(ValueError, match="loss='gaussian' goes with 'independent'"):
         DiverseRegressor(loss="gaussian", objective="ncl").fit(X, y)
-    with pytest.raises(ValueError, match="beta goes with objective='independent' or 'augmented'"):
+    with pytest.raises(ValueError, match="beta goes with objective='independent'"):
         DiverseRegressor(loss="gaussian", beta=0.5).fit(X, y)
     with pytest.raises(ValueError, match="DiverseRegressor: loss must be"):
         DiverseRegressor(loss="huber").fit(X, y)
-    with pytest.raises(ValueError, match="'gaussian' is an objective for regression, and this is"):
+    with pytest.raises(ValueError, match="regression targets must be"):
         DiverseClassifier(objective="gaussian").fit(X, y > 0)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dissensus.scores.functions import (
     SCORES,
-    Logits,
     bma,
     confidence,
     disagreement,
@@ -39,7 +38,6 @@ from dissensus.scores.named_scores import (
 
 __all__ = [
     "SCORES",
-    "Logits",
     "NamedScore",
     "at_temperature",
     "bma",

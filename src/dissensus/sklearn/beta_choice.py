@@ -59,10 +59,7 @@ def folds(rows: Rows, original: Rows, cv: Any, seed: int) -> list[tuple[Rows, Ro
     """
     if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
         if not 2 <= cv <= len(rows):
-            raise ValueError(
-                f"beta='auto' needs cv of at least 2 and no more than there are different rows, "
-                f"got cv={cv} and n_samples = {len(rows)}; with few rows, give beta a number"
-            )
+            raise ValueError(f"cv must be from 2 to n_samples = {len(rows)}, got {cv}")
         return [(rows.pick(a), rows.pick(b)) for a, b in equal_folds(rows, int(cv), seed)]
     classifier = original.y.ndim == 1
     labels = original.y if classifier else original.y[:, 0]

@@ -20,9 +20,8 @@ from dissensus.calibration import conformal_quantile
 from dissensus.objectives import Objective
 from dissensus.outputs import combined_log_probs
 from dissensus.sklearn import uncertainty
-from dissensus.sklearn.base import DiverseEstimator
+from dissensus.sklearn.base import DiverseEstimator, takes_pieces
 from dissensus.sklearn.evaluation import Evaluation, evaluate_classes, evaluate_numbers
-from dissensus.sklearn.parameters import takes_pieces
 from dissensus.sklearn.rows import Floats
 
 
@@ -64,10 +63,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         else:
             self.classes_ = np.unique(y[kept])
         if len(self.classes_) < 2:
-            raise ValueError(
-                f"y has one class only, {self.classes_[0]}; a classifier needs rows of at least "
-                "two classes, of a weight above zero"
-            )
+            raise ValueError(f"y has one class only, {self.classes_[0]}; give two or more")
         labels = np.searchsorted(self.classes_, y)
         # Rows of weight 0 are left out and may be of any class.
         return np.minimum(labels, len(self.classes_) - 1), len(self.classes_)
@@ -76,10 +72,8 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         labels = column_or_1d(y)
         unknown = ~np.isin(labels, self.classes_)
         if unknown.any():
-            raise ValueError(
-                f"y holds {labels[unknown][0]}, which was not among the classes in training: "
-                f"{', '.join(map(str, self.classes_))}"
-            )
+            known = ", ".join(map(str, self.classes_))
+            raise ValueError(f"y holds {labels[unknown][0]}; the classes in training were {known}")
         return torch.from_numpy(np.searchsorted(self.classes_, labels))
 
     def _class_weights(self, labels: NDArray[Any], weights: Floats) -> Floats | float:
@@ -96,9 +90,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         else:
             raise ValueError(f"class_weight must be a dict, 'balanced' or None, got {asked!r}")
         if not np.isfinite(each).all() or (each < 0).any() or not each[labels].any():
-            raise ValueError(
-                f"class_weight must be finite, at least 0 and above 0 for some class, got {asked!r}"
-            )
+            raise ValueError(f"class_weight must be at least 0 and not all zero, got {asked!r}")
         chosen: Floats = each[labels]
         return chosen
 
@@ -112,10 +104,7 @@ class DiverseClassifier(ClassifierMixin, DiverseEstimator):  # type: ignore[misc
         they should be typical. The learning rate is constant, and nothing is held out.
         """
         if self.class_weight == "balanced":
-            raise ValueError(
-                "class_weight='balanced' needs all rows, and partial_fit sees some of them; pass "
-                "the weights as a dict"
-            )
+            raise ValueError("class_weight='balanced' needs all rows at once; pass a dict")
         _check_partial_fit_first_call(self, classes)
         return self._partial_fit(X, y, sample_weight)
 
@@ -211,10 +200,7 @@ class DiverseRegressor(RegressorMixin, DiverseEstimator):  # type: ignore[misc]
         targets = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
         known = self.n_outputs_ if hasattr(self, "ensemble_") else targets.shape[1]
         if targets.shape[1] != known:
-            raise ValueError(
-                f"y must have {known} columns as before, got {targets.shape[1]}; train anew with "
-                "fit and warm_start=False"
-            )
+            raise ValueError(f"y must have {known} columns as before, got {targets.shape[1]}")
         return targets, known
 
     def _known_targets(self, y: Any) -> Tensor:

@@ -72,10 +72,7 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
     def _checked_inputs(self, X: Any) -> Floats:
         if self._takes_frames and not is_frame(X):
-            raise ValueError(
-                "this estimator was fitted on a DataFrame with text or dates, got "
-                f"{type(X).__name__}; pass a DataFrame with the same columns"
-            )
+            raise ValueError(f"X must be a DataFrame as in training, got {type(X).__name__}")
         if self._takes_frames:
             validate_data(self, X, reset=False, skip_check_array=True)
             raw = raw_columns(X)
@@ -88,10 +85,7 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """What members held out; raises if there is nothing for ``what`` to learn from."""
         check_is_fitted(self, "ensemble_")
         if self.held_out_ is None:
-            raise ValueError(
-                f"{what} learns from rows that members held out, and this {type(self).__name__} "
-                "held out none; fit it with validation='members'"
-            )
+            raise ValueError(f"{what} needs rows that were held out; fit with early_stopping=True")
         return self.held_out_
 
     def transform(self, X: Any) -> Floats:
@@ -140,10 +134,7 @@ class FittedMembers(TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]
         check_is_fitted(self, "ensemble_")
         distance = self.distance_
         if score in ("combined", "mahalanobis") and distance is None:
-            raise ValueError(
-                f"score={score!r} needs the distance of rows, which fit learns from 20 rows "
-                "or more of 2,000 inputs or fewer that are not all equally far; leave score out"
-            )
+            raise ValueError(f"score={score!r} needs distance_, which is None; leave score out")
 
         def part(inputs: Tensor) -> Tensor:
             if distance is not None and score == "mahalanobis":

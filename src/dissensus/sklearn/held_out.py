@@ -20,10 +20,9 @@ from torch import Tensor
 from dissensus.calibration import TemperatureAtBound, fit_temperature
 from dissensus.decomposition import decomposition_terms
 from dissensus.diagnostics import Split, judge
-from dissensus.outputs import check_outputs, combined_log_probs
-from dissensus.sklearn.error_model import ErrorModel
+from dissensus.outputs import combined_log_probs
+from dissensus.sklearn.uncertainty import ErrorModel
 from dissensus.sweeps.selection import overall_verdict
-from dissensus.tools.guards import check_finite
 
 #: Draws the temperature of few rows towards 1: as a prior on log T of standard deviation ½ does.
 _SHRINKAGE = 2.0
@@ -71,22 +70,8 @@ class HeldOut:
         return cls(outputs, targets, weights, members, total, noise)
 
     def __post_init__(self) -> None:
-        check_outputs(self.outputs, name="held-out outputs")
-        check_finite(self.weights, name="weights")
-        own, rows, outputs = self.outputs.shape
         if self.regression and self.targets.ndim == 1:
             object.__setattr__(self, "targets", self.targets[:, None])
-        shapes = {
-            "targets": (rows, outputs) if self.regression else (rows,),
-            "weights": (rows,),
-            "members": (own, rows),
-        }
-        for name, shape in shapes.items():
-            if tuple(getattr(self, name).shape) != shape:
-                got = tuple(getattr(self, name).shape)
-                raise ValueError(f"{name} of held-out rows must be {shape}, got {got}")
-        if not own <= self.total:
-            raise ValueError(f"{own} members held a row out, but there are {self.total} in all")
 
     def __repr__(self) -> str:
         own, rows, _ = self.outputs.shape

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from dissensus.data.encoder import Standard
 from dissensus.data.strangers import Strangers
-from dissensus.detection import Mahalanobis, TailScale, combine_tails
-from dissensus.detection.tuning import tune
+from dissensus.detection import Mahalanobis, TailScale
+from dissensus.detection.feature_scores import combine_tails
 from dissensus.ensemble import Ensemble
 from dissensus.sklearn.rows import Floats, Rows, tensors
+from dissensus.training.tuning import tune
 
 #: So many rows are enough for a covariance and two scales.
 MOST_ROWS = 5000
@@ -64,7 +65,7 @@ class RowDistance:
         for place, part in zip(scores.split(_PART), inputs.split(_PART), strict=True):
             place.copy_(member_score(part.double()))  # a list of results would scatter memory
         try:
-            distance = Mahalanobis().fit(inputs, torch.zeros(len(inputs), dtype=torch.int64))
+            distance = Mahalanobis.fit(inputs, torch.zeros(len(inputs), dtype=torch.int64))
         except ValueError:  # all rows are equal, or columns are copies of one of two values
             return None
         distances = distance(inputs)
@@ -98,7 +99,7 @@ def tuned_members(
     if len(x) < 2:
         raise ValueError(f"strangers=True needs at least 2 different rows, got {len(x)}")
     if standard.y is not None and ens(x[:1].double()).shape[-1] != y.shape[1]:
-        raise ValueError("strangers=True does not go with loss='gaussian'; use loss='mse'")
+        raise ValueError("strangers=True does not go with loss='gaussian'")
     strangers = Strangers(groups=tuple(np.repeat(groups, standard.x.widths).tolist()))
     settings: dict[str, Any] = {} if isinstance(batch_size, str) else {"batch_size": batch_size}
     start = copy.deepcopy(ens).float().requires_grad_(True)

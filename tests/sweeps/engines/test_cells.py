@@ -1,0 +1,321 @@
+"""Cells: one record each, whole or not there; what is done is never done again."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dissensus.sweeps.engines import Cell, CellFolder, LocalEngine, run_cells
+from dissensus.sweeps.engines.cell_folder import execute
+from dissensus.sweeps.engines.local import Each
+from dissensus.sweeps.engines.queue import Claims
+from tests.sweeps.engines.cell_runs import deadly, slow, slow_cells, sometimes, square, threads
+
+ROOT = Path(__file__).parents[3]
+
+
+def cells(count: int = 4, **settings: Any) -> list[Cell]:
+    return [{"name": f"x={x}", "x": x, **settings} for x in range(count)]
+
+
+def quietly(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
+    return run_cells(*arguments, progress=False, **options)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_records_come_in_order_and_say_what_made_them(jobs: int, tmp_path: Path) -> None:
+    seen: list[str] = []
+    made = quietly(cells(), square, tmp_path, jobs=jobs, on_record=lambda r: seen.append(r["name"]))
+    assert [record["result"] for record in made] == [{"square": x**2} for x in range(4)]
+    assert [record["cell"] for record in made] == cells()
+    assert sorted(seen) == [f"x={x}" for x in range(4)]
+    on_disk = CellFolder(tmp_path).done()
+    assert list(on_disk.values()) == made
+    facts = made[0]["facts"]
+    assert facts["packages"]["torch"]
+    assert facts["written"].endswith("+00:00")
+    assert made[0]["seconds"] >= 0
+
+
+def test_what_is_done_is_not_run_again(tmp_path: Path) -> None:
+    first = quietly(cells(3), square, tmp_path)
+
+    def never(cell: Cell) -> dict[str, Any]:
+        assert cell["x"] >= 3, "this one is done"
+        return square(cell)
+
+    assert quietly(cells(5), never, tmp_path)[:3] == first
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_failing_cell_is_recorded_the_rest_goes_on_and_it_is_run_again(
+    jobs: int, tmp_path: Path
+) -> None:
+    wanted = cells(4, allowed=str(tmp_path / "allowed"))
+    made = quietly(wanted, sometimes, tmp_path / "cells", jobs=jobs)
+    assert [record.get("error") for record in made] == [
+        None,
+        "RuntimeError: 1 is odd",
+        None,
+        "RuntimeError: 3 is odd",
+    ]
+    assert any("sometimes" in line for line in made[1]["traceback"])
+    folder = CellFolder(tmp_path / "cells")
+    assert set(folder.done()) == {"x=0", "x=2"}
+    assert set(folder.records()) == {"x=0", "x=1", "x=2", "x=3"}
+
+    (tmp_path / "allowed").touch()
+    again = quietly(wanted, sometimes, tmp_path / "cells", jobs=jobs)
+    assert [record["result"]["square"] for record in again] == [0, 1, 4, 9]
+    assert (again[0], again[2]) == (made[0], made[2])
+
+
+def test_a_result_that_json_cannot_hold_is_a_failure(tmp_path: Path) -> None:
+    (made,) = quietly(cells(1), lambda cell: {"loss": float("nan")}, tmp_path)
+    assert "finite, plain JSON values" in made["error"]
+
+
+def test_results_are_as_they_will_be_read(tmp_path: Path) -> None:
+    (made,) = quietly(cells(1), lambda cell: {"curve": (1, 2), "by": {3: 4}}, tmp_path)
+    assert made["result"] == {"curve": [1, 2], "by": {"3": 4}}
+
+
+def test_a_record_of_other_settings_is_refused_or_replaced(tmp_path: Path) -> None:
+    quietly(cells(2, beta=0.1), square, tmp_path)
+    with pytest.raises(ValueError, match=r"x=0\.json was made with other settings \(beta 0.1, not"):
+        quietly(cells(2, beta=0.2), square, tmp_path)
+    with pytest.raises(ValueError, match=r"beta 0\.1, not unset"):
+        quietly(cells(2), square, tmp_path)
+    made = quietly(cells(2, beta=0.2), square, tmp_path, again=True)
+    assert [record["cell"]["beta"] for record in made] == [0.2, 0.2]
+    assert list(CellFolder(tmp_path).done().values()) == made
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".hidden", "a b", "é", "../up", None, "x" * 200])
+def test_a_name_that_is_no_safe_file_name_is_refused(name: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a cell needs a name of letters"):
+        quietly([{"name": name}], square, tmp_path)
+
+
+def test_names_that_differ_in_case_only_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="two cells are named 'a'"):
+        quietly([{"name": "A"}, {"name": "a"}], square, tmp_path)
+
+
+def test_a_foreign_or_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x=0.json").write_text('{"name": "x=0"')
+    with pytest.raises(ValueError, match=r"x=0\.json is not a record that can be read"):
+        quietly(cells(1), square, tmp_path)
+    (tmp_path / "x=0.json").write_text('{"name": "another"}')
+    with pytest.raises(ValueError, match=r"x=0\.json is not the record of a cell of that name"):
+        quietly(cells(1), square, tmp_path)
+
+
+def test_jobs_must_be_positive(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="jobs must be an integer of at least 1, got 0"):
+        quietly(cells(1), square, tmp_path, jobs=0)
+
+
+def test_a_process_that_dies_costs_one_cell(tmp_path: Path) -> None:
+    made = quietly(cells(5), deadly, tmp_path, jobs=2)
+    assert "ended with status -9, perhaps for lack of memory" in made[1]["error"]
+    assert [record["result"]["square"] for record in made if "result" in record] == [0, 4, 9, 16]
+    assert "error" in (CellFolder(tmp_path).read("x=1") or {})
+
+
+@pytest.mark.slow
+def test_processes_have_one_thread_and_leave_the_environment_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    made = quietly(cells(2), threads, tmp_path, jobs=2)
+    assert [record["result"] for record in made] == [{"torch": 1, "variable": "1"}] * 2
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert "MKL_NUM_THREADS" not in os.environ
+
+
+@pytest.mark.slow
+def test_an_interrupt_keeps_what_was_done(tmp_path: Path) -> None:
+    """Here and with processes, which are ended."""
+    for jobs in (1, 2):
+        place = tmp_path / str(jobs)
+        place.mkdir()
+        wanted = slow_cells(place)
+
+        def stop(record: dict[str, Any]) -> None:
+            if record["name"] == "c3":
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            quietly(wanted, slow, place / "cells", jobs=jobs, on_record=stop)
+        done = CellFolder(place / "cells").done()
+        assert "c3" in done
+        assert len(done) < len(wanted)
+        for line in (place / "log").read_text().splitlines():
+            process = int(line.split()[1])
+            assert process == os.getpid() or not alive(process)
+        quietly(wanted, slow, place / "cells", jobs=jobs)
+        begun = Counter(line.split()[0] for line in (place / "log").read_text().splitlines())
+        assert all(begun[name] == 1 for name in done)
+        assert set(begun) == {cell["name"] for cell in wanted}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_kill_costs_at_most_the_running_cells(jobs: int, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "tests.sweeps.engines.cell_runs", str(tmp_path), str(jobs)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    log, kills = tmp_path / "log", 3
+    for number in range(1, kills + 1):
+        program = subprocess.Popen(words, cwd=ROOT, env=environment)
+        wait_until(lambda n=number: log.exists() and len(log.read_text().split("\n")) > 3 * n)
+        program.kill()
+        program.wait()
+        for path in (tmp_path / "cells").glob("[!.]*.json"):
+            assert json.loads(path.read_text())["result"]  # whole, whenever the kill came
+    assert len(CellFolder(tmp_path / "cells").done()) >= kills
+    # Processes that lost their parent end by themselves.
+    mine = {int(line.split()[1]) for line in log.read_text().splitlines()}
+    wait_until(lambda: not any(alive(process) for process in mine))
+
+    made = quietly(slow_cells(tmp_path), slow, tmp_path / "cells", jobs=1)
+    assert [record["result"]["square"] for record in made] == [x**2 for x in range(12)]
+    begun = Counter(line.split()[0] for line in log.read_text().splitlines())
+    assert sum(begun.values()) <= 12 + kills * jobs
+
+
+@pytest.mark.slow
+def test_two_programs_may_share_a_folder(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "tests.sweeps.engines.cell_runs", str(tmp_path), "1"]
+    programs = [subprocess.Popen(words, cwd=ROOT) for _ in range(2)]
+    assert [program.wait(timeout=120) for program in programs] == [0, 0]
+    done = CellFolder(tmp_path / "cells").done()
+    assert {name: record["result"]["square"] for name, record in done.items()} == {
+        f"c{x}": x**2 for x in range(12)
+    }
+    assert not [path for path in (tmp_path / "cells").iterdir() if path.suffix != ".json"]
+    begun = Counter(line.split()[0] for line in (tmp_path / "log").read_text().splitlines())
+    assert begun == Counter(done.keys())  # none of them twice
+
+
+def test_what_another_program_did_meanwhile_is_taken_over(tmp_path: Path) -> None:
+    def run(cell: Cell) -> dict[str, Any]:
+        assert cell["x"] == 0, "the others are done, elsewhere"
+        quietly(cells(3)[1:], square, tmp_path)
+        return square(cell)
+
+    made = quietly(cells(3), run, tmp_path)
+    assert [record["result"]["square"] for record in made] == [0, 1, 4]
+
+
+def test_cells_of_another_program_are_waited_for_and_run_if_it_ends(tmp_path: Path) -> None:
+    """Of three claimed elsewhere one is done there, one fails there, one is left undone."""
+    told: list[int] = []
+    begun: list[str] = []
+    folder = CellFolder(tmp_path)
+    folder.write({"name": "x=1", "cell": cells(2)[1], "error": "of another day"})
+    other = Claims(tmp_path).__enter__()
+    assert other.take(["x=0", "x=1", "x=2"]) == {"x=0", "x=1", "x=2"}
+
+    def work(batch: Sequence[Cell], on_record: Any) -> None:
+        begun.extend(cell["name"] for cell in batch)
+        Each(square)(batch, on_record)
+
+    def waiting(count: int) -> None:
+        told.append(count)
+        if count == 3:
+            folder.write(execute(cells(1)[0], square))
+            folder.write({"name": "x=1", "cell": cells(2)[1], "error": "new"})
+        else:
+            other.__exit__(None, None, None)
+
+    records: dict[str, Any] = {}
+    with LocalEngine().crew(work) as crew:
+        crew.run(
+            [cells(5)[:4], cells(5)[4:]],
+            folder,
+            lambda record: records.update({record["name"]: record}),
+            waiting,
+        )
+    assert begun == ["x=3", "x=4", "x=2"]
+    assert told == [3, 1]
+    assert records["x=1"]["error"] == "new"
+    assert [records[f"x={x}"]["result"]["square"] for x in (0, 2, 3, 4)] == [0, 4, 9, 16]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+def test_claims_end_with_the_program_that_made_them(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path\n"
+        "from dissensus.sweeps.engines.queue import Claims\n"
+        "with Claims(Path(sys.argv[1])) as claims:\n"
+        "    claims.take(['a', 'b']); print('ready', flush=True); time.sleep(600)"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path)]
+    program = subprocess.Popen(words, stdout=subprocess.PIPE)
+    assert program.stdout is not None
+    assert program.stdout.readline() == b"ready\n"
+    with Claims(tmp_path) as claims:
+        assert claims.take(["a", "c"]) == {"c"}
+        program.kill()
+        program.communicate()
+        assert claims.take(["a", "c"]) == {"a", "c"}
+        assert list(claims.path.parent.iterdir()) == [claims.path]  # the dead one's is gone
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_hundred_claims_at_once_are_each_given_to_one(tmp_path: Path) -> None:
+    names = [f"cell-{number}" for number in range(100)]
+    taken: list[set[str]] = []
+
+    def claim(seed: int) -> None:
+        order = random.Random(seed).sample(names, len(names))
+        with Claims(tmp_path) as claims:
+            taken.append({name for name in order if claims.take([name])})
+            everyone.wait()
+
+    everyone = threading.Barrier(4)
+    threads = [threading.Thread(target=claim, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert Counter(name for some in taken for name in some) == Counter(names)
+
+
+def test_lines_tell_of_failures_where_there_is_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cells(cells(3, allowed=str(tmp_path / "no")), sometimes, tmp_path / "cells", title="study")
+    told = capsys.readouterr().err
+    assert "study: x=1 failed: RuntimeError: 1 is odd" in told
+    assert "study: 2 of 3 cells done, 1 failed" in told
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    # A process that ended stays in the table until its parent asks; that is not alive.
+    state = Path(f"/proc/{process}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_until(condition: Any, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come about in time"
+        time.sleep(0.01)

@@ -1,1 +1,0 @@
-"""Programs for those who work on Dissensus; not part of the package."""
