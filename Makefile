@@ -25,18 +25,17 @@ demo: $(STAMP)  ## run the main job from end to end on embedded data
 	@$(BIN)/python -m dissensus demo
 
 test: $(STAMP)  ## run the tests, with doctests and README blocks
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow and not fuzz"
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
 
 slow: $(STAMP)  ## run the slow tests: ranks, Ray, kills, a browser, the docs site
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile -m slow
 
-fuzz: $(STAMP)  ## count failures under attack, about an hour: writes results/reliability.json
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m fuzz
-	$(BIN)/python -m tests.hardening
+fuzz: $(STAMP)  ## count failures under attack, about an hour: writes results/reliability.json; ARGS="--cases 5" for less
+	$(BIN)/python -m tools.fuzz $(ARGS)
 
 check-lowest: $(LOWEST)/.installed  ## run the fast tests on the oldest versions that are allowed
 	$(LOWEST)/bin/python -m pytest -q -n 2 --dist worksteal -p no:cacheprovider \
-		-m "not slow and not fuzz"
+		-m "not slow"
 
 check: lint types test slow  ## all that CI runs: lint, types, test, slow
 

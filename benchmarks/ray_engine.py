@@ -1,8 +1,8 @@
 """The Ray engine against the local one: 64 small cells on two processes of one thread each.
 
 What counts is wall time once both have started: how long it takes to hand out cells, bring their
-records back and write them, beside the training itself. Starting is timed apart, once. Both crews
-stand ready through all rounds, so what Ray's own processes do when idle slows both alike.
+records back and write them, beside the training itself. Starting is timed apart, once. The workers
+of both stand ready through all rounds, so what Ray's own processes do when idle slows both alike.
 
 On a busy machine the system may give one engine's processes more of the cores than the other's. The
 second figure is free of that: of each round, the time of its processes against the time that its
@@ -23,8 +23,8 @@ from benchmarks.timing import Check, Contender, Measurement, Result, Spread, com
 from dissensus.data import Data, load
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
-from dissensus.sweeps.engines import Cell, CellFolder, Crew, Engine, LocalEngine, RayEngine, Record
-from dissensus.sweeps.engines.local import Each
+from dissensus.sweeps import Cell, CellFolder, LocalEngine, RayEngine, Record
+from dissensus.sweeps.pool import Each, run_batches
 from dissensus.training import fit
 
 _PROCESSES, _CELLS, _LIMIT = 2, 64, 1.15
@@ -37,19 +37,18 @@ def run(quick: bool) -> list[Result]:
         Console().print('ray: left out, as Ray is not installed (pip install "dissensus[ray]")')
         return []
     count = _CELLS // 4 if quick else _CELLS
-    engines: dict[str, Engine] = {
+    engines: dict[str, LocalEngine | RayEngine] = {
         "local engine": LocalEngine(_PROCESSES),
         "Ray engine": RayEngine(jobs=_PROCESSES),
     }
     with ExitStack() as stack:
-        crews: dict[str, Crew] = {}
         starts: dict[str, tuple[float, float]] = {}
         for name, engine in engines.items():
             cpu, wall = time.process_time(), time.perf_counter()
-            crews[name] = stack.enter_context(engine.crew(Each(train)))
-            Rounds(crews[name], 2 * _PROCESSES)()
+            stack.enter_context(engine.session())
+            Rounds(engine, 2 * _PROCESSES)()
             starts[name] = time.process_time() - cpu, time.perf_counter() - wall
-        local, on_ray = (Rounds(crew, count) for crew in crews.values())
+        local, on_ray = (Rounds(engine, count) for engine in engines.values())
         result = compare(
             f"{count} small cells on {_PROCESSES} processes, ratio to the local engine",
             Contender("local engine", local),
@@ -79,7 +78,7 @@ def train(cell: Cell) -> dict[str, Any]:
 class Rounds:
     """Called, it runs ``count`` cells into a folder of their own."""
 
-    crew: Crew
+    engine: LocalEngine | RayEngine
     count: int
     beyond: list[float] = field(default_factory=list)
 
@@ -88,7 +87,8 @@ class Rounds:
         records: list[Record] = []
         began = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="dissensus-bench-") as place:
-            self.crew.run([[cell] for cell in cells], CellFolder(place), records.append)
+            batches = [[cell] for cell in cells]
+            run_batches(batches, Each(train), CellFolder(place), self.engine, records.append)
         wall = time.perf_counter() - began
         failed = sum("error" in record for record in records)
         if failed:

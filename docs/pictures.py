@@ -43,7 +43,7 @@ def draw_scores(data: ds.data.Data) -> None:
     ds.fit(ens, data.train, **settings)
     detectors = {
         "mutual_information": ds.Detector(ens),
-        "tuned/mutual_information": ds.Detector(ens).tune(data.train, progress=False),
+        "mutual_information (tuned)": ds.Detector(ens).tune(data.train, progress=False),
     }
     sets = {
         "known digits": data.test[0],
@@ -54,8 +54,10 @@ def draw_scores(data: ds.data.Data) -> None:
         name: {score: detector.score(x) for score, detector in detectors.items()}
         for name, x in sets.items()
     }
-    validation = {score: detector.score(data.val[0]) for score, detector in detectors.items()}
-    study = compare(scores, "known digits", validation=validation, bootstrap=0)
+    for detector in detectors.values():
+        detector.fit(data.val[0])
+    thresholds = {score: detector.threshold for score, detector in detectors.items()}
+    study = compare(scores, "known digits", thresholds=thresholds, bootstrap=0)
     save(histogram_plot(study), IMAGES / "tuned.svg")
     for score, found in study.detection.items():
         print(score, {name: round(float(each.auroc), 3) for name, each in found.items()})

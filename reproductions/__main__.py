@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dissensus.sweeps.engines import engine_named
+from dissensus.sweeps import EngineOptions
 from reproductions.experiment import Experiment, select
 from reproductions.figures import save
 from reproductions.old.page import outcomes as old_outcomes
@@ -46,6 +46,7 @@ def reproduce(
     jobs: Annotated[int | None, typer.Option(help="Processes at once.")] = None,
     engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
     ray_address: Annotated[str | None, typer.Option(help="A Ray cluster, host:6379.")] = None,
+    gpus_per_run: Annotated[float | None, typer.Option(help="GPUs of each run on Ray.")] = None,
     figure: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the figure of NAME and stop.")
     ] = None,
@@ -71,7 +72,9 @@ def reproduce(
     check_options(given, list(studies.values()))
     failed: list[str] = []
     for (paper, _), study in {} if report else studies.items():
-        runner = engine_named(engine, jobs=jobs or study.jobs, address=ray_address)
+        local = study.jobs if engine == "local" else None  # on Ray, as many as there is room for
+        options = EngineOptions(jobs or local, engine, None, gpus_per_run, ray_address)
+        runner = options.make_engine()
         record = run_study(study, paper, scale, given, folder, engine=runner, again=again)
         failed += record.failed
     results = outcomes(EXPERIMENTS.values(), folder)

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dissensus.sweeps.engines import Cell as Cell
-from dissensus.sweeps.engines import Engine, LocalEngine, changed_settings, plain, run_cells
+from dissensus.sweeps import Cell as Cell
+from dissensus.sweeps import LocalEngine, RayEngine, changed_settings, plain, run_cells
 from dissensus.tools.files import write_text
 from dissensus.tools.records import read_record
 from dissensus.tools.specs import nearest
@@ -92,7 +92,7 @@ def run_study(
     options: Mapping[str, Any],
     out: str | Path,
     *,
-    engine: Engine | None = None,
+    engine: LocalEngine | RayEngine | None = None,
     progress: bool = True,
     again: bool = False,
 ) -> StudyRecord:

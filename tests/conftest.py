@@ -45,8 +45,8 @@ def ray_cluster() -> Iterator[str]:
     """The address of a Ray with two cores, started once for all tests and stopped after them."""
     if find_spec("ray") is None or os.name == "nt":
         pytest.skip("Ray is not installed, or signals are not those of Unix")
-    from dissensus.sweeps.engines import RayEngine
-    from dissensus.sweeps.engines.ray_session import import_ray
+    from dissensus.sweeps import RayEngine
+    from dissensus.sweeps.ray import import_ray
 
     with ExitStack() as stack:
         try:

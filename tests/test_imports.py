@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "dissensus"
 
 TENSOR = ("outputs", "losses", "diversity", "decomposition")
-PURE = ("objectives", "scores", "calibration", "detection", "diagnostics")
+PURE = ("objectives", "scores", "calibration", "measures", "diagnostics")
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "tools", *TENSOR, *PURE),
-    ("models", "ensemble", "data", "training", "robustness"),
+    ("models", "ensemble", "data", "training", "detection", "robustness"),
     ("runs", "export", "sweeps", "show"),
     ("cli", "sklearn", "demo"),
 )
@@ -34,12 +34,12 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "scores": (*TENSOR, "tools"),
     "calibration": (*TENSOR, "tools"),
     "diagnostics": (*TENSOR, "tools"),
-    # a Detector finds its score by name
-    "detection": (*TENSOR, "scores", "tools"),
+    "measures": ("tools",),
     # members, inputs, adversaries
     "data": ("models",),
     "ensemble": ("models",),
     "training": ("ensemble", "data"),
+    "detection": ("ensemble", "training"),  # a Detector trains a copy of the members
     "robustness": ("ensemble",),
     # verbs and pictures
     "export": ("runs",),
@@ -49,12 +49,9 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "cli": ("demo",),
 }
 
-#: The exceptions: ``result.plot()``, the same method of every result, finds the plots, which lie
-#: above most results; and ``Detector.tune`` trains.
-EXCEPTIONS = {
-    "dissensus.tools.tabular": {"show"},
-    "dissensus.detection.detector": {"training"},
-}
+#: The exception: ``result.plot()``, the same method of every result, finds the plots, which lie
+#: above most results.
+EXCEPTIONS = {"dissensus.tools.tabular": {"show"}}
 #: They stand above the rooms: the public names, loaded lazily, and the start of the program.
 ABOVE = {"__init__", "__main__"}
 

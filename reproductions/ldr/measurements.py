@@ -9,7 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from dissensus.calibration import ece, fit_temperature
-from dissensus.detection import Mahalanobis, MemberFeatures, NearestNeighbours, evaluate
+from dissensus.detection import (
+    Mahalanobis,
+    MemberFeatures,
+    NearestNeighbours,
+    RelativeMahalanobis,
+    evaluate,
+)
 from dissensus.ensemble import Ensemble
 from dissensus.losses import cross_entropy
 from dissensus.outputs import combined_log_probs
@@ -109,9 +115,9 @@ def _distances(features: Outputs, data: StudyData) -> dict[str, dict[str, float]
     known = features(data.train[0][:_FITTED])
     labels = data.train[1][:_FITTED]
     scores: dict[str, Outputs] = {
-        "mahalanobis": Mahalanobis.fit(known, labels),
-        "relative_mahalanobis": Mahalanobis.fit(known, labels, relative=True),
-        "nearest_neighbours": NearestNeighbours.fit(known),
+        "mahalanobis": Mahalanobis().fit(known, labels),
+        "relative_mahalanobis": RelativeMahalanobis().fit(known, labels),
+        "nearest_neighbours": NearestNeighbours().fit(known),
     }
     inside = {name: score(features(data.test[0])) for name, score in scores.items()}
     return {

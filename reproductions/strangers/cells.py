@@ -19,11 +19,9 @@ from benchmarks.timing import processor
 from dissensus._version import __version__
 from dissensus.calibration import nll
 from dissensus.data import Inputs
-from dissensus.detection import evaluate
-from dissensus.detection.feature_scores import Combined
+from dissensus.detection import Combined, Detector, evaluate, fit_together, score_together
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import combined_log_probs
-from dissensus.runs.scorer import TUNED, Scorer
 from dissensus.training import predict
 from reproductions.strangers.contenders import CONTENDERS, Contender, Trainings
 from reproductions.strangers.settings import SETTINGS, is_there
@@ -215,21 +213,19 @@ def scorer_of(
     ens: Ensemble, trainings: Trainings, contender: Contender
 ) -> Callable[[Tensor], dict[str, Tensor]]:
     """A function from inputs to all scores of a contender, ``{name: [rows]}``."""
-    prefix = TUNED if contender.copy else ""
-    rows = trainings.rows
-    scorer = Scorer(
-        trainings.plain if contender.copy else ens,
-        [prefix + name for name in score_names(contender)],
-        train=rows.train,
-        val=rows.val,
-        rows=FITTED,
-        tuned=(ens, {}) if contender.copy else None,
-        seed=trainings.seed,
-    )
+    rows, names = trainings.rows, score_names(contender)
+    detectors = [
+        Detector(trainings.plain, name, batch_size=512).use_tuned(ens, {})
+        if contender.copy
+        else Detector(ens, name, batch_size=512)
+        for name in names
+    ]
+    train = Inputs("train", *rows.train).limited(FITTED, trainings.seed).batches(512)
+    fit_together(detectors, rows.val, train=train)
 
     def scores(x: Tensor) -> dict[str, Tensor]:
-        found = scorer.scan(Inputs("", x)).scores
-        return {name.removeprefix(prefix): values for name, values in found.items()}
+        found = score_together(detectors, x)
+        return {name: values.double().cpu() for name, values in zip(names, found, strict=True)}
 
     return scores
 

@@ -23,8 +23,13 @@ from torch import Tensor
 
 from benchmarks.records import Record, put_record, read_lines
 from dissensus.data import Inputs
-from dissensus.detection import TailScale, evaluate
-from dissensus.runs.scorer import TUNED, Scorer
+from dissensus.detection import (
+    Detector,
+    TailScale,
+    evaluate,
+    fit_together,
+    score_together,
+)
 from reproductions.strangers import RESULTS
 from reproductions.strangers.contenders import CONTENDERS, RECIPE, Trainings
 from reproductions.strangers.settings import SETTINGS, is_there
@@ -32,7 +37,7 @@ from reproductions.strangers.settings import SETTINGS, is_there
 FILE = Path("strangers", "settling", "combination.jsonl")
 SEEDS = (100, 101, 102)
 SINGLE = ("energy", "mahalanobis", "relative_mahalanobis", "knn", "vim", "react")
-ENSEMBLES = {"deep ensemble": RECIPE.score, "tuned copy": TUNED + RECIPE.score}
+ENSEMBLES = {"deep ensemble": RECIPE.score, "tuned copy": f"tuned/{RECIPE.score}"}
 
 #: Scores by set, then by name.
 Scores = Mapping[str, Mapping[str, Tensor]]
@@ -86,16 +91,16 @@ def score_setting(name: str, seed: int) -> dict[str, dict[str, Tensor]]:
     rows = setting.load(setting, seed)
     trainings = Trainings(setting, rows, seed)
     tuned = CONTENDERS["tuned"].make(trainings)
-    scorer = Scorer(
-        trainings.plain,
-        [*SINGLE, *ENSEMBLES.values()],
-        train=rows.train,
-        rows=4000,
-        tuned=(tuned, {}),
-        seed=seed,
-    )
+    detectors = {name: Detector(trainings.plain, name) for name in (*SINGLE, RECIPE.score)}
+    copied = Detector(trainings.plain, RECIPE.score).use_tuned(tuned, {})
+    detectors[ENSEMBLES["tuned copy"]] = copied
+    train = Inputs("train", *rows.train).limited(4000, seed).batches(512)
+    fit_together(list(detectors.values()), None, train=train)
     sets = {"val": rows.val[0], "test": rows.test[0], **rows.unknown}
-    return {key: scorer.scan(Inputs("", x)).scores for key, x in sets.items()}
+    return {
+        key: dict(zip(detectors, score_together(list(detectors.values()), x), strict=True))
+        for key, x in sets.items()
+    }
 
 
 def measure(name: str, seed: int, scores: Scores) -> Record:

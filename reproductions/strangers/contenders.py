@@ -15,6 +15,7 @@ from torch.nn.functional import log_softmax
 
 from dissensus.data import AUGMENTATIONS
 from dissensus.data.strangers import Strangers
+from dissensus.detection.tuning import tune
 from dissensus.ensemble import Ensemble
 from dissensus.losses import mean_cross_entropy
 from dissensus.models import make_factory
@@ -22,7 +23,6 @@ from dissensus.objectives import Objective, Terms
 from dissensus.objectives.base import number
 from dissensus.outputs import check_logits, check_targets, weighted_mean
 from dissensus.training import fit
-from dissensus.training.tuning import tune
 from reproductions.strangers.settings import Rows, Setting
 
 

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from benchmarks.records import Record, put_record, read_lines, rounded
 from dissensus.detection import evaluate
+from dissensus.detection.tuning import tune
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.scores import SCORES
 from dissensus.training import fit, predict
-from dissensus.training.tuning import tune
 from reproductions.page import markdown_table
 from reproductions.statistics import mean_interval, paired_difference
 from reproductions.strangers import RESULTS

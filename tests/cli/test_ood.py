@@ -3,8 +3,6 @@
 import csv
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,24 +101,6 @@ def test_the_same_from_python(
         ds.runs.detect(digits_run, unknwon="corrupt:5")
 
 
-@pytest.mark.slow
-def test_without_plots_no_paper_and_no_plotting_module_is_loaded(
-    digits_run: Path, tmp_path: Path
-) -> None:
-    program = (
-        "import sys; from dissensus.cli import main\n"
-        "try: main()\n"
-        "except SystemExit: print(*sys.modules, file=sys.stderr)"
-    )
-    words = ["ood", digits_run, "--ood", "corrupt:5", "--scores", "pds", *FEW, "--out", tmp_path]
-    command = [sys.executable, "-c", program, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    loaded = done.stderr.split()
-    assert "dissensus.runs.detect" in loaded
-    rooms = ("reproductions", "dissensus.show.plot", "matplotlib", "plotly")
-    assert [name for name in loaded if name.startswith(rooms)] == []
-
-
 def test_two_runs_are_two_methods(
     dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
 ) -> None:
@@ -134,46 +114,25 @@ def test_two_runs_are_two_methods(
     assert first["id_examples"] == 288
 
 
-def test_one_table_leads(dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path) -> None:
-    words = ["--ood", "corrupt:5", "--ood", "corrupt:1", *FEW, "--out", tmp_path]
-    out = dissensus("ood", digits_run, *words).out
-    rows = json.loads((tmp_path / "ood.json").read_text())["detection"]
-    lead = [row for row in rows if row["score"] == rows[0]["score"]]
-    words_of = map(str.split, out.splitlines())
-    (line,) = (line for line in words_of if line[:1] == [digits_run.name])
-    assert line[1] == lead[0]["score"]
-    assert [line[2], line[5]] == [f"{row['auroc']:.3f}" for row in lead]
-    assert "--all" in out
-    for text in ("Flagged", "AUPR, OOD", "upper bound", rows[2]["score"]):
-        assert text not in out
-    named = dissensus("ood", digits_run, *words, "--scores", "pds,entropy").out
-    assert "entropy" in named
-    assert "AUPR, OOD" not in named
-
-
-def test_every_default_score_and_figure(
+def test_one_table_leads_and_all_prints_the_rest(
     dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
-    answer = dissensus(
-        *("ood", digits_run, "--near", "corrupt:3", "--limit", 60, "--bootstrap", 0),
-        *("--out", tmp_path, "--all"),
-    )
-    assert answer.status == 0, answer.err
-    for text in ("AUROC", "FPR95", "AUPR, OOD positive", "mean near", "Flagged", "upper bound"):
-        assert text in answer.out
-    lines = [line.split() for line in answer.out.split("FPR95")[0].splitlines()]
-    table = {line[-3]: line[-2] for line in lines if len(line) >= 3 and line[-1][-1].isdigit()}
-    assert set(ds.detection.DEFAULT_SCORES) <= set(table)
-    assert not any(value.startswith("*") for value in table.values())  # without an interval
-    names = {path.name for path in tmp_path.iterdir()}
+    words = ["ood", digits_run, "--near", "corrupt:3", "--limit", 60, "--out", tmp_path]
+    lead = dissensus(*words, *FEW).out
+    rows = json.loads((tmp_path / "ood.json").read_text())["detection"]
+    (line,) = (line for line in map(str.split, lead.splitlines()) if line[:1] == [digits_run.name])
+    assert (line[1], line[2]) == (rows[0]["score"], f"{rows[0]['auroc']:.3f}")
+    every = dissensus(*words, "--all", "--bootstrap", 0).out
+    for text in ("FPR95", "AUPR, OOD positive", "mean near", "Flagged", "upper bound"):
+        assert text in every
+    assert "Flagged" not in lead
+    assert all(score in every for score in ds.detection.DEFAULT_SCORES)
     run = digits_run.name
-    assert names == {
+    assert {path.name for path in tmp_path.iterdir()} == {
         "ood.json",
-        f"roc-{run}.png",
-        f"histograms-{run}.png",
-        f"examples-{run}-test.png",
-        f"examples-{run}-corrupt-3.png",
+        *(f"{kind}-{run}.png" for kind in ("roc", "histograms")),
+        *(f"examples-{run}-{name}.png" for name in ("test", "corrupt-3")),
         f"examples-{run}.npz",
     }
 
@@ -228,26 +187,14 @@ def test_a_saved_detector_is_the_one_of_the_table(
 def test_tuned_members_are_scored_beside_the_run(
     dissensus: Callable[..., Any], digits_run: Path, tmp_path: Path
 ) -> None:
-    file = tmp_path / "detector.json"
-    words = [
-        "--ood",
-        "corrupt:5",
-        "--tune",
-        "--tune-epochs",
-        2,
-        "--scores",
-        "pds,combined,knn",
-        "--no-accuracy",
-    ]
-    answer = dissensus(
-        "ood", digits_run, *words, *FEW, "--save-detector", file, "--out", tmp_path / "out"
-    )
-    assert answer.status == 0, answer.err
-    record = json.loads((tmp_path / "out" / "ood.json").read_text())
+    file, out = tmp_path / "detector.json", tmp_path / "out"
+    words = ["--ood", "corrupt:5", "--tune", "--tune-epochs", 2, "--scores", "pds,combined,knn"]
+    words += ["--no-accuracy", "--save-detector", file, "--out", out, *FEW]
+    printed = dissensus("ood", digits_run, *words).out
+    record = json.loads((out / "ood.json").read_text())
     scores = [row["score"] for row in record["detection"]]
-    assert scores == ["tuned/pds", "tuned/combined", "pds", "combined", "knn"]
-    epochs = record["tuning"]["run"]["epochs"]
-    assert f"trained for {epochs} more epochs (a2d, strangers)" in answer.out
+    assert scores == ["pds (tuned)", "combined (tuned)", "pds", "combined", "knn"]
+    assert "trained for 2 more epochs (a2d, strangers)" in printed
     ens, data = ds.load(digits_run), ds.data.load("digits")
     strange = ds.data.corrupt_mixture(data.test[0], 5)
     plain = ds.Detector(ens, "pds")
@@ -257,22 +204,12 @@ def test_tuned_members_are_scored_beside_the_run(
         assert row["auroc"] == pytest.approx(auroc, abs=1e-4)
     kinds = [row["kind"] for row in record["strangers"]]
     assert kinds == ["known"] * 8 + ["stranger"] * 8
-    with np.load(tmp_path / "out" / record["strangers"][0]["file"], allow_pickle=False) as known:
+    with np.load(out / record["strangers"][0]["file"], allow_pickle=False) as known:
         first = np.rint(255 * data.train[0][0].numpy())
         np.testing.assert_array_equal(known["images"][0], first)
     saved = ds.Detector.load(file, ens)
     torch.testing.assert_close(saved.score(strange), again.score(strange))
     assert record["detection"][0]["threshold"] == pytest.approx(saved.threshold, rel=1e-4)
-    usual = ds.runs.detect(
-        digits_run, unknown="corrupt:5", tune=True, tune_epochs=1, bootstrap=0, accuracy=False
-    )
-    assert usual.to_rows()[0]["score"] == "tuned/mutual_information"
-    lines = [line.split() for line in str(usual).splitlines()]
-    assert sum("mutual_information" in word for line in lines for word in line) == 2
-    assert (
-        "needs tuned members"
-        in dissensus("ood", digits_run, "--ood", "corrupt:5", "--scores", "tuned/pds").err
-    )
 
 
 def test_a_regression(dissensus: Callable[..., Any], diabetes_run: Path, tmp_path: Path) -> None:
@@ -284,27 +221,32 @@ def test_a_regression(dissensus: Callable[..., Any], diabetes_run: Path, tmp_pat
     assert record["accuracy"] == {"run": {}}
 
 
-def test_files_of_predictions(dissensus: Callable[..., Any], tmp_path: Path) -> None:
+def test_files_of_predictions(
+    dissensus: Callable[..., Any], mistake: Callable[..., str], tmp_path: Path
+) -> None:
     generator = torch.Generator().manual_seed(0)
-    for name, shift in (("known", 4.0), ("strange", 0.0)):
+    names = ("known", "strange")
+    for name, shift in zip(names, (4.0, 0.0), strict=True):
         logits = torch.randn(3, 40, 6, generator=generator) + shift * torch.eye(6)[0]
         ds.Predictions(logits).save(tmp_path / f"{name}.safetensors")
-    files = [tmp_path / f"{name}.safetensors" for name in ("known", "strange")]
-    answer = dissensus("ood", files[0], "--far", files[1], "--out", tmp_path / "out", *FEW)
-    assert answer.status == 0, answer.err
-    record = json.loads((tmp_path / "out" / "ood.json").read_text())
+        np.savez(tmp_path / f"{name}.npz", probs=logits.softmax(-1).numpy())
+
+    def words(ending: str) -> list[object]:
+        known, strange = (tmp_path / f"{name}.{ending}" for name in names)
+        return ["ood", known, "--far", strange, "--out", tmp_path / "out", "--json", *FEW]
+
+    record = json.loads(dissensus(*words("safetensors")).out)
     assert record["groups"] == {"far": ["strange"]}
     assert {row["flagged"] for row in record["detection"]} == {None}
-    bma = next(row for row in record["detection"] if row["score"] == "bma")
-    assert bma["auroc"] > 0.9
-    from safetensors.torch import save_file
-
-    for file in files:
-        save_file({"logits": ds.Predictions.load(file).outputs}, file)
-    words = ["ood", files[0], "--far", files[1], "--out", tmp_path / "out", *FEW]
-    assert "pass --key outputs=NAME" in dissensus(*words).err
-    again = json.loads(dissensus(*words, "--key", "outputs=logits", "--json").out)
-    assert again["detection"] == record["detection"]
+    aurocs = {row["score"]: row["auroc"] for row in record["detection"]}
+    assert aurocs["bma"] > 0.9
+    assert "pass --key outputs=NAME" in mistake(*words("npz"))
+    keyed = [*words("npz"), "--key", "outputs=probs"]
+    assert "look like probabilities" in mistake(*keyed)
+    found = json.loads(dissensus(*keyed, "--probs").out)["detection"]
+    assert {"energy", "max_logit"} == aurocs.keys() - {row["score"] for row in found}
+    for row in found:
+        assert row["auroc"] == pytest.approx(aurocs[row["score"]], abs=1e-3)
 
 
 def test_mistakes_are_one_sentence(
@@ -319,31 +261,6 @@ def test_mistakes_are_one_sentence(
     assert "the same one twice" in mistake("ood", digits_run, digits_run, *words)
     both = mistake("ood", digits_run, tmp_path, *words, "--save-detector", "d.json")
     assert "--save-detector is for one run" in both
-    assert "--key is for files of predictions" in mistake(
-        "ood", digits_run, *words, "--key", "outputs=x"
-    )
-    assert "have no module 'x'" in mistake("ood", digits_run, *words, "--features", "x")
-
-
-def test_files_of_probabilities(
-    dissensus: Callable[..., Any], mistake: Callable[..., str], digits_run: Path, tmp_path: Path
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    for name, shift in (("known", 4.0), ("strange", 0.0)):
-        logits = torch.randn(3, 40, 6, generator=generator) + shift * torch.eye(6)[0]
-        np.savez(tmp_path / f"{name}.npz", outputs=logits.numpy())
-        probs = logits.softmax(-1).numpy()
-        (tmp_path / "probs").mkdir(exist_ok=True)
-        np.savez(tmp_path / "probs" / f"{name}.npz", outputs=probs)
-    words = ["--ood", "strange.npz", "--out", tmp_path / "out", "--json", *FEW]
-    words[1] = tmp_path / "strange.npz"
-    expected = json.loads(dissensus("ood", tmp_path / "known.npz", *words).out)["detection"]
-    words[1] = tmp_path / "probs" / "strange.npz"
-    known = tmp_path / "probs" / "known.npz"
-    assert "look like probabilities" in mistake("ood", known, *words)
-    found = json.loads(dissensus("ood", known, *words, "--probs").out)["detection"]
-    aurocs = {row["score"]: row["auroc"] for row in expected}
-    assert {"energy", "max_logit"} == aurocs.keys() - {row["score"] for row in found}
-    for row in found:
-        assert row["auroc"] == pytest.approx(aurocs[row["score"]], abs=1e-3)
-    assert "--probs is for files" in mistake("ood", digits_run, "--ood", "corrupt:5", "--probs")
+    for flags in (["--key", "outputs=x"], ["--probs"]):
+        assert f"{flags[0]} is for files of pred" in mistake("ood", digits_run, *words, *flags)
+    assert "no module 'x'" in mistake("ood", digits_run, *words, "--features", "x")

@@ -14,8 +14,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from dissensus.sweeps import run
-from dissensus.sweeps.engines import CellFolder
+from dissensus.sweeps import CellFolder, run
 from dissensus.tools import progress
 from tests.test_readme import README, dissensus_arguments, readme_blocks, shell_commands
 
@@ -196,8 +195,11 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
         ([*DIABETES, "--grid", "members=0"], "--grid members=0: members must be an integer"),
         ([*DIABETES, "--repeats", "0"], "repeats must be an integer of at least 1"),
         ([*DIABETES, "--jobs", "0"], "jobs must be an integer of at least 1"),
-        ([*DIABETES, "--gpus-per-run", 1], "--ray-address are for --engine ray"),
-        ([*DIABETES, "--engine", "ray", "--ray-address", "ray://x:1"], "ray://x:1 is the address"),
+        ([*DIABETES, "--gpus-per-run", 1], "--ray-address need --engine ray"),
+        (
+            [*DIABETES, "--engine", "ray", "--ray-address", "ray://x:1"],
+            "x:1 is a Ray client's",
+        ),
         ([*DIABETES, "--engine", "rai"], "engine must be one of local, ray, got 'rai'"),
     ],
 )

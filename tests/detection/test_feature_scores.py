@@ -1,226 +1,296 @@
-"""Scores that are fitted to training data, by name: as detectors, combined, saved and refused."""
-
-import json
-from pathlib import Path
+"""Scores of features against NumPy, SciPy and scikit-learn: values, direction and edges."""
 
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import cdist
+from sklearn.covariance import ledoit_wolf
+from sklearn.neighbors import NearestNeighbors
 from torch import Tensor, nn
 
-from dissensus.detection import FITTED_SCORES, Detector, MemberFeatures, TailScale, ViM, evaluate
-from dissensus.detection.feature_scores import combine_tails, parse_score, score_spec
+from dissensus.detection import (
+    LastLayers,
+    Mahalanobis,
+    MemberFeatures,
+    NearestNeighbours,
+    ReAct,
+    RelativeMahalanobis,
+    ViM,
+    evaluate,
+)
+from dissensus.detection.logit_scores import _choose_dimension
 from dissensus.ensemble import Ensemble
-from dissensus.tools.specs import split_specs
+
+CLASSES = 4
 
 
-def make_member() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+def blobs(rows: int, width: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Classes around means of their own, with one covariance that is not the identity."""
+    rng = np.random.default_rng(seed)
+    mix = np.random.default_rng(9).normal(size=(width, width)) / np.sqrt(width)
+    means = np.random.default_rng(8).normal(size=(CLASSES, width)) * 3
+    labels = rng.integers(CLASSES, size=rows)
+    x = means[labels] + rng.normal(size=(rows, width)) @ mix.T + 5
+    return torch.from_numpy(x), torch.from_numpy(labels)
 
 
-@pytest.fixture
-def ens() -> Ensemble:
-    return Ensemble(make_member, members=3, seed=0)
+# ---- distances ----------------------------------------------------------------------------------
 
 
-def data(rows: int, seed: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(rows, 4, generator=generator)
-    return x, torch.randint(3, (rows,), generator=generator)
+def mahalanobis_by_numpy(
+    x: np.ndarray, y: np.ndarray, queries: np.ndarray, shrinkage: float | None, relative: bool
+) -> np.ndarray:
+    means = np.stack([x[y == c].mean(0) for c in np.unique(y)])
+    places = np.searchsorted(np.unique(y), y)
+    apart = x - means[places]
+    if shrinkage is None:
+        covariance = ledoit_wolf(apart, assume_centered=True)[0]
+    else:
+        empirical = apart.T @ apart / len(x)
+        scale = np.trace(empirical) / x.shape[1]
+        covariance = (1 - shrinkage) * empirical + shrinkage * scale * np.eye(x.shape[1])
+    inverse = np.linalg.inv(covariance)
+    nearest = (cdist(queries, means, "mahalanobis", VI=inverse) ** 2).min(1)
+    if not relative:
+        return nearest
+    between = np.cov(means[places].T, bias=True)  # each row at the mean of its class
+    inverse = np.linalg.inv(covariance + between)
+    return nearest - cdist(queries, x.mean(0)[None], "mahalanobis", VI=inverse)[:, 0] ** 2
 
 
-TRAIN, VAL, (X, _) = data(120, 1), data(60, 2), data(30, 3)
-
-
-@pytest.mark.parametrize("name", [*FITTED_SCORES, "knn:k=7", "combined:score=bma,distance=react"])
-def test_a_detector_by_name_is_fitted_saved_and_loaded(
-    name: str, ens: Ensemble, tmp_path: Path
+@pytest.mark.parametrize("kind", [Mahalanobis, RelativeMahalanobis])
+@pytest.mark.parametrize("shrinkage", [None, 0.0, 0.3])
+def test_mahalanobis_agrees_with_numpy(
+    shrinkage: float | None, kind: type[Mahalanobis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    detector = Detector(ens, name, batch_size=32).fit(VAL, accept=0.9, train=TRAIN)
-    scores = detector.score(X)
-    assert float((~detector.is_ood(VAL)).double().mean()) >= 0.9
-    detector.save(tmp_path / "detector.json")
-    record = json.loads((tmp_path / "detector.json").read_text())
-    assert record["features"] == "penultimate"
-    again = Detector.load(tmp_path / "detector.json", ens)
-    assert repr(again) == repr(detector)
-    torch.testing.assert_close(again.score(X), scores)
-    assert torch.equal(again.is_ood(X), detector.is_ood(X))
+    monkeypatch.setattr("dissensus.detection.feature_scores._PIECE", 100)  # many pieces
+    (x, y), (queries, _) = blobs(203, 7), blobs(31, 7, seed=1)
+    distance, relative = kind(shrinkage=shrinkage).fit(x, y + 5), kind is RelativeMahalanobis
+    expected = mahalanobis_by_numpy(x.numpy(), y.numpy(), queries.numpy(), shrinkage, relative)
+    np.testing.assert_allclose(distance(queries), expected, rtol=1e-9, atol=1e-9)
 
 
-def test_a_file_of_another_detector_is_refused(ens: Ensemble, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        Detector(ens, "vim").fit(VAL, train=data(99, ord(name))).save(tmp_path / f"{name}.json")
-    (tmp_path / "b.safetensors").replace(tmp_path / "a.safetensors")
-    for name in ("a", "b"):
-        with pytest.raises(ValueError, match=f"{name}.safetensors do not belong together"):
-            Detector.load(tmp_path / f"{name}.json", ens)
-
-
-def test_a_name_gives_what_the_parts_give(ens: Ensemble) -> None:
-    features = MemberFeatures(ens)
-    vim = ViM.fit(features(TRAIN[0]), features.last_layer(X))
-    by_name = Detector(ens, "vim").fit(VAL, train=[TRAIN])
-    torch.testing.assert_close(by_name.score(X), vim(features(X)))
-    by_module = Detector(ens, "mahalanobis", features="0").fit(VAL, train=TRAIN)
-    assert by_module.distance is not None
-    assert by_module.distance.means.shape == (3, 24)  # type: ignore[union-attr]
-
-
-def test_the_weights_are_those_of_the_moment_of_fitting(ens: Ensemble) -> None:
-    detector = Detector(ens, "react")
-    with torch.no_grad():
-        for parameter in ens.parameters():
-            parameter.mul_(2)
-    expected = Detector(ens, "react").fit(VAL, train=TRAIN).score(X)
-    torch.testing.assert_close(detector.fit(VAL, train=TRAIN).score(X), expected)
-
-
-def test_a_combination_finds_what_either_of_its_scores_finds(ens: Ensemble) -> None:
-    """Planted: one kind of unknown that only the score sees, one that only the distance sees."""
-    rng = np.random.default_rng(0)
-    known, val = (rng.exponential(size=(400, 2)) * [1.0, 1e6] for _ in range(2))
-    kinds = rng.exponential(size=(2, 400, 2))
-    kinds[0, :, 0] += 8
-    kinds[1, :, 1] += 8
-    kinds *= [1.0, 1e6]
-    first, second = (TailScale.fit(torch.from_numpy(val[:, i])) for i in range(2))
-
-    def combined(x: np.ndarray) -> Tensor:
-        score, distance = torch.from_numpy(x).T
-        return combine_tails([score, distance], (first, second))
-
-    for kind in range(2):
-        auroc = evaluate(combined(known), combined(kinds[kind]), bootstrap=0).auroc
-        blind = evaluate(*map(torch.from_numpy, (known[:, 1 - kind], kinds[kind, :, 1 - kind])))
-        assert auroc > 0.99
-        assert blind.auroc < 0.6
-
-
-def slow_combination(parts: np.ndarray, val: np.ndarray) -> list[float]:
-    """Row by row: p below the 90% quantile by interpolation, beyond it by an exponential tail."""
-    weights = [0.25, 0.5, 0.25]
-    levels = np.linspace(0, 0.9, 91)
-    combined = []
-    for row in parts.T:
-        total = 0.0
-        for value, known, weight in zip(row, val, weights, strict=True):
-            edges = np.quantile(known, levels)
-            p = 1 - np.interp(value, edges, levels)
-            if value > edges[-1]:
-                excess = known[known > edges[-1]].mean() - edges[-1]
-                p = 0.1 * np.exp(-(value - edges[-1]) / excess)
-            total += weight / p
-        combined.append(np.log(total))
-    return combined
-
-
-def test_a_combination_agrees_with_a_slow_loop_and_rises_with_each_part() -> None:
-    rng = np.random.default_rng(0)
-    val, parts = rng.gamma(2.0, size=(3, 200)), 3 * rng.gamma(2.0, size=(3, 50))
-    scales = [TailScale.fit(torch.from_numpy(each)) for each in val]
-    combined = combine_tails(list(torch.from_numpy(parts)), scales)
-    np.testing.assert_allclose(combined, slow_combination(parts, val), rtol=1e-9)
-    for part in range(3):
-        more = torch.from_numpy(parts).clone()
-        more[part] += 0.5
-        assert (combine_tails(list(more), scales) > combined).all()
-
-
-@pytest.mark.parametrize("useless", [0, 1, 2])
-def test_a_useless_part_does_little_harm(useless: int) -> None:
-    """Planted: one part is noise, the others see the unknown rows."""
-    rng = np.random.default_rng(useless)
-    known, val, unknown = torch.from_numpy(rng.exponential(size=(3, 3, 800)))
-    unknown += 5.0
-    unknown[useless] -= 5.0
-    scales = [TailScale.fit(each) for each in val]
-    both, alone = (
-        evaluate(*(combine_tails([x[i] for i in kept], [scales[i] for i in kept])
-                   for x in (known, unknown)), bootstrap=0).auroc.value
-        for kept in ([0, 1, 2], [i for i in range(3) if i != useless])
-    )  # fmt: skip
-    assert alone > 0.95
-    assert both > alone - 0.01
-
-
-def test_a_file_that_lacks_a_distance_of_its_score_is_refused(
-    ens: Ensemble, tmp_path: Path
-) -> None:
-    one = Detector(ens, "combined:distance=relative_mahalanobis").fit(VAL, train=TRAIN)
-    one.score_name = "combined:score=mutual_information"  # whose distances are two
-    one.save(tmp_path / "one.json")
-    with pytest.raises(ValueError, match=r"mahalanobis and knn, and its file .* holds 1 of 2; fit"):
-        Detector.load(tmp_path / "one.json", ens)
-
-
-def test_known_inputs_have_exponential_tails() -> None:
+def test_a_relative_distance_never_falls_far_away() -> None:
+    """Most features hardly vary: shrunk by itself, the background would be the narrower one."""
     generator = torch.Generator().manual_seed(0)
-    for power in (1, 4):  # the second is nearly 0 for most, as mutual information is
-        draws = torch.rand(2, 4000, generator=generator).log().neg().pow(power)
-        tails = TailScale.fit(draws[0])(draws[1])
-        for level in (0.5, 0.1, 0.01)[: 3 if power == 1 else 2]:
-            share = float((tails > -np.log(level)).double().mean())
-            assert share == pytest.approx(level, rel=0.25)
+    y = torch.arange(120) % 2
+    x = torch.randn(120, 40, generator=generator, dtype=torch.float64)
+    x = x / torch.arange(1, 41) + 30.0 * y[:, None] * torch.eye(40)[0]
+    alone = Mahalanobis().fit(x, torch.zeros_like(y))  # one Gaussian with a shrinkage of its own
+    far = x.mean(0) + 100.0 * torch.eye(40, dtype=x.dtype)
+    assert float((Mahalanobis().fit(x, y)(far) - alone(far)).min()) < -1e4
+    # It is 0 far away in directions that all classes share.
+    assert float(RelativeMahalanobis().fit(x, y)(far).min()) > -10.0
 
 
-@pytest.mark.parametrize("ties", [False, True])
-def test_a_scale_is_monotone_continues_beyond_the_data_and_comes_back(ties: bool) -> None:
-    known = torch.linspace(0, 1, 101).pow(3)
-    known = (known * 4).round() / 4 if ties else known
-    scale = TailScale.fit(known)
-    tails = scale(torch.linspace(-1, 9, 2001))
-    assert (tails.diff() >= 0).all()
-    assert tails[0] == 0
-    assert (tails[-100:].diff() > 0).all()
-    assert TailScale.from_dict(json.loads(json.dumps(scale.to_dict()))) == scale
+@pytest.mark.parametrize("rows", [20, 61])
+def test_mahalanobis_with_as_few_rows_as_features(rows: int) -> None:
+    x, y = blobs(rows, 60)
+    distance = Mahalanobis().fit(x, y)
+    apart = x.numpy() - np.stack([x.numpy()[y == c].mean(0) for c in range(CLASSES)])[y]
+    assert float(distance.shrunk) == pytest.approx(ledoit_wolf(apart, assume_centered=True)[1])
+    found = evaluate(distance(blobs(200, 60, seed=2)[0]), distance(x + 10), bootstrap=0)
+    assert found.auroc == 1.0
+    with pytest.raises(ValueError, match=r"be inverted with shrinkage=0; raise it"):
+        Mahalanobis(shrinkage=0.0).fit(x, y)
 
 
-def test_specs() -> None:
-    for text in ("knn:k=5", "vim:dimension=3", "combined:score=pds,distance=knn:k=5", "bma"):
-        assert score_spec(parse_score(text)) == text
-    assert split_specs("pds, combined:score=pds,distance=vim,knn") == [
-        "pds",
-        "combined:score=pds,distance=vim",
-        "knn",
-    ]
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("k", [1, 7, 203])
+def test_neighbours_agree_with_scikit_learn(
+    k: int, normalize: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dissensus.detection.feature_scores._PIECE", 400)
+    monkeypatch.setattr("dissensus.detection.distances._QUERIES", 10)
+    x, queries = blobs(203, 7)[0].float(), blobs(31, 7, seed=1)[0].float()
+    found = NearestNeighbours(k=k, normalize=normalize).fit(x)(queries)
+    a, b = x.double().numpy(), queries.double().numpy()
+    if normalize:
+        a, b = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (a, b))
+    expected = NearestNeighbors(n_neighbors=k).fit(a).kneighbors(b)[0][:, -1]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    far = blobs(50, 6)[0] + 1000  # where the square of a difference loses its digits
+    assert NearestNeighbours(k=1).fit(far)(far).abs().max() < 1e-3
 
 
-ONE = Ensemble(make_member, members=1, seed=0)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_strange_features_score_higher(dtype: torch.dtype) -> None:
+    x, y = blobs(400, 12)
+    known, strange = blobs(200, 12, seed=1)[0], blobs(200, 12, seed=2)[0].flip(1)
+    for distance in (Mahalanobis(), RelativeMahalanobis(), NearestNeighbours(k=10)):
+        distance.fit(x.to(dtype), y)
+        found = evaluate(distance(known.to(dtype)), distance(strange.to(dtype)), bootstrap=0)
+        assert found.auroc > 0.95, distance
+
+
+X, Y = torch.randn(9, 3, generator=torch.Generator().manual_seed(0)), torch.arange(9) % 2
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda e: Detector(e, "vin"), "no score 'vin'; did you mean 'vim'"),
-        (lambda e: Detector(e, "vim:dim=3"), "vim has no setting 'dim'; did you mean 'dimension'"),
-        (lambda e: Detector(e, "knn:k=0"), "k must be an integer of at least 1, got 0"),
-        (lambda e: Detector(e, "combined:distance=pds"), "distance must be one of mahalanobis, "),
-        (lambda e: Detector(e, "combined:score=knn"), "there is no score 'knn'"),
-        (lambda e: Detector(e, "pds").fit(VAL, train=TRAIN), "train= is for a score of features"),
-        (lambda e: Detector(e, "mahalanobis").fit(VAL, train=TRAIN[0]), "mahalanobis needs labels"),
-        (lambda e: Detector(e, "vim", temperature=2.0), "has no temperature"),
-        (lambda e: Detector(e, "vim").fit(VAL, train=[]), "nothing to fit to"),
-        (lambda e: Detector(lambda x: x[None], "knn").fit(VAL, train=TRAIN), "need an Ensemble"),
-        (
-            lambda e: Detector(e, "vim", features=lambda x: x).fit(VAL, train=TRAIN),
-            "vim needs the last linear layer",
-        ),
-        (lambda e: Detector(e, "combined").fit(X[:9], train=TRAIN), "at least 20 validation rows"),
-        (
-            lambda e: Detector(ONE, "combined:score=pds").fit(VAL, train=TRAIN),
-            "pds is 0 or constant for one member",
-        ),
-        (lambda e: TailScale.fit(torch.ones(50), "pds"), "pds is 1 for all validation rows"),
-        (lambda e: TailScale.from_dict({"quantiles": [1.0]}), "holds 91 rising quantiles"),
+        (lambda: Mahalanobis().fit(X.numpy(), Y), "features must be a torch.Tensor"),
+        (lambda: Mahalanobis().fit(X[:, :, None], Y), r"got \(9, 3, 1\); pass features.flatten"),
+        (lambda: Mahalanobis().fit(X[:0], Y[:0]), r"one or more, got \(0, 3\)"),
+        (lambda: Mahalanobis().fit(X.long(), Y), "floating point, got torch.int64"),
+        (lambda: Mahalanobis().fit(X / 0, Y), "features must be finite, got 27 NaN or infinite"),
+        (lambda: Mahalanobis().fit(X), "mahalanobis needs labels"),
+        (lambda: Mahalanobis().fit(X, Y[:5]), r"labels \[rows\] = \(9,\), got \(5,\)"),
+        (lambda: Mahalanobis().fit(X, Y.double()), "integer labels, got torch.float64"),
+        (lambda: Mahalanobis(shrinkage=2), r"shrinkage must be .* in \[0, 1\], got 2"),
+        (lambda: Mahalanobis().fit(X, torch.arange(9)), "do not differ within any class"),
+        (lambda: Mahalanobis().fit(X, Y)(X[:, :2]), r"3 wide, as those fitted on were"),
+        (lambda: NearestNeighbours(k=10).fit(X), "at most the number of rows, 9, got 10"),
+        (lambda: NearestNeighbours(k=0), "at least 1, got 0"),
+        (lambda: NearestNeighbours().fit(X)(X * torch.nan), "must be finite"),
     ],
 )
-def test_what_cannot_be_fitted_says_why(ens: Ensemble, call: object, message: str) -> None:
+def test_features_that_cannot_be_scored_say_why(call: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        call(ens)  # type: ignore[operator]
+        call()  # type: ignore[operator]
 
 
-def test_use_before_fitting_says_what_to_do(ens: Ensemble) -> None:
-    for use in (lambda d: d.score(X), lambda d: d.fit(VAL)):
-        with pytest.raises(ValueError, match=r"not fitted to training data yet; call \.fit\(val"):
-            use(Detector(ens, "vim"))
+# ---- features with last layers ------------------------------------------------------------------
+
+MEMBERS, WIDTH = 3, 6
+
+
+def layers(bias: bool = True) -> LastLayers:
+    torch.manual_seed(0)
+    return LastLayers.of([nn.Linear(WIDTH, CLASSES, bias=bias) for _ in range(MEMBERS)])
+
+
+def rows(count: int, seed: int, members: int = MEMBERS) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, members * WIDTH, generator=generator).relu() * 3
+
+
+def vim_by_numpy(train: np.ndarray, x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """One network, in the order of the paper's text, by singular vectors and one row at a time."""
+    origin = -np.linalg.pinv(w) @ b
+    _, _, right = np.linalg.svd(train - origin, full_matrices=True)
+    null = right[train.shape[1] // 2 :].T
+    logits = train @ w.T + b
+    residuals = [np.linalg.norm(null.T @ (row - origin)) for row in train]
+    alpha = logits.max(1).sum() / np.sum(residuals)
+    scores = []
+    for row in x:
+        virtual = alpha * np.linalg.norm(null.T @ (row - origin))
+        share = np.exp(virtual) / (np.exp(virtual) + np.exp(w @ row + b).sum())
+        scores.append(np.log(share / (1 - share)))
+    return np.array(scores)
+
+
+def react_by_numpy(train: np.ndarray, x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+    logits = np.minimum(x, np.quantile(train, 0.8)) @ w.T + b
+    return -np.log(np.exp(logits).sum(1))
+
+
+@pytest.mark.parametrize(
+    ("score", "slow"), [(ViM(), vim_by_numpy), (ReAct(quantile=0.8), react_by_numpy)]
+)
+def test_the_score_is_the_mean_of_the_members_scores(score: ViM | ReAct, slow: object) -> None:
+    last, train, x = layers(), rows(80, 1), rows(9, 2) / 3
+    parts = [
+        [v[:, m * WIDTH : (m + 1) * WIDTH].double().numpy() for v in (train, x)]
+        for m in range(MEMBERS)
+    ]
+    expected = [
+        slow(*parts[m], last.weight[m].numpy(), last.bias[m].numpy())  # type: ignore[operator]
+        for m in range(MEMBERS)
+    ]
+    found = score.fit(train, layers=last)(x)
+    assert found.dtype == torch.float64
+    np.testing.assert_allclose(found, np.mean(expected, 0), rtol=1e-8, atol=1e-8)
+    assert torch.isfinite(score(x * 1e6)).all()
+
+
+@pytest.mark.parametrize("kind", [ViM, ReAct])
+def test_shared_features_are_those_of_every_member(kind: type[ViM | ReAct]) -> None:
+    last, train, x = layers(), rows(50, 1, members=1), rows(7, 2, members=1)
+    apart = kind().fit(train.repeat(1, MEMBERS), layers=last)(x.repeat(1, MEMBERS))
+    torch.testing.assert_close(kind().fit(train, layers=last)(x), apart)
+
+
+@pytest.mark.parametrize(
+    ("width", "dimension"), [(5, 2), (767, 383), (768, 512), (2047, 512), (2048, 1000)]
+)
+def test_the_authors_rule_for_the_dimension(width: int, dimension: int) -> None:
+    assert _choose_dimension(width, width, None) == dimension
+
+
+def test_vim_of_features_that_span_little() -> None:
+    train = rows(50, 1, members=1)
+    train[:, 2:] = 0  # dead units: two dimensions are left of six, fewer than the rule's three
+    last = LastLayers(layers().weight[:1], layers(bias=False).bias[:1])
+    vim = ViM().fit(train, layers=last)
+    assert vim.principal.shape == (1, WIDTH, 1)
+    revived = train.clone()
+    revived[:, 4] = 5
+    assert evaluate(vim(train), vim(revived), bootstrap=0).auroc > 0.9
+    with pytest.raises(ValueError, match="from 1 to 1, got 2"):
+        ViM(dimension=2).fit(train, layers=last)
+
+
+def test_features_and_last_layers_of_members() -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, WIDTH), nn.ReLU(), nn.Linear(WIDTH, CLASSES, bias=False))
+
+    ens, x = Ensemble(make, members=2, seed=0), torch.randn(9, 4)
+    features = MemberFeatures(ens)
+    torch.testing.assert_close(MemberFeatures(ens, "1")(x), features(x))
+    last = features.last_layers(x)
+    for member in range(2):
+        own = features(x)[:, member * WIDTH : (member + 1) * WIDTH].double()
+        torch.testing.assert_close(last.logits(member, own).float(), ens(x)[member].detach())
+
+
+def test_linear_heads_share_the_features_of_their_backbone() -> None:
+    backbone = nn.Sequential(nn.Linear(4, WIDTH), nn.ReLU())
+    ens = Ensemble.on_features(backbone, lambda: nn.Linear(WIDTH, CLASSES), members=3, seed=0)
+    features, x = MemberFeatures(ens), torch.randn(9, 4)
+    torch.testing.assert_close(features(x), backbone(x))
+    assert ReAct().fit(features(x), layers=features.last_layers(x))(features(x)).shape == (9,)
+    deep = Ensemble.on_features(
+        backbone, lambda: nn.Sequential(nn.Linear(WIDTH, 5), nn.Linear(5, 2)), members=3, seed=0
+    )
+    assert MemberFeatures(deep)(x).shape == (9, 15)
+
+
+class Doubled(nn.Sequential):
+    """A network whose last linear layer does not give its outputs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def last_layers(make: object, **how: str) -> LastLayers:
+    ens = Ensemble(make, 2, **how)  # type: ignore[arg-type]
+    return MemberFeatures(ens).last_layers(torch.ones(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ViM().fit(rows(9, 1)[:, :5], layers=layers()), "18 wide.* or 6 if members"),
+        (lambda: ViM().fit(rows(9, 1)), "need the members' last linear layers"),
+        (
+            lambda: ViM().fit(
+                rows(9, 1), layers=LastLayers(-layers().weight.abs(), layers(False).bias)
+            ),
+            "logits that rise above 0",
+        ),
+        (lambda: ViM().fit(rows(9, 1) * 0, layers=layers(False)), "all the same point"),
+        (lambda: ReAct(quantile=0.0), "greater than 0"),
+        (lambda: last_layers(lambda: Doubled(nn.Linear(4, 3))), "does not give its outputs"),
+        (lambda: last_layers(lambda: nn.Linear(4, 1), combine="mean"), "got a regression"),
+        (lambda: MemberFeatures(nn.Linear(4, 3)), "need an Ensemble, got Linear"),
+        (
+            lambda: MemberFeatures(Ensemble(lambda: nn.Linear(4, 3), 2), "7"),
+            "no module '7'",
+        ),
+    ],
+)
+def test_members_without_such_layers_say_why(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()  # type: ignore[operator]

@@ -373,7 +373,7 @@ def test_a_regression_has_one_score(tmp_path: Path) -> None:
 def test_detectors_that_cannot_be_exported(tmp_path: Path) -> None:
     ens = ds.Ensemble(lambda: nn.Linear(4, 3), members=3)
     x = torch.randn(60, 4)
-    distance = ds.detection.Mahalanobis.fit(x, torch.arange(60) % 3)
+    distance = ds.detection.Mahalanobis().fit(x, torch.arange(60) % 3)
     told = {
         "score is mahalanobis, which cannot be exported": ds.Detector(ens, distance).fit(x),
         "a function of your own, which cannot": ds.Detector(ens, lambda z: z[0, :, 0]).fit(x),

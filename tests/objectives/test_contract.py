@@ -457,7 +457,7 @@ def test_bad_outputs_targets_and_weights_are_refused(case: Case) -> None:
     refused(case, f"{name} must be floating point, got torch.int64", outputs=good.long())
     refused(case, f"{name} must be a torch.Tensor, got ndarray", outputs=good.numpy())
     if not case.regression:
-        refused(case, "logits must have at least two classes", outputs=good[..., :1])
+        refused(case, "logits must have two classes", outputs=good[..., :1])
 
     bad_weights(case)
     bad_targets(case)
@@ -470,7 +470,7 @@ def bad_targets(case: Case) -> None:
                 targets=good.targets[:, 0])  # fmt: skip
         refused(case, "must be floating point, got torch.int64", targets=good.targets.long())
         return
-    refused(case, r"labels must lie in \[0, 5\) for 5 classes, got values from 0 to 5",
+    refused(case, r"labels must lie in \[0, 5\), got values from 0 to 5",
             targets=torch.tensor([0, 5, 1, 2]))  # fmt: skip
     refused(case, "values from -1 to 2", targets=torch.tensor([0, -1, 1, 2]))
     refused(
@@ -487,7 +487,7 @@ def bad_weights(case: Case) -> None:
     third = torch.full((3,), 1 / 3)
     refused(case, "must sum to 1, got a smallest of 0.6667 and a sum of 2; pass", weights=2 * third)
     refused(case, "weights must not be negative", weights=torch.tensor([1.2, -0.2, 0.0]))
-    refused(case, r"weights must be a tensor \[members\] = \(3,\), got \(2,\)",
+    refused(case, r"weights must be \[members\] = \(3,\), got \(2,\)",
             weights=torch.tensor([0.5, 0.5]))  # fmt: skip
     refused(case, "weights must be finite", weights=torch.tensor([0.5, torch.nan, 0.5]))
 

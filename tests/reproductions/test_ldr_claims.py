@@ -3,7 +3,7 @@
 import pytest
 
 from dissensus.show import draw
-from dissensus.sweeps.engines import LocalEngine
+from dissensus.sweeps import LocalEngine
 from reproductions.ldr import factors
 from reproductions.ldr.records import auroc, choose_runs, contender_of
 from reproductions.ldr.weights import clashes, gradients_differ_by

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from dissensus.data.strangers import permuted_columns
-from dissensus.detection import TailScale
-from dissensus.detection.feature_scores import Combined, combine_tails
+from dissensus.detection import Combined, TailScale, combine_tails
 from reproductions.strangers import cells, estimators, regression, settings
 from reproductions.strangers.cells import (
     COMBINED,

@@ -22,7 +22,7 @@ def test_it_is_satisfied_with_the_regressor(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
-@pytest.mark.fuzz
+@pytest.mark.slow
 @parametrize_with_checks(
     [
         DiverseClassifier(**AUTO, learning_rate_init=0.1, early_stopping=True),

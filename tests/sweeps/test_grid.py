@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dissensus.sweeps import Plan, parse_grid, points
-from dissensus.sweeps.engines.cell_folder import check_cells
+from dissensus.sweeps.cells import check_cells
 from dissensus.sweeps.grid import file_name, format_value, label, parse_axis
 from dissensus.sweeps.plan import known_keys, with_point
 

@@ -14,8 +14,7 @@ import pytest
 import dissensus as ds
 from dissensus.diagnostics import diagnose
 from dissensus.runs import DataSummary, load_data, make_ensemble
-from dissensus.sweeps import Plan, Watcher, run_sweep, summarize, trainer
-from dissensus.sweeps.engines import CellFolder, Record
+from dissensus.sweeps import CellFolder, Plan, Record, Watcher, run_sweep, summarize, trainer
 from dissensus.training import Recipe, fit, predict
 from tests.sweeps.sweep_runs import BETAS, long_plan, sections
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dissensus.sweeps import Plan, SharedStudy, propose, run_sweep
-from dissensus.sweeps.engines import CellFolder
+from dissensus.sweeps import CellFolder, Plan, SharedStudy, propose, run_sweep
 from tests.sweeps.sweep_runs import sections
 
 optuna = pytest.importorskip("optuna")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dissensus.cli.options import AsJson, draw, print_result, say, with_options
-from dissensus.runs import Detect, detect
+from dissensus.runs import Detect
 
 Runs = Annotated[
     list[Path], typer.Argument(help="Run folders, one for each method.", show_default=False)
@@ -58,7 +58,7 @@ def ood(
     images, for `dissensus report`.
 
     --tune trains a copy of the members for two epochs to disagree on strangers, inputs made from
-    the training data, and adds its scores as tuned/NAME. The run itself stays as it is.
+    the training data, and adds its scores as NAME (tuned). The run itself stays as it is.
 
     Instead of a run, give a .safetensors or .npz file of predictions; --ood then names such files.
 
@@ -85,6 +85,8 @@ def ood(
     """
     if save_detector is not None and len(runs) > 1:
         raise ValueError("--save-detector is for one run; name the one that you deploy")
+    from dissensus.runs import detect
+
     detections = detect(runs, options, progress=not as_json)
     folder = out or detections.folder
     detections.save(folder)

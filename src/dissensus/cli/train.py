@@ -72,8 +72,8 @@ def sweep(options: Sweep) -> None:
     Repeat r adds r to every seed: it has its own split of the data, initial weights and order of
     batches. Similar ensembles train together, as one fleet; others one after another. Each gets a
     record in --out/cells as soon as it ends; the same command again, or --resume, trains what is
-    missing or failed, ends with the same bits, and may ask for more --repeats. The best point is
-    the one of lowest validation error, never chosen by test data.
+    missing or failed, and may ask for more --repeats. The best point is the one of lowest
+    validation error, never chosen by test data.
 
     Examples
 

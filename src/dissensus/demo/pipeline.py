@@ -20,8 +20,7 @@ from dissensus.demo import plan
 from dissensus.demo.summary import Outcome, sentences, table
 from dissensus.detection import MARKED, Estimate, default_score
 from dissensus.show import report
-from dissensus.sweeps import Watcher, sweep
-from dissensus.sweeps.engines import Cell, Record
+from dissensus.sweeps import Cell, Record, Watcher, sweep
 from dissensus.tools.console import InertConsole
 from dissensus.tools.files import write_text
 from dissensus.tools.progress import ProgressBar

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dissensus.demo.plan import CONTENDERS
-from dissensus.detection import Estimate, among_best
+from dissensus.measures import Estimate, among_best
 from dissensus.show.figure import join_names
 
 

@@ -1,8 +1,12 @@
-"""Detectors: a score and a threshold on top of an ensemble, the part to deploy."""
+"""Detectors: a score and a threshold on top of an ensemble, the part to deploy.
+
+Several detectors of one ensemble are fitted by :func:`fit_together` and asked by
+:func:`score_together`: the members run once for all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,35 +14,33 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dissensus.detection.batches import batches, device_of, eval_mode
-from dissensus.detection.default_scores import default_score
-from dissensus.detection.detector_files import file_checksum, read_record, write_detector
-from dissensus.detection.distance_files import Distance, write_distances
-from dissensus.detection.feature_scores import (
-    DISTANCES,
-    Combined,
-    Features,
-    FittedDistances,
-    combine_tails,
-    is_fitted,
-    load_distances,
-    parse_score,
-    recipes_of,
-    score_spec,
+from dissensus.detection.detector_files import (
+    check_together,
+    file_checksum,
+    read_detector,
+    read_distances,
+    write_detector,
+    write_distances,
 )
-from dissensus.detection.measures import threshold_at
-from dissensus.detection.member_features import PENULTIMATE, MemberFeatures
+from dissensus.detection.feature_scores import FeatureScore
+from dissensus.detection.forward_pass import ForwardPass, Function, forward_passes
+from dissensus.detection.member_features import PENULTIMATE, MemberFeatures, has_last_layer
+from dissensus.detection.registry import Combined, Score, default_score, parse_score, score_spec
 from dissensus.detection.tail_scale import TailScale
-from dissensus.outputs import check_outputs, to_logits
-from dissensus.scores import at_temperature
+from dissensus.ensemble import Ensemble
+from dissensus.measures import threshold_at
+from dissensus.scores import NamedScore, at_temperature
 from dissensus.scores.functions import check_scale
 from dissensus.tools.guards import check_finite, formula
+from dissensus.tools.modules import device_of
 
-_SCORES_OF_DISAGREEMENT = ("mutual_information", "pds", "pds_sum", "unique", "disagreement")
+#: Scores that are constant for one member.
+SCORES_OF_DISAGREEMENT = ("mutual_information", "pds", "pds_sum", "unique", "disagreement")
+
 _QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 
-#: What a file calls features that come from a function of the user's own.
-_FUNCTION = "<function>"
+#: ``features`` for the inputs themselves; and what a file calls a function of the user's own.
+INPUTS, _FUNCTION = "inputs", "<function>"
 
 
 class Detector:
@@ -54,11 +56,12 @@ class Detector:
     probabilities; without it such are refused.
 
     ``score`` may also be a name in ``FITTED_SCORES``: ``"vim"``, ``"react"``, ``"mahalanobis"``,
-    ``"relative_mahalanobis"``, ``"knn:k=10"``, or ``"combined"``. These are scores of features and
-    are fitted to training data by :meth:`fit`. ``features`` says of which: the name of a module of
-    the members or a function ``x -> [batch, features]``; by default the input of each member's last
-    layer. A :class:`Mahalanobis` or other score that is fitted already is given ``features(x)``,
-    the inputs themselves where there is no ``features``; the ensemble is not run then.
+    ``"relative_mahalanobis"``, ``"knn:k=10"``, or ``"combined"``; or such an object,
+    ``Mahalanobis(shrinkage=0.1)``, fitted already or not. These are scores of features and are
+    fitted to training data by :meth:`fit`. ``features`` says of which: ``"inputs"``, the name of a
+    module of the members, or a function ``x -> [batch, features]``; by default the input of each
+    member's last layer, and the inputs themselves where an object is given or members have no
+    linear layer. Without a score of outputs the ensemble is not run.
 
     After :meth:`fit`: ``threshold``, ``accept``, ``count`` (how many validation examples) and
     ``quantiles`` of their scores, by which a later user can see whether scores have drifted.
@@ -73,10 +76,10 @@ class Detector:
     @formula
     def __init__(
         self,
-        ens: Callable[[Tensor], Tensor],
-        score: str | Callable[[Tensor], Tensor] | None = None,
+        ens: Function,
+        score: str | Score | None = None,
         *,
-        features: str | Features | None = None,
+        features: str | Function | None = None,
         temperature: Tensor | float | None = None,
         batch_size: int = 1024,
         space: str = "logits",
@@ -84,68 +87,80 @@ class Detector:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"batch_size must be a whole number above 0, got {batch_size!r}")
         self.ens, self.batch_size, self.space = ens, batch_size, space
-        self._asked: tuple[Any, ...] = (score, features, temperature)
+        self._asked = score, temperature
         #: Members that were tuned to disagree on strangers, and how; see :meth:`tune`.
-        self.tuned: Callable[[Tensor], Tensor] | None = None
+        self.tuned: Function | None = None
         self.tuning: dict[str, Any] = {}
-        self._choose_score(*self._asked)
+        self._choose_score()
+        if features is not None and not self.distances:
+            raise ValueError("features= is for a score of features; leave it out")
+        self._source = features
+        if features is None and isinstance(score, FeatureScore | Combined):
+            self._source = INPUTS
+        #: What turns inputs into features; None takes the inputs themselves.
+        self.features: Function | None = None
+        if self.distances and all(score.is_fitted for score in self.distances):
+            self._take_features({})
         self.threshold: float | None = None
         self.accept: float | None = None
         self.count = 0
         self.quantiles: dict[str, float] = {}
 
-    def _choose_score(
-        self,
-        score: str | Callable[[Tensor], Tensor] | None,
-        features: str | Features | None,
-        temperature: Tensor | float | None,
-    ) -> None:
+    def _choose_score(self) -> None:
         """Take the score that was asked for, the best for the members that are scored if none."""
-        ens = self.ens
-        usual = default_score(ens if self.tuned is None else self.tuned, self.space)
-        score = usual if score is None else score
-        of_features = isinstance(score, Distance) or (isinstance(score, str) and is_fitted(score))
-        if features is not None and not of_features:
-            raise ValueError("features= is for a score of features; leave it out")
+        score, temperature = self._asked
+        usual = default_score(self.members, self.space)
+        score = parse_score(score) if isinstance(score, str) else score
+        if isinstance(score, FeatureScore | Combined) and temperature is not None:
+            raise ValueError("a score of features has no temperature; leave it out")
+        if score is None:
+            score = parse_score(usual)
         if temperature is not None:
-            if of_features:
-                raise ValueError("a score of features has no temperature; leave it out")
             score = at_temperature(score, temperature)
-        named: Any = parse_score(score) if isinstance(score, str) else score
-        if isinstance(named, Combined):
-            named = named.resolve(usual)
-        self.score_name = score_spec(named)
-        self.recipe: Any = named if recipes_of(named) else None
-        self.scales: tuple[TailScale, ...] | None = None
-        self._outputs_score: Callable[[Tensor], Tensor] | None = None if of_features else named
-        if isinstance(named, Combined):
-            self._outputs_score = named.outputs_score
-        self._module = features if isinstance(features, str) else None
-        known = {named.kind: named} if isinstance(named, Distance) else {}
-        if self._module is not None and known:
-            features = MemberFeatures(ens, self._module)  # type: ignore[arg-type]
-        self._fitted = FittedDistances(None if isinstance(features, str) else features, known)
+        if isinstance(score, Combined):
+            score = score.resolve(usual)
+        #: What it scores by, and its parts: a score of outputs, scores of features, or both.
+        self.rule: Any = score
+        self.parts: list[Any] = score.parts() if isinstance(score, Combined) else [score]
+        self._check_task()
+
+    def _check_task(self) -> None:
+        """Raise for a score of classes where members predict numbers, and the other way round."""
+        combine, names = getattr(self.ens, "combine", None), [str(p) for p in self.parts]
+        for name in names[: combine is not None and isinstance(self.parts[0], NamedScore)]:
+            if (combine == "mean") != (name == "variance"):
+                kind = "regressors have the score variance alone"
+                kind = kind if combine == "mean" else "variance is a score of regressors"
+                raise ValueError(f"{kind}, got {name!r}")
+
+    # ---- what it is of ---------------------------------------------------------------------------
 
     @property
-    def features(self) -> Features | None:
-        """What turns inputs into features for a score of features."""
-        return self._fitted.features
-
-    def use(self, distances: dict[str, Distance], features: Features | None) -> None:
-        """Take scores of features that are fitted already, by their names in the score."""
-        self._fitted = FittedDistances(features, distances)
+    def members(self) -> Function:
+        """The members whose outputs are scored."""
+        return self.ens if self.tuned is None else self.tuned
 
     @property
-    def distance(self) -> Distance | None:
-        """The fitted score of features; the first one of a combination of several."""
-        return next(iter(self._fitted.distances.values()), None)
+    def score_name(self) -> str | None:
+        """The text that names the score; None for a function of the user's own."""
+        return score_spec(self.rule)
+
+    @property
+    def outputs_score(self) -> Callable[..., Tensor] | None:
+        """The score of the members' outputs, if it has one."""
+        return None if isinstance(self.parts[0], FeatureScore) else self.parts[0]
+
+    @property
+    def distances(self) -> list[FeatureScore]:
+        """The scores of features among the parts."""
+        return [part for part in self.parts if isinstance(part, FeatureScore)]
 
     def __repr__(self) -> str:
-        score = self.score_name or getattr(
-            self._outputs_score, "__name__", repr(self._outputs_score)
-        )
-        tuned = ", tuned" if self.tuning else ""
+        score = self.score_name or getattr(self.rule, "__name__", repr(self.rule))
+        tuned = ", tuned" if self.tuned is not None else ""
         return f"Detector(score={score!r}{tuned}, threshold={self.threshold}, accept={self.accept})"
+
+    # ---- fitting ---------------------------------------------------------------------------------
 
     def tune(
         self,
@@ -171,28 +186,29 @@ class Detector:
 
             detector = ds.Detector(ens).tune(train).fit(val)
         """
-        from dissensus.training.tuning import tune
+        from dissensus.detection.tuning import tune
 
-        if self._outputs_score is None:
+        ens: Any = self.ens
+        self._check_tunable()
+        more = {"strangers": strangers, "epochs": epochs, "progress": progress, **settings}
+        return self.use_tuned(*tune(ens, train, objective, **more))
+
+    def use_tuned(self, members: Function, how: Mapping[str, Any]) -> Self:
+        """Score by members that are tuned already, and ``how``; what :meth:`tune` does last."""
+        self._check_tunable()
+        self.tuned, self.tuning = members, dict(how)
+        self._choose_score()
+        self.threshold = self.accept = None
+        return self
+
+    def _check_tunable(self) -> None:
+        if self.outputs_score is None:
             raise ValueError(
                 f"{self.score_name} is a score of features, which tuning does not change; choose a "
                 "score of outputs, or 'combined'"
             )
         if self.space != "logits":
             raise ValueError(f"tuning needs members that return logits, not {self.space}")
-        ens: Any = self.ens
-        self.tuned, self.tuning = tune(
-            ens,
-            train,
-            objective,
-            strangers=strangers,
-            epochs=epochs,
-            progress=progress,
-            **settings,
-        )
-        self._choose_score(*self._asked)
-        self.threshold = self.accept = self.scales = None
-        return self
 
     @formula
     def fit(
@@ -208,31 +224,93 @@ class Detector:
         ``(x, y)`` of tensors, or a DataLoader or other iterable of batches ``x`` or ``(x, y)``;
         labels are not used. The rest, at most ``1 - accept`` of the known inputs, are false alarms.
 
-        ``train`` is training data in the same forms, for a score of features given by name, which
-        is fitted to them; ``mahalanobis`` needs their labels.
+        ``train`` is training data in the same forms, for a score of features, which is fitted to
+        them; ``mahalanobis`` needs their labels.
         """
-        if train is not None:
-            self._fit_score(train)
-        values = self._values(val)
-        if isinstance(self.recipe, Combined):
-            self.scales = self.recipe.fit_scales(values)
-        scores = self._combined(values)
+        if train is not None and not self.distances:
+            raise ValueError("train= is for a score of features, such as 'vim'; leave it out")
+        fit_together([self], val, accept, train=train)
+        return self
+
+    def set_threshold(self, values: list[Tensor], accept: float) -> None:
+        """Take scales and threshold from the values of all parts for validation data."""
+        if isinstance(self.rule, Combined):
+            self.rule.fit(values)
+        scores = self.combined(values)
         self.threshold, self.count = threshold_at(scores, accept), len(scores)
         self.accept = float(accept)
         points = np.quantile(scores.double().cpu().numpy(), _QUANTILES)
         self.quantiles = {f"{q:g}": float(v) for q, v in zip(_QUANTILES, points, strict=True)}
-        return self
+
+    def _take_features(self, known: dict[Any, Function]) -> None:
+        """Find the source of features; members that are ``known`` are not copied again."""
+        module = self._source
+        if module is None:
+            plain = isinstance(self.ens, Ensemble) and not has_last_layer(self.ens)
+            module = INPUTS if plain else PENULTIMATE
+        if not isinstance(module, str):
+            self.features = module
+        elif module != INPUTS:
+            if (self.ens, module) not in known:
+                known[self.ens, module] = MemberFeatures(self.ens, module)  # type: ignore[arg-type]
+            self.features = known[self.ens, module]
+
+    # ---- scoring ---------------------------------------------------------------------------------
 
     def score(self, x: Tensor | Iterable[Any]) -> Tensor:
         """The score of each example, ``[batch]``, of anything ``fit`` takes; needs no threshold."""
-        scored = self._combined(self._values(x))
-        check_finite(scored, name="scores")
+        (scored,) = score_together([self], x)
         return scored
 
     def is_ood(self, x: Tensor | Iterable[Any]) -> Tensor:
         """Whether each example's score is above the threshold, bool ``[batch]``."""
         threshold = self._fitted_threshold()
         return self.score(x).double() > threshold
+
+    def values(self, forward: ForwardPass) -> list[Tensor]:
+        """The values ``[batch]`` of all parts for one batch."""
+        return [self._value(part, forward) for part in self.parts]
+
+    def combined(self, values: list[Tensor]) -> Tensor:
+        """The score of each example, from the values of all parts."""
+        return self.rule(values) if isinstance(self.rule, Combined) else values[0]
+
+    def _value(self, part: Any, forward: ForwardPass) -> Tensor:
+        if isinstance(part, FeatureScore):
+            if not part.is_fitted:
+                raise ValueError(
+                    f"{self.score_name} is not fitted to training data yet; call "
+                    ".fit(val, train=(x, y)) first"
+                )
+            return forward.distance(part, self.features)
+        outputs = forward.outputs(self.members, self.space)
+        if not isinstance(part, NamedScore):
+            return self._own_score(part, forward)
+        check_scale(part.name, self.space)
+        if len(outputs) == 1 and part.name in SCORES_OF_DISAGREEMENT:
+            raise ValueError(
+                f"{part.name} is constant for one member, so it detects nothing; choose a score "
+                "of one network, such as 'energy' or 'entropy'"
+            )
+        if part.name == "variance":
+            return part(outputs)
+        return part(forward.scored(self.members, self.space))
+
+    def _own_score(self, function: Callable[[Tensor], Tensor], forward: ForwardPass) -> Tensor:
+        """The values of a function of the user's own."""
+        scores = function(forward.scored(self.members, self.space).logits)
+        rows = len(forward.x)
+        if not isinstance(scores, Tensor) or tuple(scores.shape) != (rows,):
+            got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            raise ValueError(f"a score must return [batch] = ({rows},), got {got}")
+        return scores
+
+    def _fitted_threshold(self) -> float:
+        if self.threshold is None:
+            raise ValueError("this Detector has no threshold yet; call .fit(val) first")
+        return self.threshold
+
+    # ---- files -----------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
         """Write score name, threshold and validation statistics as JSON, replacing atomically.
@@ -249,18 +327,14 @@ class Detector:
             "quantiles": self.quantiles,
             "space": self.space,
         }
-        if self.features is not None:
-            record["features"] = (
-                self.features.module if isinstance(self.features, MemberFeatures) else _FUNCTION
-            )
-        if self.scales is not None:
-            names = _scale_names(len(self.scales))
-            record["scales"] = dict(zip(names, [s.to_dict() for s in self.scales], strict=True))
-        if self.distance is not None:
-            write_distances(_distance_path(path), list(self._fitted.distances.values()))
-            record["distance"] = file_checksum(_distance_path(path))
+        if self.distances:
+            source = INPUTS if self.features is None else _FUNCTION
+            record["features"] = getattr(self.features, "module", source)
+            record["distance"] = write_distances(_distance_path(path), self.distances)
+        if isinstance(self.rule, Combined):
+            record["scales"] = [scale.to_dict() for scale in self.rule.scales]
         if self.tuned is not None:
-            from dissensus.training.tuning import save_tuned
+            from dissensus.detection.tuning import save_tuned
 
             members: Any = self.tuned
             save_tuned(members, _tuned_path(path))
@@ -271,10 +345,10 @@ class Detector:
     def load(
         cls,
         path: str | Path,
-        ens: Callable[[Tensor], Tensor],
+        ens: Function,
         *,
         score: Callable[[Tensor], Tensor] | None = None,
-        features: str | Features | None = None,
+        features: Function | None = None,
         batch_size: int = 1024,
     ) -> Self:
         """Read a saved detector; ``ens`` must be the ensemble that it was fitted with.
@@ -282,142 +356,147 @@ class Detector:
         ``score`` is the function that a detector with a score of your own was fitted with,
         ``features`` a function of your own whose values a score of features was fitted to.
         """
-        record = read_record(Path(path))
-        name, module = record["score"], record.get("features")
+        record = read_detector(path)
+        name, source = record["score"], record.get("features")
         if (name is None) == (score is None):
             what = "a function: pass it as" if score is None else "a named score: leave out"
             raise ValueError(f"{path} was fitted with {what} score=")
-        if module == _FUNCTION and features is None:
+        if source == _FUNCTION and features is None:
             raise ValueError(f"{path} was fitted with a function of features: pass it as features=")
-        distances: list[Distance] = []
-        if name is not None and (name in DISTANCES or is_fitted(name)):
-            file = _distance_path(path)
-            _check_together(path, file, record.get("distance"))
-            distances = load_distances(file)
-        scorer = score or (distances[0] if name in DISTANCES and not is_fitted(name) else name)
-        detector = cls(ens, scorer, space=record["space"], batch_size=batch_size)
-        if "tuned" in record:
-            from dissensus.training.tuning import load_tuned
+        settings: dict[str, Any] = {"space": record["space"], "batch_size": batch_size}
+        detector = cls(ens, score or name, features=features or source, **settings)
+        if record.get("tuned"):
+            from dissensus.detection.tuning import load_tuned
 
-            tuning, members = dict(record["tuned"]), _tuned_path(path)
-            _check_together(path, members, tuning.pop("checksum", ""))
-            known: Any = ens
-            detector.tuned, detector.tuning = load_tuned(members, known), tuning
-        found: Any = features if callable(features) else None
-        if (features is None and module is not None) or isinstance(features, str):
-            found = MemberFeatures(ens, features or module)  # type: ignore[arg-type]
-        names = list(recipes_of(detector.recipe) or detector._fitted.distances)
-        if len(names) != len(distances):
-            raise ValueError(
-                f"{path} is for {' and '.join(names)}, and its file of features holds "
-                f"{len(distances)} of {len(names)}; fit and save the detector again"
-            )
-        detector._fitted = FittedDistances(found, dict(zip(names, distances, strict=True)))
-        if isinstance(detector.recipe, Combined):
-            scales = record.get("scales") or {}
-            detector.scales = tuple(
-                TailScale.from_dict(scales.get(key) or {}) for key in _scale_names(len(names) + 1)
-            )
+            tuning, known = dict(record["tuned"]), detector.ens
+            check_together(path, _tuned_path(path), tuning.pop("checksum", ""))
+            detector.use_tuned(load_tuned(_tuned_path(path), known), tuning)  # type: ignore[arg-type]
+        if detector.distances:
+            check_together(path, _distance_path(path), record.get("distance") or "")
+            detector._take_distances(read_distances(_distance_path(path)), path)
+        if isinstance(detector.rule, Combined):
+            scales = map(TailScale.from_dict, record.get("scales") or ())
+            detector.rule.scales = tuple(scales)
         detector.threshold, detector.accept = float(record["threshold"]), float(record["accept"])
         detector.count, detector.quantiles = record["count"], record["quantiles"]
         return detector
 
-    def _fitted_threshold(self) -> float:
-        if self.threshold is None:
-            raise ValueError("this Detector has no threshold yet; call .fit(val) first")
-        return self.threshold
-
-    def _fit_score(self, train: Tensor | Iterable[Any]) -> None:
-        """Fit a score of features, given by name, to training data."""
-        if self.recipe is None:
-            raise ValueError(
-                "train= is for a score of features that is given by name, such as 'vim'; leave it "
-                "out"
-            )
-        features = self.features
-        if features is None or isinstance(features, MemberFeatures):
-            features = MemberFeatures(self.ens, self._module or PENULTIMATE)  # type: ignore[arg-type]
-        with torch.no_grad(), eval_mode(self.ens):
-            recipes = recipes_of(self.recipe)
-            self._fitted = FittedDistances.fit(recipes, self._parts(train), features)
-
-    def _parts(self, data: Tensor | Iterable[Any]) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """At most ``batch_size`` inputs at a time; the labels of a batch come with its first."""
-        device = device_of(self.ens)
-        for x, y in batches(data):
-            for place, part in enumerate(x.split(self.batch_size)):
-                yield part if device is None else part.to(device), None if place else y
-
-    def _values(self, x: Tensor | Iterable[Any]) -> list[Tensor]:
-        """The score of outputs and that of features, ``[batch]`` each; one of them, or both."""
-        device = device_of(self.ens)
-        if isinstance(self.tuned, nn.Module) and device is not None:
-            self.tuned.to(device)
-        with torch.no_grad(), eval_mode(self.ens):
-            parts = [self._part_values(part) for part, _ in self._parts(x)]
-        if not parts:
-            raise ValueError("there is nothing to score: the data held no batches")
-        return [torch.cat(values) for values in zip(*parts, strict=True)]
-
-    def _combined(self, values: list[Tensor]) -> Tensor:
-        if len(values) == 1:
-            return values[0]
-        if self.scales is None:
-            raise ValueError(
-                f"{self.score_name} has no scales yet; call .fit(val, train=train) first"
-            )
-        return combine_tails(values, self.scales)
-
-    def _part_values(self, x: Tensor) -> list[Tensor]:
-        values = [] if self._outputs_score is None else [self._score_outputs(x)]
-        if self.recipe is not None and self.distance is None:
-            raise ValueError(
-                f"{self.score_name} is not fitted to training data yet; call "
-                ".fit(val, train=(x, y)) first"
-            )
-        return [*values, *self._fitted(x).values()]
-
-    def _score_outputs(self, x: Tensor) -> Tensor:
-        assert self._outputs_score is not None
-        members = self.ens if self.tuned is None else self.tuned
-        outputs, name = members(x), getattr(self._outputs_score, "name", "")
-        check_outputs(outputs, finite=self.space != "log_probs")
-        if outputs.shape[1] != len(x):
-            raise ValueError(
-                f"ens must return [members, batch, outputs] with a batch of {len(x)}, got "
-                f"{tuple(outputs.shape)}; members come first"
-            )
-        if len(outputs) == 1 and name in _SCORES_OF_DISAGREEMENT:
-            raise ValueError(
-                f"{name} is 0 or constant for one member, so it detects nothing; pass a "
-                "score of one network, such as 'energy' or 'entropy'"
-            )
-        if self.space != "logits":
-            check_scale(name, self.space)
-            outputs = to_logits(outputs, self.space)
-        scores = self._outputs_score(outputs)
-        if not isinstance(scores, Tensor) or tuple(scores.shape) != (len(x),):
-            got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-            raise ValueError(f"a score must return [batch] = ({len(x)},), got {got}")
-        return scores
+    def _take_distances(self, scores: list[FeatureScore], path: str | Path) -> None:
+        """Take fitted scores of features in place of those that are not fitted."""
+        if [type(score) for score in scores] != [type(score) for score in self.distances]:
+            raise ValueError(f"{path} and its file of features are of different scores")
+        self.parts[len(self.parts) - len(scores) :] = scores
+        if isinstance(self.rule, FeatureScore):
+            self.rule = scores[0]
+        self._take_features({})
 
 
 def _distance_path(path: str | Path) -> Path:
     return Path(path).with_suffix(".safetensors")
 
 
-def _scale_names(count: int) -> list[str]:
-    """Names of scales in a file: that of the score, of the distance, and of further ones."""
-    return ["score", "distance", *(f"distance{place}" for place in range(2, count))]
-
-
 def _tuned_path(path: str | Path) -> Path:
     return Path(path).with_suffix(".tuned.safetensors")
 
 
-def _check_together(path: str | Path, file: Path, checksum: str | None) -> None:
-    """Raise unless ``file``, beside the detector at ``path``, is the one that was saved with it."""
-    if checksum is not None and checksum != file_checksum(file):
-        raise ValueError(
-            f"{path} and {file.name} do not belong together; copy both, or save it again"
-        )
+# ---- several detectors at once -------------------------------------------------------------------
+
+
+def fit_together(
+    detectors: Sequence[Detector],
+    val: Tensor | Iterable[Any] | None,
+    accept: float = 0.95,
+    *,
+    train: Tensor | Iterable[Any] | None = None,
+) -> None:
+    """Fit detectors of one ensemble, :meth:`Detector.fit` of each, in one pass over the data.
+
+    Scores of features that several of them name are fitted once and shared. Without ``val`` they
+    have no threshold.
+    """
+    if train is not None:
+        _fit_distances([d for d in detectors if d.distances], train)
+    if val is None:
+        return
+    values = _values(detectors, val)
+    for detector, own in zip(detectors, values, strict=True):
+        detector.set_threshold(own, accept)
+
+
+def score_together(
+    detectors: Sequence[Detector],
+    data: Tensor | Iterable[Any],
+    *,
+    watch: Callable[[ForwardPass], object] | None = None,
+) -> list[Tensor]:
+    """The scores ``[rows]`` by each of several detectors, in one pass over the data.
+
+    ``watch`` is called with the :class:`ForwardPass` of each batch.
+
+    >>> ens = lambda x: torch.stack([x, x.flip(1)])
+    >>> detectors = [Detector(ens, "pds"), Detector(ens, "entropy")]
+    >>> [scores.shape for scores in score_together(detectors, torch.zeros(5, 2))]
+    [torch.Size([5]), torch.Size([5])]
+    """
+    values = _values(detectors, data, watch)
+    scores = [detector.combined(own) for detector, own in zip(detectors, values, strict=True)]
+    for each in scores:
+        check_finite(each, name="scores")
+    return scores
+
+
+def _values(
+    detectors: Sequence[Detector],
+    data: Tensor | Iterable[Any],
+    watch: Callable[[ForwardPass], object] | None = None,
+) -> list[list[Tensor]]:
+    """The values ``[rows]`` of all parts of each detector."""
+    batches: list[list[list[Tensor]]] = []
+    for forward in _passes(detectors, data):
+        batches.append([detector.values(forward) for detector in detectors])
+        if watch is not None:
+            watch(forward)
+    if not batches:
+        raise ValueError("there is nothing to score: the data held no batches")
+    return [
+        [torch.cat(own) for own in zip(*values, strict=True)]
+        for values in zip(*batches, strict=True)
+    ]
+
+
+def _passes(detectors: Sequence[Detector], data: Tensor | Iterable[Any]) -> Iterator[ForwardPass]:
+    """Forward passes where the members are, in the smallest batches that a detector asks for."""
+    device = device_of(detectors[0].ens) if detectors else None
+    for detector in detectors:
+        if isinstance(detector.tuned, nn.Module) and device is not None:
+            detector.tuned.to(device)
+    size = min((detector.batch_size for detector in detectors), default=1024)
+    return forward_passes(data, size, device)
+
+
+def _fit_distances(detectors: Sequence[Detector], train: Tensor | Iterable[Any]) -> None:
+    """Fit the scores of features of all detectors, each once."""
+    members: dict[Any, Function] = {}
+    fitted: dict[Any, FeatureScore] = {}
+    for detector in detectors:
+        detector._take_features(members)
+        for place, part in enumerate(detector.parts):
+            if isinstance(part, FeatureScore):
+                key = detector.features, score_spec(part)
+                detector.parts[place] = fitted.setdefault(key, part)
+    features: dict[Any, list[Tensor]] = {source: [] for source, _ in fitted}
+    labels, example = [], None
+    for forward in _passes(detectors, train):
+        for source, values in features.items():
+            values.append(forward.features(source))
+        labels += [] if forward.y is None else [forward.y]
+        example = forward.x if example is None else example
+    if example is None:
+        raise ValueError("there is nothing to fit to: the training data held no batches")
+    targets = torch.cat(labels) if labels else None
+    joined = {source: torch.cat(values) for source, values in features.items()}
+    for (source, _), score in fitted.items():
+        layers = None
+        if score.needs_layers and isinstance(source, MemberFeatures):
+            layers = source.last_layers(example)
+        score.fit(joined[source], targets, layers)

@@ -1,302 +1,143 @@
-"""Scores that are fitted to training data, by name and settings: ``"vim"``, ``"knn:k=10"``.
+"""Scores of features: settings that are checked, and after fitting the tensors they found.
 
-Each entry of ``FITTED_SCORES`` holds the settings of one score and fits it to training features.
-``"combined:score=mutual_information,distance=mahalanobis+knn"`` combines a score of the members'
-outputs with scores of their features. :class:`FittedDistances` fits and computes several scores of
-the same features at once.
+A score of features is one dataclass. Its settings are ordinary fields, so that ``"knn:k=10"`` names
+it; its tensors are fields made by :func:`fitted`, which :meth:`FeatureScore.fit` sets and files
+hold.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dissensus.detection.distance_files import Distance, read_distances
-from dissensus.detection.distances import Mahalanobis, NearestNeighbours
-from dissensus.detection.last_layer import LastLayer
-from dissensus.detection.member_features import MemberFeatures
-from dissensus.detection.react import ReAct
-from dissensus.detection.tail_scale import TailScale
-from dissensus.detection.vim import ViM
-from dissensus.scores import SCORES, NamedScore, parse
-from dissensus.tools.files import read_safetensors
-from dissensus.tools.guards import guarded
-from dissensus.tools.specs import check_name, check_numbers, number, parse_spec, spec_of, split_spec
+from dissensus.tools.guards import check_finite
+from dissensus.tools.specs import check_numbers
 
-#: Scores of features by the kind that their files name.
-DISTANCES: dict[str, type[Distance]] = {
-    each.kind: each for each in (Mahalanobis, NearestNeighbours, ViM, ReAct)
-}
-
-#: From inputs ``[batch, …]`` to features ``[batch, width]``.
-Features = Callable[[Tensor], Tensor]
+#: Numbers in one piece of a computation over many rows; a few such arrays are alive at a time.
+_PIECE = 2**19
 
 
-class TrainingFeatures(NamedTuple):
-    """What scores are fitted to: features ``[rows, features]``, labels ``[rows]``, last layers."""
-
-    features: Tensor
-    targets: Tensor | None = None
-    layer: Callable[[], LastLayer] | None = None
-
-    def labels(self, name: str) -> Tensor:
-        """The labels, for a score that needs them."""
-        if self.targets is None:
-            raise ValueError(f"{name} needs labels; pass training data as (x, y)")
-        return self.targets
-
-    def last_layer(self, name: str) -> LastLayer:
-        """The last layers, for a score that needs them."""
-        if self.layer is None:
-            raise ValueError(
-                f"{name} needs the last linear layer of each member and the features that go into "
-                "it; leave features= (--features) out, or name 'penultimate'"
-            )
-        return self.layer()
+def fitted(axes: int) -> Any:
+    """A field of a :class:`FeatureScore`: a tensor with so many axes that ``fit`` sets."""
+    return field(init=False, repr=False, metadata={"axes": axes})
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class FeatureScore(ABC):
-    """The settings of a score of features, checked on construction."""
+    """A score of features ``[rows, features]``: higher means more out of distribution."""
+
+    needs_labels: ClassVar[bool] = False
+    needs_layers: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_numbers(self)
 
     @abstractmethod
-    def fit(self, train: TrainingFeatures) -> Distance:
-        """The score, fitted to training features."""
+    def fit(
+        self, features: Tensor, targets: Tensor | None = None, layers: LastLayers | None = None
+    ) -> Self:
+        """Fit to training features, their labels ``[rows]`` and the members' last layers."""
 
-
-@dataclass(frozen=True)
-class MahalanobisFit(FeatureScore):
-    """Squared distance to the nearest class mean in units of the covariance (Lee et al., 2018)."""
-
-    shrinkage: float | None = number(None, low=0, high=1)
-
-    def fit(self, train: TrainingFeatures) -> Distance:
-        labels = train.labels("mahalanobis")
-        return Mahalanobis.fit(train.features, labels, shrinkage=self.shrinkage)
-
-
-@dataclass(frozen=True)
-class RelativeMahalanobisFit(MahalanobisFit):
-    """The same minus the distance to one Gaussian of all classes (Ren et al., 2021)."""
-
-    def fit(self, train: TrainingFeatures) -> Distance:
-        labels = train.labels("relative_mahalanobis")
-        return Mahalanobis.fit(train.features, labels, shrinkage=self.shrinkage, relative=True)
-
-
-@dataclass(frozen=True)
-class NeighboursFit(FeatureScore):
-    """Distance to the k-th nearest training row (Sun et al., 2022).
-
-    Without ``k`` it is 50, or the number of rows if there are fewer.
-    """
-
-    k: int | None = number(None, low=1)
-    normalize: bool = True
-
-    def fit(self, train: TrainingFeatures) -> Distance:
-        k = min(50, len(train.features)) if self.k is None else self.k
-        return NearestNeighbours.fit(train.features, k=k, normalize=self.normalize)
-
-
-@dataclass(frozen=True)
-class ViMFit(FeatureScore):
-    """Virtual logit: features outside the principal subspace, against the energy (Wang, 2022)."""
-
-    dimension: int | None = number(None, low=1)
-
-    def fit(self, train: TrainingFeatures) -> Distance:
-        return ViM.fit(train.features, train.last_layer("vim"), dimension=self.dimension)
-
-
-@dataclass(frozen=True)
-class ReActFit(FeatureScore):
-    """Energy of the logits of clipped features (Sun et al., 2021)."""
-
-    quantile: float = number(0.9, above=0, high=1)
-
-    def fit(self, train: TrainingFeatures) -> Distance:
-        return ReAct.fit(train.features, train.last_layer("react"), quantile=self.quantile)
-
-
-@dataclass(frozen=True)
-class Combined:
-    """A score of outputs and one or more of features: the harmonic mean of their p-values.
-
-    See :func:`combine_tails`. They fail on different inputs: members may agree on what is far from
-    all training data, and a distance may miss what lies between two classes. Without ``score``, the
-    default one of the ensemble is taken. ``distance`` joins names by ``+``.
-
-    The default was settled on Fashion-MNIST against KMNIST and SVHN, and on five tables
-    (``results/strangers.md``): Mahalanobis distances are the best part on tables, and nearest
-    neighbours see the images that these miss.
-    """
-
-    score: str | None = None
-    distance: str = "mahalanobis+knn"
-
-    def __post_init__(self) -> None:
-        if self.score is not None:
-            parse(self.score)
-        known = [name for name in FITTED_SCORES if name != "combined"]
-        for name in self.distances:
-            if split_spec(name)[0] not in known:
-                raise ValueError(
-                    f"combined: distance must be one of {', '.join(known)}, or several joined by "
-                    f"+, got {self.distance!r}"
-                )
-            parse_score(name)
+    @abstractmethod
+    def __call__(self, features: Tensor) -> Tensor:
+        """The score of each row, ``[rows]``."""
 
     @property
-    def distances(self) -> list[str]:
-        """The scores of features by name."""
-        return self.distance.split("+")
+    def is_fitted(self) -> bool:
+        """Whether :meth:`fit` was called."""
+        return all(hasattr(self, name) for name in self.axes())
 
-    @property
-    def outputs_score(self) -> NamedScore:
-        """The score of outputs; call :meth:`resolve` first."""
-        return parse(self.score or "mutual_information")
-
-    def resolve(self, default: str) -> Combined:
-        """The same with the score ``default`` if it has none."""
-        return replace(self, score=self.score or default)
-
-    def fit_scales(self, parts: Sequence[Tensor]) -> tuple[TailScale, ...]:
-        """The scales of all parts, from their values ``[rows]`` for validation data."""
-        names = [str(self.score), *self.distances]
-        return tuple(map(TailScale.fit, parts, names))
+    @classmethod
+    def axes(cls) -> dict[str, int]:
+        """The fitted tensors by name, and how many axes each has."""
+        return {f.name: f.metadata["axes"] for f in fields(cls) if "axes" in f.metadata}
 
 
-#: Scores that are fitted to training data.
-FITTED_SCORES: dict[str, type[Any]] = {
-    "mahalanobis": MahalanobisFit,
-    "relative_mahalanobis": RelativeMahalanobisFit,
-    "knn": NeighboursFit,
-    "vim": ViMFit,
-    "react": ReActFit,
-    "combined": Combined,
-}
+# ---- features ------------------------------------------------------------------------------------
 
 
-def combine_tails(parts: Sequence[Tensor], scales: Sequence[TailScale]) -> Tensor:
-    """Minus the log of the weighted harmonic mean of p-values (Wilson, 2019), ``[rows]``.
+def check_features(features: Tensor, width: int | None = None) -> None:
+    """Raise unless ``features`` is finite, floating ``[rows, features]``, and ``width`` wide."""
+    if not isinstance(features, Tensor):
+        raise ValueError(f"features must be a torch.Tensor, got {type(features).__name__}")
+    shape = tuple(features.shape)
+    if features.ndim != 2 or 0 in shape:
+        hint = "; pass features.flatten(1)" if features.ndim > 2 else ""
+        raise ValueError(f"features must be [rows, features], one or more, got {shape}{hint}")
+    if not features.is_floating_point():
+        raise ValueError(f"features must be floating point, got {features.dtype}")
+    if width is not None and shape[1] != width:
+        raise ValueError(f"features must be {width} wide, as those fitted on were, got {shape}")
+    for part in pieces(features, shape[1]):
+        check_finite(part.float() if part.element_size() < 4 else part, name="features")
 
-    ``log Σ_i w_i / p_i = log Σ_i w_i e^{t_i}`` with ``t = −log p`` of each :class:`TailScale`. It
-    is a smooth maximum: an input that one part calls rare is rare, and one that all call rare a
-    little more so. Scores of one input depend on each other, which this mean allows for; the sum
-    of the t (Fisher) takes them as independent. ``parts`` are a score of outputs and distances; the
-    first distance has the weight ½, the others share the other half.
 
-    >>> scale = TailScale.fit(torch.arange(101.0))
-    >>> common, rare = torch.tensor([50.0]), torch.tensor([90.0])         # p = ½, p = 0.1
-    >>> combine_tails([rare, common], [scale] * 2)                        # log ½ (10 + 2)
-    tensor([1.7918], dtype=torch.float64)
-    >>> combine_tails([rare, common, common], [scale] * 3)                # log ¼ (10 + 2 · 2 + 2)
-    tensor([1.3863], dtype=torch.float64)
-    """
-    device = parts[0].device
-    tails = torch.stack([scale(part).to(device) for part, scale in zip(parts, scales, strict=True)])
-    weights = tails.new_full((len(tails), 1), 0.5 / (len(tails) - 1))
-    weights[1] = 0.5
-    return (tails + weights.log()).logsumexp(0)
+def pieces(features: Tensor, width: int) -> Iterator[Tensor]:
+    """Rows of ``features``, so few at a time that ``rows * width`` numbers are a piece."""
+    yield from features.split(max(1, _PIECE // max(1, width)))
+
+
+# ---- last layers ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class FittedDistances:
-    """Scores of the same features by name, fitted to training data in one pass.
+class LastLayers:
+    """``l = W x + b`` of each member: ``weight`` ``[members, classes, width]``, ``bias``.
 
-    ``features`` turns inputs into features; None takes the inputs themselves.
+    Features are ``[rows, members · width]``, those of the members side by side, or ``[rows,
+    width]`` where all members see the same ones, as linear heads on one backbone do.
+
+    >>> layers = LastLayers.of([nn.Linear(2, 3), nn.Linear(2, 3)])
+    >>> layers.logits(0, torch.zeros(5, 2, dtype=torch.float64)).shape
+    torch.Size([5, 3])
     """
 
-    features: Features | None = None
-    distances: dict[str, Distance] = field(default_factory=dict)
+    weight: Tensor
+    bias: Tensor
 
     @classmethod
-    def fit(
-        cls,
-        recipes: Mapping[str, FeatureScore],
-        train: Iterable[tuple[Tensor, Tensor | None]],
-        features: Features | None,
-    ) -> Self:
-        """Fit all ``recipes`` to batches of inputs and labels."""
-        fitted, values, labels = cls(features), [], []
-        layer = None
-        for x, y in train:
-            values.append(fitted.features_of(x))
-            labels += [] if y is None else [y]
-            if layer is None and isinstance(features, MemberFeatures):
-                layer = partial(features.last_layer, x)
-        if not values:
-            raise ValueError("there is nothing to fit to: the training data held no batches")
-        targets = torch.cat(labels) if labels else None
-        known = TrainingFeatures(torch.cat(values), targets, layer)
-        fitted.distances.update({name: recipe.fit(known) for name, recipe in recipes.items()})
-        return fitted
+    def of(cls, layers: Sequence[nn.Linear]) -> Self:
+        """The last layers of all members, in float64."""
+        shapes = [tuple(layer.weight.shape) for layer in layers]
+        if len(set(shapes)) > 1:
+            raise ValueError(f"vim and react need last layers of one shape, got {shapes}")
+        weights = torch.stack([layer.weight.detach().double() for layer in layers])
+        zeros = weights.new_zeros(shapes[0][0])
+        biases = [zeros if layer.bias is None else layer.bias.detach() for layer in layers]
+        check_finite(weights, name="the weights of the last layers")
+        return cls(weights, torch.stack([bias.to(weights) for bias in biases]))
 
-    def features_of(self, x: Tensor) -> Tensor:
-        """Features of inputs, ``[batch, width]``."""
-        return x.flatten(1) if self.features is None else self.features(x)
+    @property
+    def members(self) -> int:
+        """How many members there are."""
+        return len(self.weight)
 
-    def __call__(self, x: Tensor) -> dict[str, Tensor]:
-        """Every score of each input, ``[batch]``."""
-        if not self.distances:
-            return {}
-        features = self.features_of(x)
-        return {name: distance(features) for name, distance in self.distances.items()}
+    @property
+    def width(self) -> int:
+        """How many features each member has."""
+        return self.weight.shape[-1]
 
+    def logits(self, member: int, features: Tensor) -> Tensor:
+        """``W x + b`` of one member and its own features ``[rows, width]``."""
+        return features @ self.weight[member].T + self.bias[member]
 
-@guarded
-def is_fitted(text: str) -> bool:
-    """Whether ``text`` names a score that is fitted to training data.
+    def check(self, features: Tensor) -> None:
+        """Raise unless ``features`` are finite and as wide as the layers' input."""
+        check_features(features)
+        wide = self.members * self.width
+        if features.shape[1] not in (self.width, wide):
+            raise ValueError(
+                f"features must be {wide} wide, the inputs of {self.members} last layers, or "
+                f"{self.width} if members share them, got {tuple(features.shape)}"
+            )
 
-    >>> is_fitted("knn:k=10"), is_fitted("pds")
-    (True, False)
-    """
-    return split_spec(text)[0] in FITTED_SCORES
-
-
-def parse_score(text: str) -> Any:
-    """The score that ``text`` names: a :class:`NamedScore` of outputs, or an entry to be fitted.
-
-    >>> parse_score("combined:distance=vim+knn:k=10")
-    Combined(score=None, distance='vim+knn:k=10')
-    """
-    check_name(split_spec(text)[0], [*SCORES, *FITTED_SCORES], "score")
-    return parse_spec(text, FITTED_SCORES, "score of features") if is_fitted(text) else parse(text)
-
-
-def score_spec(score: object) -> str | None:
-    """The text that :func:`parse_score` turns back into ``score``; None for other functions.
-
-    A fitted object has the name of its kind.
-    """
-    if isinstance(score, NamedScore):
-        return str(score)
-    if type(score) in FITTED_SCORES.values():
-        return spec_of(score, FITTED_SCORES, "score of features")
-    return next((name for name, kind in DISTANCES.items() if isinstance(score, kind)), None)
-
-
-def recipes_of(score: object) -> dict[str, FeatureScore]:
-    """What a score has to fit to training features, by name; nothing for a score of outputs."""
-    if isinstance(score, Combined):
-        return {name: parse_score(name) for name in score.distances}
-    return {str(score_spec(score)): score} if isinstance(score, FeatureScore) else {}
-
-
-def load_distances(path: str | Path) -> list[Distance]:
-    """Read fitted scores of features of any kind."""
-    kinds = read_safetensors(path)[1].get("kind", "").split("+")
-    if unknown := [kind for kind in kinds if kind not in DISTANCES]:
-        raise ValueError(f"{path} holds no score of features: its kind is {unknown[0]!r}")
-    return read_distances(path, [DISTANCES[kind] for kind in kinds])
+    def parts(self, features: Tensor, member: int) -> Iterator[Tensor]:
+        """The features of one member, some rows at a time, in float64."""
+        start = member * self.width if features.shape[1] > self.width else 0
+        for part in pieces(features, self.width):
+            yield part[:, start : start + self.width].to(self.weight)

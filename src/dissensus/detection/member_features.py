@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dissensus.detection.last_layer import LastLayer
+from dissensus.detection.feature_scores import LastLayers
+from dissensus.ensemble import Ensemble
 from dissensus.tools.specs import nearest
 
 #: The features that go into a member's last linear layer.
 PENULTIMATE = "penultimate"
-
-
-class Members(Protocol):
-    """An ensemble, as far as it matters here."""
-
-    @property
-    def members(self) -> int: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def member(self, index: int, /) -> nn.Module: ...
 
 
 class MemberFeatures:
@@ -37,18 +26,17 @@ class MemberFeatures:
 
     The members are copied: train the ensemble first.
 
-    >>> from dissensus.ensemble import Ensemble
     >>> make_member = lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
     >>> features = MemberFeatures(Ensemble(make_member, members=2))
-    >>> features(torch.zeros(5, 4)).shape, features.last_layer(torch.zeros(5, 4)).weight.shape
+    >>> features(torch.zeros(5, 4)).shape, features.last_layers(torch.zeros(5, 4)).weight.shape
     (torch.Size([5, 12]), torch.Size([2, 3, 6]))
     """
 
-    def __init__(self, ens: Members, module: str = PENULTIMATE) -> None:
-        if not hasattr(ens, "member"):
+    def __init__(self, ens: Ensemble, module: str = PENULTIMATE) -> None:
+        if not isinstance(ens, Ensemble):
             raise ValueError(
-                f"features of members need an Ensemble, got {type(ens).__name__}; pass "
-                "features=, a function from inputs to features [batch, width]"
+                f"features of members need an Ensemble, got {type(ens).__name__}; pass features=, "
+                "a function from inputs to features [batch, width]"
             )
         self.device, self.module = ens.device, module
         self.classifies = getattr(ens, "combine", None) != "mean"
@@ -68,32 +56,21 @@ class MemberFeatures:
         members = self.members[:1] if self.shared else self.members
         return torch.cat([features for features, _ in self._run(members, x)], 1)
 
-    def last_layer(self, example: Tensor) -> LastLayer:
+    def last_layers(self, example: Tensor) -> LastLayers:
         """The members' last linear layers; ``example`` shows that their outputs are the logits."""
         if self.module != PENULTIMATE or not self.classifies:
             what = f"features of {self.module!r}" if self.classifies else "a regression"
             raise ValueError(
-                f"{what} cannot be scored by vim or react, which need the penultimate layer of a "
-                "classifier; choose knn"
+                f"vim and react need the penultimate layer of a classifier, got {what}"
             )
         layers = [_last_linear(member) for member in self.members]
-        if len({layer.weight.shape for layer in layers}) > 1:
-            shapes = ", ".join(str(tuple(layer.weight.shape)) for layer in layers)
-            raise ValueError(
-                f"vim and react need members whose last layers have one shape, got {shapes}"
-            )
         runs = self._run(self.members, example)
         if not all(_gives(layer, *run) for layer, run in zip(layers, runs, strict=True)):
             raise ValueError(
                 "the last linear layer of a member does not give its outputs, so vim and react "
                 "cannot be computed; end the network with that layer, or choose knn"
             )
-        weights: list[Tensor] = [layer.weight for layer in layers]
-        biases: list[Tensor] = [
-            torch.zeros_like(layer.weight[:, 0]) if layer.bias is None else layer.bias
-            for layer in layers
-        ]
-        return LastLayer.of(torch.stack(weights), torch.stack(biases))
+        return LastLayers.of(layers)
 
     def _run(self, members: list[nn.Module], x: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Features and outputs of each member."""
@@ -103,8 +80,8 @@ class MemberFeatures:
         features, self._features = self._features, []
         if len(features) != len(members):
             raise ValueError(
-                f"the module whose features are wanted ran {len(features)} times in "
-                f"{len(members)} members; name one that runs once"
+                f"{self.module!r} ran {len(features)} times in {len(members)} members; name a "
+                "module that runs once"
             )
         return [(each.flatten(1), out) for each, out in zip(features, outputs, strict=True)]
 
@@ -123,9 +100,10 @@ def _gives(layer: nn.Linear, features: Tensor, outputs: Tensor) -> bool:
         return torch.allclose(layer(features), outputs, rtol=1e-3, atol=1e-4)
 
 
-def has_last_layer(ens: Members) -> bool:
-    """Whether members have a linear layer, and so a penultimate layer."""
-    return any(isinstance(module, nn.Linear) for module in ens.member(0).modules())
+def has_last_layer(ens: object) -> bool:
+    """Whether members have a linear layer, and so a penultimate layer; False for no Ensemble."""
+    modules = ens.member(0).modules() if isinstance(ens, Ensemble) else ()
+    return any(isinstance(module, nn.Linear) for module in modules)
 
 
 def _is_linear_head(member: nn.Module, backbone: nn.Module | None) -> bool:

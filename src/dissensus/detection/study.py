@@ -15,41 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.detection.measures import Detection, Estimate, evaluate, roc_curve, threshold_at
+from dissensus.measures import Detection, Estimate, evaluate, roc_curve
 from dissensus.tools.tabular import Tabular
 
 #: Measures of detection, and whether more is better.
 MEASURES = {"auroc": True, "aupr_in": True, "aupr_out": True, "fpr95": False}
-
-#: The scores that are compared unless others are asked for.
-DEFAULT_SCORES = (
-    "mutual_information",
-    "pds",
-    "bma",
-    "max_softmax",
-    "entropy",
-    "mean_entropy",
-    "energy",
-    "max_logit",
-    "confidence",
-    "disagreement",
-    "mahalanobis",
-    "knn",
-)
-
-#: Every score of a classifier; ``fit`` is the temperature that suits the validation data best.
-ALL_SCORES = (
-    *DEFAULT_SCORES,
-    "unique",
-    "ensemble_diversity",
-    "relative_mahalanobis",
-    "vim",
-    "react",
-    "combined",
-    "bma:temperature=fit",
-    "pds:temperature=fit",
-    "energy:temperature=fit",
-)
 
 #: Points of a ROC curve, bins of a histogram and decimals that a record keeps.
 _POINTS, _BINS, _DIGITS = 100, 40, 5
@@ -87,21 +57,19 @@ def compare(
     scores: Scores,
     known: str,
     *,
-    validation: Mapping[str, Tensor] | None = None,
-    accept: float = 0.95,
+    thresholds: Mapping[str, float] | None = None,
     bootstrap: int = 200,
     seed: int = 0,
     progress: Callable[[int], object] | None = None,
 ) -> Study:
     """Measure every score on the set ``known`` against every other set.
 
-    Thresholds accept the share ``accept`` of ``validation``, the scores of known inputs that are
-    not tested on.
+    ``thresholds`` come from known inputs that are not tested on (:func:`threshold_at`).
     ``progress`` is called with 1 after each pair of a score and a set.
 
     >>> import torch
     >>> scores = {"test": {"pds": torch.zeros(4)}, "far": {"pds": torch.ones(3)}}
-    >>> study = compare(scores, "test", validation={"pds": torch.zeros(5)}, bootstrap=0)
+    >>> study = compare(scores, "test", thresholds={"pds": 0.0}, bootstrap=0)
     >>> study.detection["pds"]["far"].auroc.value, study.flagged["pds"]
     (1.0, {'test': 0.0, 'far': 1.0})
     """
@@ -115,7 +83,7 @@ def compare(
                 detection[score][name] = measures
                 if progress is not None:
                     progress(1)
-    thresholds = {score: threshold_at(v, accept) for score, v in (validation or {}).items()}
+    thresholds = thresholds or {}
     flagged = {
         score: {name: float((s[score] > limit).double().mean()) for name, s in scores.items()}
         for score, limit in thresholds.items()

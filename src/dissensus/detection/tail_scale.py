@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dissensus.tools.files import check_types
 from dissensus.tools.guards import check_finite
 
 #: Where the exponential tail begins: the share of known inputs below.
@@ -49,7 +49,7 @@ class TailScale:
         check_finite(scores, name=name)
         if scores.ndim != 1 or len(scores) < _FEWEST:
             raise ValueError(
-                f"a combination needs at least {_FEWEST} validation rows for the scale of {name}, "
+                f"a combination needs {_FEWEST} validation rows or more for the scale of {name}, "
                 f"got {tuple(scores.shape)}"
             )
         values = scores.detach().double().cpu().numpy()
@@ -58,8 +58,7 @@ class TailScale:
         excess = float(above.mean()) if len(above) else float(np.ptp(quantiles))
         if not excess > 0:
             raise ValueError(
-                f"{name} is {values[0]:g} for all validation rows, so it has no scale; choose a "
-                "score that varies"
+                f"{name} is {values[0]:g} for all validation rows; choose a score that varies"
             )
         return cls(tuple(map(float, quantiles)), excess)
 
@@ -82,16 +81,35 @@ class TailScale:
         return {"quantiles": list(self.quantiles), "excess": self.excess}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Any) -> Self:
         """Back from :meth:`to_dict`."""
-        quantiles, excess = values.get("quantiles"), values.get("excess")
-        numbers: list[Any] = [*quantiles, excess] if isinstance(quantiles, list) else []
-        good = all(isinstance(n, int | float) and math.isfinite(n) for n in numbers)
-        if not good or len(numbers) != len(_LEVELS) + 1 or numbers[:-1] != sorted(numbers[:-1]):
+        check_types(values, {"quantiles": [float], "excess": float}, "a tail scale")
+        quantiles, excess = values["quantiles"], values["excess"]
+        if len(quantiles) != len(_LEVELS) or quantiles != sorted(quantiles) or not excess > 0:
             raise ValueError(
-                f"a tail scale holds {len(_LEVELS)} rising quantiles and a mean excess, got "
-                f"{sorted(values)}"
+                f"a tail scale holds {len(_LEVELS)} rising quantiles and a mean excess above 0"
             )
-        if not numbers[-1] > 0:
-            raise ValueError(f"the mean excess of a tail scale must be above 0, got {excess!r}")
-        return cls(tuple(map(float, numbers[:-1])), float(numbers[-1]))
+        return cls(tuple(map(float, quantiles)), float(excess))
+
+
+def combine_tails(parts: Sequence[Tensor], scales: Sequence[TailScale]) -> Tensor:
+    """Minus the log of the weighted harmonic mean of p-values (Wilson, 2019), ``[rows]``.
+
+    ``log Σ_i w_i / p_i = log Σ_i w_i e^{t_i}`` with ``t = −log p`` of each :class:`TailScale`. It
+    is a smooth maximum: an input that one part calls rare is rare, and an input that all call rare
+    a little more so. Scores of one input depend on each other, which this mean allows for; the sum
+    of the t (Fisher) takes them as independent. ``parts`` are a score of outputs and distances; the
+    first distance has the weight ½, the others share the other half.
+
+    >>> scale = TailScale.fit(torch.arange(101.0))
+    >>> common, rare = torch.tensor([50.0]), torch.tensor([90.0])         # p = ½, p = 0.1
+    >>> combine_tails([rare, common], [scale] * 2)                        # log ½ (10 + 2)
+    tensor([1.7918], dtype=torch.float64)
+    >>> combine_tails([rare, common, common], [scale] * 3)                # log ¼ (10 + 2 · 2 + 2)
+    tensor([1.3863], dtype=torch.float64)
+    """
+    device = parts[0].device
+    tails = torch.stack([scale(part).to(device) for part, scale in zip(parts, scales, strict=True)])
+    weights = tails.new_full((len(tails), 1), 0.5 / (len(tails) - 1))
+    weights[1] = 0.5
+    return (tails + weights.log()).logsumexp(0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dissensus.detection import Estimate
 from dissensus.export.markdown import code, prose, table_row
+from dissensus.measures import Estimate
 
 #: Rows of the table of results: key, name, and the format of the number.
 _RESULTS = {

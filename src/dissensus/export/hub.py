@@ -79,7 +79,7 @@ def save_folder(
     if detector is not None:
         detector.save(path / "detector.json")
         names.append("detector.json")
-        names += [] if detector.distance is None else ["detector.safetensors"]
+        names += ["detector.safetensors"] if detector.distances else []
         names += [] if detector.tuned is None else ["detector.tuned.safetensors"]
     write_text(path / "README.md", card)
     write_text(path / HUB_CONFIG, json.dumps(config, indent=1, allow_nan=False) + "\n")

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from dissensus._version import __version__
 from dissensus.data import Encoder
 from dissensus.detection import (
-    DISTANCES,
     Detector,
     MemberFeatures,
     default_score,
@@ -211,7 +210,7 @@ def choose_scores(
         names = detector_score or default_score(ens)
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
-        if name in DISTANCES or is_fitted(name):
+        if is_fitted(name):
             raise ValueError(
                 f"{name} cannot be exported: it is computed from features of the training data, "
                 "not from the members' outputs; choose a score of `dissensus scores`"
@@ -234,7 +233,7 @@ def check_detector(detector: Detector, *, folder: bool = False) -> None:
     if detector.space != "logits":
         raise ValueError(f"the detector is of {detector.space}; export takes members with logits")
     own = detector.features is not None and not isinstance(detector.features, MemberFeatures)
-    if detector.score_name is None or own or (detector.distance is not None and not folder):
+    if detector.score_name is None or own or (detector.distances and not folder):
         score = detector.score_name or "a function of your own"
         kept = "" if own or detector.score_name is None else ", or write a folder (format='hub')"
         raise ValueError(

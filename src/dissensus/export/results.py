@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from dissensus.detection import Estimate, proportion
 from dissensus.losses import errors
+from dissensus.measures import Estimate, proportion
 from dissensus.outputs import Predictions, combine
 from dissensus.runs import DataSummary, describe
 from dissensus.tools.files import check_types

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dissensus.detection.batches import eval_mode
 from dissensus.ensemble import Ensemble
 from dissensus.outputs import combined_log_probs
 from dissensus.robustness.losses import Goal
+from dissensus.tools.modules import eval_mode
 from dissensus.tools.specs import check_choice, check_numbers, spec_of
 
 #: Norms that a budget ε can be in.

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from dissensus.detection import Detection, RocCurve, roc_curve
-from dissensus.detection import evaluate as evaluate_detection
 from dissensus.ensemble import Ensemble
+from dissensus.measures import Detection, RocCurve, roc_curve
+from dissensus.measures import evaluate as evaluate_detection
 from dissensus.robustness.adaptive import SMOOTH, Disguised
 from dissensus.robustness.attacks import parse
 from dissensus.robustness.base import Attack, all_steps

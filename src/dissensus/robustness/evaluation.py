@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dissensus.detection import Estimate, proportion
 from dissensus.ensemble import Ensemble
+from dissensus.measures import Estimate, proportion
 from dissensus.robustness.attacks import Protocol, choose_protocol, parse
 from dissensus.robustness.base import Attack
 from dissensus.robustness.checks import Flag, Row, order_flags, probe_flags, strongest_attack

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus.detection import Estimate, proportion
 from dissensus.ensemble import Ensemble
+from dissensus.measures import Estimate, proportion
 from dissensus.outputs import check_labels
 from dissensus.robustness.attacks import parse
 from dissensus.robustness.base import Attack, Case, Journal, Victim, distances, frozen, uniform

@@ -23,7 +23,7 @@ from dissensus.runs.config import (
     load_data,
 )
 from dissensus.runs.data_summary import DataSummary, check_same_data
-from dissensus.runs.detect import Detect, Detections, detect
+from dissensus.runs.detections import Detect, Detections
 from dissensus.runs.diagnose import Diagnose, RunDiagnosis, diagnose
 from dissensus.runs.evaluate import Evaluate, Evaluation, compute_metrics, evaluate
 from dissensus.runs.folder import Run, describe, find_runs, read_config
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         group_accuracies,
         mean_estimate,
     )
-    from dissensus.runs.scorer import Scorer
+    from dissensus.runs.score_sets import detect
 
 __all__ = [
     "Accuracies",
@@ -60,7 +60,6 @@ __all__ = [
     "Run",
     "RunDiagnosis",
     "RunRobustness",
-    "Scorer",
     "Settings",
     "Train",
     "TrainedRun",
@@ -101,5 +100,5 @@ _ACCURACY = (
     *("accuracies", "group_accuracies", "mean_estimate"),
 )
 __getattr__ = lazy_attributes(
-    __name__, {name: f"accuracy:{name}" for name in _ACCURACY} | {"Scorer": "scorer:Scorer"}
+    __name__, {name: f"accuracy:{name}" for name in _ACCURACY} | {"detect": "score_sets:detect"}
 )

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dissensus.detection import Estimate
 from dissensus.ensemble import Ensemble
 from dissensus.ensemble.soups import greedy_soup, soup
+from dissensus.measures import Estimate
 from dissensus.outputs import check_labels, combine
 
 #: The row that is chosen by the labels of the shifted data themselves.

@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dissensus.detection import Estimate, among_best
+from dissensus.measures import Estimate, among_best
 
 Record = Mapping[str, Any]
 T = TypeVar("T")
@@ -39,7 +39,7 @@ def leading_table(record: Record) -> Iterator[RenderableType]:
     """AUROC of each method by its first score, or by those that were asked for."""
     keys = _keys(record["detection"])
     if not record["options"]["scores"]:
-        plain = [key for key in keys if not key[1].startswith("tuned/")]
+        plain = [key for key in keys if not key[1].endswith(" (tuned)")]
         first = dict(reversed(plain))
         keys = [key for key in keys if key not in plain or first[key[0]] == key[1]]
     yield DetectionTable(record, "auroc", tuple(keys))
@@ -50,7 +50,7 @@ def leading_table(record: Record) -> Iterator[RenderableType]:
     for method, tuning in record["tuning"].items():
         if tuning:
             yield (
-                f"{method}: tuned/ scores are those of a copy of the members, trained for "
+                f"{method}: (tuned) marks scores of a copy of the members, trained for "
                 f"{tuning['epochs']} more epochs ({tuning['objective']}, {tuning['strangers']}); "
                 "predictions are those of the run"
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,16 +12,21 @@ from dissensus.runs.data_summary import DataSummary
 from dissensus.runs.folder import read_config
 from dissensus.runs.load import load
 from dissensus.tools.files import write_csv, write_npz
+from dissensus.tools.progress import ProgressBar
 from dissensus.tools.verbs import Result, collect, device_option, option, trust_option
 
 if TYPE_CHECKING:
     import numpy as np
     from rich.console import RenderableType
 
+    from dissensus.data import Inputs
+    from dissensus.detection import Detector
     from dissensus.ensemble import Ensemble
-    from dissensus.outputs import Predictions
 
     Arrays = dict[str, "np.ndarray[tuple[int, ...], np.dtype[np.generic]]"]
+
+#: Rows at once.
+_BATCH = 1024
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,7 @@ def predict(
         predictions.arrays["probs"], predictions.to_frame()
     """
     from dissensus.data import read_inputs
-    from dissensus.training import predict as predict_inputs
+    from dissensus.detection import Detector
 
     options = collect(Predict, options, settings)
     if output is not None:
@@ -123,9 +128,8 @@ def predict(
     summary = DataSummary.require(run, "dissensus.load and dissensus.predict")
     ens = load(run, trust=options.trust, device=options.device)
     inputs = read_inputs(input, summary, **table_layout(read_config(run)))
-    outputs = predict_inputs(ens, inputs.x, progress=progress)
-    arrays = _arrays(ens, outputs, summary, members=options.members)
-    arrays |= _scores(outputs, summary.task, options.score)
+    detectors = {name: Detector(ens, name) for name in options.score}
+    arrays = _run(ens, detectors, inputs, summary, options, progress=progress)
     predictions = PredictedInputs(arrays, inputs.ignored, inputs.remarks)
     if output is not None:
         predictions.save(output)
@@ -140,14 +144,32 @@ def _check_output(path: Path, *, members: bool) -> None:
         raise ValueError("--members does not fit into a .csv; write to .npz")
 
 
-def _arrays(
-    ens: Ensemble, predictions: Predictions, summary: DataSummary, *, members: bool
+def _run(
+    ens: Ensemble,
+    detectors: Mapping[str, Detector],
+    inputs: Inputs,
+    summary: DataSummary,
+    options: Predict,
+    *,
+    progress: bool,
 ) -> Arrays:
+    """Predictions and scores, from one pass over the inputs."""
     import numpy as np
+    import torch
 
+    from dissensus.detection import ForwardPass, score_together
     from dissensus.outputs import combine
 
-    outputs = predictions.outputs
+    parts: list[torch.Tensor] = []
+    with ProgressBar("predicting", len(inputs), show=progress) as bar:
+
+        def watch(forward: ForwardPass) -> None:
+            parts.append(forward.outputs(ens).cpu())
+            bar.advance(len(forward.x))
+
+        batches = inputs.batches(_BATCH)
+        scores = score_together(list(detectors.values()), batches, watch=watch)
+    outputs = torch.cat(parts, 1)
     combined = combine(outputs, ens.combine, None if ens.weights is None else ens.weights.cpu())
     arrays: Arrays = {}
     if summary.task == "classification":
@@ -157,19 +179,7 @@ def _arrays(
     else:
         arrays["mean"] = summary.original(combined).numpy()
         outputs = summary.original(outputs)
-    if members:
+    if options.members:
         arrays["members"] = outputs.numpy()
-    return arrays
-
-
-def _scores(predictions: Predictions, task: str, names: Sequence[str]) -> Arrays:
-    from dissensus.scores import SCORES, score_all
-
-    if task == "classification":
-        scores = score_all(predictions.outputs, list(names)) if names else {}
-    else:
-        for name in names:
-            if name != "variance":
-                raise ValueError(f"variance is the only score of a regression, got {name!r}")
-        scores = {name: SCORES[name](predictions.outputs) for name in names}
-    return {f"score_{name}": values.numpy() for name, values in scores.items()}
+    found = zip(detectors, scores, strict=True)
+    return arrays | {f"score_{name}": values.cpu().numpy() for name, values in found}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dissensus.scores.functions import (
     SCORES,
+    Logits,
     bma,
     confidence,
     disagreement,
@@ -38,6 +39,7 @@ from dissensus.scores.named_scores import (
 
 __all__ = [
     "SCORES",
+    "Logits",
     "NamedScore",
     "at_temperature",
     "bma",

@@ -1,6 +1,6 @@
 """Scores of how unusual an input looks: pure functions of ``[members, batch, outputs]``.
 
-Each function takes logits, or a :class:`View` of them, which lets many scores share a softmax.
+Each function takes logits, or a :class:`Logits` of them, which lets many scores share a softmax.
 """
 
 from __future__ import annotations
@@ -24,21 +24,32 @@ from dissensus.tools.guards import guarded
 from dissensus.tools.specs import check_number
 
 
-class View:
+class Logits:
     """Quantities of one batch that scores share, each computed once and only if it is needed."""
 
     def __init__(
         self, logits: Tensor, weights: Tensor | None = None, space: str = "logits"
     ) -> None:
+        self._divided: dict[float, Logits] = {}
         logits = to_logits(logits, space)
         check_logits(logits)
         check_weights(weights, logits.shape[0])
         self.logits, self.weights, self.space = logits, weights, space
 
     @classmethod
-    def of(cls, logits: Tensor | View, weights: Tensor | None, space: str) -> View:
+    def of(cls, logits: Tensor | Logits, weights: Tensor | None, space: str) -> Logits:
         """A view of ``logits``, which may be one already."""
-        return logits if isinstance(logits, View) else cls(logits, weights, space)
+        return logits if isinstance(logits, Logits) else cls(logits, weights, space)
+
+    def at(self, temperature: float) -> Logits:
+        """The same of the logits divided by a temperature."""
+        if temperature == 1:
+            return self
+        if temperature not in self._divided:
+            divided = Logits(self.logits / temperature, self.weights)
+            divided.space = self.space
+            self._divided[temperature] = divided
+        return self._divided[temperature]
 
     @cached_property
     def top(self) -> Tensor:
@@ -83,7 +94,7 @@ class View:
 
 
 @guarded
-def pds(logits: Tensor | View, weights: Tensor | None = None, space: str = "logits") -> Tensor:
+def pds(logits: Tensor | Logits, weights: Tensor | None = None, space: str = "logits") -> Tensor:
     """Predictive diversity score ``(1/C) Σ_c max_m p_c^m``, ``[batch]`` (ldr, Eq. 10).
 
     A smooth count of the classes that members predict. Lies in [1/C, min(M, C)/C]; with two members
@@ -93,14 +104,16 @@ def pds(logits: Tensor | View, weights: Tensor | None = None, space: str = "logi
     >>> 3 * pds(one_hot)                                   # two classes are predicted
     tensor([2.])
     """
-    view = View.of(logits, weights, space)
+    view = Logits.of(logits, weights, space)
     return pds_sum(view) / view.logits.shape[-1]
 
 
 @guarded
-def pds_sum(logits: Tensor | View, weights: Tensor | None = None, space: str = "logits") -> Tensor:
+def pds_sum(
+    logits: Tensor | Logits, weights: Tensor | None = None, space: str = "logits"
+) -> Tensor:
     """``Σ_c max_m p_c^m = C · PDS``, in [1, min(M, C)]: PDS without its 1/C (ldr, Section 3.4)."""
-    view = View.of(logits, weights, space)
+    view = Logits.of(logits, weights, space)
     probs = view.probs
     if view.weights is not None:
         probs = probs * (view.weights > 0).to(probs.dtype)[:, None, None]
@@ -108,63 +121,65 @@ def pds_sum(logits: Tensor | View, weights: Tensor | None = None, space: str = "
 
 
 @guarded
-def bma(logits: Tensor | View, weights: Tensor | None = None, space: str = "logits") -> Tensor:
+def bma(logits: Tensor | Logits, weights: Tensor | None = None, space: str = "logits") -> Tensor:
     """Minus the largest mean probability, ``−max_c Σ_m w_m p_c^m`` (ldr, Eq. 9).
 
     Differs from the paper: negated, as its η_BMA is a confidence; and probabilities are averaged as
     Equation 9 says, where the published code averages logits.
     """
-    return -View.of(logits, weights, space).mean_probs.amax(-1)
+    return -Logits.of(logits, weights, space).mean_probs.amax(-1)
 
 
 @guarded
 def max_softmax(
-    logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
+    logits: Tensor | Logits, weights: Tensor | None = None, space: str = "logits"
 ) -> Tensor:
     """Minus the largest probability of the averaged logits, ``−max_c softmax(Σ_m w_m f^m)_c``.
 
     What the code published with ldr calls BMA; of a single member it equals :func:`bma`, and both
     are the maximum softmax probability of Hendrycks and Gimpel (2017).
     """
-    view = View.of(logits, weights, space)
+    view = Logits.of(logits, weights, space)
     return -weighted_mean(view.logits, view.weights).softmax(-1).amax(-1)
 
 
 @guarded
-def entropy(logits: Tensor | View, weights: Tensor | None = None, space: str = "logits") -> Tensor:
+def entropy(
+    logits: Tensor | Logits, weights: Tensor | None = None, space: str = "logits"
+) -> Tensor:
     """Shannon entropy of the mean prediction, in nats (ldr, Eq. 15 without its constant 1/C)."""
-    return View.of(logits, weights, space).ensemble_entropy
+    return Logits.of(logits, weights, space).ensemble_entropy
 
 
 @guarded
 def mean_entropy(
-    logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
+    logits: Tensor | Logits, weights: Tensor | None = None, space: str = "logits"
 ) -> Tensor:
     """Mean of the members' Shannon entropies, in nats (ldr, Eq. 14 without its constant 1/C)."""
-    view = View.of(logits, weights, space)
+    view = Logits.of(logits, weights, space)
     return weighted_mean(view.member_entropy, view.weights)
 
 
 @guarded
 def mutual_information(
-    logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
+    logits: Tensor | Logits, weights: Tensor | None = None, space: str = "logits"
 ) -> Tensor:
     """Entropy of the mean minus mean of the entropies: what members know apart (adp, Eq. 9)."""
-    view = View.of(logits, weights, space)
+    view = Logits.of(logits, weights, space)
     # Not negative by Jensen's inequality; the difference of two roundings may be.
     return (entropy(view) - mean_entropy(view)).clamp_min(0)
 
 
 @guarded
 def energy(
-    logits: Tensor | View,
+    logits: Tensor | Logits,
     weights: Tensor | None = None,
     temperature: float = 1.0,
     space: str = "logits",
 ) -> Tensor:
     """Mean energy ``−Σ_m w_m T log Σ_c exp(f_c^m / T)`` (ldr, Eq. 13, with a temperature T)."""
     check_number("temperature", temperature, above=0)
-    view = View.of(logits, weights, space)
+    view = Logits.of(logits, weights, space)
     check_scale("energy", view.space)
     if temperature != 1:
         return temperature * energy(view.logits / temperature, view.weights)
@@ -174,27 +189,27 @@ def energy(
 
 @guarded
 def confidence(
-    logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
+    logits: Tensor | Logits, weights: Tensor | None = None, space: str = "logits"
 ) -> Tensor:
     """Minus the mean of the members' largest probabilities, −p̄ (ldr, Eq. 16)."""
-    view = View.of(logits, weights, space)
+    view = Logits.of(logits, weights, space)
     return -weighted_mean(view.top_prob, view.weights)
 
 
 @guarded
 def max_logit(
-    logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
+    logits: Tensor | Logits, weights: Tensor | None = None, space: str = "logits"
 ) -> Tensor:
     """Minus the mean of the members' largest logits."""
-    view = View.of(logits, weights, space)
+    view = Logits.of(logits, weights, space)
     check_scale("max_logit", view.space)
     return -weighted_mean(view.top.squeeze(-1), view.weights)
 
 
 @guarded
-def unique(logits: Tensor | View, weights: Tensor | None = None, space: str = "logits") -> Tensor:
+def unique(logits: Tensor | Logits, weights: Tensor | None = None, space: str = "logits") -> Tensor:
     """How many different classes the members predict, 1 to min(M, C) (#unique; ldr, Table 1)."""
-    view = View.of(logits, weights, space)
+    view = Logits.of(logits, weights, space)
     ordered = view.labels.sort(0).values
     changes = (ordered[1:] != ordered[:-1]).sum(0)
     return (1 + changes).to(view.logits.dtype)
@@ -202,10 +217,10 @@ def unique(logits: Tensor | View, weights: Tensor | None = None, space: str = "l
 
 @guarded
 def disagreement(
-    logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
+    logits: Tensor | Logits, weights: Tensor | None = None, space: str = "logits"
 ) -> Tensor:
     """Share of pairs of members that predict different classes, 0 to 1; 0 for one member."""
-    view = View.of(logits, weights, space)
+    view = Logits.of(logits, weights, space)
     members = view.logits.shape[0]
     if members == 1:
         return view.logits.new_zeros(view.logits.shape[1])
@@ -221,7 +236,7 @@ def disagreement(
 
 @guarded
 def ensemble_diversity(
-    logits: Tensor | View, weights: Tensor | None = None, space: str = "logits"
+    logits: Tensor | Logits, weights: Tensor | None = None, space: str = "logits"
 ) -> Tensor:
     """Minus the log ensemble diversity with the *predicted* label (adp, Eq. 3 and Section 4.5).
 
@@ -230,7 +245,7 @@ def ensemble_diversity(
 
     Differs from the paper: the true label is not known at test time, so the predicted one is used.
     """
-    view = View.of(logits, weights, space)
+    view = Logits.of(logits, weights, space)
     check_room_for_orthogonality(*view.logits.shape[::2])
     if view is logits:  # other scores need the probabilities too
         return _ensemble_diversity_from_probs(view)
@@ -241,7 +256,7 @@ def ensemble_diversity(
 _SAFE_SQUARE = 1e-28
 
 
-def _ensemble_diversity_from_probs(view: View) -> Tensor:
+def _ensemble_diversity_from_probs(view: Logits) -> Tensor:
     """The same from probabilities that are there already, where their squares do not underflow."""
     predicted = view.mean_probs.argmax(-1)
     others = view.probs.transpose(0, 1).to(

@@ -21,7 +21,7 @@ from dissensus.outputs import (
 from dissensus.scores.functions import (
     SCORES,
     SCORES_OF_LOGITS,
-    View,
+    Logits,
     check_room_for_orthogonality,
     check_scale,
 )
@@ -59,16 +59,22 @@ class NamedScore:
             raise ValueError(f"a temperature changes nothing about {self.name}; leave it out")
 
     def __call__(
-        self, logits: Tensor, weights: Tensor | None = None, space: str = "logits"
+        self,
+        logits: Tensor | Logits,
+        weights: Tensor | None = None,
+        space: str = "logits",
     ) -> Tensor:
         """The score of each example, ``[batch]``."""
+        score = SCORES[self.name]
+        if isinstance(logits, Logits):
+            return self.factor * score(logits.at(self.temperature))
         if self.name == "variance":
-            return SCORES[self.name](logits, weights)
+            return score(logits, weights)
         check_scale(self.name, space)
         logits = to_logits(logits, space)
         if self.temperature == 1:
-            return SCORES[self.name](logits, weights)
-        return self.factor * SCORES[self.name](logits / self.temperature, weights)
+            return score(logits, weights)
+        return self.factor * score(logits / self.temperature, weights)
 
     @property
     def factor(self) -> float:
@@ -159,12 +165,9 @@ def score_all(
     scores = {name: logits.new_empty(batch, dtype=kind) for name in chosen}
     for start in range(0, batch, step):
         part = to_logits(logits[:, start : start + step], space)
-        for temperature in sorted({score.temperature for score in chosen.values()}):
-            view = View(part if temperature == 1 else part / temperature, weights)
-            for name, score in chosen.items():
-                if score.temperature == temperature:
-                    values = SCORES[score.name](view)
-                    scores[name][start : start + step] = score.factor * values
+        batch_part = Logits(part, weights)
+        for name, score in chosen.items():
+            scores[name][start : start + step] = score(batch_part)
     return scores
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from dissensus.detection import Estimate, among_best
+from dissensus.measures import Estimate, among_best
 from dissensus.show import Plot
 from dissensus.show.contents import Number, Reference
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dissensus.detection import MARKED
+from dissensus.measures import MARKED
 from dissensus.show.contents import Contents, Method, Number, Record
 from dissensus.show.figure import format_number, join_names, mark_best
 from dissensus.show.figures import FIGURES

@@ -16,7 +16,7 @@ from dissensus.diagnostics import Diagnosis
 from dissensus.robustness import Curve, Outcome, Robustness
 from dissensus.robustness.detection import AdversarialDetection
 from dissensus.runs import Detections, Evaluation, RunRobustness
-from dissensus.runs.detect import file_name
+from dissensus.runs.detections import file_name
 from dissensus.show.attacks import accuracy_plot, attacked_plot
 from dissensus.show.detection import (
     divergent_plot,

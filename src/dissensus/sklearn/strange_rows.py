@@ -19,11 +19,10 @@ from torch import Tensor
 
 from dissensus.data.encoder import Standard
 from dissensus.data.strangers import Strangers
-from dissensus.detection import Mahalanobis, TailScale
-from dissensus.detection.feature_scores import combine_tails
+from dissensus.detection import Mahalanobis, TailScale, combine_tails
+from dissensus.detection.tuning import tune
 from dissensus.ensemble import Ensemble
 from dissensus.sklearn.rows import Floats, Rows, tensors
-from dissensus.training.tuning import tune
 
 #: So many rows are enough for a covariance and two scales.
 MOST_ROWS = 5000
@@ -65,7 +64,7 @@ class RowDistance:
         for place, part in zip(scores.split(_PART), inputs.split(_PART), strict=True):
             place.copy_(member_score(part.double()))  # a list of results would scatter memory
         try:
-            distance = Mahalanobis.fit(inputs, torch.zeros(len(inputs), dtype=torch.int64))
+            distance = Mahalanobis().fit(inputs, torch.zeros(len(inputs), dtype=torch.int64))
         except ValueError:  # all rows are equal, or columns are copies of one of two values
             return None
         distances = distance(inputs)

@@ -19,9 +19,8 @@ from dissensus.models import MODELS
 from dissensus.objectives import OBJECTIVES, parse
 from dissensus.runs.config import absolute_model, absolute_path, complete_config
 from dissensus.runs.settings import Sections, setting_fields
-from dissensus.sweeps.engines import Cell, plain
-from dissensus.sweeps.engines.cell_folder import UNSET, brief
-from dissensus.sweeps.grid import Grid, Point, file_name, format_value, label, points
+from dissensus.sweeps.cells import UNSET, Cell, brief, plain
+from dissensus.sweeps.grid import Grid, Point, file_name, format_value, points
 from dissensus.tools.files import format_toml, read_toml, write_text
 from dissensus.tools.specs import check_numbers, join_spec, nearest, number, split_spec
 from dissensus.training.optim import Optimizer
@@ -194,15 +193,6 @@ def _changes(old: Sections, new: Sections) -> Iterator[str]:
             more = (section, key) == ("sweep", "repeats") and before[key] <= after[key]
             if was != now and not more and (section, key) != ("data", "data_dir"):
                 yield f"{section}.{key} was {brief(was)}, now {brief(now)}"
-
-
-def cell_label(cell: Cell) -> str:
-    """A cell in words.
-
-    >>> cell_label({"point": {"beta": 0.1}, "repeat": 3})
-    'beta=0.1, repeat 3'
-    """
-    return f"{label(cell['point'])}, repeat {cell['repeat']}"
 
 
 # ---- keys of a grid -----------------------------------------------------------------------------

@@ -1,23 +1,27 @@
-"""Run of a sweep: check everything, search, train what is missing, summarise, and show it."""
+"""Run of a sweep: check everything, search, train the missing cells, and summarise."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from dissensus.runs import DataSummary, check_same_data
-from dissensus.sweeps.engines import Cell, CellFolder, Engine, LocalEngine, RayEngine, Record
-from dissensus.sweeps.engines.cell_folder import find_missing
-from dissensus.sweeps.engines.local import termination_as_interrupt
-from dissensus.sweeps.fleets import make_batches
-from dissensus.sweeps.grid import label, points
-from dissensus.sweeps.plan import CELLS, SEARCH, SUMMARY, Plan, cell_label
+from dissensus.runs import DataSummary, check_same_data, resolve, use_threads
+from dissensus.runs.settings import Sections
+from dissensus.sweeps.cells import Cell, CellFolder, Record, find_missing
+from dissensus.sweeps.grid import Grid, label, parse_grid, points
+from dissensus.sweeps.options import Sweep
+from dissensus.sweeps.plan import CELLS, SEARCH, SUMMARY, Plan
+from dissensus.sweeps.pool import LocalEngine, run_batches, termination_as_interrupt
+from dissensus.sweeps.ray import RayEngine
 from dissensus.sweeps.search import search_repeats
 from dissensus.sweeps.summary import Summary, summarize
-from dissensus.sweeps.trainer import CellTrainer
+from dissensus.sweeps.trainer import CellTrainer, make_batches
 from dissensus.tools.files import lock_folder, remove_parts
 from dissensus.tools.progress import ProgressBar
+from dissensus.tools.verbs import collect
 
 OnRecord = Callable[[Record], object]
 
@@ -35,63 +39,61 @@ class Watcher:
         """A cell has ended."""
 
 
-def run_sweep(
-    plan: Plan,
-    out: str | Path,
-    *,
-    jobs: int = 1,
-    engine: Engine | None = None,
-    trust: bool = False,
-    storage: str | None = None,
-    watcher: Watcher | None = None,
+# ---- the verb -----------------------------------------------------------------------------------
+
+
+def sweep(
+    options: Sweep | None = None, *, watcher: Watcher | None = None, **settings: Any
 ) -> Summary:
-    """Train every cell of ``plan`` without a result in ``out``; return the table of all.
+    """Train an ensemble for every point of a grid; ``settings`` are the fields of :class:`Sweep`.
 
-    ``out`` holds ``sweep.toml``, a record for each cell in ``cells/``, those of the search in
-    ``search/``, which cells train together in ``fleets.json``, and ``summary.json``. A mistake at
-    any point of the grid is raised before anything is trained; a training that fails is a record,
-    and is tried again at the next start. ``trust`` runs a model that is named by an import path.
-    ``engine`` says where to train, such as ``RayEngine(gpus=1)``; ``LocalEngine(jobs)`` if it is
-    not given. ``storage`` is optuna's, where other programs can follow the search
-    (:class:`SharedStudy`).
+    ``watcher`` hears of every record; without one, a table on the terminal shows the progress
+    unless ``quiet`` is set.
+
+    ::
+
+        summary = ds.sweeps.sweep(
+            data="abalone", objective="augmented", grid={"beta": [0.0, 0.5, 1.0]}, repeats=5
+        )
+        summary.best, summary.to_frame()
     """
-    engine = LocalEngine(jobs) if engine is None else engine
-    place, watcher = Path(out), watcher or Watcher()
-    folder, trials = CellFolder(place / CELLS), CellFolder(place / SEARCH)
-    with lock_folder(out), termination_as_interrupt():
-        remove_parts(folder.folder)
-        remove_parts(trials.folder)
-        here, there = _trainers(plan, engine, trust=trust)
-        data = _check_plan(plan, place, here)
-        there.sha256 = data.sha256
-        with engine.crew(there.run) as crew:
-
-            def train(
-                cells: Sequence[Cell], missing: Sequence[Cell], to: CellFolder, on_record: OnRecord
-            ) -> None:
-                """Train the ``missing`` ones of ``cells``; their records come in no fixed order."""
-                batches = make_batches(cells, missing, to, here, crew)
-                if batches:
-                    crew.run(batches, to, on_record)
-
-            choices = {}
-            if plan.space:
-                choices = search_repeats(plan, data.task, trials, train, watcher.searching, storage)
-            cells = plan.cells(data.task, choices)
-            records, missing = find_missing(cells, folder)
-            watcher.begin(cells, list(records.values()))
-            try:
-                train(cells, missing, folder, watcher.record)
-            finally:
-                summary = _summarize(plan, cells, place)
-                summary.save(place / SUMMARY)
-        return summary
-
-
-def _summarize(plan: Plan, cells: Sequence[Cell], place: Path) -> Summary:
-    summary = summarize(cells, CellFolder(place / CELLS).records().values())
-    summary.path, summary.searched = place, bool(plan.space)
+    options = collect(Sweep, options, settings)
+    if options.objective is not None and ".py:" in options.objective:
+        raise ValueError(
+            f"a sweep knows objectives by name, got {options.objective}; train your own with "
+            "`dissensus train`, or many at once with ds.fit_fleet"
+        )
+    out, plan = _plan(options)
+    quiet = bool(plan.sections.get("run", {}).get("quiet"))
+    engine = options.make_engine()
+    threads = plan.sections.get("machine", {}).get("threads")
+    if threads is not None:
+        use_threads(threads)
+    trust = options.trust or options.model is not None
+    with SweepProgress(show=not quiet and watcher is None) as progress:
+        summary = run_sweep(
+            plan,
+            out,
+            engine=engine,
+            trust=trust,
+            storage=options.storage,
+            watcher=watcher or progress,
+        )
+    summary.quiet = quiet
     return summary
+
+
+def resume_command(options: Sweep) -> str | None:
+    """The command that resumes the sweep after Ctrl-C; None if nothing was written."""
+    out = _folder(resolve(options))
+    plan = Plan.read(out)
+    if plan is None:
+        return None
+    words = ["dissensus", "sweep", "--resume", "--out", str(out)]
+    words += ["--trust"] if ":" in str(plan.sections["model"]["name"]) else []
+    words += [] if options.engine == "local" else ["--engine", options.engine]
+    words += [] if options.jobs is None else ["--jobs", str(options.jobs)]
+    return shlex.join(words)
 
 
 def load(folder: str | Path) -> Summary:
@@ -110,7 +112,108 @@ def load(folder: str | Path) -> Summary:
     return _summarize(plan, plan.cells(data.task), place)
 
 
-def _trainers(plan: Plan, engine: Engine, *, trust: bool) -> tuple[CellTrainer, CellTrainer]:
+def _folder(sections: Sections) -> Path:
+    """``--out``; else ``sweeps/digits-adp``: the data and the objective."""
+    if "out" in sections["run"]:
+        return Path(sections["run"]["out"])
+    name = Path(str(sections["data"].get("name", "sweep"))).stem
+    objective = str(sections["training"]["objective"]).partition(":")[0].replace("/", "-")
+    return Path("sweeps") / f"{name}-{objective}"
+
+
+def _plan(options: Sweep) -> tuple[Path, Plan]:
+    """The folder of the sweep and its plan; options that are given replace those stored."""
+    asked = resolve(options)
+    out = _folder(asked)
+    stored = Plan.read(out) if asked["run"]["resume"] else None
+    settings = {
+        "grid": _grid(options.grid, "--grid"),
+        "space": _grid(options.search, "--search"),
+        "repeats": options.repeats,
+        "trials": options.trials,
+        "batch": options.batch,
+    }
+    before = {} if stored is None else {name: getattr(stored, name) for name in settings}
+    now: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    sections = asked if stored is None else resolve(options, stored.sections)
+    return out, Plan(sections, **before | now)
+
+
+def _grid(axes: tuple[str, ...] | dict[str, Any], option: str) -> Grid | None:
+    """The axes of a grid; None if there are none."""
+    if isinstance(axes, dict):
+        return {key: list(values) for key, values in axes.items()} or None
+    return parse_grid(axes, option) if axes else None
+
+
+# ---- the run ------------------------------------------------------------------------------------
+
+
+def run_sweep(
+    plan: Plan,
+    out: str | Path,
+    *,
+    jobs: int = 1,
+    engine: LocalEngine | RayEngine | None = None,
+    trust: bool = False,
+    storage: str | None = None,
+    watcher: Watcher | None = None,
+) -> Summary:
+    """Train every cell of ``plan`` without a result in ``out``; return the table of all.
+
+    ``out`` holds ``sweep.toml``, a record for each cell in ``cells/``, those of the search in
+    ``search/``, and ``summary.json``. A mistake at any point of the grid is raised before anything
+    is trained; a training that fails is a record, and is tried again at the next start. A resumed
+    sweep trains the missing cells as fleets of their own: the last digits of their numbers may
+    differ from those of a sweep in one go, and their records say ``resumed``.
+
+    ``trust`` runs a model that is named by an import path. ``engine`` says where to train, such as
+    ``RayEngine(gpus=1)``; ``LocalEngine(jobs)`` if it is not given. ``storage`` is optuna's, where
+    other programs can follow the search (:class:`SharedStudy`).
+    """
+    engine = LocalEngine(jobs) if engine is None else engine
+    place, watcher = Path(out), watcher or Watcher()
+    folder, trials = CellFolder(place / CELLS), CellFolder(place / SEARCH)
+    with lock_folder(out), termination_as_interrupt(), ExitStack() as stack:
+        remove_parts(folder.folder)
+        remove_parts(trials.folder)
+        here, there = _trainers(plan, engine, trust=trust)
+        data = _check_plan(plan, place, here)
+        there.sha256 = data.sha256
+
+        def train(
+            cells: Sequence[Cell], missing: Sequence[Cell], to: CellFolder, on_record: OnRecord
+        ) -> None:
+            """Train the ``missing`` ones of ``cells``; their records come in no fixed order."""
+            if missing:
+                stack.enter_context(engine.session())
+                there.resumed = len(missing) < len(cells)
+                batches = make_batches(missing, here, engine.room())
+                run_batches(batches, there.run, to, engine, on_record)
+
+        choices = {}
+        if plan.space:
+            choices = search_repeats(plan, data.task, trials, train, watcher.searching, storage)
+        cells = plan.cells(data.task, choices)
+        records, missing = find_missing(cells, folder)
+        watcher.begin(cells, list(records.values()))
+        try:
+            train(cells, missing, folder, watcher.record)
+        finally:
+            summary = _summarize(plan, cells, place)
+            summary.save(place / SUMMARY)
+        return summary
+
+
+def _summarize(plan: Plan, cells: Sequence[Cell], place: Path) -> Summary:
+    summary = summarize(cells, CellFolder(place / CELLS).records().values())
+    summary.path, summary.searched = place, bool(plan.space)
+    return summary
+
+
+def _trainers(
+    plan: Plan, engine: LocalEngine | RayEngine, *, trust: bool
+) -> tuple[CellTrainer, CellTrainer]:
     """The trainer that checks cells here, and the one that trains them, perhaps on Ray."""
     device = plan.sections.get("machine", {}).get("device", "auto")
     data_dir = plan.sections["data"].get("data_dir")
@@ -148,9 +251,6 @@ def _check_plan(plan: Plan, out: Path, trainer: CellTrainer) -> DataSummary:
     return data_summary
 
 
-# ---- progress -----------------------------------------------------------------------------------
-
-
 class SweepProgress(Watcher):
     """A bar above the table as it fills; without a terminal, a line now and then."""
 
@@ -181,7 +281,8 @@ class SweepProgress(Watcher):
     def record(self, record: Record) -> None:
         self.records[record["name"]] = record
         self._update()
-        name, error = cell_label(record["cell"]), record.get("error")
+        cell, error = record["cell"], record.get("error")
+        name = f"{label(cell['point'])}, repeat {cell['repeat']}"
         if error is not None:
             self.bar.say(f"sweep: {name} failed: {error.splitlines()[0]}")
             return

@@ -10,14 +10,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from dissensus.sweeps.engines import Cell, CellFolder, Record
-from dissensus.sweeps.engines.cell_folder import find_missing
-from dissensus.sweeps.engines.queue import exclusive
+from dissensus.sweeps.cells import Cell, CellFolder, Record, find_missing
 from dissensus.sweeps.grid import Point
 from dissensus.sweeps.selection import select_among_records
 
@@ -218,19 +215,14 @@ def search_repeats(
     """
     seed = int(plan.sections["training"].get("seed", 0))
 
-    def turn() -> AbstractContextManager[None]:
-        """While entered, no other program on this sweep writes to optuna's storage."""
-        return nullcontext() if storage is None else exclusive(folder.folder)
-
     def start(repeat: int) -> Generator[list[dict[str, Any]], Sequence[float], list[Trial]]:
         name = plan.study_name(folder.folder.parent, repeat)
         shared = None if storage is None else SharedStudy(storage, name)
         settings = {"trials": plan.trials, "batch": plan.batch, "seed": seed + repeat}
         return propose(plan.space, **settings, shared=shared)
 
-    with turn():
-        searches = {repeat: start(repeat) for repeat in range(plan.repeats)}
-        proposals = {repeat: next(search) for repeat, search in searches.items()}
+    searches = {repeat: start(repeat) for repeat in range(plan.repeats)}
+    proposals = {repeat: next(search) for repeat, search in searches.items()}
     records: dict[str, Record] = {}
     tried, total = 0, plan.trials * plan.repeats
     while proposals:
@@ -240,13 +232,12 @@ def search_repeats(
             for repeat, choices in proposals.items()
         }
         records |= _train_missing(list(chain(*cells.values())), folder, train)
-        with turn():
-            for repeat, batch in cells.items():
-                try:
-                    values = [_validation_error(records[cell["name"]]) for cell in batch]
-                    proposals[repeat] = searches[repeat].send(values)
-                except StopIteration:
-                    del proposals[repeat]
+        for repeat, batch in cells.items():
+            try:
+                values = [_validation_error(records[cell["name"]]) for cell in batch]
+                proposals[repeat] = searches[repeat].send(values)
+            except StopIteration:
+                del proposals[repeat]
         tried = min(total, tried + plan.batch * plan.repeats)
     searching(total, total)
     return {repeat: _choose(records.values(), repeat) for repeat in sorted(searches)}

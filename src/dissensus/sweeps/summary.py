@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.sweeps.engines import Cell, Record
+from dissensus.sweeps.cells import Cell, Record
 from dissensus.sweeps.grid import Point, format_value, label
 from dissensus.sweeps.selection import select_among_records
 from dissensus.tools.verbs import Result

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -29,8 +30,7 @@ from dissensus.runs import (
     load_data,
     make_ensemble,
 )
-from dissensus.sweeps.engines import Cell, Record
-from dissensus.sweeps.engines.cell_folder import execute, wanted
+from dissensus.sweeps.cells import Cell, Record, execute
 from dissensus.sweeps.summary import METRICS
 from dissensus.training import History, NonFiniteLoss, Recipe, Training, fit, fit_fleet, predict
 from dissensus.training.fit_fleet import kind
@@ -45,6 +45,9 @@ _HELD_OUT_ROWS, _HELD_OUT_NUMBERS = 40, 20_000  # of the outputs that a record k
 _BLOCKS = 20  # of validation rows, whose mean errors a record keeps
 
 _KEPT_DATA = 1 << 30  # bytes of data sets that are kept between batches
+
+#: Bytes that the ensembles and data of all batches under way on one machine may take.
+_MEMORY = 2 << 30
 
 
 @dataclass
@@ -178,16 +181,21 @@ def _diagnosis(train: Predictions, test: Predictions, combine: str) -> dict[str,
 
 @dataclass
 class CellTrainer:
-    """Trains cells; a copy in another process has the same settings and loads the data itself."""
+    """Trains cells; a copy in another process has the same settings and loads the data itself.
+
+    ``sha256`` is that of the data's file, where it is one file: another machine may have another.
+    ``resumed`` says that a part of the sweep was trained before.
+    """
 
     device: str = "auto"
     data_dir: str | None = None
     trust: bool = False
-    sha256: str = ""  # of the data's file, where it is one file; another machine may have another
+    sha256: str = ""
+    resumed: bool = False
     _data: dict[str, tuple[Data, DataSummary]] = field(default_factory=dict, repr=False)
 
-    def __reduce__(self) -> tuple[type[CellTrainer], tuple[str, str | None, bool, str]]:
-        return CellTrainer, (self.device, self.data_dir, self.trust, self.sha256)
+    def __reduce__(self) -> tuple[Callable[..., CellTrainer], tuple[Any, ...]]:
+        return _copy, (self.device, self.data_dir, self.trust, self.sha256, self.resumed)
 
     def data(self, config: dict[str, Any]) -> tuple[Data, DataSummary]:
         """The data of a cell; those of a repeat are loaded once for all its cells."""
@@ -238,19 +246,16 @@ class CellTrainer:
         return None if training is None else kind(training)
 
     def run(self, cells: Sequence[Cell], on_record: OnRecord) -> None:
-        """Train ``cells``, together if they are several; hand over each record as its cell ends.
-
-        Companions train with the others, and have no record.
-        """
-        left = wanted(cells)
+        """Train ``cells``, together if they are several; hand over each record as its cell ends."""
+        left = {cell["name"]: cell for cell in cells}
 
         def keep(record: Record) -> None:
-            left[:] = [cell for cell in left if cell["name"] != record["name"]]
-            on_record(record)
+            del left[record["name"]]
+            on_record({**record, "resumed": True} if self.resumed else record)
 
         if len(cells) > 1:
             self._train_fleet(cells, keep)
-        for cell in list(left):  # what could not train in the fleet
+        for cell in list(left.values()):  # what could not train in the fleet
             keep(execute(cell, self._train))
 
     def _train(self, cell: Cell) -> dict[str, Any]:
@@ -269,8 +274,6 @@ class CellTrainer:
 
         def end(index: int, history: History) -> None:
             job, _ = jobs[index]
-            if job.cell.get("companion"):
-                return
             record = execute(job.cell, lambda _: job.result(history, len(jobs)))
             record["seconds"] = round(record["seconds"] + history.seconds, 3)
             keep(record)
@@ -284,6 +287,56 @@ class CellTrainer:
             return
 
 
+@lru_cache(maxsize=1)
+def _copy(*settings: Any) -> CellTrainer:
+    """The trainer of a worker, the same for all its batches, so that it keeps its data."""
+    return CellTrainer(*settings)
+
+
 def nbytes(data: Data) -> int:
     """The memory that the data take, in bytes."""
     return sum(t.numel() * t.element_size() for part in data.splits().values() for t in part)
+
+
+# ---- batches ------------------------------------------------------------------------------------
+
+
+def make_batches(
+    cells: Sequence[Cell], trainer: CellTrainer, room: tuple[int, int]
+) -> list[list[Cell]]:
+    """Cells that train together as one fleet, in even parts; others each on its own.
+
+    ``room`` says how many batches run at once, and on how many machines.
+    """
+    jobs, machines = room
+    batches: list[list[Cell]] = []
+    for group in _group_alike(cells):
+        size = 1
+        if len(group) > 1 and trainer.check(group[0]) is not None:
+            job = trainer.prepare(group[0])
+            weights = sum(p.numel() * p.element_size() for p in job.ens.parameters())
+            repeats = len({cell["repeat"] for cell in group})
+            # Weights, gradients, the best ones, moments, and a share of each repeat's data.
+            each = 8 * weights + nbytes(job.data) * repeats / len(group)
+            most = max(1, int(_MEMORY * machines / jobs / each))
+            # One part for each process, more if memory requires it.
+            count = max(min(jobs, len(group)), -(-len(group) // most))
+            size = -(-len(group) // count)
+        batches += [group[begin : begin + size] for begin in range(0, len(group), size)]
+    return batches
+
+
+def _group_alike(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Cells that may train together: those that differ in seeds and numbers alone."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        config = {name: dict(values) for name, values in cell["config"].items()}
+        for section in ("data", "ensemble", "training"):
+            config[section].pop("seed", None)
+        for key in ("objective", "optimizer"):
+            layers = config["training"][key].split("/")
+            config["training"][key] = [layer.partition(":")[0] for layer in layers]
+        for key in ("epochs", "patience", "select_by"):
+            config["training"].pop(key, None)
+        groups.setdefault(json.dumps(config, sort_keys=True), []).append(cell)
+    return list(groups.values())

@@ -13,7 +13,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import Field, field, fields
 from decimal import Decimal, InvalidOperation
 from functools import cache
 from importlib.util import find_spec
@@ -166,7 +166,7 @@ def number(
 def check_numbers(instance: Any) -> None:
     """Raise unless every field made by :func:`number` lies within its limits."""
     options = _field_options(type(instance))  # type: ignore[arg-type]  # a class is hashable
-    for item in fields(instance):
+    for item in _settings(type(instance)):
         value, own = getattr(instance, item.name), item.metadata
         if "low" not in own or (value is None and type(None) in options[item.name]):
             continue
@@ -176,6 +176,11 @@ def check_numbers(instance: Any) -> None:
             why = f"; {own['why']}" if own["why"] else ""
             label, wanted = f"{type(instance).__name__}: {item.name}", _describe(kind, *limits)
             raise ValueError(f"{label} must be {wanted}, got {value!r}{why}")
+
+
+def _settings(kind: type[Any]) -> list[Field[Any]]:
+    """The fields of a dataclass that its constructor takes."""
+    return [item for item in fields(kind) if item.init]
 
 
 def _within(
@@ -232,7 +237,7 @@ def parse_spec(
     name, settings = split_spec(outer)
     check_name(name, registry, what)
     kind = registry[name]
-    known = [item.name for item in fields(kind)]
+    known = [item.name for item in _settings(kind)]
     values = read_settings(
         name, settings, kind, [key for key in known if key != what], separator=":"
     )
@@ -250,7 +255,8 @@ def _is_module(place: str) -> bool:
 
 def spec_of(instance: Any, registry: Mapping[str, type[Any]], what: str) -> str:
     """The string that :func:`parse_spec` turns back into ``instance``, without most defaults."""
-    name = next((name for name, kind in registry.items() if kind is type(instance)), None)
+    kind = type(instance)
+    name = next((name for name, known in registry.items() if known is kind), None)
     if name is None:
         raise ValueError(
             f"{type(instance).__name__} is not in the registry, whose names are "
@@ -262,7 +268,7 @@ def spec_of(instance: Any, registry: Mapping[str, type[Any]], what: str) -> str:
         default = None
     values = {
         item.name: getattr(instance, item.name)
-        for item in fields(instance)
+        for item in _settings(kind)
         if item.metadata.get("always")
         or getattr(instance, item.name) != getattr(default, item.name, _MISSING)
     }

@@ -1,0 +1,217 @@
+"""Ray engine: batches of cells as tasks of Ray, on this machine or on a cluster.
+
+A task returns the records of its batch, and the process that started the run writes them. So
+workers need neither the folder nor a shared file system: only Dissensus, and the data where the
+settings say they are. Ray pickles between processes; no pickle is ever written to a file.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from dissensus._version import __version__
+from dissensus.sweeps.cells import CellFolder, Record
+from dissensus.sweeps.pool import Batch, Work, environment_set, run_batch, thread_variables
+from dissensus.tools.specs import check_numbers, number
+
+_STORE = 100 << 20  # bytes of shared memory; records are small
+_SECONDS_TO_ANSWER = 10.0
+_LONGEST = 40  # characters of a folder: below it Ray makes sockets, whose paths end at 107
+
+
+@dataclass
+class RayEngine:
+    """Ray: each run has ``cpus`` cores, as many threads, and ``gpus`` GPUs (0.5 shares one).
+
+    At most ``jobs`` runs are active, or as many as fit. ``address`` is that of a cluster
+    (``host:6379``, or ``auto`` for the one this machine belongs to); without it, and without
+    ``RAY_ADDRESS``, a Ray of this machine is started and stopped again. A Ray that this process
+    has started itself is used as it is.
+    """
+
+    jobs: int | None = number(None, low=1)
+    cpus: int = number(1, low=1)
+    gpus: float = 0.0
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        if (self.address or "").startswith("ray://"):
+            raise ValueError(f"{self.address} is a Ray client's; give the cluster's own host:6379")
+        if not self.gpus >= 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
+            raise ValueError(f"gpus must be a share of one GPU or a whole number, got {self.gpus}")
+        self._tasks: WeakKeyDictionary[Future[list[Record]], Any] = WeakKeyDictionary()
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """While entered, this process is connected to Ray; its tasks end with it."""
+        ray = import_ray()
+        with ExitStack() as stack:
+            if not ray.is_initialized():
+                stack.enter_context(_connection(self.address, self.jobs and self.jobs * self.cpus))
+            try:
+                yield
+            finally:
+                for task in self._tasks.values():
+                    with suppress(Exception):  # it ended meanwhile, or its machine is gone
+                        ray.cancel(task, force=True)
+
+    def room(self) -> tuple[int, int]:
+        """How many batches run at once, and on how many machines."""
+        alive = [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
+        fits = [_fitting(have, self.cpus, self.gpus) for have in alive]
+        # A cluster may grow where --jobs says how far.
+        if not any(fits) and (self.jobs is None or self.address is None):
+            raise ValueError(
+                f"no machine of Ray has {self.cpus} CPUs and {self.gpus:g} GPUs for a run; for a "
+                "cluster that grows by itself, give --ray-address and --jobs"
+            )
+        return self.jobs or sum(fits), max(1, sum(fit > 0 for fit in fits))
+
+    @property
+    def limit(self) -> int:
+        """How many batches are handed out at once; of those that fit, as many wait as run."""
+        return self.room()[0] * (1 if self.jobs else 2)
+
+    @property
+    def died(self) -> tuple[type[Exception], ...]:
+        """What :meth:`collect` raises where a worker died."""
+        return (import_ray().exceptions.RayError,)
+
+    def submit(self, batch: Batch, work: Work, folder: CellFolder) -> Future[list[Record]]:
+        """Hand a batch to Ray."""
+        task = self._remote().remote(batch, work, __version__)
+        future: Future[list[Record]] = task.future()
+        self._tasks[future] = task
+        return future
+
+    def collect(self, future: Future[list[Record]], folder: CellFolder) -> list[Record]:
+        """The records of a batch that has ended, written to ``folder``."""
+        errors = import_ray().exceptions
+        try:
+            records = future.result()
+        except (errors.RayTaskError, errors.RuntimeEnvSetupError) as error:
+            cause = getattr(error, "cause", None) or error
+            words = " ".join(f"{type(cause).__name__}: {cause}".split())
+            raise ValueError(
+                f"a worker of Ray cannot run cells ({words}); every machine of the cluster needs "
+                f"dissensus {__version__} and the modules that it runs"
+            ) from error
+        for record in records:
+            folder.write(record)
+        return records
+
+    def _remote(self) -> Any:
+        """The function of a task, with its resources and environment."""
+        variables = thread_variables(self.cpus)
+        if "DISSENSUS_DATA" in os.environ:
+            variables["DISSENSUS_DATA"] = os.environ["DISSENSUS_DATA"]
+        if not self.gpus:
+            variables["CUDA_VISIBLE_DEVICES"] = ""
+        return _task().options(
+            num_cpus=self.cpus, num_gpus=self.gpus, runtime_env={"env_vars": variables}
+        )
+
+
+@cache
+def _task() -> Any:
+    return import_ray().remote(max_retries=0)(_run_batch)  # run_batches counts deaths itself
+
+
+def _run_batch(batch: Batch, work: Work, version: str) -> list[Record]:
+    """The records of a batch; runs in a worker of Ray."""
+    if version != __version__:
+        raise RuntimeError(f"the worker has dissensus {__version__}, not {version}")
+    return run_batch(batch, work, None)
+
+
+def import_ray() -> ModuleType:
+    """The package ``ray``, or an error that says how to install it."""
+    # Ray prints a paragraph for each worker that dies; records and the progress line suffice.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise ValueError('--engine ray needs Ray: pip install "dissensus[ray]"') from error
+    module: ModuleType = ray
+    return module
+
+
+def _fitting(have: dict[str, float], cpus: int, gpus: float) -> int:
+    """How many runs one machine has room for.
+
+    >>> _fitting({"CPU": 8.0, "GPU": 1.0}, cpus=2, gpus=0.25), _fitting({"CPU": 8.0}, 2, 1)
+    (4, 0)
+    """
+    count = int(have.get("CPU", 0) // cpus)
+    return min(count, int(have.get("GPU", 0) / gpus + 1e-9)) if gpus else count
+
+
+# ---- connection ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def _connection(address: str | None, cores: int | None) -> Iterator[None]:
+    """A cluster, or a Ray of this machine, which ends with the connection.
+
+    A Ray of this machine answers only processes that know its random secret, sends no statistics,
+    and keeps its files in a temporary folder.
+    """
+    ray = import_ray()
+    logging.getLogger("ray").setLevel(logging.CRITICAL)
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    settings: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    with ExitStack() as stack:
+        if address == "local":
+            place = "/tmp" if len(tempfile.gettempdir()) > _LONGEST and os.name != "nt" else None
+            folder = tempfile.TemporaryDirectory("", "ray", place, ignore_cleanup_errors=True)
+            settings |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": folder.name}
+            settings["object_store_memory"] = _STORE
+            stack.enter_context(folder)
+            stack.enter_context(environment_set(_local_environment()))
+        stack.callback(ray.shutdown)
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            _knock(address)
+            ray.init(address, **settings)
+        except OSError as error:
+            raise ValueError(f"there is no Ray cluster at {address}: {error}") from error
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # which Ray replaced
+        if address == "local":
+            # Else the agents of a killed program try for a minute to report that Ray was killed.
+            with Path(folder.name, "session_latest", "logs", "raylet.out").open("a") as log:
+                log.write("Raylet received SIGTERM\n")
+        yield
+
+
+def _knock(address: str) -> None:
+    """Raise OSError if no server answers; Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_ANSWER).close()
+
+
+@cache  # Ray reads the secret once
+def _local_environment() -> dict[str, str]:
+    return {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }

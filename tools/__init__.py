@@ -1,0 +1,1 @@
+"""Programs for those who work on Dissensus; not part of the package."""
