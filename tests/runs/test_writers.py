@@ -52,7 +52,7 @@ def test_the_second_touches_nothing(
     assert stop.value.code == 2
     sentence = capsys.readouterr().err
     assert sentence.startswith(f"dissensus: process {holder.pid} on ")
-    assert sentence.endswith("/run; wait until it ends, or choose another folder\n")
+    assert sentence.endswith("/run; wait, or choose another folder\n")
     assert contents(tmp_path) == before
     holder.kill()
     holder.communicate()

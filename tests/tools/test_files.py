@@ -243,7 +243,7 @@ def test_a_lock_is_for_one_thread_at_a_time_which_may_enter_again(tmp_path: Path
         thread.start()
         thread.join()
         assert errors[0].startswith(f"process {os.getpid()} on ")
-        assert errors[0].endswith("new/run; wait until it ends, or choose another folder")
+        assert errors[0].endswith("new/run; wait, or choose another folder")
     assert list(tmp_path.iterdir()) == []  # folders that stayed empty are removed again
     enter()
     assert len(errors) == 1

@@ -116,7 +116,7 @@ def test_numbers_are_numbers(value: Any) -> None:
 
 
 def test_an_object_outside_the_registry_has_no_spec() -> None:
-    with pytest.raises(ValueError, match="Wrapper is not in the registry, whose names are plain"):
+    with pytest.raises(ValueError, match="Wrapper is no thing of the registry"):
         spec_of(Wrapper(), {"plain": Plain}, "thing")
 
 

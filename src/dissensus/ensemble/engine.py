@@ -23,7 +23,7 @@ from dissensus.ensemble.adapters import AdaptedLinear
 from dissensus.ensemble.buffers import GradientBuffers, Memory, Values
 from dissensus.ensemble.operations import ELEMENTWISE, OPERATIONS, Step
 from dissensus.ensemble.stack import Tensors, hooked, places_of
-from dissensus.models.layers import ScaledLinear
+from dissensus.models.layers import LeafTracer, ScaledLinear
 
 #: From the gradients at outputs to those of the tensors, in their order.
 Backward = Callable[[Sequence[Tensor]], list[Tensor]]
@@ -168,7 +168,7 @@ def _graph(stack: nn.Module, *, training: bool) -> fx.Graph | None:
     try:
         for module, _ in modes:
             module.training = training
-        return _Tracer().trace(stack)
+        return LeafTracer(_is_leaf).trace(stack)
     except Exception:  # its forward does what cannot be traced
         return None
     finally:
@@ -176,11 +176,9 @@ def _graph(stack: nn.Module, *, training: bool) -> fx.Graph | None:
             module.training = mode
 
 
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, AdaptedLinear | ScaledLinear) or super().is_leaf_module(
-            m, module_qualified_name
-        )
+def _is_leaf(module: nn.Module, path: str) -> bool:
+    own = isinstance(module, AdaptedLinear | ScaledLinear)
+    return own or fx.Tracer().is_leaf_module(module, path)
 
 
 class _Reader:

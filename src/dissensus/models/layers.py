@@ -7,10 +7,10 @@ operation that writes into its input.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from dissensus.tools.guards import check_finite, check_shape
 from dissensus.tools.specs import check_choice
@@ -85,6 +85,17 @@ class ScaledLinear(nn.Module):
     def extra_repr(self) -> str:
         outputs, inputs = self.weight.shape[-2:]
         return f"in_features={inputs}, out_features={outputs}, rate={self.rate:g}"
+
+
+class LeafTracer(fx.Tracer):
+    """Traces a module's forward, without looking into those for which ``is_leaf(module, path)``."""
+
+    def __init__(self, is_leaf: Callable[[nn.Module, str], bool]) -> None:
+        super().__init__()
+        self.is_leaf = is_leaf
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return self.is_leaf(m, module_qualified_name)
 
 
 def norm_layer(norm: str, channels: int) -> nn.Module:

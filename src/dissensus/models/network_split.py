@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from dissensus.models.layers import LeafTracer
 from dissensus.tools.specs import check_choice, nearest
 
 Values = dict[fx.Node, fx.Node]
@@ -93,23 +94,13 @@ class _Keep(nn.Module):
 # ---- the graph ----------------------------------------------------------------------------------
 
 
-class _Tracer(fx.Tracer):
-    """Looks into what contains the cut, and into nothing else."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return not self.name.startswith(f"{module_qualified_name}.")
-
-
 def _trace(network: nn.Module, name: str) -> tuple[fx.Graph, fx.Node]:
     names = [known for known, _ in network.named_modules() if known]
     if name not in names:
         raise ValueError(f"the network has no module {name!r}; {nearest(name, names, 3)}")
     try:
-        graph = _Tracer(name).trace(network)
+        # Looks into what contains the cut, and into nothing else.
+        graph = LeafTracer(lambda _, path: not name.startswith(f"{path}.")).trace(network)
     except Exception as error:  # a forward may do anything with what it is given
         raise ValueError(
             f"{type(network).__name__} cannot be split at {name!r}, as tracing its forward failed "

@@ -79,7 +79,7 @@ def guarded(function: Callable[P, R]) -> Callable[P, R]:
     >>> double(torch.tensor([1.0, 3e38]))
     Traceback (most recent call last):
     ...
-    ValueError: double gives 1 NaN or infinite of 2 values for outputs=torch.float32 [2]: ...
+    ValueError: double gives 1 NaN or infinite of 2 values for outputs=torch.float32 [2]; ...
     """
     inner = formula(function)
 
@@ -97,8 +97,7 @@ def guarded(function: Callable[P, R]) -> Callable[P, R]:
             bad = int((~torch.isfinite(values)).sum())
             raise ValueError(
                 f"{function.__name__} gives {bad} NaN or infinite of {values.numel()} values for "
-                f"{given}: the numbers are too large for {values.dtype}, or not finite themselves; "
-                "scale them, or pass float64"
+                f"{given}; pass finite numbers, smaller ones or float64"
             )
         return result
 

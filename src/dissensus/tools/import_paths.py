@@ -32,10 +32,7 @@ def resolve(path: str) -> Callable[..., Any]:
     """
     place, colon, name = path.rpartition(":")
     if not colon or not place or not name:
-        raise ValueError(
-            f"an import path is module:name or file.py:name, got {path!r}; "
-            "for example torchvision.models:resnet18 or my_file.py:make_member"
-        )
+        raise ValueError(f"an import path is module:name or file.py:name, got {path!r}")
     module = _from_file(place) if place.endswith(".py") else _from_name(place)
     value: Any = module
     for part in name.split("."):
@@ -44,9 +41,7 @@ def resolve(path: str) -> Callable[..., Any]:
             raise ValueError(f"{place} has no {part!r}{_suggest(part, public)}")
         value = getattr(value, part)
     if not callable(value):
-        raise ValueError(
-            f"{path} must be a function or a class, got {type(value).__name__}: it cannot be called"
-        )
+        raise ValueError(f"{path} must be a function or a class, got {type(value).__name__}")
     return value  # type: ignore[no-any-return]
 
 
@@ -73,25 +68,16 @@ def _from_name(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise ValueError(_not_installed(name, error.name or name)) from error
     except Exception as error:  # an import may fail with anything, such as a missing operator
-        raise ValueError(
-            f"importing {name} failed: {type(error).__name__}: {error}; it is installed but does "
-            f"not work here: reinstall {name.split('.')[0]} in the version that fits your torch"
-        ) from error
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"importing {name} failed: {reason}; does it fit your torch?") from error
 
 
 def _not_installed(name: str, missing: str) -> str:
-    top = name.split(".")[0]
-    if missing == top:
-        return (
-            f"{name} cannot be imported: there is no module {top}; install it with "
-            f"`pip install {top}`, or, if it is a file of yours, write {top}.py:name"
-        )
-    if missing.split(".")[0] == top:
+    top, lacks = name.split(".")[0], missing.split(".")[0]
+    if lacks == top != missing:
         return f"{name} cannot be imported: {top} has no module {missing}; check the spelling"
-    return (
-        f"{name} cannot be imported: it needs {missing}, which is not installed; "
-        f"`pip install {missing.split('.')[0]}`"
-    )
+    file = f", or write {top}.py:name for a file of yours" if missing == top else ""
+    return f"{name} cannot be imported: there is no {missing}; `pip install {lacks}`{file}"
 
 
 def _from_file(place: str) -> ModuleType:

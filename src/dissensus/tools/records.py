@@ -86,10 +86,7 @@ def _check_numbers(epochs: list[int], file: Path) -> None:
     for line, epoch in enumerate(epochs, start=1):
         if epoch != line:
             what = f"epoch {epoch} twice" if epoch in epochs[: line - 1] else f"no epoch {line}"
-            raise ValueError(
-                f"{file} is damaged: it has {what}; put a copy of the file in its place, or train "
-                "the run anew (--overwrite)"
-            )
+            raise ValueError(f"{file} is damaged: it has {what}; train anew (--overwrite)")
 
 
 def environment() -> dict[str, Any]:

@@ -258,10 +258,7 @@ def spec_of(instance: Any, registry: Mapping[str, type[Any]], what: str) -> str:
     kind = type(instance)
     name = next((name for name, known in registry.items() if known is kind), None)
     if name is None:
-        raise ValueError(
-            f"{type(instance).__name__} is not in the registry, whose names are "
-            f"{', '.join(registry)}"
-        )
+        raise ValueError(f"{type(instance).__name__} is no {what} of the registry")
     try:
         default = registry[name]()
     except TypeError:  # it has fields without a default
@@ -421,9 +418,7 @@ def _range(item: str, where: str) -> list[Any] | None:
         raise ValueError(f"{where}: the range {item} leads nowhere; write start:stop:step")
     count = int((stop - start) / step) + 1
     if count > _MOST_VALUES:
-        raise ValueError(
-            f"{where}: the range {item} has {count} values; {_MOST_VALUES} are the most"
-        )
+        raise ValueError(f"{where}: the range {item} has {count} values, over {_MOST_VALUES}")
     whole = all(re.fullmatch(r"[+-]?\d+", piece) for piece in pieces)
     values = [start + place * step for place in range(count)]
     return [int(value) if whole else float(value) for value in values]

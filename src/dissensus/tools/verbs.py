@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dissensus.tools.records import write_record
-from dissensus.tools.specs import nearest
+from dissensus.tools.specs import check_keys
 from dissensus.tools.tabular import Tabular
 
 if TYPE_CHECKING:
@@ -94,13 +94,11 @@ def collect(kind: type[T], options: T | None, settings: Mapping[str, Any]) -> T:
     ValueError: greet has no option 'nam'; did you mean 'name'?
     """
     known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
-    values = {}
-    for name, value in settings.items():
-        if name not in known:
-            hint = nearest(name, list(known))
-            raise ValueError(f"{kind.__name__.lower()} has no option {name!r}; {hint}")
-        repeatable = str(known[name].type).startswith("tuple[")
-        values[name] = _as_tuple(value) if repeatable else value
+    check_keys(kind.__name__.lower(), settings, known)
+    values = {
+        name: _as_tuple(value) if str(known[name].type).startswith("tuple[") else value
+        for name, value in settings.items()
+    }
     if options is not None:
         return replace(options, **values)  # type: ignore[type-var]
     missing = [n for n, item in known.items() if item.default is MISSING and n not in values]

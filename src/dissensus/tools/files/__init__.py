@@ -7,22 +7,20 @@ names it, and what is too large for memory is refused before it is read. Nothing
 pickle.
 """
 
-from dissensus.tools.files.arrays import ArrayHeader, read_npy, read_npz, write_npz
-from dissensus.tools.files.atomic import (
+from dissensus.tools.files.access import (
+    check_regular,
+    check_size,
+    damaged,
     keep_copy,
+    max_bytes,
+    open_regular,
     remove_parts,
     replace_atomically,
     write_bytes,
     write_text,
 )
+from dissensus.tools.files.arrays import ArrayHeader, read_npy, read_npz, write_npz
 from dissensus.tools.files.lock import LOCK, lock_folder
-from dissensus.tools.files.opening import (
-    check_regular,
-    check_size,
-    damaged,
-    max_bytes,
-    open_regular,
-)
 from dissensus.tools.files.tensors import read_safetensors, verify_safetensors, write_safetensors
 from dissensus.tools.files.text import (
     check_types,

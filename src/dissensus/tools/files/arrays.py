@@ -12,25 +12,29 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from dissensus.tools.files.atomic import replace_atomically
-from dissensus.tools.files.opening import check_size, damaged, open_regular
+from dissensus.tools.files.access import check_size, damaged, open_regular, replace_atomically
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_NPY_1 = b"\x93NUMPY\x01\x00"
-
 #: The longest header of an array; NumPy's own are of about 100 bytes.
 _MAX_HEADER = 10_000
 
+_PIECE = 1 << 20  # bytes that are read at once
+
 
 class ArrayHeader(NamedTuple):
-    """The header of an array in a file, and the number of bytes of its data."""
+    """The header of an array in a file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    nbytes: int
+    fortran: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of its data."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_npz(
@@ -43,8 +47,6 @@ def read_npz(
     All headers are read before any data. ``choose`` takes the headers and returns the names of the
     arrays to read, or raises; by default all are read. Together they may take :func:`max_bytes`.
     """
-    import numpy as np
-
     with _open_source(source, where) as raw:
         name = where or _name(source)
         with _damage_of(name, ".npz"):
@@ -53,23 +55,31 @@ def read_npz(
             headers = {key: _member_header(archive, info) for key, info in members.items()}
         wanted = list(headers if choose is None else choose(headers))
         check_size(sum(headers[key].nbytes for key in wanted), name)
-        arrays = {}
         with _damage_of(name, ".npz"):
+            arrays = {}
             for key in wanted:
                 with archive.open(members[key]) as stream:
-                    arrays[key] = np.lib.format.read_array(stream, allow_pickle=False)
+                    arrays[key] = _read_array(stream)
     return arrays
+
+
+def read_npy(source: str | Path | bytes, where: str = "") -> NDArray[Any]:
+    """The array of an ``.npy`` file, or of its bytes; errors call it ``where``."""
+    with _open_source(source, where) as raw, _damage_of(where or _name(source), ".npy"):
+        size = raw.seek(0, os.SEEK_END)
+        raw.seek(0)
+        return _read_array(raw, size)
 
 
 def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     """Members by the names of their arrays; raises for what NumPy never writes."""
     members: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
+        key = info.filename.removesuffix(".npy")
         if info.flag_bits & 1:
             raise ValueError(f"{info.filename!r} in it is encrypted")
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"{info.filename!r} in it has the compression {info.compress_type}")
-        key = info.filename.removesuffix(".npy")
         if key == info.filename or key in members:
             raise ValueError(f"{info.filename!r} in it is no array, or occurs twice")
         members[key] = info
@@ -78,43 +88,53 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 def _member_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArrayHeader:
     with archive.open(info) as stream:
-        header, start = _read_header(stream)
-    if info.file_size < start + header.nbytes:
-        raise ValueError(f"{info.filename!r} in it has fewer numbers than its shape {header.shape}")
-    return header
+        return _read_header(stream, info.file_size)
 
 
-def _read_header(stream: IO[bytes]) -> tuple[ArrayHeader, int]:
-    """The header of an ``.npy`` stream, and where the data begin."""
+def _read_array(stream: IO[bytes], size: int | None = None) -> NDArray[Any]:
+    """The array of an ``.npy`` stream."""
+    import numpy as np
+
+    header = _read_header(stream, size)
+    content = bytearray(header.nbytes)
+    done = 0
+    while piece := stream.read(min(_PIECE, header.nbytes - done)):
+        content[done : done + len(piece)] = piece
+        done += len(piece)
+    if done < header.nbytes:
+        raise ValueError(f"it has fewer numbers than its shape {header.shape}")
+    flat: NDArray[Any] = np.frombuffer(content, header.dtype)
+    return flat.reshape(header.shape, order="F" if header.fortran else "C")
+
+
+def _read_header(stream: IO[bytes], size: int | None = None) -> ArrayHeader:
+    """The header of an ``.npy`` stream of ``size`` bytes."""
     head = stream.read(8)
     if head[:6] != b"\x93NUMPY":
         raise ValueError("it holds no array of NumPy")
     width = 2 if head[6] == 1 else 4
-    size = stream.read(width)
-    length = int.from_bytes(size, "little")
-    if length > _MAX_HEADER:
-        raise ValueError(f"the header of an array claims {length} bytes")
-    dtype, shape, _ = _npy_header(head + size + stream.read(length))
-    return ArrayHeader(shape, dtype, math.prod(shape) * dtype.itemsize), 8 + width + length
+    length = stream.read(width)
+    if (bytes_of_header := int.from_bytes(length, "little")) > _MAX_HEADER:
+        raise ValueError(f"the header of an array claims {bytes_of_header} bytes")
+    header = _parse_header(head + length + stream.read(bytes_of_header))
+    if size is not None and size < 8 + width + bytes_of_header + header.nbytes:
+        raise ValueError(f"it has fewer numbers than its shape {header.shape}")
+    return header
 
 
-def read_npy(source: str | Path | bytes, where: str = "") -> NDArray[Any]:
-    """The array of an ``.npy`` file, or of its bytes; errors call it ``where``."""
+@lru_cache(maxsize=256)
+def _parse_header(head: bytes) -> ArrayHeader:
+    """Samples have few different headers, and parsing them is slow."""
     import numpy as np
 
-    with _open_source(source, where) as raw, _damage_of(where or _name(source), ".npy"):
-        if isinstance(source, bytes) and source[:8] == _NPY_1:
-            start = 10 + int.from_bytes(source[8:10], "little")
-            if start <= min(len(source), _MAX_HEADER):
-                dtype, shape, fortran = _npy_header(source[:start])
-                flat = np.frombuffer(source, dtype, offset=start)
-                return flat.reshape(shape, order="F" if fortran else "C")
-        header, start = _read_header(raw)
-        if raw.seek(0, os.SEEK_END) < start + header.nbytes:
-            raise ValueError(f"it has fewer numbers than its shape {header.shape}")
-        raw.seek(0)
-        array: NDArray[Any] = np.lib.format.read_array(raw, allow_pickle=False)
-    return array
+    formats = np.lib.format
+    read = formats.read_array_header_1_0 if head[6] == 1 else formats.read_array_header_2_0
+    shape, fortran, dtype = read(io.BytesIO(head[8:]))
+    if dtype.hasobject:
+        raise ValueError("its type is object")
+    if any(size < 0 for size in shape):
+        raise ValueError(f"its shape is {shape}")
+    return ArrayHeader(shape, dtype, fortran)
 
 
 def _name(source: str | Path | bytes) -> str:
@@ -132,21 +152,6 @@ def _damage_of(name: str, kind: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise damaged(name, kind, error) from error
-
-
-@lru_cache(maxsize=256)
-def _npy_header(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """Type, shape and order; samples have few different headers, and parsing them is slow."""
-    import numpy as np
-
-    formats = np.lib.format
-    read = formats.read_array_header_1_0 if head[6] == 1 else formats.read_array_header_2_0
-    shape, fortran, dtype = read(io.BytesIO(head[8:]))
-    if dtype.hasobject:
-        raise ValueError("its type is object")
-    if any(size < 0 for size in shape):
-        raise ValueError(f"its shape is {shape}")
-    return dtype, shape, fortran
 
 
 def write_npz(

@@ -113,10 +113,8 @@ def _acquire(path: Path, key: str, deadline: float) -> int:
                 return file
             if time.monotonic() > deadline:
                 who = os.read(file, 200).decode(errors="replace") or "another process"
-                raise ValueError(
-                    f"{who} is writing to {path.parent}; wait until it ends, or choose another "
-                    "folder"
-                )
+                folder = path.parent
+                raise ValueError(f"{who} is writing to {folder}; wait, or choose another folder")
         except BaseException:
             os.close(file)
             raise

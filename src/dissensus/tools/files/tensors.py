@@ -14,8 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dissensus.tools.files.atomic import replace_atomically
-from dissensus.tools.files.opening import check_regular, damaged, open_regular
+from dissensus.tools.files.access import (
+    check_regular,
+    damaged,
+    open_regular,
+    replace_atomically,
+)
 from dissensus.tools.files.text import parse_json
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
 
-from dissensus.tools.files.atomic import replace_atomically
-from dissensus.tools.files.opening import damaged, read_regular
+from dissensus.tools.files.access import damaged, read_regular, replace_atomically
 
 #: The most bytes of a JSON or a TOML file, how deep values may be nested, and the largest number.
 MAX_JSON_BYTES, MAX_TOML_BYTES, MAX_DEPTH, MAX_INTEGER = 1 << 28, 1 << 20, 100, (1 << 64) - 1
