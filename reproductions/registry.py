@@ -1,5 +1,6 @@
 """Registry of experiments: the papers' tables and figures, in the order of the papers."""
 
+from reproductions.adp import jsd, overhead, theory
 from reproductions.collusion import gap, gat
 from reproductions.experiment import Experiment
 
@@ -7,4 +8,7 @@ from reproductions.experiment import Experiment
 EXPERIMENTS: dict[str, Experiment] = {
     "collusion/generalization-gap": gap.GENERALIZATION_GAP,
     "collusion/gat": gat.EXPERIMENT,
+    "adp/overhead": overhead.EXPERIMENT,
+    "adp/theory": theory.EXPERIMENT,
+    "adp/jsd": jsd.EXPERIMENT,
 }

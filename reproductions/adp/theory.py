@@ -10,11 +10,13 @@ import numpy as np
 
 from dissensus.diversity import DETERMINANT_FLOOR
 from dissensus.objectives import ADP, alpha_for, target_probability
-from dissensus.show import Panel, Plot, Series
 from reproductions.cells import count_option
+from reproductions.comparisons import Finding, exact, filter_records
 from reproductions.exact import Minimum, minimize_objective
-from reproductions.old.base import CANNOT, Cell, Claim, Experiment, Finding, Record, Study, Table
-from reproductions.old.comparisons import decide, filter_records
+from reproductions.experiment import Claim, Experiment, Table
+from reproductions.figures import Panel, Plot, Series
+from reproductions.statistics import CANNOT
+from reproductions.study import Cell, Record, Study
 
 #: How far a searched minimum may be from the stated one; probabilities that tend to 0 along
 #: logits without end are not there yet when the search stops.
@@ -117,86 +119,64 @@ THEORY = Study(
 )
 
 
-# ---- reading ------------------------------------------------------------------------------------
+# ---- claims -------------------------------------------------------------------------------------
 
 
 def _one_hot(records: list[Record]) -> Finding:
-    rows = filter_records(records, part="theorem1")
-    least = min(min(row["result"]["label"]) for row in rows)
-    sentence = (
-        f"{len(rows)} settings of members, classes and β: every member's F_y is at least "
-        f"{least:.6f} where the search stops"
-    )
-    return decide(least > 1 - CLOSE, sentence)
+    least = min(min(row["result"]["label"]) for row in filter_records(records, part="theorem1"))
+    return exact(least > 1 - CLOSE, f"F_y at least {least:.6f}")
+
+
+def _from_equation_7(result: Mapping[str, Any]) -> float:
+    """The largest distance of a member's F_y from Eq. 7."""
+    return float(max(abs(value - result["stated_label"]) for value in result["label"]))
 
 
 def _smoothing(records: list[Record]) -> Finding:
-    rows = filter_records(records, part="theorem2")
+    results = [row["result"] for row in filter_records(records, part="theorem2")]
     away = max(
         max(
-            *(abs(value - row["result"]["stated_label"]) for value in row["result"]["label"]),
-            abs(row["result"]["wrong_low"] - row["result"]["stated_wrong"]),
-            abs(row["result"]["wrong_high"] - row["result"]["stated_wrong"]),
+            _from_equation_7(result),
+            abs(result["wrong_low"] - result["stated_wrong"]),
+            abs(result["wrong_high"] - result["stated_wrong"]),
         )
-        for row in rows
+        for result in results
     )
-    sentence = (
-        f"{len(rows)} settings: members' F_y and the mean of wrong classes are within {away:.1e} "
-        "of Eq. 7"
-    )
-    return decide(away < CLOSE, sentence)
+    return exact(away < CLOSE, f"within {away:.1e}")
 
 
 def _example(records: list[Record]) -> Finding:
-    alpha, label = alpha_for(0.9, members=5, classes=1000), target_probability(2.0, 3, 10)
-    sentence = f"α = {alpha:.3f}; α = 2 with K = 3 and L = 10 is F_y = {label:.3f}"
-    return decide(abs(alpha - 0.61) < 0.005, sentence, "α ≈ 0.61")
+    alpha = alpha_for(0.9, members=5, classes=1000)
+    return exact(abs(alpha - 0.61) < 0.005, f"α = {alpha:.3f}")
 
 
 def _orthogonal(records: list[Record]) -> Finding:
-    """No search goes below the stated minimum, and some search reaches it."""
+    """No search goes below the stated minimum, and in half of the settings some reach it."""
     rows = filter_records(records, part="corollary1")
-    below = max(row["result"]["stated_loss"] - row["result"]["loss"] for row in rows)
-    above = max(row["result"]["loss"] - row["result"]["stated_loss"] for row in rows)
-    reached = [row for row in rows if row["result"]["loss"] - row["result"]["stated_loss"] < 1e-6]
-    shared = max((row["result"]["shared"] for row in reached), default=math.inf)
-    sentence = (
-        f"{len(rows)} settings: no search goes below the loss of Eq. 8 by more than {below:.0e}; "
-        f"{len(reached)} reach it to 1e-6 (the farthest stays {above:.1e} above), and there no two "
-        f"members share more than {shared:.1e} of a wrong class"
-    )
-    fine = below < 1e-6 and len(reached) >= len(rows) / 2 and shared < CLOSE
-    return decide(fine, sentence)
+    away = [row["result"]["loss"] - row["result"]["stated_loss"] for row in rows]
+    reached = [row["result"]["shared"] for row, one in zip(rows, away, strict=True) if one < 1e-6]
+    shared = max(reached, default=math.inf)
+    fine = min(away) > -1e-6 and len(reached) >= len(rows) / 2 and shared < CLOSE
+    return exact(fine, f"reached in {len(reached)} of {len(rows)}, shared at most {shared:.1e}")
 
 
 def _other_minima(records: list[Record]) -> Finding:
-    """The share of searches that end in Eq. 8."""
-    rows = filter_records(records, part="corollary1")
-    excess = [
-        loss - row["result"]["stated_loss"] for row in rows for loss in row["result"]["losses"]
-    ]
-    good = sum(one < 1e-5 for one in excess)
-    share = good / len(excess)
-    sentence = f"{good} of {len(excess)} searches ({share:.0%}) end there, the others above it"
-    return decide(share == 1, sentence)
+    results = [row["result"] for row in filter_records(records, part="corollary1")]
+    ends = [loss - result["stated_loss"] < 1e-5 for result in results for loss in result["losses"]]
+    return exact(all(ends), f"{sum(ends)} of {len(ends)} searches")
 
 
 def _approximately(records: list[Record]) -> Finding:
     """The distance of F_y from Eq. 7 where K does not divide L − 1, with more and more classes."""
     rows = filter_records(records, part="not-dividing", members=4)
-    rows.sort(key=lambda row: row["cell"]["classes"])
-    away = [
-        max(abs(value - row["result"]["stated_label"]) for value in row["result"]["label"])
-        for row in rows
-    ]
-    shown = ", ".join(
-        f"L = {row['cell']['classes']}: {one:.4f} and {row['result']['log_diversity']:.1e}"
-        for row, one in zip(rows, away, strict=True)
-    )
-    sentence = f"K = 4, largest |F_y − Eq. 7| and log diversity: {shown or 'not run'}"
-    if len(rows) < 2:
-        return Finding(CANNOT, sentence)
-    return decide(max(away[1:]) < 0.02, sentence)
+    away = {row["cell"]["classes"]: _from_equation_7(row["result"]) for row in rows}
+    if len(away) < 2:
+        return Finding(CANNOT, "one number of classes")
+    measured = ", ".join(f"L = {classes}: {away[classes]:.4f}" for classes in sorted(away))
+    return exact(max(one for classes, one in away.items() if classes >= 20) < 0.02, measured)
+
+
+# ---- figure and table ---------------------------------------------------------------------------
 
 
 def plot(records: list[Record]) -> Plot:
@@ -215,7 +195,8 @@ def plot(records: list[Record]) -> Plot:
 
 def table(records: list[Record]) -> Table:
     """Every search beside what the paper states."""
-    header = ["part", "K", "L", "α", "β", "members' F_y", "Eq. 7", "log diversity", "loss", "Eq. 8"]
+    labels = ["part", "K", "L", "α", "β"]
+    header = [*labels, "members' F_y", "Eq. 7", "log diversity", "loss", "Eq. 8"]
     rows = []
     for record in records:
         cell, result = record["cell"], record["result"]
@@ -234,7 +215,7 @@ def table(records: list[Record]) -> Table:
                 "–" if loss is None else f"{loss:.5f}",
             ]
         )
-    return header, rows
+    return Table(header, rows, len(labels))
 
 
 EXPERIMENT = Experiment(
@@ -244,13 +225,10 @@ EXPERIMENT = Experiment(
     THEORY,
     (
         Claim(
-            "Without the entropy (α = 0) the best predictions are one-hot, for every β",
-            "Theorem 1",
-            _one_hot,
+            "Without the entropy (α = 0) the best predictions are one-hot", "Theorem 1", _one_hot
         ),
         Claim(
-            "With the entropy alone (β = 0), F_y is that of Eq. 7 for every member and the mean of "
-            "the wrong classes is uniform",
+            "With the entropy alone (β = 0), F_y is that of Eq. 7 and wrong classes are uniform",
             "Theorem 2",
             _smoothing,
         ),
@@ -258,24 +236,22 @@ EXPERIMENT = Experiment(
             "Five members, 1,000 classes and F_y = 0.9 need α ≈ 0.61",
             "Section 3.3, below Theorem 2",
             _example,
+            "α ≈ 0.61",
         ),
         Claim(
-            "If K divides L − 1, the best predictions are Eq. 8: orthogonal on the wrong classes",
+            "If K divides L − 1, the best predictions are Eq. 8: orthogonal on wrong classes",
             "Corollary 1",
             _orthogonal,
         ),
         Claim(
-            "It is the only minimum: every search ends there (not said in the paper)",
-            "our question",
-            _other_minima,
+            "Every search ends in Eq. 8: it is the only minimum", "search", _other_minima, ours=True
         ),
         Claim(
-            "If K does not divide L − 1, Eq. 7 holds approximately where L is large (within 0.02 "
-            "for L ≥ 20)",
+            "If K does not divide L − 1, Eq. 7 holds approximately (within 0.02 for L ≥ 20)",
             "Section 3.3, below Corollary 1",
             _approximately,
         ),
     ),
-    plot,
     table,
+    plot,
 )

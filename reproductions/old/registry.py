@@ -4,13 +4,10 @@ from reproductions.adp import (
     adversarial_examples,
     distortion,
     hundred_classes,
-    jsd,
     members,
-    overhead,
     resnet20,
     resnet20_members,
     scalings,
-    theory,
     white_box,
 )
 from reproductions.adp import variants as adp_variants
@@ -76,7 +73,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "ldr/flow": pair_term.EXPERIMENT,
     "adp/errors": members.ERRORS,
     "adp/features": members.FEATURES,
-    "adp/overhead": overhead.EXPERIMENT,
     "adp/resnet20": resnet20.RESNET20_RUNS,
     "adp/resnet20-members": resnet20_members.MEMBERS,
     "adp/resnet20-transfer": resnet20_members.TRANSFER,
@@ -88,8 +84,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "adp/transfer": adversarial_examples.TRANSFER,
     "adp/detection": adversarial_examples.DETECTION,
     "adp/five-members": adp_variants.FIVE_MEMBERS,
-    "adp/theory": theory.EXPERIMENT,
-    "adp/jsd": jsd.EXPERIMENT,
     "adp/temperature": hundred_classes.HUNDRED_CLASSES,
     "adp/histogram": members.HISTOGRAM,
 }

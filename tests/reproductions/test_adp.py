@@ -14,10 +14,9 @@ from dissensus.ensemble import Ensemble
 from dissensus.objectives import ADP, Independent
 from dissensus.robustness import AttackError, parse
 from reproductions import cells as cells_module
-from reproductions.adp import ensembles, hundred_classes, measurements, overhead, variants
+from reproductions.adp import ensembles, hundred_classes, measurements, variants
 from reproductions.adp.ensembles import CONTENDERS, objective_of, smoothed_labels
 from reproductions.adp.settings import PAPER, SMOKE, slow_attacks
-from reproductions.adp.theory import corollary_loss, corollary_solution
 from reproductions.cells import make_cell
 from reproductions.networks import strided_cnn
 
@@ -77,17 +76,6 @@ def test_studies_of_five_members_and_of_pairs() -> None:
     assert wrong["in_training_all"] > 0
     # Hardly anything has been learnt: a temperature of 4 takes from the largest of them.
     assert wrong["in_training_largest"] < wrong["in_use_largest"]
-
-
-def test_overhead_is_timed_in_turns() -> None:
-    cell = {**overhead.cells("smoke", {})[0], "repeats": 2, "steps": 1}
-    found = overhead.run(cell)
-    assert {name: len(values) for name, values in found["seconds_a_step"].items()} == {
-        "plain": 2,
-        "adp": 2,
-    }
-    # No vanishing gradient where members are more than wrong classes.
-    assert 0.5 < found["gradients"]["20"] / found["gradients"]["3"] < 4
 
 
 # ---- plans --------------------------------------------------------------------------------------
@@ -247,27 +235,6 @@ def test_roc_curves_on_the_grid_rise_from_their_first_threshold() -> None:
     assert (found[0], found[-1]) == (0.5, 1.0)
     assert np.all(np.diff(found) >= 0)
     assert found[10] == 1.0  # at a false positive rate of 1/4 both are found
-
-
-# ---- theory -------------------------------------------------------------------------------------
-
-
-def test_equation_8_is_worked_out() -> None:
-    """K = 3, L = 10, F_y = 0.7: three classes each, of 3 · 0.3 / 9 = 0.1."""
-    probs = corollary_solution(3, 10, 0.7)
-    assert probs[1].tolist() == pytest.approx([0.7, 0, 0, 0, 0.1, 0.1, 0.1, 0, 0, 0])
-    assert probs.sum(1).tolist() == pytest.approx([1.0] * 3)
-    with pytest.raises(ValueError, match="4 members do not divide 10 − 1 classes"):
-        corollary_solution(4, 10, 0.7)
-
-
-def test_its_loss_is_adps() -> None:
-    from dissensus.objectives import target_probability
-
-    label = target_probability(2.0, 3, 10)
-    logits = torch.from_numpy(np.log(corollary_solution(3, 10, label) + 1e-300))[:, None]
-    loss = ADP(2.0, 0.5)(logits, torch.tensor([0])).loss
-    assert corollary_loss(2.0, 0.5, 3, 10) == pytest.approx(float(loss), rel=1e-9)
 
 
 # ---- the paper's sizes, on small files in the official layout -----------------------------------

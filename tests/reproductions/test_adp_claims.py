@@ -9,10 +9,7 @@ from dissensus.show import draw
 from reproductions.adp import (
     adversarial_examples,
     hundred_classes,
-    jsd,
     members,
-    overhead,
-    theory,
     variants,
     white_box,
 )
@@ -288,96 +285,6 @@ def test_the_top_of_the_page_says_what_was_measured() -> None:
     assert "AUROC under PGD → under PGD that hides from it: MNIST 0.6" in sentence
     for brief in (adversarial_examples.transfer_brief, adversarial_examples.detection_brief):
         assert brief([]) == white_box.brief([]) == []
-
-
-# ---- exact ones ---------------------------------------------------------------------------------
-
-
-def exact_records(study: Any) -> list[dict[str, Any]]:
-    return [
-        {"name": cell["name"], "cell": cell, "result": study.run(cell), "seconds": 1.0}
-        for cell in study.cells("smoke", {"starts": 2})
-    ]
-
-
-@pytest.fixture(scope="module")
-def theory_records() -> list[dict[str, Any]]:
-    return exact_records(theory.THEORY)
-
-
-@pytest.mark.slow
-def test_the_theorems_hold(theory_records: list[dict[str, Any]]) -> None:
-    verdicts = {
-        claim.text[:30]: claim.check(theory_records).verdict for claim in theory.EXPERIMENT.claims
-    }
-    assert list(verdicts.values())[:4] == ["holds"] * 4
-    assert draw(theory.EXPERIMENT.draw(theory_records)).axes
-    header, rows = theory.EXPERIMENT.table(theory_records)
-    assert len(rows) == len(theory_records)
-    assert all(len(row) == len(header) for row in rows)
-
-
-@pytest.mark.parametrize(
-    ("part", "place", "key", "value"),
-    [
-        ("theorem1", 0, "label", [0.9, 1.0]),
-        ("theorem2", 1, "wrong_high", 0.5),
-        ("corollary1", 3, "loss", -50.0),
-        ("corollary1", 4, "losses", [50.0]),
-    ],
-)
-def test_other_minima_refute_them(
-    theory_records: list[dict[str, Any]], part: str, place: int, key: str, value: Any
-) -> None:
-    spoilt = [
-        {**record, "result": {**record["result"], key: value}}
-        if record["cell"]["part"] == part
-        else record
-        for record in theory_records
-    ]
-    claim = theory.EXPERIMENT.claims[place]
-    assert claim.check(spoilt).verdict == "contradicted"
-
-
-def test_jensen_shannon_has_no_solution_inside() -> None:
-    records = exact_records(jsd.STUDY)
-    assert [claim.check(records).verdict for claim in jsd.EXPERIMENT.claims][:2] == ["holds"] * 2
-    assert draw(jsd.EXPERIMENT.draw(records)).axes
-    inside = [{**one, "result": {**one["result"], "smallest": 0.01}} for one in records]
-    assert jsd.EXPERIMENT.claims[0].check(inside).verdict == "contradicted"
-    right = [{**one, "result": {**one["result"], "wrong_members": 0}} for one in records]
-    assert jsd.EXPERIMENT.claims[1].check(right).verdict == "contradicted"
-    torn = [{**one, "result": {**one["result"], "label": [0.2, 1.0]}} for one in records]
-    assert jsd.EXPERIMENT.claims[2].check(torn).verdict == "contradicted"
-
-
-def timed(ratio: float, gradient: float = 0.1) -> list[dict[str, Any]]:
-    plain = [1.0, 1.1, 0.9]
-    seconds = {
-        "plain": plain,
-        "adp": [ratio * one * (1 + 0.001 * n) for n, one in enumerate(plain)],
-    }
-    return [
-        {
-            "name": cell["name"],
-            "cell": cell,
-            "result": {"seconds_a_step": seconds, "gradients": {"3": 0.1, "20": gradient}},
-            "seconds": 1.0,
-        }
-        for cell in overhead.cells("cpu", {})
-    ]
-
-
-def test_overhead() -> None:
-    five_, twenty, ten = overhead.EXPERIMENT.claims
-    for claim in (five_, twenty):
-        assert claim.check(timed(1.1)).verdict == "holds"
-        assert claim.check(timed(1.3)).verdict == "contradicted"
-    assert ten.check(timed(1.1)).verdict == "holds"
-    assert ten.check(timed(1.1, gradient=0.01)).verdict == "contradicted"
-    assert "204 → 227 s per epoch, +11%" in str(five_.check(timed(1.1)).published)
-    header, rows = overhead.EXPERIMENT.table(timed(1.1))
-    assert [len(row) for row in rows] == [len(header)] * 2
 
 
 # ---- pieces -------------------------------------------------------------------------------------
