@@ -14,6 +14,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,7 +25,7 @@ from dissensus.data import Data, load
 from dissensus.ensemble import Ensemble
 from dissensus.models import make_factory
 from dissensus.sweeps import Cell, CellFolder, LocalEngine, RayEngine, Record
-from dissensus.sweeps.pool import Each, run_batches
+from dissensus.sweeps.pool import run_batches, run_each
 from dissensus.training import fit
 
 _PROCESSES, _CELLS, _LIMIT = 2, 64, 1.15
@@ -88,7 +89,9 @@ class Rounds:
         began = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix="dissensus-bench-") as place:
             batches = [[cell] for cell in cells]
-            run_batches(batches, Each(train), CellFolder(place), self.engine, records.append)
+            run_batches(
+                batches, partial(run_each, train), CellFolder(place), self.engine, records.append
+            )
         wall = time.perf_counter() - began
         failed = sum("error" in record for record in records)
         if failed:

@@ -145,7 +145,7 @@ def test_a_worker_that_is_killed_is_replaced(
 @needs_ray
 def test_a_cell_that_kills_every_worker_costs_itself_alone(tmp_path: Path) -> None:
     made = quietly(cells(4), deadly, tmp_path, engine=RAY)
-    assert "the worker that ran the cell died 3 times (WorkerCrashedError" in made[1]["error"]
+    assert "3 workers died (WorkerCrashedError)" in made[1]["error"]
     assert [record["result"]["square"] for record in made if "result" in record] == [0, 4, 9]
     assert CellFolder(tmp_path).records()["x=1"]["error"] == made[1]["error"]
 
@@ -209,7 +209,7 @@ def test_a_worker_with_another_version_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_engine, "__version__", "9.9")
-    with pytest.raises(ValueError, match=r"the worker has dissensus .*, not 9\.9\); every machine"):
+    with pytest.raises(ValueError, match=r"the worker has dissensus .*, not 9\.9"):
         quietly(cells(1), deadly, tmp_path, engine=RAY)
 
 
@@ -223,9 +223,7 @@ def test_cuda_without_a_gpu_for_each_run_is_refused(tmp_path: Path) -> None:
     [
         ({"jobs": 0}, "jobs must be an integer of at least 1, got 0"),
         ({"cpus_per_run": 0}, "cpus must be an integer of at least 1, got 0"),
-        ({"gpus_per_run": 1.5}, "gpus must be a share of one GPU or a whole number, got 1.5"),
-        ({"gpus_per_run": float("nan")}, "gpus must be a share of one GPU or a whole number"),
-        ({"ray_address": "ray://x:1"}, "ray://x:1 is a Ray client's"),
+        ({"gpus_per_run": float("nan")}, "gpus must be a finite number of at least 0, got nan"),
         ({"engine": "local", "cpus_per_run": 2}, "need --engine ray"),
     ],
 )

@@ -88,18 +88,12 @@ def plain(value: Any) -> Any:
 
 def check_cells(cells: Sequence[Cell]) -> None:
     """Raise unless the names of cells are safe, different file names."""
-    seen: set[str] = set()
-    for cell in cells:
-        name = cell.get("name")
+    names = [cell.get("name") for cell in cells]
+    for name in names:
         if not isinstance(name, str) or not _SAFE_NAME.fullmatch(name):
-            raise ValueError(
-                "a cell needs a name of letters, digits and . _ = + - that starts with a letter or "
-                f"digit, got {name!r}"
-            )
-        if name.casefold() in seen:  # some file systems do not tell A from a
-            raise ValueError(f"two cells are named {name!r}; names must differ, not only in case")
-        seen.add(name.casefold())
-        plain(cell)
+            raise ValueError(f"a cell needs a name of letters, digits and . _ = + -, got {name!r}")
+    if len({str(name).casefold() for name in names}) < len(names):
+        raise ValueError(f"names of cells must differ, not only in case, got {names}")
 
 
 def changed_settings(record: Record, cell: Cell) -> str:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from dissensus.sweeps.cells import Cell, CellFolder, Record, execute, find_missing
@@ -70,40 +70,35 @@ def run_cells(
     engine = LocalEngine(jobs) if engine is None else engine
     place = folder if isinstance(folder, CellFolder) else CellFolder(folder)
     records, missing = find_missing(cells, place, again=again)
-    with ProgressBar(title, len(cells), completed=len(records), show=progress) as bar:
+    total = len(cells)
+    with ProgressBar(title, total, completed=len(records), show=progress) as bar:
 
         def end(record: Record) -> None:
             name, error = record["name"], record.get("error")
             records[name] = record
             bar.update(len(records), note=name)
             if error is None:
-                seconds = record["seconds"]
-                bar.log(f"{title}: {len(records)}/{len(cells)}, {name} took {seconds:.1f} s")
+                bar.log(f"{title}: {len(records)}/{total}, {name} took {record['seconds']:.1f} s")
             else:  # stays on the screen
                 bar.say(f"{title}: {name} failed: {error.splitlines()[0]}")
             if on_record is not None:
                 on_record(record)
 
         if records:
-            bar.say(f"{title}: {len(records)} of {len(cells)} cells are done already")
+            bar.say(f"{title}: {len(records)} of {total} cells are done already")
         if missing:
             with engine.session():
-                run_batches([[cell] for cell in missing], Each(run), place, engine, end)
+                batches = [[cell] for cell in missing]
+                run_batches(batches, partial(run_each, run), place, engine, end)
             failed = sum("error" in record for record in records.values())
-            text = f"{title}: {len(records) - failed} of {len(cells)} cells done"
-            bar.say(f"{text}, {failed} failed" if failed else text)
+            bar.say(f"{title}: {total - failed} of {total} cells done, {failed} failed")
     return [records[cell["name"]] for cell in cells]
 
 
-@dataclass(frozen=True)
-class Each:
+def run_each(run: Callable[[Cell], dict[str, Any]], cells: Batch, on_record: OnRecord) -> None:
     """Work that runs cells one after another."""
-
-    run: Callable[[Cell], dict[str, Any]]
-
-    def __call__(self, cells: Batch, on_record: OnRecord) -> None:
-        for cell in cells:
-            on_record(execute(cell, self.run))
+    for cell in cells:
+        on_record(execute(cell, run))
 
 
 def run_batches(
@@ -120,10 +115,11 @@ def run_batches(
         on_record(record)
 
     waiting, running = deque(batches), dict[Future[list[Record]], Batch]()
-    deaths, limit = Counter[str](), engine.limit
+    deaths = Counter[str]()
     with termination_as_interrupt():
-        while waiting and engine.jobs == 1 and isinstance(engine, LocalEngine):
+        while waiting and engine == LocalEngine(1):
             work(waiting.popleft(), keep)
+        limit = engine.room()[0]
         while waiting or running:
             while waiting and len(running) < limit:
                 batch = waiting.popleft()
@@ -131,35 +127,30 @@ def run_batches(
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 batch = running.pop(future)
                 try:
-                    records = engine.collect(future, folder)
+                    for record in future.result():
+                        (on_record if engine.workers_write else keep)(record)
                 except engine.died as error:
-                    records, again = _after_death(batch, folder, deaths, type(error).__name__)
-                    waiting.extendleft(again)
-                for record in records:
-                    on_record(record)
+                    kept, left = find_missing(batch, folder, again=True)
+                    deaths.update(cell["name"] for cell in left)
+                    for record in [*kept.values(), *_lost(left, deaths, type(error).__name__)]:
+                        keep(record)
+                    waiting.extendleft(_batches_again(left, deaths))
 
 
-def _after_death(
-    batch: Batch, folder: CellFolder, deaths: Counter[str], cause: str
-) -> tuple[list[Record], list[Batch]]:
-    """The records of a batch whose worker died, and the batches that run again."""
-    kept, left = find_missing(batch, folder, again=True)
-    deaths.update(cell["name"] for cell in left)
+def _lost(cells: Batch, deaths: Counter[str], cause: str) -> list[Record]:
+    """Records of the cells whose workers died too often."""
 
     def give_up(cell: Cell) -> dict[str, Any]:
-        raise RuntimeError(
-            f"the worker that ran the cell died {_ATTEMPTS} times ({cause}), perhaps for lack of "
-            "memory"
-        )
+        raise RuntimeError(f"{_ATTEMPTS} workers died ({cause}), perhaps for lack of memory")
 
-    again = [cell for cell in left if deaths[cell["name"]] < _ATTEMPTS]
-    lost = [execute(cell, give_up) for cell in left if cell not in again]
-    for record in lost:
-        folder.write(record)
-    batches: list[Batch] = [[cell] for cell in again]
-    if again and all(deaths[cell["name"]] < _ATTEMPTS - 1 for cell in again):
-        batches = [again]
-    return [*kept.values(), *lost], batches
+    return [execute(cell, give_up) for cell in cells if deaths[cell["name"]] >= _ATTEMPTS]
+
+
+def _batches_again(cells: Batch, deaths: Counter[str]) -> list[Batch]:
+    """The other cells: together, but each on its own where it is the last attempt."""
+    again = [cell for cell in cells if deaths[cell["name"]] < _ATTEMPTS]
+    together = again and max(deaths[cell["name"]] for cell in again) < _ATTEMPTS - 1
+    return [again] if together else [[cell] for cell in again]
 
 
 # ---- this machine -------------------------------------------------------------------------------
@@ -167,19 +158,16 @@ def _after_death(
 
 @dataclass
 class LocalEngine:
-    """This machine: batches one after another in this process, or in ``jobs`` processes.
-
-    Each process is a pool, so that its death breaks no other.
-    """
+    """This machine: batches one after another in this process, or in ``jobs`` processes."""
 
     jobs: int = number(1, low=1)
-    died = (BrokenExecutor,)  # what collect raises where a worker died
+    workers_write = True
+    died = (BrokenExecutor,)  # what a batch raises if its worker died
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        self.limit = self.jobs  # of batches that are handed out at once
+        # A pool for each worker: the death of one breaks no other.
         self._pools: dict[ProcessPoolExecutor, Future[list[Record]]] = {}
-        self._pipe: Any = None  # a connection, within a session
 
     def room(self) -> tuple[int, int]:
         """How many batches run at once, and on how many machines."""
@@ -188,9 +176,6 @@ class LocalEngine:
     @contextmanager
     def session(self) -> Iterator[None]:
         """While entered, workers wait for batches; they end with it, busy or not."""
-        if self._pipe is not None:
-            yield
-            return
         self._pipe, held = multiprocessing.Pipe(duplex=False)
         try:
             yield
@@ -198,7 +183,7 @@ class LocalEngine:
             held.close()
             for pool in self._pools:
                 pool.shutdown(cancel_futures=True)
-            self._pools, self._pipe = {}, None
+            self._pools.clear()
 
     def submit(self, batch: Batch, work: Work, folder: CellFolder) -> Future[list[Record]]:
         """Give a batch to a free worker, or to a new one."""
@@ -212,10 +197,6 @@ class LocalEngine:
         with environment_set(thread_variables(1)):  # the first batch starts the process
             self._pools[pool] = pool.submit(run_batch, batch, work, folder)
         return self._pools[pool]
-
-    def collect(self, future: Future[list[Record]], folder: CellFolder) -> list[Record]:
-        """The records of a batch that has ended, which its worker wrote."""
-        return future.result()
 
 
 def _begin(pipe: Connection) -> None:
@@ -234,7 +215,7 @@ def _end_with_parent(pipe: Connection) -> None:
     os._exit(1)
 
 
-def run_batch(batch: Batch, work: Work, folder: CellFolder | None) -> list[Record]:
+def run_batch(batch: Batch, work: Work, folder: CellFolder | None = None) -> list[Record]:
     """In a worker: the records of a batch, each written as it is made if there is a folder."""
     records: list[Record] = []
 
@@ -256,11 +237,7 @@ def termination_as_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

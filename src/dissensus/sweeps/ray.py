@@ -29,6 +29,7 @@ from dissensus.sweeps.cells import CellFolder, Record
 from dissensus.sweeps.pool import Batch, Work, environment_set, run_batch, thread_variables
 from dissensus.tools.specs import check_numbers, number
 
+_SECRET = secrets.token_hex(32)  # one for this process: Ray reads it once
 _STORE = 100 << 20  # bytes of shared memory; records are small
 _SECONDS_TO_ANSWER = 10.0
 _LONGEST = 40  # characters of a folder: below it Ray makes sockets, whose paths end at 107
@@ -46,21 +47,20 @@ class RayEngine:
 
     jobs: int | None = number(None, low=1)
     cpus: int = number(1, low=1)
-    gpus: float = 0.0
+    gpus: float = number(0.0, low=0)
     address: str | None = None
+    workers_write = False
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if (self.address or "").startswith("ray://"):
-            raise ValueError(f"{self.address} is a Ray client's; give the cluster's own host:6379")
-        if not self.gpus >= 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
-            raise ValueError(f"gpus must be a share of one GPU or a whole number, got {self.gpus}")
-        self._tasks: WeakKeyDictionary[Future[list[Record]], Any] = WeakKeyDictionary()
 
     @contextmanager
     def session(self) -> Iterator[None]:
         """While entered, this process is connected to Ray; its tasks end with it."""
         ray = import_ray()
+        names = ("WorkerCrashedError", "OutOfMemoryError", "NodeDiedError", "ObjectLostError")
+        self.died = tuple(getattr(ray.exceptions, name) for name in names)
+        self._tasks: WeakKeyDictionary[Future[list[Record]], Any] = WeakKeyDictionary()
         with ExitStack() as stack:
             if not ray.is_initialized():
                 stack.enter_context(_connection(self.address, self.jobs and self.jobs * self.cpus))
@@ -74,8 +74,11 @@ class RayEngine:
     def room(self) -> tuple[int, int]:
         """How many batches run at once, and on how many machines."""
         alive = [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
-        fits = [_fitting(have, self.cpus, self.gpus) for have in alive]
-        # A cluster may grow where --jobs says how far.
+        needs = {"CPU": self.cpus, "GPU": self.gpus}
+        fits = [
+            min(int(have.get(name, 0) / count + 1e-9) for name, count in needs.items() if count)
+            for have in alive
+        ]
         if not any(fits) and (self.jobs is None or self.address is None):
             raise ValueError(
                 f"no machine of Ray has {self.cpus} CPUs and {self.gpus:g} GPUs for a run; for a "
@@ -83,61 +86,32 @@ class RayEngine:
             )
         return self.jobs or sum(fits), max(1, sum(fit > 0 for fit in fits))
 
-    @property
-    def limit(self) -> int:
-        """How many batches are handed out at once; of those that fit, as many wait as run."""
-        return self.room()[0] * (1 if self.jobs else 2)
-
-    @property
-    def died(self) -> tuple[type[Exception], ...]:
-        """What :meth:`collect` raises where a worker died."""
-        return (import_ray().exceptions.RayError,)
-
     def submit(self, batch: Batch, work: Work, folder: CellFolder) -> Future[list[Record]]:
         """Hand a batch to Ray."""
-        task = self._remote().remote(batch, work, __version__)
-        future: Future[list[Record]] = task.future()
-        self._tasks[future] = task
-        return future
-
-    def collect(self, future: Future[list[Record]], folder: CellFolder) -> list[Record]:
-        """The records of a batch that has ended, written to ``folder``."""
-        errors = import_ray().exceptions
-        try:
-            records = future.result()
-        except (errors.RayTaskError, errors.RuntimeEnvSetupError) as error:
-            cause = getattr(error, "cause", None) or error
-            words = " ".join(f"{type(cause).__name__}: {cause}".split())
-            raise ValueError(
-                f"a worker of Ray cannot run cells ({words}); every machine of the cluster needs "
-                f"dissensus {__version__} and the modules that it runs"
-            ) from error
-        for record in records:
-            folder.write(record)
-        return records
-
-    def _remote(self) -> Any:
-        """The function of a task, with its resources and environment."""
         variables = thread_variables(self.cpus)
         if "DISSENSUS_DATA" in os.environ:
             variables["DISSENSUS_DATA"] = os.environ["DISSENSUS_DATA"]
         if not self.gpus:
             variables["CUDA_VISIBLE_DEVICES"] = ""
-        return _task().options(
+        remote = _task().options(
             num_cpus=self.cpus, num_gpus=self.gpus, runtime_env={"env_vars": variables}
         )
+        task = remote.remote(batch, work, __version__)
+        future: Future[list[Record]] = task.future()
+        self._tasks[future] = task
+        return future
 
 
 @cache
 def _task() -> Any:
-    return import_ray().remote(max_retries=0)(_run_batch)  # run_batches counts deaths itself
+    return import_ray().remote(max_retries=0)(_run_batch)  # run_batches tries again itself
 
 
 def _run_batch(batch: Batch, work: Work, version: str) -> list[Record]:
     """The records of a batch; runs in a worker of Ray."""
     if version != __version__:
-        raise RuntimeError(f"the worker has dissensus {__version__}, not {version}")
-    return run_batch(batch, work, None)
+        raise ValueError(f"the worker has dissensus {__version__}, not {version}")
+    return run_batch(batch, work)
 
 
 def import_ray() -> ModuleType:
@@ -151,16 +125,6 @@ def import_ray() -> ModuleType:
         raise ValueError('--engine ray needs Ray: pip install "dissensus[ray]"') from error
     module: ModuleType = ray
     return module
-
-
-def _fitting(have: dict[str, float], cpus: int, gpus: float) -> int:
-    """How many runs one machine has room for.
-
-    >>> _fitting({"CPU": 8.0, "GPU": 1.0}, cpus=2, gpus=0.25), _fitting({"CPU": 8.0}, 2, 1)
-    (4, 0)
-    """
-    count = int(have.get("CPU", 0) // cpus)
-    return min(count, int(have.get("GPU", 0) / gpus + 1e-9)) if gpus else count
 
 
 # ---- connection ---------------------------------------------------------------------------------
@@ -184,7 +148,9 @@ def _connection(address: str | None, cores: int | None) -> Iterator[None]:
             settings |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": folder.name}
             settings["object_store_memory"] = _STORE
             stack.enter_context(folder)
-            stack.enter_context(environment_set(_local_environment()))
+            variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_TOKEN": _SECRET}
+            variables["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+            stack.enter_context(environment_set(variables))
         stack.callback(ray.shutdown)
         before = signal.getsignal(signal.SIGTERM)
         try:
@@ -206,12 +172,3 @@ def _knock(address: str) -> None:
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_ANSWER).close()
-
-
-@cache  # Ray reads the secret once
-def _local_environment() -> dict[str, str]:
-    return {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -180,13 +181,14 @@ def run_sweep(
         here, there = _trainers(plan, engine, trust=trust)
         data = _check_plan(plan, place, here)
         there.sha256 = data.sha256
+        connect = cache(lambda: stack.enter_context(engine.session()))
 
         def train(
             cells: Sequence[Cell], missing: Sequence[Cell], to: CellFolder, on_record: OnRecord
         ) -> None:
             """Train the ``missing`` ones of ``cells``; their records come in no fixed order."""
             if missing:
-                stack.enter_context(engine.session())
+                connect()
                 there.resumed = len(missing) < len(cells)
                 batches = make_batches(missing, here, engine.room())
                 run_batches(batches, there.run, to, engine, on_record)
