@@ -46,8 +46,8 @@ def test_features_are_made_and_trained_on(
     assert f"dissensus train --data {out} --model ldr_head" in answer.out
     store = FeatureStore(out, verify=True)
     assert list(store.parts) == ["train", "val", "test", "corrupt5"]
-    assert store.manifest.shape == (16,)
-    assert store.manifest.backbone["split"] == "3"
+    assert store.shape == (16,)
+    assert store.facts["backbone"]["split"] == "3"
     trained = dissensus(
         "train", "--data", out, "--model", "ldr_head", "--model-option", "expansion=1",
         "--members", "2", "--epochs", "2", "--objective", "ldr", "--out", run,

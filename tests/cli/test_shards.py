@@ -99,7 +99,7 @@ def test_features_of_shards(dissensus: Callable[..., Any]) -> None:
     words = ["--backbone", "backbone.py:make", "--data", "table", "--out", "features"]
     answer = dissensus("features", *words, "--dtype", "float32", "--quiet")
     assert answer.status == 0, answer.err
-    x = np.load("features/train/pass0-00000.npy")
+    x = np.load("features/train/pass0.npy")
     labels = np.load("features/train/labels.npy")
     assert len(x) == 38  # 60 less 12 for testing and 10 for validation
     assert (x[:, 1] == x[:, 0] ** 2).all()

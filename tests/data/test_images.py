@@ -13,7 +13,7 @@ import torch
 from scipy.io import savemat
 
 from dissensus.data import ImageFolder, fit_images, load, load_ood
-from dissensus.data.formats import read_cifar, read_idx
+from dissensus.data.formats import open_image, read_cifar, read_idx
 from dissensus.data.image_sets import IMAGE_SETS
 
 RNG = np.random.default_rng(0)
@@ -322,7 +322,7 @@ def test_refusals_of_folders(tmp_path: Path) -> None:
         load(tmp_path / "empty")
     with pytest.raises(ValueError, match="there is no folder"):
         ImageFolder(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="size must be a positive number of pixels, got 0"):
+    with pytest.raises(ValueError, match="size must be an integer of at least 1, got 0"):
         ImageFolder(tmp_path, size=0)
     pytest.importorskip("PIL")
     (tmp_path / "bad" / "cat").mkdir(parents=True)
@@ -330,6 +330,17 @@ def test_refusals_of_folders(tmp_path: Path) -> None:
         (tmp_path / "bad" / "cat" / f"{name}.jpg").write_bytes(b"no picture")
     with pytest.raises(ValueError, match=r"[xyz].jpg cannot be read as an image"):
         load(tmp_path / "bad", test=1, val=1)
+
+
+def test_sixteen_bits_are_scaled_and_not_cut_off(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    levels = np.array([0, 257, 30 * 257, 65535], np.uint16)
+    file = tmp_path / "deep.png"
+    image.fromarray(np.tile(np.repeat(levels, 4), (16, 1))).save(file)
+    assert np.asarray(open_image(file, "deep"))[0, ::4, 1].tolist() == [0, 1, 30, 255]
+    image.fromarray(np.ones((4, 4), np.float32)).save(tmp_path / "float.tif")
+    with pytest.raises(ValueError, match=r"float\.tif .*mode F has no range; save it with 8 or 16"):
+        open_image(tmp_path / "float.tif", "float.tif")
 
 
 def test_without_pillow_the_error_says_what_to_install(

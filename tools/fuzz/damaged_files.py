@@ -71,7 +71,7 @@ def features(name: str, folder: Path) -> tuple[Path, Load]:
         writer.add("train", np.random.default_rng(0).normal(size=(10, 4)), np.arange(10) % 2)
 
     def load() -> Any:
-        x, y = FeatureStore(folder).parts["train"]
+        x, y = FeatureStore(folder, verify=True).parts["train"]
         return x[:], y
 
     return folder / "train" / name, load
@@ -83,7 +83,7 @@ KINDS: dict[str, Callable[[Path], tuple[Path, Load]]] = {
     "hub": hub,
     "distance": distance,
     "detector": detector,
-    "features": partial(features, "pass0-00000.npy"),
+    "features": partial(features, "pass0.npy"),
     "labels": partial(features, "labels.npy"),
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from dissensus.data.formats import decode_image, read_columns
 from dissensus.data.input_files import read_arrays
-from dissensus.data.on_disk import open_shards
+from dissensus.data.shards import open_shards
 from dissensus.detection import Detector
 from dissensus.outputs import Predictions
 from dissensus.runs import DataSummary, Settings, find_runs
@@ -45,9 +45,8 @@ def _inside(name: str, read: Read) -> Read:
 
 
 def _read_shards(path: Path, classes: list[str]) -> None:
-    examples = open_shards(path, classes=classes)
-    assert examples.targets is not None
-    _ = examples[:], examples.targets[:]
+    examples, _ = open_shards(path, classes=classes)
+    _ = examples[:]
 
 
 READERS: dict[str, list[Read]] = {

@@ -46,7 +46,7 @@ TIMED = ("record.json", "state.json", "checkpoint.safetensors", "checkpoint.prev
 def extract(out: Path) -> None:
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Flatten(), nn.Linear(64, 8))
-    settings: dict[str, Any] = {"passes": 2, "augment": AUGMENTATIONS["adp"], "shard_rows": 100}
+    settings: dict[str, Any] = {"passes": 2, "augment": AUGMENTATIONS["adp"], "chunk": 100}
     dissensus.data.features.extract(
         backbone, load("digits"), out, batch_size=4, progress=False, **settings
     )

@@ -27,7 +27,7 @@ def extract(out: Path) -> None:
     try:
         backbone = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
         dissensus.data.features.extract(
-            backbone, load("digits"), out, shard_rows=200, batch_size=2, progress=False
+            backbone, load("digits"), out, chunk=200, batch_size=2, progress=False
         )
     except ValueError as error:
         print(f"dissensus: {error}", file=sys.stderr)

@@ -61,9 +61,8 @@ def features(
 
     Members then train as heads on the features, which are streamed from the disk: `dissensus train
     --data features/ --model ldr_head`. The folder has the parts train, val and test, and one for
-    each --ood; each is a row of .npy files that anything can map into memory, with checksums and
-    their origin in manifest.json. After Ctrl-C or a kill the same command goes on, and ends with
-    the same bytes.
+    each --ood, as .npy files that anything can map into memory, with checksums and their origin in
+    manifest.json. After Ctrl-C or a kill the same command goes on, and ends with the same bytes.
 
     A backbone is effnetlite0 (pip install "dissensus[backbones]"), timm:NAME, torchvision:NAME,
     transformers:NAME, or a function that returns a network: my_file.py:make_backbone or
@@ -88,23 +87,22 @@ def features(
     try:
         store = extract(**settings, progress=not quiet)
     except KeyboardInterrupt as stop:
-        note(f"dissensus: stopped; finished shards stay in {options.out}, the same command goes on")
+        note(f"dissensus: stopped; finished rows stay in {options.out}, the same command goes on")
         raise typer.Exit(130) from stop
     if not quiet:
-        head = "ldr_head" if len(store.manifest.shape) == 1 else "my_file.py:make_head"
+        head = "ldr_head" if len(store.shape) == 1 else "my_file.py:make_head"
         InertConsole().print(_table(store))
         say("Next step:")
         say("  " + shlex.join(["dissensus", "train", "--data", str(options.out), "--model", head]))
 
 
 def _table(store: FeatureStore) -> Table:
-    manifest = store.manifest
-    title = f"{store.folder}: {list(manifest.shape)} {manifest.dtype}"
+    title = f"{store.folder}: {list(store.shape)} {store.dtype}"
     table = Table(title=title, title_justify="left")
     for heading in ("part", "rows", "labels", "passes", "size"):
         table.add_column(heading, justify="left" if heading == "part" else "right")
-    for name, part in manifest.parts.items():
+    for name, (x, y) in store.parts.items():
         size = sum(file.stat().st_size for file in (store.folder / name).iterdir())
-        labels = "yes" if part.labelled else "no"
-        table.add_row(name, f"{part.rows:,}", labels, str(part.passes), decimal(size))
+        labels = "no" if y is None else "yes"
+        table.add_row(name, f"{len(x):,}", labels, str(x.passes), decimal(size))
     return table

@@ -9,6 +9,7 @@ True
 
 from __future__ import annotations
 
+from dissensus.data.arrow import Examples
 from dissensus.data.augmentations import (
     AUGMENTATIONS,
     Augment,
@@ -21,20 +22,20 @@ from dissensus.data.corruptions import CORRUPTIONS, corrupt, corrupt_mixture
 from dissensus.data.dataset import (
     HELD_OUT,
     Data,
+    OnDisk,
     data_places,
     hold_out_classes,
     split_rows,
 )
 from dissensus.data.encoder import Encoder, Scaler
-from dissensus.data.feature_store import FeatureStore, StoredRows, is_store
-from dissensus.data.feature_writer import FeatureWriter
+from dissensus.data.feature_store import FeatureStore, FeatureWriter, StoredRows, is_store
 from dissensus.data.image_folder import ImageFolder
 from dissensus.data.images import fit_images
 from dissensus.data.input_files import Inputs, read_inputs
 from dissensus.data.inputs import find_inputs, take_part
-from dissensus.data.on_disk import Examples, is_shards
 from dissensus.data.preparation import Preparation
 from dissensus.data.sets import DATASETS, FORMATS, OOD_SETS, load, load_ood, load_table
+from dissensus.data.shard_names import is_shards
 from dissensus.data.strangers import STRANGERS, Strangers
 from dissensus.data.table import Table
 
@@ -54,6 +55,7 @@ __all__ = [
     "FeatureWriter",
     "ImageFolder",
     "Inputs",
+    "OnDisk",
     "Preparation",
     "Scaler",
     "StoredRows",

@@ -24,9 +24,26 @@ PARTS = ("train", "val", "test")
 
 
 class OnDisk:
-    """Rows on disk that stand in for a tensor: they have its shape and take no memory."""
+    """Rows on disk that stand in for a float32 tensor ``[rows, …]`` and take no memory.
 
+    An index gives a tensor: ``x[5]``, ``x[10:20]``, ``x[torch.tensor([3, 1])]``. Training,
+    prediction and evaluation take them wherever they take inputs, and read them in pieces.
+    """
+
+    dtype = torch.float32  # of an index, however rows are stored
     shape: torch.Size
+    row_bytes: int  # of one row as :meth:`read` gives it
+    windowed = True  # neighbours lie together on disk, and cost less when they are read together
+    workers = 0  # processes that read ahead
+    on_error = "raise"  # or "skip"
+
+    def read(self, places: Rows) -> Tensor:
+        """The rows at ``places``, as they are stored: pixels uint8, numbers float."""
+        raise NotImplementedError
+
+    def for_epoch(self, seed: int) -> OnDisk:
+        """The rows to train on in the epoch of that seed."""
+        return self
 
     @property
     def ndim(self) -> int:
@@ -35,12 +52,28 @@ class OnDisk:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def __getitem__(self, index: Any) -> Tensor:
+        if isinstance(index, int | np.integer):
+            return self[[int(index)]][0]
+        if isinstance(index, slice):
+            places = np.arange(*index.indices(len(self)))
+        else:
+            places = torch.arange(len(self))[index].numpy()  # as a tensor would understand it
+        if places.ndim != 1:
+            raise ValueError(f"rows on disk are taken by one axis of numbers, got {index!r}")
+        return as_float(self.read(places))
+
     def numel(self) -> int:
         return self.shape.numel()
 
     def element_size(self) -> int:
         """The bytes of memory that each takes: none, as they are on disk."""
         return 0
+
+
+def as_float(x: Tensor) -> Tensor:
+    """Rows as stored, as members take them: float32, pixels in [0, 1]."""
+    return x.float().div_(255) if x.dtype == torch.uint8 else x.float()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,8 +87,7 @@ class Data:
     which rows of the source it holds; no row is in two. ``extra`` holds further sets, such as
     shifted or out-of-distribution inputs, with labels where known. ``preprocessing`` is plain JSON:
     the steps, the statistics that they used, and as ``guess`` a sentence about the task where the
-    targets left it open. Each ``x`` of a feature store is a
-    :class:`~dissensus.data.StoredRows`, of shards an :class:`~dissensus.data.Examples`; they are
+    targets left it open. An ``x`` may be rows on disk, which are
     read as they are used.
     """
 

@@ -35,15 +35,14 @@ from dissensus.data.backbones import (
     weights_digest,
 )
 from dissensus.data.dataset import Data, Request
-from dissensus.data.feature_store import FeatureStore, StoredRows, is_store
-from dissensus.data.feature_writer import FeatureWriter
-from dissensus.data.image_folder import ImageRows, divide_folder
+from dissensus.data.feature_store import FeatureStore, FeatureWriter, StoredRows, is_store
+from dissensus.data.image_folder import load_folder
 from dissensus.data.inputs import CorruptedImages, find_inputs
-from dissensus.data.on_disk import Examples, is_shards
 from dissensus.data.sets import dataset_name, load
+from dissensus.data.shard_names import is_shards
 from dissensus.tools.guards import device_named
 from dissensus.tools.progress import ProgressBar
-from dissensus.tools.specs import check_name
+from dissensus.tools.specs import check_integer, check_name
 
 __all__ = [
     "BACKBONES",
@@ -74,7 +73,7 @@ def extract(
     dtype: str = "float16",
     batch_size: int = 64,
     limit: int | None = None,
-    shard_rows: int = 4096,
+    chunk: int = 4096,
     seed: int = 0,
     val: float | int = 0.2,
     data_dir: str | Path | None = None,
@@ -90,14 +89,14 @@ def extract(
     further sets (``svhn``, ``corrupt:5``, a folder). With ``augment`` the training part is stored
     ``passes`` times, changed at random each time. ``limit`` draws that many rows of each part.
 
-    Interrupted, the same call goes on after the last whole shard, and ends with the same bytes (for
-    the same ``batch_size``); a call for anything else is refused.
+    Interrupted, the same call goes on after the last ``chunk`` of rows, and ends with the same
+    bytes (for the same ``batch_size``); a call for anything else is refused.
     """
     if isinstance(augment, str):
         check_name(augment, AUGMENTATIONS, "augmentation")
         augment = None if augment == "none" else AUGMENTATIONS[augment]
-    if passes < 1 or batch_size < 1:
-        raise ValueError(f"passes and batch_size must be at least 1, got {passes}, {batch_size}")
+    check_integer("passes", passes)
+    check_integer("batch_size", batch_size)
     if passes > 1 and augment is None:
         raise ValueError("several passes are all the same without --augment; name one")
     chosen = Transform.parse(transform) if isinstance(transform, str) else transform
@@ -119,7 +118,6 @@ def extract(
     settings: dict[str, Any] = {
         "dtype": dtype,
         "classes": known.classes,
-        "shard_rows": shard_rows,
         "backbone": used.facts(),
         "transform": used.transform.plain(),
         "data": {
@@ -145,20 +143,17 @@ def extract(
     ):
         for place, (name, source) in enumerate(parts.items()):
             bar.update(title=name)
-            writer.compute(
-                name,
-                len(source),
-                source.y,
-                partial(extractor.features_of, source, place, augment if name == "train" else None),
-                passes=count[name],
-                on_shard=bar.advance,
+            compute = partial(
+                extractor.features_of, source, place, augment if name == "train" else None
             )
+            settings = {"passes": count[name], "chunk": chunk, "on_rows": bar.advance}
+            writer.compute(name, len(source), source.y, compute, **settings)
     return FeatureStore(out)
 
 
 @dataclass(frozen=True, eq=False)
 class _Extractor:
-    """A backbone with its settings. No batch spans two shards; each shard has its own seed."""
+    """A backbone with its settings. Each chunk of rows has its own batches and its own seed."""
 
     backbone: Backbone
     device: torch.device
@@ -240,24 +235,19 @@ class PartInputs:
 def _part(x: Any, y: Tensor | None, limit: int | None, seed: int) -> PartInputs:
     """At most ``limit`` rows, drawn by the seed, in their order."""
     rows = np.arange(len(x), dtype=np.int64)
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be at least 1, got {limit}")
-    if limit is not None and limit < len(x):
+    if limit is not None and check_integer("limit", limit) < len(x):
         rows = np.sort(np.random.default_rng([seed, 2]).permutation(len(x))[:limit])
     if y is None:
         return PartInputs(x, None, rows)
-    labels = [y[start : start + 4096].numpy() for start in range(0, len(x), 4096)]
-    return PartInputs(x, np.concatenate(labels).astype(np.int64)[rows], rows)
+    return PartInputs(x, y.numpy().astype(np.int64)[rows], rows)
 
 
 def _digest(x: Any) -> str:
     """A digest of inputs; of those on disk, of their names and sizes."""
     if isinstance(x, CorruptedImages):
         return f"{_digest(x.x)} {x.kind} {x.severity} {x.seed}"
-    if isinstance(x, Examples):
-        return f"{x.digest} {x.part.first} {x.part.stop} {x.part.seed}"
-    if isinstance(x, ImageRows):
-        return x.digest
+    if hasattr(x, "digest"):
+        return str(x.digest)
     digest = hashlib.sha256(f"{tuple(x.shape)}".encode())
     for start in range(0, len(x), 4096):
         digest.update(np.ascontiguousarray(x[start : start + 4096].numpy()).data)
@@ -277,7 +267,7 @@ def _load(
         path = Path(data).expanduser()
         named = dataset_name(data) is not None
         if path.is_dir() and not (named or options or is_store(path) or is_shards(path)):
-            return divide_folder(path, Request(seed=seed, val=val), size or 224, in_memory=False)
+            return load_folder(path, Request(seed=seed, val=val), size=size or 224, stream=True)
         if is_shards(data):
             options.setdefault("size", size or 224)
         data = load(data, data_dir=data_dir, seed=seed, val=val, **options)

@@ -238,10 +238,22 @@ def open_image(source: Path | IO[bytes], where: str, max_pixels: int = MAX_PIXEL
             with Image.open(file, formats=_image_formats()) as opened:  # its header alone
                 size = opened.size
                 if size[0] * size[1] <= max_pixels:
-                    return opened.convert("RGB")
+                    return _eight_bits(opened).convert("RGB")
         except Exception as error:  # decoders raise all kinds for damaged images
             raise ValueError(f"{where} cannot be read as an image ({error})") from error
     raise _too_large(where, *size, max_pixels)
+
+
+def _eight_bits(image: Any) -> Any:
+    """An image of at most 8 bits a channel; Pillow itself would cut 16 bits off at 255."""
+    from PIL import Image
+
+    if image.mode[0] not in "IF":
+        return image
+    values = np.asarray(image)
+    if image.mode == "F" or values.max() > 0xFFFF:
+        raise ValueError(f"its mode {image.mode} has no range; save it with 8 or 16 bits")
+    return Image.fromarray(np.rint(values / 257).astype(np.uint8))
 
 
 def _too_large(where: str, width: int, height: int, most: int) -> ValueError:

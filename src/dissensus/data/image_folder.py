@@ -9,38 +9,94 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dissensus.data.dataset import Data, Request, Split, check_classes, divide, split_rows
-from dissensus.data.formats import IMAGE_SUFFIXES, MAX_PIXELS, decode_image
-from dissensus.data.images import draw_rows, fit_images, to_unit
-from dissensus.data.on_disk.examples import Batch, Reading, Source, read_each
-from dissensus.data.on_disk.index import Index, OpenFiles, TableFile, indexed
-from dissensus.data.on_disk.order import Numbers
-from dissensus.data.on_disk.shards import examples_data, with_test
+from dissensus.data.arrow import Reading
+from dissensus.data.dataset import (
+    Data,
+    OnDisk,
+    Request,
+    Rows,
+    Split,
+    as_float,
+    check_classes,
+    divide,
+    split_rows,
+)
+from dissensus.data.formats import IMAGE_SUFFIXES, decode_image
+from dissensus.data.images import draw_rows, fit_images
+from dissensus.data.shard_names import with_test
 from dissensus.tools.progress import ProgressBar
+from dissensus.tools.specs import check_integer
 
-#: Larger sets are not read into memory at once.
+#: Larger sets are not read into memory.
 _LARGEST = 4 << 30
-_ENDINGS = sorted(IMAGE_SUFFIXES)
+_ENDINGS = ", ".join(sorted(IMAGE_SUFFIXES))
+
+
+class ImageFiles(OnDisk):
+    """Image files read as they are needed: ``images[10:20]`` is ``[10, 3, size, size]`` in [0, 1].
+
+    Each is scaled so that its shorter side is ``size · 256/224`` and cut to its central ``size`` ×
+    ``size`` pixels (ImageNet's evaluation protocol); with a ``shape`` it is then brought to these
+    channels, height and width. ``files`` are paths below ``root``.
+    """
+
+    windowed = False  # each is a file of its own
+
+    def __init__(
+        self,
+        root: Path,
+        files: Sequence[str] | NDArray[np.bytes_],
+        reading: Reading,
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
+        # An array of bytes takes a tenth of the memory of paths.
+        names = files if isinstance(files, np.ndarray) else [os.fsencode(name) for name in files]
+        self.root, self.files, self.fit = root, np.array(names, dtype=np.bytes_), shape
+        self.reading, self.workers, self.on_error = reading, reading.workers, reading.on_error
+        self.shape = torch.Size((len(self.files), *(shape or (3, reading.size, reading.size))))
+        self.row_bytes = self.shape[1:].numel()
+
+    @classmethod
+    def below(cls, root: Path, size: int, shape: tuple[int, ...] | None = None) -> ImageFiles:
+        """All images in a folder, at any depth."""
+        files = find_images(root)
+        if not files:
+            raise ValueError(f"{root} holds no images; they end in {_ENDINGS}")
+        return cls(root, files, Reading(size), shape)
+
+    def read(self, places: Rows) -> Tensor:
+        size = self.reading.size
+        # Memory of torch's own, which is aligned: where a batch lies decides about last bits.
+        x = torch.empty((len(places), 3, size, size), dtype=torch.uint8)
+        for row, name in enumerate(self.files[places]):
+            file = self.root / os.fsdecode(name)
+            x.numpy()[row] = decode_image(file, size, max_pixels=self.reading.max_pixels)
+        return x if self.fit is None else fit_images(as_float(x), self.fit)
+
+    @property
+    def digest(self) -> str:
+        """A sha256 of the files' names and sizes."""
+        digest = hashlib.sha256(f"{self.reading.size} ".encode())
+        for name in self.files:
+            size = (self.root / os.fsdecode(name)).stat().st_size
+            digest.update(name + f" {size}\n".encode())
+        return digest.hexdigest()
 
 
 class ImageFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
-    """Images below ``root/class/`` one at a time, for a DataLoader over sets of any size.
+    """Images below ``root/class/`` with their labels one at a time, for a DataLoader.
 
-    Each is scaled so that its shorter side is ``size · 256/224``, cut to its central ``size`` ×
-    ``size`` pixels (ImageNet's evaluation protocol), and given as float32 ``[3, size, size]`` in
-    [0, 1]. Classes are the names of the folders in alphabetical order, or those of ``classes``. An
-    image of more than ``max_pixels`` is not decoded.
+    Classes are the names of the folders in alphabetical order, or those of ``classes``. An image
+    of more than ``max_pixels`` is not decoded.
     """
 
     def __init__(
@@ -48,81 +104,18 @@ class ImageFolder(torch.utils.data.Dataset[tuple[Tensor, int]]):
         root: str | Path,
         size: int = 224,
         classes: Sequence[str] | None = None,
-        max_pixels: int = MAX_PIXELS,
+        max_pixels: int | None = None,
     ) -> None:
-        root = Path(root)
-        if not root.is_dir():
-            raise ValueError(f"there is no folder {root}")
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"size must be a positive number of pixels, got {size!r}")
-        names = sorted(folder.name for folder in root.iterdir() if folder.is_dir())
-        self.classes = tuple(names if classes is None else classes)
-        check_classes(names, self.classes, root)
-        self.root, self.size, self.max_pixels = root, size, max_pixels
-        self.files: list[tuple[Path, int]] = [
-            (file, label)
-            for label, name in enumerate(self.classes)
-            for file in find_images(root / name)
-        ]
-        _check_any(self.files, root)
+        check_integer("size", size)
+        reading = Reading(size) if max_pixels is None else Reading(size, max_pixels=max_pixels)
+        files, labels, self.classes = list_folder(Path(root), classes)
+        self.images, self.labels = ImageFiles(Path(root), files, reading), labels
 
     def __len__(self) -> int:
-        return len(self.files)
+        return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        file, label = self.files[index]
-        return to_unit(decode_image(file, self.size, max_pixels=self.max_pixels)), label
-
-    def part(self, rows: NDArray[np.int64], in_memory: bool) -> Split:
-        """Some of the images with their labels; on disk they stand in for a tensor."""
-        files = [self.files[row][0] for row in rows]
-        x = ImageRows(self.root, files, self.size, max_pixels=self.max_pixels)
-        y = torch.tensor([self.files[row][1] for row in rows], dtype=torch.int64)
-        return x[:] if in_memory else cast(Tensor, x), y
-
-
-class ImageRows:
-    """Image files read as they are needed: ``rows[10:20]`` is ``[10, 3, size, size]`` in [0, 1].
-
-    Cut as :class:`ImageFolder` does; with a ``shape`` brought to its channels, height and width.
-    """
-
-    def __init__(
-        self,
-        root: Path,
-        files: Sequence[Path],
-        size: int,
-        shape: tuple[int, ...] | None = None,
-        max_pixels: int = MAX_PIXELS,
-    ) -> None:
-        self.max_pixels = max_pixels
-        self.root, self.files, self.size, self.fit = root, list(files), size, shape
-        self.shape = torch.Size((len(self.files), *(shape or (3, size, size))))
-
-    @classmethod
-    def below(cls, root: Path, size: int, shape: tuple[int, ...] | None = None) -> ImageRows:
-        """All images in a folder, at any depth."""
-        files = find_images(root)
-        if not files:
-            raise ValueError(f"{root} holds no images; they end in {', '.join(_ENDINGS)}")
-        return cls(root, files, size, shape)
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: slice | Sequence[int] | Tensor | NDArray[np.int64]) -> Tensor:
-        files = self.files[index] if isinstance(index, slice) else [self.files[i] for i in index]
-        pixels = np.empty((len(files), 3, self.size, self.size), np.uint8)
-        for row, file in enumerate(files):
-            pixels[row] = decode_image(file, self.size, max_pixels=self.max_pixels)
-        x = to_unit(pixels)
-        return x if self.fit is None else fit_images(x, self.fit)
-
-    @property
-    def digest(self) -> str:
-        """A sha256 of the files' names and sizes."""
-        lines = [f"{file.relative_to(self.root)} {file.stat().st_size}\n" for file in self.files]
-        return hashlib.sha256(f"{self.size} {''.join(lines)}".encode()).hexdigest()
+        return self.images[index], int(self.labels[index])
 
 
 def load_folder(
@@ -135,7 +128,7 @@ def load_folder(
     stream: bool | None = None,
     workers: int = 0,
     on_error: str = "raise",
-    max_pixels: int = MAX_PIXELS,
+    max_pixels: int = Reading.max_pixels,
 ) -> Data:
     """A folder of images as ``[rows, 3, size, size]`` in [0, 1].
 
@@ -144,61 +137,41 @@ def load_folder(
     than 4 GiB of memory stays on disk. An image of more than ``max_pixels``, before or after it is
     scaled, is not decoded; that counts as one that cannot be read.
     """
-    reading = Reading(size, None, workers, on_error, max_pixels)
-    if stream is None:
-        limited = limit is not None or test_limit is not None
-        stream = not limited and _too_many(path, size)
-    if stream:
-        if limit is not None or test_limit is not None:
-            raise ValueError("limit and test_limit are for images in memory; leave stream out")
-        return _stream_folder(path, request, reading)
-    if workers or on_error != "raise":
-        raise ValueError("workers and on_error are for images on disk; set stream=True")
-    return divide_folder(
-        path, request, size, limit=limit, test_limit=test_limit, max_pixels=max_pixels
-    )
-
-
-def divide_folder(
-    path: Path,
-    request: Request,
-    size: int,
-    *,
-    limit: int | None = None,
-    test_limit: int | None = None,
-    in_memory: bool = True,
-    max_pixels: int = MAX_PIXELS,
-) -> Data:
-    """A folder of images in memory, or read as they are used; both are divided alike."""
+    reading = Reading(size, workers, on_error, max_pixels)
     folders = _find_parts(path)
-    train = ImageFolder(folders.pop("train"), size, max_pixels=max_pixels)
-    images = {"train": train}
+    classes: tuple[str, ...] | None = None
+    images: dict[str, tuple[ImageFiles, Tensor]] = {}
+    ids: dict[str, Rows] = {}
     for part, root in folders.items():
-        images[part] = ImageFolder(root, size, train.classes, max_pixels)
-    rows = {part: np.arange(len(folder)) for part, folder in images.items()}
-    # Images in folders of their own are numbered after those of train.
-    first = dict(zip(images, np.cumsum([0, *map(len, rows.values())]).tolist(), strict=False))
-    if "test" not in images:
-        share = request.test_share
-        train_rows, _, test_rows = split_rows(len(train), val=0, test=share, seed=request.seed)
-        images["test"], first["test"] = train, 0
+        files, labels, classes = list_folder(root, classes)
+        first = sum(map(len, ids.values()))  # other parts are numbered after train
+        ids[part] = np.arange(first, first + len(files))
+        images[part] = ImageFiles(root, files, reading), torch.from_numpy(labels)
+    rows = {part: np.arange(len(own)) for part, own in ids.items()}
+    if "test" not in rows:
+        share, seed = request.test_share, request.seed
+        train_rows, _, test_rows = split_rows(len(rows["train"]), val=0, test=share, seed=seed)
+        images["test"], ids["test"] = images["train"], ids["train"]
         rows = {"train": np.sort(train_rows), "test": np.sort(test_rows)}
-        request = Request(seed=request.seed, val=request.val)
+        request = Request(seed=seed, val=request.val)
     for part, most, option in (("train", limit, "limit"), ("test", test_limit, "test_limit")):
         rows[part] = rows[part][draw_rows(len(rows[part]), most, request.seed, option)]
-    count = sum(map(len, rows.values()))
-    if in_memory and (needed := _bytes_needed(count, size)) > _LARGEST:
-        raise ValueError(
-            f"{count} images of {size} × {size} need {needed / 2**30:.1f} GiB of memory; lower "
-            "size, or leave them on disk with stream=True"
-        )
+    in_memory = _fits(sum(map(len, rows.values())), size, stream)
+    if in_memory and (workers or on_error != "raise"):
+        raise ValueError("workers and on_error are for images on disk; set stream=True")
+
+    def pick(part: str, places: Rows) -> Split:
+        (x, y), own = images[part], rows[part][places]
+        kept = ImageFiles(x.root, x.files[own], reading)
+        return kept[:] if in_memory else cast(Tensor, kept), y[own]
+
     return divide(
         path.resolve().name,
         "classification",
-        {part: numbers + first[part] for part, numbers in rows.items()},
-        lambda part, places: images[part].part(rows[part][places], in_memory),
+        {part: ids[part][own] for part, own in rows.items()},
+        pick,
         request,
-        classes=train.classes,
+        classes=classes,
         preprocessing={"split_seed": request.seed, "notes": ["pixels divided by 255"]},
         source=str(path),
     )
@@ -212,100 +185,49 @@ def _find_parts(path: Path) -> dict[str, Path]:
     return with_test({part: path / part for part in parts if (path / part).is_dir()})
 
 
-def _too_many(path: Path, size: int) -> bool:
-    """Whether the images below ``path`` need more memory than a set may; counts no further."""
-    most = _LARGEST // _bytes_needed(1, size)
-    return sum(1 for _ in islice(_images_below(path), most + 1)) > most
+def _fits(count: int, size: int, stream: bool | None) -> bool:
+    """Whether images go into memory: as asked, by default if they fit."""
+    needed = count * 3 * size**2 * 5  # once as bytes, once as float32
+    if stream is False and needed > _LARGEST:
+        raise ValueError(
+            f"{count} images of {size} × {size} need {needed / 2**30:.1f} GiB of memory; lower "
+            "size, or leave them on disk with stream=True"
+        )
+    return needed <= _LARGEST if stream is None else not stream
 
 
-def _bytes_needed(images: int, size: int) -> int:
-    return images * 3 * size**2 * 5  # once as bytes, once as float32
-
-
-def find_images(folder: Path) -> list[Path]:
-    """The images in a folder, at any depth, in the order of their paths."""
-    return sorted(_images_below(folder))
-
-
-def _images_below(folder: Path) -> Iterator[Path]:
-    return (file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
-
-
-def _check_any(files: object, root: Path) -> None:
+def list_folder(
+    root: Path, classes: Sequence[str] | None = None
+) -> tuple[list[str], NDArray[np.int64], tuple[str, ...]]:
+    """The images below ``root/class/``, their labels, and the classes, those of train if given."""
+    if not root.is_dir():
+        raise ValueError(f"there is no folder {root}")
+    names = sorted(folder.name for folder in root.iterdir() if folder.is_dir())
+    known = tuple(names if classes is None else classes)
+    check_classes(names, known, root)
+    files: list[str] = []
+    counts = []
+    with ProgressBar("listing images", len(known), delay=1.0) as bar:
+        for name in known:
+            own = [os.path.join(name, file) for file in find_images(root / name)]  # noqa: PTH118
+            files += own
+            counts.append(len(own))
+            bar.advance()
     if not files:
         raise ValueError(
-            f"{root} holds no images: the layout is class/picture.jpg, with one of "
-            f"{', '.join(_ENDINGS)}"
+            f"{root} holds no images: the layout is class/picture.jpg, with one of {_ENDINGS}"
         )
+    return files, np.repeat(np.arange(len(known)), counts), known
 
 
-# ---- any number of images: their list stays on disk as well --------------------------------------
-
-
-def _stream_folder(path: Path, request: Request, reading: Reading) -> Data:
-    folders = {part: folder.resolve() for part, folder in _find_parts(path).items()}
-    indexes = {
-        part: indexed({"pictures": str(folder)}, partial(_build, folder))
-        for part, folder in folders.items()
-    }
-    classes = tuple(indexes["train"].facts["classes"])
-    sources: dict[str, Source] = {
-        part: ImageSource(folder, indexes[part], classes, reading)
-        for part, folder in folders.items()
-    }
-    notes = {"notes": ["pixels divided by 255"], "split_seed": request.seed}
-    return examples_data(str(path), "classification", classes, sources, request, reading, (), notes)
-
-
-def _build(root: Path, folder: Path) -> tuple[dict[str, Any], Sequence[Path]]:
-    names = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
-    entries, watched = TableFile(folder / "entries", "<i8", 2), [root]
-    counts, offset = [], 0
-    with (folder / "names").open("wb") as blob, ProgressBar("listing images", len(names)) as bar:
-        for name in names:
-            files = find_images(root / name)
-            watched += [Path(place) for place, _, _ in os.walk(root / name)]
-            texts = [os.fsencode(path.relative_to(root)) for path in files]
-            places = np.cumsum([0, *map(len, texts)])
-            if texts:
-                entries.append(np.stack([offset + places[:-1], np.diff(places)], 1))
-            blob.write(b"".join(texts))
-            offset += int(places[-1])
-            counts.append(len(texts))
-            bar.advance()
-    _check_any(sum(counts), root)
-    return {"classes": names, "counts": counts}, watched
-
-
-class ImageSource:
-    """The images of an index by number; labels are positions in ``classes``."""
-
-    ends: Numbers | None = None  # each is a file of its own
-
-    def __init__(self, root: Path, index: Index, classes: Sequence[str], reading: Reading) -> None:
-        size = reading.size
-        self.root, self.size, self.max_pixels = root, size, reading.max_pixels
-        self.shape: tuple[int, ...] = (3, size, size)
-        names = index.facts["classes"]
-        check_classes(names, classes, root)
-        self.class_ends = np.cumsum(np.array(index.facts["counts"], dtype=np.int64))
-        self.labels = np.array([classes.index(name) for name in names], dtype=np.int64)
-        self.count, self.digest = int(self.class_ends[-1]), index.digest
-        self.row_bytes = 3 * size * size
-        self.entries = TableFile(index.folder / "entries", "<i8", 2)
-        self.names, self.files = str(index.folder / "names"), OpenFiles(1)
-
-    def read(self, numbers: Numbers) -> Batch:
-        names = self.entries[numbers].tolist()
-
-        def load(place: int) -> NDArray[np.uint8]:
-            name = os.fsdecode(self.files.read(self.names, *names[place]))
-            return decode_image(self.root / name, self.size, max_pixels=self.max_pixels)
-
-        def targets(places: list[int]) -> NDArray[np.int64]:
-            return self.targets(numbers[places])
-
-        return read_each(len(numbers), self.shape, load, targets, pixels=True)
-
-    def targets(self, numbers: Numbers) -> NDArray[np.int64]:
-        return self.labels[np.searchsorted(self.class_ends, numbers, side="right")]
+def find_images(folder: Path) -> list[str]:
+    """The paths of all images below a folder, at any depth, in their order."""
+    found: list[tuple[str, ...]] = []
+    for place, _, files in os.walk(folder):
+        inside = Path(place).relative_to(folder).parts
+        found += [
+            (*inside, file)
+            for file in files
+            if os.path.splitext(file)[1].lower() in IMAGE_SUFFIXES  # noqa: PTH122
+        ]
+    return [os.path.join(*parts) for parts in sorted(found)]  # noqa: PTH118

@@ -15,8 +15,9 @@ from torch import Tensor
 from dissensus.data.column_values import find_gaps, raw_columns, text_column
 from dissensus.data.encoder import Encoder, Scaler
 from dissensus.data.formats import TABLE_SUFFIXES, list_names, read_columns
-from dissensus.data.on_disk import Examples, is_shards, open_shards
 from dissensus.data.preparation import Preparation
+from dissensus.data.shard_names import is_shards
+from dissensus.data.shards import open_shards
 from dissensus.tools.files import ArrayHeader, read_npy, read_npz
 
 Array = NDArray[Any]
@@ -96,10 +97,7 @@ def read_inputs(
     """
     is_path = isinstance(source, str | Path)
     if is_path and is_shards(source):
-        examples = _open_shards(source, like, labelled=labelled)
-        # Examples on disk stand in for tensors; what takes inputs knows them.
-        x, y = cast(Tensor, examples), cast("Tensor | None", examples.targets)
-        return Inputs(Path(source).stem, x, y)
+        return _open_shards(source, like, labelled=labelled)
     path = Path(source).expanduser() if is_path else Path("table")
     if is_path and not path.is_file():
         raise ValueError(f"there is no file {path}")
@@ -117,10 +115,10 @@ def read_inputs(
     return Inputs(path.stem, x, y, **unknown)
 
 
-def _open_shards(path: str | Path, like: InputSpec, *, labelled: bool) -> Examples:
+def _open_shards(path: str | Path, like: InputSpec, *, labelled: bool) -> Inputs:
     """All examples of shards that have the fields or columns that training took."""
     notes = like.preprocessing
-    x = open_shards(
+    x, y = open_shards(
         path,
         input=notes.get("input"),
         target=notes.get("target"),
@@ -134,7 +132,7 @@ def _open_shards(path: str | Path, like: InputSpec, *, labelled: bool) -> Exampl
             f"the examples of {path} have the shape {tuple(x.shape[1:])}, those of {like.name} "
             f"{tuple(like.input_shape)}"
         )
-    return x
+    return Inputs(Path(path).stem, cast(Tensor, x), y)  # rows on disk stand in for a tensor
 
 
 # ---- arrays -------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,13 +18,13 @@ import torch
 from torch import Tensor
 
 from dissensus.data.corruptions import corrupt, corrupt_mixture, parse_corruption
-from dissensus.data.dataset import Data
+from dissensus.data.dataset import Data, OnDisk
 from dissensus.data.feature_store import is_store
-from dissensus.data.image_folder import ImageRows
+from dissensus.data.image_folder import ImageFiles
 from dissensus.data.images import fit_images, to_unit
 from dissensus.data.input_files import Inputs, InputSpec, read_arrays, read_inputs
-from dissensus.data.on_disk import Examples, is_shards
 from dissensus.data.sets import DATASETS, OOD_SETS, dataset_name, load, load_ood
+from dissensus.data.shard_names import is_shards
 from dissensus.tools.files import read_npz
 from dissensus.tools.specs import nearest
 
@@ -149,8 +150,8 @@ def _corrupted(text: str, data: Data | None, seed: int, *, stream: bool) -> Inpu
     if stream:
         images = CorruptedImages(x, kind, severity, seed * 1_000_003)
         return Inputs(f"{kind or 'corrupt'}{severity}", cast(Tensor, images), y)
-    if isinstance(x, Examples):
-        x, y = x[:], y[:]
+    if isinstance(x, OnDisk):
+        x = x[:]
     return Inputs(text, CorruptedImages(x, kind, severity, seed)[:], y)
 
 
@@ -190,11 +191,11 @@ def _from_data(
 def _from_images(path: Path, like: InputSpec, size: int, *, match: bool) -> Inputs:
     """All images below a folder; the names of its folders are labels if all are classes."""
     if not match:
-        return Inputs(path.resolve().name, cast(Tensor, ImageRows.below(path, size)))
+        return Inputs(path.resolve().name, cast(Tensor, ImageFiles.below(path, size)))
     shape = tuple(like.input_shape)
-    images = ImageRows.below(path, max(shape[1:]), shape)
+    images = ImageFiles.below(path, max(shape[1:]), shape)
     number = {name: index for index, name in enumerate(like.classes)}
-    labels = [number.get(file.relative_to(path).parts[0]) for file in images.files]
+    labels = [number.get(Path(os.fsdecode(file)).parts[0]) for file in images.files]
     y = None if None in labels else torch.tensor(labels)
     return Inputs(path.name, cast(Tensor, images), y)
 

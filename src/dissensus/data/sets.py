@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dissensus.data.array_files import load_features, load_npz
+from dissensus.data.arrow import is_dataset
 from dissensus.data.dataset import Data, Request, data_places, hold_out_classes
 from dissensus.data.feature_store import is_store, load_store
 from dissensus.data.formats import TABLE_SUFFIXES
@@ -25,10 +26,11 @@ from dissensus.data.image_sets import (
     load_test_pixels,
 )
 from dissensus.data.images import fit_images, to_unit
-from dissensus.data.on_disk import is_shards, load_shards
+from dissensus.data.shard_names import is_shards
+from dissensus.data.shards import load_dataset, load_shards
 from dissensus.data.table import Table, read_table_file
 from dissensus.data.table_sets import EMBEDDED_TABLES, UCI_TABLES, embedded_table, uci_table
-from dissensus.tools.specs import check_name, nearest
+from dissensus.tools.specs import check_keys, check_name, nearest
 
 #: Every data set by name: ``loader(request, **options)``; tables come whole.
 DATASETS: dict[str, Callable[..., Data | Table]] = {
@@ -64,7 +66,7 @@ OOD_SETS: dict[str, Callable[..., Pixels]] = {
 
 
 def load(
-    name_or_path: str | Path,
+    name_or_path: Any,
     *,
     data_dir: str | Path | None = None,
     seed: int = 0,
@@ -78,8 +80,9 @@ def load(
 
     A folder holds images, or the features that ``dissensus features`` made, which stay on disk, or
     shards (``.tar`` as webdataset has them, ``.parquet``), which do so too. Shards are also named
-    by a pattern: ``train-{000..146}.tar``, ``part-*.parquet``. A folder of images stays on disk if
-    it is large, or with ``stream=True``.
+    by a pattern: ``train-{000..146}.tar``, ``part-*.parquet``, ``part-*.csv``. A folder of images
+    stays on disk if it is large, or with ``stream=True``. A ``datasets.Dataset`` or
+    ``DatasetDict`` of Hugging Face's stays where it is.
 
     ``test`` is the share (or number) of rows held out for testing, 0.2 by default;
     sets with an official test part keep it and take no ``test``. ``val`` is the share of the
@@ -166,11 +169,13 @@ def dataset_name(name: str | Path) -> str | None:
 
 
 def _find_loader(
-    name_or_path: str | Path, options: Mapping[str, object]
+    name_or_path: Any, options: Mapping[str, object]
 ) -> Callable[[Request], Data | Table]:
     """The loader of a name, file, folder or shards, with its ``options``."""
-    name, path = dataset_name(name_or_path), Path(name_or_path)
     loader: Callable[..., Data | Table]
+    if is_dataset(name_or_path, "Dataset", "DatasetDict"):
+        return _with_options(partial(load_dataset, name_or_path), "of Hugging Face's", options)
+    name, path = dataset_name(name_or_path), Path(name_or_path)
     if name is not None:
         loader = DATASETS[name]
     elif is_shards(name_or_path):
@@ -186,11 +191,13 @@ def _find_loader(
             f"ending in {', '.join(FORMATS)}, folders of images or features, or shards: .tar, or a "
             "pattern of .tar or .parquet)"
         )
+    return _with_options(loader, repr(str(name_or_path)), options)
+
+
+def _with_options(
+    loader: Callable[..., Data | Table], name: str, options: Mapping[str, object]
+) -> Callable[[Request], Data | Table]:
     parameters = inspect.signature(loader).parameters.values()
     known = [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
-    for option in options:
-        if option not in known:
-            raise ValueError(
-                f"data set {str(name_or_path)!r} has no option {option!r}; {nearest(option, known)}"
-            )
+    check_keys(f"data set {name}", options, known)
     return partial(loader, **options)

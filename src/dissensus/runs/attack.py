@@ -215,7 +215,7 @@ def attack(
 
 def _inputs(data: Data, options: Attack) -> tuple[str, Tensor, Tensor]:
     """The name of what to attack, the inputs and the labels."""
-    from dissensus.data import Examples
+    from dissensus.data import OnDisk
     from dissensus.data.inputs import take_part
 
     part, limit = take_part(data, options.split, labelled=True), options.limit
@@ -223,10 +223,10 @@ def _inputs(data: Data, options: Attack) -> tuple[str, Tensor, Tensor]:
     assert y is not None
     if limit is not None and limit < len(x):
         x, y, where = x[:limit], y[:limit], f"the first {limit} of {where}"
-    if isinstance(x, Examples):
+    if isinstance(x, OnDisk):
         if limit is None:
             raise ValueError(f"{where} is on disk, {len(x)} examples; say how many: --limit")
-        x, y = x[:], y[:]
+        x = x[:]
     return where, x, y
 
 

@@ -159,12 +159,12 @@ def check_augmentation(asked: Mapping[str, Any], x: Tensor | None = None) -> Non
     attack = _adversary(asked)
     if attack is None:
         return
-    from dissensus.data import Examples
+    from dissensus.data import OnDisk
     from dissensus.robustness import adversary, check_inputs
 
     adversary(attack)
     if x is not None:
-        check_inputs(x[:256] if isinstance(x, Examples) else x)  # not all that are on disk
+        check_inputs(x[:256] if isinstance(x, OnDisk) else x)  # not all that are on disk
 
 
 def batch_augmentation(

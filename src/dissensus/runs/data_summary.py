@@ -6,6 +6,7 @@ that new inputs in the units of the source are treated as the training inputs we
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -54,11 +55,11 @@ class DataSummary:
     @classmethod
     def of(cls, data: Data, *, channels: bool = False) -> DataSummary:
         """The summary of ``data``; with ``channels`` mean and deviation of each input channel."""
-        from dissensus.data.feature_store import digest
-
-        source = Path(data.source) if data.source else None
         # Of shards and folders of images, the examples know it; data in memory have none.
-        on_disk = str(getattr(data.train[0], "digest", ""))
+        digest = str(getattr(data.train[0], "digest", ""))
+        if data.source and Path(data.source).is_file():
+            with Path(data.source).open("rb") as source:
+                digest = hashlib.file_digest(source, "sha256").hexdigest()
         return cls(
             data.name,
             data.task,
@@ -69,7 +70,7 @@ class DataSummary:
             list(data.features),
             dict(data.preprocessing),
             _channel_statistics(data.train[0]) if channels else {},
-            digest(source) if source is not None and source.is_file() else on_disk,
+            digest,
         )
 
     @classmethod

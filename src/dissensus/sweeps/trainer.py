@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dissensus.data import Data, Examples, StoredRows, Strangers
+from dissensus.data import Data, OnDisk, Strangers
 from dissensus.diagnostics import Split, debiased_share, explosion, judge
 from dissensus.diagnostics.split import plain
 from dissensus.ensemble import Ensemble
@@ -69,7 +69,7 @@ class CellTraining:
     def for_fleet(self) -> Training | None:
         """The training as a fleet takes it; None for what only ``fit`` can do."""
         asked, device = self.cell["config"]["data"], self.ens.device
-        streamed = isinstance(self.data.train[0], StoredRows | Examples)
+        streamed = isinstance(self.data.train[0], OnDisk)
         if streamed or asked.get("augment") or asked.get("adversarial"):
             return None
         x, y = self.data.train

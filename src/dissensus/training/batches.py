@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dissensus.data import Examples, StoredRows
+from dissensus.data import OnDisk
+from dissensus.data.arrow import inputs_and_targets, is_dataset
 from dissensus.tools.guards import describe
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
@@ -250,18 +251,13 @@ def as_batches(
 ) -> Batches:
     """Batches from ``(x, y)`` tensors (moved to ``device`` once), ``x`` alone, or a DataLoader.
 
-    ``x`` may be rows on disk, which stay there, with ``y`` a tensor. Examples on disk have their
-    own targets.
+    ``x`` may be rows on disk, which stay there, and the data a ``datasets.Dataset``.
     """
-    examples = data[0] if isinstance(data, tuple | list) and len(data) == 2 else data
-    if isinstance(examples, Examples):
-        from dissensus.training.disk_batches import ExampleBatches
-
-        known = examples.targets is not None and (examples is data or data[1] is not None)
-        if labelled and not known:
-            raise ValueError(f"{what} data must be (x, y), got x alone")
-        return ExampleBatches(examples, batch_size, shuffle=shuffle)
-    if isinstance(data, Tensor | StoredRows):
+    if is_dataset(data):
+        data = inputs_and_targets(data)
+    if is_dataset(data, "IterableDataset"):
+        raise ValueError("a streamed dataset cannot be resumed exactly; load it without streaming")
+    if isinstance(data, Tensor | OnDisk):
         data = (data, None)
     if _tensors(data):
         x, y = data
@@ -276,10 +272,10 @@ def as_batches(
             raise ValueError(f"x and y must have one length, got {len(x)} and {len(y)}")
         if len(x) == 0:
             raise ValueError("the data are empty, got 0 examples")
-        if isinstance(x, StoredRows):
-            from dissensus.training.disk_batches import RowBatches
+        if isinstance(x, OnDisk):
+            from dissensus.training.disk_batches import DiskBatches
 
-            return RowBatches(x, y, batch_size, shuffle=shuffle)
+            return DiskBatches(x, y, batch_size, shuffle=shuffle)
         moved = None if y is None else y.to(device)
         return TensorBatches(x.to(device), moved, batch_size, shuffle=shuffle)
     pair = isinstance(data, tuple | list) and len(data) == 2
@@ -324,7 +320,7 @@ def _tensors(data: Any) -> bool:
     return (
         isinstance(data, tuple | list)
         and len(data) == 2
-        and isinstance(data[0], Tensor | StoredRows)
+        and isinstance(data[0], Tensor | OnDisk)
         and (data[1] is None or isinstance(data[1], Tensor))
     )
 
